@@ -1,0 +1,4 @@
+"""mailsvc: a transactional email delivery service on Twisted and Postgres.
+
+`tap.py` shows the whole daemon; `docs/architecture.md` shows the way of one email.
+"""

@@ -1,0 +1,92 @@
+"""What can become of a recipient: the states, the moves between them, and the outcomes of an attempt. Pure data.
+
+Reading a reply into a class: delivery/classify. Writing the result down: store/settle.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal
+
+import attrs
+
+State = Literal[
+    "scheduled", "queued", "sending", "delayed", "uncertain",
+    "delivered", "bounced", "failed", "canceled", "suppressed", "complained",
+]  # fmt: skip
+
+# from → where a recipient may go next. `sending` is a row of the queue with a lease.
+MOVES: dict[State, frozenset[State]] = {
+    "scheduled": frozenset({"queued", "canceled", "failed"}),
+    "queued": frozenset({"sending", "canceled", "failed"}),
+    "sending": frozenset({"queued", "delivered", "bounced", "delayed", "uncertain", "failed"}),
+    "delayed": frozenset({"sending", "canceled", "failed", "bounced"}),
+    "uncertain": frozenset({"sending", "bounced"}),
+    "delivered": frozenset({"bounced", "complained"}),
+    "bounced": frozenset(),
+    "failed": frozenset(),
+    "canceled": frozenset(),
+    "suppressed": frozenset(),
+    "complained": frozenset(),
+}
+
+WAITING: frozenset[State] = frozenset({"scheduled", "queued", "sending", "delayed", "uncertain"})
+
+# The event that tells of each state. `queued`, `sending` and a scheduled email's release have `email.sent`.
+EVENTS: dict[State, str] = {
+    "scheduled": "email.scheduled",
+    "queued": "email.sent",
+    "sending": "email.sent",
+    "delayed": "email.delivery_delayed",
+    "uncertain": "email.delivery_delayed",
+    "delivered": "email.delivered",
+    "bounced": "email.bounced",
+    "failed": "email.failed",
+    "canceled": "email.canceled",  # internal: no webhook type exists for it
+    "suppressed": "email.suppressed",
+    "complained": "email.complained",
+}
+
+BounceType = Literal["Permanent", "Transient", "Undetermined"]
+
+
+@attrs.frozen
+class Delivered:
+    """The mail exchanger took responsibility; `reply` is its answer to the final dot."""
+
+    reply: str
+
+
+@attrs.frozen
+class Deferred:
+    """Not now: `reason` is a sentence for people, `next_at` when the next attempt may start."""
+
+    reason: str
+    next_at: datetime
+
+
+@attrs.frozen
+class Bounced:
+    """Never: refused for good or expired. `reply` is the diagnostic as the peer gave it, or a sentence of ours."""
+
+    reply: str
+    type: BounceType = "Permanent"
+    sub_type: str = "General"
+
+
+@attrs.frozen
+class Uncertain:
+    """No reply after the final dot (RFC 1047): it may have been delivered. Tried again, same bytes, at `next_at`."""
+
+    reason: str
+    next_at: datetime
+
+
+@attrs.frozen
+class Failed:
+    """Never attempted, for a reason of ours: the sending domain is gone, the message cannot be read, …"""
+
+    reason: str
+
+
+Outcome = Delivered | Deferred | Bounced | Uncertain | Failed
