@@ -165,7 +165,7 @@ class Resolver:
         result: Result
         try:
             result, seconds = await self._look_up(*key)
-        except Exception:  # noqa: BLE001 - whatever it was, those who wait get an answer
+        except Exception:  # whatever it was, those who wait get an answer
             self.log.failure("look-up of {name} {kind} failed", name=key[0], kind=key[1])
             result, seconds = Temporary(f"the look-up of {key[0]} failed"), _FAILED
         self._kept[key] = _Kept(result, self._clock.seconds() + seconds)
