@@ -1,0 +1,1 @@
+"""The memory: everything that is kept, and the only place with SQL."""
