@@ -24,7 +24,7 @@ from twisted.python.failure import Failure
 _PAYLOAD = 1232  # octets of UDP that pass everywhere unfragmented (DNS flag day 2020)
 
 
-class Unanswered(Exception):  # noqa: N818 - a name for what happened
+class Unanswered(Exception):
     """The nameserver gave no usable answer in time; the text says what happened."""
 
 

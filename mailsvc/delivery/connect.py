@@ -56,7 +56,7 @@ class Courier(Protocol):
     """A connection that has greeted and is ready for mail."""
 
     @property
-    def alive(self) -> bool: ...
+    def usable(self) -> bool: ...  # for another message, now
 
     @property
     def tls(self) -> str | None: ...
@@ -65,11 +65,11 @@ class Courier(Protocol):
 
     def quit(self) -> object: ...
 
-    def abort(self) -> object: ...
+    def abort(self, reason: str) -> object: ...
 
 
 @attrs.define(eq=False)
-class CannotConnect(Exception):  # noqa: N818 - a name for what happened
+class CannotConnect(Exception):
     """No session came about with one address. `tls`: because of TLS, so that it may be tried without."""
 
     reason: str
@@ -94,7 +94,7 @@ class Line:
 
 
 @attrs.define(eq=False)
-class Unreachable(Exception):  # noqa: N818 - a name for what happened
+class Unreachable(Exception):
     """No host of the destination could be connected to. `permanent`: because it has no address that we may connect to."""
 
     reason: str

@@ -6,14 +6,12 @@ connection is free. A lane that nothing waits for and that holds no connection i
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, Protocol
 
 import attrs
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 
-from mailsvc.delivery import pace
 from mailsvc.delivery.attempt import Report
 from mailsvc.delivery.connect import Line, Unreachable
 from mailsvc.delivery.parcel import Parcel, Turns
@@ -23,6 +21,7 @@ from mailsvc.delivery.terms import DeliverySettings
 
 _UNPROVEN_WINDOW = 10  # emails in memory for a destination that has not taken any yet
 _COHORT = 3  # connections in a row that broke down under mail: the destination is in difficulty, not the mail
+_UNWRITTEN = 300.0  # seconds before an email whose outcome could not be written is touched again
 _PAUSE_FIRST, _PAUSE_LONGEST = 10.0, 300.0  # before one more connection is tried, when others work
 
 
@@ -49,8 +48,8 @@ class Owner(Protocol):
     def down(self, lane: Lane, why: Unreachable, parcels: list[Parcel]) -> None:
         """The destination cannot be used now; here is what waited for it. The lane takes nothing any more."""
 
-    def returned(self, parcel: Parcel) -> None:
-        """A parcel whose attempt could not even be written down."""
+    def returned(self, parcel: Parcel, pause: float = 0.0) -> None:
+        """A parcel that was not sent; its lease goes back, for no use within `pause` seconds."""
 
 
 @attrs.frozen
@@ -81,7 +80,7 @@ class Lane:
         self._turns = Turns()
         self._idlers: list[Deferred[Parcel | None]] = []
         self._workers = 0
-        self._connecting = 0
+        self._dials: set[Deferred[Line]] = set()
         self._busy: dict[Line, Parcel] = {}
         self._troubled = 0
         self._extra_failed = 0
@@ -115,6 +114,10 @@ class Lane:
         self.reserved -= 1
         self._over_when_empty()
 
+    def settle_down(self) -> None:
+        """Nobody took a seat after all."""
+        self._over_when_empty()
+
     def put(self, parcel: Parcel) -> None:
         """To a connection that lies idle, else in turn. The caller looked at `closing` and `room`."""
         if self._idlers:
@@ -131,6 +134,8 @@ class Lane:
         self._yard.slots.forget(self._staff)
         for idler in self._idlers[:]:
             idler.callback(None)
+        for dial in list(self._dials):
+            dial.cancel()
         return self._turns.drain()
 
     def ended(self) -> Deferred[None]:
@@ -145,7 +150,7 @@ class Lane:
     def abort(self) -> None:
         """Cut what is under way; attempts then end with what is known: nothing after a final dot is uncertain."""
         for line in list(self.lines):
-            line.courier.abort()
+            line.courier.abort("the service stops")
 
     # Connections
 
@@ -158,7 +163,7 @@ class Lane:
             Deferred.fromCoroutine(self._work()).addErrback(self._failed)
 
     def _wants_another(self) -> bool:
-        if self.closing or self._workers >= self.allowed or len(self._turns) <= self._connecting:
+        if self.closing or self._workers >= self.allowed or len(self._turns) <= len(self._dials):
             return False
         return not self._workers or self._clock.seconds() >= self._no_more_until
 
@@ -185,7 +190,7 @@ class Lane:
 
     async def _carry(self, line: Line, parcel: Parcel) -> Line | None:
         """One attempt, and the line for the next one; None when there is no use for a further connection."""
-        if not line.courier.alive:
+        if not line.courier.usable:
             self._turns.put(parcel, first=True)
             return await self._replace(line)
         self._busy[line] = parcel
@@ -193,19 +198,21 @@ class Lane:
             report = await self._yard.attempts.run(line, parcel)
         except Exception:
             self.log.failure("an attempt at {email_id} was not written down", email_id=parcel.email_id)
-            self._yard.owner.returned(parcel)
-            report = Report(usable=False)
+            self._yard.owner.returned(parcel, _UNWRITTEN)
+            report = Report(usable=False, again=False)
         finally:
             del self._busy[line]
         if report.again:
             self._turns.put(parcel, first=True)
+        elif report.unsent:
+            self._yard.owner.returned(parcel)
         elif report.trouble is not None:
             self._suffered(report.trouble)
         else:
             self._succeeded()
         if len(self._turns) + self.reserved <= self.window // 2:
             self._yard.owner.drained(self)
-        if report.usable and line.courier.alive and line.sent < self._terms.messages_per_connection:
+        if report.usable and line.courier.usable and line.sent < self._terms.messages_per_connection:
             return line
         return await self._replace(line)
 
@@ -217,19 +224,26 @@ class Lane:
         return await self._open()
 
     async def _open(self) -> Line | None:
-        self._connecting += 1
+        """A connection; None when there is none to be had, which has been seen to then."""
+        dial: Deferred[Line] = Deferred.fromCoroutine(self._yard.connector.connect(self.route))
+        self._dials.add(dial)
+        why: Unreachable
         try:
-            line = await self._yard.connector.connect(self.route)
-        except Unreachable as why:
-            self._connecting -= 1
-            self._unreachable(why)
-            return None
-        except BaseException:
-            self._connecting -= 1
-            raise
-        self._connecting -= 1
-        self.lines.add(line)
-        return line
+            line = await dial
+        except Unreachable as found:
+            why = found
+        except CancelledError:
+            why = Unreachable("The service stops.")
+        except Exception:
+            self.log.failure("connecting to {destination} failed on our side", destination=self.destination)
+            why = Unreachable("Connecting failed on our side; it will be tried again.")
+        else:
+            self._dials.discard(dial)
+            self.lines.add(line)
+            return line
+        self._dials.discard(dial)
+        self._unreachable(why)
+        return None
 
     def _drop(self, line: Line) -> None:
         self.lines.discard(line)
@@ -278,7 +292,7 @@ class Lane:
             pause = min(_PAUSE_LONGEST, _PAUSE_FIRST * 2.0 ** min(self._extra_failed, 10))
             self._extra_failed += 1
             self._no_more_until = self._clock.seconds() + pause
-        elif not self._connecting:
+        elif not self._dials:
             self._rest(why)
 
     def _rest(self, why: Unreachable) -> None:
@@ -288,18 +302,10 @@ class Lane:
     def _failed(self, failure: Any) -> None:
         """A fault of ours ended a worker; nothing that waits may hang on it."""
         self.log.failure("a connection of the lane {destination} failed", failure=failure, destination=self.destination)
-        if not self.lines and not self._connecting:
+        if not self.lines and not self._dials:
             self._rest(Unreachable("Connecting failed on our side; it will be tried again."))
 
     def _over_when_empty(self) -> None:
         if not self._workers and not self._turns and not self.reserved:
             self._yard.slots.forget(self._staff)
             self._yard.owner.over(self)
-
-
-def put_all(lane: Lane, parcels: Iterable[Parcel]) -> None:
-    for parcel in parcels:
-        lane.put(parcel)
-
-
-__all__ = ["Lane", "Owner", "Yard", "pace", "put_all"]

@@ -26,6 +26,7 @@ class Parcel:
     bulk: bool
     recipients: tuple[Leased, ...]
     body: bytes | Pieces | None = attrs.field(default=None, repr=False)
+    octets: int = 0  # of `body`, when it counts as freight
     again: bool = False  # a reused connection was found dead under it, once
 
     @property
