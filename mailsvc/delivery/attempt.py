@@ -251,7 +251,12 @@ class Attempts:
             while len(self._signatures) > _SIGNATURES:
                 self._signatures.popitem(last=False)
         mine: Deferred[bytes] = Deferred()
-        made.addCallbacks(lambda signature: mine.callback(signature) or signature, mine.errback)
+
+        def share(signature: bytes) -> bytes:
+            mine.callback(signature)
+            return signature
+
+        made.addCallbacks(share, mine.errback)
         try:
             return await mine
         except BaseException:

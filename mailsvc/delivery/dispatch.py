@@ -20,6 +20,7 @@ from twisted.logger import Logger
 from mailsvc.delivery import pace
 from mailsvc.delivery.attempt import Attempts, Fresh, Messages, Sending, Settling
 from mailsvc.delivery.connect import Unreachable
+from mailsvc.delivery.health import Healths
 from mailsvc.delivery.holds import Holds, HoldStore
 from mailsvc.delivery.lane import Connecting, Lane, Yard
 from mailsvc.delivery.parcel import Key, Parcel, from_email
@@ -94,6 +95,7 @@ class Dispatch(Service):
         self.freight = Freight(terms.memory)
         self.slots = Slots(terms.connections)
         self.attempts = Attempts(clock, terms, process, messages, settling, sending, self.freight, new_id, random, self)
+        self._healths = Healths(clock, terms)
         self.holds = Holds(clock, queue, region, terms, random, self._spawn)
         self._yard = Yard(clock, terms, connector, self.attempts, self.slots, self)
         self._placing = Placing(clock, routes, self.holds, self.attempts, self, terms.recipients_per_message)
@@ -349,7 +351,7 @@ class Dispatch(Service):
         if self.lanes.get(lane.destination) is lane:
             del self.lanes[lane.destination]
 
-    def recovered(self, lane: Lane) -> None:
+    def succeeded(self, lane: Lane) -> None:
         self.holds.lift(lane.destination)
 
     def down(self, lane: Lane, why: Unreachable, parcels: list[Parcel]) -> None:
@@ -372,7 +374,10 @@ class Dispatch(Service):
     def _lane(self, route: Route) -> Lane:
         lane = self.lanes.get(route.destination)
         if lane is None:
-            lane = self.lanes[route.destination] = Lane(route, self._yard, probing=self.holds.failures(route.destination) > 0)
+            health = self._healths.of(route.destination)
+            if self.holds.failures(route.destination):
+                health.probe()
+            lane = self.lanes[route.destination] = Lane(route, self._yard, health)
         return lane
 
     def _retire(self, lane: Lane) -> None:
