@@ -31,11 +31,11 @@ class Health:
     @property
     def proven(self) -> bool:
         """Whether it took mail lately."""
-        return self.clock.seconds() - self.good_at < _FOR
+        return bool(self.clock.seconds() - self.good_at < _FOR)
 
     def succeeded(self) -> None:
         self.good_at = self.clock.seconds()
-        self.troubled = self.refused = 0
+        self.troubled = 0
         self.allowed = min(self.most, self.allowed + 1)
 
     def suffered(self) -> bool:
@@ -49,6 +49,13 @@ class Health:
         self.allowed = max(1, open_now)
         self.no_more_until = self.clock.seconds() + min(_PAUSE_LONGEST, _PAUSE_FIRST * 2.0 ** min(self.refused, 10))
         self.refused += 1
+
+    def may_grow(self, dials: int) -> bool:
+        """Whether a further connection may be tried while others exist; one at a time where one was refused."""
+        return self.refused == 0 or (dials == 0 and bool(self.clock.seconds() >= self.no_more_until))
+
+    def grew(self) -> None:
+        self.refused = 0
 
     def probe(self) -> None:
         """Begin again, with one connection."""

@@ -160,7 +160,7 @@ class Lane:
     def _wants_another(self) -> bool:
         if self.closing or self._workers >= self.health.allowed or len(self._turns) <= len(self._dials):
             return False
-        return not self._workers or self._clock.seconds() >= self.health.no_more_until
+        return not self._workers or self.health.may_grow(len(self._dials))
 
     async def _work(self) -> None:
         line: Line | None = None
@@ -194,22 +194,31 @@ class Lane:
         except Exception:
             self.log.failure("an attempt at {email_id} was not written down", email_id=parcel.email_id)
             self._yard.owner.returned(parcel, _UNWRITTEN)
-            report = Report(usable=False, again=False)
+            report = Report(usable=False, tried=False)
         finally:
             del self._busy[line]
-        if report.again:
-            self._turns.put(parcel, first=True)
-        elif report.unsent:
+        if report.unsent:
             self._yard.owner.returned(parcel)
+        elif report.again:
+            self._first(parcel)
         elif report.trouble is not None:
             self._suffered(report.trouble)
-        else:
+        elif report.tried:
             self._succeeded()
+        if report.rest is not None:
+            self._first(report.rest)
         if len(self._turns) + self.reserved <= self.window // 2:
             self._yard.owner.drained(self)
         if report.usable and line.courier.usable and line.sent < self._terms.messages_per_connection:
             return line
         return await self._replace(line)
+
+    def _first(self, parcel: Parcel) -> None:
+        """What was begun goes on before anything else."""
+        if self.closing:
+            self._yard.owner.returned(parcel)
+        else:
+            self._turns.put(parcel, first=True)
 
     async def _replace(self, line: Line) -> Line | None:
         """A new connection in place of one that is used up, when something waits for it."""
@@ -234,6 +243,8 @@ class Lane:
             why = Unreachable("Connecting failed on our side; it will be tried again.")
         else:
             self._dials.discard(dial)
+            if self.lines:
+                self.health.grew()
             self.lines.add(line)
             return line
         self._dials.discard(dial)

@@ -12,7 +12,7 @@ import attrs
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
 
-from mailsvc.delivery.attempt import Origin
+from mailsvc.delivery.cargo import Origin
 from mailsvc.delivery.connect import CannotConnect, Connector
 from mailsvc.delivery.dispatch import Dispatch
 from mailsvc.delivery.route import Routes
