@@ -5,6 +5,7 @@ Which connection is used for what: store/pool and store/bell.
 
 from __future__ import annotations
 
+import select
 import socket
 from collections.abc import Callable, Sequence
 from ipaddress import ip_address
@@ -18,6 +19,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.internet.task import Cooperator
 from twisted.internet.threads import deferToThreadPool
+from twisted.python.failure import Failure
 from txpostgres import txpostgres
 
 from mailsvc.store import adapt  # noqa: F401  registers how values are adapted
@@ -48,8 +50,15 @@ class Answer:
     tag: str
 
 
+class _Cursor(txpostgres.Cursor):  # type: ignore[misc]
+    def _handleCancellation(self, failure: Failure) -> Failure:
+        return failure  # a statement stopped at its time limit is an error of the statement, not a caller that left
+
+
 class Link(txpostgres.Connection):  # type: ignore[misc]
     """A connection that tells once, by `on_lost`, when it has become useless, even if nobody was using it."""
+
+    cursorFactory = _Cursor
 
     def __init__(self, reactor: Any, on_lost: Callable[[Link], None], limits: Limits = Limits()) -> None:
         super().__init__(reactor, Cooperator(scheduler=lambda step: reactor.callLater(0, step)))
@@ -96,6 +105,12 @@ class Link(txpostgres.Connection):  # type: ignore[misc]
         """Whether the next user may have it."""
         return not self.lost and self.get_transaction_status() == extensions.TRANSACTION_STATUS_IDLE
 
+    def still_sound(self) -> bool:
+        """After it was idle: what the server said meanwhile, its farewell above all, is heard first."""
+        while not self.lost and self._has_input():
+            self.doRead()
+        return self.sound
+
     async def execute(self, sql: str, params: Sequence[object] = ()) -> Answer:
         """Run one statement, or several in one round trip. Without params a percent sign is just that."""
         if self.lost:
@@ -117,6 +132,11 @@ class Link(txpostgres.Connection):  # type: ignore[misc]
             if timer.active():
                 timer.cancel()
             cursor.close()
+
+    def _has_input(self) -> bool:
+        waiting = select.poll()  # unlike select(), for any number of open files
+        waiting.register(self, select.POLLIN)
+        return bool(waiting.poll(0))
 
     def abandon(self) -> None:
         """Close at once; whatever is under way on it fails."""

@@ -13,17 +13,15 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 import attrs
-from twisted.internet.defer import CancelledError, Deferred
-from twisted.internet.task import deferLater
+from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from mailsvc.store.backoff import Backoff
 from mailsvc.store.detach import detached
 from mailsvc.store.errors import StatementFailed, StoreError, Unavailable
 from mailsvc.store.link import Answer, Limits, Link, Row
 
 T = TypeVar("T")
-
-FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0  # between attempts to connect
 
 
 class Transaction:
@@ -82,8 +80,8 @@ class Pool:
 
     log = Logger()
 
-    dsn: str
-    reactor: Any
+    dsn: str = attrs.field(repr=False)  # may hold a password
+    reactor: Any = attrs.field(repr=False)
     size: int = 8
     name: str = "mailsvc"
     limits: Limits = Limits()
@@ -97,7 +95,7 @@ class Pool:
     _open: bool = attrs.field(default=False, init=False)
     _filling: bool = attrs.field(default=False, init=False)
     _filled: list[Deferred[None]] = attrs.field(factory=list, init=False)
-    _pause: Deferred[None] | None = attrs.field(default=None, init=False)
+    _backoff: Backoff = attrs.field(default=attrs.Factory(lambda self: Backoff(self.reactor), takes_self=True), init=False)
     _serving: bool = attrs.field(default=False, init=False)
     _drained: Deferred[None] | None = attrs.field(default=None, init=False)
 
@@ -115,6 +113,10 @@ class Pool:
     def waiting(self) -> int:
         """How many callers wait for one."""
         return len(self._waiting)
+
+    @property
+    def _wanted(self) -> bool:
+        return self._open or bool(self._waiting)
 
     async def start(self) -> None:
         """Open the first connection, or raise what is wrong; the others follow in the background."""
@@ -135,10 +137,11 @@ class Pool:
             await self._drained
             if timer.active():
                 timer.cancel()
+        while self._waiting:
+            self._waiting.popleft().errback(Unavailable("The database pool is closed."))
         for link in list(self._links):
             link.abandon()
-        if self._pause is not None:
-            self._pause.cancel()
+        self._backoff.wake()
         if self._filling:
             self._filled.append(Deferred())
             await self._filled[-1]
@@ -185,8 +188,9 @@ class Pool:
     async def _take(self) -> Link:
         if not self._open:
             raise Unavailable("The database pool is closed.")
-        if self._idle:
-            return self._idle.pop()
+        while self._idle:
+            if (link := self._idle.pop()).still_sound():
+                return link
         if len(self._waiting) >= self.queue:
             raise Unavailable(f"{self.queue} others wait for a database connection.")
         place: Deferred[Link] = Deferred()
@@ -201,6 +205,7 @@ class Pool:
     def _turn_away(self, place: Deferred[Link]) -> None:
         self._waiting.remove(place)
         place.errback(Unavailable(f"No database connection became free within {self.patience:g} s."))
+        self._consider_drained()
 
     def _give_back(self, link: Link) -> None:
         if link.sound:
@@ -208,6 +213,9 @@ class Pool:
             self._serve()
         else:
             link.abandon()
+        self._consider_drained()
+
+    def _consider_drained(self) -> None:
         if not self._open and not self._waiting and not self.busy:
             self._drain()
 
@@ -234,41 +242,32 @@ class Pool:
 
     async def _connect(self) -> None:
         link = await Link.open(self.reactor, self.dsn, self.name, self._lost, self.limits)
-        if not self._open:
+        if not self._wanted:
             link.abandon()
             return
         self._links.add(link)
         self._give_back(link)
 
     def _fill(self) -> None:
-        if self._open and not self._filling:
+        if self._wanted and not self._filling:
             self._filling = True
             Deferred.fromCoroutine(self._keep_filling()).addErrback(
                 lambda failure: self.log.failure("filling the database pool failed", failure=failure)
             )
 
     async def _keep_filling(self) -> None:
-        pause = FIRST_PAUSE
         try:
-            while self._open and len(self._links) < self.size:
+            while self._wanted and len(self._links) < self.size:
                 try:
                     await self._connect()
-                    pause = FIRST_PAUSE
+                    self._backoff.reset()
                 except StoreError as error:
-                    self.log.warn("no database connection, trying again in {pause:.2f} s: {error}", pause=pause, error=str(error))
-                    await self._sleep(pause)
-                    pause = min(pause * 2, LONGEST_PAUSE)
+                    self.log.warn(
+                        "no database connection, next try in {pause:g} s: {error}", pause=self._backoff.upcoming, error=str(error)
+                    )
+                    await self._backoff.pause()
         finally:
             self._filling = False
             filled, self._filled = self._filled, []
             for waiting in filled:
                 waiting.callback(None)
-
-    async def _sleep(self, seconds: float) -> None:
-        self._pause = deferLater(self.reactor, seconds)
-        try:
-            await self._pause
-        except CancelledError:
-            pass
-        finally:
-            self._pause = None
