@@ -94,19 +94,6 @@ class Emails:
         rows = await self._pool.rows(emails_sql.GET, (account_id, email_id))
         return _email(rows[0]) if rows else None
 
-    async def list(
-        self, account_id: UUID, limit: int, after: UUID | None = None, before: UUID | None = None
-    ) -> tuple[list[EmailView], bool]:
-        """Newest first: the `limit` next to the one that `after` (older ones) or `before` (newer ones) names, and whether there are more."""
-        if before is not None:
-            rows = await self._pool.rows(emails_sql.NEWER, (account_id, before, limit + 1))
-        elif after is not None:
-            rows = await self._pool.rows(emails_sql.OLDER, (account_id, after, limit + 1))
-        else:
-            rows = await self._pool.rows(emails_sql.NEWEST, (account_id, limit + 1))
-        page = [_email(row) for row in rows[:limit]]
-        return (page[::-1] if before is not None else page), len(rows) > limit
-
     async def recipients(self, account_id: UUID, email_id: UUID) -> list[RecipientView]:
         """All of an email's, in their order; none for an email that is not there."""
         named = {"account_id": account_id, "email_id": email_id, "types": [*FINAL], "now": self._now()}
@@ -139,6 +126,19 @@ class Emails:
 
         return await self._pool.transact(reschedule)
 
+    async def list(
+        self, account_id: UUID, limit: int, after: UUID | None = None, before: UUID | None = None
+    ) -> tuple[list[EmailView], bool]:
+        """Newest first: the `limit` next to the one that `after` (older) or `before` (newer) names, and whether there are more."""
+        if before is not None:
+            rows = await self._pool.rows(emails_sql.NEWER, (account_id, before, limit + 1))
+        elif after is not None:
+            rows = await self._pool.rows(emails_sql.OLDER, (account_id, after, limit + 1))
+        else:
+            rows = await self._pool.rows(emails_sql.NEWEST, (account_id, limit + 1))
+        page = [_email(row) for row in rows[:limit]]
+        return (page[::-1] if before is not None else page), len(rows) > limit
+
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self._clock.seconds(), UTC)
 
@@ -149,10 +149,11 @@ async def _absent(tx: Transaction, account_id: UUID, email_id: UUID) -> Literal[
 
 
 def _email(row: Row) -> EmailView:
-    (*whole, to, cc, bcc, reply_to, recipients, subject, tags, headers, envelope, size, bulk, scheduled_at, last_event) = row
-    addresses = map(tuple, (to, cc, bcc, reply_to, recipients))
-    pairs = tuple((tag["name"], tag["value"]) for tag in tags or ())
-    return EmailView(*whole, *addresses, subject, pairs, headers or {}, envelope, size, bulk, scheduled_at, last_event)
+    values: list[Any] = [*row]
+    values[8:13] = map(tuple, row[8:13])  # the lists of addresses
+    values[14] = tuple((tag["name"], tag["value"]) for tag in row[14] or ())
+    values[15] = row[15] or {}
+    return EmailView(*values)
 
 
 def _recipient(row: Row) -> RecipientView:

@@ -33,7 +33,8 @@ WITH given AS (
     FROM given g JOIN attempts a USING (account_id, email_id), unnest(a.recipients, a.replies) AS r(recipient, reply)
     GROUP BY r.recipient
 )
-SELECT r.number - 1, r.address, w.status, t.type, w.reason, w.next_at, coalesce(w.attempts, tried.attempts, 0), coalesce(tried.reply, t.said)
+SELECT r.number - 1, r.address, w.status, t.type, w.reason, w.next_at, coalesce(w.attempts, tried.attempts, 0),
+       coalesce(tried.reply, t.said)
 FROM given g
 JOIN emails e USING (account_id, email_id)
 CROSS JOIN unnest(e.recipients) WITH ORDINALITY AS r(address, number)
