@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -14,9 +16,11 @@ from mailsvc.store.accept import Acceptance, AcceptResult, Idempotency, NewEmail
 from mailsvc.store.emails import Emails
 from mailsvc.store.ids import uuid7
 from mailsvc.store.ledger import Books
+from mailsvc.store.link import Params
 from mailsvc.store.messages import Messages
-from mailsvc.store.pool import Pool
+from mailsvc.store.pool import Pool, Transaction
 from mailsvc.store.queue import Leased, Queue
+from mailsvc.store.queue_sql import BY_INDEX
 from mailsvc.store.settle import AttemptRecord, RecipientOutcome, Settlement, Settling
 
 NOW = datetime.now(UTC).replace(microsecond=0)
@@ -112,3 +116,30 @@ class House:
 
 async def together(*coroutines: Any) -> list[Any]:
     return list(await gatherResults([Deferred.fromCoroutine(c) for c in coroutines], consumeErrors=True))
+
+
+async def explain(house: House, sql: str, params: Params) -> dict[str, Any]:
+    async def explained(tx: Transaction) -> dict[str, Any]:
+        await tx.run(BY_INDEX)
+        [(plans,)] = await tx.rows("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + sql, params)
+        plan: dict[str, Any] = (json.loads(plans) if isinstance(plans, str) else plans)[0]["Plan"]
+        return plan
+
+    return await house.pool.transact(explained)
+
+
+def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """All of a plan."""
+    yield plan
+    for child in plan.get("Plans", ()):
+        yield from nodes(child)
+
+
+def visited(plan: dict[str, Any]) -> list[float]:
+    """Rows of the queue that each scan of it looked at, those that it then left out among them."""
+    gone = ("Rows Removed by Filter", "Rows Removed by Index Recheck")
+    return [
+        (node["Actual Rows"] + sum(node.get(key, 0) for key in gone)) * node["Actual Loops"]
+        for node in nodes(plan)
+        if node.get("Relation Name") == "queue" and "Scan" in node["Node Type"]
+    ]

@@ -136,9 +136,6 @@ async def test_a_repeated_request_gets_its_first_answer(house: House) -> None:
     assert await house.count("emails") == 3
 
 
-
-
-
 @pytest_twisted.ensureDeferred
 async def test_an_expired_key_counts_as_unused(house: House) -> None:
     assert await house.acceptance.accept(keyed(email(), expires_at=NOW - MINUTE)) == Accepted()
