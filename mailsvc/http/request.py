@@ -234,4 +234,3 @@ def _origin_form(target: bytes) -> bytes:
         return target
     found = re.match(rb"https?://[^/?#]*", target, re.IGNORECASE)
     return b"/" + target[found.end() :].lstrip(b"/") if found else target
-

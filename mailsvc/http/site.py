@@ -79,5 +79,3 @@ class ApiSite(server.Site):
 
 def _first(path: bytes) -> bytes:
     return path[1:].partition(b"/")[0] if path.startswith(b"/") else b""
-
-
