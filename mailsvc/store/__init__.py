@@ -1,1 +1,1 @@
-"""The memory: everything that is kept, and the only place with SQL."""
+"""The memory: the only place with SQL."""
