@@ -9,7 +9,7 @@ import itertools
 import os
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -27,13 +27,19 @@ _numbers = itertools.count(1)
 QUICK = {"fsync": "off", "full_page_writes": "off", "shared_buffers": "64MB"}  # what is kept here is thrown away
 
 
-def administer(dsn: str, *statements: str) -> None:
+def _administer(dsn: str, *statements: str) -> None:
     connection = psycopg2.connect(dsn)
     connection.autocommit = True
     with connection.cursor() as cursor:
         for statement in statements:
             cursor.execute(statement)
     connection.close()
+
+
+@pytest.fixture(scope="session")
+def administer() -> Callable[..., None]:
+    """Run statements, each its own transaction, over a connection of its own: `administer(dsn, *statements)`."""
+    return _administer
 
 
 @pytest.fixture(scope="session")
@@ -57,20 +63,20 @@ def postgres() -> Iterator[str]:
 def template(postgres: str) -> Iterator[str]:
     """The name of a database with the schema and today's partitions."""
     name = f"mailsvc_template_{os.getpid()}"
-    administer(postgres, f"CREATE DATABASE {name}")
+    _administer(postgres, f"CREATE DATABASE {name}")
     migrate(make_dsn(postgres, dbname=name))
-    administer(make_dsn(postgres, dbname=name), *statements(datetime.now(UTC), days_ahead=1).values())
+    _administer(make_dsn(postgres, dbname=name), *statements(datetime.now(UTC), days_ahead=1).values())
     yield name
-    administer(postgres, f"DROP DATABASE {name} WITH (FORCE)")
+    _administer(postgres, f"DROP DATABASE {name} WITH (FORCE)")
 
 
 @pytest.fixture
 def database(postgres: str, template: str) -> Iterator[str]:
     """How to reach a fresh database with the schema in it."""
     name = f"mailsvc_test_{os.getpid()}_{next(_numbers)}"
-    administer(postgres, f"CREATE DATABASE {name} TEMPLATE {template}")
+    _administer(postgres, f"CREATE DATABASE {name} TEMPLATE {template}")
     yield make_dsn(postgres, dbname=name)
-    administer(postgres, f"DROP DATABASE {name} WITH (FORCE)")
+    _administer(postgres, f"DROP DATABASE {name} WITH (FORCE)")
 
 
 @pytest_twisted.async_yield_fixture

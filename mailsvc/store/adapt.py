@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from uuid import UUID
 
 import orjson
@@ -42,9 +43,10 @@ def _uuid_out(value: str | None, _cursor: object) -> UUID | None:
 
 
 def _register() -> None:
-    extensions.register_adapter(UUID, _uuid)  # type: ignore[arg-type]
-    extensions.register_adapter(dict, json)  # type: ignore[arg-type]
-    for oid, array, name, cast in ((BYTEA, BYTEA_ARRAY, "BYTEA", _bytes_out), (UUIDS, UUID_ARRAY, "UUID", _uuid_out)):
+    casts: tuple[tuple[int, int, str, Any], ...] = ((BYTEA, BYTEA_ARRAY, "BYTEA", _bytes_out), (UUIDS, UUID_ARRAY, "UUID", _uuid_out))
+    extensions.register_adapter(UUID, _uuid)
+    extensions.register_adapter(dict, json)
+    for oid, array, name, cast in casts:
         one = extensions.new_type((oid,), name, cast)
         extensions.register_type(one)
         extensions.register_type(extensions.new_array_type((array,), f"{name}[]", one))

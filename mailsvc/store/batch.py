@@ -12,7 +12,6 @@ from typing import Any, Generic, TypeVar
 
 import attrs
 from twisted.internet.defer import Deferred
-from twisted.python.failure import Failure
 
 from mailsvc.store.errors import Unavailable
 
@@ -30,9 +29,9 @@ class _Place(Generic[Item, Result]):
         if not self.answer.called:  # or its caller has left
             self.answer.callback(result)
 
-    def fail(self, error: BaseException) -> None:
+    def fail(self, error: Exception) -> None:
         if not self.answer.called:
-            self.answer.errback(Failure(error))
+            self.answer.errback(error)
 
 
 @attrs.define(eq=False)

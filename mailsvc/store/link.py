@@ -18,6 +18,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.internet.task import Cooperator
 from twisted.internet.threads import deferToThreadPool
+from twisted.python.failure import Failure
 from txpostgres import txpostgres
 
 from mailsvc.store import adapt  # noqa: F401  registers how values are adapted
@@ -48,8 +49,15 @@ class Answer:
     tag: str
 
 
+class _Cursor(txpostgres.Cursor):  # type: ignore[misc]
+    def _handleCancellation(self, failure: Failure) -> Failure:
+        return failure  # a statement stopped at its time limit is an error of the statement, not a caller that left
+
+
 class Link(txpostgres.Connection):  # type: ignore[misc]
     """A connection that tells once, by `on_lost`, when it has become useless, even if nobody was using it."""
+
+    cursorFactory = _Cursor
 
     def __init__(self, reactor: Any, on_lost: Callable[[Link], None], limits: Limits = Limits()) -> None:
         super().__init__(reactor, Cooperator(scheduler=lambda step: reactor.callLater(0, step)))

@@ -13,17 +13,15 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 import attrs
-from twisted.internet.defer import CancelledError, Deferred
-from twisted.internet.task import deferLater
+from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from mailsvc.store.backoff import Backoff
 from mailsvc.store.detach import detached
 from mailsvc.store.errors import StatementFailed, StoreError, Unavailable
 from mailsvc.store.link import Answer, Limits, Link, Row
 
 T = TypeVar("T")
-
-FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0  # between attempts to connect
 
 
 class Transaction:
@@ -97,7 +95,7 @@ class Pool:
     _open: bool = attrs.field(default=False, init=False)
     _filling: bool = attrs.field(default=False, init=False)
     _filled: list[Deferred[None]] = attrs.field(factory=list, init=False)
-    _pause: Deferred[None] | None = attrs.field(default=None, init=False)
+    _backoff: Backoff = attrs.field(default=attrs.Factory(lambda self: Backoff(self.reactor), takes_self=True), init=False)
     _serving: bool = attrs.field(default=False, init=False)
     _drained: Deferred[None] | None = attrs.field(default=None, init=False)
 
@@ -137,8 +135,7 @@ class Pool:
                 timer.cancel()
         for link in list(self._links):
             link.abandon()
-        if self._pause is not None:
-            self._pause.cancel()
+        self._backoff.wake()
         if self._filling:
             self._filled.append(Deferred())
             await self._filled[-1]
@@ -248,27 +245,18 @@ class Pool:
             )
 
     async def _keep_filling(self) -> None:
-        pause = FIRST_PAUSE
         try:
             while self._open and len(self._links) < self.size:
                 try:
                     await self._connect()
-                    pause = FIRST_PAUSE
+                    self._backoff.reset()
                 except StoreError as error:
-                    self.log.warn("no database connection, trying again in {pause:.2f} s: {error}", pause=pause, error=str(error))
-                    await self._sleep(pause)
-                    pause = min(pause * 2, LONGEST_PAUSE)
+                    self.log.warn(
+                        "no database connection, next try in {pause:g} s: {error}", pause=self._backoff.upcoming, error=str(error)
+                    )
+                    await self._backoff.pause()
         finally:
             self._filling = False
             filled, self._filled = self._filled, []
             for waiting in filled:
                 waiting.callback(None)
-
-    async def _sleep(self, seconds: float) -> None:
-        self._pause = deferLater(self.reactor, seconds)
-        try:
-            await self._pause
-        except CancelledError:
-            pass
-        finally:
-            self._pause = None

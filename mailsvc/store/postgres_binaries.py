@@ -51,7 +51,7 @@ def _installed() -> list[Binaries]:
 
 
 def _binaries(folder: Path) -> Binaries:
-    said = subprocess.run([folder / "postgres", "-V"], capture_output=True, text=True, check=True, timeout=30).stdout
+    said = subprocess.run([folder / "postgres", "-V"], capture_output=True, text=True, check=True, timeout=30).stdout  # noqa: S603
     version = re.search(r"(\d+(\.\d+)*)", said)
     assert version is not None, said
     return Binaries(folder, version[1])
