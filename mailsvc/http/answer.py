@@ -11,7 +11,7 @@ from klein import Klein
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.web.iweb import IRequest
-from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound
+from werkzeug.exceptions import HTTPException, MethodNotAllowed
 
 from mailsvc.http import problem
 from mailsvc.http.problem import Problem
@@ -57,9 +57,9 @@ def collection() -> Klein:
     def failed(collection: Any, request: IRequest, failure: Failure) -> bytes:
         return _problem(request, translated(failure))
 
-    app.handle_errors(MethodNotAllowed)(not_allowed)
-    app.handle_errors(NotFound, HTTPException)(not_found)
-    app.handle_errors(Exception)(failed)
+    table: Sequence[tuple[type[Exception], Any]] = ((MethodNotAllowed, not_allowed), (HTTPException, not_found), (Exception, failed))
+    for error, answered in table:
+        app.handle_errors(error)(answered)
     return app
 
 

@@ -67,9 +67,6 @@ async def find(keys: Keys, token: bytes) -> Caller:
     return caller
 
 
-def check(caller: Caller, method: bytes, path: bytes) -> None:
-    """Raise when the key does not open this endpoint."""
-    if caller.permission == "full_access" or OPEN.match(path):
-        return
-    if method != b"POST" or path not in SENDING:
-        raise problem.restricted_key()
+def opens(caller: Caller, method: bytes, path: bytes) -> bool:
+    """Whether the key opens this endpoint."""
+    return caller.permission == "full_access" or (method == b"POST" and path in SENDING) or OPEN.match(path) is not None

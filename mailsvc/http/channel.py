@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import Any, cast
 
 from twisted.internet.interfaces import IDelayedCall
+from twisted.internet.protocol import connectionDone
+from twisted.python.failure import Failure
 from twisted.web import http
 
 from mailsvc.http.problem import Problem, invalid
@@ -18,7 +20,8 @@ from mailsvc.http.request import Request
 class Channel(http.HTTPChannel):
     """Made by the site for each connection. `site` and the time-outs come from there."""
 
-    site: Any
+    site: Any  # ApiSite
+    transport: Any
     totalHeadersSize = 16_384
     maxHeaders = 100
     _held = False
@@ -180,7 +183,7 @@ class Channel(http.HTTPChannel):
         else:
             super().requestDone(request)
 
-    def connectionLost(self, reason: Any) -> None:
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
         for call in (self._pace, self._lingering):
             if call is not None:
                 call.cancel()

@@ -66,36 +66,33 @@ class Gate:
         """Count the request, know its key, look at what it announces. Never raises a Problem: the entry has it."""
         if asked.path in UNGUARDED:
             return self._announced(asked, Entry(self.rate.peek(asked.address), body_max=self.limits.other_body))
-        try:
-            entry = await self._identified(asked)
-        except problem.Problem as wrong:
-            return self._counted(asked, wrong)
-        if not entry.quota.allowed:
-            return attrs.evolve(entry, problem=problem.too_many_requests(entry.quota.reset))
-        return self._announced(asked, entry)
-
-    async def _identified(self, asked: Asked) -> Entry:
-        if not asked.known:
-            raise problem.no_endpoint()
         if asked.method == b"OPTIONS":
-            return Entry(self.rate.take(asked.address), body_max=self.limits.other_body)
-        found = await caller.find(self.keys, caller.bearer(asked.headers))
-        quota = await self.rate.take_shared(found.account_id, found.rate_limit)
-        sends = asked.method == b"POST" and asked.path in caller.SENDING
-        entry = Entry(quota, found, self.limits.body if sends else self.limits.other_body)
+            return self._counted(asked, None if asked.known else problem.no_endpoint())
         try:
-            caller.check(found, asked.method, asked.path)
+            found = await caller.find(self.keys, caller.bearer(asked.headers))
         except problem.Problem as wrong:
-            return attrs.evolve(entry, problem=wrong)
-        return entry
+            return self._counted(asked, wrong if asked.known else problem.no_endpoint())
+        quota = await self.rate.take_shared(found.account_id, found.rate_limit)
+        if not quota.allowed:
+            return Entry(quota, found, problem=problem.too_many_requests(quota.reset))
+        if not asked.known:
+            return Entry(quota, found, problem=problem.no_endpoint())
+        if not caller.opens(found, asked.method, asked.path):
+            return Entry(quota, found, problem=problem.restricted_key())
+        sends = asked.method == b"POST" and asked.path in caller.SENDING
+        return self._announced(asked, Entry(quota, found, self.limits.body if sends else self.limits.other_body))
 
-    def _counted(self, asked: Asked, wrong: problem.Problem) -> Entry:
+    def _counted(self, asked: Asked, wrong: problem.Problem | None) -> Entry:
         """A request without a good key counts against its address."""
         quota = self.rate.take(asked.address)
-        return Entry(quota, problem=wrong if quota.allowed else problem.too_many_requests(quota.reset))
+        if not quota.allowed:
+            wrong = problem.too_many_requests(quota.reset)
+        entry = Entry(quota, body_max=self.limits.other_body, problem=wrong)
+        return entry if wrong else self._announced(asked, entry)
 
     def _announced(self, asked: Asked, entry: Entry) -> Entry:
-        wrong = entry.problem or _wrong(asked) or too_large(asked.length, entry.body_max)
+        """What the headers say of the body; room for it is taken."""
+        wrong = _wrong(asked) or too_large(asked.length, entry.body_max)
         if wrong is None and asked.length and not self.budget.reserve(asked.length):
             wrong = problem.unavailable()
         return attrs.evolve(entry, problem=wrong) if wrong else entry

@@ -25,6 +25,8 @@ _PRIVATE = re.compile(rb"[^/]*[@%][^/]*")
 class Request(server.Request):
     """`begin` is called when the headers are here, `process` when the body is. `problem` is why it will not be served."""
 
+    site: Any  # ApiSite
+    channel: Any  # Channel
     defaultContentType = JSON
     entry: Entry | None = None
     problem: Problem | None = None
@@ -45,7 +47,7 @@ class Request(server.Request):
         path, _, query = _origin_form(target).partition(b"?")
         self.path = path.rstrip(b"/") or b"/"
         self.args = http.parse_qs(query, 1) if query else {}
-        self.content = tempfile.SpooledTemporaryFile(self.site.limits.spool_above)
+        self.content = tempfile.SpooledTemporaryFile(self.site.limits.spool_above)  # noqa: SIM115 (closed with the request)
         asked = Asked(method, self.path, version, self.requestHeaders, self._address(), length, self.site.knows(self.path))
         answer = Deferred.fromCoroutine(self.site.gate.ask(asked))
         if not answer.called:
@@ -78,8 +80,8 @@ class Request(server.Request):
             self._serve()
 
     def _expects_continue(self) -> bool:
-        expected = self.requestHeaders.getRawHeaders(b"expect")
-        return not self._whole and not self.received and bool(expected) and expected[0].lower() == b"100-continue"
+        expected = self.requestHeaders.getRawHeaders(b"expect") or [b""]
+        return not self._whole and not self.received and expected[0].lower() == b"100-continue"
 
     @property
     def caller(self) -> Caller:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from zoneinfo import ZoneInfo
 
 LENGTH_MAX = 64
@@ -13,7 +13,10 @@ _ISO = re.compile(r"\d{4}-?(\d\d|W\d\d)")
 _UNIT = r"(?:sec(?:ond)?s?|min(?:ute)?s?|h(?:ou)?rs?|days?|weeks?)"
 _AMOUNT = rf"(?:an?|\d{{1,6}}(?:\.\d{{1,3}})?) {_UNIT}"
 _WEEKDAY = r"(?:mon(?:day)?|tues?(?:day)?|wed(?:nesday)?|thu(?:rs(?:day)?)?|fri(?:day)?|sat(?:urday)?|sun(?:day)?)"
-_MONTH = r"(?:jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sep(?:t(?:ember)?)?|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?)"
+_MONTH = (
+    r"(?:jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?"
+    r"|sep(?:t(?:ember)?)?|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?)"
+)
 _NUMBER = r"(?:[12]\d|3[01]|0?[1-9])(?:st|nd|rd|th)?"
 _DATE = rf"(?:{_MONTH} {_NUMBER}|{_NUMBER} {_MONTH})(?: \d{{4}})?|\d{{4}}-\d\d-\d\d"
 _DAY = rf"(?:today|tomorrow|(?:next |this )?{_WEEKDAY}|{_DATE})"
@@ -73,7 +76,7 @@ def _iso(text: str) -> datetime | None:
 def _english(text: str, now: datetime) -> datetime:
     if text == "now":
         return now
-    zone = UTC
+    zone: tzinfo = UTC
     found = _RELATIVE.fullmatch(text)
     if found is not None:
         plain = "in " + found[1].replace(",", " ")
@@ -81,22 +84,22 @@ def _english(text: str, now: datetime) -> datetime:
         found = _ABSOLUTE.fullmatch(text)
         if found is None:
             raise Unreadable('must be an ISO 8601 time or an English one, such as "in 1 min" or "tomorrow at 9am"')
-        zone = ZoneInfo(_ZONES[found["zone"]]) if found["zone"] else UTC  # type: ignore[assignment]
+        zone = ZoneInfo(_ZONES[found["zone"]]) if found["zone"] else UTC
         time = found["time"] or found["only"] or "00:00"
         day = found["day"] or found["then"] or ""
         plain = " ".join(f"{day} {time.replace('midnight', '00:00').replace('noon', '12:00')}".removeprefix("this ").split())
     return _understood(plain, now, zone)
 
 
-def _understood(plain: str, now: datetime, zone: object) -> datetime:
+def _understood(plain: str, now: datetime, zone: tzinfo) -> datetime:
     import dateparser  # takes a quarter of a second, once, and most processes never need it
 
-    local = now.astimezone(zone).replace(tzinfo=None)  # type: ignore[arg-type]
+    local = now.astimezone(zone).replace(tzinfo=None)
     settings = {"PREFER_DATES_FROM": "future", "RELATIVE_BASE": local, "TIMEZONE": "UTC", "RETURN_AS_TIMEZONE_AWARE": False}
     try:
-        at = dateparser.parse(plain, languages=["en"], settings=settings)  # type: ignore[arg-type]
+        at = dateparser.parse(plain, languages=["en"], settings=settings)
         if at is None:
             raise Unreadable("is not a time that exists")
-        return at.replace(tzinfo=zone).astimezone(UTC)  # type: ignore[arg-type]
+        return at.replace(tzinfo=zone).astimezone(UTC)
     except (ValueError, OverflowError) as error:
         raise error if isinstance(error, Unreadable) else Unreadable("is not a time that exists") from None

@@ -26,7 +26,7 @@ log = Logger()
 class ApiSite(server.Site):
     """`collections` maps the first segment of a path to the resource that answers; each gets the whole path."""
 
-    protocol = Channel
+    protocol = Channel  # type: ignore[assignment]  # made for HTTP/1.1 alone, not for either version
     requestFactory = Request
 
     def __init__(self, collections: Mapping[str, KleinResource], gate: Gate, reactor: IReactorTime, trusted: Networks = ()) -> None:
