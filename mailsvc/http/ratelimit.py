@@ -12,6 +12,7 @@ from typing import Protocol
 from uuid import UUID
 
 import attrs
+from twisted.internet.defer import DeferredLock
 from twisted.logger import Logger
 
 log = Logger()
@@ -62,6 +63,7 @@ class _Count:
 
     mine: int
     left: int
+    leasing: DeferredLock = attrs.field(factory=DeferredLock)  # one block at a time
 
 
 @attrs.define(eq=False)
@@ -92,9 +94,12 @@ class RateLimit:
         if self.lease_block is None or self.alone():
             return self._take(self._count(account_id, limit), limit)
         count = self._count(account_id, limit, shared=True)
-        if count.mine == 0 and count.left > 0:
-            await self._lease(self.lease_block, account_id, limit, count)
-        return self._take(count, limit)
+        if count.mine > 0 or count.left == 0:
+            return self._take(count, limit)
+        async with count.leasing:
+            if count.mine == 0 and count.left > 0:
+                await self._lease(self.lease_block, account_id, limit, count)
+            return self._take(count, limit)
 
     async def _lease(self, lease_block: LeaseBlock, account_id: UUID, limit: int, count: _Count) -> None:
         try:
