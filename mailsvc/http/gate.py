@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 
 import attrs
@@ -40,7 +40,7 @@ class Asked:
     path: bytes
     version: bytes
     headers: Headers
-    address: str
+    address: Callable[[], str]
     length: int | None
     known: bool
 
@@ -65,7 +65,7 @@ class Gate:
     async def ask(self, asked: Asked) -> Entry:
         """Count the request, know its key, look at what it announces. Never raises a Problem: the entry has it."""
         if asked.path in UNGUARDED:
-            return self._announced(asked, Entry(self.rate.peek(asked.address), body_max=self.limits.other_body))
+            return self._announced(asked, Entry(self.rate.peek(asked.address()), body_max=self.limits.other_body))
         if asked.method == b"OPTIONS":
             return self._counted(asked, None if asked.known else problem.no_endpoint())
         try:
@@ -84,7 +84,7 @@ class Gate:
 
     def _counted(self, asked: Asked, wrong: problem.Problem | None) -> Entry:
         """A request without a good key counts against its address."""
-        quota = self.rate.take(asked.address)
+        quota = self.rate.take(asked.address())
         if not quota.allowed:
             wrong = problem.too_many_requests(quota.reset)
         entry = Entry(quota, body_max=self.limits.other_body, problem=wrong)
