@@ -35,6 +35,7 @@ class Channel(http.HTTPChannel):
 
     def dataReceived(self, data: bytes) -> None:
         if self._refusing:
+            self.resetTimeout()
             return
         self._paced += len(data)
         super().dataReceived(data)
@@ -179,11 +180,18 @@ class Channel(http.HTTPChannel):
 
     def _linger(self) -> None:
         """Closing over unread octets would reset the connection and could take the answer with it (9112 §9.6)."""
-        self._lingering = self.callLater(self.site.limits.linger, self._leave)
+        self.setTimeout(self.site.limits.linger)
+        self._lingering = self.callLater(self.site.limits.linger_most, self._leave)
 
     def _leave(self) -> None:
         self._lingering = None
-        self.loseConnection()
+        self.timeoutConnection()
+
+    def timeoutConnection(self) -> None:
+        """Silent for too long: close, by force when the client does not read what it still gets."""
+        if self._abortingCall is None:
+            self._abortingCall = self.callLater(self.abortTimeout, self.forceAbortClient)
+            self.loseConnection()
 
     def requestDone(self, request: Request) -> None:
         if self._refusing:

@@ -29,7 +29,8 @@ class Limits:
     idle: float = 60.0
     patience: float = 20.0  # how often the pace of an unfinished request is looked at
     slowest: int = 4096  # octets a second that it must have then
-    linger: float = 5.0  # how long a refused body is still read
+    linger: float = 5.0  # how long more of a refused body is waited for
+    linger_most: float = 30.0  # and how long it is read at all
 
 
 @attrs.frozen

@@ -57,6 +57,22 @@ def test_without_a_good_key_no_body_is_read(key: str | None, status: int, size: 
     assert rig.budget.used == 0
 
 
+def test_a_refused_body_is_read_to_nowhere_for_a_while() -> None:
+    """So that a client that sends first and reads then gets its answer."""
+    rig = Rig()
+    connection = rig.connect()
+    connection.send(head("Content-Length: 100000000", key=None))
+    for _ in range(9):
+        rig.clock.advance(3)
+        connection.send(b"x" * 1000)
+        assert not connection.transport.disconnecting
+    rig.clock.advance(3)
+    assert connection.transport.disconnecting
+    assert len(connection.responses()) == 1
+    rig.clock.advance(15)
+    assert connection.transport.disconnected
+
+
 def test_a_small_body_that_is_here_already_keeps_the_connection() -> None:
     rig = Rig()
     connection = rig.connect()
