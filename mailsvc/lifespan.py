@@ -66,16 +66,16 @@ class Lifespan(Service):
 
     def setServiceParent(self, parent: Any) -> None:
         """Tells twistd which observer writes the log, before it begins to log."""
-        super().setServiceParent(parent)  # type: ignore[no-untyped-call]
+        super().setServiceParent(parent)
         if self._observer is not None:
             parent.setComponent(ILogObserver, self._observer)
 
     def startService(self) -> None:
-        super().startService()  # type: ignore[no-untyped-call]
+        super().startService()
         self._reactor.callWhenRunning(self._begin)
 
     def stopService(self) -> Deferred[None]:
-        super().stopService()  # type: ignore[no-untyped-call]
+        super().stopService()
         self._opened.stopping = True
         return Deferred.fromCoroutine(self._end())
 
