@@ -8,6 +8,7 @@ CREATE TABLE accounts (
     number      integer GENERATED ALWAYS AS IDENTITY UNIQUE,  -- short form, for return-path addresses
     name        text NOT NULL,
     rate_limit  integer CHECK (rate_limit > 0),               -- requests a second; null: the setting's default
+    suspended_at timestamptz,                                 -- since when it may not send; null: it may
     created_at  timestamptz NOT NULL
 );
 
@@ -87,7 +88,8 @@ CREATE TABLE emails (
     headers      jsonb,                                       -- custom headers {"name": "value"}, null: none
     envelope     jsonb,                                       -- MAIL and RCPT parameters of a submission, null: none
     size         integer NOT NULL,                            -- octets of the message
-    bulk         boolean NOT NULL DEFAULT false,
+    bulk         boolean NOT NULL,                            -- waits behind transactional mail
+    scheduled_at timestamptz,                                 -- first asked for; the newest email.scheduled event has the present one; null: at once
     PRIMARY KEY (account_id, email_id)
 ) PARTITION BY RANGE (email_id);
 
@@ -97,11 +99,23 @@ CREATE TABLE messages (
     account_id   uuid NOT NULL,
     email_id     uuid NOT NULL,
     piece        smallint NOT NULL,
-    bytes        bytea COMPRESSION lz4 NOT NULL,
+    bytes        bytea NOT NULL,
     PRIMARY KEY (account_id, email_id, piece)
 ) PARTITION BY RANGE (email_id);
 
--- A fact about an email or one of its recipients. Append-only.
+-- lz4 where the server has it, else no compression: pglz costs more time than all the rest of storing a message.
+-- Partitions made later take it over.
+DO $$
+BEGIN
+    IF EXISTS (SELECT FROM pg_settings WHERE name = 'default_toast_compression' AND 'lz4' = ANY (enumvals)) THEN
+        ALTER TABLE messages ALTER COLUMN bytes SET COMPRESSION lz4;
+    ELSE
+        ALTER TABLE messages ALTER COLUMN bytes SET STORAGE EXTERNAL;
+    END IF;
+END
+$$;
+
+-- A fact about an email or one of its recipients. Append-only. Ids grow with time, so the newest event of an email has the greatest.
 CREATE TABLE events (
     account_id   uuid NOT NULL,
     email_id     uuid NOT NULL,
@@ -131,37 +145,40 @@ CREATE TABLE attempts (
 ) PARTITION BY RANGE (email_id);
 
 -- What waits. A row goes when its recipient reaches a final state.
+-- Text that is only compared byte by byte is COLLATE "C", which makes its indexes cheaper.
 CREATE TABLE queue (
     email_id     uuid NOT NULL,
     recipient    smallint NOT NULL,
     account_id   uuid NOT NULL,
     domain_id    uuid NOT NULL,
-    region       text NOT NULL,
+    region       text COLLATE "C" NOT NULL,
     address      text NOT NULL,
-    destination  text NOT NULL,                               -- sorted MX hosts joined by a space, or the domain until a route is known
-    status       text NOT NULL,                               -- scheduled, queued, delayed, uncertain (with a lease: sending)
+    destination  text COLLATE "C" NOT NULL,                   -- sorted MX hosts joined by a space, or the domain until a route is known
+    status       text COLLATE "C" NOT NULL                    -- with a lease: sending
+                 CHECK (status IN ('scheduled', 'queued', 'delayed', 'uncertain')),
     bulk         boolean NOT NULL,
     attempts     smallint NOT NULL DEFAULT 0,
     next_at      timestamptz NOT NULL,
     expires_at   timestamptz NOT NULL,
-    reason       text,                                        -- why it waits: its last reply, its schedule; null: nothing of its own
+    reason       text,                                        -- why it waits: its last reply or our own sentence; null: nothing of its own
     lease        bigint,                                      -- processes.id of who holds it, null: nobody
     PRIMARY KEY (email_id, recipient)
-) WITH (fillfactor = 80);
+) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02);
+-- A row is in one of the first three; one that is born leased and delivered at once is in queue_leased alone.
 CREATE INDEX queue_ready ON queue (region, destination, bulk, next_at) WHERE lease IS NULL AND status <> 'scheduled';
 CREATE INDEX queue_scheduled ON queue (next_at) WHERE lease IS NULL AND status = 'scheduled';
 CREATE INDEX queue_leased ON queue (lease) WHERE lease IS NOT NULL;
-CREATE INDEX queue_expiry ON queue (expires_at);
+CREATE INDEX queue_expiry ON queue (expires_at) WHERE lease IS NULL;
 
--- Why a destination as a whole does not take mail; no row: it does.
+-- Why a destination as a whole does not take mail; no row, or one whose time is over: it does.
 CREATE TABLE destinations (
-    region       text NOT NULL,
-    name         text NOT NULL,
+    region       text COLLATE "C" NOT NULL,
+    name         text COLLATE "C" NOT NULL,
     state        text NOT NULL CHECK (state IN ('backoff', 'paused')),  -- by failure; by the operator or a provider rule
     reason       text NOT NULL,
     until        timestamptz NOT NULL,                        -- 'infinity': until somebody resumes it
-    failures     integer NOT NULL DEFAULT 0,                  -- connections in a row that failed
-    changed_at   timestamptz NOT NULL,
+    failures     integer NOT NULL,                            -- connections in a row that failed
+    changed_at   timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (region, name)
 );
 
@@ -171,21 +188,23 @@ CREATE TABLE idempotency (
     endpoint     text NOT NULL,                               -- POST /emails, POST /emails/batch, smtp
     key          text NOT NULL,
     fingerprint  bytea NOT NULL,                              -- SHA-256 of the canonical request
-    answer       jsonb NOT NULL,                              -- what was answered, without the status
+    answer       json NOT NULL,                               -- what was answered, without the status; json keeps it as it was
     expires_at   timestamptz NOT NULL,
     PRIMARY KEY (account_id, endpoint, key)
 );
 CREATE INDEX idempotency_expiry ON idempotency (expires_at);
 
--- Committed events that the ledger has not numbered yet.
+-- Committed events that the ledger has not numbered yet. Without an index: it is read whole, and it is short.
 CREATE TABLE fresh_events (
+    shard        smallint NOT NULL,                           -- 0 to 15, by account: what one ledger takes at a time
     account_id   uuid NOT NULL,
     email_id     uuid NOT NULL,
     event_id     uuid NOT NULL,
     domain_id    uuid NOT NULL,
     type         text NOT NULL,
     at           timestamptz NOT NULL
-);
+) WITH (autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_insert_scale_factor = 0.0,
+        autovacuum_vacuum_insert_threshold = 100000);
 
 -- The order of an account's events, without gaps.
 CREATE TABLE event_log (
@@ -212,22 +231,39 @@ CREATE TABLE rollups (
     PRIMARY KEY (account_id, hour, domain_id, type)
 );
 
--- Why every recipient that waits does so, and when something happens next.
-CREATE VIEW waiting AS
+-- Why every recipient that waits does so, and when something happens next. `moment` is the present for all that
+-- mail waits for; the life of a process is told by the database's own clock.
+CREATE FUNCTION waiting_at(moment timestamptz)
+RETURNS TABLE (
+    account_id uuid, email_id uuid, recipient smallint, address text, region text, destination text, status text, attempts smallint,
+    reason text, next_at timestamptz, expires_at timestamptz
+)
+LANGUAGE sql STABLE
+AS $$
 SELECT q.account_id, q.email_id, q.recipient, q.address, q.region, q.destination,
-       CASE WHEN q.lease IS NOT NULL THEN 'sending' ELSE q.status END AS status,
+       CASE WHEN q.lease IS NULL THEN q.status ELSE 'sending' END,
        q.attempts,
        CASE
+           WHEN q.lease IS NOT NULL AND p.ended_at IS NOT NULL THEN 'The process that was sending it has ended; another takes it over.'
+           WHEN q.lease IS NOT NULL AND p.id IS NOT NULL THEN 'Being sent now; if its process falls silent, another takes it over.'
+           WHEN q.lease IS NOT NULL THEN NULL
            WHEN q.status = 'scheduled' THEN 'Scheduled by the sender.'
-           WHEN q.lease IS NOT NULL THEN 'Being sent now; a silent process loses it after 45 seconds.'
-           WHEN d.until > now() AND d.until >= q.next_at THEN d.reason
+           WHEN d.until > moment AND d.until >= q.next_at THEN d.reason
+           WHEN q.next_at <= moment AND NOT EXISTS (
+               SELECT FROM processes l
+               WHERE l.ended_at IS NULL AND l.heartbeat_at > now() - interval '45 seconds' AND l.region = q.region AND 'delivery' = ANY (l.roles)
+           ) THEN 'No process that delivers mail of the region ' || q.region || ' is running.'
            ELSE coalesce(q.reason, 'Waiting for a free connection to ' || q.destination || '.')
-       END AS reason,
+       END,
        CASE
-           WHEN q.lease IS NOT NULL THEN p.heartbeat_at + interval '45 seconds'
-           ELSE greatest(q.next_at, least(d.until, q.expires_at), now())
-       END AS next_at,
+           WHEN q.lease IS NOT NULL THEN greatest(coalesce(p.ended_at, p.heartbeat_at + interval '45 seconds'), moment)
+           WHEN q.status = 'scheduled' THEN greatest(q.next_at, moment)
+           ELSE greatest(least(greatest(q.next_at, d.until), q.expires_at), moment)
+       END,
        q.expires_at
 FROM queue q
 LEFT JOIN destinations d ON d.region = q.region AND d.name = q.destination
-LEFT JOIN processes p ON p.id = q.lease;
+LEFT JOIN processes p ON p.id = q.lease
+$$;
+
+CREATE VIEW waiting AS SELECT * FROM waiting_at(now());

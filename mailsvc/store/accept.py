@@ -1,0 +1,159 @@
+"""Accepting: what one submission writes, all of it in one transaction, or nothing.
+
+An acknowledgement is given only when the commit was confirmed. Submissions that come together share a commit.
+What is composed is composed elsewhere (mail/compose, intake); how it becomes rows: store/inserts.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.task import deferLater
+from twisted.logger import Logger
+
+from mailsvc.store import idempotency
+from mailsvc.store.batch import Batch
+from mailsvc.store.detach import detached
+from mailsvc.store.errors import StoreError, Unavailable
+from mailsvc.store.idempotency import Claim
+from mailsvc.store.inserts import INSERT_EMAILS, INSERT_PIECE, SMALL, documents, pieces
+from mailsvc.store.pool import Pool, Transaction
+from mailsvc.store.values import (
+    Accepted,
+    AcceptResult,
+    Idempotency,
+    InProgress,
+    Mismatch,
+    NewEmail,
+    NewRecipient,
+    Pieces,
+    Replayed,
+    Submission,
+)
+
+__all__ = [
+    "AcceptResult",
+    "Acceptance",
+    "Accepted",
+    "Idempotency",
+    "InProgress",
+    "Mismatch",
+    "NewEmail",
+    "NewRecipient",
+    "Pieces",
+    "Replayed",
+    "Submission",
+]
+
+MAX_ITEMS = 100
+MAX_WEIGHT = 1 << 20  # octets of messages in a shared commit
+OVERHEAD = 1024  # octets that an email counts for besides its message
+RECLAIM_AFTER = (0.0, 5.0, 60.0)  # seconds; the server may still be committing when the connection to it is gone
+
+RECLAIM = "UPDATE queue SET lease = NULL WHERE email_id = ANY (%s::uuid[]) AND lease = ANY (%s::bigint[])"
+
+
+class Acceptance:
+    """Takes submissions in. `linger` is how long the first of a shared commit waits for others, in seconds."""
+
+    log = Logger()
+
+    def __init__(self, pool: Pool, clock: Any, *, linger: float = 0.002, max_items: int = MAX_ITEMS) -> None:
+        self._pool = pool
+        self._clock = clock
+        self._running: set[tuple[UUID, str, str]] = set()
+        self.batch: Batch[Submission, AcceptResult] = Batch(self._write, clock, max_items=max_items, max_weight=MAX_WEIGHT, linger=linger)
+
+    async def accept(self, submission: Submission) -> AcceptResult:
+        """Commit `submission`, or say what its key was used for. Raises a StoreError when nothing can be promised.
+
+        Whoever stops waiting changes nothing: what was begun ends, and born-leased recipients come back to the queue.
+        """
+        claim = _claim(submission)
+        if claim is not None and claim.place in self._running:
+            return InProgress()
+        waiting = detached(self._accept(submission, claim))
+        try:
+            return await waiting
+        except CancelledError:
+            self._reclaim(submission)
+            raise
+        except Unavailable as error:
+            if error.unknown:
+                self._reclaim(submission)
+            raise
+
+    async def _accept(self, submission: Submission, claim: Claim | None) -> AcceptResult:
+        if claim is None:
+            return await self.batch.submit(submission, _weight(submission))
+        self._running.add(claim.place)
+        try:
+            return await self.batch.submit(submission, _weight(submission))
+        finally:
+            self._running.remove(claim.place)
+
+    async def _write(self, submissions: list[Submission]) -> list[AcceptResult]:
+        if any(s.idempotency is not None for s in submissions) or any(_is_large(s) for s in submissions):
+            return await self._pool.transact(lambda tx: self._write_in(tx, submissions))
+        parts = list(documents(email for s in submissions for email in s.emails))
+        if len(parts) == 1:
+            await self._pool.rows(INSERT_EMAILS, parts)
+            return [Accepted()] * len(submissions)
+        return await self._pool.transact(lambda tx: self._write_in(tx, submissions))
+
+    async def _write_in(self, tx: Transaction, submissions: list[Submission]) -> list[AcceptResult]:
+        answers = await self._answers(tx, submissions)
+        new = [s for s, answer in zip(submissions, answers, strict=True) if answer is None]
+        emails = [email for s in new for email in s.emails]
+        for part in documents(emails):
+            await tx.run(INSERT_EMAILS, (part,))
+        for email in emails:
+            for number, piece in enumerate(pieces(email)):
+                await tx.run(INSERT_PIECE, (email.account_id, email.email_id, number, piece))
+        claims = [claim for claim in map(_claim, new) if claim is not None]
+        if claims:
+            await idempotency.keep(tx, claims)
+        return [Accepted() if answer is None else answer for answer in answers]
+
+    async def _answers(self, tx: Transaction, submissions: list[Submission]) -> list[AcceptResult | None]:
+        answers: list[AcceptResult | None] = [None] * len(submissions)
+        keyed = [(n, claim) for n, claim in enumerate(map(_claim, submissions)) if claim is not None]
+        if keyed:
+            now = datetime.fromtimestamp(self._clock.seconds(), UTC)
+            found = await idempotency.settled_already(tx, [claim for _, claim in keyed], now)
+            for (n, _), answer in zip(keyed, found, strict=True):
+                answers[n] = answer
+        return answers
+
+    def _reclaim(self, submission: Submission) -> None:
+        """Nobody here knows whether it was committed: if it was, its born-leased recipients have nobody to send them."""
+        leased = [(e.email_id, e.lease) for e in submission.emails if e.lease is not None and any(r.leased for r in e.recipients)]
+        if leased:
+            Deferred.fromCoroutine(self._give_back(*zip(*leased, strict=True))).addErrback(
+                lambda failure: self.log.failure("giving leases back failed", failure=failure)
+            )
+
+    async def _give_back(self, email_ids: tuple[UUID, ...], leases: tuple[int, ...]) -> None:
+        for pause in RECLAIM_AFTER:
+            await deferLater(self._clock, pause)
+            try:
+                await self._pool.run(RECLAIM, (list(email_ids), list(set(leases))))
+            except StoreError as error:
+                self.log.info("could not give leases back yet: {reason}", reason=str(error))
+
+
+def _claim(submission: Submission) -> Claim | None:
+    return None if submission.idempotency is None else Claim(submission.account_id, submission.idempotency)
+
+
+def _is_large(submission: Submission) -> bool:
+    return any(len(email.message) > SMALL for email in submission.emails)
+
+
+def _weight(submission: Submission) -> int:
+    """A submission with a large message shares its commit with nobody."""
+    octets = sum(len(email.message) + OVERHEAD for email in submission.emails)
+    return max(octets, MAX_WEIGHT + 1) if _is_large(submission) else octets

@@ -1,0 +1,141 @@
+"""How emails become rows: one JSON document carries them all, one statement spreads it over the tables.
+
+One parameter in place of some fifty an email is what makes a shared commit cheap: the driver quotes one text and the
+server parses one. Who commits what, together with whom: store/accept.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Iterator
+from uuid import UUID
+
+import orjson
+
+from mailsvc.store.errors import DataRejected
+from mailsvc.store.ids import uuid7
+from mailsvc.store.values import NewEmail
+
+SHARDS = 16  # of the ledger, by account
+PIECE = 256 * 1024  # the most octets in one row of messages, and about the most that one statement carries
+SMALL = 64 * 1024  # a message up to here is written with its email; a larger one in pieces of its own
+
+INSERT_EMAILS = """
+WITH new AS MATERIALIZED (
+    SELECT * FROM json_to_recordset(%s) AS x(
+        account_id uuid, email_id uuid, created_at timestamptz, source text, key_id uuid, domain_id uuid, message_id text, sender text,
+        to_ text[], cc text[], bcc text[], reply_to text[], recipients text[], subject text, tags jsonb, headers jsonb, envelope jsonb,
+        size integer, bulk boolean, scheduled_at timestamptz, expires_at timestamptz, region text, destinations text[], leases bigint[],
+        event_id uuid, type text, data jsonb, shard smallint, body text, octets text)
+), stored AS (
+    INSERT INTO emails (account_id, email_id, created_at, source, key_id, domain_id, message_id, sender, to_, cc, bcc, reply_to,
+                        recipients, subject, tags, headers, envelope, size, bulk, scheduled_at)
+    SELECT account_id, email_id, created_at, source, key_id, domain_id, message_id, sender, to_, cc, bcc, reply_to,
+           recipients, subject, tags, headers, envelope, size, bulk, scheduled_at
+    FROM new
+), queued AS (
+    INSERT INTO queue (email_id, recipient, account_id, domain_id, region, address, destination, status, bulk, next_at, expires_at, lease)
+    SELECT n.email_id, r.number - 1, n.account_id, n.domain_id, n.region, r.address, r.destination,
+           CASE WHEN n.scheduled_at IS NULL THEN 'queued' ELSE 'scheduled' END,
+           n.bulk, coalesce(n.scheduled_at, n.created_at), n.expires_at, r.lease
+    FROM new n, unnest(n.recipients, n.destinations, n.leases) WITH ORDINALITY AS r(address, destination, lease, number)
+), told AS (
+    INSERT INTO events (account_id, email_id, event_id, type, at, data)
+    SELECT account_id, email_id, event_id, type, created_at, data FROM new
+), fresh AS (
+    INSERT INTO fresh_events (shard, account_id, email_id, event_id, domain_id, type, at)
+    SELECT shard, account_id, email_id, event_id, domain_id, type, created_at FROM new
+)
+INSERT INTO messages (account_id, email_id, piece, bytes)
+SELECT account_id, email_id, 0, coalesce(convert_to(body, 'UTF8'), decode(octets, 'base64'))
+FROM new WHERE body IS NOT NULL OR octets IS NOT NULL
+"""
+
+INSERT_PIECE = "INSERT INTO messages (account_id, email_id, piece, bytes) VALUES (%s, %s, %s, %s)"
+
+
+def shard(account_id: UUID) -> int:
+    """Which ledger an account belongs to."""
+    return account_id.int % SHARDS
+
+
+def document(rows: object) -> str:
+    """Rows as the one parameter of a statement."""
+    try:
+        return orjson.dumps(rows).decode()
+    except orjson.JSONEncodeError:
+        raise DataRejected("22021") from None  # a lone surrogate, or a number that JSON cannot carry
+
+
+def documents(emails: Iterable[NewEmail]) -> Iterator[str]:
+    """The emails as parameters of INSERT_EMAILS, by id, each carrying at most about PIECE octets of messages."""
+    rows: list[dict[str, object]] = []
+    octets = 0
+    for email in sorted(emails, key=lambda e: e.email_id):
+        small = len(email.message) if len(email.message) <= SMALL else 0
+        if rows and octets + small > PIECE:
+            yield document(rows)
+            rows, octets = [], 0
+        rows.append(_row(email))
+        octets += small
+    if rows:
+        yield document(rows)
+
+
+def pieces(email: NewEmail) -> Iterator[bytes]:
+    """What is written by INSERT_PIECE: nothing of a small message, else its octets in order."""
+    if len(email.message) > SMALL:
+        yield from _cut([email.message] if isinstance(email.message, bytes) else email.message)
+
+
+def _cut(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    for chunk in chunks:
+        yield from (chunk[start : start + PIECE] for start in range(0, len(chunk), PIECE))
+
+
+def _row(email: NewEmail) -> dict[str, object]:
+    scheduled_at = email.scheduled_at
+    row: dict[str, object] = {
+        "account_id": email.account_id,
+        "email_id": email.email_id,
+        "created_at": email.created_at,
+        "source": email.source,
+        "key_id": email.key_id,
+        "domain_id": email.domain_id,
+        "message_id": email.message_id,
+        "sender": email.sender,
+        "to_": email.to,
+        "cc": email.cc,
+        "bcc": email.bcc,
+        "reply_to": email.reply_to,
+        "recipients": [r.address for r in email.recipients],
+        "subject": email.subject,
+        "tags": [{"name": name, "value": value} for name, value in email.tags] or None,
+        "headers": dict(email.headers) or None,
+        "envelope": email.envelope and dict(email.envelope) or None,
+        "size": len(email.message),
+        "bulk": email.bulk,
+        "scheduled_at": scheduled_at,
+        "expires_at": email.expires_at,
+        "region": email.region,
+        "destinations": [r.destination for r in email.recipients],
+        "leases": [email.lease if r.leased else None for r in email.recipients],
+        "event_id": uuid7(email.created_at.timestamp()),
+        "type": "email.sent" if scheduled_at is None else "email.scheduled",
+        "data": None if scheduled_at is None else {"scheduled_at": scheduled_at},
+        "shard": shard(email.account_id),
+    }
+    if len(email.message) <= SMALL:
+        body = email.message if isinstance(email.message, bytes) else b"".join(email.message)
+        row |= _octets(body)
+    return row
+
+
+def _octets(body: bytes) -> dict[str, object]:
+    """As text where it is text: half the size of hexadecimal digits on the way, and cheaper to read."""
+    try:
+        if b"\0" not in body:
+            return {"body": body.decode()}
+    except UnicodeDecodeError:
+        pass
+    return {"octets": base64.b64encode(body).decode()}
