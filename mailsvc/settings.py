@@ -144,9 +144,10 @@ class Secrets:
     """What keeps secrets at rest."""
 
     key_file: Path = setting(
-        Path("/etc/mailsvc/secret.key"), "32 random octets in base64, readable by mailsvc alone; seals DKIM keys in the database."
+        Path("/etc/mailsvc/secret.key"),
+        "Seals DKIM keys in the database; made when missing, the same for all processes. A line: a number, and 32 octets in base64.",
     )
-    key: str | None = setting(None, "The same without a file; meant for the environment (MAILSVC_SECRETS__KEY).", secret=True, example="")
+    key: str | None = setting(None, "The lines themselves, for the environment: MAILSVC_SECRETS__KEY.", secret=True, example="")
 
 
 @attrs.frozen
