@@ -130,7 +130,7 @@ def test_nothing_is_left_for_later(path):
 
 
 # 5321 §4.5.2 in a comment, RFC 5321 in a text.
-_CITED = re.compile(r"\bRFC[ -]?(\d{3,5})\b|\b(\d{4,5}) §\s?\d", re.IGNORECASE)
+_CITED = re.compile(r"\bRFC[ -]?(\d{3,5})\b|\b(\d{4,5}) §\s?\d")
 
 
 def cited(text: str) -> set[str]:
