@@ -82,7 +82,7 @@ class Http:
         256 * 1024 * 1024, "Octets of all bodies and messages in work at once; above it 503.", check=_at_least(1024 * 1024)
     )
     rate_limit: int = setting(10, "Requests a second of an account that has no limit of its own.", check=_at_least(1))
-    idle_timeout: float = setting(60.0, "Seconds after which a silent connection is closed.", check=_at_least(1))
+    idle_seconds: float = setting(60.0, "Seconds after which a silent connection is closed.", check=_at_least(1))
 
 
 @attrs.frozen
@@ -94,31 +94,49 @@ class Smtp:
 
 @attrs.frozen
 class Delivery:
-    """The way out."""
+    """The way out. What has the same name in delivery/terms is the same there."""
 
     ehlo_name: str | None = setting(
         None, "Our name towards other mail servers; its address should point back to it.", check=_host, example="out.example.com"
     )
-    routes: Mapping[str, str] = setting({}, 'Domains with a fixed next host instead of their MX; "*" is every other domain.', check=_routes)
     source_address: str | None = setting(None, "The local address to connect from.", example="192.0.2.25")
+    routes: Mapping[str, str] = setting({}, 'Domains with a fixed next host instead of their MX; "*" is every other domain.', check=_routes)
+    port: int = setting(25, "The port of mail exchangers found in DNS.", check=_between(1, 65535))
     nameservers: tuple[str, ...] = setting((), "Resolvers to ask; empty: those of /etc/resolv.conf.")
+    dns_seconds: float = setting(10.0, "Seconds for one look-up, all resolvers and repetitions together.", check=_at_least(1))
     allowed_networks: tuple[str, ...] = setting((), "Networks to connect to although they are private or loopback; routes need them too.")
-    connections: int = setting(200, "Connections open at once, in all.", check=_between(1, 20000))
-    connections_per_destination: int = setting(20, "Connections open at once to one destination.", check=_between(1, 1000))
-    mails_per_connection: int = setting(100, "Mails after which a connection is closed.", check=_at_least(1))
-    idle: float = setting(5.0, "Seconds that a connection without mail is kept open.", check=_between(0, 300))
-    lane_window: int = setting(1000, "Recipients of one destination held in memory; the others wait in Postgres.", check=_at_least(10))
+
     retry: tuple[float, ...] = setting(
         (60.0, 300.0, 900.0, 1800.0, 3600.0, 7200.0, 14400.0), "Seconds before each further attempt; the last one repeats.", check=_schedule
     )
+    retry_jitter: float = setting(0.2, "Each of these is stretched or shortened by up to this share.", check=_between(0, 0.9))
+    greylist_seconds: float = setting(300.0, 'The least seconds after a server said "later" to a recipient.', check=_at_least(0))
+    uncertain_seconds: float = setting(300.0, "The least seconds after a final dot that got no reply.", check=_at_least(0))
+    hold_first: float = setting(60.0, "Seconds that a destination rests which cannot be reached, doubled each time …", check=_at_least(1))
+    hold_longest: float = setting(1800.0, "… up to this many.", check=_at_least(1))
     expire: float = setting(432000.0, "Seconds after which a mail that nobody accepted bounces (5 days).", check=_at_least(60))
-    connect_timeout: float = setting(30.0, "Seconds to connect.", check=_at_least(1))
-    greeting_timeout: float = setting(300.0, "Seconds for the greeting (RFC 5321 section 4.5.3.2.1).", check=_at_least(1))
-    command_timeout: float = setting(300.0, "Seconds for the reply to EHLO, STARTTLS, MAIL and RCPT.", check=_at_least(1))
-    data_timeout: float = setting(120.0, "Seconds for the reply to DATA.", check=_at_least(1))
-    block_timeout: float = setting(180.0, "Seconds without progress while a message is written.", check=_at_least(1))
-    final_timeout: float = setting(600.0, "Seconds for the reply to the final dot; shorter ones make duplicates.", check=_at_least(1))
-    drain: float = setting(30.0, "Seconds that a shutdown waits for what is in flight.", check=_between(0, 600))
+
+    connections: int = setting(500, "Connections open at once, in all.", check=_between(1, 20000))
+    connections_initial: int = setting(2, "Connections to a destination that has not shown itself well.", check=_between(1, 1000))
+    connections_max: int = setting(20, "Connections to one destination at most.", check=_between(1, 1000))
+    messages_per_connection: int = setting(100, "Messages after which a connection is closed.", check=_at_least(1))
+    recipients_per_message: int = setting(100, "Recipients of one transaction; more become further ones.", check=_at_least(1))
+    idle_seconds: float = setting(5.0, "Seconds that a connection without mail is kept for the next.", check=_between(0, 300))
+    window: int = setting(200, "Emails of one destination in memory; the others wait in Postgres.", check=_at_least(1))
+    emails: int = setting(20_000, "Emails of all destinations in memory.", check=_at_least(1))
+    memory: int = setting(
+        64 * 1024 * 1024, "Octets of their messages in memory; the others are read when it is their turn.", check=_at_least(1024)
+    )
+
+    connect_seconds: float = setting(30.0, "Seconds to connect to one address.", check=_at_least(1))
+    connect_addresses: int = setting(5, "Addresses tried for one connection.", check=_at_least(1))
+    greeting_seconds: float = setting(300.0, "Seconds for the greeting, and for the reply to EHLO.", check=_at_least(1))
+    reply_seconds: float = setting(300.0, "Seconds for the replies to MAIL and RCPT.", check=_at_least(1))
+    data_seconds: float = setting(120.0, "Seconds for the reply to DATA.", check=_at_least(1))
+    block_seconds: float = setting(180.0, "Seconds for a slice of a message to be taken.", check=_at_least(1))
+    final_seconds: float = setting(600.0, "Seconds for the reply to the final dot; shorter ones make duplicates.", check=_at_least(1))
+    poll_seconds: float = setting(1.0, "The queue is looked at this often, also when nobody rings.", check=_at_least(0.05))
+    drain_seconds: float = setting(30.0, "Seconds that a shutdown waits for what is in flight.", check=_between(0, 600))
 
 
 @attrs.frozen
@@ -219,8 +237,8 @@ def _agree(settings: Settings) -> None:
         raise SettingsError("The setting http.listen is empty; the role http needs an endpoint.")
     if delivery.ehlo_name is None and "delivery" in settings.roles:
         raise SettingsError("The setting delivery.ehlo_name is missing; expected this machine's name in DNS, such as out.example.com.")
-    if delivery.connections_per_destination > delivery.connections:
-        raise SettingsError("The setting delivery.connections_per_destination is greater than delivery.connections.")
+    if not delivery.connections_initial <= delivery.connections_max <= delivery.connections:
+        raise SettingsError("The settings delivery.connections_initial, connections_max and connections have to grow in this order.")
     if settings.development.dev_file is not None and not settings.domains.allow_trust:
         raise SettingsError("The setting development.dev_file needs domains.allow_trust = true.")
 

@@ -73,7 +73,7 @@ def test_settings_are_frozen(tmp_path):
     [
         ("MAILSVC_BASE_URL", "http://127.0.0.1:1", lambda s: s.base_url, "http://127.0.0.1:1"),
         ("MAILSVC_DATABASE__POOL", "7", lambda s: s.database.pool, 7),
-        ("MAILSVC_DELIVERY__IDLE", "2", lambda s: s.delivery.idle, 2.0),
+        ("MAILSVC_DELIVERY__IDLE_SECONDS", "2", lambda s: s.delivery.idle_seconds, 2.0),
         ("MAILSVC_DOMAINS__ALLOW_TRUST", "true", lambda s: s.domains.allow_trust, True),
         ("MAILSVC_ROLES", '["http"]', lambda s: s.roles, ("http",)),
         ("MAILSVC_DELIVERY__ROUTES", '{"*" = "smtp://[::1]:2526"}', lambda s: dict(s.delivery.routes), {"*": "smtp://[::1]:2526"}),
