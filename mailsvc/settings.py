@@ -112,8 +112,8 @@ class Delivery:
     retry_jitter: float = setting(0.2, "Each of these is stretched or shortened by up to this share.", check=_between(0, 0.9))
     greylist_seconds: float = setting(300.0, 'The least seconds after a server said "later" to a recipient.', check=_at_least(0))
     uncertain_seconds: float = setting(300.0, "The least seconds after a final dot that got no reply.", check=_at_least(0))
-    hold_first: float = setting(60.0, "Seconds that a destination rests which cannot be reached, doubled each time …", check=_at_least(1))
-    hold_longest: float = setting(1800.0, "… up to this many.", check=_at_least(1))
+    hold_first: float = setting(60.0, "Seconds that a destination rests when it cannot be reached; doubled each time.", check=_at_least(1))
+    hold_longest: float = setting(1800.0, "The longest of these rests.", check=_at_least(1))
     expire: float = setting(432000.0, "Seconds after which a mail that nobody accepted bounces (5 days).", check=_at_least(60))
 
     connections: int = setting(500, "Connections open at once, in all.", check=_between(1, 20000))
@@ -154,7 +154,6 @@ class Limits:
     batch: int = setting(100, "Emails in one batch.", check=_between(1, 1000))
     message: int = setting(40 * 1024 * 1024, "Octets of a message as it goes out (40 MB).", check=_at_least(1024))
     schedule_ahead: int = setting(30, "Days that scheduled_at may lie ahead.", check=_between(1, 365))
-    idempotency: int = setting(24, "Hours that an idempotency key is remembered.", check=_between(1, 720))
 
 
 @attrs.frozen
