@@ -11,6 +11,7 @@ from typing import Any
 import attrs
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred
+from twisted.internet.task import LoopingCall
 from twisted.logger import ILogObserver, Logger
 
 
@@ -48,7 +49,10 @@ class Opened:
 
 
 class Lifespan(Service):
-    """Runs `start` once the reactor runs. When it fails, its error becomes a sentence and an exit status other than 0."""
+    """Runs `start` once the reactor runs. When it fails, its error becomes a sentence and an exit status other than 0.
+
+    `explain` has the sentence, or None for what nobody expected: that goes into the log.
+    """
 
     log = Logger()
     name = "mailsvc"
@@ -57,7 +61,7 @@ class Lifespan(Service):
         self,
         reactor: Any,
         start: Callable[[Opened], Awaitable[None]],
-        explain: Callable[[BaseException], str],
+        explain: Callable[[BaseException], str | None],
         observer: Any = None,
     ) -> None:
         self._reactor, self._start, self._explain, self._observer = reactor, start, explain, observer
@@ -88,8 +92,11 @@ class Lifespan(Service):
         except Stopping:
             pass
         except Exception as error:
-            self.log.failure("mailsvc cannot start")
-            say(f"mailsvc cannot start. {self._explain(error)}", sys.__stderr__)
+            sentence = self._explain(error)
+            if sentence is None:
+                self.log.failure("mailsvc cannot start")
+                sentence = f"{type(error).__name__}: {error}. The log has the details."
+            say(f"mailsvc cannot start. {' '.join(sentence.split())}", sys.__stderr__)
             exit_with(1)
             self._reactor.stop()
 
@@ -99,6 +106,35 @@ class Lifespan(Service):
             self._started.addCallback(done.callback)
             await done
         await self._opened.close()
+
+
+def every(clock: Any, seconds: float, what: str, do: Callable[[], Awaitable[object]]) -> Callable[[], Awaitable[None]]:
+    """Do it every so many seconds, the first time after these; a round that fails is logged. Gives what ends it."""
+    under_way: Deferred[None] | None = None
+
+    async def one() -> None:
+        try:
+            await do()
+        except Exception:
+            Lifespan.log.failure("{what} failed, and is tried again in {seconds:g} s", what=what, seconds=seconds)
+
+    def begin() -> Deferred[None]:
+        nonlocal under_way
+        under_way = Deferred.fromCoroutine(one())
+        return under_way
+
+    loop = LoopingCall(begin)
+    loop.clock = clock
+    loop.start(seconds, now=False)
+
+    async def end() -> None:
+        loop.stop()
+        if under_way is not None and not under_way.called:
+            done: Deferred[None] = Deferred()
+            under_way.addCallback(done.callback)
+            await done
+
+    return end
 
 
 def say(text: str, out: Any) -> None:
