@@ -6,7 +6,7 @@ Which connection is used for what: store/pool and store/bell.
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from ipaddress import ip_address
 from typing import Any
 
@@ -29,6 +29,7 @@ CONNECT_SECONDS = 10.0
 GRACE = 5.0  # how much longer than the server's own limit a statement may take before the connection is given up
 
 Row = tuple[Any, ...]
+Params = Sequence[object] | Mapping[str, object]
 
 
 @attrs.frozen
@@ -104,7 +105,7 @@ class Link(txpostgres.Connection):  # type: ignore[misc]
         """Whether the next user may have it."""
         return not self.lost and self.get_transaction_status() == extensions.TRANSACTION_STATUS_IDLE
 
-    async def execute(self, sql: str, params: Sequence[object] = ()) -> Answer:
+    async def execute(self, sql: str, params: Params = ()) -> Answer:
         """Run one statement, or several in one round trip. Without params a percent sign is just that."""
         if self.lost:
             raise Unavailable("The connection to the database was lost.")

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import attrs
@@ -19,7 +19,7 @@ from twisted.logger import Logger
 from mailsvc.store.backoff import Backoff
 from mailsvc.store.detach import detached
 from mailsvc.store.errors import StatementFailed, StoreError, Unavailable
-from mailsvc.store.link import Answer, Limits, Link, Row
+from mailsvc.store.link import Answer, Limits, Link, Params, Row
 
 T = TypeVar("T")
 
@@ -32,14 +32,14 @@ class Transaction:
         self._pool = pool
         self._begun = self._busy = self._over = False
 
-    async def rows(self, sql: str, params: Sequence[object] = ()) -> list[Row]:
+    async def rows(self, sql: str, params: Params = ()) -> list[Row]:
         return (await self._execute(sql, params)).rows
 
-    async def run(self, sql: str, params: Sequence[object] = ()) -> int:
+    async def run(self, sql: str, params: Params = ()) -> int:
         """How many rows the statement touched."""
         return (await self._execute(sql, params)).count
 
-    async def _execute(self, sql: str, params: Sequence[object] = ()) -> Answer:
+    async def _execute(self, sql: str, params: Params = ()) -> Answer:
         if self._over or self._busy:
             raise RuntimeError("The transaction is over." if self._over else "A transaction runs one statement at a time.")
         self._busy = True
@@ -144,15 +144,15 @@ class Pool:
         """Run `fn` in a transaction and commit it, or roll back and raise what it raised. It runs to its end even if the caller leaves."""
         return await detached(self._transact(fn))
 
-    async def rows(self, sql: str, params: Sequence[object] = ()) -> list[Row]:
+    async def rows(self, sql: str, params: Params = ()) -> list[Row]:
         """One round trip that is a transaction of its own; several statements in it succeed or fail together."""
         return (await detached(self._alone(sql, params))).rows
 
-    async def run(self, sql: str, params: Sequence[object] = ()) -> int:
+    async def run(self, sql: str, params: Params = ()) -> int:
         """Like `rows`; how many rows the last statement touched."""
         return (await detached(self._alone(sql, params))).count
 
-    async def execute(self, link: Link, sql: str, params: Sequence[object] = ()) -> Answer:
+    async def execute(self, link: Link, sql: str, params: Params = ()) -> Answer:
         self.statements += 1
         return await link.execute(sql, params)
 
@@ -170,7 +170,7 @@ class Pool:
         finally:
             self._give_back(link)
 
-    async def _alone(self, sql: str, params: Sequence[object]) -> Answer:
+    async def _alone(self, sql: str, params: Params) -> Answer:
         link = await self._take()
         try:
             return await self.execute(link, sql, params)
