@@ -7,6 +7,8 @@ from typing import Literal, Protocol
 
 import attrs
 
+from mailsvc.mail import dkim
+
 
 class PublicKey(Protocol):
     """What of a DKIM key is published."""
@@ -14,7 +16,7 @@ class PublicKey(Protocol):
     @property
     def selector(self) -> str: ...
     @property
-    def algorithm(self) -> str: ...
+    def algorithm(self) -> dkim.Algorithm: ...
     @property
     def public(self) -> str: ...
 
@@ -51,4 +53,4 @@ def in_zone_file(record: Record) -> str:
 
 
 def _dkim(domain: str, key: PublicKey) -> Record:
-    return Record("DKIM", "TXT", f"{key.selector}._domainkey.{domain}", f"v=DKIM1; k={key.algorithm}; p={key.public}")  # 6376 §3.6.1
+    return Record("DKIM", "TXT", f"{key.selector}._domainkey.{domain}", dkim.dns_record(key.algorithm, key.public))
