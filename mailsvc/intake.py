@@ -234,11 +234,11 @@ class Intake:
                 source=email.source,
                 created_at=created_at,
                 message_id=message_id,
-                sender=str(email.sender),
-                to=tuple(map(str, email.to)),
-                cc=tuple(map(str, email.cc)),
-                bcc=tuple(map(str, email.bcc)),
-                reply_to=tuple(map(str, email.reply_to)),
+                sender=email.sender.display,
+                to=tuple(m.display for m in email.to),
+                cc=tuple(m.display for m in email.cc),
+                bcc=tuple(m.display for m in email.bcc),
+                reply_to=tuple(m.display for m in email.reply_to),
                 recipients=recipients,
                 subject=email.subject,
                 tags=email.tags,
@@ -259,7 +259,7 @@ class Intake:
             return content.message
 
         def make() -> bytes:
-            text = plain.from_html(content.html) if content.text is None and content.html else content.text
+            text = plain.text_of(content.html) if content.text is None and content.html else content.text
             return compose.compose(
                 compose.Draft(
                     sender=email.sender,

@@ -6,8 +6,6 @@ lines carry different codes is refused; every size is capped.
 
 from __future__ import annotations
 
-import re
-
 import attrs
 
 from mailsvc.mail.reply import Reply, split_enhanced
@@ -16,9 +14,9 @@ LINE_LIMIT = 4096  # octets of one line; 5321 §4.5.3.1.5 asks for 512
 LINES_LIMIT = 100  # lines of one reply
 REPLY_LIMIT = 65536  # octets of one reply
 
-_LINE = re.compile(rb"([2-5]\d\d)(?:([ -])(.*))?", re.DOTALL)
+_CODES = {b"%d" % code: code for code in range(200, 600)}
 # What must not reach a log, a page or a database column; a tab is harmless.
-_CONTROLS = {code: "\ufffd" for code in [*range(0x20), *range(0x7F, 0xA0)] if code != 9}
+_CONTROLS = {code: "\ufffd" for code in [*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029] if code != 9}
 
 
 class BadReply(ValueError):
@@ -40,7 +38,7 @@ class Answers:
 
     def __init__(self) -> None:
         self._buffer = b""
-        self._lines: list[tuple[bytes, str]] = []
+        self._lines: list[str] = []
         self._size = 0
 
     @property
@@ -64,37 +62,33 @@ class Answers:
         return None
 
     def _line(self, line: bytes) -> Answer | None:
-        found = _LINE.fullmatch(line)
-        if found is None:
+        code, separator = _CODES.get(line[:3]), line[3:4]
+        if code is None or separator not in (b" ", b"-", b""):
             raise BadReply("a line that is no SMTP reply")
-        code, separator, text = found.groups()
+        text = line.decode("utf-8", "backslashreplace")
+        if not text.isprintable():
+            text = text.translate(_CONTROLS)
         lines = self._lines
-        if lines and lines[0][0] != code:  # 5321 §4.2.1: the code is the same on every line
+        if not lines and separator != b"-":
+            enhanced, rest = split_enhanced(code, text[4:])
+            return Answer(Reply(code, rest, enhanced), text)
+        if lines and lines[0][:3] != text[:3]:  # 5321 §4.2.1: the code is the same on every line
             raise BadReply("different codes in one reply")
+        lines.append(text)
         self._size += len(line)
-        lines.append((code, _text(text)))
         if len(lines) > LINES_LIMIT or self._size > REPLY_LIMIT:
             raise BadReply(f"a reply of more than {LINES_LIMIT} lines or {REPLY_LIMIT} octets")
         if separator == b"-":
             return None
         self._lines, self._size = [], 0
-        return _answer(int(code), [text for _, text in lines])
+        return _joined(code, lines)
 
 
-def _text(octets: bytes | None) -> str:
-    if octets is None:
-        return ""
-    text = octets.decode("utf-8", "backslashreplace")
-    return text if text.isascii() and text.isprintable() else text.translate(_CONTROLS)
-
-
-def _answer(code: int, lines: list[str]) -> Answer:
-    enhanced, first = split_enhanced(code, lines[0])
-    if len(lines) == 1:
-        return Answer(Reply(code, first, enhanced), f"{code} {lines[0]}")
-    rest = []
+def _joined(code: int, lines: list[str]) -> Answer:
+    """One reply of several lines. RFC 2034 §4: the enhanced code is repeated on each; one that differs stays text."""
+    enhanced, first = split_enhanced(code, lines[0][4:])
+    texts = [first]
     for line in lines[1:]:
-        same, text = split_enhanced(code, line)
-        rest.append(text if same is not None and same == enhanced else line)  # RFC 2034 §4: repeated on every line
-    raw = [f"{code}-{line}" for line in lines[:-1]]
-    return Answer(Reply(code, "\n".join([first, *rest]), enhanced), "\n".join([*raw, f"{code} {lines[-1]}"]))
+        same, text = split_enhanced(code, line[4:])
+        texts.append(text if same is not None and same == enhanced else line[4:])
+    return Answer(Reply(code, "\n".join(texts), enhanced), "\n".join(lines))

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+import attrs
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.protocol import connectionDone
 from twisted.python.failure import Failure
@@ -94,7 +95,7 @@ class Courier(Session):
             return succeed(transaction.result(""))
         if not self.usable:
             transaction.lost = "the connection is not usable any more"
-            return succeed(transaction.result(""))
+            return succeed(attrs.evolve(transaction.result(""), stale=True))
         self._transaction = transaction
         waiting: Deferred[Result] = Deferred(self._canceled)
         self._waiting = waiting
@@ -117,7 +118,8 @@ class Courier(Session):
             else:
                 self._leaving = True
                 self._say(b"QUIT")
-                self._expect(self._goodbye, self._timeouts.quit, "reply to QUIT")
+                self._take = self._goodbye
+                self._deadline.set(self._clock.seconds() + self._timeouts.quit, "reply to QUIT")
         return closed
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
@@ -148,7 +150,8 @@ class Courier(Session):
         transaction = self._current()
         step = transaction.take(reply)
         if step is Step.WAIT:
-            self._await_command(transaction)
+            if not self._answers.pending:
+                self._await_command(transaction)
         elif step is Step.SEND:
             self._send_commands(transaction)
         elif step is Step.BODY:

@@ -40,7 +40,7 @@ class Dialogue:
 def _lines(entry: _Entry) -> list[str]:
     seconds, who, text = entry
     lines = [who + line[:_LINE] for line in text.splitlines()]
-    if who == "S: " and lines:
+    if who == "S: ":
         lines[-1] += f"  [{seconds:.3f} s]"
     return lines
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Literal
 
 import attrs
@@ -12,9 +12,11 @@ from mailsvc.store.pool import Pool
 
 HoldState = Literal["backoff", "paused"]
 
+FOREVER = datetime.max.replace(tzinfo=UTC)  # until somebody lifts it; infinity in the table, which has no datetime
+
 # What reaches further wins: a backoff does not end a pause that lasts longer.
 HOLD = """
-INSERT INTO destinations AS d (region, name, state, reason, until, failures) VALUES (%s, %s, %s, %s, coalesce(%s, 'infinity'), %s)
+INSERT INTO destinations AS d (region, name, state, reason, until, failures) VALUES (%s, %s, %s, %s, %s, %s)
 ON CONFLICT (region, name) DO UPDATE
 SET state = excluded.state, reason = excluded.reason, until = excluded.until, failures = excluded.failures, changed_at = now()
 WHERE excluded.state = 'paused' OR d.state = 'backoff' OR d.until < excluded.until
@@ -22,16 +24,16 @@ WHERE excluded.state = 'paused' OR d.state = 'backoff' OR d.until < excluded.unt
 
 LIFT = "DELETE FROM destinations WHERE region = %s AND name = %s AND (state = 'backoff' OR %s)"
 
-HOLDS = "SELECT name, state, reason, nullif(until, 'infinity'), failures FROM destinations WHERE region = %s"
+HOLDS = "SELECT name, state, reason, least(until, '9999-12-31 23:59:59.999999+00'), failures FROM destinations WHERE region = %s"
 
 
 @attrs.frozen
 class Hold:
-    """Why a destination as a whole takes no mail until `until` (None: somebody lifts it), and how many connections in a row failed."""
+    """Why a destination as a whole takes no mail until `until`, and how many connections in a row failed."""
 
     state: HoldState
     reason: str
-    until: datetime | None
+    until: datetime
     failures: int
 
 

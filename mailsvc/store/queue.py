@@ -15,10 +15,10 @@ import attrs
 
 from mailsvc.store import events, holds, queue_sql
 from mailsvc.store.events import NewEvent
-from mailsvc.store.holds import Hold, HoldState
+from mailsvc.store.holds import FOREVER, Hold, HoldState
 from mailsvc.store.pool import Pool, Transaction
 
-__all__ = ["Count", "Hold", "HoldState", "Leased", "Queue", "Ready"]
+__all__ = ["FOREVER", "Count", "Hold", "HoldState", "Leased", "Queue", "Ready"]
 
 WALK = 5000  # destinations that one look at the queue passes
 
@@ -126,8 +126,8 @@ class Queue:
 
         return await self._pool.transact(expire)
 
-    async def hold(self, region: str, destination: str, state: HoldState, reason: str, until: datetime | None, failures: int = 0) -> None:
-        """Send nothing to a destination until then; None: until somebody lifts it. A shorter backoff does not end a pause."""
+    async def hold(self, region: str, destination: str, state: HoldState, reason: str, until: datetime, failures: int = 0) -> None:
+        """Send nothing to a destination until then (FOREVER: until somebody lifts it). A shorter backoff does not end a pause."""
         await holds.hold(self._pool, region, destination, Hold(state, reason, until, failures))
 
     async def lift(self, region: str, destination: str, *, paused: bool = False) -> None:

@@ -1,0 +1,67 @@
+"""From the result of a handler to a response: JSON out, one table of errors, and work that a client cannot cut short."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+from uuid import uuid4
+
+import orjson
+from klein import Klein
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from twisted.web.iweb import IRequest
+from werkzeug.exceptions import HTTPException, MethodNotAllowed
+
+from mailsvc.http import problem
+from mailsvc.http.problem import Problem
+from mailsvc.http.request import Request
+from mailsvc.store.errors import Contention, TimedOut, Unavailable
+
+log = Logger()
+
+
+def ok(request: Request, value: Mapping[str, object] | Sequence[object]) -> bytes:
+    return request.sized(200, orjson.dumps(value))
+
+
+def translated(failure: Failure) -> Problem:
+    """What the client is told of a failure. A defect is logged with an id, and the client gets the id."""
+    error = failure.value
+    if isinstance(error, Problem):
+        return error
+    if isinstance(error, (Unavailable, TimedOut, Contention)):
+        log.warn("the store could not serve a request: {reason}", reason=str(error))
+        return problem.unavailable()
+    error_id = uuid4().hex[:12]
+    log.failure("error {error_id} in a request", failure=failure, error_id=error_id)
+    return problem.unexpected(error_id)
+
+
+def collection() -> Klein:
+    """A Klein app with the error table that all collections share."""
+    app = Klein()
+    app.url_map.merge_slashes = False
+
+    def not_found(collection: Any, request: IRequest, failure: Failure) -> bytes:
+        return _problem(request, problem.no_endpoint())
+
+    def not_allowed(collection: Any, request: IRequest, failure: Failure) -> bytes:
+        allowed = ", ".join(sorted({*(failure.value.valid_methods or ()), "OPTIONS"}))  # type: ignore[union-attr]
+        if cast(Request, request).method != b"OPTIONS":
+            return _problem(request, problem.method_not_allowed(allowed))
+        request.setResponseCode(204)
+        request.setHeader(b"allow", allowed.encode())
+        return b""
+
+    def failed(collection: Any, request: IRequest, failure: Failure) -> bytes:
+        return _problem(request, translated(failure))
+
+    table: Sequence[tuple[type[Exception], Any]] = ((MethodNotAllowed, not_allowed), (HTTPException, not_found), (Exception, failed))
+    for error, answered in table:
+        app.handle_errors(error)(answered)
+    return app
+
+
+def _problem(request: IRequest, wrong: Problem) -> bytes:
+    return cast(Request, request).problem_body(wrong)

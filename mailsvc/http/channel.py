@@ -1,0 +1,208 @@
+"""One HTTP/1.1 connection: what Twisted's channel leaves to its user.
+
+Every refusal is JSON with the headers that each response has. A body is not read before its request is let in. A client that
+sends too slowly is asked to leave. A refused body is read to nowhere for a while, so that the answer is not lost with it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from twisted.internet.interfaces import IDelayedCall
+from twisted.internet.protocol import connectionDone
+from twisted.python.failure import Failure
+from twisted.web import http
+from twisted.web.http_headers import Headers
+
+from mailsvc.http.problem import Problem, invalid
+from mailsvc.http.request import Request
+
+
+class Channel(http.HTTPChannel):
+    """Made by the site for each connection. `site` and the time-outs come from there."""
+
+    site: Any  # ApiSite
+    transport: Any
+    totalHeadersSize = 16_384
+    maxHeaders = 100
+    _held = False
+    _refusing = False
+    _pace: IDelayedCall | None = None
+    _paced = 0  # octets since the pace was last looked at
+    _lingering: IDelayedCall | None = None
+
+    # Reading
+
+    def dataReceived(self, data: bytes) -> None:
+        if self._refusing:
+            self.resetTimeout()
+            return
+        self._paced += len(data)
+        super().dataReceived(data)
+        if self._refusing:
+            return
+        unfinished = self._unfinished()
+        if unfinished is not None and unfinished.problem is not None:
+            self._refuse(unfinished)
+        elif unfinished is not None or (self.line_mode and self._buffer):
+            self._watch_pace()
+        elif self._pace is not None:
+            self._pace.cancel()
+            self._pace = None
+
+    def lineReceived(self, line: bytes) -> None:
+        if not self._refusing:
+            super().lineReceived(line)
+
+    def rawDataReceived(self, data: bytes) -> None:
+        if not self._refusing:
+            super().rawDataReceived(data)
+
+    def lineLengthExceeded(self, line: bytes) -> None:
+        self._receivedHeaderSize = self.totalHeadersSize + 1
+        self._respondToBadRequestAndDisconnect()
+
+    def allHeadersReceived(self) -> None:
+        request = self.requests[-1]
+        self.persistent = self.checkPersistence(request, self._version)
+        request.begin(self._command, self._path, self._version, self.length)
+
+    def _unfinished(self) -> Request | None:
+        """The request whose headers are here and whose body is not."""
+        if self._handlingRequest or not self.requests:
+            return None
+        request = cast(Request, self.requests[-1])
+        return request if request.begun else None
+
+    # Writing
+
+    def writeHeaders(self, version: bytes, code: bytes, reason: bytes, headers: Headers) -> None:
+        """What is the same in every response never becomes a header object."""
+        request = cast(Request, self.requests[0])
+        lines = [b"%s %s %s\r\n" % (version, code, reason), request.common_lines()]
+        lines += [b"%s: %s\r\n" % (name, value) for name, values in headers.getAllRawHeaders() for value in values]
+        self.transport.write(b"".join([*lines, b"\r\n"]))
+
+    # Waiting for the gate
+
+    def hold(self) -> None:
+        """Read no further: it is not known yet whether the request may come in."""
+        self._held = True
+        self._networkProducer.pauseProducing()
+
+    def let_in(self, expects_continue: bool) -> None:
+        """The request may come in; 9110 §10.1.1: tell a client that waits for it."""
+        if expects_continue and self._version_allows_continue():
+            self._send100Continue()
+        self._go_on()
+
+    def keep_out(self, request: Request) -> None:
+        """The request may not come in. When its body is still on its way, the connection ends with the answer."""
+        held = self._held
+        self._go_on()
+        if held and self._unfinished() is request:
+            self._refuse(request)
+
+    def _go_on(self) -> None:
+        if self._held:
+            self._held = False
+            self._paced = 0
+            if not self._waitingForTransport:
+                self._networkProducer.resumeProducing()
+
+    def _version_allows_continue(self) -> bool:
+        return getattr(self, "_version", b"") == b"HTTP/1.1"
+
+    def resumeProducing(self) -> None:
+        if not self._held:
+            super().resumeProducing()
+            return
+        self._waitingForTransport = False
+        if self._requestProducer is not None:
+            self._requestProducer.resumeProducing()
+
+    # Too slow
+
+    def _watch_pace(self) -> None:
+        if self._pace is None:
+            self._paced = 0
+            self._pace = self.callLater(self.site.limits.patience, self._look_at_pace)
+
+    def _look_at_pace(self) -> None:
+        self._pace = None
+        limits = self.site.limits
+        if self._held or self._paced >= limits.patience * limits.slowest:
+            self._watch_pace()
+            return
+        problem = invalid("The request did not arrive in time.", 408)  # 9110 §15.5.9
+        request = self._unfinished()
+        if request is None:
+            self._refuse_raw(problem)
+        else:
+            request.problem = problem
+            self._refuse(request)
+
+    # Refusing
+
+    def _refuse(self, request: Request) -> None:
+        """Answer a request whose body has not arrived whole, and read no other one."""
+        self._stop_reading()
+        request.answer_unread()
+
+    def _respondToBadRequestAndDisconnect(self) -> None:
+        """Called by the parser; which rule was broken shows in its counters."""
+        if self._refusing:
+            return
+        if self._receivedHeaderSize > self.totalHeadersSize or self._receivedHeaderCount > self.maxHeaders:
+            self._refuse_raw(invalid("The request's headers are too large.", 431))  # 6585 §5
+        else:
+            self._refuse_raw(invalid("The request is not valid HTTP/1.1.", 400))
+
+    def _refuse_raw(self, problem: Problem) -> None:
+        """Answer what never became a request."""
+        self._stop_reading()
+        body = problem.body()
+        first = b"HTTP/1.1 %d %s\r\n" % (problem.status, http.RESPONSES.get(problem.status, b"Error"))
+        common = self.site.common_lines(self.getPeer())
+        self.transport.write(b"%s%sconnection: close\r\ncontent-length: %d\r\n\r\n%s" % (first, common, len(body), body))
+        self.site.log_raw(problem.status)
+        self._linger()
+
+    def _stop_reading(self) -> None:
+        self._refusing = True
+        self.persistent = False
+        self.setTimeout(None)
+        self._go_on()
+        if self._pace is not None:
+            self._pace.cancel()
+            self._pace = None
+        self.setRawMode()
+
+    def _linger(self) -> None:
+        """Closing over unread octets would reset the connection and could take the answer with it (9112 §9.6)."""
+        self.setTimeout(self.site.limits.linger)
+        self._lingering = self.callLater(self.site.limits.linger_most, self._leave)
+
+    def _leave(self) -> None:
+        self._lingering = None
+        self.timeoutConnection()
+
+    def timeoutConnection(self) -> None:
+        """Silent for too long: close, by force when the client does not read what it still gets."""
+        if self._abortingCall is None:
+            self._abortingCall = self.callLater(self.abortTimeout, self.forceAbortClient)
+            self.loseConnection()
+
+    def requestDone(self, request: Request) -> None:
+        if self._refusing:
+            self.requests.remove(request)
+            self._linger()
+        else:
+            super().requestDone(request)
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        for call in (self._pace, self._lingering):
+            if call is not None:
+                call.cancel()
+        self._pace = self._lingering = None
+        super().connectionLost(reason)

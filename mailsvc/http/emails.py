@@ -1,0 +1,210 @@
+"""Emails: send one or a batch, read back, reschedule, cancel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Protocol
+from uuid import UUID
+
+import attrs
+
+from mailsvc.http import parameters, shapes, views
+from mailsvc.http.answer import collection, ok
+from mailsvc.http.caller import Caller
+from mailsvc.http.problem import Problem, invalid, missing, not_found, refused
+from mailsvc.http.reading import Reader
+from mailsvc.http.request import Request
+from mailsvc.intake import Admission, Admitted, Busy, Incoming, Key, OtherRequest, Rejected
+from mailsvc.mail import mime
+from mailsvc.policy import Refusal
+from mailsvc.store.detach import detached
+from mailsvc.store.emails import Cancellation, EmailView, RecipientView, Rescheduling
+from mailsvc.store.messages import StoredMessage
+
+PARSE_IN_THREAD = 256 * 1024  # octets of a message from which on it is read back in a thread
+
+
+class Submitting(Protocol):
+    """intake.Intake"""
+
+    async def submit(self, caller: Any, emails: Sequence[Incoming], key: Key | None = None, *, permissive: bool = False) -> Admission: ...
+
+
+class Stored(Protocol):
+    """store/emails"""
+
+    async def get(self, account_id: UUID, email_id: UUID) -> EmailView | None: ...
+    async def recipients(self, account_id: UUID, email_id: UUID) -> Sequence[RecipientView]: ...
+    async def list(
+        self, account_id: UUID, limit: int, after: UUID | None = None, before: UUID | None = None
+    ) -> tuple[Sequence[EmailView], bool]: ...
+    async def cancel(self, account_id: UUID, email_id: UUID, now: datetime) -> Cancellation: ...
+    async def reschedule(self, account_id: UUID, email_id: UUID, at: datetime, now: datetime) -> Rescheduling: ...
+
+
+class Messages(Protocol):
+    """store/messages"""
+
+    async def load(self, account_id: UUID, email_id: UUID) -> StoredMessage | None: ...
+
+
+@attrs.frozen
+class _Batch:
+    """A batch as read: good emails with their places, and what is wrong with the others."""
+
+    emails: tuple[Incoming, ...]
+    places: tuple[int, ...]
+    problems: dict[int, Problem]
+    fingerprint: bytes | None
+
+
+@attrs.define(eq=False)
+class Emails:
+    app = collection()
+    intake: Submitting
+    stored: Stored
+    messages: Messages
+    reader: Reader
+    batch_max: int = 100
+
+    # The work of a send goes on when the client hangs up: accepted is accepted.
+
+    @app.route("/emails", methods=["POST"])
+    @app.route("/email", methods=["POST"])
+    @app.route("/emails/sending", methods=["POST"])
+    @app.route("/email/sending", methods=["POST"])
+    async def send(self, request: Request) -> bytes:
+        return await detached(self._send(request))
+
+    @app.route("/emails/batch", methods=["POST"])
+    async def send_batch(self, request: Request) -> bytes:
+        return await detached(self._send_batch(request))
+
+    async def _send(self, request: Request) -> bytes:
+        key = parameters.idempotency_key(request)
+
+        def make(value: Any, rules: shapes.Rules) -> tuple[Incoming, bytes | None]:
+            return shapes.email(value, rules), shapes.fingerprint(value) if key is not None else None
+
+        email, fingerprint = await self.reader.read(request, make)
+        results = await self._submit(request.caller, [email], _key("POST /emails", key, fingerprint), permissive=False)
+        if isinstance(results[0], Refusal):
+            raise refused(results[0])
+        return ok(request, {"id": str(results[0])})
+
+    async def _send_batch(self, request: Request) -> bytes:
+        key, permissive = parameters.idempotency_key(request), parameters.permissive(request)
+        batch = await self.reader.read(request, lambda value, rules: self._batch(value, rules, permissive, key is not None))
+        problems, ids = dict(batch.problems), []
+        if batch.emails:
+            name = _key("POST /emails/batch", key, batch.fingerprint)
+            results = await self._submit(request.caller, batch.emails, name, permissive=permissive)
+            for place, result in zip(batch.places, results, strict=True):
+                if isinstance(result, Refusal):
+                    problems[place] = refused(result)
+                else:
+                    ids.append({"id": str(result)})
+        if problems and not permissive:
+            raise _first(problems)
+        if not permissive:
+            return ok(request, {"data": ids})
+        errors = [{"index": place, "message": problems[place].message} for place in sorted(problems)]
+        return ok(request, {"data": ids, "errors": errors})
+
+    def _batch(self, value: Any, rules: shapes.Rules, permissive: bool, keyed: bool) -> _Batch:
+        if not isinstance(value, list):
+            raise invalid("The request body must be an array of emails.")
+        if not 1 <= len(value) <= self.batch_max:
+            raise invalid(f"A batch must have 1 to {self.batch_max} emails.")
+        emails, problems = {}, {}
+        for place, item in enumerate(value):
+            try:
+                emails[place] = shapes.email(item, rules)
+            except Problem as wrong:
+                problems[place] = wrong
+        if problems and not permissive:
+            raise _first(problems)
+        return _Batch(tuple(emails.values()), tuple(emails), problems, shapes.fingerprint(value) if keyed else None)
+
+    async def _submit(
+        self, caller: Caller, emails: Sequence[Incoming], key: Key | None, *, permissive: bool
+    ) -> Sequence[UUID | Refusal | None]:
+        """What became of each email; None for one that was good and not stored because others were refused."""
+        match await self.intake.submit(caller, emails, key, permissive=permissive):
+            case Admitted(results):
+                return results
+            case Rejected(refusals):
+                return [refusals.get(place) for place in range(len(emails))]
+            case Busy():
+                raise Problem(409, "concurrent_idempotent_requests", "A request with the same idempotency key is still in progress.")
+            case OtherRequest():
+                raise Problem(409, "invalid_idempotent_request", "The idempotency key was used for a request with another body.")
+
+    @app.route("/emails", methods=["GET"])
+    async def list(self, request: Request) -> bytes:
+        page = parameters.page(request)
+        found, has_more = await detached(self.stored.list(request.caller.account_id, page.limit, page.after, page.before))
+        return ok(request, {"object": "list", "has_more": has_more, "data": [views.listed(email) for email in found]})
+
+    @app.route("/emails/<text>", methods=["GET"])
+    async def get(self, request: Request, text: str) -> bytes:
+        return await detached(self._get(request, parameters.uuid(text, "id")))
+
+    async def _get(self, request: Request, email_id: UUID) -> bytes:
+        account_id = request.caller.account_id
+        email = await self.stored.get(account_id, email_id)
+        if email is None:
+            raise not_found("Email")
+        recipients = await self.stored.recipients(account_id, email_id)
+        html, text = await self._bodies(account_id, email_id)
+        return ok(request, views.single(email, html, text, recipients))
+
+    async def _bodies(self, account_id: UUID, email_id: UUID) -> tuple[str | None, str | None]:
+        """The html and text parts; neither once the message itself is no longer kept."""
+        message = await self.messages.load(account_id, email_id)
+        if message is None:
+            return None, None
+        body = message.body
+        parsed = mime.parse(body) if len(body) < PARSE_IN_THREAD else await self.reader.in_thread(lambda: mime.parse(body))
+        return parsed.html, parsed.text
+
+    @app.route("/emails/<text>", methods=["PATCH"])
+    async def reschedule(self, request: Request, text: str) -> bytes:
+        return await detached(self._reschedule(request, parameters.uuid(text, "id")))
+
+    async def _reschedule(self, request: Request, email_id: UUID) -> bytes:
+        at = await self.reader.read(request, _new_time)
+        changed = await self.stored.reschedule(request.caller.account_id, email_id, at, self.reader.now())
+        return _changed(request, email_id, changed, "rescheduled")
+
+    @app.route("/emails/<text>/cancel", methods=["POST"])
+    async def cancel(self, request: Request, text: str) -> bytes:
+        email_id = parameters.uuid(text, "id")
+        changed = await detached(self.stored.cancel(request.caller.account_id, email_id, self.reader.now()))
+        return _changed(request, email_id, changed, "canceled")
+
+
+def _key(endpoint: str, key: str | None, fingerprint: bytes | None) -> Key | None:
+    return None if key is None or fingerprint is None else Key(endpoint, key, fingerprint)
+
+
+def _first(problems: dict[int, Problem]) -> Problem:
+    place = min(problems)
+    return problems[place].at(place)
+
+
+def _new_time(value: Any, rules: shapes.Rules) -> datetime:
+    if not isinstance(value, dict):
+        raise invalid("The request body must be a JSON object.")
+    if shapes.absent(value.get("scheduled_at")):
+        raise missing("scheduled_at")
+    return shapes.scheduled_at(value, rules) or rules.now
+
+
+def _changed(request: Request, email_id: UUID, changed: str, done: str) -> bytes:
+    if changed == "not_found":
+        raise not_found("Email")
+    if changed == "too_late":
+        raise invalid(f"The email cannot be {done} any more: only a scheduled email can.")
+    return ok(request, {"object": "email", "id": str(email_id)})

@@ -1,0 +1,140 @@
+"""Whether a request may come in: decided from its headers, before its body is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+
+import attrs
+from twisted.web.http_headers import Headers
+
+from mailsvc.http import caller, problem
+from mailsvc.http.budget import Budget
+from mailsvc.http.caller import Caller, Keys
+from mailsvc.http.ratelimit import Quota, RateLimit
+
+Networks = Collection[IPv4Network | IPv6Network]
+
+UNGUARDED = frozenset({b"/healthz", b"/readyz"})
+
+
+@attrs.frozen
+class Limits:
+    """What one connection and one process take. Sizes in octets, times in seconds."""
+
+    body: int = 160 * 1024 * 1024  # of a request that sends mail
+    other_body: int = 1024 * 1024  # of any other request
+    in_flight: int = 256 * 1024 * 1024  # of all bodies at once
+    spool_above: int = 1024 * 1024  # from here on a body waits on disk and is read in a thread
+    idle: float = 60.0
+    patience: float = 20.0  # how often the pace of an unfinished request is looked at
+    slowest: int = 4096  # octets a second that it must have then
+    linger: float = 5.0  # how long more of a refused body is waited for
+    linger_most: float = 30.0  # and how long it is read at all
+
+
+@attrs.frozen
+class Asked:
+    """The part of a request that the gate looks at. `length`: of the body, None when it is chunked."""
+
+    method: bytes
+    path: bytes
+    version: bytes
+    headers: Headers
+    address: Callable[[], str]
+    length: int | None
+    known: bool
+
+
+@attrs.frozen
+class Entry:
+    """How a request stands: who calls, what the rate limit headers say, how large the body may be, or why it may not come in."""
+
+    quota: Quota
+    caller: Caller | None = None
+    body_max: int = 0
+    problem: problem.Problem | None = None
+
+
+@attrs.define(eq=False)
+class Gate:
+    keys: Keys
+    rate: RateLimit
+    limits: Limits
+    budget: Budget
+
+    async def ask(self, asked: Asked) -> Entry:
+        """Count the request, know its key, look at what it announces. Never raises a Problem: the entry has it."""
+        if asked.path in UNGUARDED:
+            return self._announced(asked, Entry(self.rate.peek(asked.address()), body_max=self.limits.other_body))
+        if asked.method == b"OPTIONS":
+            return self._counted(asked, None if asked.known else problem.no_endpoint())
+        try:
+            found = await caller.find(self.keys, caller.bearer(asked.headers))
+        except problem.Problem as wrong:
+            return self._counted(asked, wrong if asked.known else problem.no_endpoint())
+        quota = await self.rate.take_shared(found.account_id, found.rate_limit)
+        if not quota.allowed:
+            return Entry(quota, found, problem=problem.too_many_requests(quota.reset))
+        if not asked.known:
+            return Entry(quota, found, problem=problem.no_endpoint())
+        if not caller.opens(found, asked.method, asked.path):
+            return Entry(quota, found, problem=problem.restricted_key())
+        sends = asked.method == b"POST" and asked.path in caller.SENDING
+        return self._announced(asked, Entry(quota, found, self.limits.body if sends else self.limits.other_body))
+
+    def _counted(self, asked: Asked, wrong: problem.Problem | None) -> Entry:
+        """A request without a good key counts against its address."""
+        quota = self.rate.take(asked.address())
+        if not quota.allowed:
+            wrong = problem.too_many_requests(quota.reset)
+        entry = Entry(quota, body_max=self.limits.other_body, problem=wrong)
+        return entry if wrong else self._announced(asked, entry)
+
+    def _announced(self, asked: Asked, entry: Entry) -> Entry:
+        """What the headers say of the body; room for it is taken."""
+        wrong = _wrong(asked) or too_large(asked.length, entry.body_max)
+        if wrong is None and asked.length and not self.budget.reserve(asked.length):
+            wrong = problem.unavailable()
+        return attrs.evolve(entry, problem=wrong) if wrong else entry
+
+
+def _wrong(asked: Asked) -> problem.Problem | None:
+    hosts = asked.headers.getRawHeaders(b"host") or []
+    if len(hosts) > 1 or (not hosts and asked.version == b"HTTP/1.1"):  # 9112 §3.2
+        return problem.invalid("The request needs one Host header.", 400)
+    codings = asked.headers.getRawHeaders(b"content-encoding") or []
+    if any(coding.strip().lower() not in (b"", b"identity") for coding in codings):  # 9110 §15.5.16
+        return problem.Problem(415, "validation_error", "The request body must not be compressed.", {"Accept-Encoding": "identity"})
+    return None
+
+
+def too_large(length: int | None, most: int) -> problem.Problem | None:
+    if length is None or length <= most:
+        return None
+    return problem.invalid(f"The request body may have at most {most} bytes.", 413)
+
+
+def address(peer: str, forwarded: list[bytes], trusted: Networks) -> str:
+    """Whose request it is: the nearest address that is not one of our own proxies; of IPv6, its /64, which is one subscriber.
+
+    `peer` is empty for a Unix socket: whoever may connect to that is ours.
+    """
+    hops = [hop.strip().decode("latin-1") for value in forwarded for hop in value.split(b",")] if trusted else []
+    client = _parsed(peer)
+    while hops and (client is None or any(client in network for network in trusted)):
+        found = _parsed(hops.pop())
+        if found is None:
+            break
+        client = found
+    if isinstance(client, IPv6Address):
+        return str(IPv6Network((int(client) >> 64 << 64, 64)))
+    return str(client or "local")
+
+
+def _parsed(text: str) -> IPv4Address | IPv6Address | None:
+    try:
+        found = ip_address(text.partition("%")[0])
+    except ValueError:
+        return None
+    return getattr(found, "ipv4_mapped", None) or found

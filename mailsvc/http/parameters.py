@@ -1,0 +1,71 @@
+"""What stands in a request besides its body: path ids, paging, the headers of a send."""
+
+from __future__ import annotations
+
+import re
+from uuid import UUID
+
+import attrs
+
+from mailsvc.http.problem import Problem, invalid
+from mailsvc.http.request import Request
+
+PAGE_DEFAULT = 20
+PAGE_MAX = 100
+KEY_MAX = 256
+
+_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z", re.IGNORECASE)
+
+
+@attrs.frozen
+class Page:
+    """A part of a list, newest first; `after` and `before` are ids and not in it themselves."""
+
+    limit: int
+    after: UUID | None
+    before: UUID | None
+
+
+def uuid(text: str, name: str) -> UUID:
+    if not _UUID.match(text):
+        raise Problem(422, "invalid_parameter", f"The `{name}` must be a valid UUID.")
+    return UUID(text)
+
+
+def page(request: Request) -> Page:
+    limit, after, before = (_one(request, name) for name in ("limit", "after", "before"))
+    if after and before:
+        raise invalid("The `after` and `before` parameters exclude each other.")
+    if limit and not (re.fullmatch("[0-9]{1,3}", limit) and 1 <= int(limit) <= PAGE_MAX):
+        raise invalid(f"The pagination limit must be a number between 1 and {PAGE_MAX}. Look at the `limit` parameter.")
+    return Page(int(limit or PAGE_DEFAULT), uuid(after, "after") if after else None, uuid(before, "before") if before else None)
+
+
+def _one(request: Request, name: str) -> str:
+    """A query parameter; empty when it is not there."""
+    values: list[bytes] = request.args.get(name.encode(), [])
+    if len(values) > 1:
+        raise invalid(f"The `{name}` parameter is given twice.")
+    return values[0].decode("utf-8", "replace") if values else ""
+
+
+def idempotency_key(request: Request) -> str | None:
+    """The Idempotency-Key header: any text of 1 to 256 characters, taken as it is."""
+    values = request.requestHeaders.getRawHeaders(b"idempotency-key")
+    if values is None:
+        return None
+    try:
+        key = values[0].decode()
+    except UnicodeDecodeError:
+        key = values[0].decode("latin-1")
+    if len(values) > 1 or not 1 <= len(key) <= KEY_MAX:
+        raise Problem(400, "invalid_idempotency_key", f"The `Idempotency-Key` header must be given once, with 1 to {KEY_MAX} characters.")
+    return key
+
+
+def permissive(request: Request) -> bool:
+    """Whether the good emails of a batch go although others are refused."""
+    values = request.requestHeaders.getRawHeaders(b"x-batch-validation") or [b"strict"]
+    if len(values) > 1 or values[0] not in (b"strict", b"permissive"):
+        raise invalid("The `x-batch-validation` header must be `strict` or `permissive`.")
+    return values[0] == b"permissive"

@@ -1,0 +1,98 @@
+"""What goes wrong, as the client sees it: one flat JSON object, the same for every endpoint and for broken HTTP.
+
+Only names that the client libraries know are used; a name they do not know is read as success by some of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+import orjson
+
+from mailsvc.policy import Refusal
+
+
+@attrs.frozen
+class Problem(Exception):
+    """An answer other than success. `headers` are added to the response."""
+
+    status: int
+    name: str
+    message: str
+    headers: Mapping[str, str] = attrs.field(factory=dict)
+
+    def body(self) -> bytes:
+        message = self.message.encode("utf-8", "replace").decode()
+        return orjson.dumps({"statusCode": self.status, "message": message, "name": self.name})
+
+    def at(self, index: int) -> Problem:
+        """The same problem, of one item of a batch."""
+        return attrs.evolve(self, message=f"Item {index}: {self.message}")
+
+
+def invalid(message: str, status: int = 422) -> Problem:
+    """One or more fields are wrong; the message names them."""
+    return Problem(status, "validation_error", message)
+
+
+def missing(field: str) -> Problem:
+    return Problem(422, "missing_required_field", f"Missing `{field}` field.")
+
+
+def not_found(what: str) -> Problem:
+    return Problem(404, "not_found", f"{what} not found")
+
+
+def no_endpoint() -> Problem:
+    return Problem(404, "not_found", "The requested endpoint does not exist.")
+
+
+def method_not_allowed(allowed: str) -> Problem:
+    return Problem(405, "method_not_allowed", "Method is not allowed for the requested path.", {"Allow": allowed})
+
+
+def missing_key() -> Problem:
+    # 6750 §3: no error attribute when the request had no credentials
+    return Problem(401, "missing_api_key", "Missing API key in the authorization header.", {"WWW-Authenticate": "Bearer"})
+
+
+def invalid_key() -> Problem:
+    return Problem(403, "invalid_api_key", "API key is invalid")
+
+
+def suspended_key() -> Problem:
+    return Problem(403, "suspended_api_key", "This API key is suspended")
+
+
+def restricted_key() -> Problem:
+    return Problem(401, "restricted_api_key", "This API key is restricted to only send emails.")
+
+
+def too_many_requests(reset: int) -> Problem:
+    message = "Too many requests. Please limit the number of requests per second."
+    return Problem(429, "rate_limit_exceeded", message, {"Retry-After": str(reset)})
+
+
+def unavailable(seconds: int = 1) -> Problem:
+    return Problem(503, "service_unavailable", "API is temporarily unavailable", {"Retry-After": str(seconds)})
+
+
+def unexpected(error_id: str) -> Problem:
+    """A defect of ours. `error_id` is in the log beside the traceback."""
+    return Problem(500, "application_error", f"An unexpected error occurred. Error id: {error_id}")
+
+
+# Status and name of each kind of refusal (policy.Kind).
+_REFUSALS: Mapping[str, tuple[int, str]] = {
+    "domain": (403, "validation_error"),
+    "key": (403, "restricted_api_key"),
+    "size": (413, "validation_error"),
+}
+
+
+def refused(refusal: Refusal) -> Problem:
+    status, name = _REFUSALS.get(refusal.kind, (422, "validation_error"))
+    field = refusal.field
+    message = refusal.message if field is None or field in refusal.message else f"The `{field}` field: {refusal.message}"
+    return Problem(status, name, message)

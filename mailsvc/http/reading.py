@@ -1,0 +1,56 @@
+"""From the body of a request to values: at once when it is small, in a thread when it is large or needs time."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any, Protocol, TypeVar
+
+import attrs
+from twisted.internet.defer import DeferredSemaphore
+
+from mailsvc.http import strictjson
+from mailsvc.http.problem import invalid
+from mailsvc.http.request import Request
+from mailsvc.http.schedule import Natural
+from mailsvc.http.shapes import Rules
+from mailsvc.policy import Limits
+
+T = TypeVar("T")
+LARGE_AT_ONCE = 2  # large bodies being read; the others wait on disk
+
+
+class InThread(Protocol):
+    """Runs a function off the reactor thread."""
+
+    def __call__(self, work: Callable[[], T], /) -> Awaitable[T]: ...
+
+
+@attrs.define(eq=False)
+class Reader:
+    limits: Limits
+    ahead: timedelta  # how far ahead an email may be scheduled
+    in_thread: InThread
+    seconds: Callable[[], float]
+    _slots: DeferredSemaphore = attrs.field(factory=lambda: DeferredSemaphore(LARGE_AT_ONCE))
+
+    def now(self) -> datetime:
+        return datetime.fromtimestamp(self.seconds(), UTC)
+
+    async def read(self, request: Request, make: Callable[[Any, Rules], T]) -> T:
+        """What `make` makes of the JSON in the body."""
+        if request.large:
+            async with self._slots:
+                return await self.in_thread(lambda: self._make(request, make, natural=True))
+        try:
+            return self._make(request, make, natural=False)
+        except Natural:
+            return await self.in_thread(lambda: self._make(request, make, natural=True))
+
+    def _make(self, request: Request, make: Callable[[Any, Rules], T], *, natural: bool) -> T:
+        load = strictjson.load_large if request.large else strictjson.load
+        try:
+            value = load(request.body())
+        except strictjson.Malformed as wrong:
+            raise invalid(str(wrong), 400) from None
+        return make(value, Rules(self.now(), self.limits, self.ahead, natural))

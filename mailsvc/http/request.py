@@ -1,0 +1,233 @@
+"""One request: let in or not, its body, its response. What it is about is up to the resource that renders it."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from typing import IO, Any
+from urllib.parse import unquote_to_bytes
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from twisted.web import http, server
+
+from mailsvc.http.caller import Caller
+from mailsvc.http.gate import Asked, Entry, too_large
+from mailsvc.http.problem import Problem, no_endpoint, unavailable
+
+log = Logger()
+
+JSON = b"application/json; charset=utf-8"
+_PRIVATE = re.compile(rb"[^/]*[@%][^/]*")
+
+
+class Request(server.Request):
+    """`begin` is called when the headers are here, `process` when the body is. `problem` is why it will not be served."""
+
+    site: Any  # ApiSite
+    channel: Any  # Channel
+    defaultContentType = None  # in the lines that all responses have
+    entry: Entry | None = None
+    problem: Problem | None = None
+    begun = False
+    received = 0
+    started = 0.0
+    _whole = False
+    _reserved = 0
+    content: IO[bytes] | None
+
+    # On the way in
+
+    def begin(self, method: bytes, target: bytes, version: bytes, length: int | None) -> None:
+        self.begun = True
+        self.started = self.channel.site.reactor.seconds()
+        self.site = self.channel.site
+        self.method, self.uri, self.clientproto = method, target, version
+        path, _, query = _origin_form(target).partition(b"?")
+        self.path = path.rstrip(b"/") or b"/"
+        self.args = http.parse_qs(query, 1) if query else {}
+        self.content = tempfile.SpooledTemporaryFile(self.site.limits.spool_above)  # noqa: SIM115 (closed with the request)
+        asked = Asked(method, self.path, version, self.requestHeaders, self._address, length, self.site.knows(self.path))
+        answer = Deferred.fromCoroutine(self.site.gate.ask(asked))
+        if not answer.called:
+            self.channel.hold()
+        answer.addCallbacks(self._entered, self._failed, callbackArgs=(length or 0,))
+
+    def _address(self) -> str:
+        return str(self.site.address(self.client, self.requestHeaders.getRawHeaders(b"x-forwarded-for") or []))
+
+    def _entered(self, entry: Entry, length: int) -> None:
+        if entry.problem is None:
+            self._reserved = length
+        if self._disconnected:
+            self._free()
+            return
+        self.entry = entry
+        self._decided(entry.problem or self._too_much())
+
+    def _failed(self, failure: Failure) -> None:
+        if not self._disconnected:
+            self._decided(self.site.translated(failure))
+
+    def _decided(self, problem: Problem | None) -> None:
+        self.problem = problem
+        if problem is None:
+            self.channel.let_in(self._expects_continue())
+        else:
+            self.channel.keep_out(self)
+        if self._whole:
+            self._serve()
+
+    def _expects_continue(self) -> bool:
+        expected = self.requestHeaders.getRawHeaders(b"expect") or [b""]
+        return not self._whole and not self.received and expected[0].lower() == b"100-continue"
+
+    @property
+    def caller(self) -> Caller:
+        """Who calls. Only asked where the gate lets in nobody without a key."""
+        assert self.entry is not None and self.entry.caller is not None
+        return self.entry.caller
+
+    # The body
+
+    def gotLength(self, length: int | None) -> None:
+        """The content's file is made in `begin`."""
+
+    def parseCookies(self) -> None:
+        """The API has no cookies."""
+
+    def handleContentChunk(self, data: bytes) -> None:
+        self.received += len(data)
+        if self.problem is not None:
+            return
+        assert self.content is not None
+        try:
+            self.content.write(data)
+        except OSError:
+            log.failure("a request body could not be kept")
+            self.problem = unavailable()
+            return
+        if self.entry is not None:
+            self.problem = self._too_much()
+
+    def _too_much(self) -> Problem | None:
+        """A chunked body is counted while it arrives."""
+        assert self.entry is not None
+        more = self.received - self._reserved
+        if more > 0:
+            wrong = too_large(self.received, self.entry.body_max)
+            if wrong is not None:
+                return wrong
+            if not self.site.gate.budget.reserve(more):
+                return unavailable()
+            self._reserved += more
+        return None
+
+    @property
+    def large(self) -> bool:
+        """Whether the body is to be read off the reactor thread."""
+        return self.received > int(self.site.limits.spool_above)
+
+    def body(self) -> bytes:
+        """The whole body."""
+        assert self.content is not None
+        self.content.seek(0)
+        return self.content.read()
+
+    def requestReceived(self, command: bytes, path: bytes, version: bytes) -> None:
+        self._whole = True
+        if self.entry is not None or self.problem is not None:
+            self._serve()
+
+    # On the way out
+
+    def _serve(self) -> None:
+        if self.problem is not None:
+            self.answer(self.problem)
+            return
+        try:
+            segments = [unquote_to_bytes(segment) for segment in self.path[1:].split(b"/")]
+            for segment in segments:
+                segment.decode()
+        except UnicodeDecodeError:
+            self.answer(no_endpoint())
+            return
+        self.prepath, self.postpath = [], segments
+        try:
+            self.site.resource_for(self.path).render(self)
+        except Exception:
+            self.processingFailed(Failure())
+
+    def common_lines(self) -> bytes:
+        return bytes(self.site.common_lines(self.client, None if self.entry is None else self.entry.quota))
+
+    def answer(self, problem: Problem) -> None:
+        """Answer with `problem` and be done."""
+        body = self.problem_body(problem)
+        self.write(body)
+        self.finish()
+
+    def problem_body(self, problem: Problem) -> bytes:
+        """Set status and headers of `problem`; its body is returned."""
+        for name, value in problem.headers.items():
+            self.setHeader(name, value)
+        return self.sized(problem.status, problem.body())
+
+    def sized(self, status: int, body: bytes) -> bytes:
+        self.setResponseCode(status)
+        self.responseHeaders.setRawHeaders(b"content-length", [b"%d" % len(body)])
+        return body
+
+    def answer_unread(self) -> None:
+        """Answer although the body is not here; the connection closes."""
+        assert self.problem is not None
+        self.responseHeaders.setRawHeaders(b"connection", [b"close"])
+        self.answer(self.problem)
+
+    def processingFailed(self, reason: Failure) -> Failure:
+        if self.finished or self._disconnected:
+            log.failure("after the response", failure=reason)
+        elif self.startedWriting:
+            log.failure("within the response", failure=reason)
+            self.loseConnection()
+        else:
+            self.answer(self.site.translated(reason))
+        return reason
+
+    def getRequestHostname(self) -> bytes:
+        """The API has the same paths on every host."""
+        return b"localhost"
+
+    # The end
+
+    def finish(self) -> None:
+        super().finish()
+        self._free()
+
+    def connectionLost(self, reason: Any) -> None:
+        super().connectionLost(reason)
+        self._free()
+
+    def _free(self) -> None:
+        if self._reserved:
+            self.site.gate.budget.free(self._reserved)
+            self._reserved = 0
+
+    def log_line(self, now: float) -> None:
+        """One line for each response: no query, no addresses, nothing secret."""
+        log.info(
+            "{method} {path} {status} {milliseconds} ms",
+            method=self.method.decode("latin-1"),
+            path=_PRIVATE.sub(b"*", self.path or b"")[:200].decode("latin-1"),
+            status=self.code,
+            milliseconds=round((now - self.started) * 1000, 1),
+        )
+
+
+def _origin_form(target: bytes) -> bytes:
+    """9112 §3.2.2: a server must accept the absolute form too."""
+    if target.startswith(b"/"):
+        return target
+    found = re.match(rb"https?://[^/?#]*", target, re.IGNORECASE)
+    return b"/" + target[found.end() :].lstrip(b"/") if found else target

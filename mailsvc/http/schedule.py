@@ -1,0 +1,105 @@
+"""When an email shall go: ISO 8601, or a few English forms. What cannot be read whole is refused, never guessed."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta, tzinfo
+from zoneinfo import ZoneInfo
+
+LENGTH_MAX = 64
+LATE = timedelta(minutes=5)  # so far in the past it still means now: clocks differ
+
+_ISO = re.compile(r"\d{4}-?(\d\d|W\d\d)")
+_UNIT = r"(?:sec(?:ond)?s?|min(?:ute)?s?|h(?:ou)?rs?|days?|weeks?)"
+_AMOUNT = rf"(?:an?|\d{{1,6}}(?:\.\d{{1,3}})?) {_UNIT}"
+_WEEKDAY = r"(?:mon(?:day)?|tues?(?:day)?|wed(?:nesday)?|thu(?:rs(?:day)?)?|fri(?:day)?|sat(?:urday)?|sun(?:day)?)"
+_MONTH = (
+    r"(?:jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?"
+    r"|sep(?:t(?:ember)?)?|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?)"
+)
+_NUMBER = r"(?:[12]\d|3[01]|0?[1-9])(?:st|nd|rd|th)?"
+_DATE = rf"(?:{_MONTH} {_NUMBER}|{_NUMBER} {_MONTH})(?: \d{{4}})?|\d{{4}}-\d\d-\d\d"
+_DAY = rf"(?:today|tomorrow|(?:next |this )?{_WEEKDAY}|{_DATE})"
+_TIME = r"(?:(?:1[0-2]|0?[1-9])(?::[0-5]\d){0,2} ?[ap]m|(?:[01]?\d|2[0-3])(?::[0-5]\d){1,2}|noon|midnight)"
+
+# Names of zones, as people write them in English. Those of a country's time follow its summer time.
+_ZONES = {
+    "utc": "UTC", "gmt": "UTC", "z": "UTC",
+    "et": "America/New_York", "ct": "America/Chicago", "mt": "America/Denver", "pt": "America/Los_Angeles",
+    "est": "Etc/GMT+5", "edt": "Etc/GMT+4", "cst": "Etc/GMT+6", "cdt": "Etc/GMT+5",
+    "mst": "Etc/GMT+7", "mdt": "Etc/GMT+6", "pst": "Etc/GMT+8", "pdt": "Etc/GMT+7",
+    "cet": "Etc/GMT-1", "cest": "Etc/GMT-2", "bst": "Etc/GMT-1",
+}  # fmt: skip
+
+_RELATIVE = re.compile(rf"(?:in )?({_AMOUNT}(?:(?: and|,)? {_AMOUNT}){{0,3}})(?: from now)?")
+_ABSOLUTE = re.compile(
+    rf"(?:(?:on )?(?P<day>{_DAY}),?(?: (?:at )?(?P<time>{_TIME}))?|(?:at )?(?P<only>{_TIME})(?:,? (?:on )?(?P<then>{_DAY}))?)"
+    rf"(?: (?P<zone>{'|'.join(_ZONES)}))?"
+)
+
+
+class Unreadable(ValueError):
+    """Not a time that we take. The message is a sentence for the client, without the field's name."""
+
+
+class Natural(Exception):
+    """It is not ISO 8601. Reading it takes a while: to be done in a thread."""
+
+
+def read(text: str, now: datetime, ahead: timedelta, *, natural: bool) -> datetime | None:
+    """The time that `text` means, None for now. Raises `Natural` for what is not ISO 8601 unless `natural` allows it."""
+    if len(text) > LENGTH_MAX:
+        raise Unreadable(f"must have at most {LENGTH_MAX} characters")
+    at = _iso(text)
+    if at is None:
+        if not natural:
+            raise Natural
+        at = _english(" ".join(text.lower().replace(".m.", "m").replace(" a.m", " am").replace(" p.m", " pm").split()), now)
+    if at > now + ahead:
+        raise Unreadable(f"must be at most {ahead.days} days ahead")
+    if at < now - LATE:
+        raise Unreadable("is in the past")
+    return at if at > now else None
+
+
+def _iso(text: str) -> datetime | None:
+    """ISO 8601; without an offset it is UTC."""
+    if not _ISO.match(text):
+        return None
+    try:
+        at = datetime.fromisoformat(text)
+        return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None
+
+
+def _english(text: str, now: datetime) -> datetime:
+    if text == "now":
+        return now
+    zone: tzinfo = UTC
+    found = _RELATIVE.fullmatch(text)
+    if found is not None:
+        plain = "in " + found[1].replace(",", " ")
+    else:
+        found = _ABSOLUTE.fullmatch(text)
+        if found is None:
+            raise Unreadable('must be an ISO 8601 time or an English one, such as "in 1 min" or "tomorrow at 9am"')
+        zone = ZoneInfo(_ZONES[found["zone"]]) if found["zone"] else UTC
+        time = found["time"] or found["only"] or "00:00"
+        day = found["day"] or found["then"] or ""
+        plain = " ".join(f"{day} {time.replace('midnight', '00:00').replace('noon', '12:00')}".removeprefix("this ").split())
+    return _understood(plain, now, zone)
+
+
+def _understood(plain: str, now: datetime, zone: tzinfo) -> datetime:
+    import dateparser  # takes a quarter of a second, once, and most processes never need it
+
+    local = now.astimezone(zone).replace(tzinfo=None)
+    settings = {"PREFER_DATES_FROM": "future", "RELATIVE_BASE": local, "TIMEZONE": "UTC", "RETURN_AS_TIMEZONE_AWARE": False}
+    try:
+        at = dateparser.parse(plain, languages=["en"], settings=settings)
+        if at is None:
+            raise Unreadable("is not a time that exists")
+        return at.replace(tzinfo=zone).astimezone(UTC)
+    except (ValueError, OverflowError) as error:
+        raise error if isinstance(error, Unreadable) else Unreadable("is not a time that exists") from None

@@ -1,0 +1,88 @@
+"""The API put together: which collection answers which path, and what every connection and response has in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from klein.resource import KleinResource
+from twisted.internet.interfaces import IAddress, IReactorTime
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from twisted.web import server
+from twisted.web.http import datetimeToString
+from twisted.web.resource import Resource
+
+from mailsvc.http import answer, gate
+from mailsvc.http.channel import Channel
+from mailsvc.http.gate import Gate, Limits, Networks
+from mailsvc.http.problem import Problem
+from mailsvc.http.ratelimit import Quota
+from mailsvc.http.request import JSON, Request
+
+log = Logger()
+
+
+class ApiSite(server.Site):
+    """`collections` maps the first segment of a path to the resource that answers; each gets the whole path."""
+
+    protocol = Channel  # type: ignore[assignment]  # made for HTTP/1.1 alone, not for either version
+    requestFactory = Request
+
+    def __init__(self, collections: Mapping[str, KleinResource], gate: Gate, reactor: IReactorTime, trusted: Networks = ()) -> None:
+        super().__init__(Resource(), reactor=reactor, timeout=gate.limits.idle, parsePOSTFormSubmission=False)
+        self.gate = gate
+        self.trusted = trusted
+        self._dated, self._date_text = 0, b""
+        self._collections = {name.encode(): resource for name, resource in collections.items()}
+
+    @property
+    def limits(self) -> Limits:
+        return self.gate.limits
+
+    # For requests
+
+    def knows(self, path: bytes) -> bool:
+        return _first(path) in self._collections
+
+    def resource_for(self, path: bytes) -> KleinResource:
+        """Only asked for paths that it knows: the gate turns the others away."""
+        return self._collections[_first(path)]
+
+    def address(self, client: IAddress, forwarded: list[bytes]) -> str:
+        return gate.address(getattr(client, "host", ""), forwarded, self.trusted)
+
+    def translated(self, failure: Failure) -> Problem:
+        return answer.translated(failure)
+
+    def common_lines(self, client: IAddress, quota: Quota | None = None) -> bytes:
+        """The header lines that every response has. Without a `quota`, that of the client's address."""
+        quota = quota or self.gate.rate.peek(self.address(client, []))
+        return b"server: mailsvc\r\ndate: %s\r\ncontent-type: %s\r\n%s" % (self._date(), JSON, quota.lines())
+
+    def _date(self) -> bytes:
+        second = int(self.reactor.seconds())
+        if second != self._dated:
+            self._dated, self._date_text = second, datetimeToString(second)
+        return self._date_text
+
+    # For Twisted
+
+    def acceptableProtocols(self) -> list[bytes]:
+        return [b"http/1.1"]
+
+    def startFactory(self) -> None:
+        """Nothing to open: the access log goes where all logs go."""
+
+    def stopFactory(self) -> None:
+        """Nothing to close."""
+
+    def log(self, request: Any) -> None:
+        request.log_line(self.reactor.seconds())
+
+    def log_raw(self, status: int) -> None:
+        log.info("unreadable request {status}", status=status)
+
+
+def _first(path: bytes) -> bytes:
+    return path[1:].partition(b"/")[0] if path.startswith(b"/") else b""

@@ -1,0 +1,236 @@
+"""An API on string transports: fakes behind it, a clock that the test turns."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import attrs
+from twisted.internet.address import IPv4Address
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+from twisted.internet.testing import StringTransport
+
+from mailsvc.http.budget import Budget
+from mailsvc.http.emails import Emails
+from mailsvc.http.gate import Gate, Limits
+from mailsvc.http.health import Health
+from mailsvc.http.ratelimit import RateLimit
+from mailsvc.http.reading import Reader
+from mailsvc.http.sandbox import Sandbox
+from mailsvc.http.site import ApiSite
+from mailsvc.intake import Admitted
+from mailsvc.policy import Limits as PolicyLimits
+from mailsvc.store.emails import EmailView, RecipientView
+from mailsvc.store.keys import Caller
+from mailsvc.store.messages import StoredMessage
+
+ACCOUNT = UUID(int=1)
+EMAIL = UUID("0190a8e6-0000-7000-8000-000000000001")
+NOW = datetime(2026, 11, 21, 0, 15, tzinfo=UTC)
+KEYS = {
+    "ms_full": Caller(ACCOUNT, UUID(int=11), "full_access", None, None),
+    "ms_send": Caller(ACCOUNT, UUID(int=12), "sending_access", None, None),
+    "ms_three": Caller(UUID(int=2), UUID(int=13), "full_access", None, 3),
+    "ms_suspended": Caller(UUID(int=3), UUID(int=14), "full_access", None, None, suspended=True),
+}
+GOOD = {"from": "A <a@example.com>", "to": "b@example.net", "subject": "Hi", "html": "<p>x</p>"}
+
+
+class Keys:
+    """`slow`: look-ups wait until `go` is called."""
+
+    def __init__(self) -> None:
+        self.slow = False
+        self.broken: Exception | None = None
+        self._waiting: list[Deferred[None]] = []
+
+    async def find(self, hash: bytes) -> Caller | None:
+        if self.slow:
+            waiting: Deferred[None] = Deferred()
+            self._waiting.append(waiting)
+            await waiting
+        if self.broken is not None:
+            raise self.broken
+        return {hashlib.sha256(token.encode()).digest(): caller for token, caller in KEYS.items()}.get(hash)
+
+    def go(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for one in waiting:
+            one.callback(None)
+
+
+class Intake:
+    """Admits everything, until `answer` says otherwise."""
+
+    def __init__(self) -> None:
+        self.submitted: list[Any] = []
+        self.answer: Callable[[Any], Any] | None = None
+
+    async def submit(self, caller: Any, emails: Any, key: Any = None, *, permissive: bool = False) -> Any:
+        self.submitted.append((caller, list(emails), key, permissive))
+        if self.answer is not None:
+            answer = self.answer(emails)
+            return await answer if isinstance(answer, Deferred) else answer
+        return Admitted(tuple(UUID(int=100 + i) for i, _ in enumerate(emails)))
+
+
+def view(**changes: Any) -> EmailView:
+    one = EmailView(
+        account_id=ACCOUNT, email_id=EMAIL, created_at=datetime(2023, 4, 3, 22, 13, 42, 674980, UTC), source="api", key_id=None,
+        domain_id=UUID(int=5), message_id="<x@example.com>", sender="A <a@example.com>", to=("b@example.net",), cc=(), bcc=(),
+        reply_to=(), recipients=("b@example.net",), subject="Hi", tags=(("k", "v"),), headers={}, envelope=None, size=10, bulk=False,
+        scheduled_at=None, last_event="email.delivery_delayed",
+    )  # fmt: skip
+    return attrs.evolve(one, **changes)
+
+
+class Stored:
+    def __init__(self) -> None:
+        self.emails = {EMAIL: view()}
+        self.calls: list[Any] = []
+        self.changed = "canceled"
+        self.error: Exception | None = None
+
+    async def get(self, account_id: UUID, email_id: UUID) -> EmailView | None:
+        if self.error is not None:
+            raise self.error
+        return self.emails.get(email_id) if account_id == ACCOUNT else None
+
+    async def recipients(self, account_id: UUID, email_id: UUID) -> list[RecipientView]:
+        return [RecipientView(0, "b@example.net", "delayed", "451 later", NOW, 2, "451 later")]
+
+    async def list(self, account_id: UUID, limit: int, after: UUID | None = None, before: UUID | None = None) -> Any:
+        self.calls.append(("list", limit, after, before))
+        return list(self.emails.values())[:limit], False
+
+    async def cancel(self, account_id: UUID, email_id: UUID, now: datetime) -> Any:
+        return self.changed
+
+    async def reschedule(self, account_id: UUID, email_id: UUID, at: datetime, now: datetime) -> Any:
+        self.calls.append(("reschedule", at))
+        return self.changed
+
+
+class Messages:
+    async def load(self, account_id: UUID, email_id: UUID) -> StoredMessage | None:
+        return StoredMessage(None, b"MIME-Version: 1.0\r\nContent-Type: text/html; charset=utf-8\r\n\r\n<p>x</p>\r\n")
+
+
+@attrs.frozen
+class Received:
+    id: UUID = UUID(int=77)
+    received_at: datetime = NOW
+    sender: str = "a@example.com"
+    recipients: tuple[str, ...] = ("b@example.net",)
+    subject: str = "Hi"
+    dkim: str = "pass"
+    raw: bytes = b"Subject: Hi\r\n\r\nx\r\n"
+
+
+class Inbox:
+    async def list(self, account_id: UUID, limit: int) -> list[Received]:
+        return [Received()] if account_id == ACCOUNT else []
+
+    async def get(self, account_id: UUID, mail_id: UUID) -> Received | None:
+        return Received() if (account_id, mail_id) == (ACCOUNT, UUID(int=77)) else None
+
+
+@attrs.frozen
+class Response:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def problem(self) -> tuple[int, str]:
+        """Status and name; the body must say the same as the status line."""
+        assert list(self.json) == ["statusCode", "message", "name"]
+        assert self.json["statusCode"] == self.status
+        return self.status, self.json["name"]
+
+
+class Rig:
+    def __init__(self, *, rate: int = 1000, **limits: Any) -> None:
+        self.clock = Clock()
+        self.clock.advance(NOW.timestamp())
+        self.limits = Limits(**limits)
+        self.keys, self.intake, self.stored = Keys(), Intake(), Stored()
+        self.budget = Budget(self.limits.in_flight)
+        self.rate = RateLimit(self.clock, rate)
+        self.checks: dict[str, Any] = {}
+        self.threads: list[int] = []
+        reader = Reader(PolicyLimits(), timedelta(days=30), self._in_thread, self.clock.seconds)
+        self.emails = Emails(self.intake, self.stored, Messages(), reader)
+        health, sandbox = Health(self.checks), Sandbox(Inbox())
+        collections = {
+            "emails": self.emails.app.resource(), "email": self.emails.app.resource(), "sandbox": sandbox.app.resource(),
+            "healthz": health.app.resource(), "readyz": health.app.resource(),
+        }  # fmt: skip
+        self.site = ApiSite(collections, Gate(self.keys, self.rate, self.limits, self.budget), self.clock)
+        self._kept = (health, sandbox)
+
+    async def _in_thread(self, work: Callable[[], Any]) -> Any:
+        self.threads.append(1)
+        return work()
+
+    def connect(self, host: str = "192.0.2.1") -> Connection:
+        return Connection(self, host)
+
+    def ask(self, method: str, path: str, body: object = b"", key: str | None = "ms_full", **headers: str) -> Response:
+        """One request on a connection of its own."""
+        connection = self.connect()
+        connection.send(request(method, path, body, key, **headers))
+        [response] = connection.responses(head=method == "HEAD")
+        return response
+
+
+class Connection:
+    def __init__(self, rig: Rig, host: str) -> None:
+        self.rig = rig
+        self.transport = StringTransport(peerAddress=IPv4Address("TCP", host, 50000))
+        self.channel = rig.site.buildProtocol(None)
+        self.channel.makeConnection(self.transport)
+
+    def send(self, octets: bytes, size: int | None = None) -> None:
+        for at in range(0, len(octets), size or len(octets) or 1):
+            self.channel.dataReceived(octets[at : at + (size or len(octets))])
+
+    def hang_up(self) -> None:
+        from twisted.internet.error import ConnectionDone
+        from twisted.python.failure import Failure
+
+        self.channel.connectionLost(Failure(ConnectionDone()))
+
+    def responses(self, *, head: bool = False) -> list[Response]:
+        """All that came, read as strictly as a client would."""
+        octets, found = self.transport.value(), []
+        while octets:
+            block, _, octets = octets.partition(b"\r\n\r\n")
+            first, *lines = block.decode("latin-1").split("\r\n")
+            if first == "HTTP/1.1 100 Continue":
+                continue
+            headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
+            length = 0 if head else int(headers.get("content-length", 0))
+            found.append(Response(int(first.split(" ")[1]), headers, octets[:length]))
+            octets = octets[length:]
+        return found
+
+
+def request(method: str, path: str, body: object = b"", key: str | None = "ms_full", **headers: str) -> bytes:
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    lines = [f"{method} {path} HTTP/1.1", "Host: localhost"]
+    if key is not None:
+        lines.append(f"Authorization: Bearer {key}")
+    if content:
+        lines.append(f"Content-Length: {len(content)}")
+    lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + content

@@ -1,0 +1,161 @@
+"""Windows of one second, alone and shared."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+from twisted.logger import capturedLogs
+
+from mailsvc.http import ratelimit
+from mailsvc.http.ratelimit import Block, Quota, RateLimit
+from tests.http.rig import Rig
+
+ACCOUNT = UUID(int=1)
+
+
+def result(work: Any) -> Any:
+    found: list[Any] = []
+    Deferred.fromCoroutine(work).addBoth(found.append)
+    return found[0]
+
+
+def test_a_window_is_a_second() -> None:
+    clock = Clock()
+    rate = RateLimit(clock, 2)
+    told = [rate.take("a") for _ in range(4)]
+    assert [(q.remaining, q.allowed) for q in told] == [(1, True), (0, True), (0, False), (0, False)]
+    clock.advance(1)
+    assert rate.take("a") == Quota(2, 1, 1)
+
+
+def test_callers_count_apart_and_may_have_their_own_limit() -> None:
+    rate = RateLimit(Clock(), 1)
+    assert [rate.take("a").allowed, rate.take("b").allowed, rate.take("a").allowed] == [True, True, False]
+    assert rate.take(ACCOUNT, 5) == Quota(5, 4, 1)
+
+
+def test_looking_does_not_count() -> None:
+    rate = RateLimit(Clock(), 2)
+    assert [rate.peek("a").remaining for _ in range(3)] == [2, 2, 2]
+
+
+def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ratelimit, "CALLERS_MAX", 10)
+    rate = RateLimit(Clock(), 1)
+    allowed = [rate.take(f"caller {i}").allowed for i in range(1000)]
+    assert len(rate._counts) == 11
+    assert allowed == [True] * 11 + [False] * 989
+
+
+def test_the_headers_agree() -> None:
+    assert Quota(10, 9, 1).lines().decode().split("\r\n") == [
+        "ratelimit-limit: 10",
+        "ratelimit-remaining: 9",
+        "ratelimit-reset: 1",
+        'ratelimit-policy: "default";q=10;w=1',
+        'ratelimit: "default";r=9;t=1',
+        "",
+    ]
+
+
+class Shared:
+    """The count that all processes share, kept here in memory."""
+
+    def __init__(self) -> None:
+        self.left: dict[tuple[UUID, int], int] = {}
+        self.calls = 0
+
+    async def lease(self, account_id: UUID, window: int, limit: int, wanted: int) -> Block:
+        self.calls += 1
+        left = self.left.get((account_id, window), limit)
+        granted = min(wanted, left)
+        self.left[account_id, window] = left - granted
+        return Block(granted, left - granted)
+
+
+def test_several_processes_keep_to_one_limit() -> None:
+    clock, shared = Clock(), Shared()
+    processes = [RateLimit(clock, 10, shared.lease, lambda: False) for _ in range(3)]
+    told = [result(processes[i % 3].take_shared(ACCOUNT)) for i in range(40)]
+    assert sum(quota.allowed for quota in told) == 10
+    assert all(0 <= quota.remaining < 10 for quota in told)
+    assert shared.calls <= 10
+    clock.advance(1)
+    assert result(processes[0].take_shared(ACCOUNT)).allowed
+
+
+def test_one_process_alone_asks_nobody() -> None:
+    shared = Shared()
+    rate = RateLimit(Clock(), 2, shared.lease, lambda: True)
+    assert [result(rate.take_shared(ACCOUNT)).allowed for _ in range(3)] == [True, True, False]
+    assert shared.calls == 0
+
+
+def test_requests_that_wait_for_a_block_share_it() -> None:
+    clock, waiting = Clock(), []
+
+    async def lease(*_: Any) -> Block:
+        one: Deferred[Block] = Deferred()
+        waiting.append(one)
+        return await one
+
+    rate = RateLimit(clock, 10, lease, lambda: False)
+    found: list[Any] = []
+    for _ in range(4):
+        Deferred.fromCoroutine(rate.take_shared(ACCOUNT)).addBoth(found.append)
+    assert (len(waiting), found) == (1, [])
+    waiting.pop().callback(Block(2, 8))
+    waiting.pop().callback(Block(2, 6))
+    assert sorted(quota.remaining for quota in found if quota.allowed) == [6, 7, 8, 9]
+
+
+def test_without_the_shared_count_requests_still_pass() -> None:
+    async def lease(*_: Any) -> Block:
+        raise OSError("away")
+
+    rate = RateLimit(Clock(), 2, lease, lambda: False)
+    with capturedLogs() as logs:
+        assert [result(rate.take_shared(ACCOUNT)).allowed for _ in range(3)] == [True, True, False]
+    assert len(logs) == 1
+
+
+# Over HTTP
+
+
+def test_every_response_has_the_headers() -> None:
+    rig = Rig(rate=3)
+    asked = [("POST", "/emails"), ("GET", "/nope"), ("PUT", "/emails")]
+    told = [rig.ask(*one) for one in asked]
+    assert [response.status for response in told] == [400, 404, 405]
+    assert [response.headers["ratelimit-remaining"] for response in told] == ["2", "1", "0"]
+    limited = rig.ask("GET", "/emails")
+    assert limited.problem == (429, "rate_limit_exceeded")
+    assert (limited.headers["retry-after"], limited.headers["ratelimit-remaining"]) == ("1", "0")
+    for response in (*told, limited, rig.ask("GET", "/healthz"), rig.ask("GET", "/emails", key=None)):
+        assert response.headers["ratelimit-reset"] == "1"
+        assert response.headers["ratelimit"] == f'"default";r={response.headers["ratelimit-remaining"]};t=1'
+    rig.clock.advance(1)
+    assert rig.ask("GET", "/emails").status == 200
+
+
+def test_an_account_has_its_own_limit() -> None:
+    rig = Rig(rate=100)
+    told = [rig.ask("GET", "/emails", key="ms_three") for _ in range(4)]
+    assert [response.status for response in told] == [200, 200, 200, 429]
+    assert rig.ask("GET", "/emails").headers["ratelimit-limit"] == "100"
+
+
+def test_without_a_good_key_the_address_counts() -> None:
+    rig = Rig(rate=2)
+    told = [rig.ask("GET", "/emails", key=key) for key in (None, "ms_wrong", None)]
+    assert [response.status for response in told] == [401, 403, 429]
+    assert rig.ask("GET", "/emails").status == 200
+
+
+def test_health_is_never_limited() -> None:
+    rig = Rig(rate=1)
+    assert {rig.ask("GET", "/healthz", key=None).status for _ in range(5)} == {200}

@@ -1,0 +1,140 @@
+"""One meaning per document, or an error that says where."""
+
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mailsvc.http import strictjson
+from mailsvc.http.strictjson import Malformed
+
+scalars = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False) | st.text()
+names = st.text(max_size=8) | st.sampled_from(["content", "data", 'a":', ":", ' "', "\\", '\\"'])
+values = st.recursive(scalars, lambda v: st.lists(v, max_size=4) | st.dictionaries(names, v, max_size=4), max_leaves=20)
+
+
+def lifted_back(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return list(value)
+    if isinstance(value, list):
+        return [lifted_back(child) for child in value]
+    if isinstance(value, dict):
+        return {name: lifted_back(child) for name, child in value.items()}
+    return value
+
+
+@settings(max_examples=200, deadline=None)
+@given(values, st.booleans(), st.sampled_from([None, (",", ":"), (" , ", " : "), ("\n,", "\t:\r")]))
+def test_what_json_writes_is_read_back(value: Any, ascii_only: bool, separators: tuple[str, str] | None) -> None:
+    try:
+        raw = json.dumps(value, ensure_ascii=ascii_only, separators=separators).encode()
+    except UnicodeEncodeError:
+        return
+    if any(0xD800 <= ord(c) <= 0xDFFF for c in json.dumps(value, ensure_ascii=False)):
+        return
+    assert strictjson.load(raw) == value
+    assert lifted_back(strictjson.load_large(raw)) == value
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=60) | st.text(alphabet='{}[]":,\\ aN1e-.u0d8', max_size=40).map(str.encode))
+def test_any_octets_are_json_or_malformed(raw: bytes) -> None:
+    for load in (strictjson.load, strictjson.load_large):
+        try:
+            value = load(raw)
+        except Malformed as wrong:
+            assert str(wrong)
+            continue
+        assert json.loads(raw.removeprefix(b"\xef\xbb\xbf")) == value or isinstance(value, float)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.tuples(names, scalars), min_size=1, max_size=5), st.sampled_from([",", " ,\n"]), st.sampled_from([":", " :", ' : "x" :'])
+)
+def test_a_name_that_comes_twice_is_never_missed(pairs: list[tuple[str, Any]], comma: str, colon: str) -> None:
+    colon = colon if colon != ' : "x" :' else ":"
+    members = comma.join(json.dumps(name) + colon + json.dumps(value) for name, value in pairs)
+    raw = ('{"x":[{' + members + "}]}").encode()
+    if len({name for name, _ in pairs}) == len(pairs):
+        assert strictjson.load(raw) == {"x": [dict(pairs)]}
+    else:
+        with pytest.raises(Malformed, match="twice"):
+            strictjson.load(raw)
+
+
+@pytest.mark.parametrize(
+    ("raw", "told"),
+    [
+        (b"", "empty"),
+        (b"{", "line 1, column 2"),
+        (b'{"a":1,"a":2}', "`a` twice"),
+        (b'{"a":"x:y","b":{"c":1,"c":1}}', "`c` twice"),
+        (b'{"subject":NaN}', "`subject`"),
+        (b'{"tags":[{"value":-Infinity}]}', "`tags[0].value`"),
+        (b'{"a":1e999}', "`a`"),
+        (b'{"headers":{"X":"\\ud800"}}', "`headers.X`"),
+        (b'{"to":["a","\\udc00\\ud800"]}', "`to[1]`"),
+        (b'{"\\ud800":1}', "request body"),
+        (b'{"html":"a\x01"}', "`html`"),
+        (b'{"html":"\xff"}', "not valid JSON"),
+        (b"[" * 65 + b"]" * 65, "64 levels"),
+        (b"[" * 5000 + b"]" * 5000, "not valid JSON"),
+        (b'{"a":1}{"a":1}', "not valid JSON"),
+        (b"{'a':1}", "not valid JSON"),
+    ],
+)
+def test_the_error_says_where(raw: bytes, told: str) -> None:
+    for load in (strictjson.load, strictjson.load_large):
+        with pytest.raises(Malformed) as wrong:
+            load(raw)
+        assert told in str(wrong.value)
+
+
+def test_a_byte_order_mark_is_ignored() -> None:
+    assert strictjson.load(b"\xef\xbb\xbf{}") == {}
+
+
+content = bytes(range(256)) * 1000
+
+
+@pytest.mark.parametrize("separators", [(",", ":"), (", ", " : "), (",\n ", ":")])
+def test_byte_arrays_of_a_large_document_come_back_as_bytes(separators: tuple[str, str]) -> None:
+    document = {
+        "attachments": [{"content": list(content)}, {"content": {"type": "Buffer", "data": list(content)}}],
+        "html": '"content":[1]',
+    }
+    value = strictjson.load_large(json.dumps(document, separators=separators).encode())
+    assert value["attachments"] == [{"content": content}, {"content": {"type": "Buffer", "data": content}}]
+    assert value["html"] == document["html"]
+
+
+@pytest.mark.parametrize("bad", [256, -1, 1.5, True, None, "1", [1]])
+def test_other_arrays_are_left_as_they_are(bad: Any) -> None:
+    numbers = [*content[:200], bad, *content[:200]]
+    assert strictjson.load_large(json.dumps({"content": numbers}).encode()) == {"content": numbers}
+
+
+@pytest.mark.parametrize("wrong", [b"1,,2", b"1 2", b"01", b"+1", b"1_0", b"1,"])
+def test_a_byte_array_is_held_to_json(wrong: bytes) -> None:
+    with pytest.raises(Malformed):
+        strictjson.load_large(b'{"content":[' + b"1," * 100 + wrong + b"]}")
+
+
+def test_a_string_that_looks_like_a_byte_array_stays_a_string() -> None:
+    text = '"content":[' + "1," * 200 + "1]"
+    assert strictjson.load_large(json.dumps({"html": text, "content": text}).encode()) == {"html": text, "content": text}
+
+
+def test_a_document_of_very_many_values_is_refused() -> None:
+    many = b"[" + b"[]," * (strictjson.NODES_MAX // 2) + b"[]]"
+    with pytest.raises(Malformed, match="values"):
+        strictjson.load_large(many)
+    assert strictjson.load_large(b'"' + b"[]," * (strictjson.NODES_MAX // 2) + b'"')
+
+
+def test_numbers_stay_numbers() -> None:
+    assert math.isclose(strictjson.load(b"1.5e3"), 1500)

@@ -1,0 +1,223 @@
+"""The one door, with a store and a way out that only remember what they were given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import attrs
+import pytest
+from twisted.internet.defer import Deferred, succeed
+
+from mailsvc.intake import Admitted, AsReceived, Busy, Content, Incoming, Intake, Key, OtherRequest, Rejected
+from mailsvc.mail.address import parse_mailbox
+from mailsvc.mail.compose import Attachment
+from mailsvc.policy import Limits, Refusal
+from mailsvc.store.accept import Accepted, InProgress, Mismatch, NewEmail, Replayed, Submission
+
+NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
+ACCOUNT = UUID(int=1)
+
+
+@attrs.frozen
+class Domain:
+    name: str
+    id: UUID = UUID(int=7)
+    region: str = "us-east-1"
+    may_send: bool = True
+
+
+@attrs.frozen
+class Caller:
+    account_id: UUID = ACCOUNT
+    key_id: UUID = UUID(int=2)
+    domain_id: UUID | None = None
+
+
+@attrs.frozen
+class Seat:
+    destination: str
+    leased: bool = True
+
+
+@attrs.define
+class World:
+    """Everything that the door speaks to."""
+
+    answer: Any = Accepted()
+    error: Exception | None = None
+    submissions: list[Submission] = attrs.field(factory=list)
+    taken: list[NewEmail] = attrs.field(factory=list)
+    freed: list[Mapping[str, Seat]] = attrs.field(factory=list)
+    rung: list[str] = attrs.field(factory=list)
+    threads: int = 0
+    lease: int = 42
+
+    async def accept(self, submission: Submission) -> Any:
+        self.submissions.append(submission)
+        if self.error is not None:
+            raise self.error
+        return self.answer
+
+    async def find(self, account_id: UUID, name: str) -> Domain | None:
+        return Domain(name) if name == "example.test" and account_id == ACCOUNT else None
+
+    def offer(self, domain: str, size: int, bulk: bool) -> Seat:
+        return Seat(f"mx.{domain}", leased=domain != "busy.test")
+
+    def take(self, email: NewEmail, seats: Mapping[str, Seat]) -> None:
+        self.taken.append(email)
+
+    def free(self, seats: Mapping[str, Seat]) -> None:
+        self.freed.append(seats)
+
+    def ring(self, channel: str) -> None:
+        self.rung.append(channel)
+
+    def in_thread(self, make: Callable[[], bytes]) -> Deferred[bytes]:
+        self.threads += 1
+        return succeed(make())
+
+    def intake(self, **limits: int) -> Intake:
+        return Intake(
+            store=self,
+            domains=self,  # type: ignore[arg-type]
+            handover=self,
+            bell=self,
+            limits=Limits(**limits),
+            expiry=timedelta(hours=72),
+            in_thread=self.in_thread,
+            clock=NOW.timestamp,
+        )
+
+    def submit(self, *emails: Incoming, caller: Caller | None = None, key: Key | None = None, permissive: bool = False, **limits: int) -> Any:
+        coroutine = self.intake(**limits).submit(caller or Caller(), emails, key, permissive=permissive)  # type: ignore[arg-type]
+        results: list[Any] = []
+        Deferred.fromCoroutine(coroutine).addBoth(results.append)
+        (result,) = results
+        return result
+
+
+def incoming(sender: str = "Acme <hello@example.test>", to: str = "zoe@example.net", **changes: Any) -> Incoming:
+    return Incoming(sender=parse_mailbox(sender), to=(parse_mailbox(to),), subject="Hi", content=Content(html="<p>Hello</p>"), **changes)
+
+
+def test_an_email_is_stored_once_and_handed_over() -> None:
+    world = World()
+    admission = world.submit(incoming())
+    (email,) = world.submissions[0].emails
+    assert admission == Admitted((email.email_id,))
+    assert world.taken == [email]
+    assert email.message_id == f"<{email.email_id}@example.test>"
+    assert email.sender == "Acme <hello@example.test>"
+    assert email.expires_at == NOW + timedelta(hours=72)
+    assert (email.recipients[0].destination, email.recipients[0].leased, email.lease) == ("mx.example.net", True, 42)
+    assert b"Hello" in bytes(email.message)
+    assert world.rung == ["events"]
+
+
+def test_the_bell_rings_when_somebody_else_has_to_send() -> None:
+    world = World()
+    world.submit(incoming(to="a@busy.test"))
+    assert "queue" in world.rung
+
+
+def test_each_address_gets_it_once() -> None:
+    world = World()
+    twice = (parse_mailbox("Zoe <zoe@example.net>"), parse_mailbox("blind@example.net"))
+    world.submit(incoming(cc=twice, bcc=twice))
+    (email,) = world.submissions[0].emails
+    assert [r.address for r in email.recipients] == ["zoe@example.net", "blind@example.net"]
+    assert b"blind@example.net" in bytes(email.message)  # it is in Cc as well
+    assert b"Bcc" not in bytes(email.message)
+
+
+def test_a_scheduled_email_takes_no_seat() -> None:
+    world = World()
+    later = NOW + timedelta(days=2)
+    world.submit(incoming(scheduled_at=later))
+    (email,) = world.submissions[0].emails
+    assert (email.recipients[0].destination, email.recipients[0].leased) == ("example.net", False)
+    assert email.expires_at == later + timedelta(hours=72)
+    assert b"Date: Sun, 22 Nov 2026" in bytes(email.message)
+
+
+def test_one_refusal_refuses_all_in_strict_mode() -> None:
+    world = World()
+    rejected = world.submit(incoming(), incoming(sender="me@elsewhere.test"))
+    assert isinstance(rejected, Rejected)
+    assert list(rejected.refusals) == [1]
+    assert "elsewhere.test" in rejected.refusals[1].message
+    assert not world.submissions and not world.taken
+
+
+def test_the_good_ones_go_in_permissive_mode() -> None:
+    world = World()
+    admission = world.submit(incoming(), incoming(sender="me@elsewhere.test"), incoming(), permissive=True)
+    first, second, third = admission.results
+    assert isinstance(second, Refusal)
+    assert [e.email_id for e in world.submissions[0].emails] == [first, third]
+
+
+def test_nothing_is_stored_when_all_are_refused() -> None:
+    world = World()
+    rejected = world.submit(incoming(sender="me@elsewhere.test"), permissive=True)
+    assert isinstance(rejected, Rejected) and not world.submissions
+
+
+def test_a_key_for_another_domain_is_refused() -> None:
+    rejected = World().submit(incoming(), caller=Caller(domain_id=UUID(int=9)))
+    assert rejected.refusals[0].kind == "key"
+
+
+def test_a_message_that_is_too_large_frees_its_seats() -> None:
+    world = World()
+    big = attrs.evolve(incoming(), content=Content(text="x", attachments=(Attachment(b"y" * 5000, "y.bin"),)))
+    rejected = world.submit(incoming(), big, message=4000)
+    assert list(rejected.refusals) == [1]
+    assert rejected.refusals[1].kind == "size"
+    assert len(world.freed) == 1 and not world.submissions
+
+
+def test_large_content_is_composed_off_the_reactor() -> None:
+    world = World()
+    world.submit(attrs.evolve(incoming(), content=Content(text="x" * 300_000)))
+    assert world.threads == 1
+
+
+@pytest.mark.parametrize(("answer", "admission"), [(InProgress(), Busy()), (Mismatch(), OtherRequest())])
+def test_a_used_key_stores_nothing_and_frees_the_seats(answer: Any, admission: Any) -> None:
+    world = World(answer)
+    assert world.submit(incoming(), key=Key("POST /emails", "k", b"f")) == admission
+    assert len(world.freed) == 1 and not world.taken
+
+
+def test_a_repeated_request_gets_the_first_answer() -> None:
+    first = World()
+    key = Key("POST /emails/batch", "k", b"f")
+    admission = first.submit(incoming(), incoming(sender="me@elsewhere.test"), key=key, permissive=True)
+    idempotency = first.submissions[0].idempotency
+    assert idempotency is not None
+    assert idempotency.expires_at == NOW + timedelta(hours=24)
+    again = World(Replayed(idempotency.answer)).submit(incoming(), incoming(), key=key, permissive=True)
+    assert again == Admitted(admission.results, replayed=True)
+
+
+def test_a_failed_commit_frees_the_seats_and_is_told() -> None:
+    world = World(error=RuntimeError("away"))
+    assert world.submit(incoming()).type is RuntimeError
+    assert len(world.freed) == 1 and not world.taken and not world.rung
+
+
+def test_a_received_message_is_kept_byte_for_byte() -> None:
+    world = World()
+    raw = b"From: hello@example.test\r\nMessage-ID: <theirs@client>\r\n\r\nHi\r\n"
+    received = AsReceived(raw, ("a@example.net", "b@busy.test"), "<theirs@client>", {"ret": "HDRS"})
+    world.submit(attrs.evolve(incoming(), content=received, source="smtp"))
+    (email,) = world.submissions[0].emails
+    assert email.message == raw
+    assert email.message_id == "<theirs@client>"
+    assert [(r.address, r.leased) for r in email.recipients] == [("a@example.net", True), ("b@busy.test", False)]
+    assert email.envelope == {"ret": "HDRS"}

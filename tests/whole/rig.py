@@ -1,0 +1,147 @@
+"""A daemon to try whole ways with: its settings, its start and its violent end; and what speaks HTTP to it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+PROJECT = Path(__file__).parents[2]
+
+
+def free_port() -> int:
+    """A loopback port that nobody listens on just now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def toml(settings: Mapping[str, Mapping[str, object]]) -> str:
+    """Tables of strings, numbers, booleans, lists and inline tables, as a settings file has them."""
+    lines: list[str] = []
+    for table, values in settings.items():
+        lines += [f"[{table}]"] if table else []
+        lines += [f"{key} = {_value(value)}" for key, value in values.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _value(value: object) -> str:
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{json.dumps(k)} = {_value(v)}" for k, v in value.items()) + " }"
+    return json.dumps(value)
+
+
+@attrs.define
+class Answer:
+    """What the API answered."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: Any
+
+
+@attrs.define
+class Daemon:
+    """One `twistd -n mailsvc` with settings of its own; everything that it writes stays in `folder`."""
+
+    folder: Path
+    database: str
+    changes: Mapping[str, Mapping[str, object]] = attrs.field(factory=dict)
+    port: int = attrs.field(factory=free_port)
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def config(self) -> Path:
+        return self.folder / "mailsvc.toml"
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the daemon wrote for scripts: address, key, domain."""
+        facts = json.loads((self.folder / "dev.json").read_text())
+        assert isinstance(facts, dict)
+        return facts
+
+    @property
+    def log(self) -> str:
+        return (self.folder / "daemon.log").read_text(errors="replace")
+
+    def write(self) -> None:
+        settings: dict[str, dict[str, object]] = {
+            "": {"base_url": f"http://127.0.0.1:{self.port}"},
+            "database": {"url": self.database},
+            "http": {"listen": [f"tcp:{self.port}:interface=127.0.0.1"], "rate_limit": 100_000},
+            "delivery": {"ehlo_name": "localhost", "allowed_networks": ["127.0.0.0/8"], "retry": [1, 2, 5]},
+            "domains": {"allow_trust": True},
+            "secrets": {"key_file": str(self.folder / "secret.key")},
+            "log": {"format": "text"},
+            "development": {"dev_file": str(self.folder / "dev.json")},
+        }
+        for table, values in self.changes.items():
+            settings.setdefault(table, {}).update(values)
+        self.config.write_text(toml(settings))
+
+    def start(self, seconds: float = 60) -> None:
+        """Start and wait until it is ready; an AssertionError tells its log when it is not."""
+        self.write()
+        (self.folder / "dev.json").unlink(missing_ok=True)
+        with (self.folder / "daemon.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                self._command(),
+                cwd=PROJECT,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "PYTHONPATH": str(PROJECT)},
+            )
+        deadline = time.monotonic() + seconds
+        while not (self.folder / "dev.json").exists():
+            assert self.process.poll() is None, f"the daemon ended:\n{self.log[-3000:]}"
+            assert time.monotonic() < deadline, f"the daemon is not ready:\n{self.log[-3000:]}"
+            time.sleep(0.02)
+
+    def _command(self) -> list[str]:
+        return [str(Path(sys.executable).with_name("twistd")), "--nodaemon", "--pidfile=", "mailsvc", "--config", str(self.config)]
+
+    def kill(self) -> None:
+        """End it as a power cut would."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> int:
+        """End it as an operator would; the exit status."""
+        return self._end(signal.SIGTERM)
+
+    def _end(self, how: signal.Signals) -> int:
+        assert self.process is not None
+        self.process.send_signal(how)
+        status = self.process.wait(60)
+        self.process = None
+        return status
+
+    def call(self, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None, key: str | None = None) -> Answer:
+        """One request; every status is an answer, a lost connection is an OSError."""
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.port}{path}",
+            method=method,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={
+                "Authorization": f"Bearer {key or self.facts['api_key']}",
+                "Content-Type": "application/json",
+                "User-Agent": "tests",
+                **(headers or {}),
+            },
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=30) as response:
+                return Answer(response.status, dict(response.headers), json.load(response))
+        except urllib.error.HTTPError as error:
+            return Answer(error.code, dict(error.headers), json.load(error))
