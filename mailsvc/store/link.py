@@ -5,6 +5,7 @@ Which connection is used for what: store/pool and store/bell.
 
 from __future__ import annotations
 
+import select
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from ipaddress import ip_address
@@ -105,6 +106,12 @@ class Link(txpostgres.Connection):  # type: ignore[misc]
         """Whether the next user may have it."""
         return not self.lost and self.get_transaction_status() == extensions.TRANSACTION_STATUS_IDLE
 
+    def still_sound(self) -> bool:
+        """After it was idle: what the server said meanwhile, its farewell above all, is heard first."""
+        while not self.lost and self._has_input():
+            self.doRead()
+        return self.sound
+
     async def execute(self, sql: str, params: Params = ()) -> Answer:
         """Run one statement, or several in one round trip. Without params a percent sign is just that."""
         if self.lost:
@@ -126,6 +133,11 @@ class Link(txpostgres.Connection):  # type: ignore[misc]
             if timer.active():
                 timer.cancel()
             cursor.close()
+
+    def _has_input(self) -> bool:
+        waiting = select.poll()  # unlike select(), for any number of open files
+        waiting.register(self, select.POLLIN)
+        return bool(waiting.poll(0))
 
     def abandon(self) -> None:
         """Close at once; whatever is under way on it fails."""

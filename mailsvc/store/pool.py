@@ -80,8 +80,8 @@ class Pool:
 
     log = Logger()
 
-    dsn: str
-    reactor: Any
+    dsn: str = attrs.field(repr=False)  # may hold a password
+    reactor: Any = attrs.field(repr=False)
     size: int = 8
     name: str = "mailsvc"
     limits: Limits = Limits()
@@ -114,6 +114,10 @@ class Pool:
         """How many callers wait for one."""
         return len(self._waiting)
 
+    @property
+    def _wanted(self) -> bool:
+        return self._open or bool(self._waiting)
+
     async def start(self) -> None:
         """Open the first connection, or raise what is wrong; the others follow in the background."""
         self._open = True
@@ -133,6 +137,8 @@ class Pool:
             await self._drained
             if timer.active():
                 timer.cancel()
+        while self._waiting:
+            self._waiting.popleft().errback(Unavailable("The database pool is closed."))
         for link in list(self._links):
             link.abandon()
         self._backoff.wake()
@@ -182,8 +188,9 @@ class Pool:
     async def _take(self) -> Link:
         if not self._open:
             raise Unavailable("The database pool is closed.")
-        if self._idle:
-            return self._idle.pop()
+        while self._idle:
+            if (link := self._idle.pop()).still_sound():
+                return link
         if len(self._waiting) >= self.queue:
             raise Unavailable(f"{self.queue} others wait for a database connection.")
         place: Deferred[Link] = Deferred()
@@ -198,6 +205,7 @@ class Pool:
     def _turn_away(self, place: Deferred[Link]) -> None:
         self._waiting.remove(place)
         place.errback(Unavailable(f"No database connection became free within {self.patience:g} s."))
+        self._consider_drained()
 
     def _give_back(self, link: Link) -> None:
         if link.sound:
@@ -205,6 +213,9 @@ class Pool:
             self._serve()
         else:
             link.abandon()
+        self._consider_drained()
+
+    def _consider_drained(self) -> None:
         if not self._open and not self._waiting and not self.busy:
             self._drain()
 
@@ -231,14 +242,14 @@ class Pool:
 
     async def _connect(self) -> None:
         link = await Link.open(self.reactor, self.dsn, self.name, self._lost, self.limits)
-        if not self._open:
+        if not self._wanted:
             link.abandon()
             return
         self._links.add(link)
         self._give_back(link)
 
     def _fill(self) -> None:
-        if self._open and not self._filling:
+        if self._wanted and not self._filling:
             self._filling = True
             Deferred.fromCoroutine(self._keep_filling()).addErrback(
                 lambda failure: self.log.failure("filling the database pool failed", failure=failure)
@@ -246,7 +257,7 @@ class Pool:
 
     async def _keep_filling(self) -> None:
         try:
-            while self._open and len(self._links) < self.size:
+            while self._wanted and len(self._links) < self.size:
                 try:
                     await self._connect()
                     self._backoff.reset()
