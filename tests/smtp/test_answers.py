@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,7 +16,7 @@ def read(octets: bytes, cuts: list[int] | None = None) -> list[Reply]:
     answers = Answers()
     replies = []
     points = [0, *sorted(min(cut, len(octets)) for cut in cuts or []), len(octets)]
-    for start, end in zip(points, points[1:], strict=False):
+    for start, end in pairwise(points):
         answers.push(octets[start:end])
         while (answer := answers.next()) is not None:
             replies.append(answer.reply)
