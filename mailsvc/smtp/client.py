@@ -131,8 +131,7 @@ class Courier(Session):
 
     def _send_commands(self, transaction: Transaction) -> None:
         commands = transaction.next_commands()
-        if self._dialogue.wanted:
-            self._dialogue.client(commands.decode("utf-8", "backslashreplace"))
+        self._dialogue.client(commands)
         self._await_command(transaction)
         self.transport.write(commands)
 
@@ -183,7 +182,7 @@ class Courier(Session):
             self._fail("withheld: the final dot was not allowed")
             return False
         transaction.sent_dot = True
-        self._dialogue.client("(message and final dot)")
+        self._dialogue.client(b"(message and final dot)")
         self._take = self._final_reply
         self._deadline.set(self._clock.seconds() + self._timeouts.dot, "reply to the message")
         return True

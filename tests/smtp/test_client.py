@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -354,3 +357,8 @@ def test_any_slicing_and_any_pauses_give_the_same_octets(text: bytes, sizes: lis
     end = b".\r\n" if not lines or lines.endswith(b"\r\n") else b"\r\n.\r\n"
     stuffed = (b"." if lines.startswith(b".") else b"") + lines.replace(b"\r\n.", b"\r\n..")
     assert wire == stuffed + end
+
+
+def test_the_client_leaves_the_choice_of_a_reactor_open() -> None:
+    code = "import sys, mailsvc.smtp.client; sys.exit('twisted.internet.reactor' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

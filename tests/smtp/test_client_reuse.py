@@ -251,3 +251,17 @@ def test_a_transcript_is_of_bounded_size_and_keeps_the_end() -> None:
     assert transcript.startswith("S: 220 mx")
     assert "lines left out" in transcript
     assert "queued as 7" in transcript.splitlines()[-1]
+
+
+def test_a_talkative_server_does_not_fill_the_memory() -> None:
+    peer = ready(offers=PLAIN)
+    result = peer.deliver(*(f"r{number}@example.org" for number in range(100)))
+    peer.says("250 ok")
+    for _ in range(100):
+        peer.says(*["550-" + "y" * 600] * 90, "550 no")
+        assert sum(len(text) for _, _, text in peer.courier._dialogue._entries) < 200_000
+    transcript = result[0].transcript
+    assert len(transcript) <= 32768
+    assert transcript.startswith("S: 220 mx")
+    assert "S: 550 no" in transcript.splitlines()[-1]
+    assert all(line[:2] in ("C:", "S:", "* ") for line in transcript.splitlines())
