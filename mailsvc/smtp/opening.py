@@ -63,7 +63,7 @@ class Login:
 
 
 @implementer(IHandshakeListener)
-class Session(Connection):
+class Opening(Connection):
     """Becomes ready, or not, once: `ready` fires with the server's offers, or fails with a NotReady."""
 
     def __init__(
