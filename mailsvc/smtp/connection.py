@@ -1,6 +1,6 @@
 """What every phase of an outgoing connection needs: replies in, one deadline, one end, and news told at the right moment.
 
-The phases: session (until it is ready for mail), client (messages).
+The phases: opening (until it is ready for mail), client (messages).
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Connection(Protocol):
         raise NotImplementedError
 
     def _say(self, line: bytes) -> None:
-        self._dialogue.client(line.decode("utf-8", "backslashreplace"))
+        self._dialogue.client(line)
         self.transport.write(line + b"\r\n")
 
     def _rest(self) -> None:
