@@ -1,0 +1,268 @@
+"""Mail addresses (RFC 5321 §4.1.2, 5322 §3.4, 6531): what people write in API calls, and paths on the SMTP wire.
+
+Not here: how an address looks in a header (header), who may use one (policy).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+
+import attrs
+import idna
+from email_validator import EmailNotValidError, validate_email
+
+from mailsvc.mail import encodedword
+
+LOCAL_LIMIT = 64  # 5321 §4.5.3.1.1
+DOMAIN_LIMIT = 253  # 5321 §4.5.3.1.2 says 255, the root's dot and length octet included
+ADDRESS_LIMIT = 254  # 5321 §4.5.3.1.3: 256 with the angle brackets
+NAME_LIMIT = 998
+
+_ATEXT = r"a-zA-Z0-9!#$%&'*+/=?^_`{|}~\-"
+_BEYOND = r"\u00a0-\u2027\u202a-\ud7ff\ue000-\U0010ffff"  # 6531 §3.3, without C1 controls, line separators, surrogates
+_LABEL = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
+
+_DOT_ATOM = re.compile(rf"[{_ATEXT}{_BEYOND}]++(?:\.[{_ATEXT}{_BEYOND}]++)*+")
+_QUOTED = re.compile(rf'"(?:[ !#-\[\]-~{_BEYOND}]|\\[ -~])*+"')  # 5321 §4.1.2 Quoted-string
+_DOMAIN = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+
+# The common case of parse_mailbox, decided by one match: no quoting, no Unicode, no A-label.
+_COMMON = re.compile(
+    rf"(?:([A-Za-z0-9][A-Za-z0-9 .!#$&'*+/_-]*?) *<)?([{_ATEXT}]{{1,64}}(?:\.[{_ATEXT}]+)*)@"
+    r"((?:(?!xn--)[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z](?:[a-z0-9-]{0,61}[a-z0-9])?)(>?)",
+    re.IGNORECASE,
+)
+_NAMED = re.compile(r'(?P<name>"(?:[^"\\]|\\.)*+"|[^<>]*)<(?P<address>(?:"(?:[^"\\]|\\.)*+"|[^<>"])++)>')
+
+
+class AddressError(ValueError):
+    """Not an address, and why: the text is a sentence for the caller and does not repeat the address."""
+
+
+class NeedsSmtputf8(AddressError):
+    """A well-formed address that only SMTPUTF8 can carry (6531), in a transaction without it."""
+
+
+def _valid_local(_: object, __: object, local: str) -> None:
+    if len(local.encode("utf-8", "replace")) > LOCAL_LIMIT:
+        raise AddressError(f"The part before the @ is longer than {LOCAL_LIMIT} octets.")
+    if not (_DOT_ATOM.fullmatch(local) or _QUOTED.fullmatch(local)):
+        raise AddressError("The part before the @ has characters that are not allowed there.")
+
+
+def _valid_domain(_: object, __: object, domain: str) -> None:
+    if len(domain) > DOMAIN_LIMIT or not _DOMAIN.fullmatch(domain):
+        raise AddressError("The part after the @ is not a domain name.")
+
+
+def _valid_name(_: object, __: object, name: str) -> None:
+    if len(name) > NAME_LIMIT:
+        raise AddressError(f"The display name is longer than {NAME_LIMIT} characters.")
+    if _CONTROL.search(name):
+        raise AddressError("The display name has control characters.")
+
+
+@attrs.frozen
+class Mailbox:
+    """An address with the name that people see. Whatever is in one is safe to write into a header."""
+
+    name: str = attrs.field(validator=_valid_name)
+    local: str = attrs.field(validator=_valid_local)  # as on the wire: quotation marks belong to it
+    domain: str = attrs.field(validator=_valid_domain)  # A-labels, lower case
+
+    def __attrs_post_init__(self) -> None:
+        if len(self.address.encode("utf-8", "replace")) > ADDRESS_LIMIT:
+            raise AddressError(f"The address is longer than {ADDRESS_LIMIT} octets.")
+
+    @property
+    def address(self) -> str:
+        return f"{self.local}@{self.domain}"
+
+    @property
+    def needs_smtputf8(self) -> bool:
+        return not self.local.isascii()
+
+    @property
+    def display(self) -> str:
+        """As people write it; `parse_mailbox` reads it back."""
+        if not self.name:
+            return self.address
+        escaped = self.name.replace("\\", "\\\\").replace('"', '\\"')
+        plain = escaped == self.name and not re.search(r"[<>@,;:]|=\?|^ | $", self.name)
+        return f"{self.name} <{self.address}>" if plain else f'"{escaped}" <{self.address}>'
+
+
+def parse_mailbox(text: str) -> Mailbox:
+    """One mailbox out of `a@b.c`, `<a@b.c>`, `Name <a@b.c>` or `"Name" <a@b.c>`.
+
+    Commas, colons and parentheses in a name are taken as they stand, since there is room for one mailbox only.
+    """
+    common = _COMMON.fullmatch(text)
+    if common is not None and (common[1] is None) == (common[4] == "") and len(common[2]) <= LOCAL_LIMIT:
+        return Mailbox(common[1] or "", common[2], common[3].lower())
+    if _CONTROL.search(text):
+        raise AddressError("An address must not have line breaks or other control characters.")
+    text = text.strip()
+    if not text:
+        raise AddressError("The address is empty.")
+    if text.endswith(";"):
+        raise AddressError("Groups of addresses are not supported; give each address as an item of its own.")
+    if not text.endswith(">"):
+        return _bare("", text)
+    named = _NAMED.fullmatch(text)
+    if named is None:
+        raise AddressError(_why_not_named(text))
+    return _bare(_display_name(named["name"].strip()), named["address"].strip())
+
+
+def _why_not_named(text: str) -> str:
+    if text.count("<") > 1:
+        return "This is more than one address; give each as an item of its own."
+    return "Write the address as email@example.com or Name <email@example.com>."
+
+
+def _display_name(written: str) -> str:
+    """The name that `written` stands for: quotation marks and encoded words (RFC 2047) resolved."""
+    if len(written) > 1 and written.startswith('"') and written.endswith('"') and not written.endswith('\\"'):
+        return re.sub(r"\\(.)", r"\1", written[1:-1])
+    if written.startswith('"') or written.count('"') % 2:
+        raise AddressError("The quotation marks of the display name do not match.")
+    if "@" in written and "," in written:
+        raise AddressError("This is more than one address; give each as an item of its own.")
+    return encodedword.decode(written) if "=?" in written else written
+
+
+def _bare(name: str, text: str) -> Mailbox:
+    if text.startswith("(") or text.endswith(")"):
+        raise AddressError("Comments in parentheses are not supported in an address.")
+    try:
+        valid = validate_email(
+            text, check_deliverability=False, globally_deliverable=False, allow_quoted_local=True, allow_domain_literal=False
+        )
+    except EmailNotValidError as error:
+        if re.search(r"[,;]\s*[^@]+@", text) and not text.startswith('"'):
+            raise AddressError("This is more than one address; give each as an item of its own.") from None
+        raise AddressError(str(error)) from None
+    except (ValueError, UnicodeError):
+        raise AddressError("The address cannot be read.") from None
+    domain = valid.ascii_domain.lower()
+    if not _has_public_form(domain):
+        raise AddressError("The part after the @ must be a full domain name such as example.com.")
+    return Mailbox(name, valid.local_part, domain)
+
+
+def _has_public_form(domain: str) -> bool:
+    """Two labels or more, and not what could be read as an IPv4 address."""
+    return "." in domain and not domain.rpartition(".")[2].isdigit()
+
+
+# --- the SMTP wire ---------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Path:
+    """What stands between the angle brackets of MAIL FROM and RCPT TO, source routes dropped (5321 §3.3, §4.1.1.3)."""
+
+    local: str = ""  # as on the wire, quotation marks included
+    domain: str = ""  # A-labels in lower case, or an address literal with its square brackets
+
+    @property
+    def address(self) -> str:
+        """Empty for `<>`; without @ for `<postmaster>`."""
+        return f"{self.local}@{self.domain}" if self.domain else self.local
+
+    @property
+    def null(self) -> bool:
+        return not self.local
+
+    @property
+    def literal(self) -> bool:
+        return self.domain.startswith("[")
+
+    @property
+    def qualified(self) -> bool:
+        """A full domain name stands after the @."""
+        return not self.literal and _has_public_form(self.domain)
+
+    @property
+    def needs_smtputf8(self) -> bool:
+        return not self.local.isascii()
+
+
+_PATH = re.compile(
+    r" ?<(?:@[a-zA-Z0-9.,@-]*+:)?+"  # a source route is read and dropped
+    rf'(?P<local>[{_ATEXT}.{_BEYOND}]++|"(?:[ !#-\[\]-~{_BEYOND}]|\\[ -~])*+")'
+    rf"(?:@(?P<domain>\[[!-Z^-~]*+\]|[a-zA-Z0-9.{_BEYOND}-]++))?+>"
+)
+
+
+def parse_path(text: bytes, smtputf8: bool) -> tuple[Path, bytes]:
+    """The path at the start of `text`, the octets after `MAIL FROM:` or `RCPT TO:`, and the parameters after it.
+
+    Linear in the length of `text`. Raises AddressError, or NeedsSmtputf8 when only the extension is missing.
+    """
+    path, rest = _split_path(text)
+    try:
+        written = path.decode("utf-8")
+    except UnicodeDecodeError:
+        raise AddressError("The address is not valid UTF-8.") from None
+    if written in ("<>", " <>"):
+        return Path(), rest
+    found = _PATH.fullmatch(written)
+    if found is None:
+        raise AddressError("The address cannot be read; it belongs between angle brackets.")
+    result = _checked_path(found["local"], found["domain"])
+    if not smtputf8 and not written.isascii():
+        raise NeedsSmtputf8("This address needs SMTPUTF8.")
+    return result, rest
+
+
+_PATH_OCTETS = re.compile(rb' ?<(?:[^<>"\x00-\x1f\x7f]|"(?:[^"\\\x00-\x1f\x7f]|\\[ -~])*+")*+>')
+_ROUTE_LIMIT = 1024
+
+
+def _split_path(text: bytes) -> tuple[bytes, bytes]:
+    found = _PATH_OCTETS.match(text)
+    if found is None or found.end() > _ROUTE_LIMIT:
+        raise AddressError("The address cannot be read; it belongs between angle brackets.")
+    rest = text[found.end() :]
+    if rest and not rest.startswith(b" "):
+        raise AddressError("A space belongs between the address and its parameters.")
+    return found[0], rest.strip(b" ")
+
+
+def _checked_path(local: str, domain: str | None) -> Path:
+    _valid_local(None, None, local)
+    if domain is None:
+        if local.lower() != "postmaster":  # 5321 §4.1.1.3: the one name that needs no domain
+            raise AddressError("The address has no domain.")
+        return Path(local)
+    path = Path(local, _literal(domain) if domain.startswith("[") else _ascii_domain(domain))
+    if len(path.address.encode()) > ADDRESS_LIMIT:
+        raise AddressError(f"The address is longer than {ADDRESS_LIMIT} octets.")
+    return path
+
+
+def _literal(text: str) -> str:
+    """An address literal in its canonical form (5321 §4.1.3)."""
+    try:
+        if text[1:6].lower() == "ipv6:":
+            return f"[IPv6:{ipaddress.IPv6Address(text[6:-1])}]"
+        return f"[{ipaddress.IPv4Address(text[1:-1])}]"
+    except ValueError:
+        raise AddressError("The address literal is not an IP address.") from None
+
+
+def _ascii_domain(text: str) -> str:
+    domain = text.lower()
+    if len(text) > DOMAIN_LIMIT:
+        raise AddressError(f"The part after the @ is longer than {DOMAIN_LIMIT} octets.")
+    if not domain.isascii() or "xn--" in domain:
+        try:
+            domain = idna.encode(domain, uts46=True, std3_rules=True).decode("ascii")
+        except (idna.IDNAError, UnicodeError):
+            raise AddressError("The part after the @ is not a domain name.") from None
+    _valid_domain(None, None, domain)
+    return domain

@@ -1,0 +1,213 @@
+"""A draft to one canonical message (RFC 5322, 2045–2047): CRLF, 7-bit, the same bytes for the same draft.
+
+mixed(alternative(text, related(html, inline files)), attachments), each layer only where there is something in it.
+"""
+
+from __future__ import annotations
+
+import mimetypes
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from hashlib import blake2b
+
+import attrs
+
+from mailsvc.mail import header, parameters, transfer
+from mailsvc.mail.address import Mailbox
+
+_DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+
+_MESSAGE_ID = re.compile(r"<[!-;=?A-~]{1,400}@[!-;=?A-~]{1,400}>")
+_CONTENT_ID = re.compile(r"[!-;=?-~]{1,127}")
+_TOKEN = r"[A-Za-z0-9!#$%&'*+.^_`{|}~-]+"
+_CONTENT_TYPE = re.compile(rf'{_TOKEN}/{_TOKEN}(?:\s*;\s*{_TOKEN}=(?:{_TOKEN}|"[ !#-\[\]-~]*"))*;?')
+_TYPES = mimetypes.MimeTypes(filenames=())  # the machine's own lists left out, so that every machine answers alike
+_ANY_FILE = "application/octet-stream"
+
+
+class ComposeError(ValueError):
+    """A draft that cannot be written as a message. `field` names what of it, the text is a sentence."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+@attrs.frozen
+class Attachment:
+    """A file. With a `content_id` it is shown inside the html, by `cid:` and that id."""
+
+    content: bytes = attrs.field(repr=False)
+    filename: str | None = None
+    content_type: str | None = None  # None: by the ending of the file name
+    content_id: str | None = None
+
+
+@attrs.frozen
+class Draft:
+    """One email as its sender means it."""
+
+    sender: Mailbox
+    to: tuple[Mailbox, ...]
+    subject: str
+    date: datetime
+    message_id: str  # with angle brackets; boundaries derive from it
+    cc: tuple[Mailbox, ...] = ()
+    bcc: tuple[Mailbox, ...] = ()  # envelope only: never in the message
+    reply_to: tuple[Mailbox, ...] = ()
+    html: str | None = attrs.field(default=None, repr=False)
+    text: str | None = attrs.field(default=None, repr=False)
+    headers: Mapping[str, str] = attrs.field(factory=dict)
+    attachments: tuple[Attachment, ...] = ()
+
+
+def compose(draft: Draft) -> bytes:
+    """The message. ASCII, but for addresses that need SMTPUTF8. ComposeError when the draft cannot be written."""
+    head = _header(draft)
+    pieces = _body(draft)
+    return b"".join([head, *pieces, b"\r\n"])
+
+
+def rfc5322_date(when: datetime) -> str:
+    """5322 §3.3, in the zone that `when` has."""
+    offset = when.utcoffset()
+    if offset is None:
+        raise ComposeError("date", "The date has no time zone.")
+    sign, minutes = ("-", -offset) if offset.days < 0 else ("+", offset)
+    hours, rest = divmod(int(minutes.total_seconds()) // 60, 60)
+    day = f"{_DAYS[when.weekday()]}, {when.day:02} {_MONTHS[when.month - 1]} {when.year:04}"
+    return f"{day} {when.hour:02}:{when.minute:02}:{when.second:02} {sign}{hours:02}{rest:02}"
+
+
+# --- header ----------------------------------------------------------------------------------------------------------
+
+
+def _header(draft: Draft) -> bytes:
+    if not _MESSAGE_ID.fullmatch(draft.message_id):
+        raise ComposeError("message_id", "The message id must be of the form <left@right>.")
+    fields = [header.mailboxes("From", (draft.sender,))]
+    for name, boxes in (("To", draft.to), ("Cc", draft.cc), ("Reply-To", draft.reply_to)):
+        if boxes:
+            fields.append(header.mailboxes(name, boxes))
+    fields.append(_subject(draft.subject))
+    fields.append(f"Date: {rfc5322_date(draft.date)}\r\n")
+    fields.append(header.fold("Message-ID", (" " + draft.message_id,)))
+    if draft.headers:
+        fields += _custom(draft)
+    fields.append("MIME-Version: 1.0\r\n")
+    block = "".join(fields)
+    if len(block) > header.BLOCK_LIMIT:
+        raise ComposeError("headers", f"The headers are larger than {header.BLOCK_LIMIT // 1024} kB.")
+    return block.encode("utf-8")
+
+
+def _subject(subject: str) -> str:
+    try:
+        return header.unstructured("Subject", subject)
+    except header.HeaderError as error:
+        raise ComposeError("subject", str(error)) from None
+
+
+def _custom(draft: Draft) -> list[str]:
+    try:
+        header.check_custom(draft.headers)
+        written = [header.custom(name, value) for name, value in draft.headers.items()]
+    except header.HeaderError as error:
+        raise ComposeError("headers", str(error)) from None
+    if draft.reply_to and any(name.lower() == "reply-to" for name in draft.headers):
+        raise ComposeError("headers", "The header Reply-To is given twice.")
+    return written
+
+
+# --- body ------------------------------------------------------------------------------------------------------------
+
+
+def _body(draft: Draft) -> list[bytes]:
+    """The entity (its fields, the empty line, its content) in pieces; a CRLF belongs after it."""
+    inline = [a for a in draft.attachments if a.content_id is not None and draft.html is not None]
+    attached = [a for a in draft.attachments if a.content_id is None or draft.html is None]
+    seed = blake2b(draft.message_id.encode(), digest_size=9).hexdigest()
+    views: list[list[bytes]] = []
+    if draft.text or draft.html is None:
+        views.append(_text("text", draft.text or ""))
+    if draft.html is not None:
+        html = _text("html", draft.html)
+        views.append(_multipart("related", seed, [html, *map(_inline, inline)]) if inline else html)
+    content = _multipart("alternative", seed, views) if len(views) > 1 else views[0]
+    if not attached:
+        return content
+    files = [_file(attachment, "attachment") for attachment in attached]
+    if not draft.text and draft.html is None:
+        return _multipart("mixed", seed, files)
+    return _multipart("mixed", seed, [content, *files])
+
+
+def _multipart(kind: str, seed: str, parts: list[list[bytes]]) -> list[bytes]:
+    # "=_" appears in no encoded content (2045 §6.7), so no content can contain a boundary
+    boundary = f"=_{kind[0]}{seed}"
+    related = 'type="text/html";\r\n ' if kind == "related" else ""  # 2387 §3.1
+    pieces = [f'Content-Type: multipart/{kind}; {related}boundary="{boundary}"\r\n'.encode()]
+    between = f"\r\n--{boundary}\r\n".encode()
+    for part in parts:
+        pieces.append(between)
+        pieces += part
+    pieces.append(f"\r\n--{boundary}--".encode())
+    return pieces
+
+
+_TEXT_TYPES = {"text": "plain", "html": "html"}
+
+
+def _text(field: str, text: str) -> list[bytes]:
+    if "\x00" in text:
+        raise ComposeError(field, f"The {field} must not have NUL characters.")
+    try:
+        encoding, octets = transfer.encode_text(text)
+    except UnicodeEncodeError:
+        raise ComposeError(field, f"The {field} has lone surrogates, which are no characters.") from None
+    fields = f"Content-Type: text/{_TEXT_TYPES[field]}; charset=utf-8\r\nContent-Transfer-Encoding: {encoding}\r\n\r\n"
+    return [fields.encode(), octets]
+
+
+def _inline(attachment: Attachment) -> list[bytes]:
+    return _file(attachment, "inline")
+
+
+def _file(attachment: Attachment, disposition: str) -> list[bytes]:
+    name = attachment.filename
+    if name is not None and re.search(r"[\r\n\x00\ud800-\udfff]", name):
+        raise ComposeError("attachments", "A file name must not have line breaks, NUL or lone surrogates.")
+    try:
+        fields = [
+            header.structured("Content-Type", *_content_type(attachment)),
+            header.structured("Content-Disposition", disposition, parameters.encode("filename", name) if name else ()),
+            "Content-Transfer-Encoding: base64\r\n",
+        ]
+        if attachment.content_id is not None:
+            fields.append(header.fold("Content-ID", (f" <{_content_id(attachment.content_id)}>",)))
+    except header.HeaderError as error:
+        raise ComposeError("attachments", str(error)) from None
+    return ["".join([*fields, "\r\n"]).encode(), transfer.encode_base64(attachment.content)]
+
+
+def _content_type(attachment: Attachment) -> tuple[str, list[str]]:
+    """The type and its parameters; `name` among them for readers that look there."""
+    name = attachment.filename
+    given = attachment.content_type or (_TYPES.guess_type(name, strict=False)[0] if name else None) or _ANY_FILE
+    if len(given) > 255 or not _CONTENT_TYPE.fullmatch(given):
+        raise ComposeError("attachments", "A content type must be of the form type/subtype.")
+    kind, *rest = [part.strip() for part in given.rstrip("; ").split(";")] if '"' not in given else [given.rstrip("; ")]
+    if kind.lower().startswith(("multipart/", "message/")):  # 2045 §6.4: these must not be base64
+        return _ANY_FILE, []
+    if name and name.isascii() and len(name) <= 60 and not re.search(r";\s*name\s*=", given, re.IGNORECASE):
+        rest += parameters.encode("name", name)
+    return kind, rest
+
+
+def _content_id(given: str) -> str:
+    bare = given.removeprefix("<").removesuffix(">")
+    if not _CONTENT_ID.fullmatch(bare):
+        raise ComposeError("attachments", "A content id must have 1 to 127 printable ASCII characters without spaces.")
+    return bare

@@ -1,0 +1,220 @@
+"""DKIM signing (RFC 6376, 8301, 8463): relaxed/relaxed, RSA-SHA256 and Ed25519-SHA256, oversigned.
+
+Verifying is not here.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+import attrs
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ed25519, padding, rsa
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_der_private_key,
+)
+
+from mailsvc.mail.header import Field, parse_fields, split_message
+
+Algorithm = Literal["rsa", "ed25519"]
+
+LIFETIME = 14 * 86400  # x= after t=: the longest stay in the queue, and the bounces after it
+RSA_BITS = 2048
+
+# 6376 §5.4.1, 8058 §4. True: listed once more than present, so that nobody can add one (§5.4.2, §8.15).
+_SIGNED: dict[bytes, bool] = {
+    b"from": True,
+    b"to": True,
+    b"cc": True,
+    b"subject": True,
+    b"date": True,
+    b"reply-to": True,
+    b"message-id": True,
+    b"mime-version": True,
+    b"content-type": True,
+    b"list-unsubscribe": True,
+    b"list-unsubscribe-post": True,
+    b"content-transfer-encoding": False,
+    b"sender": False,
+    b"in-reply-to": False,
+    b"references": False,
+    b"list-id": False,
+    b"feedback-id": False,
+    b"auto-submitted": False,
+}
+_SLICE = 256 * 1024
+_WIDTH = 72
+
+
+class DkimError(ValueError):
+    """A message or a key that cannot be signed with."""
+
+
+@attrs.frozen
+class SigningKey:
+    algorithm: Algorithm
+    private: rsa.RSAPrivateKey | ed25519.Ed25519PrivateKey = attrs.field(repr=False)
+
+    @property
+    def name(self) -> str:
+        """For the a= tag."""
+        return f"{self.algorithm}-sha256"
+
+    def sign(self, data: bytes) -> bytes:
+        if isinstance(self.private, rsa.RSAPrivateKey):
+            return self.private.sign(data, padding.PKCS1v15(), hashes.SHA256())
+        return self.private.sign(hashlib.sha256(data).digest())  # 8463 §3
+
+
+# --- keys ------------------------------------------------------------------------------------------------------------
+
+
+def generate(algorithm: Algorithm) -> tuple[bytes, str]:
+    """A new key: PKCS#8 DER, to be sealed, and the p= value to publish."""
+    private: rsa.RSAPrivateKey | ed25519.Ed25519PrivateKey
+    if algorithm == "rsa":
+        private = rsa.generate_private_key(65537, RSA_BITS)
+    else:
+        private = ed25519.Ed25519PrivateKey.generate()
+    der = private.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption())
+    return der, public_value(SigningKey(algorithm, private))
+
+
+def load_key(algorithm: Algorithm, der: bytes) -> SigningKey:
+    """The key in `der`. Its numbers are not tested for being prime: `generate` made them and the seal kept them."""
+    try:
+        private = load_der_private_key(der, None, unsafe_skip_rsa_key_validation=True)
+    except (ValueError, TypeError):
+        raise DkimError("The DKIM key cannot be read.") from None
+    if algorithm == "rsa" and isinstance(private, rsa.RSAPrivateKey) and private.key_size >= 1024:  # 8301 §3.2
+        return SigningKey("rsa", private)
+    if algorithm == "ed25519" and isinstance(private, ed25519.Ed25519PrivateKey):
+        return SigningKey("ed25519", private)
+    raise DkimError(f"The DKIM key is not a usable {algorithm} key.")
+
+
+def public_value(key: SigningKey) -> str:
+    """The p= value: SubjectPublicKeyInfo for RSA (6376 §3.6.1), the bare 32 octets for Ed25519 (8463 §4)."""
+    public = key.private.public_key()
+    if isinstance(public, rsa.RSAPublicKey):
+        octets = public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    else:
+        octets = public.public_bytes(Encoding.Raw, PublicFormat.Raw)
+    return base64.b64encode(octets).decode("ascii")
+
+
+def dns_record(algorithm: Algorithm, public: str) -> str:
+    """The TXT record of a selector, in one string."""
+    return f"v=DKIM1; k={algorithm}; p={public}"
+
+
+# --- canonical forms -------------------------------------------------------------------------------------------------
+
+
+def relaxed_header(name: bytes, value: bytes) -> bytes:
+    """6376 §3.4.2; with the CRLF."""
+    return name.lower() + b":" + _single_spaces(value.replace(b"\r\n", b"")).strip(b" ") + b"\r\n"
+
+
+def relaxed_body(body: bytes) -> bytes:
+    """6376 §3.4.4."""
+    return b"".join(_relaxed_slices(body, 0))
+
+
+def body_hash(message: bytes, body_start: int = 0) -> bytes:
+    digest = hashlib.sha256()
+    for piece in _relaxed_slices(message, body_start):
+        digest.update(piece)
+    return digest.digest()
+
+
+def _single_spaces(octets: bytes) -> bytes:
+    if b"\t" in octets:
+        octets = octets.replace(b"\t", b" ")
+    while b"  " in octets:  # halves every run, so few rounds and no regular expression
+        octets = octets.replace(b"  ", b" ")
+    return octets
+
+
+def _relaxed_slices(body: bytes, start: int) -> Iterator[bytes]:
+    """The canonical body in pieces: big bodies are never copied as a whole. Cut after line ends only."""
+    withheld = 0  # line ends that may turn out to be trailing empty lines
+    empty = True
+    while start < len(body):
+        cut = body.find(b"\r\n", start + _SLICE) + 2 if len(body) - start > _SLICE else 0
+        end = cut if cut > 1 else len(body)
+        piece = _single_spaces(body[start:end]).replace(b" \r\n", b"\r\n")
+        start = end
+        text_end = _without_line_ends(piece)
+        if text_end:
+            yield b"\r\n" * withheld + piece[:text_end]
+            withheld, empty = 0, False
+        withheld += (len(piece) - text_end) // 2
+    if not empty:
+        yield b"\r\n"
+
+
+def _without_line_ends(octets: bytes) -> int:
+    """Where the CRLFs at the end of `octets` begin."""
+    end = len(octets)
+    while octets.endswith(b"\r\n", 0, end):
+        end -= 2
+    return end
+
+
+# --- signing ---------------------------------------------------------------------------------------------------------
+
+
+def sign(message: bytes, domain: str, keys: Sequence[tuple[str, SigningKey]], now: int, lifetime: int = LIFETIME) -> bytes:
+    """DKIM-Signature fields for `message`, one per (selector, key), to be put before it. RSA stands on top."""
+    block, body_start = split_message(message)
+    names, signed = _signed_fields(parse_fields(block))
+    hashed = base64.b64encode(body_hash(message, body_start)).decode("ascii")
+    fields = []
+    for selector, key in sorted(keys, key=lambda pair: pair[1].algorithm != "rsa"):
+        field = _field_without_signature(domain, selector, key, now, lifetime, names, hashed)
+        canonical = relaxed_header(b"DKIM-Signature", field)[:-2]  # 6376 §3.7: without its CRLF
+        fields.append(b"DKIM-Signature:" + field + _folded_base64(key.sign(signed + canonical)) + b"\r\n")
+    return b"".join(fields)
+
+
+def _signed_fields(fields: Sequence[Field]) -> tuple[list[str], bytes]:
+    """The names of the h= tag and the canonical fields in that order; instances count from the bottom (6376 §5.4.2)."""
+    present: dict[bytes, list[Field]] = {}
+    for field in fields:
+        present.setdefault(field.name.lower().encode("ascii"), []).append(field)
+    if b"from" not in present:
+        raise DkimError("A message without From cannot be signed.")  # 6376 §5.4
+    names: list[str] = []
+    canonical: list[bytes] = []
+    for name, oversigned in _SIGNED.items():
+        instances = present.get(name, [])
+        canonical.extend([relaxed_header(name, field.raw) for field in reversed(instances)])
+        names.extend([name.decode("ascii")] * (len(instances) + oversigned))
+    return names, b"".join(canonical)
+
+
+def _field_without_signature(
+    domain: str, selector: str, key: SigningKey, now: int, lifetime: int, names: Sequence[str], hashed: str
+) -> bytes:
+    tags = [f" v=1; a={key.name}; c=relaxed/relaxed; d={domain}; s={selector};", f" t={now}; x={now + lifetime};"]
+    line = " h="
+    for name in names:
+        if len(line) + len(name) > _WIDTH:
+            tags.append(line)
+            line = " "
+        line += name + ":"
+    tags.append(line[:-1] + ";")
+    return "\r\n".join([*tags, f" bh={hashed};", " b="]).encode("ascii")
+
+
+def _folded_base64(octets: bytes) -> bytes:
+    text = base64.b64encode(octets)
+    return b"\r\n ".join([text[at : at + _WIDTH] for at in range(0, len(text), _WIDTH)])

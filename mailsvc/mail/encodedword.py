@@ -1,0 +1,79 @@
+"""Encoded words (RFC 2047): text beyond ASCII inside a header field."""
+
+from __future__ import annotations
+
+import binascii
+import re
+
+from mailsvc.mail import charset
+
+WORD_LIMIT = 66  # 2047 §2 allows 75; so many fit on one line of 76 after "Subject: "
+_OPENING, _CLOSING = len("=?utf-8?q?"), len("?=")
+_BYTES_IN_B = (WORD_LIMIT - _OPENING - _CLOSING) // 4 * 3
+_CHARS_IN_Q = WORD_LIMIT - _OPENING - _CLOSING
+
+# 2047 §5 (3): what may stand for itself in a phrase, the strictest place.
+_LITERAL = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789!*+-/")
+_Q = tuple(chr(octet) if octet in _LITERAL else "_" if octet == 0x20 else f"={octet:02X}" for octet in range(256))
+
+_WORD = re.compile(r"=\?([^?\s]{1,64})\?([bBqQ])\?([^?\r\n]*)\?=")
+
+
+def encode(text: str) -> list[str]:
+    """`text` as encoded words that belong next to each other; no character is split between two of them."""
+    octets = text.encode("utf-8")
+    escapes = sum(octet not in _LITERAL and octet != 0x20 for octet in octets)
+    return _encode_b(octets) if escapes * 6 > len(octets) else _encode_q(text)
+
+
+def _encode_b(octets: bytes) -> list[str]:
+    words, start = [], 0
+    while start < len(octets):
+        end = min(start + _BYTES_IN_B, len(octets))
+        while end < len(octets) and octets[end] & 0xC0 == 0x80:  # inside a character
+            end -= 1
+        words.append(f"=?utf-8?b?{binascii.b2a_base64(octets[start:end], newline=False).decode('ascii')}?=")
+        start = end
+    return words
+
+
+def _encode_q(text: str) -> list[str]:
+    words, line, room = [], [], _CHARS_IN_Q
+    for character in text:
+        coded = "".join([_Q[octet] for octet in character.encode("utf-8")])
+        if len(coded) > room:
+            words.append(f"=?utf-8?q?{''.join(line)}?=")
+            line, room = [], _CHARS_IN_Q
+        line.append(coded)
+        room -= len(coded)
+    words.append(f"=?utf-8?q?{''.join(line)}?=")
+    return words
+
+
+def decode(text: str) -> str:
+    """`text` with its encoded words read. What is no encoded word stays; space between two words goes (2047 §6.2)."""
+    out: list[str] = []
+    pending, pending_charset, end = b"", "", 0
+    for word in _WORD.finditer(text):
+        octets = _octets(word[2], word[3])
+        if octets is None:
+            continue
+        between, name = text[end : word.start()], word[1].partition("*")[0].lower()  # 2231 §5: "*language"
+        if between.strip(" \t\r\n") or not pending_charset or name != pending_charset:
+            out.append(charset.decode(pending, pending_charset))
+            if between.strip(" \t\r\n") or not pending_charset:
+                out.append(between)
+            pending, pending_charset = b"", name
+        pending += octets  # some split a character between words
+        end = word.end()
+    return "".join([*out, charset.decode(pending, pending_charset), text[end:]])
+
+
+def _octets(encoding: str, encoded: str) -> bytes | None:
+    try:
+        octets = encoded.encode("ascii")
+        if encoding in "qQ":
+            return binascii.a2b_qp(octets, header=True)
+        return binascii.a2b_base64(octets + b"=" * (-len(octets) % 4))
+    except (UnicodeEncodeError, binascii.Error):
+        return None

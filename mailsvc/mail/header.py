@@ -1,0 +1,200 @@
+"""Header fields (RFC 5322 §2.2, §3.6): writing them folded and in ASCII, checking custom ones, reading a block of them.
+
+RFC 2047 itself is in encodedword, RFC 2231 in parameters.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+import attrs
+
+from mailsvc.mail import charset, encodedword
+from mailsvc.mail.address import Mailbox
+
+LINE = 76  # 2047 §2 for lines with an encoded word; 5322 §2.1.1 asks for 78
+LONGEST_LINE = 998  # 5322 §2.1.1
+NAME_LIMIT = 76
+BLOCK_LIMIT = 256 * 1024  # all fields of a message together
+
+_NAME = re.compile(r"[!-9;-~]{1,%d}" % NAME_LIMIT)  # 5322 §3.6.8 ftext
+_FORBIDDEN = re.compile(r"[\r\n\x00\ud800-\udfff]")
+_PRINTABLE = re.compile(r"[ -~]*")
+_ATOMS = re.compile(r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+(?: [A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+)*")
+_TOKEN = re.compile(r" *[^ ]+")
+
+# Fields that this service writes, or that only a mail system may write.
+_RESERVED = frozenset(
+    "from sender to cc bcc subject date message-id mime-version dkim-signature return-path authentication-results apparently-to".split()
+)
+_RESERVED_BEGINNINGS = ("arc-", "received", "resent-", "content-")
+
+
+class HeaderError(ValueError):
+    """A field that cannot be written or read; the text is a sentence for the caller."""
+
+
+# --- writing ---------------------------------------------------------------------------------------------------------
+
+
+def fold(name: str, tokens: Iterable[str]) -> str:
+    """The field with a line break before every token that would make a line too long. Tokens begin with their space."""
+    lines, line = [], name + ":"
+    for token in tokens:
+        if len(line) + len(token) > LINE:
+            lines.append(line)
+            line = token
+        else:
+            line += token
+    lines.append(line)
+    if max(map(len, lines)) > LONGEST_LINE:
+        raise HeaderError(f"The header {name} has a word that does not fit on a line.")
+    return "\r\n".join(lines) + "\r\n"
+
+
+def unstructured(name: str, value: str) -> str:
+    """A field of plain text such as Subject. What reads back is `value`, character by character."""
+    if len(value) < LINE - 2 - len(name) and _needs_no_words(value):
+        return f"{name}: {value}\r\n" if value else f"{name}:\r\n"
+    _refuse_forbidden(name, value)
+    if not value.strip(" ") or value[0] == " " or value[-1] == " ":
+        return fold(name, [" " + word for word in encodedword.encode(value)])
+    return fold(name, _text_tokens(value, LINE - 10))
+
+
+def custom(name: str, value: str) -> str:
+    """A field of the caller's. ASCII stays as given, since the field may be structured; other words are encoded."""
+    value = value.strip(" \t")
+    if _PRINTABLE.fullmatch(value):
+        return fold(name, _TOKEN.findall(" " + value))
+    _refuse_forbidden(name, value)
+    return fold(name, _text_tokens(value, LONGEST_LINE - 1, encoded_stays=True))
+
+
+def _needs_no_words(value: str) -> bool:
+    return bool(_PRINTABLE.fullmatch(value)) and "=?" not in value and value == value.strip(" ")
+
+
+def _refuse_forbidden(name: str, value: str) -> None:
+    if _FORBIDDEN.search(value):
+        raise HeaderError(f"The header {name} must not have line breaks, NUL or lone surrogates.")
+
+
+def _text_tokens(value: str, longest: int, encoded_stays: bool = False) -> list[str]:
+    """The words of `value`, neighbouring ones that need it merged and written as encoded words."""
+    tokens: list[tuple[bool, str]] = []
+    for token in _TOKEN.findall(" " + value):
+        plain = _PRINTABLE.fullmatch(token) and len(token) <= longest and (encoded_stays or "=?" not in token)
+        if not plain and tokens and not tokens[-1][0]:
+            tokens[-1] = (False, tokens[-1][1] + token)
+        else:
+            tokens.append((bool(plain), token))
+    written: list[str] = []
+    for plain, token in tokens:
+        written.extend([token] if plain else [" " + word for word in encodedword.encode(token[1:])])
+    return written
+
+
+def phrase(name: str) -> list[str]:
+    """A display name as tokens of a 5322 §3.2.5 phrase, without leading spaces."""
+    if len(name) <= 60 and _needs_no_words(name):
+        if _ATOMS.fullmatch(name):
+            return name.split(" ")
+        escaped = name.replace("\\", "\\\\").replace('"', '\\"')
+        return [f'"{escaped}"']
+    return encodedword.encode(name)
+
+
+def mailboxes(name: str, boxes: Sequence[Mailbox]) -> str:
+    """An address field. Only a local part beyond ASCII is written as it is, for SMTPUTF8 (6532 §3.2)."""
+    if len(boxes) == 1 and not boxes[0].name:
+        return fold(name, (" " + boxes[0].address,))
+    tokens: list[str] = []
+    for box in boxes:
+        if box.name:
+            tokens += [" " + word for word in phrase(box.name)]
+            tokens.append(f" <{box.address}>,")
+        else:
+            tokens.append(f" {box.address},")
+    tokens[-1] = tokens[-1][:-1]
+    return fold(name, tokens)
+
+
+def structured(name: str, value: str, parameters: Sequence[str] = ()) -> str:
+    """A MIME field with its parameters as `parameters.encode` gives them."""
+    parts = [value, *parameters]
+    return fold(name, [f" {part};" for part in parts[:-1]] + [f" {parts[-1]}"])
+
+
+# --- custom fields ---------------------------------------------------------------------------------------------------
+
+
+def check_custom(headers: Mapping[str, str]) -> None:
+    """Raise HeaderError unless all of these may be added to a message."""
+    seen: set[str] = set()
+    for name, value in headers.items():
+        lower = name.lower()
+        if not _NAME.fullmatch(name):
+            raise HeaderError(f"A header name must have 1 to {NAME_LIMIT} printable ASCII characters, without spaces or a colon.")
+        if lower in _RESERVED or lower.startswith(_RESERVED_BEGINNINGS):
+            raise HeaderError(f"The header {name} cannot be set.")
+        if lower in seen:
+            raise HeaderError(f"The header {name} is given twice.")
+        _refuse_forbidden(name, value)
+        seen.add(lower)
+    if "list-unsubscribe-post" in seen:
+        _check_one_click({name.lower(): value for name, value in headers.items()})
+
+
+def _check_one_click(headers: Mapping[str, str]) -> None:
+    """8058 §3.1: the one value there is, next to a List-Unsubscribe with exactly one HTTPS URI."""
+    if headers["list-unsubscribe-post"].strip() != "List-Unsubscribe=One-Click":
+        raise HeaderError("The header List-Unsubscribe-Post must be List-Unsubscribe=One-Click.")
+    uris = re.findall(r"<\s*(https?):", headers.get("list-unsubscribe", ""), re.IGNORECASE)
+    if [uri.lower() for uri in uris] != ["https"]:
+        raise HeaderError("The header List-Unsubscribe-Post needs a List-Unsubscribe with one https address in angle brackets.")
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Field:
+    name: str
+    raw: bytes  # what follows the colon, folding kept, without the last CRLF
+
+    @property
+    def value(self) -> str:
+        """For people: unfolded, encoded words read, white space around it gone."""
+        text = charset.guess(self.raw).replace("\r\n", "").strip(" \t")
+        return encodedword.decode(text) if "=?" in text else text
+
+
+_FIELD_END = re.compile(rb"\r\n(?![ \t])")
+_FIELD = re.compile(rb"([!-9;-~]++)[ \t]*+:(.*+)", re.DOTALL)
+
+
+_BARE = re.compile(rb"\r(?!\n)|(?<!\r)\n")
+
+
+def split_message(message: bytes) -> tuple[bytes, int]:
+    """The header block with the CRLF of its last field, and where the body begins."""
+    if message.startswith(b"\r\n"):
+        return b"", 2
+    end = message.find(b"\r\n\r\n")
+    if end < 0:
+        return message, len(message)
+    return message[: end + 2], end + 4
+
+
+def parse_fields(block: bytes, strict: bool = True) -> list[Field]:
+    """The fields of a header block, in order. Without `strict`, lines that are no field are passed over."""
+    fields = []
+    for line in _FIELD_END.split(block.removesuffix(b"\r\n")):
+        found = _FIELD.fullmatch(line)
+        if strict and block and (found is None or _BARE.search(found[2])):
+            raise HeaderError("The header has a line that is no field.")
+        if found is not None:
+            fields.append(Field(found[1].decode("ascii"), found[2]))
+    return fields

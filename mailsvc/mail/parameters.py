@@ -1,0 +1,87 @@
+"""Parameters of MIME fields (RFC 2045 §5.1, 2231): `; filename="a.pdf"` and its long and non-ASCII forms."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator
+from urllib.parse import unquote_to_bytes
+
+from mailsvc.mail import charset, encodedword
+
+_SHORT = 60
+_ATTRIBUTE = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789!#$&+-.^_`{|}~")  # 2231 §7
+_PERCENT = tuple(chr(octet) if octet in _ATTRIBUTE else f"%{octet:02X}" for octet in range(256))
+_PRINTABLE = re.compile(r"[ -~]*")
+
+_PARAMETER = re.compile(r';\s*+([^\s=;"]++)\s*+=\s*+(?:"((?:[^"\\]|\\.)*+)"?|([^;]*+))', re.DOTALL)
+_SECTION = re.compile(r"([^*]+)(?:\*(\d{1,4}))?(\*)?")
+
+
+def encode(name: str, value: str) -> list[str]:
+    """The parameter as one or more of the form `name=value`, each short enough for a line of its own."""
+    if len(value) <= _SHORT and _PRINTABLE.fullmatch(value):
+        return [_quoted(name, value)]
+    pieces = list(_pieces(value))
+    if len(pieces) == 1:
+        extended = [f"{name}*=UTF-8''{pieces[0]}"]
+    else:
+        pieces[0] = "UTF-8''" + pieces[0]
+        extended = [f"{name}*{number}*={piece}" for number, piece in enumerate(pieces)]
+    return [*extended, _quoted(name, fallback(value))]
+
+
+def _quoted(name: str, value: str) -> str:
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'{name}="{escaped}"'
+
+
+def _pieces(value: str) -> Iterator[str]:
+    """Percent-encoded pieces of a line each, never splitting a character."""
+    piece = ""
+    for character in value:
+        coded = "".join([_PERCENT[octet] for octet in character.encode("utf-8")])
+        if len(piece) + len(coded) > _SHORT - 10:
+            yield piece
+            piece = ""
+        piece += coded
+    yield piece
+
+
+def fallback(value: str) -> str:
+    """A short ASCII name that resembles `value`, for readers without RFC 2231; its ending stays."""
+    plain = "".join(c for c in unicodedata.normalize("NFKD", value) if not unicodedata.combining(c))
+    ascii_only = re.sub(r'[^ -~]|["\\]', "_", plain)
+    stem, dot, ending = ascii_only.rpartition(".")
+    if not dot or len(ending) > 10:
+        return ascii_only[:_SHORT]
+    return f"{stem[: _SHORT - 1 - len(ending)]}.{ending}"
+
+
+def decode(field: str) -> tuple[str, dict[str, str]]:
+    """The value and the parameters (names in lower case) of a Content-Type or Content-Disposition. Never raises."""
+    value = field.partition(";")[0].strip().lower()
+    plain: dict[str, str] = {}
+    sections: dict[str, dict[int, tuple[bool, str]]] = {}
+    for found in _PARAMETER.finditer(field, len(field.partition(";")[0])):
+        text = re.sub(r"\\(.)", r"\1", found[2], flags=re.DOTALL) if found[2] is not None else found[3].strip()
+        section = _SECTION.fullmatch(found[1].lower())
+        if section is None or (section[2] is None and section[3] is None):
+            plain.setdefault(found[1].lower(), encodedword.decode(text) if "=?" in text else text)
+        else:
+            sections.setdefault(section[1], {}).setdefault(int(section[2] or 0), (bool(section[3]), text))
+    return value, plain | {name: _join(parts) for name, parts in sections.items()}
+
+
+def _join(parts: dict[int, tuple[bool, str]]) -> str:
+    """The sections in order up to the first gap (2231 §3), decoded with the charset of the first (§4.1)."""
+    octets, name = b"", "utf-8"
+    for number in range(len(parts)):
+        if number not in parts:
+            break
+        extended, text = parts[number]
+        if extended and number == 0 and text.count("'") >= 2:
+            name, _, text = text.split("'", 2)
+        raw = text.encode("utf-8", "replace")
+        octets += unquote_to_bytes(raw) if extended else raw
+    return charset.decode(octets, name)

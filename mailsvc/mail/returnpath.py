@@ -1,0 +1,40 @@
+"""Return-path addresses (VERP): which email a bounce is about, signed so that nobody else can write one.
+
+`b-` and 48 base32 characters: account number (4 octets), email id (16), HMAC-SHA256 of both (10). No case matters.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+import re
+from uuid import UUID
+
+_MAC = 10
+_LOCAL = re.compile(r"b-([a-z2-7]{48})", re.IGNORECASE)
+
+
+def make(host: str, account_number: int, email_id: UUID, secret: bytes) -> str:
+    """The address to give in MAIL FROM for an email."""
+    payload = account_number.to_bytes(4, "big") + email_id.bytes
+    return f"b-{base64.b32encode(payload + _mac(payload, secret)).decode('ascii').lower()}@{host}"
+
+
+def read(address: str, secret: bytes) -> tuple[int, UUID] | None:
+    """Account number and email id; None when the address was not made by us. The host is the caller's to check."""
+    found = _LOCAL.fullmatch(address.partition("@")[0])
+    if found is None:
+        return None
+    try:
+        octets = base64.b32decode(found[1].upper())
+    except binascii.Error:
+        return None
+    payload, mac = octets[:-_MAC], octets[-_MAC:]
+    if not hmac.compare_digest(mac, _mac(payload, secret)):
+        return None
+    return int.from_bytes(payload[:4], "big"), UUID(bytes=payload[4:])
+
+
+def _mac(payload: bytes, secret: bytes) -> bytes:
+    return hmac.digest(secret, b"return-path:" + payload, "sha256")[:_MAC]
