@@ -97,9 +97,18 @@ CREATE TABLE messages (
     account_id   uuid NOT NULL,
     email_id     uuid NOT NULL,
     piece        smallint NOT NULL,
-    bytes        bytea COMPRESSION lz4 NOT NULL,
+    bytes        bytea NOT NULL,
     PRIMARY KEY (account_id, email_id, piece)
 ) PARTITION BY RANGE (email_id);
+
+-- lz4 where the server has it; partitions made later take it over.
+DO $$
+BEGIN
+    IF EXISTS (SELECT FROM pg_settings WHERE name = 'default_toast_compression' AND 'lz4' = ANY (enumvals)) THEN
+        ALTER TABLE messages ALTER COLUMN bytes SET COMPRESSION lz4;
+    END IF;
+END
+$$;
 
 -- A fact about an email or one of its recipients. Append-only.
 CREATE TABLE events (

@@ -1,0 +1,349 @@
+"""THE ONE DOOR: authorise → compose → store → enqueue. The API and the SMTP relay both call `Intake.submit`.
+
+Knows no protocol: a door turns its request into `Incoming` values and the `Admission` into its own answer. What may be
+sent is decided in policy, bytes are made in mail/compose, and everything becomes durable in store/accept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Protocol, TypeVar
+from uuid import UUID
+
+import attrs
+
+from mailsvc import policy
+from mailsvc.mail import compose, plain
+from mailsvc.mail.address import Mailbox
+from mailsvc.policy import Limits, Refusal
+from mailsvc.store.accept import (
+    Accepted,
+    AcceptResult,
+    Idempotency,
+    InProgress,
+    Mismatch,
+    NewEmail,
+    NewRecipient,
+    Replayed,
+    Submission,
+)
+from mailsvc.store.domains import Domain
+from mailsvc.store.ids import uuid7
+from mailsvc.store.keys import Caller
+
+T = TypeVar("T")
+
+OFF_REACTOR = 256 * 1024  # octets of content above which composing leaves the reactor thread
+IDEMPOTENCY_HOURS = 24
+
+
+@attrs.frozen
+class Content:
+    """What the API was given to make a message of. `text` None: make it from `html`; "": leave it out."""
+
+    html: str | None = None
+    text: str | None = None
+    attachments: tuple[compose.Attachment, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.html or "") + len(self.text or "") + sum(len(a.content) for a in self.attachments)
+
+
+@attrs.frozen
+class AsReceived:
+    """A finished message and its envelope, as the relay received them: CRLF lines, nothing but prepended lines added."""
+
+    message: bytes
+    recipients: tuple[str, ...]
+    message_id: str
+    envelope: Mapping[str, object] = attrs.field(factory=dict)
+
+
+@attrs.frozen
+class Incoming:
+    """One email as a door understood it. Addresses are checked, sizes are not."""
+
+    sender: Mailbox
+    to: tuple[Mailbox, ...]
+    subject: str
+    content: Content | AsReceived
+    cc: tuple[Mailbox, ...] = ()
+    bcc: tuple[Mailbox, ...] = ()
+    reply_to: tuple[Mailbox, ...] = ()
+    headers: Mapping[str, str] = attrs.field(factory=dict)
+    tags: tuple[tuple[str, str], ...] = ()
+    scheduled_at: datetime | None = None
+    source: str = "api"
+    bulk: bool = False
+
+
+@attrs.frozen
+class Key:
+    """An idempotency key: `fingerprint` is the SHA-256 of the canonical request, `endpoint` its scope in the account."""
+
+    endpoint: str
+    key: str
+    fingerprint: bytes
+
+
+@attrs.frozen
+class Admitted:
+    """What became of each email, by index: its id, or why it was refused. `replayed`: answered before, nothing was sent."""
+
+    results: tuple[UUID | Refusal, ...]
+    replayed: bool = False
+
+
+@attrs.frozen
+class Rejected:
+    """Nothing was stored: the refusals by index."""
+
+    refusals: Mapping[int, Refusal]
+
+
+@attrs.frozen
+class Busy:
+    """A request with the same idempotency key is still under way."""
+
+
+@attrs.frozen
+class OtherRequest:
+    """The idempotency key was used for a different request."""
+
+
+Admission = Admitted | Rejected | Busy | OtherRequest
+
+
+class Seat(Protocol):
+    """A reserved place in a lane for one email, or just the destination when `leased` is false."""
+
+    @property
+    def destination(self) -> str: ...
+    @property
+    def leased(self) -> bool: ...
+
+
+class Handover(Protocol):
+    """The way from acceptance to delivery within one process; delivery/dispatch has the real one."""
+
+    def offer(self, domain: str, size: int, bulk: bool) -> Seat:
+        """Where mail for `domain` would wait, and whether this process may send it at once. Never waits."""
+
+    def take(self, email: NewEmail, seats: Mapping[str, Seat]) -> None:
+        """The email is committed: its leased recipients go to their lanes."""
+
+    def free(self, seats: Mapping[str, Seat]) -> None:
+        """The email was not committed: nobody comes to these seats."""
+
+    @property
+    def lease(self) -> int:
+        """The lease number of this process."""
+
+
+class Accepting(Protocol):
+    async def accept(self, submission: Submission) -> AcceptResult: ...
+
+
+class Domains(Protocol):
+    async def find(self, account_id: UUID, name: str) -> Domain | None: ...
+
+
+class Bell(Protocol):
+    def ring(self, channel: str) -> None: ...
+
+
+@attrs.frozen
+class _Ready:
+    """An email about to be stored, and the seats that were taken for it by recipient domain."""
+
+    email: NewEmail
+    seats: Mapping[str, Seat]
+
+
+@attrs.define(eq=False)
+class Intake:
+    """The one function behind both doors. `in_thread` runs a function off the reactor, `clock` tells unix seconds."""
+
+    store: Accepting
+    domains: Domains
+    handover: Handover
+    bell: Bell
+    limits: Limits
+    expiry: timedelta
+    in_thread: Callable[[Callable[[], bytes]], Awaitable[bytes]]
+    clock: Callable[[], float]
+
+    async def submit(self, caller: Caller, emails: Sequence[Incoming], key: Key | None = None, *, permissive: bool = False) -> Admission:
+        """Accept all of `emails` in one transaction, or say why not.
+
+        Strict: one refusal refuses all. Permissive: what is good is accepted, what is not comes back as its refusal.
+        Returns only after the commit; raises store.pool.Unavailable when there was none.
+        """
+        admitted = [await self._admit(caller, email) for email in emails]
+        refusals = {i: a for i, a in enumerate(admitted) if isinstance(a, Refusal)}
+        if refusals and (not permissive or len(refusals) == len(emails)):
+            return Rejected(refusals)
+        ready: dict[int, _Ready] = {}
+        for i, (email, domain) in enumerate(zip(emails, admitted, strict=True)):
+            if isinstance(domain, Refusal):
+                continue
+            made = await self._make(caller, email, domain)
+            if isinstance(made, Refusal):
+                refusals[i] = made
+            else:
+                ready[i] = made
+        if refusals and (not permissive or not ready):
+            self._free(ready.values())
+            return Rejected(refusals)
+        results = tuple(refusals[i] if i in refusals else ready[i].email.email_id for i in range(len(emails)))
+        return await self._store(caller, key, list(ready.values()), results)
+
+    async def _admit(self, caller: Caller, email: Incoming) -> Domain | Refusal:
+        fields = {name: [m.address for m in getattr(email, name)] for name in ("to", "cc", "bcc")}
+        if isinstance(email.content, Content):
+            refusal = policy.recipients_refusal(fields, self.limits)
+            if refusal is not None:
+                return refusal
+        domain = await self.domains.find(caller.account_id, email.sender.domain)
+        return policy.domain_refusal(email.sender.domain, domain, caller.domain_id) or domain  # type: ignore[return-value]
+
+    async def _make(self, caller: Caller, email: Incoming, domain: Domain) -> _Ready | Refusal:
+        now = self.clock()
+        email_id = uuid7(now)
+        created_at = datetime.fromtimestamp(now, UTC)
+        message_id = email.content.message_id if isinstance(email.content, AsReceived) else f"<{email_id}@{domain.name}>"
+        try:
+            message = await self._message(email, message_id, email.scheduled_at or created_at)
+        except compose.ComposeError as error:
+            return Refusal("content", error.field, str(error))
+        refusal = policy.size_refusal(len(message), self.limits)
+        if refusal is not None:
+            return refusal
+        seats = self._seats(email, len(message))
+        recipients = tuple(
+            NewRecipient(address, seats[_domain(address)].destination, seats[_domain(address)].leased) for address in _addresses(email)
+        )
+        return _Ready(
+            NewEmail(
+                email_id=email_id,
+                account_id=caller.account_id,
+                domain_id=domain.id,
+                key_id=caller.key_id,
+                region=domain.region,
+                source=email.source,
+                created_at=created_at,
+                message_id=message_id,
+                sender=str(email.sender),
+                to=tuple(map(str, email.to)),
+                cc=tuple(map(str, email.cc)),
+                bcc=tuple(map(str, email.bcc)),
+                reply_to=tuple(map(str, email.reply_to)),
+                recipients=recipients,
+                subject=email.subject,
+                tags=email.tags,
+                headers=email.headers,
+                envelope=email.content.envelope if isinstance(email.content, AsReceived) else None,
+                message=message,
+                scheduled_at=email.scheduled_at,
+                expires_at=(email.scheduled_at or created_at) + self.expiry,
+                bulk=email.bulk,
+                lease=self.handover.lease,
+            ),
+            seats,
+        )
+
+    async def _message(self, email: Incoming, message_id: str, date: datetime) -> bytes:
+        content = email.content
+        if isinstance(content, AsReceived):
+            return content.message
+
+        def make() -> bytes:
+            text = plain.from_html(content.html) if content.text is None and content.html else content.text
+            return compose.compose(
+                compose.Draft(
+                    sender=email.sender,
+                    to=email.to,
+                    cc=email.cc,
+                    reply_to=email.reply_to,
+                    subject=email.subject,
+                    html=content.html or None,
+                    text=text or None,
+                    headers=email.headers,
+                    attachments=content.attachments,
+                    date=date,
+                    message_id=message_id,
+                )
+            )
+
+        return make() if len(content) <= OFF_REACTOR else await self.in_thread(make)
+
+    def _seats(self, email: Incoming, size: int) -> dict[str, Seat]:
+        """A seat for each recipient domain; a scheduled email only learns where it will wait."""
+        domains = dict.fromkeys(_domain(address) for address in _addresses(email))
+        if email.scheduled_at is not None:
+            return {domain: _Elsewhere(domain) for domain in domains}
+        return {domain: self.handover.offer(domain, size, email.bulk) for domain in domains}
+
+    async def _store(self, caller: Caller, key: Key | None, ready: list[_Ready], results: tuple[UUID | Refusal, ...]) -> Admission:
+        submission = Submission(caller.account_id, tuple(r.email for r in ready), self._idempotency(key, results))
+        try:
+            answer = await self.store.accept(submission)
+        except BaseException:
+            self._free(ready)
+            raise
+        if not isinstance(answer, Accepted):
+            self._free(ready)
+        match answer:
+            case Accepted():
+                for r in ready:
+                    self.handover.take(r.email, r.seats)
+                if any(not s.leased for r in ready for s in r.seats.values()):
+                    self.bell.ring("queue")
+                self.bell.ring("events")
+                return Admitted(results)
+            case Replayed(stored):
+                return Admitted(_read(stored), replayed=True)
+            case InProgress():
+                return Busy()
+            case Mismatch():
+                return OtherRequest()
+
+    def _idempotency(self, key: Key | None, results: tuple[UUID | Refusal, ...]) -> Idempotency | None:
+        if key is None:
+            return None
+        expires_at = datetime.fromtimestamp(self.clock(), UTC) + timedelta(hours=IDEMPOTENCY_HOURS)
+        return Idempotency(key.endpoint, key.key, key.fingerprint, _write(results), expires_at)
+
+    def _free(self, ready: Sequence[_Ready] | object) -> None:
+        for r in ready:  # type: ignore[attr-defined]
+            self.handover.free(r.seats)
+
+
+@attrs.frozen
+class _Elsewhere:
+    """The seat of a scheduled email: it waits in the queue, under its domain."""
+
+    destination: str
+    leased: bool = False
+
+
+def _addresses(email: Incoming) -> tuple[str, ...]:
+    """The envelope: every address once, in the order to, cc, bcc; for the relay, as it was given there."""
+    if isinstance(email.content, AsReceived):
+        return email.content.recipients
+    return tuple(dict.fromkeys(m.address for m in (*email.to, *email.cc, *email.bcc)))
+
+
+def _domain(address: str) -> str:
+    return address.rpartition("@")[2]
+
+
+def _write(results: Sequence[UUID | Refusal]) -> list[object]:
+    """Results as the idempotency record keeps them."""
+    return [str(r) if isinstance(r, UUID) else attrs.asdict(r) for r in results]
+
+
+def _read(stored: object) -> tuple[UUID | Refusal, ...]:
+    assert isinstance(stored, list)
+    return tuple(UUID(r) if isinstance(r, str) else Refusal(**r) for r in stored)

@@ -1,0 +1,189 @@
+"""One connection to Postgres: opened, proved, used for one statement at a time, and given up at the first doubt.
+
+Which connection is used for what: store/pool and store/bell.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Sequence
+from ipaddress import ip_address
+from typing import Any
+
+import attrs
+import orjson
+import psycopg2
+from psycopg2 import extensions
+from twisted.internet.defer import Deferred
+from twisted.internet.error import ConnectionDone, ConnectionLost
+from twisted.internet.task import Cooperator
+from twisted.internet.threads import deferToThreadPool
+from txpostgres import txpostgres
+
+from mailsvc.store import adapt  # noqa: F401  registers how values are adapted
+from mailsvc.store.errors import StatementFailed, StoreError, Unavailable, translated
+
+OLDEST_SERVER = 150000  # what the SQL of the store is tested with
+CONNECT_SECONDS = 10.0
+GRACE = 5.0  # how much longer than the server's own limit a statement may take before the connection is given up
+
+Row = tuple[Any, ...]
+
+
+@attrs.frozen
+class Limits:
+    """Seconds after which the server stops a statement, a wait for a lock, a transaction in which nothing happens."""
+
+    statement: float = 30.0
+    lock: float = 10.0
+    idle_in_transaction: float = 30.0
+
+
+@attrs.frozen
+class Answer:
+    """What came back: the rows of the last statement that has some, how many rows it touched, and its command tag."""
+
+    rows: list[Row]
+    count: int
+    tag: str
+
+
+class Link(txpostgres.Connection):  # type: ignore[misc]
+    """A connection that tells once, by `on_lost`, when it has become useless, even if nobody was using it."""
+
+    def __init__(self, reactor: Any, on_lost: Callable[[Link], None], limits: Limits = Limits()) -> None:
+        super().__init__(reactor, Cooperator(scheduler=lambda step: reactor.callLater(0, step)))
+        self.lost = False
+        self._on_lost = on_lost
+        self._limits = limits
+
+    @classmethod
+    async def open(cls, reactor: Any, dsn: str, name: str, on_lost: Callable[[Link], None], limits: Limits = Limits()) -> Link:
+        """A connection that has answered and keeps what we promise; else an error that says what is wrong."""
+        arguments = await _arguments(reactor, dsn, name, limits)
+        link = cls(reactor, on_lost, limits)
+        timer = reactor.callLater(CONNECT_SECONDS, lambda: link.abandon())
+        try:
+            await link.connect(**arguments)
+            await link._prove()
+        except (psycopg2.Error, ConnectionDone, ConnectionLost) as error:
+            link.abandon()
+            raise _not_open(error) from None
+        except StoreError:
+            link.abandon()
+            raise
+        finally:
+            if timer.active():
+                timer.cancel()
+        return link
+
+    async def _prove(self) -> None:
+        sql = "SELECT current_setting('server_version_num')::int, current_setting('synchronous_commit'), pg_is_in_recovery()"
+        [(version, commit, standby)] = (await self.execute(sql)).rows
+        if version < OLDEST_SERVER:
+            raise StatementFailed("0A000", f"Postgres 15 or newer is needed; this server is {version // 10000}.")
+        if commit not in ("on", "remote_apply"):
+            raise StatementFailed("F0000", f"synchronous_commit is {commit!r} for this session, it must be 'on'.")
+        if standby:
+            raise Unavailable("The server is a standby that takes no writes.")
+
+    @property
+    def in_transaction(self) -> bool:
+        return not self.lost and self.get_transaction_status() != extensions.TRANSACTION_STATUS_IDLE
+
+    @property
+    def sound(self) -> bool:
+        """Whether the next user may have it."""
+        return not self.lost and self.get_transaction_status() == extensions.TRANSACTION_STATUS_IDLE
+
+    async def execute(self, sql: str, params: Sequence[object] = ()) -> Answer:
+        """Run one statement, or several in one round trip. Without params a percent sign is just that."""
+        if self.lost:
+            raise Unavailable("The connection to the database was lost.")
+        cursor = self.cursor()
+        timer = self.reactor.callLater(self._limits.statement + GRACE, self.abandon)
+        try:
+            await cursor.execute(sql, params or None)
+            rows = cursor.fetchall() if cursor.description is not None else []
+            return Answer(rows, cursor.rowcount, cursor.statusmessage or "")
+        except (ConnectionDone, ConnectionLost):
+            raise Unavailable("The connection to the database was lost.") from None
+        except (psycopg2.Error, ValueError, orjson.JSONEncodeError) as error:
+            problem = translated(error)
+            if isinstance(problem, Unavailable):
+                self.abandon()
+            raise problem from None
+        finally:
+            if timer.active():
+                timer.cancel()
+            cursor.close()
+
+    def abandon(self) -> None:
+        """Close at once; whatever is under way on it fails."""
+        if self._connection is not None:
+            self.close()
+        self._tell()
+
+    def doRead(self) -> None:
+        try:
+            super().doRead()
+        except psycopg2.Error:
+            self.abandon()  # the server went away while nobody was asking it anything
+
+    def connectionLost(self, reason: object) -> None:
+        super().connectionLost(reason)
+        if self._connection.closed:
+            self._tell()
+
+    def _tell(self) -> None:
+        if not self.lost:
+            self.lost = True
+            self._on_lost(self)
+
+
+def _not_open(error: BaseException) -> StoreError:
+    if isinstance(error, psycopg2.Error):
+        return translated(error)
+    return Unavailable(f"The database did not answer within {CONNECT_SECONDS:.0f} s.")
+
+
+async def _arguments(reactor: Any, dsn: str, name: str, limits: Limits) -> dict[str, Any]:
+    given = extensions.parse_dsn(dsn)
+    session = {
+        "statement_timeout": f"{limits.statement * 1000:.0f}",
+        "lock_timeout": f"{limits.lock * 1000:.0f}",
+        "idle_in_transaction_session_timeout": f"{limits.idle_in_transaction * 1000:.0f}",
+        "synchronous_commit": "on",
+        "TimeZone": "UTC",
+        "bytea_output": "hex",
+        "DateStyle": "ISO",
+    }
+    options = " ".join((given.pop("options", ""), *(f"-c {key}={value}" for key, value in session.items()))).strip()
+    ours = {"client_encoding": "UTF8", "application_name": name, "options": options}
+    # A peer that vanished without a word is noticed in 15 s rather than in the kernel's two hours.
+    patience = {"keepalives_idle": "10", "keepalives_interval": "5", "keepalives_count": "1", "tcp_user_timeout": "15000"}
+    return patience | given | ours | await _addresses(reactor, given)
+
+
+async def _addresses(reactor: Any, given: dict[str, Any]) -> dict[str, str]:
+    """The host's addresses, looked up in a thread: the driver would block while asking the resolver."""
+    host = given.get("host", "")
+    if not host or host.startswith(("/", "@")) or "," in host or "hostaddr" in given or _is_address(host):
+        return {}
+    looked_up: Deferred[list[Any]] = deferToThreadPool(
+        reactor, reactor.getThreadPool(), socket.getaddrinfo, host, None, 0, socket.SOCK_STREAM
+    )
+    try:
+        found = list(dict.fromkeys(entry[4][0] for entry in await looked_up))
+    except OSError as error:
+        raise Unavailable(f"The database's host {host} has no address: {error.strerror}") from None
+    port = given.get("port", "5432")
+    return {"host": ",".join([host] * len(found)), "hostaddr": ",".join(found), "port": ",".join([port] * len(found))}
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,130 @@
+"""Brings a database to this release's schema: the SQL files of migrations/, in order, each in one transaction.
+
+Run it before listening, where blocking is allowed. Processes that start together take turns under an advisory lock.
+A statement that cannot get its lock in 5 s gives up rather than make all others queue behind it; the file is then tried again.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+from uuid import uuid4
+
+import attrs
+import psycopg2
+from psycopg2.extensions import parse_dsn
+
+SOURCE = "package:mailsvc.store:migrations"
+LOCK = 0x6D61696C737663  # "mailsvc"
+LOCK_TIMEOUT_MS = 5000
+TRIES = 3
+LONGEST_WAIT = 600.0  # for another process that is migrating
+
+
+@attrs.define(eq=False, auto_exc=True)
+class MigrationFailed(Exception):
+    """A file could not be applied. The database is as it was before that file."""
+
+    file: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.reason}"
+
+
+def migrate(dsn: str, source: str = SOURCE) -> list[str]:
+    """Apply what is missing; the names of what was applied."""
+    from yoyo.migrations import read_migrations
+
+    backend = _connect(dsn)
+    try:
+        with _turn(backend.connection):
+            applied = []
+            for migration in backend.to_apply(read_migrations(source)):
+                _apply(backend, migration)
+                applied.append(migration.id)
+            return applied
+    finally:
+        backend.connection.close()
+
+
+def _apply(backend: Any, migration: Any) -> None:
+    name = f"{migration.id}.sql"
+    for attempt in range(TRIES):
+        try:
+            backend.apply_one(migration)
+            return
+        except psycopg2.errors.LockNotAvailable as error:
+            if attempt == TRIES - 1:
+                raise MigrationFailed(name, _said(error)) from error
+        except psycopg2.Error as error:
+            raise MigrationFailed(name, _said(error)) from error
+
+
+def _said(error: psycopg2.Error) -> str:
+    return str(error).strip() or type(error).__name__
+
+
+@contextmanager
+def _turn(connection: Any) -> Iterator[None]:
+    """Wait for the advisory lock; it goes with the connection if we die."""
+    deadline = time.monotonic() + LONGEST_WAIT
+    with connection.cursor() as cursor:
+        while True:
+            cursor.execute("SELECT pg_try_advisory_lock(%s)", (LOCK,))
+            if cursor.fetchone()[0]:
+                break
+            if time.monotonic() > deadline:
+                raise MigrationFailed("(none)", f"Another process has been migrating for {LONGEST_WAIT:.0f} s.")
+            time.sleep(0.1)
+        try:
+            yield
+        finally:
+            if not connection.closed:
+                cursor.execute("SELECT pg_advisory_unlock(%s)", (LOCK,))
+
+
+def _connect(dsn: str) -> Any:
+    from yoyo.backends.core.postgresql import PostgresqlBackend
+    from yoyo.connections import DatabaseURI
+    from yoyo.migrations import default_migration_table
+
+    class Backend(PostgresqlBackend):  # type: ignore[misc]
+        """A file and the note that it was applied are one transaction, on the connection that holds the lock."""
+
+        def apply_one(self, migration: Any, force: bool = False, mark: bool = True) -> None:
+            self.ensure_internal_schema_updated()
+            migration.load()
+            if not migration.use_transactions:
+                migration.process_steps(self, "apply")
+            with self.transaction():
+                if migration.use_transactions:
+                    migration.process_steps(self, "apply")
+                self.mark_one(migration)
+
+        @contextmanager
+        def lock(self, timeout: int = 10) -> Iterator[None]:
+            yield  # ours is taken already
+
+        def get_log_data(self, migration: Any = None, operation: str = "apply") -> dict[str, Any]:
+            return {
+                "id": str(uuid4()),
+                "migration_id": migration.id if migration else None,
+                "migration_hash": migration.hash if migration else None,
+                "username": str(os.getuid()),
+                "hostname": socket.gethostname(),  # asks no resolver
+                "created_at_utc": datetime.now(UTC).replace(tzinfo=None),
+                "operation": operation,
+            }
+
+    arguments = parse_dsn(dsn)
+    options = f"{arguments.get('options', '')} -c lock_timeout={LOCK_TIMEOUT_MS} -c statement_timeout=0 -c TimeZone=UTC".strip()
+    arguments |= {"options": options, "application_name": "mailsvc migrate"}
+    database = arguments.pop("dbname", "")
+    uri = DatabaseURI("postgresql", None, None, None, None, database, arguments)
+    return Backend(uri, default_migration_table)

@@ -1,0 +1,274 @@
+"""The pool: a fixed number of proven connections, transactions over them, and a bounded queue in front.
+
+- What runs in a transaction is detached from who waits for it: a caller that leaves never leaves a connection half-way.
+- A connection that fails is given up and replaced in the background; only proven ones are handed out.
+- Waiting is bounded in number and time. Inside a transaction use the transaction: a function that asks the pool for a
+  second connection waits for one like everybody else, and gets `Unavailable` when all are taken.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+import attrs
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.task import deferLater
+from twisted.logger import Logger
+
+from mailsvc.store.detach import detached
+from mailsvc.store.errors import StatementFailed, StoreError, Unavailable
+from mailsvc.store.link import Answer, Limits, Link, Row
+
+T = TypeVar("T")
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0  # between attempts to connect
+
+
+class Transaction:
+    """Statements between BEGIN and COMMIT. BEGIN travels with the first one."""
+
+    def __init__(self, link: Link, pool: Pool) -> None:
+        self._link = link
+        self._pool = pool
+        self._begun = self._busy = self._over = False
+
+    async def rows(self, sql: str, params: Sequence[object] = ()) -> list[Row]:
+        return (await self._execute(sql, params)).rows
+
+    async def run(self, sql: str, params: Sequence[object] = ()) -> int:
+        """How many rows the statement touched."""
+        return (await self._execute(sql, params)).count
+
+    async def _execute(self, sql: str, params: Sequence[object] = ()) -> Answer:
+        if self._over or self._busy:
+            raise RuntimeError("The transaction is over." if self._over else "A transaction runs one statement at a time.")
+        self._busy = True
+        try:
+            answer = await self._pool.execute(self._link, sql if self._begun else f"BEGIN; {sql}", params)
+            self._begun = True
+            return answer
+        finally:
+            self._busy = False
+            self._begun = self._begun or self._link.in_transaction
+
+    async def commit(self) -> None:
+        self._over = True
+        if not self._begun:
+            return
+        if self._link.lost:
+            raise Unavailable("The connection to the database was lost before the commit.")
+        try:
+            answer = await self._pool.execute(self._link, "COMMIT")
+        except Unavailable as error:
+            raise Unavailable(error.reason, unknown=True) from None
+        if answer.tag != "COMMIT":  # the server rolls back what had an error in it, whatever became of the exception
+            raise StatementFailed("25P02", "A statement of the transaction failed, so it was rolled back.")
+        self._pool.commits += 1
+
+    async def rollback(self) -> None:
+        self._over = True
+        if self._begun and not self._link.lost:
+            try:
+                await self._pool.execute(self._link, "ROLLBACK")
+            except StoreError:
+                self._link.abandon()
+
+
+@attrs.define(eq=False)
+class Pool:
+    """`size` connections to `dsn`. At most `queue` callers wait, each at most `patience` seconds."""
+
+    log = Logger()
+
+    dsn: str
+    reactor: Any
+    size: int = 8
+    name: str = "mailsvc"
+    limits: Limits = Limits()
+    queue: int = 1000
+    patience: float = 5.0
+    statements: int = 0
+    commits: int = 0
+    _links: set[Link] = attrs.field(factory=set, init=False)
+    _idle: list[Link] = attrs.field(factory=list, init=False)
+    _waiting: deque[Deferred[Link]] = attrs.field(factory=deque, init=False)
+    _open: bool = attrs.field(default=False, init=False)
+    _filling: bool = attrs.field(default=False, init=False)
+    _filled: list[Deferred[None]] = attrs.field(factory=list, init=False)
+    _pause: Deferred[None] | None = attrs.field(default=None, init=False)
+    _serving: bool = attrs.field(default=False, init=False)
+    _drained: Deferred[None] | None = attrs.field(default=None, init=False)
+
+    @property
+    def connections(self) -> int:
+        """How many there are now."""
+        return len(self._links)
+
+    @property
+    def busy(self) -> int:
+        """How many of them are at work."""
+        return len(self._links) - len(self._idle)
+
+    @property
+    def waiting(self) -> int:
+        """How many callers wait for one."""
+        return len(self._waiting)
+
+    async def start(self) -> None:
+        """Open the first connection, or raise what is wrong; the others follow in the background."""
+        self._open = True
+        try:
+            await self._connect()
+        except StoreError:
+            self._open = False
+            raise
+        self._fill()
+
+    async def stop(self, patience: float = 30.0) -> None:
+        """Take no new work, let what was taken end, close."""
+        self._open = False
+        if self.busy or self._waiting:
+            self._drained = Deferred()
+            timer = self.reactor.callLater(patience, self._drain)
+            await self._drained
+            if timer.active():
+                timer.cancel()
+        for link in list(self._links):
+            link.abandon()
+        if self._pause is not None:
+            self._pause.cancel()
+        if self._filling:
+            self._filled.append(Deferred())
+            await self._filled[-1]
+
+    async def transact(self, fn: Callable[[Transaction], Awaitable[T]]) -> T:
+        """Run `fn` in a transaction and commit it, or roll back and raise what it raised. It runs to its end even if the caller leaves."""
+        return await detached(self._transact(fn))
+
+    async def rows(self, sql: str, params: Sequence[object] = ()) -> list[Row]:
+        """One round trip that is a transaction of its own; several statements in it succeed or fail together."""
+        return (await detached(self._alone(sql, params))).rows
+
+    async def run(self, sql: str, params: Sequence[object] = ()) -> int:
+        """Like `rows`; how many rows the last statement touched."""
+        return (await detached(self._alone(sql, params))).count
+
+    async def execute(self, link: Link, sql: str, params: Sequence[object] = ()) -> Answer:
+        self.statements += 1
+        return await link.execute(sql, params)
+
+    async def _transact(self, fn: Callable[[Transaction], Awaitable[T]]) -> T:
+        link = await self._take()
+        try:
+            transaction = Transaction(link, self)
+            try:
+                result = await fn(transaction)
+            except BaseException:
+                await transaction.rollback()
+                raise
+            await transaction.commit()
+            return result
+        finally:
+            self._give_back(link)
+
+    async def _alone(self, sql: str, params: Sequence[object]) -> Answer:
+        link = await self._take()
+        try:
+            return await self.execute(link, sql, params)
+        except Unavailable as error:
+            raise Unavailable(error.reason, unknown=True) from None
+        finally:
+            self._give_back(link)
+
+    async def _take(self) -> Link:
+        if not self._open:
+            raise Unavailable("The database pool is closed.")
+        if self._idle:
+            return self._idle.pop()
+        if len(self._waiting) >= self.queue:
+            raise Unavailable(f"{self.queue} others wait for a database connection.")
+        place: Deferred[Link] = Deferred()
+        self._waiting.append(place)
+        timer = self.reactor.callLater(self.patience, self._turn_away, place)
+        try:
+            return await place
+        finally:
+            if timer.active():
+                timer.cancel()
+
+    def _turn_away(self, place: Deferred[Link]) -> None:
+        self._waiting.remove(place)
+        place.errback(Unavailable(f"No database connection became free within {self.patience:g} s."))
+
+    def _give_back(self, link: Link) -> None:
+        if link.sound:
+            self._idle.append(link)
+            self._serve()
+        else:
+            link.abandon()
+        if not self._open and not self._waiting and not self.busy:
+            self._drain()
+
+    def _serve(self) -> None:
+        """Hand idle connections to those who wait; one loop, however many give theirs back at once."""
+        if self._serving:
+            return
+        self._serving = True
+        while self._idle and self._waiting:
+            self._waiting.popleft().callback(self._idle.pop())
+        self._serving = False
+
+    def _drain(self) -> None:
+        drained, self._drained = self._drained, None
+        if drained is not None:
+            drained.callback(None)
+
+    def _lost(self, link: Link) -> None:
+        if link in self._links:
+            self._links.remove(link)
+            if link in self._idle:
+                self._idle.remove(link)
+            self._fill()
+
+    async def _connect(self) -> None:
+        link = await Link.open(self.reactor, self.dsn, self.name, self._lost, self.limits)
+        if not self._open:
+            link.abandon()
+            return
+        self._links.add(link)
+        self._give_back(link)
+
+    def _fill(self) -> None:
+        if self._open and not self._filling:
+            self._filling = True
+            Deferred.fromCoroutine(self._keep_filling()).addErrback(
+                lambda failure: self.log.failure("filling the database pool failed", failure=failure)
+            )
+
+    async def _keep_filling(self) -> None:
+        pause = FIRST_PAUSE
+        try:
+            while self._open and len(self._links) < self.size:
+                try:
+                    await self._connect()
+                    pause = FIRST_PAUSE
+                except StoreError as error:
+                    self.log.warn("no database connection, trying again in {pause:.2f} s: {error}", pause=pause, error=str(error))
+                    await self._sleep(pause)
+                    pause = min(pause * 2, LONGEST_PAUSE)
+        finally:
+            self._filling = False
+            filled, self._filled = self._filled, []
+            for waiting in filled:
+                waiting.callback(None)
+
+    async def _sleep(self, seconds: float) -> None:
+        self._pause = deferLater(self.reactor, seconds)
+        try:
+            await self._pause
+        except CancelledError:
+            pass
+        finally:
+            self._pause = None

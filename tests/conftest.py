@@ -1,0 +1,84 @@
+"""One Postgres for the whole run, and for each test that asks a database of its own with the schema in it.
+
+`MAILSVC_TEST_DATABASE` (a URL or conninfo of a superuser) names a server to use instead of the embedded one.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import psycopg2
+import pytest
+import pytest_twisted
+from psycopg2.extensions import make_dsn
+
+from mailsvc.store.embedded import EmbeddedPostgres
+from mailsvc.store.migrate import migrate
+from mailsvc.store.partitions import statements
+from mailsvc.store.pool import Pool
+
+_numbers = itertools.count(1)
+QUICK = {"fsync": "off", "full_page_writes": "off", "shared_buffers": "64MB"}  # what is kept here is thrown away
+
+
+def administer(dsn: str, *statements: str) -> None:
+    connection = psycopg2.connect(dsn)
+    connection.autocommit = True
+    with connection.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
+    connection.close()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    """How to reach the server, as a superuser."""
+    given = os.environ.get("MAILSVC_TEST_DATABASE")
+    if given:
+        yield given
+        return
+    folder = Path(tempfile.mkdtemp(prefix="mailsvc-test-", dir="/tmp"))
+    folder.chmod(0o711)  # as root the server runs as somebody else
+    server = EmbeddedPostgres.at(folder / "postgres", QUICK)
+    try:
+        yield server.start_blocking()
+    finally:
+        server.stop_blocking()
+        shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="session")
+def template(postgres: str) -> Iterator[str]:
+    """The name of a database with the schema and today's partitions."""
+    name = f"mailsvc_template_{os.getpid()}"
+    administer(postgres, f"CREATE DATABASE {name}")
+    migrate(make_dsn(postgres, dbname=name))
+    administer(make_dsn(postgres, dbname=name), *statements(datetime.now(UTC), days_ahead=1).values())
+    yield name
+    administer(postgres, f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture
+def database(postgres: str, template: str) -> Iterator[str]:
+    """How to reach a fresh database with the schema in it."""
+    name = f"mailsvc_test_{os.getpid()}_{next(_numbers)}"
+    administer(postgres, f"CREATE DATABASE {name} TEMPLATE {template}")
+    yield make_dsn(postgres, dbname=name)
+    administer(postgres, f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest_twisted.async_yield_fixture
+async def pool(database: str) -> AsyncIterator[Pool]:
+    """Four connections to it."""
+    from twisted.internet import reactor
+
+    pool = Pool(database, reactor, size=4, name="mailsvc tests")
+    await pool.start()
+    yield pool
+    await pool.stop()

@@ -1,0 +1,65 @@
+"""What may be sent, decided from facts alone."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import attrs
+import pytest
+
+from mailsvc import policy
+from mailsvc.policy import Limits
+
+
+@attrs.frozen
+class Owned:
+    """A domain of the account."""
+
+    name: str = "example.test"
+    may_send: bool = True
+    id: UUID = UUID(int=7)
+
+
+def test_a_proved_domain_may_send() -> None:
+    assert policy.domain_refusal("example.test", Owned(), None) is None
+    assert policy.domain_refusal("example.test", Owned(), UUID(int=7)) is None
+
+
+@pytest.mark.parametrize("domain", [None, Owned(may_send=False)])
+def test_a_domain_that_is_unknown_or_unproved_is_refused_by_name(domain: Owned | None) -> None:
+    refusal = policy.domain_refusal("example.test", domain, None)
+    assert refusal is not None
+    assert (refusal.kind, refusal.field) == ("domain", "from")
+    assert "`example.test`" in refusal.message
+
+
+def test_a_key_for_one_domain_sends_for_that_one_only() -> None:
+    refusal = policy.domain_refusal("example.test", Owned(), UUID(int=8))
+    assert refusal is not None
+    assert refusal.kind == "key"
+
+
+def fields(**given: list[str]) -> dict[str, list[str]]:
+    return {"to": ["a@b.test"], "cc": [], "bcc": [], **given}
+
+
+def test_somebody_must_be_written_to() -> None:
+    refusal = policy.recipients_refusal(fields(to=[]), Limits())
+    assert refusal is not None
+    assert refusal.field == "to"
+
+
+@pytest.mark.parametrize("field", ["to", "cc", "bcc"])
+def test_fifty_recipients_a_field_and_no_more(field: str) -> None:
+    assert policy.recipients_refusal(fields(**{field: ["a@b.test"] * 50}), Limits()) is None
+    refusal = policy.recipients_refusal(fields(**{field: ["a@b.test"] * 51}), Limits())
+    assert refusal is not None
+    assert refusal.field == field
+    assert "50" in refusal.message
+
+
+def test_forty_megabytes_as_it_goes_out() -> None:
+    assert policy.size_refusal(41_943_040, Limits()) is None
+    refusal = policy.size_refusal(41_943_041, Limits())
+    assert refusal is not None
+    assert refusal.kind == "size"
