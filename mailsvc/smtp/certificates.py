@@ -10,7 +10,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-from OpenSSL import SSL
+from OpenSSL import crypto
 from twisted.internet.ssl import CertificateOptions, TLSVersion
 
 CERTIFICATE, KEY = "certificate.pem", "key.pem"
@@ -19,14 +19,9 @@ _LIFE = timedelta(days=3650)
 
 def server_context(certificate: Path, key: Path) -> CertificateOptions:
     """TLS 1.2 and newer (8997); no client certificates (8314 §4.2). `certificate` may hold the chain, the leaf first."""
-    chain = x509.load_pem_x509_certificates(certificate.read_bytes())
-    private = serialization.load_pem_private_key(key.read_bytes(), password=None)
-    return CertificateOptions(
-        privateKey=_pkey(private),
-        certificate=_x509(chain[0]),
-        extraCertChain=[_x509(link) for link in chain[1:]],
-        raiseMinimumTo=TLSVersion.TLSv1_2,
-    )
+    chain = [crypto.X509.from_cryptography(each) for each in x509.load_pem_x509_certificates(certificate.read_bytes())]
+    private = crypto.load_privatekey(crypto.FILETYPE_PEM, key.read_bytes())
+    return CertificateOptions(private, chain[0], extraCertChain=chain[1:], raiseMinimumTo=TLSVersion.TLSv1_2)
 
 
 def self_signed(folder: Path, host: str) -> tuple[Path, Path]:
@@ -58,9 +53,3 @@ def _write(path: Path, octets: bytes) -> None:
     with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(octets)
     partial.replace(path)
-
-
-def _pkey(private: object) -> object:
-    from OpenSSL import crypto
-
-    return crypto.PKey.from_cryptography_key(private)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import attrs
 
@@ -83,8 +83,8 @@ def rcpt_parameters(text: bytes) -> RcptParameters:
 Reader = Callable[[str | None], object]  # ValueError: no such value
 
 
-def _read(text: bytes, readers: dict[str, Reader]) -> dict[str, object]:
-    values: dict[str, object] = {}
+def _read(text: bytes, readers: dict[str, Reader]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
     for word in filter(None, text.split(b" ")):
         found = _PARAMETER.fullmatch(word)
         if found is None:

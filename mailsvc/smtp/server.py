@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from twisted.internet.defer import Deferred
-from twisted.internet.error import ConnectionDone
 from twisted.internet.interfaces import (
     IDelayedCall,
     IHalfCloseableProtocol,
     IHandshakeListener,
     IPushProducer,
     IReactorTime,
-    ISSLTransport,
-    ITCPTransport,
 )
-from twisted.internet.protocol import Factory
+from twisted.internet.protocol import Factory, connectionDone
 from twisted.internet.protocol import Protocol as TwistedProtocol
 from twisted.logger import Logger
+from twisted.protocols.tls import TLSMemoryBIOProtocol
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
@@ -40,6 +38,8 @@ _TLS_HANDSHAKE = 0x16  # the first octet of a TLS hello
 class Receiver(TwistedProtocol):
     """One connection. The conversation awaits `more`; everything that can happen to a connection ends that wait."""
 
+    transport: Any  # ITCPTransport, ITLSTransport, IPushProducer and IConsumer in one, or the TLS wrapper around it
+
     def __init__(self, door: Door, welcome: Welcome, clock: IReactorTime, live: set[Receiver]) -> None:
         self.door, self.clock, self.inbox = door, clock, Inbox()
         self._welcome, self._live = welcome, live
@@ -58,11 +58,10 @@ class Receiver(TwistedProtocol):
 
     def connectionMade(self) -> None:
         self._live.add(self)
-        if ITCPTransport.providedBy(self.transport):
-            self.transport.setTcpNoDelay(True)
+        self.transport.setTcpNoDelay(True)  # replies are small and waited for
         self.transport.registerProducer(self, True)
         self.session = Session(self._peer(), Transcript() if self.door.transcripts else None)
-        if ISSLTransport.providedBy(self.transport):
+        if isinstance(self.transport, TLSMemoryBIOProtocol):
             self._shake_hands()
         reception = self._welcome(self.session)
         if isinstance(reception, Reply):
@@ -100,7 +99,7 @@ class Receiver(TwistedProtocol):
     def writeConnectionLost(self) -> None:
         """Replies go nowhere now; the read side ends the session."""
 
-    def connectionLost(self, reason: Failure = Failure(ConnectionDone())) -> None:
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
         self._lost = self._ended = self._closing = True
         for call in (self._alarm, self._handshake, self._grace):
             _stop(call)

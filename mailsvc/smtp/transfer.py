@@ -58,14 +58,13 @@ class Upload:
         return replies.FAULTS[fault] if fault is not None else self.failure
 
     async def finish(self) -> Reply:
-        fault = self.inspection.end()
-        if fault is not None or self.failure is not None:
-            self.drop()
-            return self.refusal or replies.INTERNAL
-        if not self.inspection.complete:
+        """The reply to the whole body."""
+        if self.inspection.end() is None and not self.inspection.complete:
             self.write(CRLF)  # a body that came in chunks may lack its last line end, DATA cannot carry it without
-        if self.failure is not None:
-            return self.failure
+        refusal = self.refusal
+        if refusal is not None:
+            self.drop()
+            return refusal
         self._done = True
         try:
             return await self.sink.finish()
