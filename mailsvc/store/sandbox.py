@@ -64,7 +64,7 @@ class Sandbox:
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._added = 0
+        self._unswept = 0
 
     async def add(self, mail: ReceivedMail) -> UUID:
         """Keep a mail; the oldest ones go."""
@@ -88,8 +88,9 @@ class Sandbox:
                 mail.message,
             ),
         )
-        self._added += 1
-        if self._added % _SWEEP_EVERY == 1:
+        self._unswept += 1
+        if self._unswept >= _SWEEP_EVERY:
+            self._unswept = 0
             await self._sweep()
         return id_
 

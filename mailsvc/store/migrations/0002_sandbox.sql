@@ -11,7 +11,7 @@ CREATE TABLE sandbox_emails (
     tls          text,                                        -- version and cipher, null: in clear
     dkim         jsonb NOT NULL,                              -- [{"domain", "selector", "algorithm", "result", "reason"}]
     size         integer NOT NULL,
-    message      bytea COMPRESSION lz4 NOT NULL               -- as received
+    message      bytea NOT NULL                               -- as received
 );
 CREATE INDEX sandbox_emails_account ON sandbox_emails (account_id, id);
 CREATE INDEX sandbox_emails_sizes ON sandbox_emails (id DESC) INCLUDE (size);
