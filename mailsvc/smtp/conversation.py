@@ -130,7 +130,7 @@ class Conversation:
             self._octets += len(line) + 2
             verb, _, argument = line.partition(b" ")
             verb = verb.upper()
-            self.note(line if verb != b"AUTH" else b"AUTH " + argument.split(b" ")[0])
+            self.note(_fit_to_show(verb, line))
             reply = await self._answer(verb, argument.strip(b" "), line)
         if reply is not None:
             self.wire.send(reply)
@@ -186,3 +186,10 @@ class Conversation:
             raise Hangup(replies.TOO_MANY_ERRORS)
         if self._chatter >= limits.chatter:
             raise Hangup(replies.TOO_MUCH_TALK)
+
+
+def _fit_to_show(verb: bytes, line: bytes) -> bytes:
+    """A command without its secrets. What is no command may be a password that came at the wrong time."""
+    if verb == b"AUTH":
+        return b" ".join(line.split(b" ")[:2])
+    return line if verb in COMMANDS or verb == b"BDAT" else b"(an unknown command)"

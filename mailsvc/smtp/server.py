@@ -51,6 +51,7 @@ class Receiver(TwistedProtocol):
         self._grace: IDelayedCall | None = None
         self._heard = self._paused = self._full = self._ended = self._closing = self._lost = False
         self._in_body = False  # the present wait is for a body
+        self._gathering = False
         self._unrested = 0  # lines taken since the reactor last had a turn
         self._stopping: Hangup | None = None
 
@@ -70,7 +71,6 @@ class Receiver(TwistedProtocol):
             return
         talk = Conversation(self, self.door, self.session, reception)
         Deferred.fromCoroutine(talk.run()).addErrback(lambda failure: log.failure("a conversation broke off", failure))
-        self.flush()
 
     def dataReceived(self, data: bytes) -> None:
         if not self._heard:
@@ -81,10 +81,9 @@ class Receiver(TwistedProtocol):
             return
         self.inbox.feed(data)
         self._wake()
-        if len(self.inbox) > self.door.limits.unread and not self._paused:
+        if len(self.inbox) > self.door.limits.unread and not (self._paused or self._closing):
             self._paused = True
             self.transport.pauseProducing()
-        self.flush()
 
     def handshakeCompleted(self) -> None:
         _stop(self._handshake)
@@ -113,7 +112,6 @@ class Receiver(TwistedProtocol):
     def resumeProducing(self) -> None:
         self._full = False
         self._wake()
-        self.flush()
 
     def stopProducing(self) -> None:
         """The connection is lost; connectionLost follows."""
@@ -149,7 +147,7 @@ class Receiver(TwistedProtocol):
             self._unrested = 0
             self.flush()
             turn: Deferred[None] = Deferred()
-            self.clock.callLater(0, turn.callback, None)
+            self.clock.callLater(0, self._resume, turn, None)
             await turn
 
     def send(self, reply: Reply) -> None:
@@ -158,6 +156,8 @@ class Receiver(TwistedProtocol):
         if self.session.transcript is not None:
             self.session.transcript.server(octets)
         self._out.append(octets)
+        if not self._gathering:
+            self.flush()
 
     def flush(self) -> None:
         if self._out:
@@ -196,18 +196,22 @@ class Receiver(TwistedProtocol):
         self._stopping = end
         if self._waiting is not None and not self._in_body:
             self._wake(end)
-            self.flush()
 
     # ── inside ──
 
     def _wake(self, error: Exception | None = None) -> None:
         waiting, self._waiting = self._waiting, None
-        if waiting is None:
-            return
-        if error is None:
-            waiting.callback(None)
-        else:
-            waiting.errback(error)
+        if waiting is not None:
+            self._resume(waiting, None if error is None else Failure(error))
+
+    def _resume(self, waiting: Deferred[None], result: Failure | None) -> None:
+        """The conversation goes on, and what it says before it waits again leaves in one write."""
+        self._gathering = True
+        try:
+            waiting.callback(result)
+        finally:
+            self._gathering = False
+            self.flush()
 
     def _set_alarm(self) -> None:
         """One timer for all waits: it is moved when it fires too early, not at every wait."""
@@ -224,7 +228,6 @@ class Receiver(TwistedProtocol):
             self._set_alarm()
             return
         self._wake(Late())
-        self.flush()
 
     def _shake_hands(self) -> None:
         self.session.tls = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import ClassVar
 
 import attrs
 from twisted.internet.defer import Deferred
@@ -141,7 +142,9 @@ class _Pieces:
 
 
 class Call:
-    """One connection to a door."""
+    """One connection to a door. All of them are hung up after each test (conftest)."""
+
+    all: ClassVar[list[Call]] = []
 
     def __init__(
         self,
@@ -158,6 +161,7 @@ class Call:
         self.transport = Transport()
         self.transport.receiver = self.receiver
         self.receiver.makeConnection(self.transport)
+        self.all.append(self)
 
     def _welcome(self, session: Session) -> Reception:
         self.recorder = Recorder(session, self._wait if self.slow else None)
@@ -170,7 +174,7 @@ class Call:
 
     def say(self, octets: bytes, *, split: bool = False) -> None:
         """Send; after the server closed nothing arrives any more."""
-        pieces = [octets[i : i + 1] for i in range(len(octets))] if split else [octets]
+        pieces = [octets[i : i + 1] for i in range(len(octets))] if split else [octets] if octets else []
         for piece in pieces:
             if self.closed:
                 break
