@@ -10,7 +10,6 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-from OpenSSL import crypto
 from twisted.internet.ssl import CertificateOptions, TLSVersion
 
 CERTIFICATE, KEY = "certificate.pem", "key.pem"
@@ -19,8 +18,8 @@ _LIFE = timedelta(days=3650)
 
 def server_context(certificate: Path, key: Path) -> CertificateOptions:
     """TLS 1.2 and newer (8997); no client certificates (8314 §4.2). `certificate` may hold the chain, the leaf first."""
-    chain = [crypto.X509.from_cryptography(each) for each in x509.load_pem_x509_certificates(certificate.read_bytes())]
-    private = crypto.load_privatekey(crypto.FILETYPE_PEM, key.read_bytes())
+    chain = x509.load_pem_x509_certificates(certificate.read_bytes())
+    private = serialization.load_pem_private_key(key.read_bytes(), password=None)
     return CertificateOptions(private, chain[0], extraCertChain=chain[1:], raiseMinimumTo=TLSVersion.TLSv1_2)
 
 
