@@ -13,6 +13,7 @@ from mailsvc.delivery.retry import Random, rest
 from mailsvc.delivery.terms import DeliverySettings
 from mailsvc.store.queue import Hold, HoldState
 
+_FORGOTTEN = timedelta(days=1)  # after a backoff's end nobody tried: its failures say nothing any more
 Spawn = Callable[[Awaitable[None]], object]
 
 
@@ -41,8 +42,11 @@ class Holds:
         return hold is not None and (hold.until is None or hold.until > pace.now(self._clock))
 
     def failures(self, destination: str) -> int:
+        """How often in a row it could not be used, lately."""
         hold = self._known.get(destination)
-        return hold.failures if hold else 0
+        if hold is None or (hold.until is not None and pace.now(self._clock) - hold.until > _FORGOTTEN):
+            return 0
+        return hold.failures
 
     def names(self) -> list[str]:
         """Destinations that are held now."""
