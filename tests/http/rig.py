@@ -46,10 +46,12 @@ class Keys:
 
     def __init__(self) -> None:
         self.slow = False
+        self.asked = 0
         self.broken: Exception | None = None
         self._waiting: list[Deferred[None]] = []
 
     async def find(self, hash: bytes) -> Caller | None:
+        self.asked += 1
         if self.slow:
             waiting: Deferred[None] = Deferred()
             self._waiting.append(waiting)
@@ -122,22 +124,30 @@ class Messages:
 
 
 @attrs.frozen
+class Verdict:
+    domain: str = "example.com"
+    result: str = "pass"
+
+
+@attrs.frozen
 class Received:
     id: UUID = UUID(int=77)
+    email_id: UUID | None = EMAIL
     received_at: datetime = NOW
     sender: str = "a@example.com"
     recipients: tuple[str, ...] = ("b@example.net",)
-    subject: str = "Hi"
-    dkim: str = "pass"
-    raw: bytes = b"Subject: Hi\r\n\r\nx\r\n"
+    tls: str | None = None
+    dkim: tuple[Verdict, ...] = (Verdict(),)
+    size: int = 18
+    message: bytes | None = b"Subject: Hi\r\n\r\nx\r\n"
 
 
 class Inbox:
-    async def list(self, account_id: UUID, limit: int) -> list[Received]:
-        return [Received()] if account_id == ACCOUNT else []
+    async def list(self, account_id: UUID, limit: int, after: UUID | None = None, before: UUID | None = None) -> Any:
+        return ([Received(message=None)] if account_id == ACCOUNT else []), False
 
-    async def get(self, account_id: UUID, mail_id: UUID) -> Received | None:
-        return Received() if (account_id, mail_id) == (ACCOUNT, UUID(int=77)) else None
+    async def get(self, account_id: UUID, id_: UUID) -> Received | None:
+        return Received() if (account_id, id_) == (ACCOUNT, UUID(int=77)) else None
 
 
 @attrs.frozen
@@ -159,11 +169,11 @@ class Response:
 
 
 class Rig:
-    def __init__(self, *, rate: int = 1000, **limits: Any) -> None:
+    def __init__(self, *, rate: int = 1000, intake: Any = None, **limits: Any) -> None:
         self.clock = Clock()
         self.clock.advance(NOW.timestamp())
         self.limits = Limits(**limits)
-        self.keys, self.intake, self.stored = Keys(), Intake(), Stored()
+        self.keys, self.intake, self.stored = Keys(), intake or Intake(), Stored()
         self.budget = Budget(self.limits.in_flight)
         self.rate = RateLimit(self.clock, rate)
         self.checks: dict[str, Any] = {}
@@ -175,7 +185,9 @@ class Rig:
             "emails": self.emails.app.resource(), "email": self.emails.app.resource(), "sandbox": sandbox.app.resource(),
             "healthz": health.app.resource(), "readyz": health.app.resource(),
         }  # fmt: skip
-        self.site = ApiSite(collections, Gate(self.keys, self.rate, self.limits, self.budget), self.clock)
+        self.site = ApiSite(
+            collections, Gate(self.keys, self.rate, self.limits, self.budget, lambda token: token.startswith("ms_")), self.clock
+        )
         self._kept = (health, sandbox)
 
     async def _in_thread(self, work: Callable[[], Any]) -> Any:
