@@ -53,6 +53,7 @@ class Request(server.Request):
         if not answer.called:
             self.channel.hold()
         answer.addCallbacks(self._entered, self._failed, callbackArgs=(length or 0,))
+        answer.addErrback(self._defective)
 
     def _address(self) -> str:
         return str(self.site.address(self.client, self.requestHeaders.getRawHeaders(b"x-forwarded-for") or []))
@@ -69,6 +70,9 @@ class Request(server.Request):
     def _failed(self, failure: Failure) -> None:
         if not self._disconnected:
             self._decided(self.site.translated(failure))
+
+    def _defective(self, failure: Failure) -> None:
+        self.processingFailed(failure)
 
     def _decided(self, problem: Problem | None) -> None:
         self.problem = problem
