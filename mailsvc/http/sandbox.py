@@ -14,7 +14,6 @@ from mailsvc.http.answer import collection, ok
 from mailsvc.http.problem import not_found
 from mailsvc.http.request import Request
 from mailsvc.http.views import time
-from mailsvc.store.detach import detached
 
 
 class ReceivedMail(Protocol):
@@ -57,12 +56,12 @@ class Sandbox:
     @app.route("/sandbox/emails", methods=["GET"])
     async def list(self, request: Request) -> bytes:
         page = parameters.page(request)
-        mails, has_more = await detached(self.inbox.list(request.caller.account_id, page.limit, page.after, page.before))
+        mails, has_more = await request.detached(self.inbox.list(request.caller.account_id, page.limit, page.after, page.before))
         return ok(request, {"object": "list", "has_more": has_more, "data": [_listed(mail) for mail in mails]})
 
     @app.route("/sandbox/emails/<text>", methods=["GET"])
     async def get(self, request: Request, text: str) -> bytes:
-        mail = await detached(self.inbox.get(request.caller.account_id, parameters.uuid(text, "id")))
+        mail = await request.detached(self.inbox.get(request.caller.account_id, parameters.uuid(text, "id")))
         if mail is None:
             raise not_found("Email")
         return ok(request, {"object": "sandbox_email", **_listed(mail), **_raw(mail.message or b"")})

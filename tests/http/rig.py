@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
@@ -15,16 +15,10 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 
-from mailsvc.http.budget import Budget
-from mailsvc.http.emails import Emails
-from mailsvc.http.gate import Gate, Limits
-from mailsvc.http.health import Health
+from mailsvc.http.api import Api
+from mailsvc.http.gate import Limits
 from mailsvc.http.ratelimit import RateLimit
-from mailsvc.http.reading import Reader
-from mailsvc.http.sandbox import Sandbox
-from mailsvc.http.site import ApiSite
 from mailsvc.intake import Admitted
-from mailsvc.policy import Limits as PolicyLimits
 from mailsvc.store.emails import EmailView, RecipientView
 from mailsvc.store.keys import Caller
 from mailsvc.store.messages import StoredMessage
@@ -174,21 +168,22 @@ class Rig:
         self.clock.advance(NOW.timestamp())
         self.limits = Limits(**limits)
         self.keys, self.intake, self.stored = Keys(), intake or Intake(), Stored()
-        self.budget = Budget(self.limits.in_flight)
-        self.rate = RateLimit(self.clock, rate)
         self.checks: dict[str, Any] = {}
         self.threads: list[int] = []
-        reader = Reader(PolicyLimits(), timedelta(days=30), self._in_thread, self.clock.seconds)
-        self.emails = Emails(self.intake, self.stored, Messages(), reader)
-        health, sandbox = Health(self.checks), Sandbox(Inbox())
-        collections = {
-            "emails": self.emails.app.resource(), "email": self.emails.app.resource(), "sandbox": sandbox.app.resource(),
-            "healthz": health.app.resource(), "readyz": health.app.resource(),
-        }  # fmt: skip
-        self.site = ApiSite(
-            collections, Gate(self.keys, self.rate, self.limits, self.budget, lambda token: token.startswith("ms_")), self.clock
-        )
-        self._kept = (health, sandbox)
+        self.site = Api(
+            reactor=self.clock,
+            keys=self.keys,
+            well_formed=lambda token: token.startswith("ms_"),
+            intake=self.intake,
+            emails=self.stored,
+            messages=Messages(),
+            rate=RateLimit(self.clock, rate),
+            in_thread=self._in_thread,
+            checks=self.checks,
+            inbox=Inbox(),
+            limits=self.limits,
+        ).site()
+        self.budget = self.site.gate.budget
 
     async def _in_thread(self, work: Callable[[], Any]) -> Any:
         self.threads.append(1)

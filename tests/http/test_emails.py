@@ -127,6 +127,7 @@ def test_a_client_that_hangs_up_does_not_stop_the_work() -> None:
     connection.send(request("POST", "/emails", GOOD))
     with capturedLogs() as logs:
         connection.hang_up()
+        assert rig.budget.used > 0
         waiting.callback(Admitted((UUID(int=100),)))
     assert canceled == []
     assert not [event for event in logs if "log_failure" in event]
