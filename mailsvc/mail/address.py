@@ -18,6 +18,7 @@ LOCAL_LIMIT = 64  # 5321 §4.5.3.1.1
 DOMAIN_LIMIT = 253  # 5321 §4.5.3.1.2 says 255, the root's dot and length octet included
 ADDRESS_LIMIT = 254  # 5321 §4.5.3.1.3: 256 with the angle brackets
 NAME_LIMIT = 998
+_TEXT_LIMIT = 2 * NAME_LIMIT + ADDRESS_LIMIT + 16  # every character of the name escaped
 
 _ATEXT = r"a-zA-Z0-9!#$%&'*+/=?^_`{|}~\-"
 _BEYOND = r"\u00a0-\u2027\u202a-\ud7ff\ue000-\U0010ffff"  # 6531 §3.3, without C1 controls, line separators, surrogates
@@ -28,13 +29,14 @@ _QUOTED = re.compile(rf'"(?:[ !#-\[\]-~{_BEYOND}]|\\[ -~])*+"')  # 5321 §4.1.2 
 _DOMAIN = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
-# The common case of parse_mailbox, decided by one match: no quoting, no Unicode, no A-label.
+# The common case of parse_mailbox, decided by one match: no quoting, no Unicode, no A-label, no reserved domain.
 _COMMON = re.compile(
-    rf"(?:([A-Za-z0-9][A-Za-z0-9 .!#$&'*+/_-]*?) *<)?([{_ATEXT}]{{1,64}}(?:\.[{_ATEXT}]+)*)@"
-    r"((?:(?!xn--)[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z](?:[a-z0-9-]{0,61}[a-z0-9])?)(>?)",
+    rf"(?:([A-Za-z0-9][A-Za-z0-9 .!#$&'*+/_-]*+)<)?([{_ATEXT}]{{1,64}}(?:\.[{_ATEXT}]+)*)@"
+    r"((?:(?!..--)[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\.)+(?!(?:arpa|invalid|local|localhost|onion)>?$)[a-z](?:[a-z0-9-]{0,61}[a-z0-9])?)(>?)",
     re.IGNORECASE,
 )
-_NAMED = re.compile(r'(?P<name>"(?:[^"\\]|\\.)*+"|[^<>]*)<(?P<address>(?:"(?:[^"\\]|\\.)*+"|[^<>"])++)>')
+_NAMED = re.compile(r'(?P<name>"(?:[^"\\]|\\.)*+" *+|[^<>]*)<(?P<address>(?:"(?:[^"\\]|\\.)*+"|[^<>"])++)>')
+_QUOTED_NAME = re.compile(r'"(?:[^"\\]|\\.)*+"')
 
 
 class AddressError(ValueError):
@@ -99,9 +101,11 @@ def parse_mailbox(text: str) -> Mailbox:
 
     Commas, colons and parentheses in a name are taken as they stand, since there is room for one mailbox only.
     """
+    if len(text) > _TEXT_LIMIT:
+        raise AddressError("The address is too long.")
     common = _COMMON.fullmatch(text)
     if common is not None and (common[1] is None) == (common[4] == "") and len(common[2]) <= LOCAL_LIMIT:
-        return Mailbox(common[1] or "", common[2], common[3].lower())
+        return Mailbox(common[1].rstrip(" ") if common[1] else "", common[2], common[3].lower())
     if _CONTROL.search(text):
         raise AddressError("An address must not have line breaks or other control characters.")
     text = text.strip()
@@ -125,9 +129,9 @@ def _why_not_named(text: str) -> str:
 
 def _display_name(written: str) -> str:
     """The name that `written` stands for: quotation marks and encoded words (RFC 2047) resolved."""
-    if len(written) > 1 and written.startswith('"') and written.endswith('"') and not written.endswith('\\"'):
+    if _QUOTED_NAME.fullmatch(written):
         return re.sub(r"\\(.)", r"\1", written[1:-1])
-    if written.startswith('"') or written.count('"') % 2:
+    if written.count('"') % 2:
         raise AddressError("The quotation marks of the display name do not match.")
     if "@" in written and "," in written:
         raise AddressError("This is more than one address; give each as an item of its own.")
@@ -139,7 +143,12 @@ def _bare(name: str, text: str) -> Mailbox:
         raise AddressError("Comments in parentheses are not supported in an address.")
     try:
         valid = validate_email(
-            text, check_deliverability=False, globally_deliverable=False, allow_quoted_local=True, allow_domain_literal=False
+            text,
+            check_deliverability=False,
+            globally_deliverable=False,
+            test_environment=True,
+            allow_quoted_local=True,
+            allow_domain_literal=False,
         )
     except EmailNotValidError as error:
         if re.search(r"[,;]\s*[^@]+@", text) and not text.startswith('"'):
@@ -219,7 +228,7 @@ def parse_path(text: bytes, smtputf8: bool) -> tuple[Path, bytes]:
     return result, rest
 
 
-_PATH_OCTETS = re.compile(rb' ?<(?:[^<>"\x00-\x1f\x7f]|"(?:[^"\\\x00-\x1f\x7f]|\\[ -~])*+")*+>')
+_PATH_OCTETS = re.compile(rb' ?<(?:[^<>"\x00-\x1f\x7f]++|"(?:[^"\\\x00-\x1f\x7f]|\\[ -~])*+")*+>')
 _ROUTE_LIMIT = 1024
 
 
@@ -248,6 +257,8 @@ def _checked_path(local: str, domain: str | None) -> Path:
 def _literal(text: str) -> str:
     """An address literal in its canonical form (5321 §4.1.3)."""
     try:
+        if "%" in text:
+            raise ValueError("a zone is of no use to others")
         if text[1:6].lower() == "ipv6:":
             return f"[IPv6:{ipaddress.IPv6Address(text[6:-1])}]"
         return f"[{ipaddress.IPv4Address(text[1:-1])}]"

@@ -22,8 +22,23 @@ _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct",
 _MESSAGE_ID = re.compile(r"<[!-;=?A-~]{1,400}@[!-;=?A-~]{1,400}>")
 _CONTENT_ID = re.compile(r"[!-;=?-~]{1,127}")
 _TOKEN = r"[A-Za-z0-9!#$%&'*+.^_`{|}~-]+"
-_CONTENT_TYPE = re.compile(rf'{_TOKEN}/{_TOKEN}(?:\s*;\s*{_TOKEN}=(?:{_TOKEN}|"[ !#-\[\]-~]*"))*;?')
-_TYPES = mimetypes.MimeTypes(filenames=())  # the machine's own lists left out, so that every machine answers alike
+_CONTENT_TYPE = re.compile(rf'{_TOKEN}/{_TOKEN}(?: *; *{_TOKEN}=(?:{_TOKEN}|"[ !#-\[\]-~]*"))*;?')
+_TYPES = mimetypes.MimeTypes().types_map[1] | {  # the machine's own lists left out, so that every machine answers alike
+    ".7z": "application/x-7z-compressed",
+    ".avif": "image/avif",
+    ".docx": "application/vnd.openxmlformats-officedocument.wordprocessingml.document",
+    ".gz": "application/gzip",
+    ".heic": "image/heic",
+    ".ics": "text/calendar",
+    ".md": "text/markdown",
+    ".odp": "application/vnd.oasis.opendocument.presentation",
+    ".ods": "application/vnd.oasis.opendocument.spreadsheet",
+    ".odt": "application/vnd.oasis.opendocument.text",
+    ".pkpass": "application/vnd.apple.pkpass",
+    ".pptx": "application/vnd.openxmlformats-officedocument.presentationml.presentation",
+    ".webp": "image/webp",
+    ".xlsx": "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
+}
 _ANY_FILE = "application/octet-stream"
 
 
@@ -126,20 +141,20 @@ def _custom(draft: Draft) -> list[str]:
 
 def _body(draft: Draft) -> list[bytes]:
     """The entity (its fields, the empty line, its content) in pieces; a CRLF belongs after it."""
-    inline = [a for a in draft.attachments if a.content_id is not None and draft.html is not None]
-    attached = [a for a in draft.attachments if a.content_id is None or draft.html is None]
+    inline = [a for a in draft.attachments if a.content_id is not None and draft.html]
+    attached = [a for a in draft.attachments if a.content_id is None or not draft.html]
     seed = blake2b(draft.message_id.encode(), digest_size=9).hexdigest()
     views: list[list[bytes]] = []
-    if draft.text or draft.html is None:
+    if draft.text or not draft.html:
         views.append(_text("text", draft.text or ""))
-    if draft.html is not None:
+    if draft.html:
         html = _text("html", draft.html)
         views.append(_multipart("related", seed, [html, *map(_inline, inline)]) if inline else html)
     content = _multipart("alternative", seed, views) if len(views) > 1 else views[0]
     if not attached:
         return content
     files = [_file(attachment, "attachment") for attachment in attached]
-    if not draft.text and draft.html is None:
+    if not draft.text and not draft.html:
         return _multipart("mixed", seed, files)
     return _multipart("mixed", seed, [content, *files])
 
@@ -195,7 +210,7 @@ def _file(attachment: Attachment, disposition: str) -> list[bytes]:
 def _content_type(attachment: Attachment) -> tuple[str, list[str]]:
     """The type and its parameters; `name` among them for readers that look there."""
     name = attachment.filename
-    given = attachment.content_type or (_TYPES.guess_type(name, strict=False)[0] if name else None) or _ANY_FILE
+    given = attachment.content_type or _TYPES.get("." + (name or "").rpartition(".")[2].lower(), _ANY_FILE)
     if len(given) > 255 or not _CONTENT_TYPE.fullmatch(given):
         raise ComposeError("attachments", "A content type must be of the form type/subtype.")
     kind, *rest = [part.strip() for part in given.rstrip("; ").split(";")] if '"' not in given else [given.rstrip("; ")]

@@ -38,7 +38,9 @@ def _encode_b(octets: bytes) -> list[str]:
 
 
 def _encode_q(text: str) -> list[str]:
-    words, line, room = [], [], _CHARS_IN_Q
+    words: list[str] = []
+    line: list[str] = []
+    room = _CHARS_IN_Q
     for character in text:
         coded = "".join([_Q[octet] for octet in character.encode("utf-8")])
         if len(coded) > room:

@@ -18,7 +18,7 @@ LONGEST_LINE = 998  # 5322 §2.1.1
 NAME_LIMIT = 76
 BLOCK_LIMIT = 256 * 1024  # all fields of a message together
 
-_NAME = re.compile(r"[!-9;-~]{1,%d}" % NAME_LIMIT)  # 5322 §3.6.8 ftext
+_NAME = re.compile(rf"[!-9;-~]{{1,{NAME_LIMIT}}}")  # 5322 §3.6.8 ftext
 _FORBIDDEN = re.compile(r"[\r\n\x00\ud800-\udfff]")
 _PRINTABLE = re.compile(r"[ -~]*")
 _ATOMS = re.compile(r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+(?: [A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+)*")
@@ -26,7 +26,10 @@ _TOKEN = re.compile(r" *[^ ]+")
 
 # Fields that this service writes, or that only a mail system may write.
 _RESERVED = frozenset(
-    "from sender to cc bcc subject date message-id mime-version dkim-signature return-path authentication-results apparently-to".split()
+    {
+        *("from", "sender", "to", "cc", "bcc", "subject", "date", "message-id", "mime-version"),
+        *("dkim-signature", "return-path", "authentication-results", "apparently-to"),
+    }
 )
 _RESERVED_BEGINNINGS = ("arc-", "received", "resent-", "content-")
 
@@ -65,7 +68,7 @@ def unstructured(name: str, value: str) -> str:
 
 def custom(name: str, value: str) -> str:
     """A field of the caller's. ASCII stays as given, since the field may be structured; other words are encoded."""
-    value = value.strip(" \t")
+    value = value.replace("\t", " ").strip(" ")
     if _PRINTABLE.fullmatch(value):
         return fold(name, _TOKEN.findall(" " + value))
     _refuse_forbidden(name, value)

@@ -37,16 +37,13 @@ def encode_text(text: str) -> tuple[str, bytes]:
 
 def _is_safe(octets: bytes) -> bool:
     """ASCII text that every hop passes on as it is."""
-    return not (
-        b" \n" in octets
-        or b"\t\n" in octets
-        or b"\n.\n" in octets
-        or b"\nFrom " in octets
-        or b"=_" in octets
-        or octets.startswith((b"From ", b".\n"))
-        or octets.endswith((b" ", b"\t", b"\n."))
-        or octets == b"."
-        or max(map(len, octets.split(b"\n"))) > _PLAIN_LINE
+    lines = octets.split(b"\n")
+    return (
+        max(map(len, lines)) <= _PLAIN_LINE
+        and list(map(bytes.rstrip, lines)) == lines
+        and b"." not in lines
+        and not (b"From " in octets and any(line.startswith(b"From ") for line in lines))
+        and not (b"_" in octets and b"=_" in octets)
     )
 
 

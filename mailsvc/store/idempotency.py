@@ -34,9 +34,10 @@ DO UPDATE SET fingerprint = excluded.fingerprint, answer = excluded.answer, expi
 """
 
 SWEEP = """
-DELETE FROM idempotency WHERE (account_id, endpoint, key) IN (
+WITH expired AS MATERIALIZED (
     SELECT account_id, endpoint, key FROM idempotency WHERE expires_at <= %s ORDER BY expires_at LIMIT %s FOR UPDATE SKIP LOCKED
 )
+DELETE FROM idempotency i USING expired e WHERE (i.account_id, i.endpoint, i.key) = (e.account_id, e.endpoint, e.key)
 """
 
 

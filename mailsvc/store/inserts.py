@@ -17,7 +17,8 @@ from mailsvc.store.ids import uuid7
 from mailsvc.store.values import NewEmail
 
 SHARDS = 16  # of the ledger, by account
-PIECE = 256 * 1024  # the most octets in one row of messages, and about the most that one statement carries
+PIECE = 256 * 1024  # the most octets in one row of messages
+STATEMENT = 512 * 1024  # about the most octets of messages that one statement carries, so that no reactor turn is long
 SMALL = 64 * 1024  # a message up to here is written with its email; a larger one in pieces of its own
 
 INSERT_EMAILS = """
@@ -68,12 +69,12 @@ def document(rows: object) -> str:
 
 
 def documents(emails: Iterable[NewEmail]) -> Iterator[str]:
-    """The emails as parameters of INSERT_EMAILS, by id, each carrying at most about PIECE octets of messages."""
+    """The emails as parameters of INSERT_EMAILS, by id, each carrying at most about STATEMENT octets of messages."""
     rows: list[dict[str, object]] = []
     octets = 0
     for email in sorted(emails, key=lambda e: e.email_id):
         small = len(email.message) if len(email.message) <= SMALL else 0
-        if rows and octets + small > PIECE:
+        if rows and octets + small > STATEMENT:
             yield document(rows)
             rows, octets = [], 0
         rows.append(_row(email))

@@ -1,13 +1,44 @@
-"""API keys: who a caller is. Of a key only its SHA-256 is stored."""
+"""API keys: who a caller is. Of a key only its SHA-256 is stored.
+
+A key is `ms_`, 32 random characters and 6 of checksum, so that a mistyped one is known without asking anybody.
+"""
 
 from __future__ import annotations
 
-from typing import Literal
+import hashlib
+import secrets
+import string
+import zlib
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, Literal
 from uuid import UUID
 
 import attrs
 
+from mailsvc.store.cache import Bell, Cache
+from mailsvc.store.ids import uuid7
+from mailsvc.store.pool import Pool
+
 Permission = Literal["full_access", "sending_access"]
+
+PREFIX = "ms_"
+ALPHABET = string.digits + string.ascii_uppercase + string.ascii_lowercase
+RANDOM, CHECK = 32, 6
+HINT = 9  # characters of a key that are kept to recognise it by
+
+FIND = """
+SELECT k.account_id, k.id, k.permission, k.domain_id, a.rate_limit, a.suspended_at IS NOT NULL
+FROM api_keys k JOIN accounts a ON a.id = k.account_id
+WHERE k.hash = %s AND k.revoked_at IS NULL
+"""
+CREATE = """
+INSERT INTO api_keys (id, account_id, name, hash, hint, permission, domain_id, created_at) VALUES (%s, %s, %s, %s, %s, %s, %s, %s)
+"""
+LIST = """
+SELECT id, name, hint, permission, domain_id, created_at FROM api_keys WHERE account_id = %s AND revoked_at IS NULL ORDER BY id DESC
+"""
+REVOKE = "UPDATE api_keys SET revoked_at = %s WHERE account_id = %s AND id = %s AND revoked_at IS NULL"
 
 
 @attrs.frozen
@@ -20,3 +51,74 @@ class Caller:
     domain_id: UUID | None
     rate_limit: int | None
     suspended: bool = False
+
+
+@attrs.frozen
+class KeyView:
+    """A key as its owner sees it again: never the key itself."""
+
+    id: UUID
+    name: str
+    hint: str
+    permission: Permission
+    domain_id: UUID | None
+    created_at: datetime
+
+
+class Keys:
+    def __init__(self, pool: Pool, clock: Any, bell: Bell | None = None) -> None:
+        self._pool = pool
+        self._clock = clock
+        self._callers: Cache[bytes, Caller | None] = Cache(clock, bell)
+
+    async def find(self, hash: bytes) -> Caller | None:
+        """Who calls with the key that has this SHA-256, as of two seconds ago at most."""
+        return await self._callers.get(hash, lambda: self._load(hash))
+
+    async def create(self, account_id: UUID, name: str, permission: Permission, domain_id: UUID | None = None) -> tuple[UUID, str]:
+        """The id of a new key, and the key. This is the only time that anybody sees it."""
+        now = self._clock.seconds()
+        key_id, token = uuid7(now), new_token()
+        stored = (key_id, account_id, name, digest(token), token[:HINT], permission, domain_id, datetime.fromtimestamp(now, UTC))
+        await self._pool.run(CREATE, stored)
+        self._callers.changed()  # it may have been asked for before
+        return key_id, token
+
+    async def revoke(self, account_id: UUID, key_id: UUID) -> bool:
+        """Whether there was such a key to revoke."""
+        now = datetime.fromtimestamp(self._clock.seconds(), UTC)
+        revoked = await self._pool.run(REVOKE, (now, account_id, key_id)) > 0
+        self._callers.changed()
+        return revoked
+
+    async def list(self, account_id: UUID) -> Sequence[KeyView]:
+        """Those in force, newest first."""
+        return [KeyView(*row) for row in await self._pool.rows(LIST, (account_id,))]
+
+    async def _load(self, hash: bytes) -> Caller | None:
+        rows = await self._pool.rows(FIND, (hash,))
+        return Caller(*rows[0]) if rows else None
+
+
+def digest(token: str) -> bytes:
+    """What is stored of a key."""
+    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
+
+
+def new_token() -> str:
+    random = "".join(secrets.choice(ALPHABET) for _ in range(RANDOM))
+    return PREFIX + random + _checksum(random)
+
+
+def is_well_formed(token: str) -> bool:
+    """Whether it can be a key at all."""
+    body = token.removeprefix(PREFIX)
+    return token.startswith(PREFIX) and len(body) == RANDOM + CHECK and body.isascii() and _checksum(body[:RANDOM]) == body[RANDOM:]
+
+
+def _checksum(random: str) -> str:
+    number, letters = zlib.crc32(random.encode()), ""
+    for _ in range(CHECK):
+        number, digit = divmod(number, len(ALPHABET))
+        letters = ALPHABET[digit] + letters
+    return letters

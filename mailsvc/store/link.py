@@ -5,8 +5,9 @@ Which connection is used for what: store/pool and store/bell.
 
 from __future__ import annotations
 
+import select
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from ipaddress import ip_address
 from typing import Any
 
@@ -29,6 +30,7 @@ CONNECT_SECONDS = 10.0
 GRACE = 5.0  # how much longer than the server's own limit a statement may take before the connection is given up
 
 Row = tuple[Any, ...]
+Params = Sequence[object] | Mapping[str, object]
 
 
 @attrs.frozen
@@ -104,7 +106,13 @@ class Link(txpostgres.Connection):  # type: ignore[misc]
         """Whether the next user may have it."""
         return not self.lost and self.get_transaction_status() == extensions.TRANSACTION_STATUS_IDLE
 
-    async def execute(self, sql: str, params: Sequence[object] = ()) -> Answer:
+    def still_sound(self) -> bool:
+        """After it was idle: what the server said meanwhile, its farewell above all, is heard first."""
+        while not self.lost and self._has_input():
+            self.doRead()
+        return self.sound
+
+    async def execute(self, sql: str, params: Params = ()) -> Answer:
         """Run one statement, or several in one round trip. Without params a percent sign is just that."""
         if self.lost:
             raise Unavailable("The connection to the database was lost.")
@@ -125,6 +133,11 @@ class Link(txpostgres.Connection):  # type: ignore[misc]
             if timer.active():
                 timer.cancel()
             cursor.close()
+
+    def _has_input(self) -> bool:
+        waiting = select.poll()  # unlike select(), for any number of open files
+        waiting.register(self, select.POLLIN)
+        return bool(waiting.poll(0))
 
     def abandon(self) -> None:
         """Close at once; whatever is under way on it fails."""

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import attrs
@@ -19,7 +19,7 @@ from twisted.logger import Logger
 from mailsvc.store.backoff import Backoff
 from mailsvc.store.detach import detached
 from mailsvc.store.errors import StatementFailed, StoreError, Unavailable
-from mailsvc.store.link import Answer, Limits, Link, Row
+from mailsvc.store.link import Answer, Limits, Link, Params, Row
 
 T = TypeVar("T")
 
@@ -32,14 +32,14 @@ class Transaction:
         self._pool = pool
         self._begun = self._busy = self._over = False
 
-    async def rows(self, sql: str, params: Sequence[object] = ()) -> list[Row]:
+    async def rows(self, sql: str, params: Params = ()) -> list[Row]:
         return (await self._execute(sql, params)).rows
 
-    async def run(self, sql: str, params: Sequence[object] = ()) -> int:
+    async def run(self, sql: str, params: Params = ()) -> int:
         """How many rows the statement touched."""
         return (await self._execute(sql, params)).count
 
-    async def _execute(self, sql: str, params: Sequence[object] = ()) -> Answer:
+    async def _execute(self, sql: str, params: Params = ()) -> Answer:
         if self._over or self._busy:
             raise RuntimeError("The transaction is over." if self._over else "A transaction runs one statement at a time.")
         self._busy = True
@@ -80,8 +80,8 @@ class Pool:
 
     log = Logger()
 
-    dsn: str
-    reactor: Any
+    dsn: str = attrs.field(repr=False)  # may hold a password
+    reactor: Any = attrs.field(repr=False)
     size: int = 8
     name: str = "mailsvc"
     limits: Limits = Limits()
@@ -114,6 +114,10 @@ class Pool:
         """How many callers wait for one."""
         return len(self._waiting)
 
+    @property
+    def _wanted(self) -> bool:
+        return self._open or bool(self._waiting)
+
     async def start(self) -> None:
         """Open the first connection, or raise what is wrong; the others follow in the background."""
         self._open = True
@@ -133,6 +137,8 @@ class Pool:
             await self._drained
             if timer.active():
                 timer.cancel()
+        while self._waiting:
+            self._waiting.popleft().errback(Unavailable("The database pool is closed."))
         for link in list(self._links):
             link.abandon()
         self._backoff.wake()
@@ -144,15 +150,15 @@ class Pool:
         """Run `fn` in a transaction and commit it, or roll back and raise what it raised. It runs to its end even if the caller leaves."""
         return await detached(self._transact(fn))
 
-    async def rows(self, sql: str, params: Sequence[object] = ()) -> list[Row]:
+    async def rows(self, sql: str, params: Params = ()) -> list[Row]:
         """One round trip that is a transaction of its own; several statements in it succeed or fail together."""
         return (await detached(self._alone(sql, params))).rows
 
-    async def run(self, sql: str, params: Sequence[object] = ()) -> int:
+    async def run(self, sql: str, params: Params = ()) -> int:
         """Like `rows`; how many rows the last statement touched."""
         return (await detached(self._alone(sql, params))).count
 
-    async def execute(self, link: Link, sql: str, params: Sequence[object] = ()) -> Answer:
+    async def execute(self, link: Link, sql: str, params: Params = ()) -> Answer:
         self.statements += 1
         return await link.execute(sql, params)
 
@@ -170,7 +176,7 @@ class Pool:
         finally:
             self._give_back(link)
 
-    async def _alone(self, sql: str, params: Sequence[object]) -> Answer:
+    async def _alone(self, sql: str, params: Params) -> Answer:
         link = await self._take()
         try:
             return await self.execute(link, sql, params)
@@ -182,8 +188,9 @@ class Pool:
     async def _take(self) -> Link:
         if not self._open:
             raise Unavailable("The database pool is closed.")
-        if self._idle:
-            return self._idle.pop()
+        while self._idle:
+            if (link := self._idle.pop()).still_sound():
+                return link
         if len(self._waiting) >= self.queue:
             raise Unavailable(f"{self.queue} others wait for a database connection.")
         place: Deferred[Link] = Deferred()
@@ -198,6 +205,7 @@ class Pool:
     def _turn_away(self, place: Deferred[Link]) -> None:
         self._waiting.remove(place)
         place.errback(Unavailable(f"No database connection became free within {self.patience:g} s."))
+        self._consider_drained()
 
     def _give_back(self, link: Link) -> None:
         if link.sound:
@@ -205,6 +213,9 @@ class Pool:
             self._serve()
         else:
             link.abandon()
+        self._consider_drained()
+
+    def _consider_drained(self) -> None:
         if not self._open and not self._waiting and not self.busy:
             self._drain()
 
@@ -231,14 +242,14 @@ class Pool:
 
     async def _connect(self) -> None:
         link = await Link.open(self.reactor, self.dsn, self.name, self._lost, self.limits)
-        if not self._open:
+        if not self._wanted:
             link.abandon()
             return
         self._links.add(link)
         self._give_back(link)
 
     def _fill(self) -> None:
-        if self._open and not self._filling:
+        if self._wanted and not self._filling:
             self._filling = True
             Deferred.fromCoroutine(self._keep_filling()).addErrback(
                 lambda failure: self.log.failure("filling the database pool failed", failure=failure)
@@ -246,7 +257,7 @@ class Pool:
 
     async def _keep_filling(self) -> None:
         try:
-            while self._open and len(self._links) < self.size:
+            while self._wanted and len(self._links) < self.size:
                 try:
                     await self._connect()
                     self._backoff.reset()

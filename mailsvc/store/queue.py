@@ -1,19 +1,31 @@
-"""The queue: what waits, who may send it now, and which destinations are held back."""
+"""The queue: what waits, and who may send it now.
+
+A claim goes by destination and visits no row that it does not lease, so the backlog of a dead destination costs nobody
+anything. The life of a lease's holder is store/processes; what becomes of a leased recipient is store/settle; the
+statements are in store/queue_sql.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
-from typing import Literal
 from uuid import UUID
 
 import attrs
 
-HoldState = Literal["backoff", "paused"]
+from mailsvc.store import events, holds, queue_sql
+from mailsvc.store.events import NewEvent
+from mailsvc.store.holds import FOREVER, Hold, HoldState
+from mailsvc.store.pool import Pool, Transaction
+
+__all__ = ["FOREVER", "Count", "Hold", "HoldState", "Leased", "Queue", "Ready"]
+
+WALK = 5000  # destinations that one look at the queue passes
 
 
 @attrs.frozen
 class Ready:
-    """A destination that somebody could claim from: its most urgent kind of mail, and when the first of it is due."""
+    """A destination that somebody could claim from, and when the first of its mail is due. `bulk`: it has nothing more urgent."""
 
     destination: str
     bulk: bool
@@ -38,10 +50,107 @@ class Leased:
 
 
 @attrs.frozen
-class Hold:
-    """Why a destination as a whole takes no mail until `until`, and how many connections failed in a row."""
+class Count:
+    """How many recipients of a destination wait, are being sent, are scheduled; and when the first one that waits is due."""
 
-    state: HoldState
-    reason: str
-    until: datetime
-    failures: int
+    destination: str
+    waiting: int
+    leased: int
+    scheduled: int
+    next_at: datetime | None
+
+
+class Queue:
+    """One for a process: it remembers how far it has looked."""
+
+    def __init__(self, pool: Pool, walk: int = WALK) -> None:
+        self._pool = pool
+        self._walk = walk
+        self._stopped: dict[str, str] = {}  # by region: where the last look ended, when there was more
+
+    async def ready(self, region: str, now: datetime, skip: Collection[str] = (), limit: int = 1000) -> list[Ready]:
+        """Destinations with something to claim, soonest first, without those in `skip` or held back.
+
+        With more than `walk` destinations waiting, each call goes on where the one before stopped.
+        """
+        named = {"region": region, "now": now, "skip": list(skip), "limit": limit, "walk": self._walk}
+        start = self._stopped.pop(region, "")
+        *found, (last, _, _) = await self._pool.rows(queue_sql.BY_INDEX + queue_sql.READY, named | {"start": start})
+        if last is not None:
+            self._stopped[region] = last
+        return [Ready(*row) for row in found]
+
+    async def claim(self, region: str, destination: str, now: datetime, limit: int, lease: int) -> list[Leased]:
+        """Lease at most `limit` due recipients, transactional mail first, and with them the due others of the same emails."""
+        named = {"region": region, "destination": destination, "now": now, "limit": limit, "lease": lease}
+        rows = await self._pool.rows(queue_sql.BY_INDEX + queue_sql.CLAIM, named)
+        rows.sort(key=lambda row: (row[10], row[11], row[1], row[2]))  # bulk, next_at, email_id, recipient
+        return [Leased(*row[:11]) for row in rows]
+
+    async def release(
+        self,
+        keys: Sequence[tuple[UUID, int]],
+        lease: int,
+        *,
+        destination: str | None = None,
+        next_at: datetime | None = None,
+        reason: str | None = None,
+    ) -> None:
+        """Give leases back unsent; what is given besides replaces what is stored. Keys that `lease` does not hold stay as they are."""
+        if keys:
+            ordered = sorted(keys)
+            held = [email_id for email_id, _ in ordered], [recipient for _, recipient in ordered]
+            await self._pool.run(queue_sql.BY_INDEX + queue_sql.RELEASE, (destination, next_at, reason, *held, lease))
+
+    async def leased(self, lease: int) -> list[tuple[UUID, int]]:
+        """Everything that `lease` holds, so that its holder can find what it has lost track of."""
+        return [(email_id, recipient) for email_id, recipient in await self._pool.rows(queue_sql.LEASED, (lease,))]
+
+    async def release_scheduled(self, now: datetime, limit: int = 500) -> int:
+        """Queue at most `limit` scheduled emails that are due, and tell of each that it was sent; how many there were."""
+
+        async def release(tx: Transaction) -> int:
+            emails = await tx.rows(queue_sql.BY_INDEX + queue_sql.DUE_SCHEDULES, (now, limit))
+            await events.write(tx, [NewEvent(account, email, domain, None, "email.sent", now) for account, email, domain in emails])
+            return len(emails)
+
+        return await self._pool.transact(release)
+
+    async def expire(self, now: datetime, limit: int = 500) -> int:
+        """End at most `limit` recipients whose time is over and that nobody is sending; how many there were."""
+
+        async def expire(tx: Transaction) -> int:
+            rows = await tx.rows(queue_sql.BY_INDEX + queue_sql.TAKE_EXPIRED, (now, limit))
+            await events.write(tx, [_expired(now, *row) for row in rows])
+            return len(rows)
+
+        return await self._pool.transact(expire)
+
+    async def hold(self, region: str, destination: str, state: HoldState, reason: str, until: datetime, failures: int = 0) -> None:
+        """Send nothing to a destination until then (FOREVER: until somebody lifts it). A shorter backoff does not end a pause."""
+        await holds.hold(self._pool, region, destination, Hold(state, reason, until, failures))
+
+    async def lift(self, region: str, destination: str, *, paused: bool = False) -> None:
+        """End a backoff; with `paused` also what the operator paused."""
+        await holds.lift(self._pool, region, destination, paused)
+
+    async def holds(self, region: str) -> Mapping[str, Hold]:
+        """What is held, and what was held and is over, by destination."""
+        return await holds.read(self._pool, region)
+
+    async def counts(self, region: str) -> list[Count]:
+        """Every destination with what waits for it, the longest queue first. Reads the whole queue: for people, not for loops."""
+        return [Count(*row) for row in await self._pool.rows(queue_sql.COUNTS, (region,))]
+
+    async def unexplained(self, now: datetime) -> int:
+        """How many recipients wait for no reason that we could tell, or until no time that we know. There should be none."""
+        [(count,)] = await self._pool.rows(queue_sql.UNEXPLAINED, (now,))
+        return int(count)
+
+
+def _expired(now: datetime, account_id: UUID, email_id: UUID, recipient: int, domain_id: UUID, status: str, reason: str | None) -> NewEvent:
+    if status in ("queued", "scheduled"):  # never attempted
+        told: dict[str, object] = {"reason": "It could not be sent before it expired."}
+        return NewEvent(account_id, email_id, domain_id, recipient, "email.failed", now, told)
+    told = {"type": "Transient", "sub_type": "General", "reply": f"It could not be delivered before it expired. {reason or ''}".strip()}
+    return NewEvent(account_id, email_id, domain_id, recipient, "email.bounced", now, told)

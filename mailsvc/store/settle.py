@@ -1,13 +1,28 @@
-"""Settling: what became of the recipients of one email in one attempt, written down in one transaction."""
+"""Settling: what became of the recipients of one email in one attempt, written down in one transaction.
+
+Queue rows, events, the attempt and the signature go in one statement for all settlements of a shared commit. Whatever is
+no longer leased by who settles it stays untouched, and nothing is told of it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 import attrs
 
-from mailsvc.outcome import Outcome
+from mailsvc.outcome import Bounced, Deferred, Delivered, Failed, Outcome, Uncertain
+from mailsvc.store.batch import Batch
+from mailsvc.store.ids import uuid7
+from mailsvc.store.inserts import document, shard
+from mailsvc.store.pool import Pool
+from mailsvc.store.queue_sql import BY_INDEX
+from mailsvc.store.settle_sql import SETTLE
+
+MAX_ITEMS = 100
+MAX_WEIGHT = 1 << 20  # octets of transcripts and signatures in a shared commit
 
 
 @attrs.frozen
@@ -47,3 +62,78 @@ class Settlement:
     outcomes: tuple[RecipientOutcome, ...]
     attempt: AttemptRecord | None
     signature: bytes | None = attrs.field(default=None, repr=False)
+
+
+class Settling:
+    """Writes settlements down. `told` is called after each commit with events, to wake whoever reads them."""
+
+    def __init__(self, pool: Pool, clock: Any, *, told: Callable[[], None] = lambda: None, linger: float = 0.002) -> None:
+        self._pool = pool
+        self._told = told
+        self.batch: Batch[Settlement, frozenset[int]] = Batch(self._write, clock, max_items=MAX_ITEMS, max_weight=MAX_WEIGHT, linger=linger)
+
+    async def settle(self, settlement: Settlement) -> frozenset[int]:
+        """The recipients that were settled: all of them, unless the lease was lost in between."""
+        return await self.batch.submit(settlement, _weight(settlement))
+
+    async def _write(self, settlements: list[Settlement]) -> list[frozenset[int]]:
+        rows = [row for n, settlement in enumerate(settlements) for row in _rows(n, settlement)]
+        rows.sort(key=lambda row: (row["email_id"], row["recipient"]))
+        once = [_once(n, settlement) for n, settlement in enumerate(settlements)]
+        settled: list[set[int]] = [set() for _ in settlements]
+        for n, recipient in await self._pool.rows(BY_INDEX + SETTLE, (document(rows), document(once))):
+            settled[n].add(recipient)
+        if any(settled):
+            self._told()
+        return [frozenset(recipients) for recipients in settled]
+
+
+def _rows(n: int, settlement: Settlement) -> list[dict[str, Any]]:
+    whole = {
+        "n": n,
+        "account_id": settlement.account_id,
+        "email_id": settlement.email_id,
+        "domain_id": settlement.domain_id,
+        "shard": shard(settlement.account_id),
+        "lease": settlement.lease,
+        "at": settlement.at,
+    }
+    at = settlement.at.timestamp()
+    return [whole | {"recipient": o.recipient, "event_id": uuid7(at)} | _outcome(o.outcome) for o in settlement.outcomes]
+
+
+def _outcome(outcome: Outcome) -> dict[str, object]:
+    """The columns that say what became of a recipient. Without a status it waits no longer."""
+    match outcome:
+        case Delivered(reply):
+            return {"outcome": "delivered", "reply": reply, "type": "email.delivered", "data": {"reply": reply}}
+        case Bounced(reply, kind, sub_type):
+            data = {"type": kind, "sub_type": sub_type, "reply": reply}
+            return {"outcome": "bounced", "reply": reply, "type": "email.bounced", "data": data}
+        case Failed(reason):
+            return {"outcome": "failed", "reply": reason, "type": "email.failed", "data": {"reason": reason}}
+        case Deferred(reason, next_at):
+            return _waits("deferred", "delayed", reason, next_at)
+        case Uncertain(reason, next_at):
+            return _waits("uncertain", "uncertain", reason, next_at)
+
+
+def _waits(outcome: str, status: str, reason: str, next_at: datetime) -> dict[str, object]:
+    data = {"reason": reason, "next_at": next_at}
+    event = {"type": "email.delivery_delayed", "data": data}
+    return {"outcome": outcome, "reply": reason, "status": status, "reason": reason, "next_at": next_at} | event
+
+
+def _once(n: int, settlement: Settlement) -> dict[str, object]:
+    """What a settlement has once, for all of its recipients."""
+    row: dict[str, object] = {"n": n, "account_id": settlement.account_id, "email_id": settlement.email_id}
+    if settlement.attempt is not None:
+        row |= attrs.asdict(settlement.attempt)
+    if settlement.signature is not None:
+        row["signature"] = settlement.signature.decode("ascii")
+    return row
+
+
+def _weight(settlement: Settlement) -> int:
+    transcript = "" if settlement.attempt is None else settlement.attempt.transcript
+    return len(transcript) + len(settlement.signature or b"") + 256 * len(settlement.outcomes)

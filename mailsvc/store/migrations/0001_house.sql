@@ -176,7 +176,7 @@ CREATE TABLE destinations (
     name         text COLLATE "C" NOT NULL,
     state        text NOT NULL CHECK (state IN ('backoff', 'paused')),  -- by failure; by the operator or a provider rule
     reason       text NOT NULL,
-    until        timestamptz NOT NULL,                        -- 'infinity': until somebody resumes it
+    until        timestamptz NOT NULL,                        -- the year 9999 or 'infinity': until somebody resumes it
     failures     integer NOT NULL,                            -- connections in a row that failed
     changed_at   timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (region, name)

@@ -1,0 +1,46 @@
+# Two commands: `make run` starts mailsvc to try it, `make test` runs its tests. Both need nothing but Python 3.11 or newer.
+#   PYTHON=python3.12 make run     with this Python        VENV=/tmp/venv make test     in that environment
+#   CONFIG=etc/mine.toml make run  with these settings     ARGS="-k dkim" make test     with these options for pytest
+
+VENV   ?= .venv
+CONFIG ?= etc/development.toml
+ARGS   ?=
+PYTHON ?=
+
+.PHONY: run test lint bench ci-contract
+.SILENT:
+
+run: $(VENV)/.installed
+	exec env PYTHONPATH=. "$(VENV)/bin/twistd" --nodaemon --pidfile= mailsvc --config "$(CONFIG)"
+
+test: $(VENV)/.installed-test
+	exec env PYTHONPATH=. "$(VENV)/bin/python" -m pytest $(ARGS)
+
+lint: $(VENV)/.installed-dev
+	"$(VENV)/bin/ruff" check .
+	"$(VENV)/bin/ruff" format --check .
+	"$(VENV)/bin/mypy"
+	PYTHONPATH=. "$(VENV)/bin/lint-imports"
+
+bench: $(VENV)/.installed-test
+	exec env PYTHONPATH=. "$(VENV)/bin/python" -m tests.bench $(ARGS)
+
+# What has to hold on every Python and every Postgres that is supported; a part of `make test`.
+ci-contract: $(VENV)/.installed-test
+	exec env PYTHONPATH=. "$(VENV)/bin/python" -m pytest -m contract $(ARGS)
+
+# One stamp for each set of packages; a changed requirement installs again, a second run does not look.
+$(VENV)/.installed: setup.cfg requirements-dev.lock | $(VENV)/bin/python
+	etc/install "$(VENV)" embedded
+	touch "$@"
+
+$(VENV)/.installed-test: setup.cfg requirements-dev.lock | $(VENV)/bin/python
+	etc/install "$(VENV)" embedded,test
+	touch "$(VENV)/.installed" "$@"
+
+$(VENV)/.installed-dev: setup.cfg requirements-dev.lock | $(VENV)/bin/python
+	etc/install "$(VENV)" embedded,test,dev
+	touch "$(VENV)/.installed" "$(VENV)/.installed-test" "$@"
+
+$(VENV)/bin/python:
+	etc/environment "$(VENV)" $(PYTHON)

@@ -1,0 +1,319 @@
+"""One attempt: load, sign, send, read the replies, settle. The connection takes nothing else until that is written down.
+
+Whatever fails on our side is an outcome too, so that no recipient is lost and no lane stops.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Collection
+from datetime import datetime
+from typing import Any, Protocol
+from uuid import UUID
+
+import attrs
+from twisted.internet.defer import Deferred, DeferredSemaphore
+from twisted.logger import Logger
+
+from mailsvc.delivery import pace
+from mailsvc.delivery.connect import Line, Result, Unreachable
+from mailsvc.delivery.parcel import Parcel, expired
+from mailsvc.delivery.reading import Moment, Reading, deferred, read
+from mailsvc.delivery.retry import Random, Schedule
+from mailsvc.delivery.slots import Freight
+from mailsvc.delivery.terms import DeliverySettings
+from mailsvc.outcome import Bounced, Failed, Outcome
+from mailsvc.smtp.envelope import Envelope
+from mailsvc.store.accept import Pieces
+from mailsvc.store.errors import DataRejected, StatementFailed
+from mailsvc.store.messages import StoredMessage
+from mailsvc.store.queue import Leased
+from mailsvc.store.settle import AttemptRecord, RecipientOutcome, Settlement
+
+_REFUSED = (DataRejected, StatementFailed)  # by the database, which would refuse it again
+_UNWRITTEN = 300.0  # seconds before an email whose outcome could not be written is touched again
+_SIGNATURES = 1000  # remembered, for the other destinations of the same email
+_LOADS = 4  # messages read at once: each may be 40 MB
+
+
+class Messages(Protocol):
+    """Where messages are kept."""
+
+    async def load(self, account_id: UUID, email_id: UUID) -> StoredMessage | None: ...
+
+
+class Settling(Protocol):
+    """Where outcomes are written."""
+
+    async def settle(self, settlement: Settlement) -> Collection[int]: ...
+
+
+class Fresh(Protocol):
+    """This process, as the others see it: its number, and whether its heartbeat is young enough to send under it."""
+
+    @property
+    def id(self) -> int: ...
+
+    @property
+    def fresh(self) -> bool: ...
+
+    def holds(self, lease: int) -> bool: ...
+
+
+@attrs.frozen
+class Origin:
+    """What the sending domain asks of an attempt. `return_path` is the envelope sender."""
+
+    return_path: str
+    tls_required: bool = False
+
+
+class Sending(Protocol):
+    """The sending domain's side: its return path and TLS policy, and its DKIM signature, made off the reactor thread."""
+
+    async def origin(self, parcel: Parcel) -> Origin: ...
+
+    async def sign(self, parcel: Parcel, body: bytes | Pieces) -> bytes: ...
+
+
+class Keeper(Protocol):
+    """Whoever knows what is in memory: dispatch."""
+
+    def disown(self, parcel: Parcel) -> None:
+        """Its outcome is written down."""
+
+    def returned(self, parcel: Parcel, pause: float = 0.0) -> None:
+        """Its lease goes back, for no use within `pause` seconds."""
+
+
+@attrs.frozen
+class Report:
+    """How an attempt went for the lane. `usable`: the line may take another.
+
+    `again`: nothing was tried, the line was dead. `unsent`: it was not to be finished by this process; the lease goes back.
+    """
+
+    usable: bool = True
+    trouble: str | None = None
+    again: bool = False
+    unsent: bool = False
+
+
+@attrs.define(eq=False)
+class _Loaded:
+    """A message ready to go out, and how much of it counts as freight of ours."""
+
+    body: bytes | Pieces
+    signature: bytes
+    fresh_signature: bool
+    octets: int
+
+
+class Gone(Exception):
+    """The message is not in the store any more."""
+
+
+class Attempts:
+    """Makes attempts, for all lanes."""
+
+    log = Logger()
+
+    def __init__(
+        self,
+        clock: Any,
+        terms: DeliverySettings,
+        process: Fresh,
+        messages: Messages,
+        settling: Settling,
+        sending: Sending,
+        freight: Freight,
+        new_id: Callable[[], UUID],
+        random: Random,
+        keeper: Keeper,
+    ) -> None:
+        self._clock, self._terms, self._process = clock, terms, process
+        self._messages, self._settling, self._sending = messages, settling, sending
+        self._freight, self._new_id, self._random, self._keeper = freight, new_id, random, keeper
+        self._schedule = Schedule.of(terms)
+        self._loads = DeferredSemaphore(_LOADS)
+        self._poison: OrderedDict[UUID, int] = OrderedDict()
+        self._signatures: OrderedDict[UUID, Deferred[bytes]] = OrderedDict()
+        self.stopping = False  # connections are being cut: what was not sent goes back to the queue
+
+    @property
+    def moment(self) -> Moment:
+        return Moment(pace.now(self._clock), self._schedule, self._random)
+
+    async def run(self, line: Line, parcel: Parcel) -> Report:
+        """One transaction over `line`, settled when this returns."""
+        if not await self._ours(parcel):
+            return Report(unsent=True)
+        started = pace.now(self._clock)
+        if expired(parcel, started):
+            await self.settle(parcel, [_too_late(leased) for leased in parcel.recipients])
+            return Report()
+        loaded: _Loaded | None = None
+        try:
+            origin = await self._sending.origin(parcel)
+            if origin.tls_required and line.courier.tls is None:
+                await self._refuse_clear(line, parcel)
+                return Report()
+            loaded = await self._load(parcel)
+            result = await self._send(line, parcel, origin, loaded)
+            if result.lost is not None and not result.sent_dot and (self.stopping or not self._process.holds(parcel.lease)):
+                return Report(usable=False, unsent=True)
+            if result.stale and not parcel.again:
+                parcel.again = True
+                return Report(usable=False, again=True)
+            reading = read(result, parcel.recipients, line.host, self.moment)
+            await self._settle(parcel, self._settlement(line, parcel, loaded, result, reading, started))
+        except Exception as error:
+            await self.poisoned(parcel, error)
+            return Report(usable=False)
+        finally:
+            if loaded is not None:
+                self._freight.unload(loaded.octets)
+        self._poison.pop(parcel.email_id, None)
+        return Report(usable=line.courier.usable, trouble=reading.trouble)
+
+    async def _ours(self, parcel: Parcel) -> bool:
+        """Whether the lease is good, waiting for a heartbeat that is late; without one nothing may be finished anyway."""
+        while not self._process.fresh and self._process.id == parcel.lease and not self.stopping:
+            await pace.sleep(self._clock, 1.0)
+        return self._process.holds(parcel.lease) and not self.stopping
+
+    async def unreachable(self, parcel: Parcel, why: Unreachable) -> None:
+        """The one parcel that shows what happened to all that wait for a destination without a host."""
+        outcomes: list[Outcome] = []
+        for leased in parcel.recipients:
+            if why.permanent:
+                outcomes.append(Bounced(f"550 5.4.4 {why.reason}"))
+            else:
+                outcomes.append(deferred(why.reason, leased, self.moment))
+        record = AttemptRecord(self._new_id(), None, None, None, pace.now(self._clock), 0.0, why.transcript or f"* {why.reason}")
+        await self.settle(parcel, outcomes, record)
+
+    async def deferred(self, parcel: Parcel, sentence: str) -> None:
+        """Not sent, for a reason that is not this email's."""
+        await self.settle(parcel, [deferred(sentence, leased, self.moment) for leased in parcel.recipients])
+
+    async def settle(self, parcel: Parcel, outcomes: Collection[Outcome], record: AttemptRecord | None = None) -> None:
+        """Write down outcomes, in the order of the parcel's recipients, that came about without a transaction."""
+        pairs = tuple(RecipientOutcome(leased.recipient, outcome) for leased, outcome in zip(parcel.recipients, outcomes, strict=True))
+        await self._settle(parcel, _settlement(parcel, pace.now(self._clock), pairs, record))
+
+    async def poisoned(self, parcel: Parcel, error: BaseException) -> None:
+        """An error of ours: this email waits, and after some such tries ends, while all others go on."""
+        tries = self._poison.pop(parcel.email_id, 0) + 1
+        self._poison[parcel.email_id] = tries
+        while len(self._poison) > 10_000:
+            self._poison.popitem(last=False)
+        gone = isinstance(error, Gone)
+        if not gone:
+            self.log.error("attempt {tries} at {email_id} failed: {error!r}", tries=tries, email_id=parcel.email_id, error=error)
+        if gone or tries >= self._terms.poison_tries:
+            self._poison.pop(parcel.email_id, None)
+            why = str(error) if gone else f"Sending failed {tries} times on our side ({type(error).__name__})."
+            await self.settle(parcel, [Failed(why) for _ in parcel.recipients])
+        else:
+            await self.deferred(parcel, f"Sending failed on our side ({type(error).__name__}); it will be tried again.")
+
+    async def _refuse_clear(self, line: Line, parcel: Parcel) -> None:
+        sentence = f"{line.host} offers no working TLS, which the sending domain requires."
+        record = AttemptRecord(self._new_id(), line.host, line.address, None, pace.now(self._clock), 0.0, f"* {sentence}")
+        await self.settle(parcel, [deferred(sentence, leased, self.moment) for leased in parcel.recipients], record)
+
+    async def _load(self, parcel: Parcel) -> _Loaded:
+        """The message and its signature: of the first attempt when there was one, so that all attempts send the same bytes."""
+        body, signature, counted = parcel.body, None, 0
+        if body is None:
+            async with self._loads:
+                while not self._freight.room(0):
+                    await pace.sleep(self._clock, 0.05)
+                stored = await self._messages.load(parcel.account_id, parcel.email_id)
+                if stored is None:
+                    raise Gone("The message is no longer stored.")
+                body, signature, counted = stored.body, stored.signature, len(stored.body)
+                self._freight.load(counted)
+        if signature is not None:
+            return _Loaded(body, signature, False, counted)
+        try:
+            return _Loaded(body, await self._sign(parcel, body), True, counted)
+        except BaseException:
+            self._freight.unload(counted)
+            raise
+
+    async def _sign(self, parcel: Parcel, body: bytes | Pieces) -> bytes:
+        """Once for an email, whatever number of destinations it goes to."""
+        made = self._signatures.get(parcel.email_id)
+        if made is None:
+            made = self._signatures[parcel.email_id] = Deferred.fromCoroutine(self._sending.sign(parcel, body))
+            while len(self._signatures) > _SIGNATURES:
+                self._signatures.popitem(last=False)
+        mine: Deferred[bytes] = Deferred()
+        made.addCallbacks(lambda signature: mine.callback(signature) or signature, mine.errback)
+        try:
+            return await mine
+        except BaseException:
+            self._signatures.pop(parcel.email_id, None)
+            raise
+
+    async def _send(self, line: Line, parcel: Parcel, origin: Origin, loaded: _Loaded) -> Result:
+        addresses = tuple(leased.address for leased in parcel.recipients)
+        size = len(loaded.signature) + len(loaded.body)
+        eight_bit = not loaded.body.isascii() if isinstance(loaded.body, bytes) else any(not piece.isascii() for piece in loaded.body)
+        envelope = Envelope(origin.return_path, addresses, size, eight_bit)
+        pieces = _pieces(loaded.signature, loaded.body)
+        line.sent += 1
+        return await line.courier.deliver(envelope, pieces, lambda: self._process.holds(parcel.lease))
+
+    def _settlement(self, line: Line, parcel: Parcel, loaded: _Loaded, result: Result, reading: Reading, started: datetime) -> Settlement:
+        now = pace.now(self._clock)
+        seconds = (now - started).total_seconds()
+        record = AttemptRecord(self._new_id(), line.host, line.address, line.courier.tls, started, seconds, result.transcript)
+        keep = loaded.signature if loaded.fresh_signature and reading.waits else None
+        return _settlement(parcel, now, reading.outcomes, record, keep)
+
+    async def _settle(self, parcel: Parcel, settlement: Settlement) -> None:
+        """Until it is written. When the database refuses a text of the peer's, without the peer's texts; never raises."""
+        try:
+            try:
+                await pace.insist(self._clock, "settling", lambda: self._settling.settle(settlement), _REFUSED)
+            except _REFUSED as error:
+                self.log.error("the outcome of {email_id} was refused: {error}", email_id=parcel.email_id, error=str(error))
+                bare = attrs.evolve(settlement, attempt=None, outcomes=tuple(_bare(each) for each in settlement.outcomes))
+                await pace.insist(self._clock, "settling", lambda: self._settling.settle(bare), _REFUSED)
+        except Exception:
+            self.log.failure("the outcome of {email_id} cannot be written", email_id=parcel.email_id)
+            self._keeper.returned(parcel, _UNWRITTEN)
+        else:
+            self._keeper.disown(parcel)
+
+
+def _settlement(
+    parcel: Parcel, at: datetime, outcomes: tuple[RecipientOutcome, ...], record: AttemptRecord | None, signature: bytes | None = None
+) -> Settlement:
+    return Settlement(parcel.account_id, parcel.email_id, parcel.domain_id, parcel.lease, at, outcomes, record, signature)
+
+
+def _too_late(leased: Leased) -> Outcome:
+    """Its time ended while it waited for its turn."""
+    if leased.attempts == 0 and leased.status == "queued":
+        return Failed("It could not be sent before it expired.")
+    return Bounced("It could not be delivered before it expired.", "Transient", "General")
+
+
+def _pieces(signature: bytes, body: bytes | Pieces) -> Any:
+    yield signature
+    if isinstance(body, bytes):
+        yield body
+    else:
+        yield from body
+
+
+def _bare(each: RecipientOutcome) -> RecipientOutcome:
+    """The same outcome in plain ASCII."""
+    outcome: Any = each.outcome
+    field = "reason" if hasattr(outcome, "reason") else "reply"
+    text = "".join(char if " " <= char <= "~" else "?" for char in getattr(outcome, field))
+    return attrs.evolve(each, outcome=attrs.evolve(outcome, **{field: text}))

@@ -1,0 +1,89 @@
+"""Destinations that take no mail for a time: what all processes know, what this one found, and how the rest grows."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime, timedelta
+from typing import Any, Protocol
+
+from twisted.logger import Logger
+
+from mailsvc.delivery import pace
+from mailsvc.delivery.retry import Random, rest
+from mailsvc.delivery.terms import DeliverySettings
+from mailsvc.store.queue import Hold, HoldState
+
+Spawn = Callable[[Awaitable[None]], object]
+
+
+class HoldStore(Protocol):
+    """The destinations that are held, in the store."""
+
+    async def hold(self, region: str, destination: str, state: HoldState, reason: str, until: datetime | None, failures: int) -> object: ...
+
+    async def lift(self, region: str, destination: str) -> object: ...
+
+    async def holds(self, region: str) -> Mapping[str, Hold]: ...
+
+
+class Holds:
+    """One region's. Reading is from memory; `refresh` follows what others wrote."""
+
+    log = Logger()
+
+    def __init__(self, clock: Any, store: HoldStore, region: str, terms: DeliverySettings, random: Random, spawn: Spawn) -> None:
+        self._clock, self._store, self._region, self._terms, self._random, self._spawn = clock, store, region, terms, random, spawn
+        self._known: dict[str, Hold] = {}
+        self._writing: dict[str, int] = {}
+
+    def held(self, destination: str) -> bool:
+        hold = self._known.get(destination)
+        return hold is not None and (hold.until is None or hold.until > pace.now(self._clock))
+
+    def failures(self, destination: str) -> int:
+        hold = self._known.get(destination)
+        return hold.failures if hold else 0
+
+    def names(self) -> list[str]:
+        """Destinations that are held now."""
+        return [name for name in self._known if self.held(name)]
+
+    async def refresh(self) -> None:
+        found = dict(await self._store.holds(self._region))
+        for destination in self._writing:  # ours is newer than what was read
+            found.pop(destination, None)
+            if destination in self._known:
+                found[destination] = self._known[destination]
+        self._known = found
+
+    def fail(self, destination: str, reason: str) -> None:
+        """The destination could not be used: it rests, longer each time. A pause that somebody ordered stays as it is."""
+        if self.held(destination):
+            return
+        failures = self.failures(destination) + 1
+        seconds = rest(failures, self._terms.hold_first, self._terms.hold_longest, self._random)
+        until = pace.now(self._clock) + timedelta(seconds=seconds)
+        hold = Hold("backoff", reason, until, failures)
+        self._known[destination] = hold
+        self.log.info("{destination} rests for {seconds:.0f} s: {reason}", destination=destination, seconds=seconds, reason=reason)
+        self._write(destination, lambda: self._store.hold(self._region, destination, hold.state, reason, until, failures))
+
+    def lift(self, destination: str) -> None:
+        """Mail went through. A pause is lifted by whoever ordered it."""
+        hold = self._known.get(destination)
+        if hold is not None and hold.state == "backoff":
+            del self._known[destination]
+            self._write(destination, lambda: self._store.lift(self._region, destination))
+
+    def _write(self, destination: str, do: Callable[[], Awaitable[object]]) -> None:
+        self._writing[destination] = self._writing.get(destination, 0) + 1
+
+        async def write() -> None:
+            try:
+                await pace.insist(self._clock, "holding a destination", do)
+            finally:
+                self._writing[destination] -= 1
+                if not self._writing[destination]:
+                    del self._writing[destination]
+
+        self._spawn(write())

@@ -1,0 +1,43 @@
+"""Waiting on a clock, and doing again what the database could not take just now. Every loop of this room sleeps here."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+
+T = TypeVar("T")
+_log = Logger()
+_FIRST, _LONGEST = 0.5, 10.0
+
+
+def now(clock: Any) -> datetime:
+    return datetime.fromtimestamp(clock.seconds(), UTC)
+
+
+def sleep(clock: Any, seconds: float) -> Deferred[None]:
+    """Fires after so many seconds; cancelling it stops its timer."""
+    call: Any = None
+    waiting: Deferred[None] = Deferred(lambda _: call.cancel())
+    call = clock.callLater(seconds, waiting.callback, None)
+    return waiting
+
+
+async def insist(clock: Any, what: str, do: Callable[[], Awaitable[T]], final: tuple[type[Exception], ...] = ()) -> T:
+    """The result of `do`, tried again with growing pauses while it raises; errors of a class in `final` are raised.
+
+    For what must not be lost: an outcome to settle, a lease to give back. It may run twice, so `do` must be repeatable.
+    """
+    pause = _FIRST
+    while True:
+        try:
+            return await do()
+        except final:
+            raise
+        except Exception as error:
+            _log.warn("{what} failed, tried again in {pause} s: {error!r}", what=what, pause=pause, error=error)
+        await sleep(clock, pause)
+        pause = min(pause * 2, _LONGEST)

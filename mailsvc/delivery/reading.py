@@ -1,0 +1,96 @@
+"""From the result of one transaction to the outcome of each of its recipients, and to what it says about the host. Pure.
+
+What a reply means: classify. When next: retry. The sentences here are what people read on a recipient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+import attrs
+
+from mailsvc.delivery.classify import Stage, classify
+from mailsvc.delivery.connect import Result
+from mailsvc.delivery.retry import Random, Schedule, before_expiry
+from mailsvc.mail.reply import Reply
+from mailsvc.outcome import Bounced, Deferred, Delivered, Outcome, Uncertain
+from mailsvc.store.queue import Leased
+from mailsvc.store.settle import RecipientOutcome
+
+_LONGEST = 500  # characters of a peer's text in a sentence
+
+
+@attrs.frozen
+class Reading:
+    """`trouble`: why the host, rather than the mail, is in difficulty; None when it did its work, whatever it answered."""
+
+    outcomes: tuple[RecipientOutcome, ...]
+    trouble: str | None = None
+
+    @property
+    def waits(self) -> bool:
+        return any(isinstance(each.outcome, Deferred | Uncertain) for each in self.outcomes)
+
+
+@attrs.frozen
+class Moment:
+    """When, and by which rules, something is read."""
+
+    now: datetime
+    schedule: Schedule
+    random: Random
+
+
+def read(result: Result, recipients: Sequence[Leased], host: str, moment: Moment) -> Reading:
+    """What became of each recipient, in their order."""
+    outcomes = []
+    trouble = None
+    for number, leased in enumerate(recipients):
+        reply, stage = result.recipients[number], result.stages[number]
+        if reply is not None and stage is not None:
+            outcome = _answered(reply, stage, leased, host, moment)
+            if reply.code == 421:
+                trouble = _said(host, reply)
+        elif result.sent_dot and result.final is None:
+            outcome, trouble = _silent(leased, host, moment), f"{host} did not answer the final dot."
+        else:
+            trouble = f"The connection to {host} failed: {_short(result.lost or 'it ended')}."
+            outcome = deferred(trouble, leased, moment)
+        outcomes.append(RecipientOutcome(leased.recipient, outcome))
+    return Reading(tuple(outcomes), trouble)
+
+
+def deferred(sentence: str, leased: Leased, moment: Moment, *, greylisted: bool = False) -> Deferred | Bounced:
+    """Another attempt when the schedule says; the end when the recipient's time is over by then."""
+    attempts = leased.attempts + 1
+    wanted = moment.schedule.next_attempt(attempts, moment.now, moment.random, greylisted=greylisted)
+    when = before_expiry(wanted, moment.now, leased.expires_at)
+    if when is not None:
+        return Deferred(sentence, when)
+    times = "1 attempt" if attempts == 1 else f"{attempts} attempts"
+    return Bounced(f"Given up after {times}, the time for delivery is over. {sentence}", "Transient", "General")
+
+
+def _answered(reply: Reply, stage: Stage, leased: Leased, host: str, moment: Moment) -> Outcome:
+    verdict = classify(reply, stage, host)
+    if verdict.action == "delivered":
+        return Delivered(str(reply))
+    if verdict.action == "bounced":
+        return Bounced(str(reply), verdict.type, verdict.sub_type)
+    return deferred(_said(host, reply), leased, moment, greylisted=verdict.greylisted)
+
+
+def _silent(leased: Leased, host: str, moment: Moment) -> Uncertain:
+    """5321 §4.2.5, 1047: to be taken as not delivered; it may have been, which is why the same bytes go out again."""
+    reason = f"{host} gave no answer after it had been sent the whole message; it may or may not have been delivered."
+    return Uncertain(reason, moment.schedule.after_silence(leased.attempts + 1, moment.now, moment.random))
+
+
+def _said(host: str, reply: Reply) -> str:
+    return f"{host} answered {_short(str(reply))}"
+
+
+def _short(text: str) -> str:
+    plain = " ".join(text.split())
+    return plain if len(plain) <= _LONGEST else plain[: _LONGEST - 1] + "…"

@@ -1,0 +1,47 @@
+"""The terms of delivery: every figure that an operator may change, with its default. What they mean in use stands where they are used."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+
+@attrs.frozen
+class DeliverySettings:
+    """`[delivery]` of the configuration. Times are seconds, sizes octets."""
+
+    # Where mail goes
+    routes: Mapping[str, str] = attrs.field(factory=dict)  # recipient domain or "*" → "smtp://host:port", before any DNS
+    port: int = 25  # of mail exchangers found in DNS
+    nameservers: tuple[str, ...] = ()  # "127.0.0.1:5353"; empty: those of /etc/resolv.conf
+    dns_seconds: float = 10.0  # for one look-up, nameservers and retries together
+    allow_addresses: tuple[str, ...] = ()  # networks that may be connected to although they are private or reserved
+    own_names: tuple[str, ...] = ()  # our own EHLO names: an exchanger called so, and all behind it, would be a loop
+
+    # When it is tried again
+    retry_after: tuple[float, ...] = (60, 300, 900, 1800, 3600, 7200)  # after the 1st, 2nd, … attempt
+    retry_every: float = 14400  # after those
+    retry_jitter: float = 0.2  # each delay is stretched or shortened by up to this share
+    greylist_seconds: float = 300  # the least that a refusing 4yz is left alone for
+    uncertain_seconds: float = 300  # the least after a final dot without a reply
+    hold_first: float = 60  # a destination that cannot be reached rests this long, doubled each time …
+    hold_longest: float = 1800  # … up to this
+    poison_tries: int = 3  # a message that makes an attempt fail on our side is given up after so many
+
+    # How much at once
+    connections: int = 500  # of this process, to all destinations
+    connections_initial: int = 2  # to a destination that has not shown itself well
+    connections_max: int = 20  # to one destination
+    messages_per_connection: int = 100
+    recipients_per_message: int = 100  # more become further transactions (5321 §4.5.3.1.8)
+    idle_seconds: float = 5.0  # a connection without mail is kept so long for the next
+    connect_seconds: float = 30.0  # for one address
+    connect_addresses: int = 5  # tried for one connection
+    window: int = 200  # emails of one destination in memory
+    emails: int = 20_000  # emails of all destinations in memory
+    memory: int = 67_108_864  # octets of messages in memory
+
+    # Service
+    poll_seconds: float = 1.0  # the queue is looked at this often when no bell rings
+    drain_seconds: float = 30.0  # how long shutdown waits for replies

@@ -1,0 +1,114 @@
+"""What a sending domain adds to its mail on the way out: the return path, the DKIM signatures, and whether TLS is a must.
+
+Delivery asks for it (delivery/attempt.Sending); the formats are mail/returnpath and mail/dkim.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+from uuid import UUID
+
+import attrs
+
+from mailsvc.mail import dkim, returnpath
+from mailsvc.mail.dkim import SigningKey
+from mailsvc.store.accounts import Account
+from mailsvc.store.domains import Domain, StoredKey
+
+_LOADED = 2000  # signing keys in memory; loading one costs more than a signature
+_NUMBERS = 10_000  # accounts whose number is remembered; it never changes
+
+
+class Mail(Protocol):
+    """An email on its way, as far as its domain is concerned."""
+
+    @property
+    def account_id(self) -> UUID: ...
+    @property
+    def email_id(self) -> UUID: ...
+    @property
+    def domain_id(self) -> UUID: ...
+
+
+class Domains(Protocol):
+    """store/domains"""
+
+    async def get(self, domain_id: UUID) -> Domain | None: ...
+    async def signing_keys(self, domain_id: UUID) -> tuple[StoredKey, ...]: ...
+
+
+class Accounts(Protocol):
+    """store/accounts"""
+
+    async def get(self, account_id: UUID) -> Account | None: ...
+
+
+class DomainGone(Exception):
+    """The sending domain was removed after its mail had been accepted."""
+
+    def __str__(self) -> str:
+        return "The sending domain does not exist any more."
+
+
+@attrs.frozen
+class Origin:
+    """The envelope sender, and whether mail may leave in clear."""
+
+    return_path: str
+    tls_required: bool
+
+
+@attrs.define(eq=False)
+class Sending:
+    """`in_thread` runs a function off the reactor; `seconds` tells unix time; `secret` is what return paths are signed with."""
+
+    domains: Domains
+    accounts: Accounts
+    secret: bytes = attrs.field(repr=False)
+    in_thread: Callable[[Callable[[], bytes]], Awaitable[bytes]]
+    seconds: Callable[[], float]
+    _loaded: OrderedDict[tuple[str, bytes], SigningKey] = attrs.field(factory=OrderedDict, init=False, repr=False)
+    _numbers: OrderedDict[UUID, int] = attrs.field(factory=OrderedDict, init=False)
+
+    async def origin(self, mail: Mail) -> Origin:
+        domain = await self._domain(mail)
+        number = await self._number(mail.account_id)
+        path = returnpath.make(f"{domain.return_path}.{domain.name}", number, mail.email_id, self.secret)
+        return Origin(path, domain.tls == "enforced")
+
+    async def sign(self, mail: Mail, body: bytes) -> bytes:
+        """The DKIM-Signature fields to put before the message, one for each of the domain's keys; none without keys."""
+        domain = await self._domain(mail)
+        stored = await self.domains.signing_keys(mail.domain_id)
+        if not stored:
+            return b""
+        now = int(self.seconds())
+        return await self.in_thread(lambda: dkim.sign(body, domain.name, [(key.selector, self._load(key)) for key in stored], now))
+
+    async def _domain(self, mail: Mail) -> Domain:
+        domain = await self.domains.get(mail.domain_id)
+        if domain is None:
+            raise DomainGone
+        return domain
+
+    async def _number(self, account_id: UUID) -> int:
+        number = self._numbers.get(account_id)
+        if number is None:
+            account = await self.accounts.get(account_id)
+            if account is None:
+                raise DomainGone
+            number = self._numbers[account_id] = account.number
+            while len(self._numbers) > _NUMBERS:
+                self._numbers.popitem(last=False)
+        return number
+
+    def _load(self, key: StoredKey) -> SigningKey:
+        """In a thread; two of them may load the same key, which is no harm."""
+        loaded = self._loaded.get((key.selector, key.der))
+        if loaded is None:
+            loaded = self._loaded[(key.selector, key.der)] = dkim.load_key(key.algorithm, key.der)
+            while len(self._loaded) > _LOADED:
+                self._loaded.popitem(last=False)
+        return loaded

@@ -1,0 +1,156 @@
+"""A twistd service around one coroutine that starts everything in order; it is stopped in reverse. What is started: tap.py."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import attrs
+from twisted.application.service import Service
+from twisted.internet.defer import Deferred
+from twisted.internet.task import LoopingCall
+from twisted.logger import ILogObserver, Logger
+
+
+class Stopping(Exception):
+    """The daemon is told to stop while it still starts."""
+
+
+@attrs.define(eq=False)
+class Opened:
+    """What was started, so that it can be closed again, the last one first."""
+
+    log = Logger()
+
+    _closers: list[tuple[str, Callable[[], Awaitable[object]]]] = attrs.field(factory=list)
+    stopping: bool = False
+
+    def add(self, name: str, close: Callable[[], Awaitable[object]]) -> None:
+        """`name` runs; `close` ends it. Raises Stopping when there is no point in starting more."""
+        self._closers.append((name, close))
+        self.check()
+
+    def check(self) -> None:
+        """Between two steps of the start."""
+        if self.stopping:
+            raise Stopping
+
+    async def close(self) -> None:
+        """End everything. What cannot be ended in good order does not keep the others from it."""
+        while self._closers:
+            name, close = self._closers.pop()
+            try:
+                await close()
+            except Exception:
+                self.log.failure("{name} did not stop in good order", name=name)
+
+
+class Lifespan(Service):
+    """Runs `start` once the reactor runs. When it fails, its error becomes a sentence and an exit status other than 0.
+
+    `explain` has the sentence, or None for what nobody expected: that goes into the log.
+    """
+
+    log = Logger()
+    name = "mailsvc"
+
+    def __init__(
+        self,
+        reactor: Any,
+        start: Callable[[Opened], Awaitable[None]],
+        explain: Callable[[BaseException], str | None],
+        observer: Any = None,
+    ) -> None:
+        self._reactor, self._start, self._explain, self._observer = reactor, start, explain, observer
+        self._opened = Opened()
+        self._started: Deferred[None] | None = None
+
+    def setServiceParent(self, parent: Any) -> None:
+        """Tells twistd which observer writes the log, before it begins to log."""
+        super().setServiceParent(parent)
+        if self._observer is not None:
+            parent.setComponent(ILogObserver, self._observer)
+
+    def startService(self) -> None:
+        super().startService()
+        self._reactor.callWhenRunning(self._begin)
+
+    def stopService(self) -> Deferred[None]:
+        super().stopService()
+        self._opened.stopping = True
+        return Deferred.fromCoroutine(self._end())
+
+    def _begin(self) -> None:
+        self._started = Deferred.fromCoroutine(self._run())
+
+    async def _run(self) -> None:
+        try:
+            await self._start(self._opened)
+        except Stopping:
+            pass
+        except Exception as error:
+            sentence = self._explain(error)
+            if sentence is None:
+                self.log.failure("mailsvc cannot start")
+                sentence = f"{type(error).__name__}: {error}. The log has the details."
+            say(f"mailsvc cannot start. {' '.join(sentence.split())}", sys.__stderr__)
+            exit_with(1)
+            self._reactor.stop()
+
+    async def _end(self) -> None:
+        if self._started is not None and not self._started.called:
+            done: Deferred[None] = Deferred()
+            self._started.addCallback(done.callback)
+            await done
+        await self._opened.close()
+
+
+def every(clock: Any, seconds: float, what: str, do: Callable[[], Awaitable[object]]) -> Callable[[], Awaitable[None]]:
+    """Do it every so many seconds, the first time after these; a round that fails is logged. Gives what ends it."""
+    under_way: Deferred[None] | None = None
+
+    async def one() -> None:
+        try:
+            await do()
+        except Exception:
+            Lifespan.log.failure("{what} failed, and is tried again in {seconds:g} s", what=what, seconds=seconds)
+
+    def begin() -> Deferred[None]:
+        nonlocal under_way
+        under_way = Deferred.fromCoroutine(one())
+        return under_way
+
+    loop = LoopingCall(begin)
+    loop.clock = clock
+    loop.start(seconds, now=False)
+
+    async def end() -> None:
+        loop.stop()
+        if under_way is not None and not under_way.called:
+            done: Deferred[None] = Deferred()
+            under_way.addCallback(done.callback)
+            await done
+
+    return end
+
+
+def say(text: str, out: Any) -> None:
+    """A line for the person in front, past the log: twistd turns what is printed into log events."""
+    if out is not None:
+        out.write(text + "\n")
+        out.flush()
+
+
+def exit_with(status: int) -> None:
+    """Make the process end with this status; twistd itself ends with 0 whenever its reactor was stopped in good order."""
+    atexit.register(_exit, status)
+
+
+def _exit(status: int) -> None:
+    for out in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
+        if out is not None:
+            out.flush()
+    os._exit(status)

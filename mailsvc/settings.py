@@ -1,0 +1,282 @@
+"""Every setting of mailsvc, with its default and what it is for; read once at the start, then frozen.
+
+etc/mailsvc.toml is printed from here (`python -m mailsvc.settings`). How a file becomes these classes: configfile.py.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from mailsvc import configfile
+from mailsvc.configfile import SettingsError, section, setting
+
+ROLES = ("http", "delivery", "ledger")
+
+
+def _at_least(lowest: float) -> Callable[[float], str | None]:
+    return lambda value: None if value >= lowest else f"expected at least {lowest}"
+
+
+def _between(lowest: float, highest: float) -> Callable[[float], str | None]:
+    return lambda value: None if lowest <= value <= highest else f"expected {lowest} to {highest}"
+
+
+def _one_of(*names: str) -> Callable[[str], str | None]:
+    return lambda value: None if value in names else f"expected one of: {', '.join(names)}"
+
+
+def _roles(value: tuple[str, ...]) -> str | None:
+    return None if value and set(value) <= set(ROLES) else f"expected one or more of: {', '.join(ROLES)}"
+
+
+def _base_url(value: str) -> str | None:
+    good = re.fullmatch(r"https?://[^/\s?#]+(/[^\s?#]*[^/\s?#])?", value)
+    return None if good else "expected a web address without a slash at its end, such as https://api.example.com"
+
+
+def _listen(value: tuple[str, ...]) -> str | None:
+    return None if all(re.match(r"[a-z0-9]+:", one) for one in value) else 'expected endpoints such as "tcp:8025:interface=127.0.0.1"'
+
+
+def _schedule(value: tuple[float, ...]) -> str | None:
+    return None if value and min(value) >= 1 else "expected one or more numbers of seconds, each at least 1"
+
+
+def _host(value: str) -> str | None:
+    return None if re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\]", value) else "expected a host name"
+
+
+def _routes(value: Mapping[str, str]) -> str | None:
+    wrong = [target for target in value.values() if not re.fullmatch(r"smtp://(\[[0-9A-Fa-f:]+\]|[^\s:/\[\]]+)(:\d{1,5})?", target)]
+    return f'expected targets such as "smtp://127.0.0.1:2526", not {wrong[0]!r}' if wrong else None
+
+
+@attrs.frozen
+class Database:
+    """Where everything is kept."""
+
+    url: str | None = setting(
+        None, "A Postgres of 15 or newer: a libpq URL.", secret=True, example="postgresql://mailsvc@/mailsvc?host=/run/postgresql"
+    )
+    embedded: Path | None = setting(None, "Instead of url: the folder of a Postgres of its own, to try mailsvc.", example="var/postgres")
+    pool: int = setting(10, "Connections to it.", check=_between(2, 200))
+    commit_linger: float = setting(0.002, "Seconds that a commit waits for others to share it.", check=_between(0, 1))
+
+
+@attrs.frozen
+class Http:
+    """The API."""
+
+    listen: tuple[str, ...] = setting(
+        ("tcp:8025:interface=127.0.0.1",), 'Endpoints, as Twisted writes them; TLS is ended in front of them or by "tls:".', check=_listen
+    )
+    trusted_proxies: tuple[str, ...] = setting((), "Addresses or networks whose X-Forwarded-For is believed.")
+    body_limit: int = setting(160 * 1024 * 1024, "Octets of a JSON body, attachments in their longest form.", check=_at_least(1024))
+    in_flight: int = setting(
+        256 * 1024 * 1024, "Octets of all bodies and messages in work at once; above it 503.", check=_at_least(1024 * 1024)
+    )
+    rate_limit: int = setting(10, "Requests a second of an account that has no limit of its own.", check=_at_least(1))
+    idle_seconds: float = setting(60.0, "Seconds after which a silent connection is closed.", check=_at_least(1))
+
+
+@attrs.frozen
+class Smtp:
+    """The relay."""
+
+    username: str = setting("mailsvc", "The user name of every customer; the password is an API key.")
+
+
+@attrs.frozen
+class Delivery:
+    """The way out. What has the same name in delivery/terms is the same there."""
+
+    ehlo_name: str | None = setting(
+        None, "Our name towards other mail servers; its address should point back to it.", check=_host, example="out.example.com"
+    )
+    source_address: str | None = setting(None, "The local address to connect from.", example="192.0.2.25")
+    routes: Mapping[str, str] = setting({}, 'Domains with a fixed next host instead of their MX; "*" is every other domain.', check=_routes)
+    port: int = setting(25, "The port of mail exchangers found in DNS.", check=_between(1, 65535))
+    nameservers: tuple[str, ...] = setting((), "Resolvers to ask; empty: those of /etc/resolv.conf.")
+    dns_seconds: float = setting(10.0, "Seconds for one look-up, all resolvers and repetitions together.", check=_at_least(1))
+    allowed_networks: tuple[str, ...] = setting((), "Networks to connect to although they are private or loopback; routes need them too.")
+
+    retry: tuple[float, ...] = setting(
+        (60.0, 300.0, 900.0, 1800.0, 3600.0, 7200.0, 14400.0), "Seconds before each further attempt; the last one repeats.", check=_schedule
+    )
+    retry_jitter: float = setting(0.2, "Each of these is stretched or shortened by up to this share.", check=_between(0, 0.9))
+    greylist_seconds: float = setting(300.0, 'The least seconds after a server said "later" to a recipient.', check=_at_least(0))
+    uncertain_seconds: float = setting(300.0, "The least seconds after a final dot that got no reply.", check=_at_least(0))
+    hold_first: float = setting(60.0, "Seconds that a destination rests when it cannot be reached; doubled each time.", check=_at_least(1))
+    hold_longest: float = setting(1800.0, "The longest of these rests.", check=_at_least(1))
+    expire: float = setting(432000.0, "Seconds after which a mail that nobody accepted bounces (5 days).", check=_at_least(60))
+
+    connections: int = setting(500, "Connections open at once, in all.", check=_between(1, 20000))
+    connections_initial: int = setting(2, "Connections to a destination that has not shown itself well.", check=_between(1, 1000))
+    connections_max: int = setting(20, "Connections to one destination at most.", check=_between(1, 1000))
+    messages_per_connection: int = setting(100, "Messages after which a connection is closed.", check=_at_least(1))
+    recipients_per_message: int = setting(100, "Recipients of one transaction; more become further ones.", check=_at_least(1))
+    idle_seconds: float = setting(5.0, "Seconds that a connection without mail is kept for the next.", check=_between(0, 300))
+    window: int = setting(200, "Emails of one destination in memory; the others wait in Postgres.", check=_at_least(1))
+    emails: int = setting(20_000, "Emails of all destinations in memory.", check=_at_least(1))
+    memory: int = setting(
+        64 * 1024 * 1024, "Octets of their messages in memory; the others are read when it is their turn.", check=_at_least(1024)
+    )
+
+    connect_seconds: float = setting(30.0, "Seconds to connect to one address.", check=_at_least(1))
+    connect_addresses: int = setting(5, "Addresses tried for one connection.", check=_at_least(1))
+    greeting_seconds: float = setting(300.0, "Seconds for the greeting, and for the reply to EHLO.", check=_at_least(1))
+    reply_seconds: float = setting(300.0, "Seconds for the replies to MAIL and RCPT.", check=_at_least(1))
+    data_seconds: float = setting(120.0, "Seconds for the reply to DATA.", check=_at_least(1))
+    block_seconds: float = setting(180.0, "Seconds for a slice of a message to be taken.", check=_at_least(1))
+    final_seconds: float = setting(600.0, "Seconds for the reply to the final dot; shorter ones make duplicates.", check=_at_least(1))
+    poll_seconds: float = setting(1.0, "The queue is looked at this often, also when nobody rings.", check=_at_least(0.05))
+    drain_seconds: float = setting(30.0, "Seconds that a shutdown waits for what is in flight.", check=_between(0, 600))
+
+
+@attrs.frozen
+class Domains:
+    """Sending domains."""
+
+    allow_trust: bool = setting(False, "Whether `mailsvc domain trust` may take the place of DNS records.")
+
+
+@attrs.frozen
+class Limits:
+    """How much is too much."""
+
+    recipients: int = setting(50, "Addresses in each of to, cc and bcc.", check=_between(1, 1000))
+    batch: int = setting(100, "Emails in one batch.", check=_between(1, 1000))
+    message: int = setting(40 * 1024 * 1024, "Octets of a message as it goes out (40 MB).", check=_at_least(1024))
+    schedule_ahead: int = setting(30, "Days that scheduled_at may lie ahead.", check=_between(1, 365))
+
+
+@attrs.frozen
+class Secrets:
+    """What keeps secrets at rest."""
+
+    key_file: Path = setting(
+        Path("/etc/mailsvc/secret.key"),
+        "Seals DKIM keys in the database; made when missing, the same for all processes. A line: a number, and 32 octets in base64.",
+    )
+    key: str | None = setting(None, "The lines themselves, for the environment: MAILSVC_SECRETS__KEY.", secret=True, example="")
+
+
+@attrs.frozen
+class Log:
+    """What is written about the running."""
+
+    format: str = setting("json", '"json": one object a line; "text": for reading.', check=_one_of("json", "text"))
+    level: str = setting(
+        "info",
+        "debug, info, warn or error; addresses of recipients appear at debug alone.",
+        check=_one_of("debug", "info", "warn", "error"),
+    )
+    file: Path | None = setting(None, "Where to; left out: standard output.", example="/var/log/mailsvc.json")
+
+
+@attrs.frozen
+class Sandbox:
+    """The development inbox: receives mail as other servers would."""
+
+    listen: tuple[str, ...] = setting((), "Endpoints; empty: there is no inbox.", check=_listen)
+    keep: int = setting(1000, "Mails that it remembers.", check=_at_least(1))
+
+
+@attrs.frozen
+class Development:
+    """The first run."""
+
+    dev_file: Path | None = setting(
+        None, "Where the address and the first key are written for scripts; also makes the first account.", example="var/dev.json"
+    )
+    domain: str = setting("mailsvc.example", "The first account's sending domain, trusted without DNS records.", check=_host)
+
+
+@attrs.frozen
+class Settings:
+    """The whole of it."""
+
+    roles: tuple[str, ...] = setting(ROLES, f"What this process does: {', '.join(ROLES)}.", check=_roles)
+    region: str = setting("us-east-1", "The region whose mail this process delivers.", check=_host)
+    base_url: str | None = setting(None, "The address of the API as customers see it.", check=_base_url, example="https://api.example.com")
+    database: Database = section(Database, "Where everything is kept.")
+    http: Http = section(Http, "The API.")
+    smtp: Smtp = section(Smtp, "The relay.")
+    delivery: Delivery = section(Delivery, "The way out.")
+    domains: Domains = section(Domains, "Sending domains.")
+    limits: Limits = section(Limits, "How much is too much.")
+    secrets: Secrets = section(Secrets, "What keeps secrets at rest.")
+    log: Log = section(Log, "What is written about the running.")
+    sandbox: Sandbox = section(Sandbox, "The development inbox.")
+    development: Development = section(Development, "The first run.")
+
+
+def load(path: Path, environ: Mapping[str, str] = os.environ) -> Settings:
+    """The settings of a file and the environment, or SettingsError."""
+    settings = configfile.build(Settings, configfile.read(path), environ)
+    _agree(settings)
+    return settings
+
+
+def _agree(settings: Settings) -> None:
+    """What no setting can tell alone."""
+    database, delivery = settings.database, settings.delivery
+    if (database.url is None) == (database.embedded is None):
+        given = "both are set" if database.url else "neither is set"
+        raise SettingsError(f"One of the settings database.url and database.embedded is needed; {given}.")
+    if settings.base_url is None and "http" in settings.roles:
+        raise SettingsError("The setting base_url is missing; expected the address of the API, such as https://api.example.com.")
+    if "http" in settings.roles and not settings.http.listen:
+        raise SettingsError("The setting http.listen is empty; the role http needs an endpoint.")
+    if delivery.ehlo_name is None and "delivery" in settings.roles:
+        raise SettingsError("The setting delivery.ehlo_name is missing; expected this machine's name in DNS, such as out.example.com.")
+    if not delivery.connections_initial <= delivery.connections_max <= delivery.connections:
+        raise SettingsError("The settings delivery.connections_initial, connections_max and connections have to grow in this order.")
+    if settings.development.dev_file is not None and not settings.domains.allow_trust:
+        raise SettingsError("The setting development.dev_file needs domains.allow_trust = true.")
+
+
+def render() -> str:
+    """etc/mailsvc.toml: every setting with its default, one without a default as a comment."""
+    lines = [
+        "# Every setting of mailsvc with its default. A line that begins with `# name =` has no default: what it shows is an example.",
+        "# Each can be given in the environment instead: MAILSVC_BASE_URL, MAILSVC_DATABASE__URL, …",
+        "# Relative paths begin in the working folder.",
+    ]
+    titles = {field.name: field.metadata["help"] for field in attrs.fields(Settings)}
+    table = ""
+    for place, key, field in configfile.keys(Settings):
+        if place != table:
+            lines += ["", f"# {titles[place]}", f"[{place}]"]
+            table = place
+        missing = field.default is None
+        lines += [
+            "",
+            f"# {field.metadata['help']}",
+            f"{'# ' if missing else ''}{key} = {_toml(field.metadata['example'] if missing else field.default)}",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: Any) -> str:
+    match value:
+        case bool():
+            return str(value).lower()
+        case int() | float():
+            return f"{value:g}" if isinstance(value, float) else str(value)
+        case tuple():
+            return f"[{', '.join(_toml(item) for item in value)}]"
+        case Mapping():
+            return "{}"
+        case _:
+            return '"' + str(value).replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+if __name__ == "__main__":
+    print(render(), end="")  # noqa: T201

@@ -1,0 +1,244 @@
+"""The SMTP client: one connection that carries message after message (RFC 5321 §3.3, 2920).
+
+    courier = Courier(reactor, "mta1.example.net", host="mx.example.org")
+    await connectProtocol(endpoint, courier)
+    await courier.ready
+    result = await courier.deliver(envelope, pieces, may_send_dot)
+    await courier.quit()
+
+Which host, how many connections, what a reply means and when to try again: delivery.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import attrs
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.protocol import connectionDone
+from twisted.python.failure import Failure
+
+from mailsvc.mail.reply import Reply
+from mailsvc.smtp.deadlines import Timeouts
+from mailsvc.smtp.dialogue import Dialogue
+from mailsvc.smtp.envelope import BadAddress, Envelope
+from mailsvc.smtp.offers import Offers
+from mailsvc.smtp.outflow import Outflow
+from mailsvc.smtp.plan import MALFORMED, lay_out
+from mailsvc.smtp.session import GreetingRefused, Login, LoginRefused, Lost, NotReady, Session, TlsFailed, TlsPolicy
+from mailsvc.smtp.stuffing import BareLineEnd
+from mailsvc.smtp.transaction import Result, Stage, Step, Transaction
+
+__all__ = [
+    "BadAddress",
+    "Courier",
+    "Envelope",
+    "GreetingRefused",
+    "Login",
+    "LoginRefused",
+    "Lost",
+    "NotReady",
+    "Offers",
+    "Result",
+    "Stage",
+    "Timeouts",
+    "TlsFailed",
+    "TlsPolicy",
+]
+
+_PHASES = {"mail": "reply to MAIL", "rcpt": "reply to RCPT", "data": "reply to DATA"}
+
+
+class Courier(Session):
+    """Delivers one message at a time. Every Result of `deliver` arrives as a value, also those of lost connections."""
+
+    _transaction: Transaction | None = None
+    _waiting: Deferred[Result] | None = None
+    _outflow: Outflow | None = None
+    _leaving = False
+    _reset_first = False
+    _began = 0.0
+    _moved_octets = 0
+    transactions = 0  # how many have been started on this connection
+
+    @property
+    def usable(self) -> bool:
+        """Whether another message may be given to it now."""
+        return (
+            self._open
+            and self.offers is not None
+            and self._setting_up is None
+            and self._transaction is None
+            and not self._leaving
+            and not self._answers.pending
+            and not 0 < self.offers.mail_max <= self.transactions
+        )
+
+    def deliver(self, envelope: Envelope, pieces: Iterable[bytes], may_send_dot: Callable[[], bool] = lambda: True) -> Deferred[Result]:
+        """Send the message in `pieces` (strict CRLF) to the recipients of `envelope`.
+
+        `may_send_dot` is asked right before the final dot; without its yes the server gets no complete message. Fails only with
+        what `pieces` or `may_send_dot` raise.
+        """
+        if self._transaction is not None or self._setting_up is not None:
+            raise RuntimeError("not ready, or busy with another message")
+        offers = self.offers or Offers()
+        plan = lay_out(envelope, offers)
+        transaction = Transaction(
+            plan,
+            len(envelope.recipients),
+            pipelining=offers.pipelining,
+            reset=self._reset_first,
+            reused=self.transactions > 0,
+        )
+        if not plan.tried:
+            return succeed(transaction.result(""))
+        if not self.usable:
+            transaction.lost = "the connection is not usable any more"
+            return succeed(attrs.evolve(transaction.result(""), stale=True))
+        self._transaction = transaction
+        waiting: Deferred[Result] = Deferred(self._canceled)
+        self._waiting = waiting
+        self._pieces = pieces
+        self._may_send_dot = may_send_dot
+        self._began = self._clock.seconds()
+        self.transactions += 1
+        if self.transactions > 1:
+            self._dialogue = Dialogue(self._began, self._dialogue.wanted)
+            self._dialogue.note(f"message {self.transactions} on this connection")
+        self._send_commands(transaction)
+        return waiting
+
+    def quit(self) -> Deferred[None]:
+        """Say goodbye and close, at most `timeouts.quit` seconds later; fires when the connection is gone."""
+        closed = self.when_closed()
+        if self._open and not self._leaving:
+            if self._setting_up is not None or self._transaction is not None:
+                self.abort("given up")
+            else:
+                self._leaving = True
+                self._say(b"QUIT")
+                self._take = self._goodbye
+                self._deadline.set(self._clock.seconds() + self._timeouts.quit, "reply to QUIT")
+        return closed
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        if self._leaving:
+            self._open = False  # as agreed
+        super().connectionLost(reason)
+
+    # Commands
+
+    def _send_commands(self, transaction: Transaction) -> None:
+        commands = transaction.next_commands()
+        if self._dialogue.wanted:
+            self._dialogue.client(commands.decode("utf-8", "backslashreplace"))
+        self._await_command(transaction)
+        self.transport.write(commands)
+
+    def _await_command(self, transaction: Transaction) -> None:
+        stage = transaction.stage
+        seconds = getattr(self._timeouts, stage)
+        self._await(self._command_reply, seconds, _PHASES[stage])
+
+    def _await(self, take: Callable[[Reply], None], seconds: float, what: str) -> None:
+        self._take = take
+        now = self._clock.seconds()
+        self._deadline.set(min(now + seconds, self._began + self._timeouts.message), what)
+
+    def _command_reply(self, reply: Reply) -> None:
+        transaction = self._current()
+        step = transaction.take(reply)
+        if step is Step.WAIT:
+            if not self._answers.pending:
+                self._await_command(transaction)
+        elif step is Step.SEND:
+            self._send_commands(transaction)
+        elif step is Step.BODY:
+            self._send_message()
+        elif step is Step.EMPTY:
+            self._say(b".")
+            self._await(self._void_reply, self._timeouts.dot, "reply to an empty message")
+        else:
+            self._finish(step)
+
+    # The message
+
+    def _send_message(self) -> None:
+        self._moved_octets = 0
+        self._body_began = self._clock.seconds()
+        self._await(self._early_reply, self._timeouts.block, "the server to read the message")
+        self._outflow = Outflow(self.transport, self._pieces, self._may_end, self._moved, self._message_failed)
+        self._outflow.start()
+
+    def _moved(self, octets: int) -> None:
+        """A slice was written: the next one may be, within the time of a block, and at no less than the least rate overall."""
+        self._moved_octets += octets
+        overall = self._body_began + self._timeouts.block + self._moved_octets / self._timeouts.rate - self._clock.seconds()
+        self._await(self._early_reply, min(self._timeouts.block, overall), "the server to read the message")
+
+    def _may_end(self) -> bool:
+        transaction = self._current()
+        if not self._may_send_dot():
+            self._fail("withheld: the final dot was not allowed")
+            return False
+        transaction.sent_dot = True
+        self._dialogue.client("(message and final dot)")
+        self._take = self._final_reply
+        self._deadline.set(self._clock.seconds() + self._timeouts.dot, "reply to the message")
+        return True
+
+    def _message_failed(self, error: Exception) -> None:
+        transaction = self._current()
+        if isinstance(error, BareLineEnd):
+            transaction.refuse(MALFORMED)
+        elif self._waiting is not None:
+            self._news.append((self._waiting, error))
+            self._waiting = None
+        self._fail(f"the message could not be sent: {error}")
+        self._tell()
+
+    def _early_reply(self, reply: Reply) -> None:
+        step = self._current().early(reply)
+        if step is not Step.WAIT:
+            self._finish(step)
+
+    def _final_reply(self, reply: Reply) -> None:
+        step = self._current().take_final(reply)
+        if step is not Step.WAIT:
+            self._finish(step)
+
+    def _void_reply(self, reply: Reply) -> None:
+        self._finish(self._current().take_void(reply))
+
+    # The end
+
+    def _current(self) -> Transaction:
+        assert self._transaction is not None
+        return self._transaction
+
+    def _finish(self, step: Step) -> None:
+        if step is Step.STOP:
+            self._close()
+        else:
+            self._rest()
+        self._settle(self._current())
+
+    def _failed(self, reason: str) -> None:
+        if self._transaction is not None:
+            self._transaction.lost = reason
+            self._settle(self._transaction)
+
+    def _settle(self, transaction: Transaction) -> None:
+        self._transaction = None
+        self._reset_first = transaction.needs_reset
+        if self._outflow is not None:
+            self._outflow.stop()
+            self._outflow = None
+        self._pieces = ()
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            self._news.append((waiting, transaction.result(str(self._dialogue))))
+
+    def _goodbye(self, _reply: Reply) -> None:
+        self.transport.loseConnection()

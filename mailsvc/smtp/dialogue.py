@@ -1,0 +1,59 @@
+"""The transcript of what the client said and heard: commands and replies, no message, no secret, of bounded size."""
+
+from __future__ import annotations
+
+import attrs
+
+LIMIT = 32768  # characters of a transcript
+_LINE = 1024  # characters kept of a line
+_TAIL = 8192  # of these, how many belong to the newest lines
+
+_Entry = tuple[float, str, str]  # seconds since the start, who, lines
+
+
+@attrs.define(eq=False)
+class Dialogue:
+    """Commands are `C: `, replies `S: ` with the seconds that had passed, notes of ours `* `. Written out only when asked for."""
+
+    started: float
+    wanted: bool = True
+    _entries: list[_Entry] = attrs.field(factory=list)
+
+    def client(self, lines: str) -> None:
+        if self.wanted:
+            self._entries.append((0.0, "C: ", lines))
+
+    def server(self, lines: str, now: float) -> None:
+        if self.wanted:
+            self._entries.append((now - self.started, "S: ", lines))
+
+    def note(self, text: str) -> None:
+        if self.wanted:
+            self._entries.append((0.0, "* ", text))
+
+    def __str__(self) -> str:
+        lines = [line for entry in self._entries for line in _lines(entry)]
+        text = "\n".join(lines)
+        return text if len(text) <= LIMIT else _shortened(lines)
+
+
+def _lines(entry: _Entry) -> list[str]:
+    seconds, who, text = entry
+    lines = [who + line[:_LINE] for line in text.splitlines()]
+    if who == "S: ":
+        lines[-1] += f"  [{seconds:.3f} s]"
+    return lines
+
+
+def _shortened(lines: list[str]) -> str:
+    """The first lines and the newest ones; how many were between them is said."""
+    head, tail = 0, len(lines)
+    room = LIMIT - _TAIL
+    while room >= len(lines[head]) + 1:
+        room -= len(lines[head]) + 1
+        head += 1
+    room = _TAIL - 64
+    while room >= len(lines[tail - 1]) + 1:
+        room -= len(lines[tail - 1]) + 1
+        tail -= 1
+    return "\n".join([*lines[:head], f"* {tail - head} lines left out", *lines[tail:]])

@@ -1,0 +1,245 @@
+"""One mail transaction as replies see it: which commands are next, whose reply came, what became of each recipient.
+
+No transport, no clock, no message: client.Courier writes what this says and hands in the replies.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Literal
+
+import attrs
+
+from mailsvc.mail.reply import Reply
+from mailsvc.smtp.plan import Plan
+
+Stage = Literal["mail", "rcpt", "data", "dot", "ours"]
+
+# Octets of commands that may be on their way without a reply: less than any TCP window, so that neither side can wait
+# for the other to read (2920 §3.1).
+GROUP = 16384
+
+
+@attrs.frozen
+class Result:
+    """What became of one message on one connection.
+
+    A recipient's verdict is the reply that decided it, and `stages` says what it was a reply to ("ours": the server was not
+    asked). None is no verdict: `lost` says why. `sent_dot` with neither verdict nor `final` is RFC 1047's case: the server
+    may have the message.
+    """
+
+    sender: Reply | None  # to MAIL
+    recipients: tuple[Reply | None, ...]
+    stages: tuple[Stage | None, ...]
+    final: Reply | None  # to the message: after the dot, or before it when the server broke in
+    sent_dot: bool
+    lost: str | None
+    stale: bool = False  # a connection used before failed before it took this MAIL: nothing is known but that it was over
+    transcript: str = ""
+
+
+class Step(Enum):
+    WAIT = "more replies are under way"
+    SEND = "write the next commands"
+    BODY = "write the message"
+    EMPTY = "write a lone dot: the server wants a message and nobody is there to get it"
+    DONE = "over; the connection is good for another"
+    STOP = "over; the connection is not to be used again"
+
+
+class Transaction:
+    """Hand in every reply by `take`; do what it says."""
+
+    def __init__(self, plan: Plan, recipients: int, *, pipelining: bool, reset: bool, reused: bool) -> None:
+        self._commands = (b"RSET\r\n", *plan.commands) if reset else plan.commands
+        self._mail_at = 1 if reset else 0
+        self._tried = plan.tried
+        self._pipelining = pipelining
+        self._reused = reused
+        self._written = 0
+        self._answered = 0
+        self._accepted: list[int] = []
+        self._repeated = False  # a second 354 has been passed over
+        self._verdicts: list[Reply | None] = [None] * recipients
+        self._stages: list[Stage | None] = [None] * recipients
+        for number, reply in plan.refused.items():
+            self._decide(number, reply, "ours")
+        self.sender: Reply | None = None
+        self.final: Reply | None = None
+        self.sent_dot = False
+        self.lost: str | None = None
+        self._closing = False  # 421 came
+
+    # What to write
+
+    def next_commands(self) -> bytes:
+        """All that may go out in one write: one command, or a group when the server pipelines (2920)."""
+        start = self._written
+        self._written += 1
+        if self._pipelining:
+            size = len(self._commands[start])
+            while self._written < len(self._commands) and size + len(self._commands[self._written]) <= GROUP:
+                size += len(self._commands[self._written])
+                self._written += 1
+        return b"".join(self._commands[start : self._written])
+
+    @property
+    def stage(self) -> Stage:
+        """What the next reply answers; RSET counts as MAIL."""
+        if self._answered <= self._mail_at:
+            return "mail"
+        return "rcpt" if self._answered < len(self._commands) - 1 else "data"
+
+    # What came back
+
+    def take(self, reply: Reply) -> Step:
+        """The reply to the oldest command without one."""
+        number, self._answered = self._answered, self._answered + 1
+        if reply.code == 421:  # 5321 §3.8: whatever it was a reply to, the server is leaving
+            return self._leave(reply, self._stage_of(number))
+        if number < self._mail_at:
+            return self._next() if reply.code < 300 else self._broken(f"RSET was refused: {reply}")
+        if number == len(self._commands) - 1:
+            return self._data(reply)
+        if 300 <= reply.code < 400:
+            return self._broken(f"a reply that asks for more, to {self._stage_of(number).upper()}: {reply}")
+        if number > self._mail_at:
+            self._recipient(self._tried[number - self._mail_at - 1], reply)
+        elif reply.code == 503 and self._reused:  # what it refuses is the order of commands, hence its memory of the last mail
+            return self._broken(f"MAIL after another mail was refused: {reply}")
+        else:
+            self.sender = reply
+        return self._next()
+
+    def early(self, reply: Reply) -> Step:
+        """A reply while the message is being written."""
+        if self._again(reply):
+            return Step.WAIT
+        if reply.positive:
+            return self._broken(f"a reply to the message before its end: {reply}")
+        self.final = reply
+        return self._leave(reply, "data")
+
+    def take_final(self, reply: Reply) -> Step:
+        """The reply to the final dot."""
+        if self._again(reply):
+            return Step.WAIT
+        if 300 <= reply.code < 400:
+            return self._broken(f"a reply that asks for more, after the final dot: {reply}")
+        self.final = reply
+        if reply.code == 421:
+            return self._leave(reply, "dot")
+        for number in self._accepted:
+            self._decide(number, reply, "dot")
+        return Step.DONE
+
+    def take_void(self, reply: Reply) -> Step:
+        """The reply to a lone dot."""
+        return Step.STOP if reply.code == 421 or 300 <= reply.code < 400 else Step.DONE
+
+    def refuse(self, reply: Reply) -> None:
+        """Our own verdict for everyone who has none."""
+        self._decide_open(reply, "ours")
+
+    # What became of it
+
+    @property
+    def needs_reset(self) -> bool:
+        """Whether the server may still remember this transaction."""
+        return self.sender is not None and self.sender.positive and not (self.final is not None and self.final.positive)
+
+    def result(self, transcript: str) -> Result:
+        failed = self._closing or self.lost is not None
+        taken = self.sender is not None and self.sender.positive
+        return Result(
+            sender=self.sender,
+            recipients=tuple(self._verdicts),
+            stages=tuple(self._stages),
+            final=self.final,
+            sent_dot=self.sent_dot,
+            lost=self.lost,
+            stale=self._reused and failed and not taken,
+            transcript=transcript,
+        )
+
+    # Inside
+
+    def _next(self) -> Step:
+        if self._answered < self._written:
+            return Step.WAIT
+        if self.sender is not None and not self.sender.positive:
+            return self._without_message()
+        if self._answered == len(self._commands) - 1 and not self._accepted:
+            return self._without_message()
+        return Step.SEND
+
+    def _data(self, reply: Reply) -> Step:
+        welcome = self.sender is not None and self.sender.positive
+        if reply.code >= 400:
+            self._refused_data(reply)
+            return self._without_message()
+        if reply.code < 300:
+            return self._broken(f"a reply that asks for no message, to DATA: {reply}")
+        if welcome and self._accepted:
+            return Step.BODY
+        if not self._accepted:
+            self._sender_verdict()
+            return Step.EMPTY  # 2920 §3.1
+        return self._broken("recipients were taken after MAIL had been refused")
+
+    def _refused_data(self, reply: Reply) -> None:
+        if self.sender is not None and self.sender.positive:
+            for number in self._accepted:
+                self._decide(number, reply, "data")
+
+    def _without_message(self) -> Step:
+        self._sender_verdict()
+        return Step.DONE
+
+    def _sender_verdict(self) -> None:
+        """A refused MAIL is everyone's verdict, whatever the RCPTs behind it got."""
+        if self.sender is None or self.sender.positive:
+            return
+        for number in self._tried:
+            self._decide(number, self.sender, "mail")
+
+    def _recipient(self, number: int, reply: Reply) -> None:
+        if reply.positive:
+            self._accepted.append(number)
+        else:
+            self._decide(number, reply, "rcpt")
+
+    def _again(self, reply: Reply) -> bool:
+        """One 354 too many is harmless: no server can mean the message's fate by it."""
+        if reply.code != 354 or self._repeated:
+            return False
+        self._repeated = True
+        return True
+
+    def _leave(self, reply: Reply, stage: Stage) -> Step:
+        self._closing = reply.code == 421
+        if self.sender is None and stage == "mail":
+            self.sender = reply
+        if self.sender is not None and not self.sender.positive:
+            self._sender_verdict()
+        self._decide_open(reply, stage)
+        return Step.STOP
+
+    def _broken(self, reason: str) -> Step:
+        self.lost = reason
+        return Step.STOP
+
+    def _stage_of(self, number: int) -> Stage:
+        if number <= self._mail_at:
+            return "mail"
+        return "rcpt" if number < len(self._commands) - 1 else "data"
+
+    def _decide_open(self, reply: Reply, stage: Stage) -> None:
+        for number, verdict in enumerate(self._verdicts):
+            if verdict is None:
+                self._decide(number, reply, stage)
+
+    def _decide(self, number: int, reply: Reply, stage: Stage) -> None:
+        self._verdicts[number] = reply
+        self._stages[number] = stage

@@ -1,0 +1,56 @@
+"""Answers kept in memory for at most two seconds, and dropped at once when somebody says that they changed."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Any, Generic, Protocol, TypeVar
+
+KEPT = 2.0
+MOST = 10_000  # answers; what is not there is kept too, so anybody could fill it
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+
+CHANNEL = "keys"  # of the bell: a key, an account or a domain was changed
+
+
+class Bell(Protocol):
+    """store/bell has the real one."""
+
+    def ring(self, channel: str) -> None: ...
+    def listen(self, channel: str, callback: Callable[[], None]) -> None: ...
+
+
+class Cache(Generic[Key, Value]):
+    """`clock` tells seconds. An answer is as old as the question that brought it."""
+
+    def __init__(self, clock: Any, bell: Bell | None = None) -> None:
+        self._clock = clock
+        self._bell = bell
+        self._answers: dict[Key, tuple[float, Value]] = {}
+        self._changes = 0
+        if bell is not None:
+            bell.listen(CHANNEL, self.drop)
+
+    async def get(self, key: Key, load: Callable[[], Awaitable[Value]]) -> Value:
+        now = self._clock.seconds()
+        known = self._answers.get(key)
+        if known is not None and 0 <= now - known[0] < KEPT:
+            return known[1]
+        changes = self._changes
+        value = await load()
+        if changes == self._changes:  # else it may be from before the change
+            if len(self._answers) >= MOST:
+                self._answers.clear()
+            self._answers[key] = (now, value)
+        return value
+
+    def changed(self) -> None:
+        """Drop everything, here and in all other processes."""
+        self.drop()
+        if self._bell is not None:
+            self._bell.ring(CHANNEL)
+
+    def drop(self) -> None:
+        self._changes += 1
+        self._answers.clear()

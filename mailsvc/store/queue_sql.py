@@ -1,0 +1,107 @@
+"""The statements of the queue. What they are for and who calls them: store/queue."""
+
+from __future__ import annotations
+
+# Estimates of a table that swings between empty and millions of rows are never right, and a wrong plan here reads it whole.
+# IS NOT DISTINCT FROM is an equality that no index serves: the row is to be found by its key, and only then compared.
+BY_INDEX = "SET LOCAL enable_seqscan = off; SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off; "
+
+# A loose index scan: from each destination straight to the next one, however many rows wait for it.
+READY = """
+WITH RECURSIVE walk (destination, passed) AS (
+    (SELECT destination, 1 FROM queue
+     WHERE region = %(region)s AND lease IS NULL AND status <> 'scheduled' AND destination > %(start)s
+     ORDER BY destination LIMIT 1)
+    UNION ALL
+    SELECT (SELECT q.destination FROM queue q
+            WHERE q.region = %(region)s AND q.lease IS NULL AND q.status <> 'scheduled' AND q.destination > w.destination
+            ORDER BY q.destination LIMIT 1),
+           w.passed + 1
+    FROM walk w WHERE w.destination IS NOT NULL AND w.passed < %(walk)s
+), heads AS (
+    SELECT w.destination,
+           (SELECT q.next_at FROM queue q WHERE q.region = %(region)s AND q.destination = w.destination AND NOT q.bulk
+            AND q.lease IS NULL AND q.status <> 'scheduled' ORDER BY q.next_at LIMIT 1) AS transactional_at,
+           (SELECT q.next_at FROM queue q WHERE q.region = %(region)s AND q.destination = w.destination AND q.bulk
+            AND q.lease IS NULL AND q.status <> 'scheduled' ORDER BY q.next_at LIMIT 1) AS bulk_at
+    FROM walk w
+    WHERE w.destination IS NOT NULL AND w.destination <> ALL (%(skip)s::text[])
+    AND NOT EXISTS (SELECT FROM destinations d WHERE d.region = %(region)s AND d.name = w.destination AND d.until > %(now)s)
+)
+(SELECT destination,
+        CASE WHEN transactional_at <= %(now)s THEN false WHEN bulk_at <= %(now)s THEN true
+             ELSE coalesce(bulk_at < transactional_at, transactional_at IS NULL) END,
+        least(transactional_at, bulk_at)
+ FROM heads ORDER BY 3 LIMIT %(limit)s)
+UNION ALL
+SELECT max(destination), NULL, NULL FROM walk WHERE passed = %(walk)s -- where it stopped before the end
+"""
+
+_DUE = """
+    SELECT email_id, recipient, bulk FROM queue
+    WHERE region = %(region)s AND destination = %(destination)s AND {kind} AND lease IS NULL AND status <> 'scheduled'
+    AND next_at <= %(now)s
+    ORDER BY next_at LIMIT {limit} FOR UPDATE SKIP LOCKED
+"""
+
+CLAIM = f"""
+WITH urgent AS MATERIALIZED (
+    {_DUE.format(kind="NOT bulk", limit="%(limit)s")}
+), patient AS MATERIALIZED (
+    {_DUE.format(kind="bulk", limit="%(limit)s - (SELECT count(*) FROM urgent)")}
+), chosen AS MATERIALIZED (
+    SELECT * FROM urgent UNION ALL SELECT * FROM patient
+), along AS MATERIALIZED (
+    SELECT q.email_id, q.recipient FROM (SELECT DISTINCT email_id FROM chosen) c JOIN queue q USING (email_id)
+    WHERE q.region IS NOT DISTINCT FROM %(region)s AND q.destination IS NOT DISTINCT FROM %(destination)s
+    AND q.lease IS NULL AND q.status <> 'scheduled' AND q.next_at <= %(now)s
+    FOR UPDATE OF q SKIP LOCKED
+)
+UPDATE queue q SET lease = %(lease)s
+FROM (SELECT email_id, recipient FROM chosen UNION SELECT email_id, recipient FROM along) c
+WHERE q.email_id = c.email_id AND q.recipient = c.recipient
+RETURNING q.account_id, q.email_id, q.recipient, q.domain_id, q.region, q.address, q.destination, q.attempts, q.status, q.expires_at,
+          q.bulk, q.next_at
+"""
+
+RELEASE = """
+UPDATE queue q
+SET lease = NULL, destination = coalesce(%s, destination), next_at = coalesce(%s, next_at), reason = coalesce(%s, reason)
+FROM unnest(%s::uuid[], %s::smallint[]) AS k(email_id, recipient)
+WHERE q.email_id = k.email_id AND q.recipient = k.recipient AND q.lease IS NOT DISTINCT FROM %s
+"""
+
+LEASED = "SELECT email_id, recipient FROM queue WHERE lease = %s"
+
+# All waiting recipients of a scheduled email move together; the one with the lowest number stands for it, so that it is told of once.
+DUE_SCHEDULES = """
+WITH first AS MATERIALIZED (
+    SELECT email_id FROM queue q
+    WHERE lease IS NULL AND status = 'scheduled' AND next_at <= %s
+    AND NOT EXISTS (SELECT FROM queue p WHERE p.email_id = q.email_id AND p.recipient < q.recipient AND p.status = 'scheduled')
+    ORDER BY next_at LIMIT %s FOR UPDATE SKIP LOCKED
+), released AS (
+    UPDATE queue q SET status = 'queued' FROM first WHERE q.email_id = first.email_id AND q.status = 'scheduled'
+    RETURNING q.account_id, q.email_id, q.domain_id
+)
+SELECT DISTINCT account_id, email_id, domain_id FROM released
+"""
+
+TAKE_EXPIRED = """
+WITH ended AS MATERIALIZED (
+    SELECT email_id, recipient FROM queue WHERE lease IS NULL AND expires_at <= %s ORDER BY expires_at LIMIT %s FOR UPDATE SKIP LOCKED
+)
+DELETE FROM queue q USING ended
+WHERE q.email_id = ended.email_id AND q.recipient = ended.recipient
+RETURNING q.account_id, q.email_id, q.recipient, q.domain_id, q.status, q.reason
+"""
+
+COUNTS = """
+SELECT destination, count(*) FILTER (WHERE status <> 'scheduled' AND lease IS NULL), count(*) FILTER (WHERE lease IS NOT NULL),
+       count(*) FILTER (WHERE status = 'scheduled'), min(next_at) FILTER (WHERE status <> 'scheduled' AND lease IS NULL)
+FROM queue WHERE region = %s GROUP BY destination ORDER BY 2 DESC, 1
+"""
+
+UNEXPLAINED = """
+SELECT count(*) FROM waiting_at(%s) w WHERE coalesce(w.reason, '') = '' OR w.next_at IS NULL OR NOT isfinite(w.next_at)
+"""

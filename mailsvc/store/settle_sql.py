@@ -1,0 +1,49 @@
+"""The one statement of settling. What it is given and what it answers: store/settle."""
+
+from __future__ import annotations
+
+SETTLE = """
+WITH given AS MATERIALIZED (
+    SELECT * FROM json_to_recordset(%s) AS g(
+        n integer, recipient smallint, email_id uuid, account_id uuid, domain_id uuid, shard smallint, lease bigint, at timestamptz,
+        status text, next_at timestamptz, reason text, outcome text, reply text, event_id uuid, type text, data jsonb
+    )
+), gone AS (
+    DELETE FROM queue q USING given g
+    WHERE q.email_id = g.email_id AND q.recipient = g.recipient AND q.lease IS NOT DISTINCT FROM g.lease AND g.status IS NULL
+    RETURNING g.n, g.recipient, true AS told
+), kept AS (
+    UPDATE queue q
+    SET lease = NULL, status = g.status, next_at = g.next_at, reason = g.reason, attempts = q.attempts + 1
+    FROM given g JOIN queue was ON was.email_id = g.email_id AND was.recipient = g.recipient
+    WHERE q.email_id = g.email_id AND q.recipient = g.recipient AND q.lease IS NOT DISTINCT FROM g.lease AND g.status IS NOT NULL
+    RETURNING g.n, g.recipient, was.status NOT IN ('delayed', 'uncertain') AS told
+), settled AS MATERIALIZED (
+    SELECT g.*, s.told FROM (SELECT * FROM gone UNION ALL SELECT * FROM kept) s JOIN given g USING (n, recipient)
+), history AS (
+    INSERT INTO events (account_id, email_id, event_id, recipient, type, at, data)
+    SELECT account_id, email_id, event_id, recipient, type, at, data FROM settled WHERE told
+), fresh AS (
+    INSERT INTO fresh_events (shard, account_id, email_id, event_id, domain_id, type, at)
+    SELECT shard, account_id, email_id, event_id, domain_id, type, at FROM settled WHERE told
+), once AS MATERIALIZED (
+    SELECT * FROM json_to_recordset(%s) AS o(
+        n integer, account_id uuid, email_id uuid, attempt_id uuid, host text, address text, tls text, started_at timestamptz,
+        seconds real, transcript text, signature text
+    )
+    JOIN (
+        SELECT n, array_agg(recipient ORDER BY recipient) AS recipients, array_agg(outcome ORDER BY recipient) AS outcomes,
+               array_agg(reply ORDER BY recipient) AS replies
+        FROM settled GROUP BY n
+    ) a USING (n)
+), tried AS (
+    INSERT INTO attempts (account_id, email_id, attempt_id, recipients, outcomes, replies, host, address, tls, started_at, seconds, transcript)
+    SELECT account_id, email_id, attempt_id, recipients, outcomes, replies, host, address, tls, started_at, seconds, transcript
+    FROM once WHERE attempt_id IS NOT NULL
+), signed AS (
+    INSERT INTO messages (account_id, email_id, piece, bytes)
+    SELECT account_id, email_id, -1, convert_to(signature, 'UTF8') FROM once WHERE signature IS NOT NULL
+    ON CONFLICT DO NOTHING
+)
+SELECT n, recipient FROM settled
+"""

@@ -1,0 +1,1 @@
+"""What the operator sees of the running: logs and health."""

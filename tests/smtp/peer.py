@@ -1,0 +1,112 @@
+"""A server played by hand: what it says goes in by octets, what the client wrote is read back. No network, no waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.error import ConnectionDone
+from twisted.internet.task import Clock
+from twisted.internet.testing import StringTransport
+from twisted.python.failure import Failure
+
+from mailsvc.smtp.client import Courier, Envelope, Result
+
+GREETING = "220 mx.example.org ESMTP"
+PIPELINING = ("250-mx.example.org hello", "250-PIPELINING", "250-SIZE 1000000", "250-8BITMIME", "250 ENHANCEDSTATUSCODES")
+PLAIN = ("250 mx.example.org",)
+BODY = b"Subject: x\r\n\r\n.dot\r\nend\r\n"
+STUFFED = b"Subject: x\r\n\r\n..dot\r\nend\r\n.\r\n"
+
+
+class Wire(StringTransport):
+    """A connection that records what is done to it. TLS is only noted: what follows is still read in clear."""
+
+    no_delay = False
+    secured: Any = None
+    aborted = False
+
+    def setTcpNoDelay(self, enabled: bool) -> None:
+        self.no_delay = enabled
+
+    def startTLS(self, options: Any) -> None:
+        self.secured = options
+
+    def abortConnection(self) -> None:
+        self.aborted = True
+        super().abortConnection()
+
+
+class Peer:
+    """`cuts` are where the server's octets are cut into chunks: every number of octets in turn, over and over."""
+
+    def __init__(self, cuts: Iterable[int] = (), **options: Any) -> None:
+        self.clock = Clock()
+        self.wire = Wire()
+        self.cuts = tuple(cuts)
+        self._turn = 0
+        options.setdefault("tls", "none")
+        self.courier = Courier(self.clock, "me.example", **options)
+        self.fate = told(self.courier.ready)
+        self.courier.makeConnection(self.wire)
+
+    def says(self, *lines: str) -> Peer:
+        """Complete lines of the server."""
+        return self.sends("".join(f"{line}\r\n" for line in lines).encode())
+
+    def sends(self, octets: bytes) -> Peer:
+        while octets:
+            size = len(octets)
+            if self.cuts:
+                size = self.cuts[self._turn % len(self.cuts)]
+                self._turn += 1
+            chunk, octets = octets[:size], octets[size:]
+            if not self.wire.disconnecting:
+                self.courier.dataReceived(chunk)
+        return self
+
+    def hears(self) -> bytes:
+        """What the client wrote since this was asked last."""
+        written: bytes = self.wire.value()
+        self.wire.clear()
+        return written
+
+    def closes(self, error: Exception | None = None) -> Peer:
+        self.courier.connectionLost(Failure(error or ConnectionDone()))
+        return self
+
+    def waits(self, seconds: float) -> Peer:
+        self.clock.advance(seconds)
+        return self
+
+    def deliver(self, *recipients: str, body: bytes | Iterable[bytes] = BODY, may_send_dot: Any = None, **envelope: Any) -> list[Any]:
+        """The Result, or what it failed with, is in the list as soon as it is known."""
+        pieces = [body] if isinstance(body, bytes) else body
+        envelope.setdefault("sender", "b@example.net")
+        return told(
+            self.courier.deliver(Envelope(recipients=recipients or ("to@example.org",), **envelope), pieces, may_send_dot or (lambda: True))
+        )
+
+
+def told(deferred: Deferred[Any]) -> list[Any]:
+    """What the Deferred fires with, as soon as it does."""
+    news: list[Any] = []
+
+    def failed(failure: Failure) -> None:
+        news.append(failure.value)
+
+    deferred.addCallbacks(news.append, failed)
+    return news
+
+
+def ready(*, cuts: Iterable[int] = (), offers: tuple[str, ...] = PIPELINING, **options: Any) -> Peer:
+    """A connection that waits for its first message."""
+    peer = Peer(cuts, **options).says(GREETING).says(*offers)
+    assert peer.courier.usable
+    peer.hears()
+    return peer
+
+
+def codes(result: Result) -> list[int | None]:
+    return [reply.code if reply else None for reply in result.recipients]

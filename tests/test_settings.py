@@ -1,0 +1,148 @@
+"""Settings: what a file and the environment make of them, and the sentence that a wrong one gets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import attrs
+import pytest
+
+from mailsvc import configfile, settings
+from mailsvc.configfile import SettingsError
+
+ROOT = Path(__file__).parent.parent
+GOOD = """
+base_url = "https://api.example.com"
+database = { url = "postgresql://localhost/mailsvc" }
+delivery = { ehlo_name = "out.example.com" }
+"""
+
+
+def load(tmp_path, text=GOOD, **environ):
+    file = tmp_path / "mailsvc.toml"
+    file.write_text(text)
+    return settings.load(file, environ)
+
+
+def refusal(tmp_path, text, **environ):
+    with pytest.raises(SettingsError) as caught:
+        load(tmp_path, text, **environ)
+    return str(caught.value)
+
+
+def test_the_production_file_says_every_setting_with_its_default():
+    assert (ROOT / "etc/mailsvc.toml").read_text("utf-8") == settings.render()
+
+
+def test_the_production_file_is_the_defaults():
+    read = configfile.build(settings.Settings, configfile.read(ROOT / "etc/mailsvc.toml"), {})
+    assert read == settings.Settings()
+
+
+def test_each_setting_explains_itself():
+    for table, key, field in configfile.keys(settings.Settings):
+        assert field.metadata["help"].endswith("."), f"{table}.{key}"
+        if field.default is None:
+            assert field.metadata["example"] is not None, f"{table}.{key} shows no example"
+
+
+def test_the_development_file_loads():
+    development = settings.load(ROOT / "etc/development.toml", {})
+    assert development.base_url == "http://localhost:8025"
+    assert development.delivery.routes == {"*": "smtp://127.0.0.1:2526"}
+    assert development.database.embedded == Path("var/postgres").absolute()
+    assert development.domains.allow_trust
+
+
+def test_development_listens_on_loopback_alone():
+    development = settings.load(ROOT / "etc/development.toml", {})
+    endpoints = development.http.listen + development.sandbox.listen
+    assert endpoints and all("interface=127.0.0.1" in endpoint for endpoint in endpoints)
+
+
+def test_settings_are_frozen(tmp_path):
+    loaded = load(tmp_path)
+    with pytest.raises(attrs.exceptions.FrozenInstanceError):
+        loaded.http.rate_limit = 7
+    with pytest.raises(TypeError):
+        loaded.delivery.routes["*"] = "smtp://127.0.0.1:1"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "read", "expected"),
+    [
+        ("MAILSVC_BASE_URL", "http://127.0.0.1:1", lambda s: s.base_url, "http://127.0.0.1:1"),
+        ("MAILSVC_DATABASE__POOL", "7", lambda s: s.database.pool, 7),
+        ("MAILSVC_DELIVERY__IDLE_SECONDS", "2", lambda s: s.delivery.idle_seconds, 2.0),
+        ("MAILSVC_DOMAINS__ALLOW_TRUST", "true", lambda s: s.domains.allow_trust, True),
+        ("MAILSVC_ROLES", '["http"]', lambda s: s.roles, ("http",)),
+        ("MAILSVC_DELIVERY__ROUTES", '{"*" = "smtp://[::1]:2526"}', lambda s: dict(s.delivery.routes), {"*": "smtp://[::1]:2526"}),
+        ("MAILSVC_SECRETS__KEY_FILE", "/k", lambda s: s.secrets.key_file, Path("/k")),
+    ],
+)
+def test_the_environment_comes_last(tmp_path, name, value, read, expected):
+    assert read(load(tmp_path, **{name: value})) == expected
+
+
+def test_other_variables_are_left_alone(tmp_path):
+    assert load(tmp_path, PATH="/bin", MAILSVC_CONFIG="x", MAILSVC_TEST_DATABASE="y") == load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("[http]\nlissen = []", "The setting http.lissen does not exist. Known here: listen, trusted_proxies"),
+        ("[htp]", "The setting htp does not exist."),
+        ("http = 3", "The setting http is 3; expected a table of settings."),
+        ("[http]\nrate_limit = '10'", "The setting http.rate_limit is '10'; expected a whole number."),
+        ("[http]\nrate_limit = true", "The setting http.rate_limit is true; expected a whole number."),
+        ("[http]\nrate_limit = 0", "The setting http.rate_limit is 0; expected at least 1."),
+        ("[http]\nlisten = 8025", "The setting http.listen is 8025; expected a list, each item a text."),
+        ("[http]\nlisten = [8025]", "The setting http.listen[0] is 8025; expected a text."),
+        ("[http]\nlisten = ['8025']", "The setting http.listen is a list; expected endpoints such as"),
+        ("[delivery]\nroutes = {'*' = 1}", 'The setting delivery.routes."*" is 1; expected a text.'),
+        ("[delivery]\nroutes = {'*' = 'mx'}", "The setting delivery.routes is a table; expected targets such as"),
+        ("[delivery]\nretry = []", "The setting delivery.retry is a list; expected one or more numbers of seconds"),
+        ("[database]\npool = 10.5", "The setting database.pool is 10.5; expected a whole number."),
+        ("roles = ['smpt']", "The setting roles is a list; expected one or more of: http, delivery, ledger."),
+        ("base_url = 'localhost'", "The setting base_url is 'localhost'; expected a web address"),
+        ("base_url = 'https://a/'", "The setting base_url is 'https://a/'; expected a web address"),
+        ("[log]\nlevel = 'loud'", "The setting log.level is 'loud'; expected one of: debug, info, warn, error."),
+        ("", "One of the settings database.url and database.embedded is needed; neither is set."),
+        ("database = {url = 'x', embedded = 'y'}", "One of the settings database.url and database.embedded is needed; both are set."),
+        ("database = {url = 'x'}", "The setting base_url is missing"),
+        ("base_url = 'https://a'\ndatabase = {url = 'x'}", "The setting delivery.ehlo_name is missing"),
+        (GOOD + "http = {listen = []}", "The setting http.listen is empty"),
+        (GOOD + "development = {dev_file = 'x'}", "The setting development.dev_file needs domains.allow_trust = true."),
+        ("base_url", "is not TOML"),
+    ],
+)
+def test_a_wrong_setting_gets_a_sentence_that_names_its_key(tmp_path, text, sentence):
+    assert sentence in refusal(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        ("MAILSVC_HTTP__LISSEN", "[]", "The environment variable MAILSVC_HTTP__LISSEN belongs to no setting."),
+        ("MAILSVC_DATABASE__POOL", "ten", "The environment variable MAILSVC_DATABASE__POOL is 'ten'; expected a whole number"),
+        (
+            "MAILSVC_DATABASE__POOL",
+            "10\n[http]",
+            "The environment variable MAILSVC_DATABASE__POOL is '10\\n[http]'; expected a whole number",
+        ),
+        ("MAILSVC_DATABASE__POOL", "'10'", "The setting database.pool is '10'; expected a whole number."),
+    ],
+)
+def test_a_wrong_variable_gets_a_sentence(tmp_path, name, value, sentence):
+    assert sentence in refusal(tmp_path, GOOD, **{name: value})
+
+
+def test_a_secret_is_never_shown(tmp_path):
+    assert refusal(tmp_path, GOOD + "secrets = { key = 54321 }") == "The setting secrets.key is not a text."
+    assert "54321" not in refusal(tmp_path, "database = { url = 54321 }")
+
+
+def test_a_missing_file_gets_a_sentence(tmp_path):
+    with pytest.raises(SettingsError, match="cannot be read: No such file"):
+        settings.load(tmp_path / "none.toml", {})
