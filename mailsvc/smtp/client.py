@@ -25,7 +25,7 @@ from mailsvc.smtp.envelope import BadAddress, Envelope
 from mailsvc.smtp.offers import Offers
 from mailsvc.smtp.outflow import Outflow
 from mailsvc.smtp.plan import MALFORMED, lay_out
-from mailsvc.smtp.session import GreetingRefused, Login, LoginRefused, Lost, NotReady, Session, TlsFailed, TlsPolicy
+from mailsvc.smtp.opening import GreetingRefused, Login, LoginRefused, Lost, NotReady, Session, TlsFailed, TlsPolicy
 from mailsvc.smtp.stuffing import BareLineEnd
 from mailsvc.smtp.transaction import Result, Stage, Step, Transaction
 
