@@ -85,9 +85,7 @@ class Peer:
         pieces = [body] if isinstance(body, bytes) else body
         envelope.setdefault("sender", "b@example.net")
         return told(
-            self.courier.deliver(
-                Envelope(recipients=recipients or ("to@example.org",), **envelope), pieces, may_send_dot or (lambda: True)
-            )
+            self.courier.deliver(Envelope(recipients=recipients or ("to@example.org",), **envelope), pieces, may_send_dot or (lambda: True))
         )
 
 

@@ -96,7 +96,20 @@ def test_octets_above_127_and_controls_are_readable_text() -> None:
 
 @pytest.mark.parametrize(
     "line",
-    [b"2500 OK", b"25 OK", b"250_OK", b"OK", b"", b"150 wait", b"650 no", b"099 no", b"\xff\xfe\x00", "２５０ OK".encode(), b" 250 OK", b"+50 OK"],
+    [
+        b"2500 OK",
+        b"25 OK",
+        b"250_OK",
+        b"OK",
+        b"",
+        b"150 wait",
+        b"650 no",
+        b"099 no",
+        b"\xff\xfe\x00",
+        "２５０ OK".encode(),
+        b" 250 OK",
+        b"+50 OK",
+    ],
 )
 def test_what_is_no_reply_is_refused(line: bytes) -> None:
     with pytest.raises(BadReply, match="no SMTP reply"):

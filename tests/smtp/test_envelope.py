@@ -81,7 +81,7 @@ def test_what_is_no_address_goes_nowhere(address: str) -> None:
         path(address)
 
 
-@given(st.one_of(st.text(max_size=30), st.text("a.@\"\\<> \r\n[]", max_size=12)))
+@given(st.one_of(st.text(max_size=30), st.text('a.@"\\<> \r\n[]', max_size=12)))
 @settings(max_examples=200)
 def test_a_path_is_one_word_of_one_line(address: str) -> None:
     try:
@@ -116,7 +116,9 @@ def test_parameters_that_were_not_offered_are_not_sent() -> None:
 
 def test_delivery_status_notifications_per_recipient() -> None:
     envelope = Envelope("", ("a@x.example", "ü@x.example"), notify="FAILURE,DELAY", originals=("A+1@x.example", "ü@x.example"))
-    assert rcpt_command(b"<a@x.example>", 0, envelope, ALL) == b"RCPT TO:<a@x.example> NOTIFY=FAILURE,DELAY ORCPT=rfc822;A+2B1@x.example\r\n"
+    assert (
+        rcpt_command(b"<a@x.example>", 0, envelope, ALL) == b"RCPT TO:<a@x.example> NOTIFY=FAILURE,DELAY ORCPT=rfc822;A+2B1@x.example\r\n"
+    )
     assert rcpt_command(b"<b@x.example>", 1, envelope, ALL) == b"RCPT TO:<b@x.example> NOTIFY=FAILURE,DELAY\r\n"
     assert rcpt_command(b"<a@x.example>", 0, envelope, Offers()) == b"RCPT TO:<a@x.example>\r\n"
 

@@ -25,7 +25,9 @@ def test_the_greeting_line_is_no_keyword() -> None:
     assert set(found.keywords) == {"8BITMIME"}
 
 
-@pytest.mark.parametrize(("line", "limit"), [("SIZE", 0), ("SIZE 0", 0), ("SIZE abc", 0), ("SIZE -5", 0), ("SIZE ²", 0), (f"SIZE {'9' * 21}", 0), ("SIZE 9", 9)])
+@pytest.mark.parametrize(
+    ("line", "limit"), [("SIZE", 0), ("SIZE 0", 0), ("SIZE abc", 0), ("SIZE -5", 0), ("SIZE ²", 0), (f"SIZE {'9' * 21}", 0), ("SIZE 9", 9)]
+)
 def test_size(line: str, limit: int) -> None:
     found = offers(line)
     assert found.size and found.size_limit == limit
