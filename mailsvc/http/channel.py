@@ -12,6 +12,7 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.protocol import connectionDone
 from twisted.python.failure import Failure
 from twisted.web import http
+from twisted.web.http_headers import Headers
 
 from mailsvc.http.problem import Problem, invalid
 from mailsvc.http.request import Request
@@ -34,6 +35,7 @@ class Channel(http.HTTPChannel):
 
     def dataReceived(self, data: bytes) -> None:
         if self._refusing:
+            self.resetTimeout()
             return
         self._paced += len(data)
         super().dataReceived(data)
@@ -71,6 +73,15 @@ class Channel(http.HTTPChannel):
             return None
         request = cast(Request, self.requests[-1])
         return request if request.begun else None
+
+    # Writing
+
+    def writeHeaders(self, version: bytes, code: bytes, reason: bytes, headers: Headers) -> None:
+        """What is the same in every response never becomes a header object."""
+        request = cast(Request, self.requests[0])
+        lines = [b"%s %s %s\r\n" % (version, code, reason), request.common_lines()]
+        lines += [b"%s: %s\r\n" % (name, value) for name, values in headers.getAllRawHeaders() for value in values]
+        self.transport.write(b"".join([*lines, b"\r\n"]))
 
     # Waiting for the gate
 
@@ -151,10 +162,9 @@ class Channel(http.HTTPChannel):
         """Answer what never became a request."""
         self._stop_reading()
         body = problem.body()
-        lines = [b"HTTP/1.1 %d %s" % (problem.status, http.RESPONSES.get(problem.status, b"Error"))]
-        lines += [b"%s: %s" % header for header in self.site.common_headers(self.getPeer())]
-        lines += [b"content-type: application/json; charset=utf-8", b"content-length: %d" % len(body), b"connection: close", b"", body]
-        self.transport.write(b"\r\n".join(lines))
+        first = b"HTTP/1.1 %d %s\r\n" % (problem.status, http.RESPONSES.get(problem.status, b"Error"))
+        common = self.site.common_lines(self.getPeer())
+        self.transport.write(b"%s%sconnection: close\r\ncontent-length: %d\r\n\r\n%s" % (first, common, len(body), body))
         self.site.log_raw(problem.status)
         self._linger()
 
@@ -170,11 +180,18 @@ class Channel(http.HTTPChannel):
 
     def _linger(self) -> None:
         """Closing over unread octets would reset the connection and could take the answer with it (9112 §9.6)."""
-        self._lingering = self.callLater(self.site.limits.linger, self._leave)
+        self.setTimeout(self.site.limits.linger)
+        self._lingering = self.callLater(self.site.limits.linger_most, self._leave)
 
     def _leave(self) -> None:
         self._lingering = None
-        self.loseConnection()
+        self.timeoutConnection()
+
+    def timeoutConnection(self) -> None:
+        """Silent for too long: close, by force when the client does not read what it still gets."""
+        if self._abortingCall is None:
+            self._abortingCall = self.callLater(self.abortTimeout, self.forceAbortClient)
+            self.loseConnection()
 
     def requestDone(self, request: Request) -> None:
         if self._refusing:

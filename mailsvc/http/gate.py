@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 
 import attrs
@@ -29,7 +29,8 @@ class Limits:
     idle: float = 60.0
     patience: float = 20.0  # how often the pace of an unfinished request is looked at
     slowest: int = 4096  # octets a second that it must have then
-    linger: float = 5.0  # how long a refused body is still read
+    linger: float = 5.0  # how long more of a refused body is waited for
+    linger_most: float = 30.0  # and how long it is read at all
 
 
 @attrs.frozen
@@ -40,7 +41,7 @@ class Asked:
     path: bytes
     version: bytes
     headers: Headers
-    address: str
+    address: Callable[[], str]
     length: int | None
     known: bool
 
@@ -65,7 +66,7 @@ class Gate:
     async def ask(self, asked: Asked) -> Entry:
         """Count the request, know its key, look at what it announces. Never raises a Problem: the entry has it."""
         if asked.path in UNGUARDED:
-            return self._announced(asked, Entry(self.rate.peek(asked.address), body_max=self.limits.other_body))
+            return self._announced(asked, Entry(self.rate.peek(asked.address()), body_max=self.limits.other_body))
         if asked.method == b"OPTIONS":
             return self._counted(asked, None if asked.known else problem.no_endpoint())
         try:
@@ -84,7 +85,7 @@ class Gate:
 
     def _counted(self, asked: Asked, wrong: problem.Problem | None) -> Entry:
         """A request without a good key counts against its address."""
-        quota = self.rate.take(asked.address)
+        quota = self.rate.take(asked.address())
         if not quota.allowed:
             wrong = problem.too_many_requests(quota.reset)
         entry = Entry(quota, body_max=self.limits.other_body, problem=wrong)

@@ -45,16 +45,15 @@ class Quota:
     reset: int
     allowed: bool = True
 
-    def headers(self) -> tuple[tuple[bytes, bytes], ...]:
+    def lines(self) -> bytes:
         """Plain integers for the libraries, structured fields for everyone else: RateLimit header fields, draft 10 §3 and §4."""
-        limit, remaining, reset = b"%d" % self.limit, b"%d" % self.remaining, b"%d" % self.reset
-        return (
-            (b"ratelimit-limit", limit),
-            (b"ratelimit-remaining", remaining),
-            (b"ratelimit-reset", reset),
-            (b"ratelimit-policy", b'"default";q=%s;w=1' % limit),
-            (b"ratelimit", b'"default";r=%s;t=%s' % (remaining, reset)),
-        )
+        return _LINES % (self.limit, self.remaining, self.reset, self.limit, self.remaining, self.reset)
+
+
+_LINES = (
+    b"ratelimit-limit: %d\r\nratelimit-remaining: %d\r\nratelimit-reset: %d\r\n"
+    b'ratelimit-policy: "default";q=%d;w=1\r\nratelimit: "default";r=%d;t=%d\r\n'
+)
 
 
 @attrs.define(eq=False)

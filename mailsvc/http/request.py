@@ -27,7 +27,7 @@ class Request(server.Request):
 
     site: Any  # ApiSite
     channel: Any  # Channel
-    defaultContentType = JSON
+    defaultContentType = None  # in the lines that all responses have
     entry: Entry | None = None
     problem: Problem | None = None
     begun = False
@@ -48,7 +48,7 @@ class Request(server.Request):
         self.path = path.rstrip(b"/") or b"/"
         self.args = http.parse_qs(query, 1) if query else {}
         self.content = tempfile.SpooledTemporaryFile(self.site.limits.spool_above)  # noqa: SIM115 (closed with the request)
-        asked = Asked(method, self.path, version, self.requestHeaders, self._address(), length, self.site.knows(self.path))
+        asked = Asked(method, self.path, version, self.requestHeaders, self._address, length, self.site.knows(self.path))
         answer = Deferred.fromCoroutine(self.site.gate.ask(asked))
         if not answer.called:
             self.channel.hold()
@@ -154,20 +154,16 @@ class Request(server.Request):
             self.answer(no_endpoint())
             return
         self.prepath, self.postpath = [], segments
-        self.common_headers()
         try:
             self.site.resource_for(self.path).render(self)
         except Exception:
             self.processingFailed(Failure())
 
-    def common_headers(self) -> None:
-        quota = None if self.entry is None else self.entry.quota
-        for name, value in self.site.common_headers(self.client, quota):
-            self.responseHeaders.setRawHeaders(name, [value])
+    def common_lines(self) -> bytes:
+        return bytes(self.site.common_lines(self.client, None if self.entry is None else self.entry.quota))
 
     def answer(self, problem: Problem) -> None:
         """Answer with `problem` and be done."""
-        self.common_headers()
         body = self.problem_body(problem)
         self.write(body)
         self.finish()
@@ -180,7 +176,6 @@ class Request(server.Request):
 
     def sized(self, status: int, body: bytes) -> bytes:
         self.setResponseCode(status)
-        self.responseHeaders.setRawHeaders(b"content-type", [JSON])
         self.responseHeaders.setRawHeaders(b"content-length", [b"%d" % len(body)])
         return body
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from klein.resource import KleinResource
@@ -18,7 +18,7 @@ from mailsvc.http.channel import Channel
 from mailsvc.http.gate import Gate, Limits, Networks
 from mailsvc.http.problem import Problem
 from mailsvc.http.ratelimit import Quota
-from mailsvc.http.request import Request
+from mailsvc.http.request import JSON, Request
 
 log = Logger()
 
@@ -34,6 +34,7 @@ class ApiSite(server.Site):
         super().__init__(Resource(), reactor=reactor, timeout=gate.limits.idle, parsePOSTFormSubmission=False)
         self.gate = gate
         self.trusted = trusted
+        self._dated, self._date_text = 0, b""
         self._collections = {name.encode(): resource for name, resource in collections.items()}
 
     @property
@@ -55,10 +56,16 @@ class ApiSite(server.Site):
     def translated(self, failure: Failure) -> Problem:
         return answer.translated(failure)
 
-    def common_headers(self, client: IAddress, quota: Quota | None = None) -> Iterable[tuple[bytes, bytes]]:
-        """What every response has. Without a `quota`, that of the client's address."""
+    def common_lines(self, client: IAddress, quota: Quota | None = None) -> bytes:
+        """The header lines that every response has. Without a `quota`, that of the client's address."""
         quota = quota or self.gate.rate.peek(self.address(client, []))
-        return ((b"server", b"mailsvc"), (b"date", datetimeToString(self.reactor.seconds())), *quota.headers())
+        return b"server: mailsvc\r\ndate: %s\r\ncontent-type: %s\r\n%s" % (self._date(), JSON, quota.lines())
+
+    def _date(self) -> bytes:
+        second = int(self.reactor.seconds())
+        if second != self._dated:
+            self._dated, self._date_text = second, datetimeToString(second)
+        return self._date_text
 
     # For Twisted
 

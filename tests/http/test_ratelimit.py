@@ -52,13 +52,14 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_headers_agree() -> None:
-    assert dict(Quota(10, 9, 1).headers()) == {
-        b"ratelimit-limit": b"10",
-        b"ratelimit-remaining": b"9",
-        b"ratelimit-reset": b"1",
-        b"ratelimit-policy": b'"default";q=10;w=1',
-        b"ratelimit": b'"default";r=9;t=1',
-    }
+    assert Quota(10, 9, 1).lines().decode().split("\r\n") == [
+        "ratelimit-limit: 10",
+        "ratelimit-remaining: 9",
+        "ratelimit-reset: 1",
+        'ratelimit-policy: "default";q=10;w=1',
+        'ratelimit: "default";r=9;t=1',
+        "",
+    ]
 
 
 class Shared:
@@ -109,7 +110,7 @@ def test_requests_that_wait_for_a_block_share_it() -> None:
     assert (len(waiting), found) == (1, [])
     waiting.pop().callback(Block(2, 8))
     waiting.pop().callback(Block(2, 6))
-    assert [(quota.allowed, quota.remaining) for quota in found] == [(True, 9), (True, 8), (True, 7), (True, 6)]
+    assert sorted(quota.remaining for quota in found if quota.allowed) == [6, 7, 8, 9]
 
 
 def test_without_the_shared_count_requests_still_pass() -> None:

@@ -171,7 +171,12 @@ def test_a_fingerprint_sees_the_meaning() -> None:
     same = {"attachments": [{"filename": "a", "content": [120]}], **dict(reversed(GOOD.items()))}
     lifted = {**GOOD, "attachments": [{"content": b"x", "filename": "a"}]}
     assert shapes.fingerprint(one) == shapes.fingerprint(same) == shapes.fingerprint(lifted)
-    for other in ({**one, "subject": "Ho"}, {**one, "extra": 1}, {**one, "attachments": [{"content": "eQ==", "filename": "a"}]}, [one, one]):
+    for other in (
+        {**one, "subject": "Ho"},
+        {**one, "extra": 1},
+        {**one, "attachments": [{"content": "eQ==", "filename": "a"}]},
+        [one, one],
+    ):
         assert shapes.fingerprint(one) != shapes.fingerprint(other)
 
 
@@ -180,8 +185,25 @@ json_values = st.recursive(
     lambda v: st.lists(v, max_size=3) | st.dictionaries(st.text(max_size=8), v, max_size=3),
     max_leaves=8,
 )
-FIELDS = ["from", "to", "cc", "bcc", "reply_to", "subject", "html", "text", "headers", "tags", "attachments", "scheduled_at", "template", "topic_id"]
-files = st.lists(st.dictionaries(st.sampled_from(["content", "filename", "path", "content_type", "content_id"]), json_values, max_size=4), max_size=2)
+FIELDS = [
+    "from",
+    "to",
+    "cc",
+    "bcc",
+    "reply_to",
+    "subject",
+    "html",
+    "text",
+    "headers",
+    "tags",
+    "attachments",
+    "scheduled_at",
+    "template",
+    "topic_id",
+]
+files = st.lists(
+    st.dictionaries(st.sampled_from(["content", "filename", "path", "content_type", "content_id"]), json_values, max_size=4), max_size=2
+)
 tags = st.lists(st.dictionaries(st.sampled_from(["name", "value"]), json_values), max_size=3)
 
 

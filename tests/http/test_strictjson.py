@@ -52,7 +52,9 @@ def test_any_octets_are_json_or_malformed(raw: bytes) -> None:
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(st.tuples(names, scalars), min_size=1, max_size=5), st.sampled_from([",", " ,\n"]), st.sampled_from([":", " :", ' : "x" :']))
+@given(
+    st.lists(st.tuples(names, scalars), min_size=1, max_size=5), st.sampled_from([",", " ,\n"]), st.sampled_from([":", " :", ' : "x" :'])
+)
 def test_a_name_that_comes_twice_is_never_missed(pairs: list[tuple[str, Any]], comma: str, colon: str) -> None:
     colon = colon if colon != ' : "x" :' else ":"
     members = comma.join(json.dumps(name) + colon + json.dumps(value) for name, value in pairs)
@@ -101,7 +103,10 @@ content = bytes(range(256)) * 1000
 
 @pytest.mark.parametrize("separators", [(",", ":"), (", ", " : "), (",\n ", ":")])
 def test_byte_arrays_of_a_large_document_come_back_as_bytes(separators: tuple[str, str]) -> None:
-    document = {"attachments": [{"content": list(content)}, {"content": {"type": "Buffer", "data": list(content)}}], "html": '"content":[1]'}
+    document = {
+        "attachments": [{"content": list(content)}, {"content": {"type": "Buffer", "data": list(content)}}],
+        "html": '"content":[1]',
+    }
     value = strictjson.load_large(json.dumps(document, separators=separators).encode())
     assert value["attachments"] == [{"content": content}, {"content": {"type": "Buffer", "data": content}}]
     assert value["html"] == document["html"]

@@ -1,0 +1,39 @@
+"""Whose request it is."""
+
+from __future__ import annotations
+
+from ipaddress import ip_network
+
+import pytest
+
+from mailsvc.http.gate import address
+
+TRUSTED = (ip_network("10.0.0.0/8"), ip_network("fd00::/8"))
+
+
+@pytest.mark.parametrize(
+    ("peer", "forwarded", "expected"),
+    [
+        ("192.0.2.1", [], "192.0.2.1"),
+        ("192.0.2.1", [b"203.0.113.9"], "192.0.2.1"),
+        ("10.0.0.1", [b"203.0.113.9"], "203.0.113.9"),
+        ("10.0.0.1", [b"198.51.100.7, 203.0.113.9"], "203.0.113.9"),
+        ("10.0.0.1", [b"198.51.100.7", b"203.0.113.9, 10.0.0.2"], "203.0.113.9"),
+        ("10.0.0.1", [b"10.0.0.3"], "10.0.0.3"),
+        ("10.0.0.1", [b"nonsense"], "10.0.0.1"),
+        ("10.0.0.1", [b"\xff"], "10.0.0.1"),
+        ("", [b"203.0.113.9"], "203.0.113.9"),
+        ("", [], "local"),
+        ("2001:db8:1:2:3:4:5:6", [], "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", [], "fe80::/64"),
+        ("::ffff:192.0.2.1", [], "192.0.2.1"),
+        ("fd00::1", [b"2001:db8::5"], "2001:db8::/64"),
+    ],
+)
+def test_address(peer: str, forwarded: list[bytes], expected: str) -> None:
+    assert address(peer, forwarded, TRUSTED) == expected
+
+
+def test_with_no_proxies_nobody_is_believed() -> None:
+    assert address("10.0.0.1", [b"203.0.113.9"], ()) == "10.0.0.1"
+    assert address("", [b"203.0.113.9"], ()) == "local"

@@ -1,0 +1,378 @@
+"""Octets in, octets out: what a connection does with good, bad, slow and hostile clients, in any chunking."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from twisted.logger import capturedLogs
+
+from tests.http.rig import GOOD, Rig, request
+
+MANY = b"POST /emails HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer ms_full\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+def head(*lines: str, method: str = "POST", path: str = "/emails", key: str | None = "ms_full") -> bytes:
+    first = [f"{method} {path} HTTP/1.1", "Host: localhost"] + ([f"Authorization: Bearer {key}"] if key else [])
+    return "\r\n".join([*first, *lines]).encode() + b"\r\n\r\n"
+
+
+def chunked(*chunks: bytes) -> bytes:
+    return b"".join(b"%x\r\n%s\r\n" % (len(chunk), chunk) for chunk in chunks)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 400))
+def test_any_chunking_gives_the_same(size: int) -> None:
+    rig = Rig()
+    connection = rig.connect()
+    body = json.dumps(GOOD).encode()
+    octets = request("POST", "/emails", GOOD) + MANY + chunked(body[:7], body[7:]) + b"0\r\n\r\n" + request("GET", "/emails")
+    connection.send(octets, size)
+    assert [response.status for response in connection.responses()] == [200, 200, 200]
+    assert len(rig.intake.submitted) == 2
+    assert not connection.transport.disconnecting
+    assert rig.budget.used == 0
+
+
+# The key before the body
+
+
+@pytest.mark.parametrize(("key", "status"), [(None, 401), ("ms_wrong", 403), ("ms_suspended", 403)])
+@pytest.mark.parametrize("size", [None, 1, 17])
+def test_without_a_good_key_no_body_is_read(key: str | None, status: int, size: int | None) -> None:
+    rig = Rig()
+    connection = rig.connect()
+    connection.send(head("Content-Length: 100000000", key=key) + b'{"from"', size)
+    [response] = connection.responses()
+    assert response.status == status
+    assert response.headers["connection"] == "close"
+    connection.send(b"x" * 100_000)
+    assert len(connection.responses()) == 1
+    rig.clock.advance(rig.limits.linger)
+    assert connection.transport.disconnecting
+    assert rig.budget.used == 0
+
+
+def test_a_refused_body_is_read_to_nowhere_for_a_while() -> None:
+    """So that a client that sends first and reads then gets its answer."""
+    rig = Rig()
+    connection = rig.connect()
+    connection.send(head("Content-Length: 100000000", key=None))
+    for _ in range(9):
+        rig.clock.advance(3)
+        connection.send(b"x" * 1000)
+        assert not connection.transport.disconnecting
+    rig.clock.advance(3)
+    assert connection.transport.disconnecting
+    assert len(connection.responses()) == 1
+    rig.clock.advance(15)
+    assert connection.transport.disconnected
+
+
+def test_a_small_body_that_is_here_already_keeps_the_connection() -> None:
+    rig = Rig()
+    connection = rig.connect()
+    connection.send(request("POST", "/emails", GOOD, key=None) + request("GET", "/emails"))
+    assert [response.status for response in connection.responses()] == [401, 200]
+    assert not connection.transport.disconnecting
+
+
+def test_nothing_is_read_while_the_key_is_looked_up() -> None:
+    rig = Rig()
+    rig.keys.slow = True
+    connection = rig.connect()
+    body = json.dumps(GOOD).encode()
+    connection.send(head(f"Content-Length: {len(body)}", "Expect: 100-continue"))
+    assert connection.transport.producerState == "paused"
+    assert connection.transport.value() == b""
+    rig.keys.go()
+    assert connection.transport.producerState == "producing"
+    assert connection.transport.value() == b"HTTP/1.1 100 Continue\r\n\r\n"
+    connection.send(body)
+    assert [response.status for response in connection.responses()] == [200]
+
+
+@pytest.mark.parametrize("part", [0, 10, None])
+def test_a_slow_look_up_that_finds_nothing(part: int | None) -> None:
+    rig = Rig()
+    rig.keys.slow = True
+    connection = rig.connect()
+    body = json.dumps(GOOD).encode()
+    connection.send(head(f"Content-Length: {len(body)}", key="ms_wrong") + body[:part])
+    rig.keys.go()
+    [response] = connection.responses()
+    assert response.problem == (403, "invalid_api_key")
+    rig.clock.advance(rig.limits.linger)
+    assert connection.transport.disconnecting is (part is not None)
+    assert rig.intake.submitted == []
+
+
+def test_a_client_that_leaves_during_the_look_up() -> None:
+    rig = Rig()
+    rig.keys.slow = True
+    connection = rig.connect()
+    connection.send(head("Content-Length: 1000") + b"x" * 10)
+    connection.hang_up()
+    rig.keys.go()
+    assert rig.budget.used == 0
+    assert connection.transport.value() == b""
+
+
+def test_a_look_up_that_fails_is_not_the_clients_fault() -> None:
+    rig = Rig()
+    rig.keys.broken = RuntimeError("secret detail")
+    with capturedLogs() as logs:
+        response = rig.ask("POST", "/emails", GOOD)
+    assert response.problem == (500, "application_error")
+    assert b"secret detail" not in response.body
+    error_id = response.json["message"].rpartition(" ")[2]
+    assert any(event.get("error_id") == error_id for event in logs)
+
+
+# Bodies that are too large, cut off, too slow, too many
+
+
+def test_a_body_that_is_announced_too_large() -> None:
+    rig = Rig(body=1000)
+    connection = rig.connect()
+    connection.send(head("Content-Length: 1001", "Expect: 100-continue"))
+    [response] = connection.responses()
+    assert response.problem == (413, "validation_error")
+    assert b"100 Continue" not in connection.transport.value()
+
+
+def test_a_body_that_turns_out_too_large() -> None:
+    rig = Rig(body=1000)
+    connection = rig.connect()
+    connection.send(MANY + chunked(b"x" * 900))
+    assert connection.responses() == []
+    connection.send(chunked(b"x" * 900))
+    [response] = connection.responses()
+    assert response.problem == (413, "validation_error")
+    assert rig.budget.used == 0
+    connection.send(chunked(b"x" * 900) + b"0\r\n\r\n")
+    assert len(connection.responses()) == 1
+
+
+def test_only_what_sends_mail_may_be_large() -> None:
+    rig = Rig(other_body=100)
+    connection = rig.connect()
+    connection.send(head("Content-Length: 101", method="PATCH", path="/emails/x"))
+    assert connection.responses()[0].status == 413
+
+
+def test_a_body_cut_off_leaves_nothing() -> None:
+    rig = Rig(spool_above=10)
+    connection = rig.connect()
+    connection.send(request("POST", "/emails", GOOD)[:-1])
+    assert rig.budget.used > 0
+    connection.hang_up()
+    assert (rig.budget.used, rig.intake.submitted, rig.clock.getDelayedCalls()) == (0, [], [])
+
+
+def test_bodies_at_once_are_bounded() -> None:
+    rig = Rig(in_flight=1000)
+    first, second = rig.connect(), rig.connect()
+    first.send(head("Content-Length: 900"))
+    second.send(head("Content-Length: 200"))
+    [response] = second.responses()
+    assert response.problem == (503, "service_unavailable")
+    assert response.headers["retry-after"] == "1"
+    first.hang_up()
+    assert rig.ask("POST", "/emails", GOOD).status == 200
+
+
+def test_chunked_bodies_count_as_they_come() -> None:
+    rig = Rig(in_flight=1000)
+    first, second = rig.connect(), rig.connect()
+    first.send(MANY + chunked(b"x" * 600))
+    second.send(MANY + chunked(b"x" * 600))
+    assert second.responses()[0].status == 503
+    assert rig.budget.used == 600
+
+
+def test_a_large_body_is_spooled_and_read_in_a_thread() -> None:
+    rig = Rig(spool_above=1000)
+    content = list(bytes(range(256)) * 8)
+    assert rig.ask("POST", "/emails", {**GOOD, "attachments": [{"content": content}]}).status == 200
+    assert rig.threads
+    [(_, [email], _, _)] = rig.intake.submitted
+    assert email.content.attachments[0].content == bytes(content)
+
+
+def test_a_body_that_drips_is_cut_off() -> None:
+    rig = Rig(patience=20, slowest=100)
+    connection = rig.connect()
+    connection.send(head("Content-Length: 100000"))
+    for _ in range(19):
+        rig.clock.advance(1)
+        connection.send(b"x" * 10)
+    assert connection.responses() == []
+    rig.clock.advance(1)
+    assert connection.responses()[0].problem == (408, "validation_error")
+    rig.clock.advance(5)
+    assert connection.transport.disconnecting
+
+
+def test_a_body_at_a_fair_pace_may_take_long() -> None:
+    rig = Rig(patience=20, slowest=100, idle=60)
+    connection = rig.connect()
+    connection.send(head("Content-Length: 100000"))
+    for _ in range(100):
+        rig.clock.advance(2)
+        connection.send(b"x" * 999)
+    assert connection.responses() == []
+
+
+@pytest.mark.parametrize("started", [b"P", b"POST /emails HTTP/1.1\r\nHost:", b"POST /emails HTTP/1.1\r\nHost: x\r\nX-A: "])
+def test_headers_that_drip_are_cut_off(started: bytes) -> None:
+    rig = Rig(patience=20)
+    connection = rig.connect()
+    connection.send(started)
+    for _ in range(20):
+        rig.clock.advance(1)
+        connection.send(b"x")
+    assert connection.responses()[0].status == 408
+
+
+def test_a_finished_request_leaves_no_clock_running() -> None:
+    rig = Rig()
+    connection = rig.connect()
+    connection.send(request("POST", "/emails", GOOD), 10)
+    assert connection.responses()[0].status == 200
+    assert len(rig.clock.getDelayedCalls()) == 1  # the idle time-out
+    rig.clock.advance(61)
+    assert connection.transport.disconnecting
+
+
+# Requests that are not HTTP
+
+
+@pytest.mark.parametrize(
+    ("octets", "status"),
+    [
+        (b"POST /emails HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n", 400),
+        (b"POST /emails HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\nX: y\r\n\r\n0\r\n\r\n", 400),
+        (b"POST /emails HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello", 400),
+        (b"POST /emails HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\nhello", 400),
+        (b"POST /emails HTTP/1.1\r\nHost: x\r\nContent-Length: 5, 5\r\n\r\nhello", 400),
+        (b"POST /emails HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip, chunked\r\n\r\n", 400),
+        (b"GET /emails HTTP/1.1\r\nHost: x\r\nNo colon\r\n\r\n", 400),
+        (b"GET /emails HTTP/1.1\r\nHost: x\r\nBad name: x\r\n\r\n", 400),
+        (b"GET /emails HTTP/1.1\r\nHost: x\r\nX: a\x00b\r\n\r\n", 400),
+        (b"GET /emails HTTP/3.0\r\n\r\n", 400),
+        (b"hello\r\n\r\n", 400),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", 400),
+        (b"GET /emails HTTP/1.1\r\nHost: x\r\n" + b"X: y\r\n" * 200 + b"\r\n", 431),
+        (b"GET /emails HTTP/1.1\r\nHost: x\r\nX: " + b"y" * 17_000 + b"\r\n\r\n", 431),
+        (b"GET /" + b"e" * 20_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n", 431),
+        (b"GET /" + b"e" * 20_000, 431),
+    ],
+)
+@pytest.mark.parametrize("size", [None, 1000, 3])
+def test_broken_http_is_answered_once_in_json(octets: bytes, status: int, size: int | None) -> None:
+    rig = Rig()
+    connection = rig.connect()
+    connection.send(octets + b"GET /emails HTTP/1.1\r\nHost: x\r\n\r\n", size)
+    [response] = connection.responses()
+    assert response.problem == (status, "validation_error")
+    assert response.headers["content-type"] == "application/json; charset=utf-8"
+    assert response.headers["connection"] == "close"
+    assert "ratelimit-limit" in response.headers
+    rig.clock.advance(rig.limits.linger)
+    assert connection.transport.disconnecting
+
+
+@pytest.mark.parametrize("chunk", [b"zz\r\nx\r\n", b"-1\r\nx\r\n", b"5\r\nhelloXX", b"0x5\r\nhello\r\n"])
+def test_a_broken_chunk(chunk: bytes) -> None:
+    rig = Rig()
+    connection = rig.connect()
+    connection.send(MANY + chunk)
+    [response] = connection.responses()
+    assert response.status == 400
+    assert rig.intake.submitted == []
+    connection.hang_up()
+    assert rig.budget.used == 0
+
+
+def test_a_request_needs_one_host() -> None:
+    rig = Rig()
+    for lines in (b"", b"Host: a\r\nHost: b\r\n"):
+        connection = rig.connect()
+        connection.send(b"GET /emails HTTP/1.1\r\nAuthorization: Bearer ms_full\r\n" + lines + b"\r\n")
+        assert connection.responses()[0].status == 400
+
+
+def test_http_1_0_and_the_absolute_form() -> None:
+    rig = Rig()
+    connection = rig.connect()
+    connection.send(b"GET /healthz HTTP/1.0\r\n\r\n")
+    assert connection.responses()[0].status == 200
+    assert connection.transport.disconnecting
+    connection = rig.connect()
+    connection.send(b"GET http://api.example.com/healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert connection.responses()[0].status == 200
+
+
+def test_a_compressed_body_is_refused() -> None:
+    response = Rig().ask("POST", "/emails", GOOD, Content_Encoding="gzip")
+    assert response.problem == (415, "validation_error")
+    assert response.headers["accept-encoding"] == "identity"
+
+
+def test_a_form_is_not_parsed() -> None:
+    response = Rig().ask("POST", "/emails", b"a=b", Content_Type="application/x-www-form-urlencoded")
+    assert response.problem == (400, "validation_error")
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.binary(max_size=200), st.sampled_from([b"", b"GET /emails HTTP/1.1\r\n", MANY, head("Content-Length: 30")]))
+def test_any_octets_give_json_or_silence(noise: bytes, start: bytes) -> None:
+    rig = Rig()
+    connection = rig.connect()
+    with capturedLogs() as logs:
+        connection.send(start + noise, 7)
+        for response in connection.responses():
+            assert response.status >= 400
+            response.problem  # noqa: B018
+    assert not [event for event in logs if "log_failure" in event]
+    connection.hang_up()
+    assert rig.budget.used == 0
+
+
+# Many requests on one connection
+
+
+def test_pipelined_requests_are_answered_in_order() -> None:
+    rig = Rig()
+    connection = rig.connect()
+    connection.send(b"".join(request("GET", path) for path in ["/healthz", "/nope", "/emails", "/readyz"] * 50))
+    assert [response.status for response in connection.responses()] == [200, 404, 200, 200] * 50
+
+
+def test_a_refusal_behind_a_slow_request_waits_its_turn() -> None:
+    rig = Rig()
+    rig.keys.slow = True
+    connection = rig.connect()
+    connection.send(request("GET", "/emails") + b"broken\r\n\r\n")
+    assert connection.responses() == []
+    rig.keys.go()
+    assert [response.status for response in connection.responses()] == [200, 400]
+
+
+# What is logged
+
+
+def test_the_access_log_has_no_secrets_and_no_addresses() -> None:
+    rig = Rig()
+    with capturedLogs() as logs:
+        rig.ask("POST", "/emails", GOOD)
+        rig.ask("GET", "/contacts/a%40example.com?token=ms_full")
+    lines: list[dict[str, Any]] = [dict(event) for event in logs]
+    assert [(line["method"], line["path"], line["status"]) for line in lines] == [("POST", "/emails", 200), ("GET", "/contacts/*", 404)]
+    for told in ("ms_full", "example", "token"):
+        assert told not in str(lines).replace(str(lines[0]["log_logger"]), "")
