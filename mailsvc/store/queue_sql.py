@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 # Estimates of a table that swings between empty and millions of rows are never right, and a wrong plan here reads it whole.
+# IS NOT DISTINCT FROM is an equality that no index serves: the row is to be found by its key, and only then compared.
 BY_INDEX = "SET LOCAL enable_seqscan = off; SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off; "
 
 # A loose index scan: from each destination straight to the next one, however many rows wait for it.
@@ -52,8 +53,8 @@ WITH urgent AS MATERIALIZED (
     SELECT * FROM urgent UNION ALL SELECT * FROM patient
 ), along AS MATERIALIZED (
     SELECT q.email_id, q.recipient FROM (SELECT DISTINCT email_id FROM chosen) c JOIN queue q USING (email_id)
-    WHERE q.region = %(region)s AND q.destination = %(destination)s AND q.lease IS NULL AND q.status <> 'scheduled'
-    AND q.next_at <= %(now)s
+    WHERE q.region IS NOT DISTINCT FROM %(region)s AND q.destination IS NOT DISTINCT FROM %(destination)s
+    AND q.lease IS NULL AND q.status <> 'scheduled' AND q.next_at <= %(now)s
     FOR UPDATE OF q SKIP LOCKED
 )
 UPDATE queue q SET lease = %(lease)s
@@ -67,7 +68,7 @@ RELEASE = """
 UPDATE queue q
 SET lease = NULL, destination = coalesce(%s, destination), next_at = coalesce(%s, next_at), reason = coalesce(%s, reason)
 FROM unnest(%s::uuid[], %s::smallint[]) AS k(email_id, recipient)
-WHERE q.email_id = k.email_id AND q.recipient = k.recipient AND q.lease = %s
+WHERE q.email_id = k.email_id AND q.recipient = k.recipient AND q.lease IS NOT DISTINCT FROM %s
 """
 
 LEASED = "SELECT email_id, recipient FROM queue WHERE lease = %s"

@@ -1,0 +1,20 @@
+"""All tables over a fresh database; after each test every recipient that still waits must have a reason and a time."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest_twisted
+
+from mailsvc.store.pool import Pool
+from tests.store.house import NOW, House
+
+
+@pytest_twisted.async_yield_fixture
+async def house(pool: Pool) -> AsyncIterator[House]:
+    from twisted.internet import reactor
+
+    house = House(pool, reactor)
+    house.lease = await house.process()
+    yield house
+    assert await house.queue.unexplained(NOW) == 0
