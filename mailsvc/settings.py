@@ -184,7 +184,6 @@ class Sandbox:
     """The development inbox: receives mail as other servers would."""
 
     listen: tuple[str, ...] = setting((), "Endpoints; empty: there is no inbox.", check=_listen)
-    keep: int = setting(1000, "Mails that it remembers.", check=_at_least(1))
 
 
 @attrs.frozen

@@ -39,15 +39,21 @@ from mailsvc.http.emails import Emails
 from mailsvc.http.health import Health
 from mailsvc.http.ratelimit import RateLimit
 from mailsvc.http.reading import Reader
+from mailsvc.http.sandbox import Sandbox as SandboxPages
 from mailsvc.http.site import ApiSite
 from mailsvc.intake import Intake
 from mailsvc.ledger.service import Ledger
 from mailsvc.lifespan import Lifespan, Opened, every
+from mailsvc.mail import returnpath
 from mailsvc.memory import in_thread, open_memory
 from mailsvc.onboarding import Customers
+from mailsvc.sandbox.inbox import SandboxInbox
+from mailsvc.sandbox.inbox import door as sandbox_door
+from mailsvc.sandbox.verdict import verdicts
 from mailsvc.sandbox.welcome import Welcome
 from mailsvc.settings import Settings
 from mailsvc.smtp.client import Timeouts
+from mailsvc.smtp.server import Receivers
 from mailsvc.store import partitions
 from mailsvc.store.accept import Acceptance
 from mailsvc.store.accounts import Accounts
@@ -60,6 +66,7 @@ from mailsvc.store.ledger import Books
 from mailsvc.store.messages import Messages
 from mailsvc.store.processes import Incarnation
 from mailsvc.store.queue import Queue
+from mailsvc.store.sandbox import Sandbox as Shelf
 from mailsvc.store.settle import Settling
 from mailsvc.watch import logs
 from mailsvc.watch.failures import explain
@@ -109,6 +116,7 @@ class Daemon:
         handover = self.deliver() if "delivery" in roles else Leaving(self.process.id)
         if "ledger" in roles:
             self.keep_books()
+        await self.open_sandbox()
         ports = await self.open_api(handover) if "http" in roles else []
         self.ready = True
         await self.welcome(ports)
@@ -127,7 +135,8 @@ class Daemon:
         await self.process.start(self.settings.region, self.settings.roles)
         self.opened.add("the leases", self.process.end)
         self.accounts, self.keys = Accounts(pool, reactor, bell), Keys(pool, reactor, bell)
-        self.domains, self.messages = Domains(pool, reactor, self.memory.seal, bell), Messages(pool)
+        self.domains = Domains(pool, reactor, self.memory.seal, bell)
+        self.messages, self.shelf = Messages(pool), Shelf(pool)
 
     def deliver(self) -> Handing:
         """The way out: from the queue over lanes to other servers."""
@@ -156,6 +165,14 @@ class Daemon:
         ledger.startService()
         self.opened.add("the ledger", _awaited(ledger.stopService))
 
+    async def open_sandbox(self) -> None:
+        """In development: a receiving server for the mail that goes out."""
+        secret = self.memory.seal.secret_for("return path")
+        check = partial(verdicts, published=self.shelf.published, offload=self.in_thread)
+        inbox = SandboxInbox(self.shelf, lambda address: returnpath.read(address, secret), check, self.reactor)
+        receivers = Receivers(sandbox_door("localhost"), inbox.welcome, self.reactor)
+        await self.listen("sandbox.listen", self.settings.sandbox.listen, receivers)
+
     async def open_api(self, handover: Handing | Leaving) -> Sequence[Any]:
         """The door: HTTP to the one intake."""
         reactor, settings = self.reactor, self.settings
@@ -168,6 +185,8 @@ class Daemon:
         emails = Emails(intake, StoredEmails(self.pool, reactor), self.messages, reader, most.batch).app.resource()
         health = Health({"start": self.started, "database": self.reachable, "heartbeat": self.fresh}).app.resource()
         collections = {"emails": emails, "email": emails, "healthz": health, "readyz": health}
+        if settings.sandbox.listen:
+            collections["sandbox"] = SandboxPages(self.shelf).app.resource()
         rate = RateLimit(reactor, http.rate_limit, alone=lambda: self.process.live("http") <= 1)
         doorkeeper = gate.Gate(
             self.keys, rate, gate.Limits(body=http.body_limit, in_flight=http.in_flight, idle=http.idle_seconds), Budget(http.in_flight)
@@ -192,8 +211,7 @@ class Daemon:
         return None if self.ready else "it is still starting"
 
     async def reachable(self) -> str | None:
-        await self.pool.rows("SELECT 1")
-        return None
+        return None if self.pool.connections else "there is no connection to it"
 
     async def fresh(self) -> str | None:
         return None if self.process.fresh else "the heartbeat could not be written"

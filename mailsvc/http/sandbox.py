@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Protocol
 from uuid import UUID
 
@@ -15,32 +14,16 @@ from mailsvc.http.problem import not_found
 from mailsvc.http.request import Request
 from mailsvc.http.views import time
 from mailsvc.store.detach import detached
-
-
-class ReceivedMail(Protocol):
-    """A mail as it arrived over SMTP. `dkim` is what checking its signatures gave."""
-
-    @property
-    def id(self) -> UUID: ...
-    @property
-    def received_at(self) -> datetime: ...
-    @property
-    def sender(self) -> str: ...
-    @property
-    def recipients(self) -> Sequence[str]: ...
-    @property
-    def subject(self) -> str: ...
-    @property
-    def dkim(self) -> str: ...
-    @property
-    def raw(self) -> bytes: ...
+from mailsvc.store.sandbox import SandboxEmail
 
 
 class Inbox(Protocol):
-    """sandbox/; newest first, one account's only."""
+    """store/sandbox; newest first, one account's only."""
 
-    async def list(self, account_id: UUID, limit: int) -> Sequence[ReceivedMail]: ...
-    async def get(self, account_id: UUID, mail_id: UUID) -> ReceivedMail | None: ...
+    async def list(
+        self, account_id: UUID, limit: int, after: UUID | None = None, before: UUID | None = None
+    ) -> tuple[Sequence[SandboxEmail], bool]: ...
+    async def get(self, account_id: UUID, id_: UUID) -> SandboxEmail | None: ...
 
 
 @attrs.define(eq=False)
@@ -51,30 +34,33 @@ class Sandbox:
     @app.route("/sandbox/emails", methods=["GET"])
     async def list(self, request: Request) -> bytes:
         page = parameters.page(request)
-        mails = await detached(self._list(request.caller.account_id, page.limit + 1))
-        data = [_listed(mail) for mail in mails[: page.limit]]
-        return ok(request, {"object": "list", "has_more": len(mails) > page.limit, "data": data})
+        mails, has_more = await detached(self._list(request.caller.account_id, page))
+        return ok(request, {"object": "list", "has_more": has_more, "data": [_listed(mail) for mail in mails]})
 
-    async def _list(self, account_id: UUID, limit: int) -> Sequence[ReceivedMail]:
-        return await self.inbox.list(account_id, limit)
+    async def _list(self, account_id: UUID, page: parameters.Page) -> tuple[Sequence[SandboxEmail], bool]:
+        return await self.inbox.list(account_id, page.limit, page.after, page.before)
 
     @app.route("/sandbox/emails/<text>", methods=["GET"])
     async def get(self, request: Request, text: str) -> bytes:
         mail = await self.inbox.get(request.caller.account_id, parameters.uuid(text, "id"))
         if mail is None:
             raise not_found("Email")
-        return ok(request, {"object": "sandbox_email", **_listed(mail), **_raw(mail.raw)})
+        return ok(request, {"object": "sandbox_email", **_listed(mail), **_raw(mail.message or b"")})
 
 
-def _listed(mail: ReceivedMail) -> dict[str, object]:
+def _listed(mail: SandboxEmail) -> dict[str, object]:
+    """`from` is the return path; `dkim` is pass when every signature is good, none without any, else fail."""
+    results = {verdict.result for verdict in mail.dkim}
     return {
         "id": str(mail.id),
+        "email_id": str(mail.email_id) if mail.email_id else None,
         "created_at": time(mail.received_at),
         "from": mail.sender,
         "to": list(mail.recipients),
-        "subject": mail.subject,
-        "dkim": mail.dkim,
-        "size": len(mail.raw),
+        "dkim": "none" if not results else "pass" if results == {"pass"} else "fail",
+        "signatures": [attrs.asdict(verdict) for verdict in mail.dkim],
+        "tls": mail.tls,
+        "size": mail.size,
     }
 
 

@@ -23,9 +23,9 @@ from mailsvc.smtp.deadlines import Timeouts
 from mailsvc.smtp.dialogue import Dialogue
 from mailsvc.smtp.envelope import BadAddress, Envelope
 from mailsvc.smtp.offers import Offers
+from mailsvc.smtp.opening import GreetingRefused, Login, LoginRefused, Lost, NotReady, Session, TlsFailed, TlsPolicy
 from mailsvc.smtp.outflow import Outflow
 from mailsvc.smtp.plan import MALFORMED, lay_out
-from mailsvc.smtp.opening import GreetingRefused, Login, LoginRefused, Lost, NotReady, Session, TlsFailed, TlsPolicy
 from mailsvc.smtp.stuffing import BareLineEnd
 from mailsvc.smtp.transaction import Result, Stage, Step, Transaction
 

@@ -28,6 +28,7 @@ from mailsvc.policy import Limits as PolicyLimits
 from mailsvc.store.emails import EmailView, RecipientView
 from mailsvc.store.keys import Caller
 from mailsvc.store.messages import StoredMessage
+from mailsvc.store.sandbox import SandboxEmail, Verdict
 
 ACCOUNT = UUID(int=1)
 EMAIL = UUID("0190a8e6-0000-7000-8000-000000000001")
@@ -121,23 +122,20 @@ class Messages:
         return StoredMessage(None, b"MIME-Version: 1.0\r\nContent-Type: text/html; charset=utf-8\r\n\r\n<p>x</p>\r\n")
 
 
-@attrs.frozen
-class Received:
-    id: UUID = UUID(int=77)
-    received_at: datetime = NOW
-    sender: str = "a@example.com"
-    recipients: tuple[str, ...] = ("b@example.net",)
-    subject: str = "Hi"
-    dkim: str = "pass"
-    raw: bytes = b"Subject: Hi\r\n\r\nx\r\n"
+RECEIVED = SandboxEmail(
+    UUID(int=77), ACCOUNT, UUID(int=5), NOW, "a@example.com", ("b@example.net",), None,
+    (Verdict("example.com", "s1", "rsa-sha256", "pass"),), 18, b"Subject: Hi\r\n\r\nx\r\n",
+)  # fmt: skip
 
 
 class Inbox:
-    async def list(self, account_id: UUID, limit: int) -> list[Received]:
-        return [Received()] if account_id == ACCOUNT else []
+    async def list(
+        self, account_id: UUID, limit: int, after: UUID | None = None, before: UUID | None = None
+    ) -> tuple[list[SandboxEmail], bool]:
+        return ([RECEIVED] if account_id == ACCOUNT else []), False
 
-    async def get(self, account_id: UUID, mail_id: UUID) -> Received | None:
-        return Received() if (account_id, mail_id) == (ACCOUNT, UUID(int=77)) else None
+    async def get(self, account_id: UUID, id_: UUID) -> SandboxEmail | None:
+        return RECEIVED if (account_id, id_) == (ACCOUNT, UUID(int=77)) else None
 
 
 @attrs.frozen
