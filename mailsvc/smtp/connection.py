@@ -1,6 +1,6 @@
 """What every phase of an outgoing connection needs: replies in, one deadline, one end, and news told at the right moment.
 
-The phases: session (until it is ready for mail), client (messages).
+The phases: opening (until it is ready for mail), client (messages).
 """
 
 from __future__ import annotations
