@@ -10,13 +10,15 @@ WITH given AS MATERIALIZED (
     )
 ), gone AS (
     DELETE FROM queue q USING given g
-    WHERE q.email_id = g.email_id AND q.recipient = g.recipient AND q.lease IS NOT DISTINCT FROM g.lease AND g.status IS NULL
+    WHERE q.email_id = g.email_id AND q.recipient = g.recipient AND q.account_id = g.account_id
+    AND q.lease IS NOT DISTINCT FROM g.lease AND g.status IS NULL
     RETURNING g.n, g.recipient, true AS told
 ), kept AS (
     UPDATE queue q
     SET lease = NULL, status = g.status, next_at = g.next_at, reason = g.reason, attempts = q.attempts + 1
     FROM given g JOIN queue was ON was.email_id = g.email_id AND was.recipient = g.recipient
-    WHERE q.email_id = g.email_id AND q.recipient = g.recipient AND q.lease IS NOT DISTINCT FROM g.lease AND g.status IS NOT NULL
+    WHERE q.email_id = g.email_id AND q.recipient = g.recipient AND q.account_id = g.account_id
+    AND q.lease IS NOT DISTINCT FROM g.lease AND g.status IS NOT NULL
     RETURNING g.n, g.recipient, was.status NOT IN ('delayed', 'uncertain') AS told
 ), settled AS MATERIALIZED (
     SELECT g.*, s.told FROM (SELECT * FROM gone UNION ALL SELECT * FROM kept) s JOIN given g USING (n, recipient)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import attrs
 from twisted.logger import capturedLogs
 
-from tests.http.rig import Received, Rig
+from mailsvc.http.sandbox import _raw
+from tests.http.rig import EMAIL, Rig
 
 
 def test_alive() -> None:
@@ -36,8 +36,8 @@ def test_ready_when_all_checks_pass() -> None:
 def test_sandbox() -> None:
     rig = Rig()
     listed = {
-        "id": "00000000-0000-0000-0000-00000000004d", "created_at": "2026-11-21 00:15:00+00", "from": "a@example.com",
-        "to": ["b@example.net"], "subject": "Hi", "dkim": "pass", "size": 18,
+        "id": "00000000-0000-0000-0000-00000000004d", "email_id": str(EMAIL), "created_at": "2026-11-21 00:15:00+00",
+        "from": "a@example.com", "to": ["b@example.net"], "tls": None, "dkim": [{"domain": "example.com", "result": "pass"}], "size": 18,
     }  # fmt: skip
     assert rig.ask("GET", "/sandbox/emails", key="ms_send").json == {"object": "list", "has_more": False, "data": [listed]}
     one = rig.ask("GET", f"/sandbox/emails/{listed['id']}").json
@@ -52,6 +52,4 @@ def test_anothers_sandbox() -> None:
 
 
 def test_octets_that_are_not_utf8() -> None:
-    from mailsvc.http.sandbox import _raw
-
-    assert _raw(attrs.evolve(Received(), raw=b"\xff").raw) == {"raw": "ÿ", "raw_charset": "latin-1"}
+    assert _raw(b"\xff") == {"raw": "ÿ", "raw_charset": "latin-1"}

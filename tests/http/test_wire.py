@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from twisted.internet.defer import Deferred
 from twisted.logger import capturedLogs
 
-from tests.http.rig import GOOD, Rig, request
+from mailsvc.intake import Admitted
+from tests.http.rig import EMAIL, GOOD, Rig, request
 
 MANY = b"POST /emails HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer ms_full\r\nTransfer-Encoding: chunked\r\n\r\n"
 
@@ -362,6 +364,34 @@ def test_a_refusal_behind_a_slow_request_waits_its_turn() -> None:
     assert connection.responses() == []
     rig.keys.go()
     assert [response.status for response in connection.responses()] == [200, 400]
+
+
+# Shutdown
+
+
+def test_a_drain_closes_what_is_idle_and_finishes_what_is_not() -> None:
+    rig = Rig()
+    idle, half, working = rig.connect(), rig.connect(), rig.connect()
+    idle.send(request("GET", "/healthz"))
+    whole = request("POST", "/emails", GOOD)
+    half.send(whole[:-5])
+    waiting: Deferred[Any] = Deferred()
+    rig.intake.answer = lambda emails: waiting
+    working.send(request("POST", "/emails", GOOD))
+    done: list[None] = []
+    rig.site.drain().addCallback(done.append)
+    assert [c.transport.disconnecting for c in (idle, half, working)] == [True, False, False]
+    waiting.callback(Admitted((EMAIL,)))
+    rig.intake.answer = None
+    half.send(whole[-5:])
+    for connection in (half, working):
+        [response] = connection.responses()
+        assert (response.status, response.headers["connection"]) == (200, "close")
+        assert connection.transport.disconnecting
+    for connection in (idle, half, working):
+        assert done == []
+        connection.hang_up()
+    assert done == [None]
 
 
 # What is logged

@@ -129,6 +129,9 @@ async def test_settlements_share_a_commit_of_one_statement(house: House) -> None
 @pytest_twisted.ensureDeferred
 async def test_settling_finds_its_rows_by_their_keys(house: House) -> None:
     """However many others this process has leased, and whatever the planner believes of the table."""
+    lone = [email(lease=await house.process()) for _ in range(50)]
+    await house.accept(*lone)
+    await house.pool.run("ANALYZE queue")  # when each process had one
     mails = [email(lease=house.lease) for _ in range(500)]
     await house.accept(*mails)
     done = (RecipientOutcome(0, OK),)
