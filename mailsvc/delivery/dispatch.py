@@ -178,12 +178,12 @@ class Dispatch(Service):
     # Service
 
     def startService(self) -> None:
-        super().startService()  # type: ignore[no-untyped-call]
+        super().startService()
         self._closing = False
         self._spawn(self._rounds())
 
     def stopService(self) -> Deferred[None]:
-        super().stopService()  # type: ignore[no-untyped-call]
+        super().stopService()
         return Deferred.fromCoroutine(self._drain())
 
     def ring(self) -> None:

@@ -12,7 +12,7 @@ from uuid import UUID
 
 import attrs
 
-from mailsvc.delivery.attempt import Gone, Origin
+from mailsvc.delivery.cargo import Gone, Origin
 from mailsvc.delivery.parcel import Parcel
 from mailsvc.mail import dkim, returnpath
 from mailsvc.mail.dkim import SigningKey
