@@ -99,7 +99,6 @@ class Delivery:
     ehlo_name: str | None = setting(
         None, "Our name towards other mail servers; its address should point back to it.", check=_host, example="out.example.com"
     )
-    source_address: str | None = setting(None, "The local address to connect from.", example="192.0.2.25")
     routes: Mapping[str, str] = setting({}, 'Domains with a fixed next host instead of their MX; "*" is every other domain.', check=_routes)
     port: int = setting(25, "The port of mail exchangers found in DNS.", check=_between(1, 65535))
     nameservers: tuple[str, ...] = setting((), "Resolvers to ask; empty: those of /etc/resolv.conf.")
@@ -185,7 +184,6 @@ class Sandbox:
     """The development inbox: receives mail as other servers would."""
 
     listen: tuple[str, ...] = setting((), "Endpoints; empty: there is no inbox.", check=_listen)
-    keep: int = setting(1000, "Mails that it remembers.", check=_at_least(1))
 
 
 @attrs.frozen

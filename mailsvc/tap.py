@@ -8,34 +8,63 @@ from __future__ import annotations
 
 import os
 import sys
-from datetime import UTC, datetime
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
+from urllib.parse import urlsplit
 
+import attrs
 from twisted.application.service import IService
 from twisted.internet.defer import maybeDeferred
 from twisted.internet.endpoints import serverFromString
-from twisted.internet.error import CannotListenError
-from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 from twisted.python.usage import Options as UsageOptions
 
+from mailsvc import guard, policy
 from mailsvc import settings as settings_
 from mailsvc.configfile import SettingsError
+from mailsvc.delivery.connect import Connector
+from mailsvc.delivery.dial import dialer
+from mailsvc.delivery.dispatch import Dispatch
+from mailsvc.delivery.handover import Handing, Leaving
+from mailsvc.delivery.route import Routes
+from mailsvc.delivery.sending import DomainSide
+from mailsvc.delivery.terms import DeliverySettings
+from mailsvc.dns import Resolver
+from mailsvc.http import gate
+from mailsvc.http.api import Api
+from mailsvc.http.ratelimit import RateLimit
+from mailsvc.intake import Intake
+from mailsvc.ledger.service import Ledger
 from mailsvc.lifespan import Lifespan, Opened, every
+from mailsvc.mail import returnpath
+from mailsvc.memory import in_thread, open_memory
+from mailsvc.onboarding import Customers
+from mailsvc.sandbox.inbox import SandboxInbox
+from mailsvc.sandbox.inbox import door as sandbox_door
+from mailsvc.sandbox.verdict import verdicts
+from mailsvc.sandbox.welcome import Welcome
 from mailsvc.settings import Settings
+from mailsvc.smtp.client import Timeouts
+from mailsvc.smtp.server import Receivers
 from mailsvc.store import partitions
+from mailsvc.store.accept import Acceptance
+from mailsvc.store.accounts import Accounts
 from mailsvc.store.bell import Bell
-from mailsvc.store.embedded import EmbeddedPostgres
-from mailsvc.store.errors import StoreError, Unavailable
-from mailsvc.store.keeper import Keeper
-from mailsvc.store.migrate import MigrationFailed, migrate
-from mailsvc.store.owner import EmbeddedError
-from mailsvc.store.pool import Pool
+from mailsvc.store.domains import Domains
+from mailsvc.store.emails import Emails as StoredEmails
+from mailsvc.store.ids import uuid7
+from mailsvc.store.keys import Keys, is_well_formed
+from mailsvc.store.ledger import Books
+from mailsvc.store.messages import Messages
 from mailsvc.store.processes import Incarnation
-from mailsvc.store.seal import Seal, SealError
+from mailsvc.store.queue import Queue
+from mailsvc.store.sandbox import Sandbox as Shelf
+from mailsvc.store.settle import Settling
 from mailsvc.watch import logs
+from mailsvc.watch.failures import explain
 
 DAY = 86400.0
 
@@ -67,90 +96,167 @@ def makeService(options: Options) -> IService:
     return Lifespan(reactor, lambda opened: Daemon(reactor, settings, opened).start(), explain, logs.observer(settings.log))
 
 
-def explain(error: BaseException) -> str | None:
-    """Why it cannot start, as a sentence; None when nobody expected that."""
-    match error:
-        case SettingsError() | EmbeddedError() | SealError():
-            sentence = str(error)
-        case Unavailable():
-            sentence = f"The database cannot be reached: {error.reason}"
-        case MigrationFailed() | StoreError():
-            sentence = f"The database cannot be used: {error}"
-        case CannotListenError():
-            sentence = f"It cannot listen on {error.interface or 'any address'}, port {error.port}: {error.socketError.strerror}."
-        case _:
-            return None
-    return logs.without_secrets(sentence)
-
-
 class Daemon:
-    """What runs, in the order of its starting."""
+    """What runs, in the order of its starting; everything is closed in reverse."""
 
     def __init__(self, reactor: Any, settings: Settings, opened: Opened) -> None:
         self.reactor, self.settings, self.opened = reactor, settings, opened
+        self.in_thread = partial(in_thread, reactor)
+        self.ready = False
 
     async def start(self) -> None:
-        """First the memory, then the ways out, then the doors: nothing is let in that cannot be kept."""
-        await self.memory()
+        """First the memory, then the way out, then the doors: nothing is let in that cannot be kept."""
+        roles = self.settings.roles
+        await self.remember()
+        handover = self.deliver() if "delivery" in roles else Leaving(self.process.id)
+        if "ledger" in roles:
+            self.keep_books()
+        await self.open_sandbox()
+        ports = await self.open_api(handover) if "http" in roles else []
+        self.ready = True
+        await self.welcome(ports)
 
-    # The memory
-
-    async def memory(self) -> None:
-        reactor, database = self.reactor, self.settings.database
-        self.seal = await self.in_thread(self._seal)
-        if database.embedded is not None:
-            keeper = Keeper(EmbeddedPostgres.at(database.embedded), reactor)
-            dsn = await keeper.start()
-            self.opened.add("Postgres", keeper.stop)
-        else:
-            dsn = database.url or ""
-        self.pool = Pool(dsn, reactor, size=database.pool)
-        await self.pool.start()
-        self.opened.add("the pool", self.pool.stop)
-        applied = await self.in_thread(lambda: migrate(dsn))
-        log.info("the database has this release's schema, {count} migrations were applied", count=len(applied))
+    async def remember(self) -> None:
+        """The tables, what tells other processes of changes in them, and this process' claim to leases."""
+        reactor, pool_size = self.reactor, self.settings.database.pool
+        self.memory = await open_memory(reactor, self.settings, self.opened, size=pool_size)
+        pool = self.pool = self.memory.pool
         await self.make_partitions()
         self.opened.add("the daily round", every(reactor, DAY, "making partitions", self.make_partitions))
-        self.bell = Bell(dsn, reactor)
-        await self.bell.start()
-        self.opened.add("the bell", self.bell.stop)
-        self.process = Incarnation(self.pool, reactor)
+        bell = self.bell = Bell(self.memory.dsn, reactor)
+        await bell.start()
+        self.opened.add("the bell", bell.stop)
+        self.process = Incarnation(pool, reactor)
         await self.process.start(self.settings.region, self.settings.roles)
         self.opened.add("the leases", self.process.end)
+        self.accounts, self.keys = Accounts(pool, reactor, bell), Keys(pool, reactor, bell)
+        self.domains = Domains(pool, reactor, self.memory.seal, bell)
+        self.messages, self.shelf = Messages(pool), Shelf(pool)
 
-    def _seal(self) -> Seal:
-        secrets = self.settings.secrets
-        if secrets.key is not None:
-            return Seal.read(secrets.key.replace(",", "\n"), "The setting secrets.key")
-        try:
-            return Seal.load(secrets.key_file)
-        except OSError as error:
-            raise SettingsError(f"The setting secrets.key_file is {secrets.key_file}, which cannot be used: {error.strerror}.") from None
+    def deliver(self) -> Handing:
+        """The way out: from the queue over lanes to other servers."""
+        reactor, settings, terms = self.reactor, self.settings, terms_of(self.settings.delivery)
+        resolver = Resolver(reactor, terms.nameservers, seconds=terms.dns_seconds)
+        routes = Routes(reactor, resolver, terms.routes, port=terms.port, own=terms.own_names)
+        dial = dialer(reactor, settings.delivery.ehlo_name or "", terms.connect_seconds, timeouts_of(settings.delivery))
+        secret = self.memory.seal.secret_for("return path")
+        sending = DomainSide(self.domains, self.accounts, secret, self.in_thread, reactor.seconds)
+        linger = settings.database.commit_linger
+        settling = Settling(self.pool, reactor, told=lambda: self.bell.ring("events"), linger=linger)
+        dispatch = Dispatch(
+            reactor, terms, settings.region, self.process, Queue(self.pool), routes, Connector(reactor, resolver, dial, terms),
+            self.messages, settling, sending, lambda: uuid7(reactor.seconds()),
+        )  # fmt: skip
+        self.process.on_replaced = dispatch.replaced
+        self.process.on_freed = lambda count: dispatch.ring()
+        self.bell.listen("queue", dispatch.ring)
+        dispatch.startService()
+        self.opened.add("delivery", _awaited(dispatch.stopService))
+        return Handing(dispatch)
+
+    def keep_books(self) -> None:
+        """Numbers and counts what was committed."""
+        ledger = Ledger(Books(self.pool), self.bell, self.reactor)
+        ledger.startService()
+        self.opened.add("the ledger", _awaited(ledger.stopService))
+
+    async def open_sandbox(self) -> None:
+        """In development: a receiving server for the mail that goes out."""
+        secret = self.memory.seal.secret_for("return path")
+        check = partial(verdicts, published=self.shelf.published, offload=self.in_thread)
+        inbox = SandboxInbox(self.shelf, lambda address: returnpath.read(address, secret), check, self.reactor)
+        receivers = Receivers(sandbox_door("localhost"), inbox.welcome, self.reactor)
+        await self.listen("sandbox.listen", self.settings.sandbox.listen, receivers)
+
+    async def open_api(self, handover: Handing | Leaving) -> Sequence[Any]:
+        """The door: HTTP to the one intake."""
+        reactor, settings = self.reactor, self.settings
+        http, most = settings.http, settings.limits
+        limits = policy.Limits(recipients_per_field=most.recipients, message=most.message)
+        store = Acceptance(self.pool, reactor, linger=settings.database.commit_linger)
+        expiry = timedelta(seconds=settings.delivery.expire)
+        intake = Intake(store, self.domains, handover, self.bell, limits, expiry, self.in_thread, reactor.seconds)
+        api = Api(
+            reactor=reactor, keys=self.keys, well_formed=is_well_formed, intake=intake, emails=StoredEmails(self.pool, reactor),
+            messages=self.messages, rate=RateLimit(reactor, http.rate_limit, alone=lambda: self.process.live("http") <= 1),
+            in_thread=self.in_thread, checks={"start": self.started, "database": self.reachable, "heartbeat": self.fresh},
+            inbox=self.shelf if settings.sandbox.listen else None,
+            limits=gate.Limits(body=http.body_limit, in_flight=http.in_flight, idle=http.idle_seconds), email_limits=limits,
+            batch_max=most.batch, schedule_ahead=timedelta(days=most.schedule_ahead),
+            trusted=networks("http.trusted_proxies", http.trusted_proxies),
+        )  # fmt: skip
+        site = api.site()
+        return await self.listen("http.listen", http.listen, site)
+
+    async def welcome(self, ports: Sequence[Any]) -> None:
+        """In development: somebody to be, and how to begin."""
+        file = self.settings.development.dev_file
+        if file is not None:
+            welcome = Welcome(Customers(self.reactor, self.accounts, self.domains, self.keys), self.settings, file, self.address(ports), {})
+            self.opened.add("the welcome", welcome.end)
+            await welcome.begin()
+
+    # What the stations share
 
     async def make_partitions(self) -> None:
         await partitions.ensure(self.pool, datetime.fromtimestamp(self.reactor.seconds(), UTC))
 
-    # Small things that the stations share
+    async def started(self) -> str | None:
+        return None if self.ready else "it is still starting"
 
-    async def in_thread(self, call: Any) -> Any:
-        """`call()` off the reactor's thread."""
-        return await deferToThreadPool(self.reactor, self.reactor.getThreadPool(), call)
+    async def reachable(self) -> str | None:
+        return None if self.pool.connections else "there is no connection to it"
 
-    async def listen(self, where: str, endpoints: tuple[str, ...], factory: Any) -> list[Any]:
+    async def fresh(self) -> str | None:
+        return None if self.process.fresh else "the heartbeat could not be written"
+
+    def address(self, ports: Sequence[Any]) -> str:
+        """Where the API is: base_url, or the port that was really taken."""
+        base = self.settings.base_url or ""
+        real = [port.getHost().port for port in ports if hasattr(port.getHost(), "port")]
+        return f"http://127.0.0.1:{real[0]}" if real and urlsplit(base).port not in real else base
+
+    async def listen(self, where: str, endpoints: Sequence[str], factory: Any) -> Sequence[Any]:
         """Open `factory` on the endpoints of the setting `where`."""
         ports = []
         for text in endpoints:
             try:
                 endpoint = serverFromString(self.reactor, text)
             except (ValueError, KeyError, TypeError) as error:
-                raise SettingsError(f"The setting {where} is {text!r}, which is no endpoint: {error}.") from None
+                raise SettingsError(f"The setting {where} has {text!r}, which is no endpoint: {error}.") from None
             port = await endpoint.listen(factory)
             ports.append(port)
-            self.opened.add(where, partial(closed, port))
-            log.info("{where} listens on {host}", where=where, host=str(port.getHost()))
+            self.opened.add(where, _awaited(port.stopListening))
+            log.info("{where}: {host}", where=where, host=str(port.getHost()))
         return ports
 
 
-async def closed(port: Any) -> None:
-    """A port that takes no more connections; those that it has go on."""
-    await maybeDeferred(port.stopListening)
+def terms_of(delivery: settings_.Delivery) -> DeliverySettings:
+    """The terms of delivery: most settings have the same name there."""
+    same = {field.name: getattr(delivery, field.name) for field in attrs.fields(DeliverySettings) if hasattr(delivery, field.name)}
+    networks("delivery.allowed_networks", delivery.allowed_networks)
+    return DeliverySettings(
+        **same,
+        allow_addresses=delivery.allowed_networks,
+        own_names=(delivery.ehlo_name,) if delivery.ehlo_name else (),
+        retry_after=delivery.retry,
+        retry_every=delivery.retry[-1],
+    )
+
+
+def timeouts_of(delivery: settings_.Delivery) -> Timeouts:
+    greeting, reply = delivery.greeting_seconds, delivery.reply_seconds
+    data, block, dot = delivery.data_seconds, delivery.block_seconds, delivery.final_seconds
+    return Timeouts(greeting=greeting, ehlo=greeting, mail=reply, rcpt=reply, data=data, block=block, dot=dot)
+
+
+def networks(where: str, texts: Sequence[str]) -> Any:
+    try:
+        return guard.networks(texts)
+    except ValueError as error:
+        raise SettingsError(f"The setting {where} is a list; expected addresses or networks: {error}.") from None
+
+
+def _awaited(stop: Callable[[], Any]) -> Callable[[], Awaitable[object]]:
+    """What Twisted's stop methods give, as something to await."""
+    return lambda: maybeDeferred(stop)

@@ -29,6 +29,7 @@ class ApiSite(server.Site):
 
     protocol = Channel  # type: ignore[assignment]  # made for HTTP/1.1 alone, not for either version
     requestFactory = Request
+    noisy = False
 
     def __init__(self, collections: Mapping[str, KleinResource], gate: Gate, reactor: IReactorTime, trusted: Networks = ()) -> None:
         super().__init__(Resource(), reactor=reactor, timeout=gate.limits.idle, parsePOSTFormSubmission=False)

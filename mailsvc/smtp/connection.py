@@ -1,10 +1,11 @@
 """What every phase of an outgoing connection needs: replies in, one deadline, one end, and news told at the right moment.
 
-The phases: session (until it is ready for mail), client (messages).
+The phases: opening (until it is ready for mail), client (messages).
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -20,7 +21,7 @@ from mailsvc.smtp.deadlines import Deadline, Timeouts
 from mailsvc.smtp.dialogue import Dialogue
 
 
-class Connection(Protocol):
+class Connection(Protocol, ABC):
     """One reply at a time goes to `_take`, which the phases set. Whoever waits is told after all octets at hand were read."""
 
     transport: Any  # a TCP connection, which startTLS secures in place
@@ -82,16 +83,16 @@ class Connection(Protocol):
 
     # For the phases
 
+    @abstractmethod
     def _fail(self, reason: str) -> None:
         """The connection cannot be used any more, by our own judgement: close it and remember what to tell."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _cut(self, error: BaseException) -> None:
         """The connection was lost while it was in use."""
-        raise NotImplementedError
 
     def _say(self, line: bytes) -> None:
-        self._dialogue.client(line.decode("utf-8", "backslashreplace"))
+        self._dialogue.client(line)
         self.transport.write(line + b"\r\n")
 
     def _rest(self) -> None:

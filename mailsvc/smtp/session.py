@@ -1,250 +1,140 @@
-"""A connection to a server, from its greeting until it is ready for mail: EHLO, STARTTLS, EHLO again, AUTH.
+"""What a receiving session consists of, and the two interfaces by which its owner decides about mail.
 
-Sending messages is client.Courier's part.
+The server (smtp/server) speaks SMTP and knows no policy; a Reception knows policy and no SMTP.
 """
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Mapping
+from typing import Protocol
 
 import attrs
-from OpenSSL import SSL
-from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IHandshakeListener, IReactorTime
-from zope.interface import implementer
 
+from mailsvc.mail.address import Path
 from mailsvc.mail.reply import Reply
-from mailsvc.smtp.answers import Answers
-from mailsvc.smtp.connection import Connection
-from mailsvc.smtp.deadlines import Timeouts
-from mailsvc.smtp.offers import Offers, from_ehlo, from_helo
-from mailsvc.smtp.tls import ClientTls, Untrusted, describe, explain, unverified
-
-TlsPolicy = Literal["opportunistic", "required", "none"]
+from mailsvc.smtp.extensions import MailParameters, RcptParameters
+from mailsvc.smtp.transcript import Transcript
 
 
-class NotReady(Exception):
-    """The connection never became ready for mail. `transcript` is what was said."""
+@attrs.frozen
+class Peer:
+    """Who connected, and to which of our ports."""
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.transcript = ""
-
-
-class GreetingRefused(NotReady):
-    """The server wants no mail from this connection: its reply to the connection itself, to EHLO or to HELO."""
-
-    def __init__(self, reply: Reply) -> None:
-        super().__init__(str(reply))
-        self.reply = reply
-
-
-class LoginRefused(GreetingRefused):
-    """The server did not take our credentials."""
-
-
-class TlsFailed(NotReady):
-    """No TLS where it was required, or a handshake that failed. Without a policy, the same host may be tried in clear."""
-
-
-class Lost(NotReady):
-    """The connection ended, or had to be ended, for no reply that could be shown."""
+    host: str
+    port: int
+    local_port: int
 
 
 @attrs.frozen
 class Login:
-    """Credentials for a smarthost; used by AUTH PLAIN, inside TLS only."""
+    """An authenticated client; `caller` is whatever the reception knows it by."""
 
     user: str
-    password: str = attrs.field(repr=False)
+    caller: object = None
 
 
-@implementer(IHandshakeListener)
-class Session(Connection):
-    """Becomes ready, or not, once: `ready` fires with the server's offers, or fails with a NotReady."""
+@attrs.define(eq=False)
+class Session:
+    """The facts of one connection, kept by the server, read by the reception."""
 
-    def __init__(
-        self,
-        clock: IReactorTime,
-        ehlo_name: str,
-        *,
-        timeouts: Timeouts | None = None,
-        tls: TlsPolicy = "opportunistic",
-        host: str = "",
-        tls_options: ClientTls | None = None,
-        login: Login | None = None,
-        transcript: bool = True,
-    ) -> None:
-        super().__init__(clock, timeouts or Timeouts(), transcript)
-        self._ehlo_name = ehlo_name.encode("ascii")
-        self._policy: TlsPolicy = tls
-        self._tls_options = tls_options or unverified(host)
-        self._login = login
-        self._take = self._greeting
-        self._setting_up: Deferred[Offers] | None = Deferred(self._canceled)
-        self.ready: Deferred[Offers] = self._setting_up
-        self.offers: Offers | None = None
-        self.tls: str | None = None  # version and cipher
+    peer: Peer
+    transcript: Transcript | None  # None: none is kept
+    tls: Mapping[str, str] | None = None  # version and cipher; None: in clear
+    hello: str | None = None  # the argument of EHLO or HELO
+    extended: bool = False  # EHLO rather than HELO
+    login: Login | None = None
+    mails: int = 0  # accepted in this session
 
-    def connectionMade(self) -> None:
-        super().connectionMade()
-        self._connected_at = self._clock.seconds()
-        self._expect(self._greeting, self._timeouts.greeting, "greeting")
-
-    def handshakeCompleted(self) -> None:
-        if not self._open:
-            return
-        connection = self.transport.getHandle()
-        self.tls = describe(connection)
-        self._dialogue.note(self.tls)
-        try:
-            self._tls_options.check(connection)
-        except Untrusted as fault:
-            self._refuse(TlsFailed(str(fault)))
-            self._tell()
-            return
-        # RFC 3207 §4.2: what the server said before is forgotten.
-        self._answers = Answers()
-        self.offers = None
-        self._greet()
-
-    def _expect(self, take: Callable[[Reply], None], seconds: float, what: str) -> None:
-        self._take = take
-        self._deadline.set(min(self._clock.seconds() + seconds, self._connected_at + self._timeouts.setup), what)
+    def forget(self) -> None:
+        """After a TLS handshake nothing that was said before it counts (3207 §4.2)."""
+        self.hello, self.extended, self.login = None, False, None
 
     @property
-    def _securing(self) -> bool:
-        return self._take == self._octets_in_clear
+    def protocol(self) -> str:
+        """The `with` clause of a Received field (3848)."""
+        if not self.extended:
+            return "SMTP"
+        return "ESMTP" + ("S" if self.tls is not None else "") + ("A" if self.login is not None else "")
 
-    def _fail(self, reason: str) -> None:
-        self._refuse(Lost(reason))
 
-    def _cut(self, error: BaseException) -> None:
-        unanswered = self.tls is not None and self.offers is None and isinstance(error, SSL.Error)
-        if self._securing or unanswered:  # TLS 1.3: the server's objection comes after our handshake
-            self._refuse(TlsFailed(self._tls_options.fault or explain(error)))
-        else:
-            self._fail(explain(error))
+@attrs.frozen
+class Recipient:
+    path: Path
+    parameters: RcptParameters
 
-    def _expired(self, what: str) -> None:
-        if self._open and self._securing:
-            self._refuse(TlsFailed(f"timed out waiting for: {what}"))
-            self._tell()
-        else:
-            super()._expired(what)
 
-    def _refuse(self, error: NotReady, polite: bool = False) -> None:
-        """The end of the connection, which was not ready or is not any more."""
-        if not self._open:
-            return
-        if polite:
-            self._part()
-        else:
-            self._close()
-        self._dialogue.note(error.reason)
-        waiting, self._setting_up = self._setting_up, None
-        if waiting is None:
-            self._failed(error.reason)
-            return
-        error.transcript = str(self._dialogue)
-        self._news.append((waiting, error))
+@attrs.define(eq=False)
+class Envelope:
+    """A mail transaction: who sends it to whom, as far as it has come."""
 
-    def _failed(self, reason: str) -> None:
-        """The connection ended after it had become ready."""
+    sender: Path
+    parameters: MailParameters
+    recipients: list[Recipient] = attrs.field(factory=list)  # those that were accepted
 
-    # Greeting, EHLO, HELO
 
-    def _greeting(self, reply: Reply) -> None:
-        if reply.code >= 300:
-            self._turned_away(reply)
-        else:
-            self._greet()
+class Sink(Protocol):
+    """Where a body goes. Exactly one of `finish` and `drop` is called, once."""
 
-    def _turned_away(self, reply: Reply) -> None:
-        self._refuse(GreetingRefused(reply), polite=reply.code != 421)  # 5321 §3.1: QUIT, unless the server is leaving
+    def write(self, piece: bytes) -> None:
+        """The next octets, unstuffed. May raise Refused (replies) when it cannot keep them."""
 
-    def _greet(self) -> None:
-        self._say(b"EHLO " + self._ehlo_name)
-        self._expect(self._ehlo, self._timeouts.ehlo, "reply to EHLO")
+    async def finish(self) -> Reply:
+        """The body is complete and well formed. 2yz means that it is kept for good. Never cancelled."""
 
-    def _ehlo(self, reply: Reply) -> None:
-        if reply.code < 300:
-            self._greeted(from_ehlo(reply))
-        elif reply.code in (500, 502):  # 5321 §3.2: it does not know the word; anything else is a refusal
-            self._say(b"HELO " + self._ehlo_name)
-            self._expect(self._helo, self._timeouts.ehlo, "reply to HELO")
-        else:
-            self._turned_away(reply)
+    def drop(self) -> None:
+        """The body is faulty or was cut off: forget it."""
 
-    def _helo(self, reply: Reply) -> None:
-        if reply.code < 300:
-            self._greeted(from_helo(reply))
-        else:
-            self._turned_away(reply)
 
-    def _greeted(self, offers: Offers) -> None:
-        self.offers = offers
-        if self.tls is not None or self._policy == "none":
-            self._log_in()
-        elif offers.starttls:
-            self._say(b"STARTTLS")
-            self._expect(self._starttls, self._timeouts.tls, "reply to STARTTLS")
-        elif self._policy == "required":
-            self._refuse(TlsFailed("TLS is required, and the server does not offer STARTTLS"), polite=True)
-        else:
-            self._log_in()
+class Reception(Protocol):
+    """Decides about one connection. Never called before the previous call has been answered; no call is cancelled."""
 
-    # TLS (RFC 3207)
+    async def authenticate(self, user: str, password: str) -> Login | Reply: ...
 
-    def _starttls(self, reply: Reply) -> None:
-        if reply.code == 421:
-            self._turned_away(reply)
-        elif reply.code < 300:
-            self._secure()
-        elif self._policy == "required":
-            self._refuse(TlsFailed(f"STARTTLS was refused: {reply}"), polite=True)
-        else:
-            self._log_in()
+    async def mail(self, sender: Path, parameters: MailParameters) -> Reply: ...
 
-    def _secure(self) -> None:
-        if self._answers.pending:  # written by someone who could not have known the keys
-            self._refuse(TlsFailed("octets in clear followed the reply to STARTTLS"))
-            return
-        self._expect(self._octets_in_clear, self._timeouts.tls, "TLS handshake")
-        try:
-            self.transport.startTLS(self._tls_options)
-        except Exception as error:
-            self._refuse(TlsFailed(explain(error)))
+    async def rcpt(self, envelope: Envelope, recipient: Recipient) -> Reply: ...
 
-    def _octets_in_clear(self, _reply: Reply) -> None:
-        self._refuse(TlsFailed("a reply in clear during the handshake"))
+    async def body(self, envelope: Envelope) -> Sink | Reply:
+        """At least one recipient was accepted and a body is announced."""
 
-    # AUTH (RFC 4954)
+    def dropped(self) -> None:
+        """The connection is over. Called once, last."""
 
-    def _log_in(self) -> None:
-        if self._login is None:
-            self._become_ready()
-        elif self.tls is None:
-            self._refuse(TlsFailed("credentials are sent inside TLS only, and there is none"), polite=True)
-        elif self.offers is None or "PLAIN" not in self.offers.mechanisms:
-            self._refuse(LoginRefused(Reply(504, "The server does not offer AUTH PLAIN", "5.5.4")), polite=True)
-        else:
-            secret = base64.b64encode(f"\0{self._login.user}\0{self._login.password}".encode())
-            self._dialogue.client("AUTH PLAIN (credentials)")
-            self.transport.write(b"AUTH PLAIN " + secret + b"\r\n")
-            self._expect(self._logged_in, self._timeouts.login, "reply to AUTH")
 
-    def _logged_in(self, reply: Reply) -> None:
-        if reply.code < 300:
-            self._become_ready()
-        else:
-            self._refuse(LoginRefused(reply), polite=reply.code != 421)
+class Welcome(Protocol):
+    """Makes the reception of a new connection, or says why there is none (421, 554)."""
 
-    def _become_ready(self) -> None:
-        waiting, self._setting_up = self._setting_up, None
-        self._rest()
-        if waiting is not None:
-            self._news.append((waiting, self.offers))
+    def __call__(self, session: Session) -> Reception | Reply: ...
+
+
+@attrs.frozen
+class Limits:
+    """What a client may do before it is sent away."""
+
+    size: int = 41943040
+    recipients: int = 1000
+    mails: int | None = None  # per connection; None: any number
+    errors: int = 20
+    chatter: int = 100  # commands between two mails that do not help a mail along
+    logins: int = 3  # failed ones
+    idle: float = 300.0  # for a command line to be complete, 5321 §4.5.3.2.7
+    handshake: float = 10.0
+    rate: int = 500  # octets a second of a body, over each span of `idle` seconds
+    stranger_seconds: float | None = 60.0  # until login or a first accepted recipient; None: no such limit
+    stranger_octets: int | None = 8192
+    grace: float = 10.0  # for the peer to take the last reply
+    unread: int = 65536  # octets waiting to be taken, above which the peer is paused
+
+
+@attrs.frozen
+class Door:
+    """One listening port: its name, what it offers and what it demands."""
+
+    host: str  # our name in the greeting
+    limits: Limits = Limits()
+    context: object | None = None  # makes TLS connections (IOpenSSLServerConnectionCreator); None: no STARTTLS
+    tls_required: bool = False
+    login_offered: bool = False
+    login_required: bool = False
+    qualified: bool = True  # domains need a dot, 6409 §4.2
+    transcripts: bool = True

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
+import hmac
 import os
 import tempfile
 from pathlib import Path
@@ -32,6 +33,7 @@ class Seal:
 
     current: int
     _keys: dict[int, AESGCM] = attrs.field(repr=False, alias="keys")
+    _root: bytes = attrs.field(repr=False, alias="root")  # the first key, which stays when others are added
 
     @classmethod
     def load(cls, path: Path) -> Seal:
@@ -46,16 +48,21 @@ class Seal:
     @classmethod
     def read(cls, text: str, where: str) -> Seal:
         keys: dict[int, AESGCM] = {}
-        number = 0
+        number, root = 0, b""
         for row, line in enumerate(text.splitlines(), 1):
             if line.strip() and not line.startswith("#"):
                 number, key = _parse(line, f"{where}, line {row}")
                 if number in keys:
                     raise SealError(f"{where}, line {row}: key {number} is there twice.")
                 keys[number] = AESGCM(key)
+                root = root or key
         if not keys:
             raise SealError(f"{where} has no key in it.")
-        return cls(number, keys)
+        return cls(number, keys, root)
+
+    def secret_for(self, purpose: str) -> bytes:
+        """A secret that is kept nowhere, for one purpose; every process with these keys comes to the same."""
+        return hmac.digest(self._root, purpose.encode(), "sha256")
 
     def seal(self, secret: bytes, row: UUID) -> bytes:
         nonce = os.urandom(NONCE)

@@ -22,7 +22,7 @@ def test_no_acknowledged_email_is_lost(tmp_path: Path, database: str) -> None:
     sink = Sink(free_port())
     sink.start()
     routes = {"*": f"smtp://127.0.0.1:{sink.port}"}
-    daemon = Daemon(tmp_path, database, {"delivery": {"routes": routes, "connections_per_destination": CONNECTIONS}})
+    daemon = Daemon(tmp_path, database, {"delivery": {"routes": routes, "connections_max": CONNECTIONS}})
     daemon.start()
     facts = daemon.facts
     try:

@@ -1,6 +1,6 @@
-"""What a sending domain adds to its mail on the way out: the return path, the DKIM signatures, and whether TLS is a must.
+"""What the sending domain adds to its mail: the return path, the DKIM signatures, and whether TLS is a must.
 
-Delivery asks for it (delivery/attempt.Sending); the formats are mail/returnpath and mail/dkim.
+It is what attempt.Sending asks for. The formats are mail/returnpath and mail/dkim.
 """
 
 from __future__ import annotations
@@ -12,24 +12,16 @@ from uuid import UUID
 
 import attrs
 
+from mailsvc.delivery.cargo import Gone, Origin
+from mailsvc.delivery.parcel import Parcel
 from mailsvc.mail import dkim, returnpath
 from mailsvc.mail.dkim import SigningKey
 from mailsvc.store.accounts import Account
 from mailsvc.store.domains import Domain, StoredKey
+from mailsvc.store.values import Pieces
 
 _LOADED = 2000  # signing keys in memory; loading one costs more than a signature
 _NUMBERS = 10_000  # accounts whose number is remembered; it never changes
-
-
-class Mail(Protocol):
-    """An email on its way, as far as its domain is concerned."""
-
-    @property
-    def account_id(self) -> UUID: ...
-    @property
-    def email_id(self) -> UUID: ...
-    @property
-    def domain_id(self) -> UUID: ...
 
 
 class Domains(Protocol):
@@ -45,23 +37,11 @@ class Accounts(Protocol):
     async def get(self, account_id: UUID) -> Account | None: ...
 
 
-class DomainGone(Exception):
-    """The sending domain was removed after its mail had been accepted."""
-
-    def __str__(self) -> str:
-        return "The sending domain does not exist any more."
-
-
-@attrs.frozen
-class Origin:
-    """The envelope sender, and whether mail may leave in clear."""
-
-    return_path: str
-    tls_required: bool
+_GONE = "The sending domain does not exist any more."
 
 
 @attrs.define(eq=False)
-class Sending:
+class DomainSide:
     """`in_thread` runs a function off the reactor; `seconds` tells unix time; `secret` is what return paths are signed with."""
 
     domains: Domains
@@ -72,25 +52,30 @@ class Sending:
     _loaded: OrderedDict[tuple[str, bytes], SigningKey] = attrs.field(factory=OrderedDict, init=False, repr=False)
     _numbers: OrderedDict[UUID, int] = attrs.field(factory=OrderedDict, init=False)
 
-    async def origin(self, mail: Mail) -> Origin:
-        domain = await self._domain(mail)
-        number = await self._number(mail.account_id)
-        path = returnpath.make(f"{domain.return_path}.{domain.name}", number, mail.email_id, self.secret)
+    async def origin(self, parcel: Parcel) -> Origin:
+        domain = await self._domain(parcel)
+        number = await self._number(parcel.account_id)
+        path = returnpath.make(f"{domain.return_path}.{domain.name}", number, parcel.email_id, self.secret)
         return Origin(path, domain.tls == "enforced")
 
-    async def sign(self, mail: Mail, body: bytes) -> bytes:
+    async def sign(self, parcel: Parcel, body: bytes | Pieces) -> bytes:
         """The DKIM-Signature fields to put before the message, one for each of the domain's keys; none without keys."""
-        domain = await self._domain(mail)
-        stored = await self.domains.signing_keys(mail.domain_id)
+        domain = await self._domain(parcel)
+        stored = await self.domains.signing_keys(parcel.domain_id)
         if not stored:
             return b""
         now = int(self.seconds())
-        return await self.in_thread(lambda: dkim.sign(body, domain.name, [(key.selector, self._load(key)) for key in stored], now))
 
-    async def _domain(self, mail: Mail) -> Domain:
-        domain = await self.domains.get(mail.domain_id)
+        def sign() -> bytes:
+            message = body if isinstance(body, bytes) else b"".join(body)
+            return dkim.sign(message, domain.name, [(key.selector, self._load(key)) for key in stored], now)
+
+        return await self.in_thread(sign)
+
+    async def _domain(self, parcel: Parcel) -> Domain:
+        domain = await self.domains.get(parcel.domain_id)
         if domain is None:
-            raise DomainGone
+            raise Gone(_GONE)
         return domain
 
     async def _number(self, account_id: UUID) -> int:
@@ -98,7 +83,7 @@ class Sending:
         if number is None:
             account = await self.accounts.get(account_id)
             if account is None:
-                raise DomainGone
+                raise Gone(_GONE)
             number = self._numbers[account_id] = account.number
             while len(self._numbers) > _NUMBERS:
                 self._numbers.popitem(last=False)

@@ -1,0 +1,60 @@
+"""Opens the memory: the embedded Postgres if that is wanted, the pool, the schema. For the daemon and for the command alike."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+from twisted.internet.threads import deferToThreadPool
+from twisted.logger import Logger
+
+from mailsvc.configfile import SettingsError
+from mailsvc.lifespan import Opened
+from mailsvc.settings import Secrets, Settings
+from mailsvc.store.embedded import EmbeddedPostgres
+from mailsvc.store.keeper import Keeper
+from mailsvc.store.migrate import migrate
+from mailsvc.store.pool import Pool
+from mailsvc.store.seal import Seal
+
+log = Logger()
+
+
+@attrs.frozen
+class Memory:
+    """Postgres, ready to be used, and what seals the secrets in it."""
+
+    dsn: str
+    pool: Pool
+    seal: Seal
+
+
+async def open_memory(reactor: Any, settings: Settings, opened: Opened, *, size: int) -> Memory:
+    """With `size` connections; raises what is wrong as one of the store's errors or a SettingsError."""
+    seal = await in_thread(reactor, lambda: _seal(settings.secrets))
+    if settings.database.embedded is not None:
+        keeper = Keeper(EmbeddedPostgres.at(settings.database.embedded), reactor)
+        dsn = await keeper.start()
+        opened.add("Postgres", keeper.stop)
+    else:
+        dsn = settings.database.url or ""
+    pool = Pool(dsn, reactor, size=size)
+    await pool.start()
+    opened.add("the pool", pool.stop)
+    applied = await in_thread(reactor, lambda: migrate(dsn))
+    log.info("the database has this release's schema, {count} migrations were applied", count=len(applied))
+    return Memory(dsn, pool, seal)
+
+
+async def in_thread(reactor: Any, call: Any) -> Any:
+    """`call()` off the reactor's thread."""
+    return await deferToThreadPool(reactor, reactor.getThreadPool(), call)
+
+
+def _seal(secrets: Secrets) -> Seal:
+    if secrets.key is not None:
+        return Seal.read(secrets.key.replace(",", "\n"), "The setting secrets.key")
+    try:
+        return Seal.load(secrets.key_file)
+    except OSError as error:
+        raise SettingsError(f"The setting secrets.key_file is {secrets.key_file}, which cannot be used: {error.strerror}.") from None

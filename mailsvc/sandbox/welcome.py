@@ -1,0 +1,99 @@
+"""The first run of a development mailsvc: an account, a domain that may send, a key; told to the person and, in a file, to scripts."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from mailsvc.lifespan import say
+from mailsvc.onboarding import Customers
+from mailsvc.settings import Settings
+from mailsvc.store.accounts import Account
+from mailsvc.store.domains import Domain
+from mailsvc.store.keys import digest
+
+ACCOUNT = "Development"
+
+
+@attrs.define(eq=False)
+class Welcome:
+    """`http` is the address of the API, `smtp` says where each standard port of the relay listens here."""
+
+    customers: Customers
+    settings: Settings
+    file: Path
+    http: str
+    smtp: Mapping[str, int]
+
+    async def begin(self) -> None:
+        """Make what is missing, write the file, tell the person. The daemon must be ready by now: the file says so."""
+        account = await self._account()
+        domain = await self._domain(account)
+        facts: dict[str, object] = {
+            "http": self.http,
+            "api_key": await self._key(account),
+            "account_id": str(account.id),
+            "domain": domain.name,
+            "smtp_username": self.settings.smtp.username,
+            "smtp": dict(self.smtp),
+        }
+        _write(self.file, json.dumps(facts, indent=2) + "\n")
+        say(greeting(facts), sys.__stdout__)
+
+    async def end(self) -> None:
+        """The daemon goes, and with it the file."""
+        self.file.unlink(missing_ok=True)
+
+    async def _account(self) -> Account:
+        accounts = self.customers.accounts
+        found = [account for account in await accounts.list() if account.name == ACCOUNT]
+        return found[0] if found else await accounts.create(ACCOUNT)
+
+    async def _domain(self, account: Account) -> Domain:
+        name = self.settings.development.domain
+        domain = await self.customers.domains.find(account.id, name)
+        if domain is None:
+            domain, _ = await self.customers.add_domain(account.id, name, self.settings.region)
+        if not domain.trusted:
+            await self.customers.domains.trust(account.id, domain.name)
+        return domain
+
+    async def _key(self, account: Account) -> str:
+        """The one that an earlier run left, if it still works; else a new one, since only its hash is stored."""
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            old = str(json.loads(self.file.read_text("utf-8"))["api_key"])
+            caller = await self.customers.keys.find(digest(old))
+            if caller is not None and (caller.account_id, caller.permission, caller.domain_id) == (account.id, "full_access", None):
+                return old
+        _, token = await self.customers.keys.create(account.id, "made at a start", "full_access")
+        return token
+
+
+def greeting(facts: Mapping[str, Any]) -> str:
+    """Where it is, a key, and a line to paste."""
+    mail = {
+        "from": f"Hello <hello@{facts['domain']}>",
+        "to": "you@example.com",
+        "subject": "Hello",
+        "html": "<p>It works.</p>",
+    }
+    headers = f"-H 'Authorization: Bearer {facts['api_key']}' -H 'Content-Type: application/json'"
+    curl = f"curl {facts['http']}/emails {headers} -d '{json.dumps(mail)}'"
+    return f"\n  mailsvc    {facts['http']}\n  API key    {facts['api_key']}\n  send       {curl}\n"
+
+
+def _write(path: Path, text: str) -> None:
+    """For its owner's eyes only, and there as a whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    unfinished.unlink(missing_ok=True)
+    with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+    unfinished.replace(path)

@@ -1,0 +1,57 @@
+"""The certificate of our ports: a PEM pair, a self-signed one made at first start, and the TLS that goes with it."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from twisted.internet.ssl import CertificateOptions, TLSVersion
+
+CERTIFICATE, KEY = "certificate.pem", "key.pem"
+_LIFE = timedelta(days=3650)
+
+
+def server_context(certificate: Path, key: Path) -> CertificateOptions:
+    """TLS 1.2 and newer (8997); no client certificates (8314 §4.2). `certificate` may hold the chain, the leaf first."""
+    chain = x509.load_pem_x509_certificates(certificate.read_bytes())
+    private = serialization.load_pem_private_key(key.read_bytes(), password=None)
+    make: Any = CertificateOptions  # takes these as cryptography has them; its annotations know the older classes alone
+    options: CertificateOptions = make(private, chain[0], extraCertChain=chain[1:], raiseMinimumTo=TLSVersion.TLSv1_2)
+    return options
+
+
+def self_signed(folder: Path, host: str) -> tuple[Path, Path]:
+    """The pair in `folder`, made when it is not there yet."""
+    certificate, key = folder / CERTIFICATE, folder / KEY
+    if not (certificate.exists() and key.exists()):
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        private = ec.generate_private_key(ec.SECP256R1())
+        _write(key, private.private_bytes(*_PEM, serialization.NoEncryption()))
+        _write(certificate, _issue(private, host).public_bytes(serialization.Encoding.PEM))
+    return certificate, key
+
+
+_PEM = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8)
+
+
+def _issue(private: ec.EllipticCurvePrivateKey, host: str) -> x509.Certificate:
+    name, now = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host[:64])]), datetime.now(UTC)
+    builder = x509.CertificateBuilder(name, name, private.public_key(), x509.random_serial_number(), now - timedelta(hours=1), now + _LIFE)
+    names = dict.fromkeys((host, "localhost"))
+    builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName(each) for each in names]), critical=False)
+    return builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True).sign(private, hashes.SHA256())
+
+
+def _write(path: Path, octets: bytes) -> None:
+    """Never readable by others, never half there."""
+    partial = path.with_suffix(".new")
+    partial.unlink(missing_ok=True)
+    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(octets)
+    partial.replace(path)

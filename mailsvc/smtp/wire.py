@@ -1,0 +1,41 @@
+"""What a conversation needs of its connection, and how a connection ends a wait."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from twisted.internet.interfaces import IReactorTime
+
+from mailsvc.mail.reply import Reply
+from mailsvc.smtp.framing import Inbox
+
+
+class Gone(Exception):
+    """The client has gone."""
+
+
+class Late(Exception):
+    """The wait is over and nothing has come."""
+
+
+class Wire(Protocol):
+    """The connection as its conversation sees it (smtp/server has the real one)."""
+
+    clock: IReactorTime
+    inbox: Inbox
+
+    @property
+    def ready(self) -> bool:
+        """Whether the client takes replies."""
+
+    async def more(self, until: float, *, in_body: bool = False) -> None:
+        """Wait for octets or for the client to take replies. Gone, Late at `until`, or Hangup except in a body."""
+
+    async def rest(self) -> None:
+        """Called before each line: others get their turn after so many. Gone or Hangup when it is over."""
+
+    def send(self, reply: Reply) -> None: ...
+
+    def secure(self) -> None: ...
+
+    def finish(self, *, abort: bool = False) -> None: ...

@@ -1,0 +1,70 @@
+"""DKIM verdicts of the sandbox: our own signatures, checked by dkimpy."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+from twisted.internet.defer import Deferred
+
+from mailsvc.mail import dkim
+from mailsvc.sandbox.verdict import MOST_SIGNATURES, verdicts
+from mailsvc.store.sandbox import Verdict
+
+MESSAGE = b"From: a@example.com\r\nTo: b@example.org\r\nSubject: hello\r\nMessage-ID: <1@example.com>\r\n\r\nbody\r\n"
+PAIRS = {"s1": dkim.generate("rsa"), "s2": dkim.generate("ed25519")}
+ALGORITHMS: dict[str, dkim.Algorithm] = {"s1": "rsa", "s2": "ed25519"}
+KEYS = [(selector, dkim.load_key(ALGORITHMS[selector], pair[0])) for selector, pair in PAIRS.items()]
+SIGNED = dkim.sign(MESSAGE, "example.com", KEYS, int(time.time())) + MESSAGE
+
+
+def check(message: bytes, *selectors: str) -> tuple[Verdict, ...]:
+    async def published(domain: str, selector: str) -> str | None:
+        if domain != "example.com" or selector not in selectors:
+            return None
+        return dkim.dns_record(ALGORITHMS[selector], PAIRS[selector][1])
+
+    async def offload(work: Callable[[], tuple[Verdict, ...]]) -> tuple[Verdict, ...]:
+        return work()
+
+    results: list[tuple[Verdict, ...]] = []
+    Deferred.fromCoroutine(verdicts(message, published, offload)).addCallback(results.append)
+    return results[0]
+
+
+def test_both_signatures_pass() -> None:
+    found = check(SIGNED, "s1", "s2")
+    assert {(verdict.selector, verdict.algorithm, verdict.result) for verdict in found} == {
+        ("s1", "rsa-sha256", "pass"),
+        ("s2", "ed25519-sha256", "pass"),
+    }
+
+
+@pytest.mark.parametrize(("old", "new"), [(b"body", b"bodies"), (b"hello", b"hullo")])
+def test_a_changed_message_fails(old: bytes, new: bytes) -> None:
+    assert [verdict.result for verdict in check(SIGNED.replace(old, new), "s1", "s2")] in (["fail", "fail"], ["invalid", "invalid"])
+
+
+def test_an_unpublished_key_is_said() -> None:
+    found = {verdict.selector: verdict for verdict in check(SIGNED, "s1")}
+    assert found["s1"].result == "pass"
+    assert found["s2"].result == "nokey"
+    assert found["s2"].reason == "No key is published as s2._domainkey.example.com."
+
+
+@pytest.mark.parametrize(
+    "field",
+    [b"DKIM-Signature: \r\n", b"DKIM-Signature: ;;=;\r\n", b"DKIM-Signature: d=example.com; s=s1\r\n", b"dkim-signature: d=\xff; s=s1\r\n"],
+)
+def test_a_broken_signature_is_no_error(field: bytes) -> None:
+    assert [verdict.result == "pass" for verdict in check(field + MESSAGE, "s1")] == [False]
+
+
+@pytest.mark.parametrize("message", [b"", b"\r\n", b"no headers at all\r\n", MESSAGE])
+def test_unsigned(message: bytes) -> None:
+    assert check(message) == ()
+
+
+def test_signatures_are_counted() -> None:
+    assert len(check(b"DKIM-Signature: a=b\r\n" * 50 + MESSAGE)) == MOST_SIGNATURES
