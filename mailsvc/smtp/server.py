@@ -222,12 +222,9 @@ class Receiver(TwistedProtocol):
             self.flush()
 
     def _set_alarm(self) -> None:
-        """One timer for all waits: it is moved when it fires too early, not at every wait."""
-        if self._alarm is not None and self._alarm.active():
-            if self._alarm.getTime() <= self._until:
-                return
-            self._alarm.cancel()
-        self._alarm = self.clock.callLater(max(0.0, self._until - self.clock.seconds()), self._rang)
+        """One timer for all waits. The deadlines of a connection only move forward, so it may ring too early, never late."""
+        if self._alarm is None or not self._alarm.active():
+            self._alarm = self.clock.callLater(max(0.0, self._until - self.clock.seconds()), self._rang)
 
     def _rang(self) -> None:
         if self._waiting is None:

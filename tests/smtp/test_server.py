@@ -145,6 +145,10 @@ def test_each_command_has_its_own_time() -> None:
         made.clock.advance(299)
         made.receiver.dataReceived(b"NOOP\r\n")
     assert not made.closed
+    made.clock.advance(299)
+    assert not made.closed
+    made.clock.advance(1)
+    assert made.closed
 
 
 def test_a_stranger_has_a_minute_in_all() -> None:
@@ -374,8 +378,9 @@ def test_shutdown_lets_a_body_finish() -> None:
     made = in_data(call())
     made.say(b"half of ")
     stop(made)
+    made.say(b"i")
     assert not made.closed
-    made.say(b"it\r\n.\r\nNOOP\r\n")
+    made.say(b"t\r\n.\r\nNOOP\r\n")
     assert codes(made.heard()) == ["250", "421"]
     assert made.mails[0].body == b"half of it\r\n"
 
