@@ -19,9 +19,11 @@ _LIFE = timedelta(days=3650)
 
 def server_context(certificate: Path, key: Path) -> CertificateOptions:
     """TLS 1.2 and newer (8997); no client certificates (8314 §4.2). `certificate` may hold the chain, the leaf first."""
-    chain: list[Any] = x509.load_pem_x509_certificates(certificate.read_bytes())
-    private: Any = serialization.load_pem_private_key(key.read_bytes(), password=None)
-    return CertificateOptions(private, chain[0], extraCertChain=chain[1:], raiseMinimumTo=TLSVersion.TLSv1_2)
+    chain = x509.load_pem_x509_certificates(certificate.read_bytes())
+    private = serialization.load_pem_private_key(key.read_bytes(), password=None)
+    make: Any = CertificateOptions  # takes these as cryptography has them; its annotations know the older classes alone
+    options: CertificateOptions = make(private, chain[0], extraCertChain=chain[1:], raiseMinimumTo=TLSVersion.TLSv1_2)
+    return options
 
 
 def self_signed(folder: Path, host: str) -> tuple[Path, Path]:
