@@ -106,7 +106,7 @@ class _Asking(DatagramProtocol):
 
     def connectionRefused(self) -> None:
         if not self.answer.called:
-            self.answer.errback(ConnectError(string="connection refused"))  # type: ignore[no-untyped-call]
+            self.answer.errback(ConnectError(string="connection refused"))
 
 
 def _by_udp(reactor: Any, server: Server, query: dns.message.QueryMessage) -> Deferred[dns.message.QueryMessage]:
@@ -133,7 +133,7 @@ class _Stream(Int16StringReceiver):
         self.answer: Deferred[dns.message.QueryMessage] = Deferred()
 
     def connectionMade(self) -> None:
-        self.sendString(self._query.to_wire())  # type: ignore[no-untyped-call]
+        self.sendString(self._query.to_wire())
 
     def stringReceived(self, string: bytes) -> None:
         found = _matching(self._query, string)
@@ -147,7 +147,7 @@ class _Stream(Int16StringReceiver):
 
 async def _by_tcp(reactor: Any, server: Server, query: dns.message.QueryMessage, seconds: float) -> dns.message.QueryMessage:
     endpoint = (TCP6ClientEndpoint if server.six else TCP4ClientEndpoint)(reactor, server.host, server.port, timeout=seconds)
-    stream: _Stream = await connectProtocol(endpoint, _Stream(query))  # type: ignore[no-untyped-call]
+    stream: _Stream = await connectProtocol(endpoint, _Stream(query))
     try:
         return await stream.answer
     finally:

@@ -12,34 +12,22 @@ from typing import Any, Protocol
 from uuid import UUID
 
 import attrs
-from twisted.internet.defer import Deferred, DeferredSemaphore
 from twisted.logger import Logger
 
 from mailsvc.delivery import pace
+from mailsvc.delivery.cargo import Cargo, Gone, Loaded, Origin
 from mailsvc.delivery.connect import Line, Result, Unreachable
 from mailsvc.delivery.parcel import Parcel, expired
 from mailsvc.delivery.reading import Moment, Reading, deferred, read
 from mailsvc.delivery.retry import Random, Schedule
-from mailsvc.delivery.slots import Freight
 from mailsvc.delivery.terms import DeliverySettings
 from mailsvc.outcome import Bounced, Failed, Outcome
 from mailsvc.smtp.envelope import Envelope
-from mailsvc.store.accept import Pieces
 from mailsvc.store.errors import DataRejected, StatementFailed
-from mailsvc.store.messages import StoredMessage
 from mailsvc.store.queue import Leased
 from mailsvc.store.settle import AttemptRecord, RecipientOutcome, Settlement
 
-_REFUSED = (DataRejected, StatementFailed)  # by the database, which would refuse it again
 _UNWRITTEN = 300.0  # seconds before an email whose outcome could not be written is touched again
-_SIGNATURES = 1000  # remembered, for the other destinations of the same email
-_LOADS = 4  # messages read at once: each may be 40 MB
-
-
-class Messages(Protocol):
-    """Where messages are kept."""
-
-    async def load(self, account_id: UUID, email_id: UUID) -> StoredMessage | None: ...
 
 
 class Settling(Protocol):
@@ -60,22 +48,6 @@ class Fresh(Protocol):
     def holds(self, lease: int) -> bool: ...
 
 
-@attrs.frozen
-class Origin:
-    """What the sending domain asks of an attempt. `return_path` is the envelope sender."""
-
-    return_path: str
-    tls_required: bool = False
-
-
-class Sending(Protocol):
-    """The sending domain's side: its return path and TLS policy, and its DKIM signature, made off the reactor thread."""
-
-    async def origin(self, parcel: Parcel) -> Origin: ...
-
-    async def sign(self, parcel: Parcel, body: bytes | Pieces) -> bytes: ...
-
-
 class Keeper(Protocol):
     """Whoever knows what is in memory: dispatch."""
 
@@ -91,26 +63,15 @@ class Report:
     """How an attempt went for the lane. `usable`: the line may take another.
 
     `again`: nothing was tried, the line was dead. `unsent`: it was not to be finished by this process; the lease goes back.
+    `tried`: it tells something about the destination. `rest`: those for whom the server had no place among the others.
     """
 
     usable: bool = True
     trouble: str | None = None
     again: bool = False
     unsent: bool = False
-
-
-@attrs.define(eq=False)
-class _Loaded:
-    """A message ready to go out, and how much of it counts as freight of ours."""
-
-    body: bytes | Pieces
-    signature: bytes
-    fresh_signature: bool
-    octets: int
-
-
-class Gone(Exception):
-    """The message is not in the store any more."""
+    tried: bool = True
+    rest: Parcel | None = None
 
 
 class Attempts:
@@ -123,21 +84,17 @@ class Attempts:
         clock: Any,
         terms: DeliverySettings,
         process: Fresh,
-        messages: Messages,
+        cargo: Cargo,
         settling: Settling,
-        sending: Sending,
-        freight: Freight,
         new_id: Callable[[], UUID],
         random: Random,
         keeper: Keeper,
     ) -> None:
         self._clock, self._terms, self._process = clock, terms, process
-        self._messages, self._settling, self._sending = messages, settling, sending
-        self._freight, self._new_id, self._random, self._keeper = freight, new_id, random, keeper
+        self._cargo, self._settling = cargo, settling
+        self._new_id, self._random, self._keeper = new_id, random, keeper
         self._schedule = Schedule.of(terms)
-        self._loads = DeferredSemaphore(_LOADS)
         self._poison: OrderedDict[UUID, int] = OrderedDict()
-        self._signatures: OrderedDict[UUID, Deferred[bytes]] = OrderedDict()
         self.stopping = False  # connections are being cut: what was not sent goes back to the queue
 
     @property
@@ -151,14 +108,14 @@ class Attempts:
         started = pace.now(self._clock)
         if expired(parcel, started):
             await self.settle(parcel, [_too_late(leased) for leased in parcel.recipients])
-            return Report()
-        loaded: _Loaded | None = None
+            return Report(tried=False)
+        loaded: Loaded | None = None
         try:
-            origin = await self._sending.origin(parcel)
+            origin = await self._cargo.origin(parcel)
             if origin.tls_required and line.courier.tls is None:
                 await self._refuse_clear(line, parcel)
-                return Report()
-            loaded = await self._load(parcel)
+                return Report(tried=False)
+            loaded = await self._cargo.load(parcel)
             result = await self._send(line, parcel, origin, loaded)
             if result.lost is not None and not result.sent_dot and (self.stopping or not self._process.holds(parcel.lease)):
                 return Report(usable=False, unsent=True)
@@ -166,15 +123,16 @@ class Attempts:
                 parcel.again = True
                 return Report(usable=False, again=True)
             reading = read(result, parcel.recipients, line.host, self.moment)
+            rest = parcel.split(reading.crowded)
             await self._settle(parcel, self._settlement(line, parcel, loaded, result, reading, started))
         except Exception as error:
             await self.poisoned(parcel, error)
-            return Report(usable=False)
+            return Report(line.courier.usable, tried=False)
         finally:
             if loaded is not None:
-                self._freight.unload(loaded.octets)
+                self._cargo.unload(loaded)
         self._poison.pop(parcel.email_id, None)
-        return Report(usable=line.courier.usable, trouble=reading.trouble)
+        return Report(usable=line.courier.usable, trouble=reading.trouble, rest=rest)
 
     async def _ours(self, parcel: Parcel) -> bool:
         """Whether the lease is good, waiting for a heartbeat that is late; without one nothing may be finished anyway."""
@@ -223,66 +181,28 @@ class Attempts:
         record = AttemptRecord(self._new_id(), line.host, line.address, None, pace.now(self._clock), 0.0, f"* {sentence}")
         await self.settle(parcel, [deferred(sentence, leased, self.moment) for leased in parcel.recipients], record)
 
-    async def _load(self, parcel: Parcel) -> _Loaded:
-        """The message and its signature: of the first attempt when there was one, so that all attempts send the same bytes."""
-        body, signature, counted = parcel.body, None, 0
-        if body is None:
-            async with self._loads:
-                while not self._freight.room(0):
-                    await pace.sleep(self._clock, 0.05)
-                stored = await self._messages.load(parcel.account_id, parcel.email_id)
-                if stored is None:
-                    raise Gone("The message is no longer stored.")
-                body, signature, counted = stored.body, stored.signature, len(stored.body)
-                self._freight.load(counted)
-        if signature is not None:
-            return _Loaded(body, signature, False, counted)
-        try:
-            return _Loaded(body, await self._sign(parcel, body), True, counted)
-        except BaseException:
-            self._freight.unload(counted)
-            raise
-
-    async def _sign(self, parcel: Parcel, body: bytes | Pieces) -> bytes:
-        """Once for an email, whatever number of destinations it goes to."""
-        made = self._signatures.get(parcel.email_id)
-        if made is None:
-            made = self._signatures[parcel.email_id] = Deferred.fromCoroutine(self._sending.sign(parcel, body))
-            while len(self._signatures) > _SIGNATURES:
-                self._signatures.popitem(last=False)
-        mine: Deferred[bytes] = Deferred()
-        made.addCallbacks(lambda signature: mine.callback(signature) or signature, mine.errback)
-        try:
-            return await mine
-        except BaseException:
-            self._signatures.pop(parcel.email_id, None)
-            raise
-
-    async def _send(self, line: Line, parcel: Parcel, origin: Origin, loaded: _Loaded) -> Result:
+    async def _send(self, line: Line, parcel: Parcel, origin: Origin, loaded: Loaded) -> Result:
         addresses = tuple(leased.address for leased in parcel.recipients)
-        size = len(loaded.signature) + len(loaded.body)
-        eight_bit = not loaded.body.isascii() if isinstance(loaded.body, bytes) else any(not piece.isascii() for piece in loaded.body)
-        envelope = Envelope(origin.return_path, addresses, size, eight_bit)
-        pieces = _pieces(loaded.signature, loaded.body)
+        envelope = Envelope(origin.return_path, addresses, len(loaded), loaded.eight_bit)
         line.sent += 1
-        return await line.courier.deliver(envelope, pieces, lambda: self._process.holds(parcel.lease))
+        return await line.courier.deliver(envelope, loaded, lambda: self._process.holds(parcel.lease))
 
-    def _settlement(self, line: Line, parcel: Parcel, loaded: _Loaded, result: Result, reading: Reading, started: datetime) -> Settlement:
+    def _settlement(self, line: Line, parcel: Parcel, loaded: Loaded, result: Result, reading: Reading, started: datetime) -> Settlement:
         now = pace.now(self._clock)
         seconds = (now - started).total_seconds()
         record = AttemptRecord(self._new_id(), line.host, line.address, line.courier.tls, started, seconds, result.transcript)
-        keep = loaded.signature if loaded.fresh_signature and reading.waits else None
+        keep = loaded.signature if loaded.made and reading.waits else None
         return _settlement(parcel, now, reading.outcomes, record, keep)
 
     async def _settle(self, parcel: Parcel, settlement: Settlement) -> None:
         """Until it is written. When the database refuses a text of the peer's, without the peer's texts; never raises."""
         try:
             try:
-                await pace.insist(self._clock, "settling", lambda: self._settling.settle(settlement), _REFUSED)
-            except _REFUSED as error:
+                await pace.insist(self._clock, "settling", lambda: self._settling.settle(settlement), _refused)
+            except (DataRejected, StatementFailed) as error:
                 self.log.error("the outcome of {email_id} was refused: {error}", email_id=parcel.email_id, error=str(error))
                 bare = attrs.evolve(settlement, attempt=None, outcomes=tuple(_bare(each) for each in settlement.outcomes))
-                await pace.insist(self._clock, "settling", lambda: self._settling.settle(bare), _REFUSED)
+                await pace.insist(self._clock, "settling", lambda: self._settling.settle(bare), _refused)
         except Exception:
             self.log.failure("the outcome of {email_id} cannot be written", email_id=parcel.email_id)
             self._keeper.returned(parcel, _UNWRITTEN)
@@ -303,12 +223,9 @@ def _too_late(leased: Leased) -> Outcome:
     return Bounced("It could not be delivered before it expired.", "Transient", "General")
 
 
-def _pieces(signature: bytes, body: bytes | Pieces) -> Any:
-    yield signature
-    if isinstance(body, bytes):
-        yield body
-    else:
-        yield from body
+def _refused(error: Exception) -> bool:
+    """The database would refuse it again."""
+    return isinstance(error, DataRejected | StatementFailed)
 
 
 def _bare(each: RecipientOutcome) -> RecipientOutcome:

@@ -21,7 +21,7 @@ def dialer(reactor: Any, ehlo_name: str, seconds: float, timeouts: Timeouts | No
         endpoint = (TCP6ClientEndpoint if ":" in address else TCP4ClientEndpoint)(reactor, address, port, timeout=seconds)
         courier = Courier(reactor, ehlo_name, host=host, tls="none" if clear else "opportunistic", timeouts=timeouts)
         try:
-            await connectProtocol(endpoint, courier)  # type: ignore[no-untyped-call]
+            await connectProtocol(endpoint, courier)
         except (ConnectError, OSError, TimeoutError) as error:
             raise CannotConnect(_why(error)) from None
         try:

@@ -18,8 +18,10 @@ from twisted.internet.defer import Deferred, DeferredSemaphore, gatherResults
 from twisted.logger import Logger
 
 from mailsvc.delivery import pace
-from mailsvc.delivery.attempt import Attempts, Fresh, Messages, Sending, Settling
+from mailsvc.delivery.attempt import Attempts, Fresh, Settling
+from mailsvc.delivery.cargo import Cargo, Messages, Sending
 from mailsvc.delivery.connect import Unreachable
+from mailsvc.delivery.health import Healths
 from mailsvc.delivery.holds import Holds, HoldStore
 from mailsvc.delivery.lane import Connecting, Lane, Yard
 from mailsvc.delivery.parcel import Key, Parcel, from_email
@@ -34,6 +36,7 @@ from mailsvc.store.queue import Leased, Ready
 _FLOOR = 0.05  # seconds between two looks at the queue, however often the bell rings
 _LOOK = 1000  # destinations seen in one look
 _FEW, _MANY = 10, 200  # rows of a claim: to try a destination that is new here; to file anew or to end
+_SWEEP = 500  # rows of one sweep
 _CLAIMS = 4  # at once
 _EXPIRY_EVERY, _LOST_EVERY = 10.0, 30.0
 _LAST_WORDS = 10.0  # seconds at shutdown for what was cut to be settled
@@ -93,7 +96,9 @@ class Dispatch(Service):
         self._clock, self._terms, self._region, self._process, self._queue, self._routes = clock, terms, region, process, queue, routes
         self.freight = Freight(terms.memory)
         self.slots = Slots(terms.connections)
-        self.attempts = Attempts(clock, terms, process, messages, settling, sending, self.freight, new_id, random, self)
+        cargo = Cargo(clock, messages, sending, self.freight)
+        self.attempts = Attempts(clock, terms, process, cargo, settling, new_id, random, self)
+        self._healths = Healths(clock, terms)
         self.holds = Holds(clock, queue, region, terms, random, self._spawn)
         self._yard = Yard(clock, terms, connector, self.attempts, self.slots, self)
         self._placing = Placing(clock, routes, self.holds, self.attempts, self, terms.recipients_per_message)
@@ -173,12 +178,12 @@ class Dispatch(Service):
     # Service
 
     def startService(self) -> None:
-        super().startService()  # type: ignore[no-untyped-call]
+        super().startService()
         self._closing = False
         self._spawn(self._rounds())
 
     def stopService(self) -> Deferred[None]:
-        super().stopService()  # type: ignore[no-untyped-call]
+        super().stopService()
         return Deferred.fromCoroutine(self._drain())
 
     def ring(self) -> None:
@@ -235,11 +240,11 @@ class Dispatch(Service):
     async def _round(self) -> None:
         now = pace.now(self._clock)
         if self._is_due("scheduled", self._terms.poll_seconds):
-            await self._queue.release_scheduled(now, 500)
+            self._again("scheduled", await self._queue.release_scheduled(now, _SWEEP))
             await self.holds.refresh()
             self._respect_holds()
         if self._is_due("expiry", _EXPIRY_EVERY):
-            await self._queue.expire(now, 500)
+            self._again("expiry", await self._queue.expire(now, _SWEEP))
         if self._is_due("lost", _LOST_EVERY):
             await self._find_lost()
         full = {name for name, lane in self.lanes.items() if lane.room < 1} | self._placed
@@ -253,6 +258,12 @@ class Dispatch(Service):
             return False
         self._due[what] = self._clock.seconds() + seconds
         return True
+
+    def _again(self, what: str, count: int) -> None:
+        """A sweep that found as much as it may take at once goes on in the next round."""
+        if count >= _SWEEP:
+            del self._due[what]
+            self.ring()
 
     async def _claim(self, destination: str) -> None:
         """As much of a destination as there is room for."""
@@ -349,7 +360,7 @@ class Dispatch(Service):
         if self.lanes.get(lane.destination) is lane:
             del self.lanes[lane.destination]
 
-    def recovered(self, lane: Lane) -> None:
+    def succeeded(self, lane: Lane) -> None:
         self.holds.lift(lane.destination)
 
     def down(self, lane: Lane, why: Unreachable, parcels: list[Parcel]) -> None:
@@ -372,7 +383,10 @@ class Dispatch(Service):
     def _lane(self, route: Route) -> Lane:
         lane = self.lanes.get(route.destination)
         if lane is None:
-            lane = self.lanes[route.destination] = Lane(route, self._yard, probing=self.holds.failures(route.destination) > 0)
+            health = self._healths.of(route.destination)
+            if self.holds.failures(route.destination):
+                health.probe()
+            lane = self.lanes[route.destination] = Lane(route, self._yard, health)
         return lane
 
     def _retire(self, lane: Lane) -> None:

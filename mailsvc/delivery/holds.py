@@ -13,13 +13,14 @@ from mailsvc.delivery.retry import Random, rest
 from mailsvc.delivery.terms import DeliverySettings
 from mailsvc.store.queue import Hold, HoldState
 
+_FORGOTTEN = timedelta(days=1)  # after a backoff's end nobody tried: its failures say nothing any more
 Spawn = Callable[[Awaitable[None]], object]
 
 
 class HoldStore(Protocol):
     """The destinations that are held, in the store."""
 
-    async def hold(self, region: str, destination: str, state: HoldState, reason: str, until: datetime | None, failures: int) -> object: ...
+    async def hold(self, region: str, destination: str, state: HoldState, reason: str, until: datetime, failures: int) -> object: ...
 
     async def lift(self, region: str, destination: str) -> object: ...
 
@@ -38,11 +39,14 @@ class Holds:
 
     def held(self, destination: str) -> bool:
         hold = self._known.get(destination)
-        return hold is not None and (hold.until is None or hold.until > pace.now(self._clock))
+        return hold is not None and hold.until > pace.now(self._clock)
 
     def failures(self, destination: str) -> int:
+        """How often in a row it could not be used, lately."""
         hold = self._known.get(destination)
-        return hold.failures if hold else 0
+        if hold is None or pace.now(self._clock) - hold.until > _FORGOTTEN:
+            return 0
+        return hold.failures
 
     def names(self) -> list[str]:
         """Destinations that are held now."""

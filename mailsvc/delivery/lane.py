@@ -14,15 +14,14 @@ from twisted.logger import Logger
 
 from mailsvc.delivery.attempt import Report
 from mailsvc.delivery.connect import Line, Unreachable
+from mailsvc.delivery.health import Health
 from mailsvc.delivery.parcel import Parcel, Turns
 from mailsvc.delivery.route import Route
 from mailsvc.delivery.slots import Slots
 from mailsvc.delivery.terms import DeliverySettings
 
 _UNPROVEN_WINDOW = 10  # emails in memory for a destination that has not taken any yet
-_COHORT = 3  # connections in a row that broke down under mail: the destination is in difficulty, not the mail
 _UNWRITTEN = 300.0  # seconds before an email whose outcome could not be written is touched again
-_PAUSE_FIRST, _PAUSE_LONGEST = 10.0, 300.0  # before one more connection is tried, when others work
 
 
 class Connecting(Protocol):
@@ -42,8 +41,8 @@ class Owner(Protocol):
     def over(self, lane: Lane) -> None:
         """The lane holds nothing any more."""
 
-    def recovered(self, lane: Lane) -> None:
-        """Mail went through."""
+    def succeeded(self, lane: Lane) -> None:
+        """The destination did its work."""
 
     def down(self, lane: Lane, why: Unreachable, parcels: list[Parcel]) -> None:
         """The destination cannot be used now; here is what waited for it. The lane takes nothing any more."""
@@ -65,26 +64,22 @@ class Yard:
 
 
 class Lane:
-    """`allowed` connections at once: one more after each mail that went through, half as many after trouble."""
+    """Takes parcels while it has `room`; how many connections it may open is `health`'s to say."""
 
     log = Logger()
 
-    def __init__(self, route: Route, yard: Yard, probing: bool = False) -> None:
+    def __init__(self, route: Route, yard: Yard, health: Health) -> None:
         self.route = route
         self.destination = route.destination
-        self.proven = False
+        self.health = health
         self.reserved = 0
         self.lines: set[Line] = set()
         self._yard, self._terms, self._clock = yard, yard.terms, yard.clock
-        self.allowed = 1 if probing else max(1, min(yard.terms.connections_initial, yard.terms.connections_max))
         self._turns = Turns()
         self._idlers: list[Deferred[Parcel | None]] = []
         self._workers = 0
         self._dials: set[Deferred[Line]] = set()
         self._busy: dict[Line, Parcel] = {}
-        self._troubled = 0
-        self._extra_failed = 0
-        self._no_more_until = 0.0
         self.closing = False
         self._ended: list[Deferred[None]] = []
 
@@ -93,7 +88,7 @@ class Lane:
     @property
     def window(self) -> int:
         """Emails in memory: as many as connections can use, few until something went through."""
-        return min(self._terms.window, 10 * self.allowed) if self.proven else min(self._terms.window, _UNPROVEN_WINDOW)
+        return min(self._terms.window, 10 * self.health.allowed) if self.health.proven else min(self._terms.window, _UNPROVEN_WINDOW)
 
     @property
     def room(self) -> int:
@@ -157,15 +152,15 @@ class Lane:
     def _staff(self) -> None:
         """Open connections while there is more to do than hands."""
         while self._wants_another():
-            if not self._yard.slots.take(self.proven, self._staff):
+            if not self._yard.slots.take(self.health.proven, self._staff):
                 return
             self._workers += 1
             Deferred.fromCoroutine(self._work()).addErrback(self._failed)
 
     def _wants_another(self) -> bool:
-        if self.closing or self._workers >= self.allowed or len(self._turns) <= len(self._dials):
+        if self.closing or self._workers >= self.health.allowed or len(self._turns) <= len(self._dials):
             return False
-        return not self._workers or self._clock.seconds() >= self._no_more_until
+        return not self._workers or self.health.may_grow(len(self._dials))
 
     async def _work(self) -> None:
         line: Line | None = None
@@ -199,27 +194,36 @@ class Lane:
         except Exception:
             self.log.failure("an attempt at {email_id} was not written down", email_id=parcel.email_id)
             self._yard.owner.returned(parcel, _UNWRITTEN)
-            report = Report(usable=False, again=False)
+            report = Report(usable=False, tried=False)
         finally:
             del self._busy[line]
-        if report.again:
-            self._turns.put(parcel, first=True)
-        elif report.unsent:
+        if report.unsent:
             self._yard.owner.returned(parcel)
+        elif report.again:
+            self._first(parcel)
         elif report.trouble is not None:
             self._suffered(report.trouble)
-        else:
+        elif report.tried:
             self._succeeded()
+        if report.rest is not None:
+            self._first(report.rest)
         if len(self._turns) + self.reserved <= self.window // 2:
             self._yard.owner.drained(self)
         if report.usable and line.courier.usable and line.sent < self._terms.messages_per_connection:
             return line
         return await self._replace(line)
 
+    def _first(self, parcel: Parcel) -> None:
+        """What was begun goes on before anything else."""
+        if self.closing:
+            self._yard.owner.returned(parcel)
+        else:
+            self._turns.put(parcel, first=True)
+
     async def _replace(self, line: Line) -> Line | None:
         """A new connection in place of one that is used up, when something waits for it."""
         self._drop(line)
-        if self.closing or not self._turns or self._workers > self.allowed:
+        if self.closing or not self._turns or self._workers > self.health.allowed:
             return None
         return await self._open()
 
@@ -239,6 +243,8 @@ class Lane:
             why = Unreachable("Connecting failed on our side; it will be tried again.")
         else:
             self._dials.discard(dial)
+            if self.lines:
+                self.health.grew()
             self.lines.add(line)
             return line
         self._dials.discard(dial)
@@ -272,26 +278,17 @@ class Lane:
     # How it goes
 
     def _succeeded(self) -> None:
-        self._troubled, self._extra_failed = 0, 0
-        if not self.proven:
-            self.proven = True
-            self._yard.owner.recovered(self)
-        self.allowed = min(self._terms.connections_max, self.allowed + 1)
+        self.health.succeeded()
+        self._yard.owner.succeeded(self)
         self._staff()
 
     def _suffered(self, trouble: str) -> None:
-        """A connection broke down under mail. Several in a row, and nothing through: the destination rests."""
-        self._troubled += 1
-        self.allowed = max(1, self.allowed // 2)
-        if self._troubled >= _COHORT:
+        if self.health.suffered():
             self._rest(Unreachable(trouble))
 
     def _unreachable(self, why: Unreachable) -> None:
-        if self.lines:  # one more was too many: it is asked again later, and less often
-            self.allowed = max(1, len(self.lines))
-            pause = min(_PAUSE_LONGEST, _PAUSE_FIRST * 2.0 ** min(self._extra_failed, 10))
-            self._extra_failed += 1
-            self._no_more_until = self._clock.seconds() + pause
+        if self.lines:
+            self.health.crowded(len(self.lines))
         elif not self._dials:
             self._rest(why)
 

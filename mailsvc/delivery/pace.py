@@ -26,8 +26,12 @@ def sleep(clock: Any, seconds: float) -> Deferred[None]:
     return waiting
 
 
-async def insist(clock: Any, what: str, do: Callable[[], Awaitable[T]], final: tuple[type[Exception], ...] = ()) -> T:
-    """The result of `do`, tried again with growing pauses while it raises; errors of a class in `final` are raised.
+def _never(error: Exception) -> bool:
+    return False
+
+
+async def insist(clock: Any, what: str, do: Callable[[], Awaitable[T]], final: Callable[[Exception], bool] = _never) -> T:
+    """The result of `do`, tried again with growing pauses while it raises anything that is not `final`.
 
     For what must not be lost: an outcome to settle, a lease to give back. It may run twice, so `do` must be repeatable.
     """
@@ -35,9 +39,9 @@ async def insist(clock: Any, what: str, do: Callable[[], Awaitable[T]], final: t
     while True:
         try:
             return await do()
-        except final:
-            raise
         except Exception as error:
+            if final(error):
+                raise
             _log.warn("{what} failed, tried again in {pause} s: {error!r}", what=what, pause=pause, error=error)
         await sleep(clock, pause)
         pause = min(pause * 2, _LONGEST)

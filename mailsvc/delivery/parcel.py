@@ -37,6 +37,13 @@ class Parcel:
     def destination(self) -> str:
         return self.recipients[0].destination
 
+    def split(self, apart: tuple[Leased, ...]) -> Parcel | None:
+        """A parcel of those recipients, which leave this one; None when there are none."""
+        if not apart:
+            return None
+        self.recipients = tuple(each for each in self.recipients if each not in apart)
+        return attrs.evolve(self, recipients=apart, octets=0)
+
 
 def domain_of(address: str) -> str:
     """The part after the last @, as routing reads it."""

@@ -69,7 +69,8 @@ class Placing:
                 await self._attempts.poisoned(parcel, error)
 
     async def _routed(self, destination: str, domain: str, route: Route, parcels: list[Parcel]) -> None:
-        self._holds.lift(domain)
+        if domain != route.destination:
+            self._holds.lift(domain)  # DNS has an answer again
         if destination == domain != route.destination:
             await self._placer.give_back(parcels, route.destination)
             return

@@ -23,10 +23,14 @@ _LONGEST = 500  # characters of a peer's text in a sentence
 
 @attrs.frozen
 class Reading:
-    """`trouble`: why the host, rather than the mail, is in difficulty; None when it did its work, whatever it answered."""
+    """`trouble`: why the host, rather than the mail, is in difficulty; None when it did its work, whatever it answered.
+
+    `crowded`: recipients for whom there was no place in a transaction that others went through with; the next one is theirs.
+    """
 
     outcomes: tuple[RecipientOutcome, ...]
     trouble: str | None = None
+    crowded: tuple[Leased, ...] = ()
 
     @property
     def waits(self) -> bool:
@@ -45,10 +49,15 @@ class Moment:
 def read(result: Result, recipients: Sequence[Leased], host: str, moment: Moment) -> Reading:
     """What became of each recipient, in their order."""
     outcomes = []
+    crowded = []
     trouble = None
+    progress = result.final is not None and result.final.code < 300
     for number, leased in enumerate(recipients):
         reply, stage = result.recipients[number], result.stages[number]
         if reply is not None and stage is not None:
+            if progress and _too_many(reply, stage):
+                crowded.append(leased)
+                continue
             outcome = _answered(reply, stage, leased, host, moment)
             if reply.code == 421:
                 trouble = _said(host, reply)
@@ -58,7 +67,7 @@ def read(result: Result, recipients: Sequence[Leased], host: str, moment: Moment
             trouble = f"The connection to {host} failed: {_short(result.lost or 'it ended')}."
             outcome = deferred(trouble, leased, moment)
         outcomes.append(RecipientOutcome(leased.recipient, outcome))
-    return Reading(tuple(outcomes), trouble)
+    return Reading(tuple(outcomes), trouble, tuple(crowded))
 
 
 def deferred(sentence: str, leased: Leased, moment: Moment, *, greylisted: bool = False) -> Deferred | Bounced:
@@ -70,6 +79,12 @@ def deferred(sentence: str, leased: Leased, moment: Moment, *, greylisted: bool 
         return Deferred(sentence, when)
     times = "1 attempt" if attempts == 1 else f"{attempts} attempts"
     return Bounced(f"Given up after {times}, the time for delivery is over. {sentence}", "Transient", "General")
+
+
+def _too_many(reply: Reply, stage: Stage) -> bool:
+    """5321 §4.5.3.1.10: the server takes no more recipients at once; 552 is an old word for 452. A full mailbox says 4.2.2."""
+    codes = (452, 552) if stage == "rcpt" else (452,) if stage == "ours" else ()
+    return reply.code in codes and reply.enhanced in (None, "4.5.3", "5.5.3")
 
 
 def _answered(reply: Reply, stage: Stage, leased: Leased, host: str, moment: Moment) -> Outcome:

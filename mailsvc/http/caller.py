@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 from uuid import UUID
 
@@ -46,14 +46,14 @@ class Keys(Protocol):
     def find(self, hash: bytes) -> Awaitable[Caller | None]: ...
 
 
-def bearer(headers: Headers) -> bytes:
+def bearer(headers: Headers, well_formed: Callable[[str], bool]) -> bytes:
     """The key that a request carries."""
     values = headers.getRawHeaders(b"authorization") or [b""]
     scheme = _SCHEME.match(values[0])
     token = values[0][scheme.end() :] if scheme else b""
     if not token:
         raise problem.missing_key()
-    if len(values) > 1 or not _TOKEN.match(token):
+    if len(values) > 1 or not _TOKEN.match(token) or not well_formed(token.decode()):
         raise problem.invalid_key()
     return token
 

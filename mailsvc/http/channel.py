@@ -44,7 +44,7 @@ class Channel(http.HTTPChannel):
         unfinished = self._unfinished()
         if unfinished is not None and unfinished.problem is not None:
             self._refuse(unfinished)
-        elif unfinished is not None or (self.line_mode and self._buffer):
+        elif not self._handlingRequest and (self.requests or self._buffer):
             self._watch_pace()
         elif self._pace is not None:
             self._pace.cancel()
@@ -200,9 +200,27 @@ class Channel(http.HTTPChannel):
         else:
             super().requestDone(request)
 
+    # The end
+
+    def drain(self) -> None:
+        """Take no further request; the one in work gets its answer."""
+        if not self.requests:
+            self.loseConnection()
+            return
+        self.persistent = False
+        for request in self.requests:
+            request.responseHeaders.setRawHeaders(b"connection", [b"close"])
+
+    def checkPersistence(self, request: Request, version: bytes) -> bool:
+        if self.site.draining:
+            request.responseHeaders.setRawHeaders(b"connection", [b"close"])
+            return False
+        return bool(super().checkPersistence(request, version))
+
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         for call in (self._pace, self._lingering):
             if call is not None:
                 call.cancel()
         self._pace = self._lingering = None
         super().connectionLost(reason)
+        self.site.gone(self)

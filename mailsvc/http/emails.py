@@ -18,7 +18,6 @@ from mailsvc.http.request import Request
 from mailsvc.intake import Admission, Admitted, Busy, Incoming, Key, OtherRequest, Rejected
 from mailsvc.mail import mime
 from mailsvc.policy import Refusal
-from mailsvc.store.detach import detached
 from mailsvc.store.emails import Cancellation, EmailView, RecipientView, Rescheduling
 from mailsvc.store.messages import StoredMessage
 
@@ -75,11 +74,11 @@ class Emails:
     @app.route("/emails/sending", methods=["POST"])
     @app.route("/email/sending", methods=["POST"])
     async def send(self, request: Request) -> bytes:
-        return await detached(self._send(request))
+        return await request.detached(self._send(request))
 
     @app.route("/emails/batch", methods=["POST"])
     async def send_batch(self, request: Request) -> bytes:
-        return await detached(self._send_batch(request))
+        return await request.detached(self._send_batch(request))
 
     async def _send(self, request: Request) -> bytes:
         key = parameters.idempotency_key(request)
@@ -144,12 +143,12 @@ class Emails:
     @app.route("/emails", methods=["GET"])
     async def list(self, request: Request) -> bytes:
         page = parameters.page(request)
-        found, has_more = await detached(self.stored.list(request.caller.account_id, page.limit, page.after, page.before))
+        found, has_more = await request.detached(self.stored.list(request.caller.account_id, page.limit, page.after, page.before))
         return ok(request, {"object": "list", "has_more": has_more, "data": [views.listed(email) for email in found]})
 
     @app.route("/emails/<text>", methods=["GET"])
     async def get(self, request: Request, text: str) -> bytes:
-        return await detached(self._get(request, parameters.uuid(text, "id")))
+        return await request.detached(self._get(request, parameters.uuid(text, "id")))
 
     async def _get(self, request: Request, email_id: UUID) -> bytes:
         account_id = request.caller.account_id
@@ -171,7 +170,7 @@ class Emails:
 
     @app.route("/emails/<text>", methods=["PATCH"])
     async def reschedule(self, request: Request, text: str) -> bytes:
-        return await detached(self._reschedule(request, parameters.uuid(text, "id")))
+        return await request.detached(self._reschedule(request, parameters.uuid(text, "id")))
 
     async def _reschedule(self, request: Request, email_id: UUID) -> bytes:
         at = await self.reader.read(request, _new_time)
@@ -181,7 +180,7 @@ class Emails:
     @app.route("/emails/<text>/cancel", methods=["POST"])
     async def cancel(self, request: Request, text: str) -> bytes:
         email_id = parameters.uuid(text, "id")
-        changed = await detached(self.stored.cancel(request.caller.account_id, email_id, self.reader.now()))
+        changed = await request.detached(self.stored.cancel(request.caller.account_id, email_id, self.reader.now()))
         return _changed(request, email_id, changed, "canceled")
 
 

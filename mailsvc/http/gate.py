@@ -62,6 +62,7 @@ class Gate:
     rate: RateLimit
     limits: Limits
     budget: Budget
+    well_formed: Callable[[str], bool]  # whether a text can be a key at all; what cannot is never looked up
 
     async def ask(self, asked: Asked) -> Entry:
         """Count the request, know its key, look at what it announces. Never raises a Problem: the entry has it."""
@@ -70,7 +71,7 @@ class Gate:
         if asked.method == b"OPTIONS":
             return self._counted(asked, None if asked.known else problem.no_endpoint())
         try:
-            found = await caller.find(self.keys, caller.bearer(asked.headers))
+            found = await caller.find(self.keys, caller.bearer(asked.headers, self.well_formed))
         except problem.Problem as wrong:
             return self._counted(asked, wrong if asked.known else problem.no_endpoint())
         quota = await self.rate.take_shared(found.account_id, found.rate_limit)

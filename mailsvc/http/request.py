@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import tempfile
-from typing import IO, Any
+from collections.abc import Coroutine
+from typing import IO, Any, TypeVar
 from urllib.parse import unquote_to_bytes
 
 from twisted.internet.defer import Deferred
@@ -15,7 +16,9 @@ from twisted.web import http, server
 from mailsvc.http.caller import Caller
 from mailsvc.http.gate import Asked, Entry, too_large
 from mailsvc.http.problem import Problem, no_endpoint, unavailable
+from mailsvc.store.detach import detached
 
+T = TypeVar("T")
 log = Logger()
 
 JSON = b"application/json; charset=utf-8"
@@ -34,6 +37,7 @@ class Request(server.Request):
     received = 0
     started = 0.0
     _whole = False
+    _works = False
     _reserved = 0
     content: IO[bytes] | None
 
@@ -53,6 +57,7 @@ class Request(server.Request):
         if not answer.called:
             self.channel.hold()
         answer.addCallbacks(self._entered, self._failed, callbackArgs=(length or 0,))
+        answer.addErrback(self._defective)
 
     def _address(self) -> str:
         return str(self.site.address(self.client, self.requestHeaders.getRawHeaders(b"x-forwarded-for") or []))
@@ -69,6 +74,9 @@ class Request(server.Request):
     def _failed(self, failure: Failure) -> None:
         if not self._disconnected:
             self._decided(self.site.translated(failure))
+
+    def _defective(self, failure: Failure) -> None:
+        self.processingFailed(failure)
 
     def _decided(self, problem: Problem | None) -> None:
         self.problem = problem
@@ -207,7 +215,21 @@ class Request(server.Request):
 
     def connectionLost(self, reason: Any) -> None:
         super().connectionLost(reason)
-        self._free()
+        if not self._works:
+            self._free()
+
+    def detached(self, work: Coroutine[Deferred[Any], Any, T]) -> Deferred[T]:
+        """Work that goes on when the client hangs up. Its body counts as in work until it ends."""
+        self._works = True
+        return detached(self._counted(work))
+
+    async def _counted(self, work: Coroutine[Deferred[Any], Any, T]) -> T:
+        try:
+            return await work
+        finally:
+            self._works = False
+            if self._disconnected:
+                self._free()
 
     def _free(self) -> None:
         if self._reserved:

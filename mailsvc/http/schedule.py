@@ -47,7 +47,7 @@ class Natural(Exception):
 
 
 def read(text: str, now: datetime, ahead: timedelta, *, natural: bool) -> datetime | None:
-    """The time that `text` means, None for now. Raises `Natural` for what is not ISO 8601 unless `natural` allows it."""
+    """The time that `text` means, None when it is to go at once. Raises `Natural` for what is not ISO 8601 unless `natural` allows it."""
     if len(text) > LENGTH_MAX:
         raise Unreadable(f"must have at most {LENGTH_MAX} characters")
     at = _iso(text)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from klein.resource import KleinResource
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IAddress, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -35,6 +36,8 @@ class ApiSite(server.Site):
         self.gate = gate
         self.trusted = trusted
         self._dated, self._date_text = 0, b""
+        self._channels: set[Channel] = set()
+        self._drained: Deferred[None] | None = None
         self._collections = {name.encode(): resource for name, resource in collections.items()}
 
     @property
@@ -67,7 +70,34 @@ class ApiSite(server.Site):
             self._dated, self._date_text = second, datetimeToString(second)
         return self._date_text
 
+    # The end
+
+    @property
+    def draining(self) -> bool:
+        return self._drained is not None
+
+    def drain(self) -> Deferred[None]:
+        """Close each connection as soon as nothing is in work on it; fires when all are closed. To be called after listening ends."""
+        self._drained = Deferred()
+        for channel in list(self._channels):
+            channel.drain()
+        self._look_if_drained()
+        return self._drained
+
+    def gone(self, channel: Channel) -> None:
+        self._channels.discard(channel)
+        self._look_if_drained()
+
+    def _look_if_drained(self) -> None:
+        if self._drained is not None and not self._channels and not self._drained.called:
+            self._drained.callback(None)
+
     # For Twisted
+
+    def buildProtocol(self, addr: IAddress | None) -> Any:
+        channel: Any = super().buildProtocol(addr)
+        self._channels.add(channel)
+        return channel
 
     def acceptableProtocols(self) -> list[bytes]:
         return [b"http/1.1"]

@@ -23,7 +23,7 @@ def encode(text: str) -> list[str]:
     """`text` as encoded words that belong next to each other; no character is split between two of them."""
     octets = text.encode("utf-8")
     escapes = sum(octet not in _LITERAL and octet != 0x20 for octet in octets)
-    return _encode_b(octets) if escapes * 6 > len(octets) else _encode_q(text)
+    return _encode_b(octets) if escapes * 3 > len(octets) else _encode_q(text)  # mostly ASCII stays legible
 
 
 def _encode_b(octets: bytes) -> list[str]:

@@ -6,6 +6,7 @@ Time is linear in the size of the message; what cannot be understood is given as
 from __future__ import annotations
 
 import binascii
+import re
 from collections.abc import Iterator
 from typing import Literal
 
@@ -16,6 +17,8 @@ from mailsvc.mail.header import Field, parse_fields, split_message
 
 DEPTH = 50
 PARTS = 1000
+
+_REST_OF_LINE = re.compile(rb"[ \t]*+(?:\r\n|\Z)")
 
 
 class MimeError(ValueError):
@@ -118,16 +121,15 @@ def _parts(message: bytes, start: int, end: int, delimiter: bytes) -> Iterator[t
     at = message.find(delimiter, start, end)
     while at >= 0:
         after = at + len(delimiter)
-        line_end = message.find(b"\r\n", after, end)
-        tail = message[after : line_end if line_end >= 0 else end][:100]
-        closing = tail.startswith(b"--")
-        if (at == start or message.startswith(b"\n", at - 1)) and (closing or not tail.strip()):
-            if opened is not None:
-                yield opened, max(opened, at - 2)
-            opened = None
-            if closing or line_end < 0:
-                return
-            opened = after = line_end + 2
+        if at == start or message.startswith(b"\n", at - 1):
+            closing = message.startswith(b"--", after, end)
+            found = _REST_OF_LINE.match(message, after, end)
+            if found or closing:
+                if opened is not None:
+                    yield opened, max(opened, at - 2)
+                if closing or found is None:
+                    return
+                opened = after = found.end()
         at = message.find(delimiter, after, end)
     if opened is not None:
         yield opened, end
@@ -148,10 +150,9 @@ def _decoded_base64(octets: bytes) -> bytes:
         return binascii.a2b_base64(octets)
     except binascii.Error:
         pass
-    kept = octets.translate(None, b"\r\n\t =")
-    for missing in (b"==", b"A=="):
+    for whole in (octets, octets.rstrip(b"=\r\n\t ")[:-1]):
         try:
-            return binascii.a2b_base64(kept + missing)
+            return binascii.a2b_base64(whole + b"==")
         except binascii.Error:
             continue
     return b""

@@ -12,7 +12,7 @@ from mailsvc.mail import charset, encodedword
 _SHORT = 60
 _ATTRIBUTE = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789!#$&+-.^_`{|}~")  # 2231 §7
 _PERCENT = tuple(chr(octet) if octet in _ATTRIBUTE else f"%{octet:02X}" for octet in range(256))
-_PRINTABLE = re.compile(r"[ -~]*")
+_PLAIN = re.compile(r"(?! )(?!.*=\?)[ -~]*(?<! )")  # readers strip spaces, and some take "=?" for an encoded word
 
 _PARAMETER = re.compile(r';\s*+([^\s=;"]++)\s*+=\s*+(?:"((?:[^"\\]|\\.)*+)"?|([^;]*+))', re.DOTALL)
 _SECTION = re.compile(r"([^*]+)(?:\*(\d{1,4}))?(\*)?")
@@ -20,7 +20,7 @@ _SECTION = re.compile(r"([^*]+)(?:\*(\d{1,4}))?(\*)?")
 
 def encode(name: str, value: str) -> list[str]:
     """The parameter as one or more of the form `name=value`, each short enough for a line of its own."""
-    if len(value) <= _SHORT and _PRINTABLE.fullmatch(value):
+    if len(value) <= _SHORT and _PLAIN.fullmatch(value):
         return [_quoted(name, value)]
     pieces = list(_pieces(value))
     if len(pieces) == 1:

@@ -6,6 +6,7 @@ import re
 from html import unescape
 
 from inscriptis import get_text
+from inscriptis.css_profiles import CSS_PROFILES
 from inscriptis.model.config import ParserConfig
 from inscriptis.model.html_document_state import HtmlDocumentState
 from inscriptis.model.tag import CustomHtmlTagHandlerMapping
@@ -43,4 +44,7 @@ def _image(state: HtmlDocumentState, attributes: dict[str, str]) -> None:
     state.tags[-1].write(attributes.get("alt", ""))
 
 
-_CONFIG = ParserConfig(custom_html_tag_handler_mapping=CustomHtmlTagHandlerMapping({"a": _open_link, "img": _image}, {"a": _close_link}))
+_CONFIG = ParserConfig(
+    css=CSS_PROFILES["strict"],
+    custom_html_tag_handler_mapping=CustomHtmlTagHandlerMapping({"a": _open_link, "img": _image}, {"a": _close_link}),
+)

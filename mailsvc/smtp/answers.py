@@ -6,6 +6,8 @@ lines carry different codes is refused; every size is capped.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import attrs
 
 from mailsvc.mail.reply import Reply, split_enhanced
@@ -13,6 +15,7 @@ from mailsvc.mail.reply import Reply, split_enhanced
 LINE_LIMIT = 4096  # octets of one line; 5321 §4.5.3.1.5 asks for 512
 LINES_LIMIT = 100  # lines of one reply
 REPLY_LIMIT = 65536  # octets of one reply
+TEXT_LIMIT = 4096  # characters kept of a refusal, which may be kept for each of many recipients
 
 _CODES = {b"%d" % code: code for code in range(200, 600)}
 # What must not reach a log, a page or a database column; a tab is harmless.
@@ -62,16 +65,10 @@ class Answers:
         return None
 
     def _line(self, line: bytes) -> Answer | None:
-        code, separator = _CODES.get(line[:3]), line[3:4]
-        if code is None or separator not in (b" ", b"-", b""):
-            raise BadReply("a line that is no SMTP reply")
-        text = line.decode("utf-8", "backslashreplace")
-        if not text.isprintable():
-            text = text.translate(_CONTROLS)
-        lines = self._lines
+        lines, separator = self._lines, line[3:4]
         if not lines and separator != b"-":
-            enhanced, rest = split_enhanced(code, text[4:])
-            return Answer(Reply(code, rest, enhanced), text)
+            return _single(line)
+        code, text = _read(line)
         if lines and lines[0][:3] != text[:3]:  # 5321 §4.2.1: the code is the same on every line
             raise BadReply("different codes in one reply")
         lines.append(text)
@@ -84,6 +81,22 @@ class Answers:
         return _joined(code, lines)
 
 
+def _read(line: bytes) -> tuple[int, str]:
+    """The code, and the whole line as text."""
+    code = _CODES.get(line[:3])
+    if code is None or line[3:4] not in (b" ", b"-", b""):
+        raise BadReply("a line that is no SMTP reply")
+    text = line.decode("utf-8", "backslashreplace")
+    return code, text if text.isprintable() else text.translate(_CONTROLS)
+
+
+@lru_cache(256)  # a server says the same to every MAIL, RCPT and DATA
+def _single(line: bytes) -> Answer:
+    code, text = _read(line)
+    enhanced, rest = split_enhanced(code, text[4:])
+    return Answer(Reply(code, rest, enhanced), text)
+
+
 def _joined(code: int, lines: list[str]) -> Answer:
     """One reply of several lines. RFC 2034 §4: the enhanced code is repeated on each; one that differs stays text."""
     enhanced, first = split_enhanced(code, lines[0][4:])
@@ -91,4 +104,5 @@ def _joined(code: int, lines: list[str]) -> Answer:
     for line in lines[1:]:
         same, text = split_enhanced(code, line[4:])
         texts.append(text if same is not None and same == enhanced else line[4:])
-    return Answer(Reply(code, "\n".join(texts), enhanced), "\n".join(lines))
+    text = "\n".join(texts)
+    return Answer(Reply(code, text if code < 400 else text[:TEXT_LIMIT], enhanced), "\n".join(lines))

@@ -23,7 +23,7 @@ from mailsvc.smtp.deadlines import Timeouts
 from mailsvc.smtp.dialogue import Dialogue
 from mailsvc.smtp.envelope import BadAddress, Envelope
 from mailsvc.smtp.offers import Offers
-from mailsvc.smtp.opening import GreetingRefused, Login, LoginRefused, Lost, NotReady, Session, TlsFailed, TlsPolicy
+from mailsvc.smtp.opening import GreetingRefused, Login, LoginRefused, Lost, NotReady, Opening, TlsFailed, TlsPolicy
 from mailsvc.smtp.outflow import Outflow
 from mailsvc.smtp.plan import MALFORMED, lay_out
 from mailsvc.smtp.stuffing import BareLineEnd
@@ -49,7 +49,7 @@ __all__ = [
 _PHASES = {"mail": "reply to MAIL", "rcpt": "reply to RCPT", "data": "reply to DATA"}
 
 
-class Courier(Session):
+class Courier(Opening):
     """Delivers one message at a time. Every Result of `deliver` arrives as a value, also those of lost connections."""
 
     _transaction: Transaction | None = None
@@ -131,8 +131,7 @@ class Courier(Session):
 
     def _send_commands(self, transaction: Transaction) -> None:
         commands = transaction.next_commands()
-        if self._dialogue.wanted:
-            self._dialogue.client(commands.decode("utf-8", "backslashreplace"))
+        self._dialogue.client(commands)
         self._await_command(transaction)
         self.transport.write(commands)
 
@@ -183,7 +182,7 @@ class Courier(Session):
             self._fail("withheld: the final dot was not allowed")
             return False
         transaction.sent_dot = True
-        self._dialogue.client("(message and final dot)")
+        self._dialogue.client(b"(message and final dot)")
         self._take = self._final_reply
         self._deadline.set(self._clock.seconds() + self._timeouts.dot, "reply to the message")
         return True

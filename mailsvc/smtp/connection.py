@@ -92,7 +92,7 @@ class Connection(Protocol, ABC):
         """The connection was lost while it was in use."""
 
     def _say(self, line: bytes) -> None:
-        self._dialogue.client(line.decode("utf-8", "backslashreplace"))
+        self._dialogue.client(line)
         self.transport.write(line + b"\r\n")
 
     def _rest(self) -> None:

@@ -42,7 +42,7 @@ class Conversation:
     _errors: int = 0
     _chatter: int = 0  # commands since the last mail that did not help one along
     _failed_logins: int = 0
-    _octets: int = 0  # of commands
+    _octets: int = 0  # of commands, as a stranger
     _opened: float = 0.0
 
     async def run(self) -> None:
@@ -97,25 +97,35 @@ class Conversation:
     async def _line(self, limit: int) -> bytes | Overlong:
         """The next line, complete within the time that a request has."""
         await self.wire.rest()
-        limits, inbox = self.door.limits, self.wire.inbox
-        until = self.wire.clock.seconds() + limits.idle
-        if not self.trusted and limits.stranger_seconds is not None:
-            until = min(until, self._opened + limits.stranger_seconds)
+        until = 0.0
         while True:
-            line = inbox.line(limit) if self.wire.ready else None
-            if limit == COMMAND_LIMIT:
-                self._spend(inbox.swallowed if line is None else line.octets if isinstance(line, Overlong) else len(line) + 2)
+            line = self.wire.inbox.line(limit) if self.wire.ready else None
+            if limit == COMMAND_LIMIT and not self.trusted:
+                self._spend(line)
             if line is not None:
                 return line
+            until = until or self._deadline()
             try:
                 await self.wire.more(until)
             except Late:
                 raise Hangup(replies.IDLE) from None
 
-    def _spend(self, octets: int) -> None:
+    def _deadline(self) -> float:
+        limits = self.door.limits
+        until = self.wire.clock.seconds() + limits.idle
+        if self.trusted or limits.stranger_seconds is None:
+            return until
+        return min(until, self._opened + limits.stranger_seconds)
+
+    def _spend(self, line: bytes | Overlong | None) -> None:
         """A stranger has so many octets for its commands, an unfinished one included."""
+        pending = self.wire.inbox.swallowed if line is None else 0
+        if isinstance(line, Overlong):
+            self._octets += line.octets
+        elif line is not None:
+            self._octets += len(line) + 2
         most = self.door.limits.stranger_octets
-        if not self.trusted and most is not None and self._octets + octets > most:
+        if most is not None and self._octets + pending > most:
             raise Hangup(replies.TOO_MUCH_TALK)
 
     async def _turn(self) -> None:
@@ -123,11 +133,9 @@ class Conversation:
         self._commands += 1
         verb = b""
         if isinstance(line, Overlong):
-            self._octets += line.octets
             self.note(b"(an over-long line)")
             reply: Reply | None = replies.TOO_LONG
         else:
-            self._octets += len(line) + 2
             verb, _, argument = line.partition(b" ")
             verb = verb.upper()
             self.note(_fit_to_show(verb, line))

@@ -18,31 +18,35 @@ class Dialogue:
     started: float
     wanted: bool = True
     _entries: list[_Entry] = attrs.field(factory=list)
+    _size: int = 0
 
-    def client(self, lines: str) -> None:
+    def client(self, commands: bytes) -> None:
         if self.wanted:
-            self._entries.append((0.0, "C: ", lines))
+            text = commands.decode("utf-8", "backslashreplace")
+            self._add(0.0, "C: ", text.rstrip("\r\n").replace("\r", ""))
 
     def server(self, lines: str, now: float) -> None:
         if self.wanted:
-            self._entries.append((now - self.started, "S: ", lines))
+            self._add(now - self.started, "S: ", lines)
 
     def note(self, text: str) -> None:
         if self.wanted:
-            self._entries.append((0.0, "* ", text))
+            self._add(0.0, "* ", text)
+
+    def _add(self, seconds: float, who: str, lines: str) -> None:
+        self._entries.append((seconds, who, lines))
+        self._size += len(lines)
+        if self._size > 4 * LIMIT:  # a talkative server does not make us keep what nobody will read
+            self._entries, self._size = [(0.0, "", str(self))], LIMIT
 
     def __str__(self) -> str:
-        lines = [line for entry in self._entries for line in _lines(entry)]
-        text = "\n".join(lines)
-        return text if len(text) <= LIMIT else _shortened(lines)
-
-
-def _lines(entry: _Entry) -> list[str]:
-    seconds, who, text = entry
-    lines = [who + line[:_LINE] for line in text.splitlines()]
-    if who == "S: ":
-        lines[-1] += f"  [{seconds:.3f} s]"
-    return lines
+        lines: list[str] = []
+        for seconds, who, text in self._entries:
+            lines += [who + line[:_LINE] for line in text.split("\n")]
+            if who == "S: ":
+                lines[-1] += f"  [{seconds:.3f} s]"
+        transcript = "\n".join(lines)
+        return transcript if len(transcript) <= LIMIT else _shortened(lines)
 
 
 def _shortened(lines: list[str]) -> str:

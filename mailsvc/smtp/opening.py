@@ -63,7 +63,7 @@ class Login:
 
 
 @implementer(IHandshakeListener)
-class Session(Connection):
+class Opening(Connection):
     """Becomes ready, or not, once: `ready` fires with the server's offers, or fails with a NotReady."""
 
     def __init__(
@@ -233,7 +233,7 @@ class Session(Connection):
             self._refuse(LoginRefused(Reply(504, "The server does not offer AUTH PLAIN", "5.5.4")), polite=True)
         else:
             secret = base64.b64encode(f"\0{self._login.user}\0{self._login.password}".encode())
-            self._dialogue.client("AUTH PLAIN (credentials)")
+            self._dialogue.client(b"AUTH PLAIN (credentials)")
             self.transport.write(b"AUTH PLAIN " + secret + b"\r\n")
             self._expect(self._logged_in, self._timeouts.login, "reply to AUTH")
 

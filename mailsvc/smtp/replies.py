@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final
 
 from mailsvc.mail.reply import Reply
@@ -27,6 +28,7 @@ class Hangup(Exception):
         self.reply, self.abort = reply, abort
 
 
+@lru_cache(maxsize=256)
 def encode(reply: Reply) -> bytes:
     """The reply as it goes out: one line per line of text, none too long, printable ASCII only."""
     status = f"{reply.enhanced} " if reply.enhanced else ""

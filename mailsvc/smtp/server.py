@@ -40,9 +40,9 @@ class Receiver(TwistedProtocol):
 
     transport: Any  # ITCPTransport, ITLSTransport, IPushProducer and IConsumer in one, or the TLS wrapper around it
 
-    def __init__(self, door: Door, welcome: Welcome, clock: IReactorTime, live: set[Receiver]) -> None:
+    def __init__(self, door: Door, welcome: Welcome, clock: IReactorTime, owner: Receivers) -> None:
         self.door, self.clock, self.inbox = door, clock, Inbox()
-        self._welcome, self._live = welcome, live
+        self._welcome, self._owner = welcome, owner
         self._out: list[bytes] = []
         self._waiting: Deferred[None] | None = None
         self._until = 0.0  # when the present wait is over
@@ -51,26 +51,20 @@ class Receiver(TwistedProtocol):
         self._grace: IDelayedCall | None = None
         self._heard = self._paused = self._full = self._ended = self._closing = self._lost = False
         self._in_body = False  # the present wait is for a body
-        self._gathering = False
+        self._gathering = self._over = False
         self._unrested = 0  # lines taken since the reactor last had a turn
         self._stopping: Hangup | None = None
 
     # ── what the transport tells ──
 
     def connectionMade(self) -> None:
-        self._live.add(self)
+        self._owner.entered(self)
         self.transport.setTcpNoDelay(True)  # replies are small and waited for
         self.transport.registerProducer(self, True)
         self.session = Session(self._peer(), Transcript() if self.door.transcripts else None)
         if isinstance(self.transport, TLSMemoryBIOProtocol):
             self._shake_hands()
-        reception = self._welcome(self.session)
-        if isinstance(reception, Reply):
-            self.send(reception)
-            self.finish()
-            return
-        talk = Conversation(self, self.door, self.session, reception)
-        Deferred.fromCoroutine(talk.run()).addErrback(lambda failure: log.failure("a conversation broke off", failure))
+        Deferred.fromCoroutine(self._converse()).addErrback(lambda failure: log.failure("a conversation broke off", failure))
 
     def dataReceived(self, data: bytes) -> None:
         if not self._heard:
@@ -102,8 +96,9 @@ class Receiver(TwistedProtocol):
         self._lost = self._ended = self._closing = True
         for call in (self._alarm, self._handshake, self._grace):
             _stop(call)
-        self._live.discard(self)
         self._wake(Gone())
+        if self._over:
+            self._owner.left(self)
 
     def pauseProducing(self) -> None:
         """The client does not read its replies: no command is taken until it does."""
@@ -199,6 +194,19 @@ class Receiver(TwistedProtocol):
 
     # ── inside ──
 
+    async def _converse(self) -> None:
+        try:
+            reception = self._welcome(self.session)
+            if isinstance(reception, Reply):
+                self.send(reception)
+                self.finish()
+            else:
+                await Conversation(self, self.door, self.session, reception).run()
+        finally:
+            self._over = True
+            if self._lost:
+                self._owner.left(self)
+
     def _wake(self, error: Exception | None = None) -> None:
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
@@ -214,12 +222,9 @@ class Receiver(TwistedProtocol):
             self.flush()
 
     def _set_alarm(self) -> None:
-        """One timer for all waits: it is moved when it fires too early, not at every wait."""
-        if self._alarm is not None and self._alarm.active():
-            if self._alarm.getTime() <= self._until:
-                return
-            self._alarm.cancel()
-        self._alarm = self.clock.callLater(max(0.0, self._until - self.clock.seconds()), self._rang)
+        """One timer for all waits. The deadlines of a connection only move forward, so it may ring too early, never late."""
+        if self._alarm is None or not self._alarm.active():
+            self._alarm = self.clock.callLater(max(0.0, self._until - self.clock.seconds()), self._rang)
 
     def _rang(self) -> None:
         if self._waiting is None:
@@ -261,12 +266,35 @@ class Receivers(Factory):
 
     def __init__(self, door: Door, welcome: Welcome, clock: IReactorTime) -> None:
         self.door, self._welcome, self._clock = door, welcome, clock
-        self.live: set[Receiver] = set()
+        self.live: set[Receiver] = set()  # connections, and conversations that outlive theirs
+        self._empty: Deferred[None] | None = None
 
     def buildProtocol(self, addr: object) -> Receiver:
-        return Receiver(self.door, self._welcome, self._clock, self.live)
+        return Receiver(self.door, self._welcome, self._clock, self)
 
-    def hang_up(self) -> None:
-        """Shut down: bodies that are under way are finished, then every session gets 421 4.3.2."""
+    def entered(self, receiver: Receiver) -> None:
+        self.live.add(receiver)
+
+    def left(self, receiver: Receiver) -> None:
+        self.live.discard(receiver)
+        if not self.live and self._empty is not None:
+            empty, self._empty = self._empty, None
+            empty.callback(None)
+
+    async def stop(self, patience: float = 30.0) -> None:
+        """Bodies and decisions that are under way are finished, then each session gets 421 4.3.2.
+
+        Stop listening first. What is not over after `patience` is cut off.
+        """
         for receiver in tuple(self.live):
             receiver.hang_up(Hangup(replies.SHUTDOWN))
+        if not self.live:
+            return
+        self._empty = Deferred()
+        late = self._clock.callLater(patience, self._cut_off)
+        await self._empty
+        _stop(late)
+
+    def _cut_off(self) -> None:
+        for receiver in tuple(self.live):
+            receiver.transport.abortConnection()

@@ -12,6 +12,7 @@ from ipaddress import ip_address
 from OpenSSL import SSL
 from service_identity.exceptions import CertificateError, VerificationError
 from service_identity.pyopenssl import verify_hostname, verify_ip_address
+from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.internet.interfaces import IOpenSSLClientConnectionCreator
 from zope.interface import implementer
 
@@ -80,6 +81,10 @@ def explain(error: BaseException) -> str:
     """Why a connection ended, in words; OpenSSL's reasons without its function names."""
     if isinstance(error, SSL.Error) and error.args and isinstance(error.args[0], list):
         return "; ".join(str(entry[-1]) for entry in error.args[0] if entry) or "TLS failed"
+    if isinstance(error, ConnectionDone):
+        return "the server closed the connection"
+    if isinstance(error, ConnectionLost):
+        return ": ".join(["the connection was lost", *(str(detail) for detail in error.args)])
     return str(error).rstrip(".") or type(error).__name__
 
 

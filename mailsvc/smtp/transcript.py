@@ -3,44 +3,54 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 
 import attrs
 
-_LINE = 512  # characters kept of a line
+_LINE = 512  # octets kept of a line
+_REPLY = 1024  # octets kept of a reply, which may have several
 
 
 @attrs.define(eq=False)
 class Transcript:
-    """The first and the newest lines of a conversation; what a long one leaves out is counted."""
+    """The first and the newest of what was said; what a long conversation leaves out is counted."""
 
-    limit: int = 500  # lines, half of them from the start
-    _first: list[str] = attrs.field(factory=list)
-    _newest: deque[str] = attrs.field(factory=deque)
+    limit: int = 500  # commands and replies, half of them from the start
+    _first: list[tuple[str, bytes]] = attrs.field(factory=list)
+    _newest: deque[tuple[str, bytes]] = attrs.field(factory=deque)
     _left_out: int = 0
 
     def client(self, line: bytes) -> None:
-        self._add("C: ", line)
+        self._keep("C: ", line[:_LINE])
 
-    def server(self, lines: bytes) -> None:
-        for line in lines.split(b"\r\n")[:-1]:
-            self._add("S: ", line)
+    def server(self, reply: bytes) -> None:
+        self._keep("S: ", reply[:_REPLY])
 
-    def note(self, text: str) -> None:
-        self._keep(f"   [{text}]")
-
-    def _add(self, who: str, line: bytes) -> None:
-        text = line[:_LINE].decode("ascii", "backslashreplace")
-        self._keep(who + (text if text.isprintable() else text.encode("unicode_escape").decode("ascii")))
-
-    def _keep(self, line: str) -> None:
-        if len(self._first) < self.limit // 2:
-            self._first.append(line)
+    def _keep(self, who: str, said: bytes) -> None:
+        half = self.limit // 2
+        if len(self._first) < half:
+            self._first.append((who, said))
             return
-        self._newest.append(line)
-        if len(self._newest) > self.limit // 2:
+        self._newest.append((who, said))
+        if len(self._newest) > half:
             self._newest.popleft()
             self._left_out += 1
 
     def __str__(self) -> str:
-        middle = [f"   [{self._left_out} lines left out]"] if self._left_out else []
-        return "\n".join([*self._first, *middle, *self._newest])
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        yield from map(_shown, self._first)
+        if self._left_out:
+            yield f"   [{self._left_out} commands and replies left out]"
+        yield from map(_shown, self._newest)
+
+
+def _shown(said: tuple[str, bytes]) -> str:
+    who, octets = said
+    return "\n".join(who + _printable(line) for line in octets.removesuffix(b"\r\n").split(b"\r\n"))
+
+
+def _printable(line: bytes) -> str:
+    """ASCII that breaks no line: other octets are written as \\x.."""
+    return "".join(chr(octet) if 0x20 <= octet < 0x7F else f"\\x{octet:02x}" for octet in line)

@@ -21,9 +21,14 @@ from psycopg2 import extensions
 BYTEA, BYTEA_ARRAY, UUIDS, UUID_ARRAY = 17, 1001, 2950, 2951
 
 
-def json(value: object) -> psycopg2.extras.Json:
+class _Jsonb(psycopg2.extras.Json):
+    def getquoted(self) -> bytes:
+        return bytes(super().getquoted()) + b"::jsonb"
+
+
+def json(value: object) -> _Jsonb:
     """A parameter that is stored as jsonb, whatever its Python type."""
-    return psycopg2.extras.Json(value, dumps=_dumps)
+    return _Jsonb(value, dumps=_dumps)
 
 
 def _dumps(value: object) -> str:

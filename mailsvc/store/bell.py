@@ -28,8 +28,8 @@ Callback = Callable[[], None]
 class Bell:
     log = Logger()
 
-    dsn: str
-    reactor: Any
+    dsn: str = attrs.field(repr=False)  # may hold a password
+    reactor: Any = attrs.field(repr=False)
     name: str = "mailsvc bell"
     rings: int = attrs.field(default=0, init=False)  # how many were sent
     _callbacks: dict[str, list[Callback]] = attrs.field(factory=dict, init=False)

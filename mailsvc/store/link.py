@@ -5,6 +5,7 @@ Which connection is used for what: store/pool and store/bell.
 
 from __future__ import annotations
 
+import select
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from ipaddress import ip_address
@@ -23,6 +24,7 @@ from txpostgres import txpostgres
 
 from mailsvc.store import adapt  # noqa: F401  registers how values are adapted
 from mailsvc.store.errors import StatementFailed, StoreError, Unavailable, translated
+from mailsvc.store.prepared import Prepared
 
 OLDEST_SERVER = 150000  # what the SQL of the store is tested with
 CONNECT_SECONDS = 10.0
@@ -65,6 +67,7 @@ class Link(txpostgres.Connection):  # type: ignore[misc]
         self.lost = False
         self._on_lost = on_lost
         self._limits = limits
+        self._prepared: set[str] = set()  # names of the statements that this connection has planned
 
     @classmethod
     async def open(cls, reactor: Any, dsn: str, name: str, on_lost: Callable[[Link], None], limits: Limits = Limits()) -> Link:
@@ -105,8 +108,19 @@ class Link(txpostgres.Connection):  # type: ignore[misc]
         """Whether the next user may have it."""
         return not self.lost and self.get_transaction_status() == extensions.TRANSACTION_STATUS_IDLE
 
-    async def execute(self, sql: str, params: Params = ()) -> Answer:
+    def still_sound(self) -> bool:
+        """After it was idle: what the server said meanwhile, its farewell above all, is heard first."""
+        while not self.lost and self._has_input():
+            self.doRead()
+        return self.sound
+
+    async def execute(self, sql: str | Prepared, params: Params = ()) -> Answer:
         """Run one statement, or several in one round trip. Without params a percent sign is just that."""
+        if isinstance(sql, Prepared):
+            if sql.name not in self._prepared:
+                await self.execute(sql.prepare)
+                self._prepared.add(sql.name)
+            sql = sql.execute
         if self.lost:
             raise Unavailable("The connection to the database was lost.")
         cursor = self.cursor()
@@ -126,6 +140,11 @@ class Link(txpostgres.Connection):  # type: ignore[misc]
             if timer.active():
                 timer.cancel()
             cursor.close()
+
+    def _has_input(self) -> bool:
+        waiting = select.poll()  # unlike select(), for any number of open files
+        waiting.register(self, select.POLLIN)
+        return bool(waiting.poll(0))
 
     def abandon(self) -> None:
         """Close at once; whatever is under way on it fails."""

@@ -20,6 +20,7 @@ from mailsvc.store.backoff import Backoff
 from mailsvc.store.detach import detached
 from mailsvc.store.errors import StatementFailed, StoreError, Unavailable
 from mailsvc.store.link import Answer, Limits, Link, Params, Row
+from mailsvc.store.prepared import Prepared
 
 T = TypeVar("T")
 
@@ -80,8 +81,8 @@ class Pool:
 
     log = Logger()
 
-    dsn: str
-    reactor: Any
+    dsn: str = attrs.field(repr=False)  # may hold a password
+    reactor: Any = attrs.field(repr=False)
     size: int = 8
     name: str = "mailsvc"
     limits: Limits = Limits()
@@ -114,6 +115,10 @@ class Pool:
         """How many callers wait for one."""
         return len(self._waiting)
 
+    @property
+    def _wanted(self) -> bool:
+        return self._open or bool(self._waiting)
+
     async def start(self) -> None:
         """Open the first connection, or raise what is wrong; the others follow in the background."""
         self._open = True
@@ -133,6 +138,8 @@ class Pool:
             await self._drained
             if timer.active():
                 timer.cancel()
+        while self._waiting:
+            self._waiting.popleft().errback(Unavailable("The database pool is closed."))
         for link in list(self._links):
             link.abandon()
         self._backoff.wake()
@@ -144,15 +151,15 @@ class Pool:
         """Run `fn` in a transaction and commit it, or roll back and raise what it raised. It runs to its end even if the caller leaves."""
         return await detached(self._transact(fn))
 
-    async def rows(self, sql: str, params: Params = ()) -> list[Row]:
+    async def rows(self, sql: str | Prepared, params: Params = ()) -> list[Row]:
         """One round trip that is a transaction of its own; several statements in it succeed or fail together."""
         return (await detached(self._alone(sql, params))).rows
 
-    async def run(self, sql: str, params: Params = ()) -> int:
+    async def run(self, sql: str | Prepared, params: Params = ()) -> int:
         """Like `rows`; how many rows the last statement touched."""
         return (await detached(self._alone(sql, params))).count
 
-    async def execute(self, link: Link, sql: str, params: Params = ()) -> Answer:
+    async def execute(self, link: Link, sql: str | Prepared, params: Params = ()) -> Answer:
         self.statements += 1
         return await link.execute(sql, params)
 
@@ -170,7 +177,7 @@ class Pool:
         finally:
             self._give_back(link)
 
-    async def _alone(self, sql: str, params: Params) -> Answer:
+    async def _alone(self, sql: str | Prepared, params: Params) -> Answer:
         link = await self._take()
         try:
             return await self.execute(link, sql, params)
@@ -182,8 +189,9 @@ class Pool:
     async def _take(self) -> Link:
         if not self._open:
             raise Unavailable("The database pool is closed.")
-        if self._idle:
-            return self._idle.pop()
+        while self._idle:
+            if (link := self._idle.pop()).still_sound():
+                return link
         if len(self._waiting) >= self.queue:
             raise Unavailable(f"{self.queue} others wait for a database connection.")
         place: Deferred[Link] = Deferred()
@@ -198,6 +206,7 @@ class Pool:
     def _turn_away(self, place: Deferred[Link]) -> None:
         self._waiting.remove(place)
         place.errback(Unavailable(f"No database connection became free within {self.patience:g} s."))
+        self._consider_drained()
 
     def _give_back(self, link: Link) -> None:
         if link.sound:
@@ -205,6 +214,9 @@ class Pool:
             self._serve()
         else:
             link.abandon()
+        self._consider_drained()
+
+    def _consider_drained(self) -> None:
         if not self._open and not self._waiting and not self.busy:
             self._drain()
 
@@ -231,14 +243,14 @@ class Pool:
 
     async def _connect(self) -> None:
         link = await Link.open(self.reactor, self.dsn, self.name, self._lost, self.limits)
-        if not self._open:
+        if not self._wanted:
             link.abandon()
             return
         self._links.add(link)
         self._give_back(link)
 
     def _fill(self) -> None:
-        if self._open and not self._filling:
+        if self._wanted and not self._filling:
             self._filling = True
             Deferred.fromCoroutine(self._keep_filling()).addErrback(
                 lambda failure: self.log.failure("filling the database pool failed", failure=failure)
@@ -246,7 +258,7 @@ class Pool:
 
     async def _keep_filling(self) -> None:
         try:
-            while self._open and len(self._links) < self.size:
+            while self._wanted and len(self._links) < self.size:
                 try:
                     await self._connect()
                     self._backoff.reset()

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-SETTLE = """
+from mailsvc.store.prepared import Prepared
+from mailsvc.store.queue_sql import BY_INDEX
+
+_SETTLE = """
 WITH given AS MATERIALIZED (
-    SELECT * FROM json_to_recordset(%s) AS g(
+    SELECT * FROM json_to_recordset($1) AS g(
         n integer, recipient smallint, email_id uuid, account_id uuid, domain_id uuid, shard smallint, lease bigint, at timestamptz,
         status text, next_at timestamptz, reason text, outcome text, reply text, event_id uuid, type text, data jsonb
     )
 ), gone AS (
     DELETE FROM queue q USING given g
-    WHERE q.email_id = g.email_id AND q.recipient = g.recipient AND q.lease IS NOT DISTINCT FROM g.lease AND g.status IS NULL
+    WHERE q.email_id = g.email_id AND q.recipient = g.recipient AND q.account_id = g.account_id
+    AND q.lease IS NOT DISTINCT FROM g.lease AND g.status IS NULL
     RETURNING g.n, g.recipient, true AS told
 ), kept AS (
     UPDATE queue q
     SET lease = NULL, status = g.status, next_at = g.next_at, reason = g.reason, attempts = q.attempts + 1
     FROM given g JOIN queue was ON was.email_id = g.email_id AND was.recipient = g.recipient
-    WHERE q.email_id = g.email_id AND q.recipient = g.recipient AND q.lease IS NOT DISTINCT FROM g.lease AND g.status IS NOT NULL
+    WHERE q.email_id = g.email_id AND q.recipient = g.recipient AND q.account_id = g.account_id
+    AND q.lease IS NOT DISTINCT FROM g.lease AND g.status IS NOT NULL
     RETURNING g.n, g.recipient, was.status NOT IN ('delayed', 'uncertain') AS told
 ), settled AS MATERIALIZED (
     SELECT g.*, s.told FROM (SELECT * FROM gone UNION ALL SELECT * FROM kept) s JOIN given g USING (n, recipient)
@@ -27,7 +32,7 @@ WITH given AS MATERIALIZED (
     INSERT INTO fresh_events (shard, account_id, email_id, event_id, domain_id, type, at)
     SELECT shard, account_id, email_id, event_id, domain_id, type, at FROM settled WHERE told
 ), once AS MATERIALIZED (
-    SELECT * FROM json_to_recordset(%s) AS o(
+    SELECT * FROM json_to_recordset($2) AS o(
         n integer, account_id uuid, email_id uuid, attempt_id uuid, host text, address text, tls text, started_at timestamptz,
         seconds real, transcript text, signature text
     )
@@ -47,3 +52,5 @@ WITH given AS MATERIALIZED (
 )
 SELECT n, recipient FROM settled
 """
+
+SETTLE = Prepared("settle", ("json", "json"), _SETTLE, before=BY_INDEX)

@@ -141,7 +141,14 @@ def measure(way: Way, daemon: Daemon, postgres: int, control: int, size: int, fi
 def row(name: str, rounds: list[Figures]) -> str:
     """A line of the table: medians, with the lowest and the highest."""
     cells = []
-    for field, form in (("accepted", "{:.0f}"), ("delivered", "{:.0f}"), ("p50", "{:.1f}"), ("p99", "{:.1f}"), ("python", "{:.2f}"), ("postgres", "{:.2f}")):
+    for field, form in (
+        ("accepted", "{:.0f}"),
+        ("delivered", "{:.0f}"),
+        ("p50", "{:.1f}"),
+        ("p99", "{:.1f}"),
+        ("python", "{:.2f}"),
+        ("postgres", "{:.2f}"),
+    ):
         values = [getattr(figures, field) for figures in rounds]
         cells.append(f"{form.format(statistics.median(values))} ({form.format(min(values))}–{form.format(max(values))})")
     return f"| {name} | {' | '.join(cells)} |"
@@ -170,7 +177,9 @@ def main() -> None:
                     first += emails
                     if number:
                         results[way.name].append(figures)
-            print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, {rounds} rounds, {chosen.size} octets an email")
+            print(
+                f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, {rounds} rounds, {chosen.size} octets an email"
+            )
             print("| way | accepted/s | delivered/s | p50 ms | p99 ms | Python CPU ms/email | Postgres CPU ms/email |")
             print("|---|---|---|---|---|---|---|")
             for way in WAYS:

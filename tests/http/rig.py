@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
@@ -15,20 +15,13 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 
-from mailsvc.http.budget import Budget
-from mailsvc.http.emails import Emails
-from mailsvc.http.gate import Gate, Limits
-from mailsvc.http.health import Health
+from mailsvc.http.api import Api
+from mailsvc.http.gate import Limits
 from mailsvc.http.ratelimit import RateLimit
-from mailsvc.http.reading import Reader
-from mailsvc.http.sandbox import Sandbox
-from mailsvc.http.site import ApiSite
 from mailsvc.intake import Admitted
-from mailsvc.policy import Limits as PolicyLimits
 from mailsvc.store.emails import EmailView, RecipientView
 from mailsvc.store.keys import Caller
 from mailsvc.store.messages import StoredMessage
-from mailsvc.store.sandbox import SandboxEmail, Verdict
 
 ACCOUNT = UUID(int=1)
 EMAIL = UUID("0190a8e6-0000-7000-8000-000000000001")
@@ -47,10 +40,12 @@ class Keys:
 
     def __init__(self) -> None:
         self.slow = False
+        self.asked = 0
         self.broken: Exception | None = None
         self._waiting: list[Deferred[None]] = []
 
     async def find(self, hash: bytes) -> Caller | None:
+        self.asked += 1
         if self.slow:
             waiting: Deferred[None] = Deferred()
             self._waiting.append(waiting)
@@ -122,20 +117,31 @@ class Messages:
         return StoredMessage(None, b"MIME-Version: 1.0\r\nContent-Type: text/html; charset=utf-8\r\n\r\n<p>x</p>\r\n")
 
 
-RECEIVED = SandboxEmail(
-    UUID(int=77), ACCOUNT, UUID(int=5), NOW, "a@example.com", ("b@example.net",), None,
-    (Verdict("example.com", "s1", "rsa-sha256", "pass"),), 18, b"Subject: Hi\r\n\r\nx\r\n",
-)  # fmt: skip
+@attrs.frozen
+class Verdict:
+    domain: str = "example.com"
+    result: str = "pass"
+
+
+@attrs.frozen
+class Received:
+    id: UUID = UUID(int=77)
+    email_id: UUID | None = EMAIL
+    received_at: datetime = NOW
+    sender: str = "a@example.com"
+    recipients: tuple[str, ...] = ("b@example.net",)
+    tls: str | None = None
+    dkim: tuple[Verdict, ...] = (Verdict(),)
+    size: int = 18
+    message: bytes | None = b"Subject: Hi\r\n\r\nx\r\n"
 
 
 class Inbox:
-    async def list(
-        self, account_id: UUID, limit: int, after: UUID | None = None, before: UUID | None = None
-    ) -> tuple[list[SandboxEmail], bool]:
-        return ([RECEIVED] if account_id == ACCOUNT else []), False
+    async def list(self, account_id: UUID, limit: int, after: UUID | None = None, before: UUID | None = None) -> Any:
+        return ([Received(message=None)] if account_id == ACCOUNT else []), False
 
-    async def get(self, account_id: UUID, id_: UUID) -> SandboxEmail | None:
-        return RECEIVED if (account_id, id_) == (ACCOUNT, UUID(int=77)) else None
+    async def get(self, account_id: UUID, id_: UUID) -> Received | None:
+        return Received() if (account_id, id_) == (ACCOUNT, UUID(int=77)) else None
 
 
 @attrs.frozen
@@ -157,24 +163,27 @@ class Response:
 
 
 class Rig:
-    def __init__(self, *, rate: int = 1000, **limits: Any) -> None:
+    def __init__(self, *, rate: int = 1000, intake: Any = None, **limits: Any) -> None:
         self.clock = Clock()
         self.clock.advance(NOW.timestamp())
         self.limits = Limits(**limits)
-        self.keys, self.intake, self.stored = Keys(), Intake(), Stored()
-        self.budget = Budget(self.limits.in_flight)
-        self.rate = RateLimit(self.clock, rate)
+        self.keys, self.intake, self.stored = Keys(), intake or Intake(), Stored()
         self.checks: dict[str, Any] = {}
         self.threads: list[int] = []
-        reader = Reader(PolicyLimits(), timedelta(days=30), self._in_thread, self.clock.seconds)
-        self.emails = Emails(self.intake, self.stored, Messages(), reader)
-        health, sandbox = Health(self.checks), Sandbox(Inbox())
-        collections = {
-            "emails": self.emails.app.resource(), "email": self.emails.app.resource(), "sandbox": sandbox.app.resource(),
-            "healthz": health.app.resource(), "readyz": health.app.resource(),
-        }  # fmt: skip
-        self.site = ApiSite(collections, Gate(self.keys, self.rate, self.limits, self.budget), self.clock)
-        self._kept = (health, sandbox)
+        self.site = Api(
+            reactor=self.clock,
+            keys=self.keys,
+            well_formed=lambda token: token.startswith("ms_"),
+            intake=self.intake,
+            emails=self.stored,
+            messages=Messages(),
+            rate=RateLimit(self.clock, rate),
+            in_thread=self._in_thread,
+            checks=self.checks,
+            inbox=Inbox(),
+            limits=self.limits,
+        ).site()
+        self.budget = self.site.gate.budget
 
     async def _in_thread(self, work: Callable[[], Any]) -> Any:
         self.threads.append(1)

@@ -70,6 +70,12 @@ def test_keys(headers: dict[str, str], expected: tuple[int, str]) -> None:
     assert ("www-authenticate" in response.headers) is (expected[0] == 401)
 
 
+def test_what_cannot_be_a_key_is_not_looked_up() -> None:
+    rig = Rig()
+    assert rig.ask("GET", "/emails", key="guess").problem == (403, "invalid_api_key")
+    assert rig.keys.asked == 0
+
+
 @pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER", "Bearer  "])
 def test_the_scheme_has_no_case(scheme: str) -> None:
     assert Rig().ask("POST", "/emails", GOOD, key=None, Authorization=f"{scheme} ms_full").status == 200
@@ -121,6 +127,7 @@ def test_a_client_that_hangs_up_does_not_stop_the_work() -> None:
     connection.send(request("POST", "/emails", GOOD))
     with capturedLogs() as logs:
         connection.hang_up()
+        assert rig.budget.used > 0
         waiting.callback(Admitted((UUID(int=100),)))
     assert canceled == []
     assert not [event for event in logs if "log_failure" in event]

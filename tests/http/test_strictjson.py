@@ -129,6 +129,11 @@ def test_a_string_that_looks_like_a_byte_array_stays_a_string() -> None:
     assert strictjson.load_large(json.dumps({"html": text, "content": text}).encode()) == {"html": text, "content": text}
 
 
+def test_a_name_that_only_ends_like_one_is_left_alone() -> None:
+    document = {'a"content': [1] * 200, "content": [1] * 200}
+    assert strictjson.load_large(json.dumps(document).encode()) == {**document, "content": b"\1" * 200}
+
+
 def test_a_document_of_very_many_values_is_refused() -> None:
     many = b"[" + b"[]," * (strictjson.NODES_MAX // 2) + b"[]]"
     with pytest.raises(Malformed, match="values"):

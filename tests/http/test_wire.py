@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from twisted.internet.defer import Deferred
 from twisted.logger import capturedLogs
 
-from tests.http.rig import GOOD, Rig, request
+from mailsvc.intake import Admitted
+from tests.http.rig import EMAIL, GOOD, Rig, request
 
 MANY = b"POST /emails HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer ms_full\r\nTransfer-Encoding: chunked\r\n\r\n"
 
@@ -228,15 +230,16 @@ def test_a_body_at_a_fair_pace_may_take_long() -> None:
     assert connection.responses() == []
 
 
-@pytest.mark.parametrize("started", [b"P", b"POST /emails HTTP/1.1\r\nHost:", b"POST /emails HTTP/1.1\r\nHost: x\r\nX-A: "])
-def test_headers_that_drip_are_cut_off(started: bytes) -> None:
+@pytest.mark.parametrize("drop", [b"x", b"x: y\r\n"])
+@pytest.mark.parametrize("started", [b"P", b"POST /emails HTTP/1.1\r\n", b"POST /emails HTTP/1.1\r\nHost: x\r\nX-A: "])
+def test_headers_that_drip_are_cut_off(started: bytes, drop: bytes) -> None:
     rig = Rig(patience=20)
     connection = rig.connect()
     connection.send(started)
     for _ in range(20):
         rig.clock.advance(1)
-        connection.send(b"x")
-    assert connection.responses()[0].status == 408
+        connection.send(drop)
+    assert connection.responses()[0].status == (400 if (started, drop) == (b"P", b"x: y\r\n") else 408)
 
 
 def test_a_finished_request_leaves_no_clock_running() -> None:
@@ -362,6 +365,34 @@ def test_a_refusal_behind_a_slow_request_waits_its_turn() -> None:
     assert connection.responses() == []
     rig.keys.go()
     assert [response.status for response in connection.responses()] == [200, 400]
+
+
+# Shutdown
+
+
+def test_a_drain_closes_what_is_idle_and_finishes_what_is_not() -> None:
+    rig = Rig()
+    idle, half, working = rig.connect(), rig.connect(), rig.connect()
+    idle.send(request("GET", "/healthz"))
+    whole = request("POST", "/emails", GOOD)
+    half.send(whole[:-5])
+    waiting: Deferred[Any] = Deferred()
+    rig.intake.answer = lambda emails: waiting
+    working.send(request("POST", "/emails", GOOD))
+    done: list[None] = []
+    rig.site.drain().addCallback(done.append)
+    assert [c.transport.disconnecting for c in (idle, half, working)] == [True, False, False]
+    waiting.callback(Admitted((EMAIL,)))
+    rig.intake.answer = None
+    half.send(whole[-5:])
+    for connection in (half, working):
+        [response] = connection.responses()
+        assert (response.status, response.headers["connection"]) == (200, "close")
+        assert connection.transport.disconnecting
+    for connection in (idle, half, working):
+        assert done == []
+        connection.hang_up()
+    assert done == [None]
 
 
 # What is logged

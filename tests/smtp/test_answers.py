@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mailsvc.mail.reply import Reply
-from mailsvc.smtp.answers import LINE_LIMIT, LINES_LIMIT, REPLY_LIMIT, Answers, BadReply
+from mailsvc.smtp.answers import LINE_LIMIT, LINES_LIMIT, REPLY_LIMIT, TEXT_LIMIT, Answers, BadReply
 
 
 def read(octets: bytes, cuts: list[int] | None = None) -> list[Reply]:
     answers = Answers()
     replies = []
     points = [0, *sorted(min(cut, len(octets)) for cut in cuts or []), len(octets)]
-    for start, end in zip(points, points[1:], strict=False):
+    for start, end in pairwise(points):
         answers.push(octets[start:end])
         while (answer := answers.next()) is not None:
             replies.append(answer.reply)
@@ -134,6 +136,11 @@ def test_a_reply_without_end_is_refused() -> None:
         read(b"250-x\r\n" * 50_000)
     with pytest.raises(BadReply, match="octets"):
         read((b"250-" + b"x" * 4000 + b"\r\n") * (REPLY_LIMIT // 4000 + 1))
+
+
+def test_a_long_refusal_is_kept_in_part_and_a_long_offer_whole() -> None:
+    assert len(one((b"550-" + b"x" * 1000 + b"\r\n") * 60 + b"550 x\r\n").text) == TEXT_LIMIT
+    assert len(one((b"250-" + b"x" * 1000 + b"\r\n") * 60 + b"250 x\r\n").text) > 60_000
 
 
 def test_what_is_left_over_is_known() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -142,6 +145,10 @@ def test_each_command_has_its_own_time() -> None:
         made.clock.advance(299)
         made.receiver.dataReceived(b"NOOP\r\n")
     assert not made.closed
+    made.clock.advance(299)
+    assert not made.closed
+    made.clock.advance(1)
+    assert made.closed
 
 
 def test_a_stranger_has_a_minute_in_all() -> None:
@@ -321,19 +328,59 @@ def test_a_client_that_only_stops_talking_is_answered() -> None:
     assert len(made.mails) == 1
 
 
+def stop(made: Call) -> list[None]:
+    """Shut down; holds something when that is done."""
+    stopped: list[None] = []
+    Deferred.fromCoroutine(made.receivers.stop(30.0)).addCallback(stopped.append)
+    return stopped
+
+
+def test_shutdown_with_nobody_there_is_at_once() -> None:
+    made = call()
+    made.hang_up()
+    assert stop(made) == [None]
+
+
+def test_shutdown_waits_for_a_commit_whose_client_has_left() -> None:
+    committed: Deferred[None] = Deferred()
+    made = in_data(call())
+    assert made.recorder is not None
+    made.recorder.wait = lambda: committed
+    made.receiver.dataReceived(b"x\r\n.\r\n")
+    made.hang_up()
+    stopped = stop(made)
+    assert stopped == []
+    committed.callback(None)
+    assert stopped == [None]
+
+
+def test_shutdown_is_patient_but_not_for_ever() -> None:
+    made = in_data(call())
+    stop(made)
+    made.clock.advance(29)
+    assert not made.transport.aborted
+    made.clock.advance(1)
+    assert made.transport.aborted
+
+
 def test_shutdown_of_an_idle_session() -> None:
     made = call()
-    made.receivers.hang_up()
+    stopping = stop(made)
     assert made.heard() == b"421 4.3.2 Shutting down\r\n"
     assert made.closed
+    assert stopping == []
+    made.hang_up()
+    assert stopping == [None]
+    assert not made.clock.getDelayedCalls()
 
 
 def test_shutdown_lets_a_body_finish() -> None:
     made = in_data(call())
     made.say(b"half of ")
-    made.receivers.hang_up()
+    stop(made)
+    made.say(b"i")
     assert not made.closed
-    made.say(b"it\r\n.\r\nNOOP\r\n")
+    made.say(b"t\r\n.\r\nNOOP\r\n")
     assert codes(made.heard()) == ["250", "421"]
     assert made.mails[0].body == b"half of it\r\n"
 
@@ -343,7 +390,7 @@ def test_shutdown_lets_a_decision_finish() -> None:
     made.say(HELO)
     made.heard()
     made.receiver.dataReceived(b"MAIL FROM:<a@b.example>\r\nNOOP\r\n")
-    made.receivers.hang_up()
+    stop(made)
     assert not made.closed
     made.settle()
     assert codes(made.heard()) == ["250", "421"]
@@ -453,6 +500,12 @@ def test_the_transcript_is_bounded() -> None:
     made.say(b"NOOP\r\n" * 5000 + b"NOOP " + b"x" * 2000 + b"\r\nQUIT\r\n")
     lines = str(made.receiver.session.transcript).splitlines()
     assert len(lines) == 501
-    assert lines[250].endswith(" lines left out]")
+    assert lines[250].endswith(" commands and replies left out]")
     assert lines[-1] == "S: 221 2.0.0 Bye"
     assert max(map(len, lines)) < 600
+
+
+def test_importing_the_server_picks_no_reactor() -> None:
+    modules = "mailsvc.smtp.certificates, mailsvc.sandbox.inbox, mailsvc.smtp.server"
+    script = f"import sys, {modules}; print('twisted.internet.reactor' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "False\n"

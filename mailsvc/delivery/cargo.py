@@ -1,0 +1,144 @@
+"""What goes over the wire: an email's stored message behind its DKIM signature, and the envelope it travels in.
+
+The signature is made once, by whoever attempts first, and kept for all other attempts, so that these send the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Any, Protocol
+from uuid import UUID
+
+import attrs
+from twisted.internet.defer import Deferred, DeferredSemaphore
+
+from mailsvc.delivery import pace
+from mailsvc.delivery.parcel import Parcel
+from mailsvc.delivery.slots import Freight
+from mailsvc.store.accept import Pieces
+from mailsvc.store.errors import Contention, TimedOut, Unavailable
+from mailsvc.store.messages import StoredMessage
+
+_SIGNATURES = 1000  # remembered, for the other destinations of the same email
+_LOADS = 4  # messages read at once: each may be 40 MB
+
+
+class Gone(Exception):
+    """There is nothing to send any more: the message or its sending domain is not there. The text is a sentence for people."""
+
+
+@attrs.frozen
+class Origin:
+    """What the sending domain asks of an attempt. `return_path` is the envelope sender."""
+
+    return_path: str
+    tls_required: bool = False
+
+
+class Messages(Protocol):
+    """Where messages are kept."""
+
+    async def load(self, account_id: UUID, email_id: UUID) -> StoredMessage | None: ...
+
+
+class Sending(Protocol):
+    """The sending domain's side. Either may raise Gone.
+
+    `sign` gives DKIM-Signature fields, each ended by CRLF, made off the reactor thread; or nothing.
+    """
+
+    async def origin(self, parcel: Parcel) -> Origin: ...
+
+    async def sign(self, parcel: Parcel, body: bytes | Pieces) -> bytes: ...
+
+
+@attrs.define(eq=False)
+class Loaded:
+    """A message ready to go out. `made`: its signature is new and is to be kept if somebody has to wait."""
+
+    body: bytes | Pieces
+    signature: bytes
+    made: bool
+    freight: int
+
+    def __len__(self) -> int:
+        return len(self.signature) + len(self.body)
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield self.signature
+        if isinstance(self.body, bytes):
+            yield self.body
+        else:
+            yield from self.body
+
+    @property
+    def eight_bit(self) -> bool:
+        return not all(piece.isascii() for piece in self)
+
+
+class Cargo:
+    """Loads and signs. What is in memory because of it counts as freight until it is unloaded."""
+
+    def __init__(self, clock: Any, messages: Messages, sending: Sending, freight: Freight) -> None:
+        self._clock, self._messages, self._sending, self._freight = clock, messages, sending, freight
+        self._loads = DeferredSemaphore(_LOADS)
+        self._signatures: OrderedDict[UUID, Deferred[bytes]] = OrderedDict()
+
+    async def origin(self, parcel: Parcel) -> Origin:
+        return await pace.insist(self._clock, "reading a sending domain", lambda: self._sending.origin(parcel), _not_away)
+
+    async def load(self, parcel: Parcel) -> Loaded:
+        """The message of a parcel, from memory or the store; the database is waited for. Raises Gone."""
+        if parcel.body is not None:
+            return Loaded(parcel.body, await self._sign(parcel, parcel.body), True, 0)
+        stored = await self._stored(parcel)
+        size = len(stored.body)
+        if stored.signature is not None:
+            return Loaded(stored.body, stored.signature, False, size)
+        try:
+            return Loaded(stored.body, await self._sign(parcel, stored.body), True, size)
+        except BaseException:
+            self._freight.unload(size)
+            raise
+
+    def unload(self, loaded: Loaded) -> None:
+        self._freight.unload(loaded.freight)
+        loaded.freight = 0
+
+    async def _stored(self, parcel: Parcel) -> StoredMessage:
+        async with self._loads:
+            while not self._freight.room(0):
+                await pace.sleep(self._clock, 0.05)
+            account, email = parcel.account_id, parcel.email_id
+            stored = await pace.insist(self._clock, "loading a message", lambda: self._messages.load(account, email), _not_away)
+            if stored is None:
+                raise Gone("The message is no longer stored.")
+            self._freight.load(len(stored.body))
+            return stored
+
+    async def _sign(self, parcel: Parcel, body: bytes | Pieces) -> bytes:
+        """Once for an email, whatever number of destinations it goes to."""
+        made = self._signatures.get(parcel.email_id)
+        if made is None:
+            signing = pace.insist(self._clock, "signing", lambda: self._sending.sign(parcel, body), _not_away)
+            made = self._signatures[parcel.email_id] = Deferred.fromCoroutine(signing)
+            while len(self._signatures) > _SIGNATURES:
+                self._signatures.popitem(last=False)
+        mine: Deferred[bytes] = Deferred()
+
+        def share(signature: bytes) -> bytes:
+            mine.callback(signature)
+            return signature
+
+        made.addCallbacks(share, mine.errback)
+        try:
+            return await mine
+        except BaseException:
+            self._signatures.pop(parcel.email_id, None)
+            raise
+
+
+def _not_away(error: Exception) -> bool:
+    """Whether this is more than the database being away for a moment: that is no fault of the message's."""
+    return not isinstance(error, Unavailable | TimedOut | Contention)

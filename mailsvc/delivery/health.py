@@ -1,0 +1,82 @@
+"""How a destination has behaved lately, as far as this process saw it. It outlives lanes, which come and go with the mail."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any
+
+import attrs
+
+from mailsvc.delivery.terms import DeliverySettings
+
+_FOR = 3600.0  # seconds for which a success counts
+_SIZE = 10_000  # destinations remembered
+_COHORT = 3  # connections in a row that broke down under mail: the destination is in difficulty, not the mail
+_PAUSE_FIRST, _PAUSE_LONGEST = 10.0, 300.0  # before one more connection is tried, when others work
+
+
+@attrs.define(eq=False)
+class Health:
+    """`allowed` connections at once: one more after each mail that went through, half as many after trouble."""
+
+    clock: Any
+    initial: int
+    most: int
+    allowed: int
+    good_at: float = float("-inf")
+    troubled: int = 0
+    refused: int = 0
+    no_more_until: float = 0.0  # there is no point in a further connection before
+
+    @property
+    def proven(self) -> bool:
+        """Whether it took mail lately."""
+        return bool(self.clock.seconds() - self.good_at < _FOR)
+
+    def succeeded(self) -> None:
+        self.good_at = self.clock.seconds()
+        self.troubled = 0
+        self.allowed = min(self.most, self.allowed + 1)
+
+    def suffered(self) -> bool:
+        """A connection broke down under mail. Whether that is the destination's state by now."""
+        self.troubled += 1
+        self.allowed = max(1, self.allowed // 2)
+        return self.troubled >= _COHORT
+
+    def crowded(self, open_now: int) -> None:
+        """A further connection was refused while others work: it is asked for again later, and less and less often."""
+        self.allowed = max(1, open_now)
+        self.no_more_until = self.clock.seconds() + min(_PAUSE_LONGEST, _PAUSE_FIRST * 2.0 ** min(self.refused, 10))
+        self.refused += 1
+
+    def may_grow(self, dials: int) -> bool:
+        """Whether a further connection may be tried while others exist; one at a time where one was refused."""
+        return self.refused == 0 or (dials == 0 and bool(self.clock.seconds() >= self.no_more_until))
+
+    def grew(self) -> None:
+        self.refused = 0
+
+    def probe(self) -> None:
+        """Begin again, with one connection."""
+        self.allowed, self.troubled, self.refused, self.good_at, self.no_more_until = 1, 0, 0, float("-inf"), 0.0
+
+
+class Healths:
+    """By destination; the ones not seen for longest are forgotten."""
+
+    def __init__(self, clock: Any, terms: DeliverySettings) -> None:
+        self._clock, self._most = clock, max(1, terms.connections_max)
+        self._initial = max(1, min(terms.connections_initial, self._most))
+        self._known: OrderedDict[str, Health] = OrderedDict()
+
+    def of(self, destination: str) -> Health:
+        health = self._known.get(destination)
+        if health is None:
+            health = self._known[destination] = Health(self._clock, self._initial, self._most, self._initial)
+            if len(self._known) > _SIZE:
+                self._known.popitem(last=False)
+        elif not health.proven:
+            health.allowed = min(health.allowed, self._initial)
+        self._known.move_to_end(destination)
+        return health

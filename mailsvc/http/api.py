@@ -1,0 +1,55 @@
+"""The API with everything it needs: which collection answers under which name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+
+import attrs
+from klein.resource import KleinResource
+from twisted.internet.interfaces import IReactorTime
+
+from mailsvc.http.budget import Budget
+from mailsvc.http.caller import Keys
+from mailsvc.http.emails import Emails, Messages, Stored, Submitting
+from mailsvc.http.gate import Gate, Limits, Networks
+from mailsvc.http.health import Check, Health
+from mailsvc.http.ratelimit import RateLimit
+from mailsvc.http.reading import InThread, Reader
+from mailsvc.http.sandbox import Inbox, Sandbox
+from mailsvc.http.site import ApiSite
+from mailsvc.policy import Limits as EmailLimits
+
+
+@attrs.frozen(kw_only=True)
+class Api:
+    """`site()` is what listens. `inbox` only in development."""
+
+    reactor: IReactorTime
+    keys: Keys
+    well_formed: Callable[[str], bool]
+    intake: Submitting
+    emails: Stored
+    messages: Messages
+    rate: RateLimit
+    in_thread: InThread
+    checks: Mapping[str, Check]
+    inbox: Inbox | None = None
+    limits: Limits = attrs.field(factory=Limits)
+    email_limits: EmailLimits = attrs.field(factory=EmailLimits)
+    batch_max: int = 100
+    schedule_ahead: timedelta = timedelta(days=30)
+    trusted: Networks = ()
+
+    def site(self) -> ApiSite:
+        gate = Gate(self.keys, self.rate, self.limits, Budget(self.limits.in_flight), self.well_formed)
+        return ApiSite(self._collections(), gate, self.reactor, self.trusted)
+
+    def _collections(self) -> dict[str, KleinResource]:
+        reader = Reader(self.email_limits, self.schedule_ahead, self.in_thread, self.reactor.seconds)
+        emails = Emails(self.intake, self.emails, self.messages, reader, self.batch_max).app.resource()
+        health = Health(self.checks).app.resource()
+        found = {"emails": emails, "email": emails, "healthz": health, "readyz": health}
+        if self.inbox is not None:
+            found["sandbox"] = Sandbox(self.inbox).app.resource()
+        return found

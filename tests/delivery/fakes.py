@@ -1,0 +1,421 @@
+"""A small world for delivery: a clock, a queue in memory, names, and mail servers that do what a test tells them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import attrs
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.task import Clock
+
+from mailsvc.delivery.cargo import Origin
+from mailsvc.delivery.connect import CannotConnect, Connector
+from mailsvc.delivery.dispatch import Dispatch
+from mailsvc.delivery.route import Routes
+from mailsvc.delivery.terms import DeliverySettings
+from mailsvc.dns import Mx, NxDomain, Records, Temporary
+from mailsvc.mail.reply import Reply
+from mailsvc.outcome import Deferred as Later
+from mailsvc.outcome import Outcome, Uncertain
+from mailsvc.smtp.client import Result
+from mailsvc.smtp.envelope import Envelope
+from mailsvc.store.accept import NewEmail, NewRecipient
+from mailsvc.store.messages import StoredMessage
+from mailsvc.store.queue import Hold, Leased, Ready
+from mailsvc.store.settle import Settlement
+
+START = 1_800_000_000.0
+MESSAGE = b"From: a@sender.example\r\nSubject: hello\r\n\r\nhello\r\n"
+OK = Reply(250, "queued", "2.0.0")
+
+
+def number(value: int) -> UUID:
+    return UUID(int=value)
+
+
+@attrs.define
+class Row:
+    leased: Leased
+    next_at: datetime
+    lease: int | None = None
+    reason: str | None = None
+
+
+class Store:
+    """Queue, settling and messages in one; `calls` counts what was asked of it."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.rows: dict[tuple[UUID, int], Row] = {}
+        self.settled: list[Settlement] = []
+        self.outcomes: dict[tuple[UUID, int], list[Outcome]] = {}
+        self.signatures: dict[UUID, bytes] = {}
+        self.bodies: dict[UUID, bytes | Exception | None] = {}
+        self.hold_rows: dict[str, Hold] = {}
+        self.calls: Counter[str] = Counter()
+        self.failing: dict[str, Exception] = {}
+        self.settle_waits: list[Deferred[None]] | None = None  # a list: settles wait until a test fires them
+
+    @property
+    def now(self) -> datetime:
+        return datetime.fromtimestamp(self.clock.seconds(), UTC)
+
+    def add(
+        self,
+        email: int,
+        address: str,
+        *,
+        destination: str | None = None,
+        account: int = 1,
+        recipient: int = 0,
+        bulk: bool = False,
+        lease: int | None = None,
+        attempts: int = 0,
+        status: str = "queued",
+        expires: float = 3 * 86400.0,
+        due: float = 0.0,
+    ) -> tuple[UUID, int]:
+        destination = destination or address.rpartition("@")[2]
+        leased = Leased(
+            number(account), number(email), recipient, number(9), "eu", address, destination, attempts, status,
+            self.now + timedelta(seconds=expires), bulk,
+        )  # fmt: skip
+        key = (number(email), recipient)
+        self.rows[key] = Row(leased, self.now + timedelta(seconds=due), lease)
+        return key
+
+    def _call(self, name: str) -> None:
+        self.calls[name] += 1
+        if name in self.failing:
+            raise self.failing[name]
+
+    # QueueStore
+
+    async def ready(self, region: str, now: datetime, skip: Collection[str], limit: int) -> list[Ready]:
+        self._call("ready")
+        found: dict[str, Ready] = {}
+        for row in sorted(self.rows.values(), key=lambda row: (row.leased.bulk, row.next_at)):
+            name = row.leased.destination
+            hold = self.hold_rows.get(name)
+            if row.lease is None and name not in skip and not (hold and hold.until > now):
+                found.setdefault(name, Ready(name, row.leased.bulk, row.next_at))
+        return list(found.values())[:limit]
+
+    async def claim(self, region: str, destination: str, now: datetime, limit: int, lease: int) -> list[Leased]:
+        self._call("claim")
+        ready = [row for row in self.rows.values() if row.lease is None and row.leased.destination == destination and row.next_at <= now]
+        ready.sort(key=lambda row: (row.leased.bulk, row.next_at, row.leased.email_id, row.leased.recipient))
+        for row in ready[:limit]:
+            row.lease = lease
+        return [row.leased for row in ready[:limit]]
+
+    async def release(
+        self, keys: Sequence[tuple[UUID, int]], lease: int, *, destination: Any = None, next_at: Any = None, reason: Any = None
+    ) -> None:
+        self._call("release")
+        for key in keys:
+            row = self.rows.get(key)
+            if row is not None and row.lease == lease:
+                row.lease = None
+                row.leased = attrs.evolve(row.leased, destination=destination or row.leased.destination)
+                row.next_at = next_at or row.next_at
+
+    async def leased(self, lease: int) -> list[tuple[UUID, int]]:
+        self._call("leased")
+        return [key for key, row in self.rows.items() if row.lease == lease]
+
+    async def release_scheduled(self, now: datetime, limit: int) -> int:
+        self._call("release_scheduled")
+        return 0
+
+    async def expire(self, now: datetime, limit: int) -> int:
+        self._call("expire")
+        return 0
+
+    async def hold(self, region: str, destination: str, state: Any, reason: str, until: datetime, failures: int) -> None:
+        self._call("hold")
+        self.hold_rows[destination] = Hold(state, reason, until, failures)
+
+    async def lift(self, region: str, destination: str) -> None:
+        self._call("lift")
+        self.hold_rows.pop(destination, None)
+
+    async def holds(self, region: str) -> Mapping[str, Hold]:
+        self._call("holds")
+        return dict(self.hold_rows)
+
+    # Settling
+
+    async def settle(self, settlement: Settlement) -> frozenset[int]:
+        self._call("settle")
+        if self.settle_waits is not None:
+            waiting: Deferred[None] = Deferred()
+            self.settle_waits.append(waiting)
+            await waiting
+        self.settled.append(settlement)
+        done = set()
+        for each in settlement.outcomes:
+            key = (settlement.email_id, each.recipient)
+            row = self.rows.get(key)
+            if row is None or row.lease != settlement.lease:
+                continue
+            done.add(each.recipient)
+            self.outcomes.setdefault(key, []).append(each.outcome)
+            if isinstance(each.outcome, Later | Uncertain):
+                status = "delayed" if isinstance(each.outcome, Later) else "uncertain"
+                row.leased = attrs.evolve(row.leased, attempts=row.leased.attempts + 1, status=status)
+                row.next_at, row.lease, row.reason = each.outcome.next_at, None, each.outcome.reason
+            else:
+                del self.rows[key]
+        if settlement.signature is not None and done:
+            self.signatures.setdefault(settlement.email_id, settlement.signature)
+        return frozenset(done)
+
+    # Messages
+
+    async def load(self, account_id: UUID, email_id: UUID) -> StoredMessage | None:
+        self._call("load")
+        body = self.bodies.get(email_id, MESSAGE)
+        if isinstance(body, Exception):
+            raise body
+        return None if body is None else StoredMessage(self.signatures.get(email_id), body)
+
+    def last(self, email: int, recipient: int = 0) -> Outcome:
+        return self.outcomes[number(email), recipient][-1]
+
+
+@attrs.define
+class Process:
+    id: int = 7
+    fresh: bool = True
+
+    def holds(self, lease: int) -> bool:
+        return self.fresh and lease == self.id
+
+
+class Sending:
+    def __init__(self) -> None:
+        self.signed: list[UUID] = []
+        self.error: Exception | None = None
+        self.tls_required = False
+
+    async def origin(self, parcel: Any) -> Origin:
+        return Origin(f"b-{parcel.email_id.int}@send.sender.example", self.tls_required)
+
+    async def sign(self, parcel: Any, body: Any) -> bytes:
+        self.signed.append(parcel.email_id)
+        if self.error:
+            raise self.error
+        return b"DKIM-Signature: %d\r\n" % len(self.signed)
+
+
+class Names:
+    """DNS as dicts; what is in neither does not exist."""
+
+    def __init__(self) -> None:
+        self.mxs: dict[str, list[tuple[int, str]] | str] = {}
+        self.hosts: dict[str, list[str] | str] = {}
+        self.asked: Counter[str] = Counter()
+
+    async def mx(self, domain: str) -> Any:
+        self.asked[domain] += 1
+        found = self.mxs.get(domain)
+        if isinstance(found, str):
+            return Temporary(found)
+        if found is None:
+            return Records(domain) if domain in self.hosts else NxDomain(domain)
+        return Records(domain, tuple(Mx(preference, host) for preference, host in found))
+
+    async def addresses(self, host: str) -> Any:
+        found = self.hosts.get(host)
+        if isinstance(found, str):
+            return Temporary(found)
+        return NxDomain(host) if found is None else Records(host, tuple(found))
+
+
+@attrs.define(eq=False)
+class Mail:
+    sender: str
+    recipients: tuple[str, ...]
+    octets: bytes
+    at: float
+    connection: int
+
+
+class Server:
+    """A mail server. `answer` makes a Result, or a Deferred of one, of each mail; `greeting` an error instead of a session."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.answer: Callable[[Envelope], Any] = taken
+        self.greeting: Callable[[], Any] = lambda: None
+        self.tls: str | None = None
+        self.connections = 0
+        self.open: set[FakeCourier] = set()
+        self.most_open = 0
+        self.mails: list[Mail] = []
+        self.dials: list[float] = []
+
+
+class FakeCourier:
+    def __init__(self, server: Server) -> None:
+        server.connections += 1
+        self.server, self.number = server, server.connections
+        self.usable, self.tls, self.sent = True, server.tls, 0
+        self.waiting: Deferred[Any] | None = None
+        self.sent_dot = False
+        server.open.add(self)
+        server.most_open = max(server.most_open, len(server.open))
+
+    def deliver(self, envelope: Envelope, pieces: Iterable[bytes], may_send_dot: Callable[[], bool]) -> Deferred[Any]:
+        assert self.waiting is None, "one mail at a time"
+        self.sent += 1
+        octets = b"".join(pieces)
+        assert len(octets) == envelope.size
+        if not may_send_dot():
+            self.usable = False
+            return succeed(lost(envelope, "withheld", stale=self.sent > 1))
+        self.server.mails.append(Mail(envelope.sender, envelope.recipients, octets, self.server.world.clock.seconds(), self.number))
+        answer = self.server.answer(envelope)
+        if isinstance(answer, Deferred):
+            self.waiting, self.envelope = answer, envelope
+            answer.addCallback(self._answered)
+            return answer
+        return succeed(self._answered(answer))
+
+    def _answered(self, result: Any) -> Any:
+        self.waiting = None
+        if result.lost or any(reply and reply.code == 421 for reply in result.recipients):
+            self.usable = False
+            self.server.open.discard(self)
+        return result
+
+    def quit(self) -> None:
+        self.usable = False
+        self.server.open.discard(self)
+
+    def abort(self, reason: str) -> None:
+        self.usable = False
+        self.server.open.discard(self)
+        if self.waiting is not None:
+            self.waiting.callback(lost(self.envelope, reason, sent_dot=True))
+
+
+def taken(envelope: Envelope) -> Result:
+    return answered(envelope, OK, "dot")
+
+
+def answered(envelope: Envelope, reply: Reply, stage: Any = "rcpt") -> Result:
+    return each(envelope, [(reply, stage)] * len(envelope.recipients))
+
+
+def each(envelope: Envelope, replies: Sequence[tuple[Reply, Any]]) -> Result:
+    final = next((reply for reply, stage in replies if stage == "dot"), None)
+    return Result(
+        sender=OK, recipients=tuple(reply for reply, _ in replies), stages=tuple(stage for _, stage in replies),
+        final=final, sent_dot=final is not None, lost=None, transcript="C: …",
+    )  # fmt: skip
+
+
+def lost(envelope: Envelope, why: str, *, sent_dot: bool = False, stale: bool = False) -> Result:
+    nobody = (None,) * len(envelope.recipients)
+    return Result(sender=None if stale else OK, recipients=nobody, stages=nobody, final=None, sent_dot=sent_dot, lost=why, stale=stale)
+
+
+class World:
+    """Everything together; `run` lets time pass from one event to the next."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.clock = Clock()
+        self.clock.advance(START)
+        self.store = Store(self.clock)
+        self.process = Process()
+        self.names = Names()
+        self.sending = Sending()
+        self.servers: dict[str, Server] = {}
+        self.terms = DeliverySettings(**settings)
+        self.routes = Routes(self.clock, self.names, self.terms.routes, port=self.terms.port, own=self.terms.own_names)
+        connector = Connector(self.clock, self.names, self.dial, self.terms, shuffle=lambda hosts: None)
+        self._ids = 0
+        self.dispatch = Dispatch(
+            self.clock, self.terms, "eu", self.process, self.store, self.routes, connector, self.store, self.store, self.sending,
+            self.new_id, lambda: 0.5,
+        )  # fmt: skip
+
+    def new_id(self) -> UUID:
+        self._ids += 1
+        return number(10**6 + self._ids)
+
+    def server(self, domain: str, address: str, *, host: str | None = None, preference: int = 10) -> Server:
+        """A mail server for a domain, found by MX."""
+        host = host or f"mx.{domain}"
+        mxs = self.names.mxs.setdefault(domain, [])
+        assert isinstance(mxs, list)
+        mxs.append((preference, host))
+        self.names.hosts[host] = [address]
+        return self.servers.setdefault(address, Server(self))
+
+    async def dial(self, address: str, port: int, host: str, *, clear: bool) -> Any:
+        server = self.servers.get(address)
+        if server is None:
+            raise CannotConnect("refused the connection")
+        server.dials.append(self.clock.seconds())
+        refusal = server.greeting()
+        if isinstance(refusal, Exception):
+            raise refusal
+        if refusal is not None:
+            await refusal
+        return FakeCourier(server)
+
+    def start(self) -> World:
+        self.dispatch.startService()
+        return self
+
+    def stop(self) -> Deferred[None]:
+        return self.dispatch.stopService()
+
+    def run(self, seconds: float = 1.0) -> None:
+        until = self.clock.seconds() + seconds
+        steps = 0
+        while True:
+            calls = [call.getTime() for call in self.clock.getDelayedCalls()]
+            if not calls or min(calls) > until:
+                break
+            self.clock.advance(max(0.0, min(calls) - self.clock.seconds()))
+            steps += 1
+            assert steps < 200_000, "a busy loop"
+        self.clock.advance(max(0.0, until - self.clock.seconds()))
+
+    def email(self, identity: int, *addresses: str, account: int = 1, bulk: bool = False) -> tuple[NewEmail, list[Any]]:
+        """An email as intake hands it over, with the seats that were got for it."""
+        seats: dict[str, Any] = {}
+        for domain in {address.rpartition("@")[2] for address in addresses}:
+            seat = self.dispatch.offer(domain, len(MESSAGE), bulk)
+            if seat is not None:
+                seats[domain] = seat
+        recipients = []
+        for address in addresses:
+            domain = address.rpartition("@")[2]
+            place = seats[domain].destination if domain in seats else self.dispatch.destination(domain)
+            recipients.append(NewRecipient(address, place, domain in seats))
+        now = self.store.now
+        email = NewEmail(
+            number(identity), number(account), number(9), None, "eu", "api", now, "<1@x>", "a@sender.example", addresses, (), (), (),
+            tuple(recipients), "hello", (), {}, None, MESSAGE, None, now + timedelta(days=3), bulk,
+        )  # fmt: skip
+        return email, list(seats.values())
+
+    def commit(self, email: NewEmail, seats: list[Any]) -> None:
+        """What intake does: store, then hand over."""
+        for index, new in enumerate(email.recipients):
+            self.store.add(
+                email.email_id.int, new.address, destination=new.destination, account=email.account_id.int, recipient=index,
+                bulk=email.bulk, lease=self.process.id if new.leased else None,
+            )  # fmt: skip
+        self.dispatch.take(email, seats)
+        if any(not new.leased for new in email.recipients):
+            self.dispatch.ring()

@@ -1,0 +1,148 @@
+"""Turns, connection slots and the memory of how destinations behave."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.internet.task import Clock
+
+from mailsvc.delivery.health import Healths
+from mailsvc.delivery.parcel import Parcel, Turns, from_rows
+from mailsvc.delivery.slots import Slots
+from mailsvc.delivery.terms import DeliverySettings
+from mailsvc.store.queue import Leased
+from tests.delivery.fakes import number
+
+
+def leased(email: int, recipient: int = 0, account: int = 1, *, bulk: bool = False) -> Leased:
+    return Leased(
+        number(account), number(email), recipient, number(9), "eu", "a@b.example", "mx", 0, "queued", datetime(2030, 1, 1, tzinfo=UTC), bulk
+    )
+
+
+def parcel(email: int, account: int = 1, *, bulk: bool = False) -> Parcel:
+    [found] = from_rows([leased(email, account=account, bulk=bulk)], 7, 100)
+    return found
+
+
+@given(st.lists(st.tuples(st.integers(1, 4), st.booleans()), max_size=40))
+def test_nobody_waits_for_more_than_one_of_each_other_account_and_nothing_is_lost(puts: list[tuple[int, bool]]) -> None:
+    turns = Turns()
+    for email, (account, bulk) in enumerate(puts):
+        turns.put(parcel(email, account, bulk=bulk))
+    assert len(turns) == len(puts)
+    order = turns.drain()
+    assert len(turns) == 0
+    assert sorted(each.email_id.int for each in order) == list(range(len(puts)))
+    assert [each.bulk for each in order] == sorted(each.bulk for each in order)
+    for bulk in (False, True):
+        line = [each for each in order if each.bulk == bulk]
+        for account in {each.account_id for each in line}:
+            own = [each.email_id.int for each in line if each.account_id == account]
+            assert own == sorted(own)
+            for index, position in enumerate(n for n, each in enumerate(line) if each.account_id == account):
+                assert position <= (index + 1) * len({each.account_id for each in line})
+
+
+def test_what_was_begun_goes_first() -> None:
+    turns = Turns()
+    for email in range(3):
+        turns.put(parcel(email, account=email))
+    turns.put(parcel(9, account=2), first=True)
+    assert turns.drain()[0].email_id == number(9)
+
+
+def test_rows_become_parcels_of_bounded_size() -> None:
+    rows = [leased(1, recipient) for recipient in range(250)] + [leased(2, 0)]
+    parcels = list(from_rows(rows, 7, 100))
+    assert [len(each.recipients) for each in parcels] == [100, 100, 50, 1]
+    assert sum(len(each.keys) for each in parcels) == 251
+
+
+def test_a_third_of_the_connections_is_kept_for_destinations_that_work() -> None:
+    slots, woken = Slots(9), list[str]()
+
+    def wake() -> None:
+        woken.append("new")
+
+    assert [slots.take(False, wake) for _ in range(8)] == [True] * 6 + [False] * 2
+    assert [slots.take(True, wake) for _ in range(4)] == [True] * 3 + [False]
+    slots.give()
+    assert woken == ["new"]  # once, however often it asked
+    slots.give()
+    assert woken == ["new"]
+
+
+def test_idle_connections_are_closed_for_those_who_wait() -> None:
+    slots, closed = Slots(1), list[int]()
+
+    def close() -> None:
+        closed.append(1)
+
+    assert slots.take(True, lambda: None)
+    slots.idle(close)
+    assert not slots.take(True, lambda: None)
+    assert closed == [1]
+
+
+def test_those_who_wait_are_woken_in_order_until_one_takes_the_slot() -> None:
+    slots, taken = Slots(1), list[str]()
+
+    def first() -> None:
+        taken.append("first, which needs none any more")
+
+    def second() -> None:
+        if slots.take(True, second):
+            taken.append("second")
+
+    assert slots.take(True, first)
+    slots.take(True, first)
+    slots.take(True, second)
+    slots.give()
+    assert taken == ["first, which needs none any more", "second"]
+    assert slots.taken == 1
+
+
+def test_connections_grow_with_success_and_shrink_with_trouble() -> None:
+    clock = Clock()
+    health = Healths(clock, DeliverySettings(connections_initial=2, connections_max=8)).of("mx")
+    assert (health.allowed, health.proven) == (2, False)
+    for _ in range(20):
+        health.succeeded()
+    assert (health.allowed, health.proven) == (8, True)
+    assert [health.suffered() for _ in range(3)] == [False, False, True]
+    assert health.allowed == 1
+    health.succeeded()
+    assert not health.suffered()
+
+
+def test_where_one_more_was_refused_it_is_tried_rarely_and_alone() -> None:
+    clock = Clock()
+    health = Healths(clock, DeliverySettings()).of("mx")
+    for _ in range(10):
+        health.succeeded()
+    health.crowded(3)
+    assert health.allowed == 3
+    assert not health.may_grow(0)
+    clock.advance(10)
+    assert health.may_grow(0)
+    assert not health.may_grow(1)
+    health.crowded(3)
+    clock.advance(19)
+    assert not health.may_grow(0)
+    clock.advance(1)
+    assert health.may_grow(0)
+    health.grew()
+    assert health.may_grow(5)
+
+
+def test_old_success_is_no_licence_for_many_connections() -> None:
+    clock = Clock()
+    healths = Healths(clock, DeliverySettings())
+    for _ in range(30):
+        healths.of("mx").succeeded()
+    assert healths.of("mx").allowed == 20
+    clock.advance(3601)
+    assert (healths.of("mx").allowed, healths.of("mx").proven) == (2, False)

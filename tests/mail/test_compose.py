@@ -1,0 +1,255 @@
+"""Composing: one canonical message, and both readers get out of it what went in."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta, timezone
+from email import message_from_bytes
+from email.message import EmailMessage
+from email.policy import default
+from email.utils import format_datetime
+
+import attrs
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mailsvc.mail import mime
+from mailsvc.mail.address import Mailbox, parse_mailbox
+from mailsvc.mail.compose import Attachment, ComposeError, Draft, compose, rfc5322_date
+
+BASE = Draft(
+    sender=parse_mailbox("Acme <news@acme.example>"),
+    to=(parse_mailbox("Jane Doe <jane@b.example>"),),
+    subject="Hello",
+    date=datetime(2026, 11, 20, 10, 5, 9, tzinfo=UTC),
+    message_id="<0192@acme.example>",
+    text="Hi",
+)
+
+CHARACTERS = st.characters(blacklist_categories=["Cs"], blacklist_characters="\x00")
+HEADER_TEXT = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\r\n\x00"), max_size=120)
+NAMES = st.text(st.characters(blacklist_categories=["Cs", "Cc", "Zl", "Zp"]), max_size=60).map(str.strip)
+PIECES = ["word ", "é", "日", ".", "\n.\n", "From ", "\nFrom x\n", "\r\n", "\r", " \n", "=", "--=_a", "x" * 80, "\r\n--=_m"]
+BODIES = st.text(CHARACTERS, min_size=1) | st.lists(st.sampled_from(PIECES), min_size=1, max_size=30).map("".join)
+FILES = st.builds(
+    Attachment, st.binary(max_size=300), st.none() | HEADER_TEXT.map(str.strip).filter(bool), st.none() | st.just("image/png"), st.none()
+)
+DRAFTS = st.builds(
+    lambda **kw: attrs.evolve(BASE, **kw),
+    sender=st.builds(Mailbox, NAMES, st.just("a"), st.just("b.example")),
+    to=st.lists(st.builds(Mailbox, NAMES, st.just("a"), st.just("b.example")), max_size=3).map(tuple),
+    subject=HEADER_TEXT,
+    html=st.none() | BODIES,
+    text=st.none() | BODIES,
+    attachments=st.lists(FILES, max_size=3).map(tuple),
+)
+
+
+def stdlib(message: bytes) -> EmailMessage:
+    parsed = message_from_bytes(message, policy=default)
+    assert isinstance(parsed, EmailMessage)
+    return parsed
+
+
+def normal(text: str | None) -> str | None:
+    return text.replace("\r\n", "\n").replace("\r", "\n") if text else None
+
+
+def words(name: str) -> str:
+    return "".join(name.split())  # in a phrase, space is not part of the value
+
+
+def well_formed(message: bytes) -> None:
+    assert message.isascii() and message.endswith(b"\r\n")
+    assert not re.search(rb"\r(?!\n)|(?<!\r)\n|\x00", message)
+    lines = message.split(b"\r\n")
+    assert all(len(line) <= 998 for line in lines)
+    assert not any(line == b"." or line.startswith(b"From ") for line in lines)
+
+
+@given(DRAFTS)
+@settings(max_examples=200)
+def test_any_draft_reads_back(draft: Draft) -> None:
+    message = compose(draft)
+    well_formed(message)
+    parsed = mime.parse(message)
+    assert parsed.header("subject") == draft.subject
+    assert parsed.html == normal(draft.html)
+    assert (parsed.text or None) == normal(draft.text)
+    assert [(file.filename, file.content, file.disposition) for file in parsed.files] == [
+        (file.filename, file.content, "attachment") for file in draft.attachments
+    ]
+
+
+@given(DRAFTS)
+@settings(max_examples=200)
+def test_any_draft_reads_back_with_the_standard_library(draft: Draft) -> None:
+    parsed = stdlib(compose(draft))
+    assert parsed["subject"] == draft.subject
+    for name, boxes in (("from", (draft.sender,)), ("to", draft.to)):
+        if boxes:
+            assert [words(a.display_name) for a in parsed[name].addresses] == [words(box.name) for box in boxes]
+    single = not parsed.is_multipart()
+    for kind, given_text in (("html", draft.html), ("plain", draft.text)):
+        part = parsed.get_body((kind,))
+        if given_text:
+            assert part is not None
+            text = normal(part.get_content()) or ""
+            last_line_end = single and part["content-transfer-encoding"] != "base64"
+            assert (text.removesuffix("\n") if last_line_end else text) == normal(given_text)
+    attached = list(parsed.iter_attachments()) if parsed.get_content_type() == "multipart/mixed" else []
+    assert [part.get_payload(decode=True) for part in attached] == [file.content for file in draft.attachments]
+    assert [part.get_filename() for part in attached] == [file.filename for file in draft.attachments]
+    assert all(not part.defects for part in parsed.walk())
+
+
+def test_the_simplest_message() -> None:
+    assert compose(BASE) == (
+        b"From: Acme <news@acme.example>\r\nTo: Jane Doe <jane@b.example>\r\nSubject: Hello\r\n"
+        b"Date: Fri, 20 Nov 2026 10:05:09 +0000\r\nMessage-ID: <0192@acme.example>\r\nMIME-Version: 1.0\r\n"
+        b"Content-Type: text/plain; charset=utf-8\r\nContent-Transfer-Encoding: 7bit\r\n\r\nHi\r\n"
+    )
+
+
+def test_the_same_draft_gives_the_same_bytes() -> None:
+    draft = attrs.evolve(BASE, html="<p>é</p>", attachments=(Attachment(b"x", "a.pdf"),))
+    assert compose(draft) == compose(draft)
+
+
+def shape(part: EmailMessage) -> object:
+    inner = [shape(child) for child in part.iter_parts()] if part.is_multipart() else []  # type: ignore[arg-type]
+    return (part.get_content_type(), inner) if inner else part.get_content_type()
+
+
+LOGO = Attachment(b"png", "logo.png", content_id="logo")
+BILL = Attachment(b"pdf", "bill.pdf")
+HTML = '<img src="cid:logo">'
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, "text/plain"),
+        ({"text": None}, "text/plain"),
+        ({"text": None, "html": HTML}, "text/html"),
+        ({"text": "", "html": HTML}, "text/html"),
+        ({"html": ""}, "text/plain"),
+        ({"html": HTML}, ("multipart/alternative", ["text/plain", "text/html"])),
+        ({"attachments": (BILL,)}, ("multipart/mixed", ["text/plain", "application/pdf"])),
+        ({"text": None, "attachments": (BILL,)}, ("multipart/mixed", ["application/pdf"])),
+        ({"attachments": (LOGO,)}, ("multipart/mixed", ["text/plain", "image/png"])),
+        (
+            {"html": HTML, "attachments": (BILL, LOGO)},
+            (
+                "multipart/mixed",
+                [("multipart/alternative", ["text/plain", ("multipart/related", ["text/html", "image/png"])]), "application/pdf"],
+            ),
+        ),
+        ({"text": "", "html": HTML, "attachments": (LOGO,)}, ("multipart/related", ["text/html", "image/png"])),
+    ],
+)
+def test_only_the_layers_that_are_needed(changes: dict[str, object], expected: object) -> None:
+    assert shape(stdlib(compose(attrs.evolve(BASE, **changes)))) == expected  # type: ignore[arg-type]
+
+
+def test_a_file_inside_the_html() -> None:
+    parsed = mime.parse(compose(attrs.evolve(BASE, html=HTML, attachments=(LOGO, BILL))))
+    assert parsed.files == (
+        mime.File("logo.png", "image/png", "logo", "inline", b"png"),
+        mime.File("bill.pdf", "application/pdf", None, "attachment", b"pdf"),
+    )
+
+
+def test_addresses_and_custom_headers() -> None:
+    cc, bcc, reply_to = ((parse_mailbox(f"{name}@b.example"),) for name in ("cc", "bcc", "reply_to"))
+    headers = {"X-Entity-Ref-ID": "42", "References": "<a@b.example>"}
+    message = compose(attrs.evolve(BASE, cc=cc, bcc=bcc, reply_to=reply_to, headers=headers))
+    parsed = stdlib(message)
+    assert (parsed["cc"], parsed["reply-to"], parsed["x-entity-ref-id"]) == ("cc@b.example", "reply_to@b.example", "42")
+    assert b"bcc" not in message.lower()
+    names = [name.lower() for name in parsed]
+    assert len(names) == len(set(names))
+
+
+def test_an_address_beyond_ascii_is_written_for_smtputf8() -> None:
+    message = compose(attrs.evolve(BASE, to=(parse_mailbox("Jürgen <用户@b.example>"),)))
+    assert "To: =?utf-8?q?J=C3=BCrgen?= <用户@b.example>\r\n".encode() in message
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"subject": "a\r\nBcc: x@y.example"}, "subject"),
+        ({"subject": "a\x00"}, "subject"),
+        ({"subject": "\ud800"}, "subject"),
+        ({"html": "a\x00"}, "html"),
+        ({"text": "\ud800"}, "text"),
+        ({"message_id": "<a@b>\r\nX: y"}, "message_id"),
+        ({"message_id": "a@b"}, "message_id"),
+        ({"message_id": f"<{'a' * 500}@b>"}, "message_id"),
+        ({"date": datetime(2026, 1, 1)}, "date"),
+        ({"headers": {"X": "a\r\nBcc: x@y.example"}}, "headers"),
+        ({"headers": {"X\r\nBcc": "a"}}, "headers"),
+        ({"headers": {"Bcc": "a"}}, "headers"),
+        ({"headers": {"X": "x" * 2000}}, "headers"),
+        ({"headers": {f"X-{n}": "x " * 5000 for n in range(30)}}, "headers"),
+        ({"headers": {"Reply-To": "a@b.example"}, "reply_to": (parse_mailbox("c@d.example"),)}, "headers"),
+        ({"attachments": (Attachment(b"", "a\r\nX: y"),)}, "attachments"),
+        ({"attachments": (Attachment(b"", "a\x00"),)}, "attachments"),
+        ({"attachments": (Attachment(b"", "\udfff"),)}, "attachments"),
+        ({"attachments": (Attachment(b"", "a", "text/plain\r\nX: y"),)}, "attachments"),
+        ({"attachments": (Attachment(b"", "a", 'text/plain;\r\n\r\nX="y"'),)}, "attachments"),
+        ({"attachments": (Attachment(b"", "a", "text"),)}, "attachments"),
+        ({"attachments": (Attachment(b"", "a", "text/plain; charset=" + "x" * 300),)}, "attachments"),
+        ({"attachments": (Attachment(b"", "a", None, "x\r\nX: y"),)}, "attachments"),
+        ({"attachments": (Attachment(b"", "a", None, "a>b"),)}, "attachments"),
+        ({"attachments": (Attachment(b"", "a", None, ""),)}, "attachments"),
+        ({"attachments": (Attachment(b"", "a", None, "x" * 128),)}, "attachments"),
+    ],
+)
+def test_what_is_refused_and_the_field_that_is_named(changes: dict[str, object], field: str) -> None:
+    with pytest.raises(ComposeError) as caught:
+        compose(attrs.evolve(BASE, **changes))  # type: ignore[arg-type]
+    assert caught.value.field == field
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("filename", "given_type", "written"),
+    [
+        ("a.pdf", None, "application/pdf"),
+        ("A.PDF", None, "application/pdf"),
+        ("a.docx", None, "application/vnd.openxmlformats-officedocument.wordprocessingml.document"),
+        ("a.tar.gz", None, "application/gzip"),
+        ("a.unheard-of", None, "application/octet-stream"),
+        ("pdf", None, "application/pdf"),
+        (None, None, "application/octet-stream"),
+        ("a.bin", "text/csv; charset=utf-8", "text/csv"),
+        ("invite.ics", 'text/calendar; method="REQUEST"', "text/calendar"),
+        ("a.eml", None, "application/octet-stream"),
+        ("a.eml", "message/rfc822", "application/octet-stream"),
+        ("a", "Multipart/mixed; boundary=x", "application/octet-stream"),
+    ],
+)
+def test_types_of_files(filename: str | None, given_type: str | None, written: str) -> None:
+    message = compose(attrs.evolve(BASE, attachments=(Attachment(b"x", filename, given_type),)))
+    well_formed(message)
+    [file] = mime.parse(message).files
+    assert (file.content_type, file.filename) == (written, filename)
+    [part] = stdlib(message).iter_attachments()
+    assert part.get_content_type() == written
+    if given_type and "method" in given_type:
+        assert part["content-type"].params["method"] == "REQUEST"
+
+
+def test_a_long_name_beyond_ascii_has_a_fallback() -> None:
+    message = compose(attrs.evolve(BASE, attachments=(Attachment(b"x", "Rechnung für " + "ä" * 80 + ".pdf"),)))
+    well_formed(message)
+    assert all(len(line) <= 78 for line in message.split(b"\r\n"))
+    assert b'filename="Rechnung fur aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa.pdf"' in message
+
+
+@given(st.datetimes(timezones=st.integers(-14 * 60, 14 * 60).map(lambda m: timezone(timedelta(minutes=m)))))
+def test_dates(when: datetime) -> None:
+    assert rfc5322_date(when) == format_datetime(when)

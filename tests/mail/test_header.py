@@ -1,0 +1,272 @@
+"""Header fields: folding, encoded words, custom fields, reading a block back."""
+
+from __future__ import annotations
+
+import re
+from email import message_from_bytes
+from email.header import decode_header, make_header
+from email.policy import default
+from email.utils import getaddresses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mailsvc.mail import encodedword, header
+from mailsvc.mail.address import Mailbox, parse_mailbox
+from mailsvc.mail.header import Field, HeaderError
+
+TEXT = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\r\n\x00"))
+PIECES = [*'aé日👩\u200d🚀 =?_\t"\\<>,:;()@\x7f\u2028\u0085\u202e', "word ", " =?utf-8?q?x?= ", "x" * 90]
+WIDE = st.lists(st.sampled_from(PIECES), max_size=60).map("".join)
+
+
+def well_formed(field: str) -> None:
+    """One field in ASCII, its lines within the limits, continued by space."""
+    assert field.endswith("\r\n") and field.isascii()
+    lines = field[:-2].split("\r\n")
+    assert not re.search(r"[\r\n]", "".join(lines))
+    assert all(len(line) <= header.LONGEST_LINE for line in lines)
+    assert all(line.startswith(" ") and line.strip() for line in lines[1:])
+    assert all(len(line) <= 76 for line in lines if "=?" in line)
+    assert all(len(word) <= 75 for word in re.findall(r"=\?\S+\?=", field))
+
+
+def read(field: str) -> Field:
+    [only] = header.parse_fields(field.encode())
+    return only
+
+
+@given(TEXT | WIDE)
+def test_any_subject_reads_back(value: str) -> None:
+    field = header.unstructured("Subject", value)
+    well_formed(field)
+    assert all(len(line) <= 78 for line in field.split("\r\n"))
+    assert read(field).value == value
+
+
+@given(TEXT | WIDE)
+def test_any_subject_reads_back_with_the_standard_library(value: str) -> None:
+    parsed = message_from_bytes(header.unstructured("Subject", value).encode(), policy=default)
+    assert parsed["subject"] == value
+
+
+@pytest.mark.parametrize(
+    ("value", "field"),
+    [
+        ("Hi", "Subject: Hi\r\n"),
+        ("", "Subject:\r\n"),
+        ("Grüße aus Köln", "Subject: =?utf-8?b?R3LDvMOfZQ==?= aus =?utf-8?b?S8O2bG4=?=\r\n"),
+        ("=?utf-8?q?x?=", "Subject: =?utf-8?b?PT91dGYtOD9xP3g/PQ==?=\r\n"),
+        (" hi", "Subject: =?utf-8?q?_hi?=\r\n"),
+        ("a\tb c", "Subject: =?utf-8?q?a=09b?= c\r\n"),
+        ("日本 語", "Subject: =?utf-8?b?5pel5pysIOiqng==?=\r\n"),
+        ("word " * 14 + "word word", "Subject: " + "word " * 12 + "word\r\n word word word\r\n"),
+    ],
+)
+def test_subjects(value: str, field: str) -> None:
+    assert header.unstructured("Subject", value) == field
+
+
+@pytest.mark.parametrize("value", ["a\r\nBcc: x@y.example", "a\nb", "a\rb", "a\x00b", "a\ud800b", "\r\n", "x" * 80 + "\n"])
+def test_line_breaks_are_refused_everywhere(value: str) -> None:
+    with pytest.raises(HeaderError, match="line breaks"):
+        header.unstructured("Subject", value)
+    with pytest.raises(HeaderError, match="line breaks"):
+        header.custom("X-Any", value)
+    with pytest.raises(HeaderError, match="line breaks"):
+        header.check_custom({"X-Any": value})
+
+
+def test_what_looks_like_an_escape_is_only_text() -> None:
+    assert read(header.unstructured("Subject", "a%0d%0aBcc: x \\r\\n")).value == "a%0d%0aBcc: x \\r\\n"
+
+
+def test_an_emoji_of_several_characters_at_the_edge_of_a_word() -> None:
+    for pad in range(60, 80):
+        value = "x" * pad + "👩\u200d🚀" * 3
+        field = header.unstructured("Subject", value)
+        well_formed(field)
+        for word in re.findall(r"=\?\S+\?=", field):
+            assert "\ufffd" not in encodedword.decode(word)
+        assert read(field).value == value
+
+
+# --- addresses -------------------------------------------------------------------------------------------------------
+
+NAMES = st.text(st.characters(blacklist_categories=["Cs", "Cc", "Zl", "Zp"]), max_size=80).map(str.strip)
+
+
+@given(st.lists(NAMES, min_size=1, max_size=8))
+def test_any_names_read_back(names: list[str]) -> None:
+    boxes = [Mailbox(name, f"user{number}", "b.example") for number, name in enumerate(names)]
+    field = header.mailboxes("To", boxes)
+    well_formed(field)
+    parsed = getaddresses([field.removeprefix("To:").replace("\r\n", "")])
+    assert [address for _, address in parsed] == [box.address for box in boxes]
+    assert [str(make_header(decode_header(name))) if "=?" in name else name for name, _ in parsed] == names
+
+
+@pytest.mark.parametrize(
+    ("written", "field"),
+    [
+        ("a@b.example", "From: a@b.example\r\n"),
+        ("Acme Shop <a@b.example>", "From: Acme Shop <a@b.example>\r\n"),
+        ("Acme, Inc. <a@b.example>", 'From: "Acme, Inc." <a@b.example>\r\n'),
+        (r'"\"A\" \\" <a@b.example>', 'From: "\\"A\\" \\\\" <a@b.example>\r\n'),
+        ("Jürgen <a@b.example>", "From: =?utf-8?q?J=C3=BCrgen?= <a@b.example>\r\n"),
+        ('"a  b" <a@b.example>', 'From: "a  b" <a@b.example>\r\n'),
+        ('"=?x?=" <a@b.example>', "From: =?utf-8?b?PT94Pz0=?= <a@b.example>\r\n"),
+    ],
+)
+def test_senders(written: str, field: str) -> None:
+    assert header.mailboxes("From", [parse_mailbox(written)]) == field
+
+
+def test_fifty_recipients_fold() -> None:
+    boxes = [Mailbox(f"Recipient Number {n}", f"recipient{n}", "b.example") for n in range(50)]
+    field = header.mailboxes("To", boxes)
+    well_formed(field)
+    assert all(len(line) <= 78 for line in field.split("\r\n"))
+    assert len(message_from_bytes(field.encode(), policy=default)["to"].addresses) == 50
+
+
+# --- custom fields ---------------------------------------------------------------------------------------------------
+
+
+OURS = ["From", "TO", "cc", "Bcc", "Subject", "Date", "Message-ID", "MIME-Version", "Sender"]
+OURS += ["Content-Type", "Content-Transfer-Encoding", "Content-ID", "DKIM-Signature", "ARC-Seal"]
+OURS += ["Received", "Received-SPF", "Return-Path", "Authentication-Results", "Resent-From"]
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_reserved_names(name: str) -> None:
+    with pytest.raises(HeaderError, match="cannot be set"):
+        header.check_custom({name: "x"})
+
+
+@pytest.mark.parametrize("name", ["", "X Y", "X:Y", "X\r\nBcc", "Bcc: x@y.example\r\nX", "Xé", "X\x00", "X\t", "x" * 77])
+def test_impossible_names(name: str) -> None:
+    with pytest.raises(HeaderError, match="header name"):
+        header.check_custom({name: "x"})
+
+
+def test_a_name_twice() -> None:
+    with pytest.raises(HeaderError, match="twice"):
+        header.check_custom({"X-Ref": "1", "x-ref": "2"})
+
+
+@pytest.mark.parametrize(
+    ("unsubscribe", "post", "fine"),
+    [
+        ("<https://b.example/u?1>", "List-Unsubscribe=One-Click", True),
+        ("<mailto:u@b.example>, <https://b.example/u?1>", "List-Unsubscribe=One-Click", True),
+        ("<mailto:u@b.example>", "List-Unsubscribe=One-Click", False),
+        ("<http://b.example/u>", "List-Unsubscribe=One-Click", False),
+        ("<https://b.example/u>, <https://b.example/v>", "List-Unsubscribe=One-Click", False),
+        ("<https://b.example/u>", "One-Click", False),
+        (None, "List-Unsubscribe=One-Click", False),
+    ],
+)
+def test_one_click_unsubscribe_is_a_pair(unsubscribe: str | None, post: str, fine: bool) -> None:
+    headers = {"List-Unsubscribe-Post": post} | ({"List-Unsubscribe": unsubscribe} if unsubscribe else {})
+    if fine:
+        header.check_custom(headers)
+    else:
+        with pytest.raises(HeaderError, match="List-Unsubscribe-Post"):
+            header.check_custom(headers)
+
+
+@given(TEXT | WIDE)
+def test_custom_values_are_written_well_formed(value: str) -> None:
+    field = header.custom("X-Any", value)
+    well_formed(field)
+    if "=?" not in value:
+        assert read(field).value == value.replace("\t", " ").strip(" ")
+
+
+def test_a_structured_custom_value_stays_as_it_is() -> None:
+    url = "<https://b.example/" + "u" * 300 + ">"
+    field = header.custom("List-Unsubscribe", f"<mailto:u@b.example>,\t{url}")
+    assert field == f"List-Unsubscribe: <mailto:u@b.example>,\r\n {url}\r\n"
+    assert header.custom("Reply-To", "Jürgen <j@b.example>") == "Reply-To: =?utf-8?q?J=C3=BCrgen?= <j@b.example>\r\n"
+
+
+def test_words_that_the_caller_encoded_stay() -> None:
+    assert header.custom("X-Any", "=?utf-8?q?=C3=A9?= é") == "X-Any: =?utf-8?q?=C3=A9?= =?utf-8?b?w6k=?=\r\n"
+
+
+def test_a_word_longer_than_any_line_is_refused() -> None:
+    with pytest.raises(HeaderError, match="does not fit"):
+        header.custom("X-Any", "x" * 998)
+    assert header.custom("X-Any", "x" * 997) == "X-Any:\r\n " + "x" * 997 + "\r\n"
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_block() -> None:
+    block = b"From: a@b.example\r\nSubject:\r\n folded\r\n\tagain\r\nX-Obs \t: v\r\nEmpty:\r\n"
+    assert header.parse_fields(block) == [
+        Field("From", b" a@b.example"),
+        Field("Subject", b"\r\n folded\r\n\tagain"),
+        Field("X-Obs", b" v"),
+        Field("Empty", b""),
+    ]
+    assert header.parse_fields(block)[1].value == "folded\tagain"
+
+
+@pytest.mark.parametrize(
+    "line", [b"no colon", b": no name", b"a b: space in name", b"\xc3\xa9: x", b" begins folded", b"A: x\nBcc: y", b"A: x\ry"]
+)
+def test_lines_that_are_no_fields(line: bytes) -> None:
+    block = b"From: a@b.example\r\n" + line + b"\r\nTo: c@d.example\r\n"
+    if line.startswith(b" "):
+        block = line + b"\r\nTo: c@d.example\r\n"
+    with pytest.raises(HeaderError, match="no field"):
+        header.parse_fields(block)
+    assert header.parse_fields(block, strict=False)[-1] == Field("To", b" c@d.example")
+
+
+@pytest.mark.parametrize(
+    ("message", "block", "body"),
+    [
+        (b"A: b\r\n\r\nbody", b"A: b\r\n", b"body"),
+        (b"A: b\r\n\r\n", b"A: b\r\n", b""),
+        (b"A: b\r\n", b"A: b\r\n", b""),
+        (b"\r\nbody", b"", b"body"),
+        (b"", b"", b""),
+        (b"A: b\r\n\r\n\r\n\r\n", b"A: b\r\n", b"\r\n\r\n"),
+    ],
+)
+def test_header_and_body(message: bytes, block: bytes, body: bytes) -> None:
+    found, start = header.split_message(message)
+    assert (found, message[start:]) == (block, body)
+
+
+@pytest.mark.parametrize(
+    ("written", "text"),
+    [
+        ("=?iso-8859-1?Q?a=E9?=", "aé"),
+        ("=?ISO-8859-1*de?Q?a=E9?=", "aé"),
+        ("=?utf-8?B?w6k?= =?utf-8?b?w6k=?=", "éé"),
+        ("=?utf-8?b?wx==?= tail", "\ufffd tail"),
+        ("=?utf-8?q?=C3?= =?utf-8?q?=A9?=", "é"),
+        ("=?utf-8?q?a?= b =?utf-8?q?c?=", "a b c"),
+        ("=?utf-8?q?a?=\t =?iso-8859-1?q?=E9?=", "aé"),
+        ("=?nonsense?q?a=E9?=", "aé"),
+        ("=?punycode?q?a?=", "a"),
+        ("=?utf-8?x?a?=", "=?utf-8?x?a?="),
+        ("=?utf-8?b?*?=", ""),
+        ("=?utf-8?q?a_b?=", "a b"),
+        ("=?", "=?"),
+        ("=?iso-2022-jp?B?GyRCRnxLXBsoQg==?=", "日本"),
+    ],
+)
+def test_encoded_words_of_others(written: str, text: str) -> None:
+    assert encodedword.decode(written) == text
+
+
+@given(st.text(st.sampled_from(list("=?utf-8bq?iso-2022-jp AZ+/")), max_size=80))
+def test_decoding_never_raises(text: str) -> None:
+    assert isinstance(encodedword.decode(text), str)

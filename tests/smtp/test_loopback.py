@@ -1,0 +1,264 @@
+"""On real ports of this machine: smtplib, TLS 1.2 and 1.3, the dialogues that touch TLS."""
+
+from __future__ import annotations
+
+import re
+import smtplib
+import socket
+import ssl
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import attrs
+import pytest
+import pytest_twisted
+from twisted.internet.defer import Deferred
+from twisted.internet.task import deferLater
+from twisted.internet.threads import deferToThread
+from twisted.protocols.tls import TLSMemoryBIOFactory
+
+from mailsvc.smtp.certificates import self_signed, server_context
+from mailsvc.smtp.server import Receivers
+from mailsvc.smtp.session import Door, Session
+from tests.smtp.dialogue import DOORS, FOLDER, Dialogue, read
+from tests.smtp.harness import Mail, Recorder
+
+VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
+PATIENCE = 20
+T = TypeVar("T")
+
+
+def trusting(version: str) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.minimum_version = context.maximum_version = VERSIONS[version]
+    return context
+
+
+@attrs.define
+class Ports:
+    """One door, with STARTTLS and with implicit TLS."""
+
+    context: Any
+    recorders: list[Recorder] = attrs.field(factory=list)
+    listening: list[Any] = attrs.field(factory=list)
+    receivers: list[Receivers] = attrs.field(factory=list)
+
+    def open(self, door: Door, *, implicit: bool = False) -> int:
+        from twisted.internet import reactor
+
+        receivers = Receivers(attrs.evolve(door, context=self.context), self._welcome, reactor)
+        factory = TLSMemoryBIOFactory(self.context, False, receivers) if implicit else receivers
+        port = reactor.listenTCP(0, factory, interface="127.0.0.1")
+        self.listening.append(port)
+        self.receivers.append(receivers)
+        number: int = port.getHost().port
+        return number
+
+    def _welcome(self, session: Session) -> Recorder:
+        self.recorders.append(Recorder(session))
+        return self.recorders[-1]
+
+    @property
+    def mails(self) -> list[Mail]:
+        return [mail for recorder in self.recorders for mail in recorder.mails]
+
+
+@pytest.fixture(scope="module")
+def context(tmp_path_factory: pytest.TempPathFactory) -> object:
+    return server_context(*self_signed(tmp_path_factory.mktemp("certificates"), "mx.test"))
+
+
+@pytest_twisted.async_yield_fixture
+async def ports(context: object) -> AsyncIterator[Ports]:
+    from twisted.internet import reactor
+
+    ports = Ports(context)
+    yield ports
+    for port in ports.listening:
+        await port.stopListening()
+    for _ in range(500):
+        if not any(receivers.live for receivers in ports.receivers):
+            return
+        await deferLater(reactor, 0.01)
+    raise AssertionError("a connection is left")
+
+
+def blocking(work: Callable[[], T]) -> Deferred[T]:
+    """Run a blocking client while the reactor serves it."""
+    return deferToThread(work)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("implicit", [False, True], ids=["starttls", "implicit"])
+@pytest_twisted.ensureDeferred
+async def test_smtplib_logs_in_and_sends(ports: Ports, version: str, implicit: bool) -> None:
+    port = ports.open(DOORS["submission"], implicit=implicit)
+
+    def send() -> None:
+        if implicit:
+            client: smtplib.SMTP = smtplib.SMTP_SSL("127.0.0.1", port, context=trusting(version), timeout=PATIENCE)
+        else:
+            client = smtplib.SMTP("127.0.0.1", port, timeout=PATIENCE)
+            client.starttls(context=trusting(version))
+        with client:
+            client.login("mailsvc", "s3cret")
+            assert "starttls" not in client.esmtp_features
+            assert client.sendmail("a@b.example", ["c@d.example", "unknown@d.example"], "Subject: x\n\n.dot\n..\n").keys() == {
+                "unknown@d.example"
+            }
+
+    await blocking(send)
+    (mail,) = ports.mails
+    assert mail.body == b"Subject: x\r\n\r\n.dot\r\n..\r\n"
+    session = ports.recorders[0].session
+    assert session.protocol == "ESMTPSA"
+    assert session.tls is not None
+    assert session.tls["version"] == f"TLSv{version}"
+
+
+@pytest_twisted.ensureDeferred
+async def test_login_by_both_mechanisms(ports: Ports) -> None:
+    port = ports.open(DOORS["submission"], implicit=True)
+
+    def log_in(mechanism: str) -> int:
+        with smtplib.SMTP_SSL("127.0.0.1", port, context=trusting("1.3"), timeout=PATIENCE) as client:
+            client.user, client.password = "mailsvc", "s3cret"
+            client.ehlo()
+            return client.auth(mechanism, getattr(client, f"auth_{mechanism.lower()}"))[0]
+
+    assert await blocking(lambda: log_in("PLAIN")) == 235
+    assert await blocking(lambda: log_in("LOGIN")) == 235
+
+
+@pytest_twisted.ensureDeferred
+async def test_old_tls_is_refused(ports: Ports) -> None:
+    port = ports.open(DOORS["submission"], implicit=True)
+
+    def shake_hands() -> None:
+        context = trusting("1.2")
+        context.set_ciphers("ALL:@SECLEVEL=0")
+        context.minimum_version = ssl.TLSVersion.TLSv1
+        context.maximum_version = ssl.TLSVersion.TLSv1_1
+        with socket.create_connection(("127.0.0.1", port), PATIENCE) as raw, pytest.raises((ssl.SSLError, ConnectionError)):
+            context.wrap_socket(raw)
+
+    with pytest.warns(DeprecationWarning):
+        await blocking(shake_hands)
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_megabyte_in_clear_after_starttls_is_no_handshake(ports: Ports) -> None:
+    port = ports.open(DOORS["submission"])
+
+    def inject() -> bytes:
+        with socket.create_connection(("127.0.0.1", port), PATIENCE) as raw:
+            raw.recv(1000)
+            raw.sendall(b"STARTTLS\r\n")
+            assert raw.recv(1000).startswith(b"220 ")
+            heard = b""
+            try:
+                raw.sendall(b"EHLO a\r\nAUTH PLAIN AG1haWxzdmMAczNjcmV0\r\n" + b"NOOP\r\n" * 170_000)
+                while octets := raw.recv(1000):
+                    heard += octets
+            except ConnectionError:
+                pass
+            return heard
+
+    assert b"250" not in await blocking(inject)
+    assert ports.recorders[0].calls == []
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_megabyte_in_pieces_of_a_record(ports: Ports) -> None:
+    port = ports.open(DOORS["submission"], implicit=True)
+    body = (b"x" * 76 + b"\r\n") * 13_000
+
+    def send() -> None:
+        with smtplib.SMTP_SSL("127.0.0.1", port, context=trusting("1.3"), timeout=PATIENCE) as client:
+            client.login("mailsvc", "s3cret")
+            client.sendmail("a@b.example", ["c@d.example"], body)
+
+    await blocking(send)
+    assert ports.mails[0].body == body
+
+
+def over_tls(path: Path) -> bool:
+    """Whether a dialogue says the same inside implicit TLS: it does not ask what is offered."""
+    dialogue = read(path)
+    return not dialogue.slow and dialogue.turns[1].sent.startswith(b"HELO") and sum(len(turn.sent) for turn in dialogue.turns) < 50_000
+
+
+def with_starttls(path: Path) -> bool:
+    return any(turn.sent == b"STARTTLS\r\n" and turn.expected == ["220 2.0.0 Ready to start TLS"] for turn in read(path).turns)
+
+
+EVERY = sorted(FOLDER.rglob("*.txt"))
+IMPLICIT, STARTTLS = [path for path in EVERY if over_tls(path)], [path for path in EVERY if with_starttls(path)]
+
+
+def test_there_are_dialogues() -> None:
+    assert len(IMPLICIT) > 30
+    assert len(STARTTLS) > 10
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("path", IMPLICIT, ids=lambda path: str(path.relative_to(FOLDER).with_suffix("")))
+@pytest_twisted.ensureDeferred
+async def test_dialogue_inside_tls(ports: Ports, path: Path, version: str) -> None:
+    dialogue = read(path)
+    port = ports.open(attrs.evolve(DOORS[dialogue.door], login_offered=False), implicit=True)
+
+    def play() -> None:
+        with trusting(version).wrap_socket(socket.create_connection(("127.0.0.1", port), PATIENCE)) as wire:
+            converse(dialogue, wire, version)
+
+    await blocking(play)
+    if dialogue.mails is not None:
+        assert len(ports.mails) == dialogue.mails
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("path", STARTTLS, ids=lambda path: str(path.relative_to(FOLDER).with_suffix("")))
+@pytest_twisted.ensureDeferred
+async def test_dialogue_with_starttls(ports: Ports, path: Path, version: str) -> None:
+    dialogue = read(path)
+    port = ports.open(DOORS[dialogue.door])
+
+    def play() -> None:
+        with socket.create_connection(("127.0.0.1", port), PATIENCE) as wire:
+            converse(dialogue, wire, version)
+
+    await blocking(play)
+    if dialogue.mails is not None:
+        assert len(ports.mails) == dialogue.mails
+
+
+def converse(dialogue: Dialogue, wire: socket.socket, version: str) -> None:
+    """Each octet of short turns in a segment, or a TLS record, of its own."""
+    wire.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for turn in dialogue.turns:
+        pieces = [turn.sent] if len(turn.sent) > 300 else [turn.sent[i : i + 1] for i in range(len(turn.sent))]
+        for piece in pieces:
+            wire.sendall(piece)
+        heard = hear(wire, len(turn.expected))
+        for said, wanted in zip(heard, turn.expected, strict=True):
+            assert re.fullmatch(re.escape(wanted).replace("…", ".*"), said), f"{said!r} after line {turn.line}"
+        if turn.expected == ["220 2.0.0 Ready to start TLS"]:
+            wire = trusting(version).wrap_socket(wire)
+    wire.close()
+
+
+def hear(wire: socket.socket, count: int) -> list[str]:
+    octets = b""
+    while octets.count(b"\n") < count:
+        try:
+            more = wire.recv(65536)
+        except ConnectionError:
+            more = b""
+        octets += more or b"(closed)\r\n"
+        if not more:
+            break
+    return octets.decode().split("\r\n")[:-1]

@@ -1,0 +1,48 @@
+"""Ids sort by time and are never the same."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mailsvc.store.ids import uuid7, uuid7_floor, uuid7_seconds
+
+MOMENTS = st.integers(0, (1 << 48) - 1).map(lambda milliseconds: milliseconds / 1000)
+
+
+@given(MOMENTS)
+def test_the_parts_are_where_the_standard_has_them(seconds: float) -> None:
+    made = uuid7_floor(datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=min(seconds, 250_000_000_000)))
+    assert made.version == 7
+    assert made.variant == "specified in RFC 4122"
+
+
+def test_the_example_of_the_standard() -> None:
+    moment = datetime(2022, 2, 22, 19, 22, 22, tzinfo=UTC)  # 9562 appendix A.6
+    assert str(uuid7_floor(moment)).startswith("017f22e2-79b0-7000-8000-")
+    assert uuid7_seconds(UUID("017F22E2-79B0-7CC3-98C4-DC0C0C07398F")) == moment.timestamp()
+
+
+@given(st.lists(st.integers(0, 3), min_size=2, max_size=200))
+def test_each_is_greater_than_the_one_before(steps: list[int]) -> None:
+    seconds = 2_000_000_000.0
+    made = []
+    for step in steps:
+        seconds += step / 1000 - 0.001  # the clock may step back
+        made.append(uuid7(seconds))
+    assert sorted(set(made)) == made
+
+
+def test_a_clock_that_was_far_ahead_is_not_followed_for_ever() -> None:
+    uuid7(9_000_000_000.0)
+    assert uuid7_seconds(uuid7(2_100_000_000.0)) == 2_100_000_000.0
+
+
+@given(st.integers(1_600_000_000_000, 3_000_000_000_000))
+def test_the_floor_of_a_moment_is_not_above_its_ids(milliseconds: int) -> None:
+    moment = datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=milliseconds)
+    assert uuid7_floor(moment) < uuid7(milliseconds / 1000) or uuid7_seconds(uuid7(milliseconds / 1000)) > milliseconds / 1000
+    assert uuid7_seconds(uuid7_floor(moment)) == milliseconds / 1000
