@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
@@ -118,10 +119,15 @@ def test_after_a_crash_it_starts_again_with_what_was_committed(server: EmbeddedP
 
 
 def test_the_pid_file_of_a_crashed_server_may_name_some_other_process(server: EmbeddedPostgres) -> None:
+    other = subprocess.Popen(["sleep", "60"], **server.owner.process())
     stale = server.data / "postmaster.pid"
-    stale.write_text(f"{os.getpid()}\n{server.data}\n1700000000\n5432\n/nowhere\n\n  1 2\nready\n")
-    assert server.pid is None
-    assert ask(server.start_blocking(), "SELECT 1") == 1
+    stale.write_text(f"{other.pid}\n{server.data}\n1700000000\n5432\n/nowhere\n\n  1 2\nready\n")
+    try:
+        assert server.pid is None
+        assert ask(server.start_blocking(), "SELECT 1") == 1
+    finally:
+        other.kill()
+        other.wait()
 
 
 def test_a_long_path_has_its_socket_elsewhere(cluster: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -230,8 +230,9 @@ async def test_one_that_had_our_process_number_before_us_is_dead(pool: Pool, mak
 async def test_rows_of_ended_processes_are_swept_when_nothing_hangs_on_them(pool: Pool, owner: Owner) -> None:
     for days in (6, 8):
         await pool.rows(
-            "INSERT INTO processes (host, pid, region, roles, ended_at) VALUES ('x', 1, '', '{}', now() - make_interval(days => %s))",
-            (days,),
+            "INSERT INTO processes (host, pid, region, roles, heartbeat_at, ended_at)"
+            " VALUES ('x', 1, '', '{}', now() - make_interval(days => %s), now() - make_interval(days => %s))",
+            (days, days),
         )
     await owner.incarnation.take_over()
     assert await pool.rows("SELECT count(*) FROM processes WHERE host = 'x'") == [(1,)]
