@@ -77,10 +77,14 @@ async def test_a_partition_has_the_keys_and_indexes_of_its_parent(pool: Pool) ->
 
 
 @pytest_twisted.ensureDeferred
-async def test_messages_are_compressed_alike_in_every_partition(pool: Pool) -> None:
+async def test_messages_are_stored_alike_in_every_partition(pool: Pool) -> None:
     later = datetime.now(UTC) + timedelta(days=120)
     await partitions.ensure(pool, later, 0)
-    [(parent,)] = await pool.rows("SELECT attcompression FROM pg_attribute WHERE attrelid = 'messages'::regclass AND attname = 'bytes'")
+    parent = await pool.rows(
+        "SELECT attcompression, attstorage FROM pg_attribute WHERE attrelid = 'messages'::regclass AND attname = 'bytes'"
+    )
     name = partitions.name_of("messages", later)
-    rows = await pool.rows("SELECT attcompression FROM pg_attribute WHERE attrelid = %s::regclass AND attname = 'bytes'", (name,))
-    assert rows == [(parent,)]
+    rows = await pool.rows(
+        "SELECT attcompression, attstorage FROM pg_attribute WHERE attrelid = %s::regclass AND attname = 'bytes'", (name,)
+    )
+    assert rows == parent
