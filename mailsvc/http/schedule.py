@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta, tzinfo
+from threading import Lock
 from zoneinfo import ZoneInfo
 
 LENGTH_MAX = 64
@@ -36,6 +37,9 @@ _ABSOLUTE = re.compile(
     rf"(?:(?:on )?(?P<day>{_DAY}),?(?: (?:at )?(?P<time>{_TIME}))?|(?:at )?(?P<only>{_TIME})(?:,? (?:on )?(?P<then>{_DAY}))?)"
     rf"(?: (?P<zone>{'|'.join(_ZONES)}))?"
 )
+
+
+_one_at_a_time = Lock()  # dateparser keeps state between calls, and this runs in threads
 
 
 class Unreadable(ValueError):
@@ -97,7 +101,8 @@ def _understood(plain: str, now: datetime, zone: tzinfo) -> datetime:
     local = now.astimezone(zone).replace(tzinfo=None)
     settings = {"PREFER_DATES_FROM": "future", "RELATIVE_BASE": local, "TIMEZONE": "UTC", "RETURN_AS_TIMEZONE_AWARE": False}
     try:
-        at = dateparser.parse(plain, languages=["en"], settings=settings)
+        with _one_at_a_time:
+            at = dateparser.parse(plain, languages=["en"], settings=settings)
         if at is None:
             raise Unreadable("is not a time that exists")
         return at.replace(tzinfo=zone).astimezone(UTC)

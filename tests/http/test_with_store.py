@@ -24,8 +24,8 @@ from mailsvc.store.emails import Emails
 from mailsvc.store.keys import Keys, is_well_formed
 from mailsvc.store.messages import Messages
 from mailsvc.store.pool import Pool
-from mailsvc.store.seal import Seal
 from tests.http.rig import Connection, Response, request
+from tests.store.test_seal import SEAL
 
 GOOD: dict[str, Any] = {"from": "Acme <hello@example.test>", "to": ["zoe@example.net"], "subject": "Grüße", "html": "<p>Hello</p>"}
 
@@ -77,7 +77,7 @@ async def world(pool: Pool) -> World:
     from twisted.internet import reactor
 
     clock: IReactorTime = reactor  # type: ignore[assignment]
-    accounts, domains, keys = Accounts(pool, clock), Domains(pool, clock, Seal(1, {})), Keys(pool, clock)
+    accounts, domains, keys = Accounts(pool, clock), Domains(pool, clock, SEAL), Keys(pool, clock)
     account, foreign = await accounts.create("one"), await accounts.create("another")
     await domains.add(account.id, "example.test", "us-east-1", [])
     await domains.trust(account.id, "example.test")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 
 import pytest
 from hypothesis import given, settings
@@ -208,6 +209,21 @@ def test_no_deadline_runs_while_the_server_is_the_slow_one() -> None:
     assert not made.closed
     never.callback(None)
     assert codes(made.heard()) == ["250"]
+
+
+# ── large bodies ──
+
+
+def test_forty_megabytes_take_no_long_turn() -> None:
+    made = in_data(call())
+    block, turns = (b"x" * 76 + b"\r\n") * 840, []
+    for _ in range(620):
+        began = time.thread_time()
+        made.receiver.dataReceived(block)
+        turns.append(time.thread_time() - began)
+    made.say(b".\r\n")
+    assert len(made.mails[0].body) == 620 * len(block) > 40_000_000
+    assert max(turns) < 0.05
 
 
 # ── back-pressure ──
