@@ -60,7 +60,8 @@ async def enqueue(pool: Pool, lease: int | None, *statuses: str) -> None:
     [(begun,)] = await pool.rows("SELECT count(*) FROM queue")
     for number, status in enumerate(statuses, begun):
         await pool.rows(
-            "INSERT INTO queue (email_id, recipient, account_id, domain_id, region, address, destination, status, bulk, next_at, expires_at, lease)"
+            "INSERT INTO queue"
+            " (email_id, recipient, account_id, domain_id, region, address, destination, status, bulk, next_at, expires_at, lease)"
             " VALUES (%s, 0, %s, %s, 'eu-west-1', 'a@example.test', 'example.test', %s, false, %s, %s, %s)",
             (UUID(int=number), UUID(int=1), UUID(int=2), status, now, now + timedelta(days=1), lease),
         )
