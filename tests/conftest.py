@@ -102,15 +102,6 @@ def module_database(postgres: str, template: str) -> Iterator[str]:
         yield dsn
 
 
-@pytest.fixture(scope="module")
-def module_database(postgres: str, template: str) -> Iterator[str]:
-    """The same, one for all tests of a module."""
-    name = f"mailsvc_test_{os.getpid()}_{next(_numbers)}"
-    _administer(postgres, f"CREATE DATABASE {name} TEMPLATE {template}")
-    yield make_dsn(postgres, dbname=name)
-    _administer(postgres, f"DROP DATABASE {name} WITH (FORCE)")
-
-
 @pytest_twisted.async_yield_fixture
 async def pool(database: str) -> AsyncIterator[Pool]:
     """Four connections to it."""

@@ -179,7 +179,8 @@ def main() -> None:
                     if number:
                         results[way.name].append(figures)
             print(
-                f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, {rounds} rounds, {chosen.size} octets an email"
+                f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, "
+                f"{rounds} rounds, {chosen.size} octets an email"
             )
             print("| way | accepted/s | delivered/s | p50 ms | p99 ms | Python CPU ms/email | Postgres CPU ms/email |")
             print("|---|---|---|---|---|---|---|")
