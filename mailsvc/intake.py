@@ -6,9 +6,9 @@ sent is decided in policy, bytes are made in mail/compose, and everything become
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Protocol, TypeVar
+from typing import Protocol
 from uuid import UUID
 
 import attrs
@@ -31,8 +31,6 @@ from mailsvc.store.accept import (
 from mailsvc.store.domains import Domain
 from mailsvc.store.ids import uuid7
 from mailsvc.store.keys import Caller
-
-T = TypeVar("T")
 
 OFF_REACTOR = 256 * 1024  # octets of content above which composing leaves the reactor thread
 IDEMPOTENCY_HOURS = 24
@@ -205,8 +203,13 @@ class Intake:
             refusal = policy.recipients_refusal(fields, self.limits)
             if refusal is not None:
                 return refusal
-        domain = await self.domains.find(caller.account_id, email.sender.domain)
-        return policy.domain_refusal(email.sender.domain, domain, caller.domain_id) or domain  # type: ignore[return-value]
+        name = email.sender.domain
+        domain = await self.domains.find(caller.account_id, name)
+        refusal = policy.domain_refusal(name, domain, caller.domain_id)
+        if refusal is not None:
+            return refusal
+        assert domain is not None
+        return domain
 
     async def _make(self, caller: Caller, email: Incoming, domain: Domain) -> _Ready | Refusal:
         now = self.clock()
@@ -315,8 +318,8 @@ class Intake:
         expires_at = datetime.fromtimestamp(self.clock(), UTC) + timedelta(hours=IDEMPOTENCY_HOURS)
         return Idempotency(key.endpoint, key.key, key.fingerprint, _write(results), expires_at)
 
-    def _free(self, ready: Sequence[_Ready] | object) -> None:
-        for r in ready:  # type: ignore[attr-defined]
+    def _free(self, ready: Iterable[_Ready]) -> None:
+        for r in ready:
             self.handover.free(r.seats)
 
 

@@ -6,7 +6,7 @@ shape of a request is said by the door that read it.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Literal, Protocol
 from uuid import UUID
 
@@ -58,7 +58,7 @@ def domain_refusal(name: str, domain: SendingDomain | None, key_domain: UUID | N
     return None
 
 
-def recipients_refusal(fields: dict[str, Collection[str]], limits: Limits) -> Refusal | None:
+def recipients_refusal(fields: Mapping[str, Collection[str]], limits: Limits) -> Refusal | None:
     """`to` has someone, no field and no email has too many; `fields` has the addresses of `to`, `cc` and `bcc`."""
     if not fields["to"]:
         return Refusal("recipients", "to", "The `to` field needs at least one recipient.")

@@ -34,13 +34,8 @@ from mailsvc.delivery.sending import DomainSide
 from mailsvc.delivery.terms import DeliverySettings
 from mailsvc.dns import Resolver
 from mailsvc.http import gate
-from mailsvc.http.budget import Budget
-from mailsvc.http.emails import Emails
-from mailsvc.http.health import Health
+from mailsvc.http.api import Api
 from mailsvc.http.ratelimit import RateLimit
-from mailsvc.http.reading import Reader
-from mailsvc.http.sandbox import Sandbox as SandboxPages
-from mailsvc.http.site import ApiSite
 from mailsvc.intake import Intake
 from mailsvc.ledger.service import Ledger
 from mailsvc.lifespan import Lifespan, Opened, every
@@ -61,7 +56,7 @@ from mailsvc.store.bell import Bell
 from mailsvc.store.domains import Domains
 from mailsvc.store.emails import Emails as StoredEmails
 from mailsvc.store.ids import uuid7
-from mailsvc.store.keys import Keys
+from mailsvc.store.keys import Keys, is_well_formed
 from mailsvc.store.ledger import Books
 from mailsvc.store.messages import Messages
 from mailsvc.store.processes import Incarnation
@@ -98,7 +93,7 @@ def makeService(options: Options) -> IService:
     from twisted.internet import reactor
 
     settings: Settings = options["settings"]
-    return Lifespan(reactor, lambda opened: Daemon(reactor, settings, opened).start(), explain, logs.observer(settings.log))
+    return Lifespan(reactor, lambda opened: Daemon(reactor, settings, opened).start(), explain, logs.observer(settings.log), signals=True)
 
 
 class Daemon:
@@ -181,17 +176,16 @@ class Daemon:
         store = Acceptance(self.pool, reactor, linger=settings.database.commit_linger)
         expiry = timedelta(seconds=settings.delivery.expire)
         intake = Intake(store, self.domains, handover, self.bell, limits, expiry, self.in_thread, reactor.seconds)
-        reader = Reader(limits, timedelta(days=most.schedule_ahead), self.in_thread, reactor.seconds)
-        emails = Emails(intake, StoredEmails(self.pool, reactor), self.messages, reader, most.batch).app.resource()
-        health = Health({"start": self.started, "database": self.reachable, "heartbeat": self.fresh}).app.resource()
-        collections = {"emails": emails, "email": emails, "healthz": health, "readyz": health}
-        if settings.sandbox.listen:
-            collections["sandbox"] = SandboxPages(self.shelf).app.resource()
-        rate = RateLimit(reactor, http.rate_limit, alone=lambda: self.process.live("http") <= 1)
-        doorkeeper = gate.Gate(
-            self.keys, rate, gate.Limits(body=http.body_limit, in_flight=http.in_flight, idle=http.idle_seconds), Budget(http.in_flight)
-        )
-        site = ApiSite(collections, doorkeeper, reactor, networks("http.trusted_proxies", http.trusted_proxies))
+        api = Api(
+            reactor=reactor, keys=self.keys, well_formed=is_well_formed, intake=intake, emails=StoredEmails(self.pool, reactor),
+            messages=self.messages, rate=RateLimit(reactor, http.rate_limit, alone=lambda: self.process.live("http") <= 1),
+            in_thread=self.in_thread, checks={"start": self.started, "database": self.reachable, "heartbeat": self.fresh},
+            inbox=self.shelf if settings.sandbox.listen else None,
+            limits=gate.Limits(body=http.body_limit, in_flight=http.in_flight, idle=http.idle_seconds), email_limits=limits,
+            batch_max=most.batch, schedule_ahead=timedelta(days=most.schedule_ahead),
+            trusted=networks("http.trusted_proxies", http.trusted_proxies),
+        )  # fmt: skip
+        site = api.site()
         return await self.listen("http.listen", http.listen, site)
 
     async def welcome(self, ports: Sequence[Any]) -> None:

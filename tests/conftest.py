@@ -10,6 +10,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -20,11 +21,18 @@ from psycopg2.extensions import make_dsn
 
 from mailsvc.store.embedded import EmbeddedPostgres
 from mailsvc.store.migrate import migrate
-from mailsvc.store.partitions import statements
+from mailsvc.store.partitions import days
 from mailsvc.store.pool import Pool
 
 _numbers = itertools.count(1)
 QUICK = {"fsync": "off", "full_page_writes": "off", "shared_buffers": "64MB"}  # what is kept here is thrown away
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The contract: every test but the slow ones, and but those that look at the source instead of running it."""
+    for item in items:
+        if item.get_closest_marker("slow") is None and item.path.name != "test_house.py":
+            item.add_marker(pytest.mark.contract)
 
 
 def _administer(dsn: str, *statements: str) -> None:
@@ -65,18 +73,33 @@ def template(postgres: str) -> Iterator[str]:
     name = f"mailsvc_template_{os.getpid()}"
     _administer(postgres, f"CREATE DATABASE {name}")
     migrate(make_dsn(postgres, dbname=name))
-    _administer(make_dsn(postgres, dbname=name), *statements(datetime.now(UTC), days_ahead=1).values())
+    _administer(
+        make_dsn(postgres, dbname=name), *(statement for day in days(datetime.now(UTC), days_ahead=1) for statement in day.values())
+    )
     yield name
+    _administer(postgres, f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@contextmanager
+def _fresh(postgres: str, template: str) -> Iterator[str]:
+    name = f"mailsvc_test_{os.getpid()}_{next(_numbers)}"
+    _administer(postgres, f"CREATE DATABASE {name} TEMPLATE {template}")
+    yield make_dsn(postgres, dbname=name)
     _administer(postgres, f"DROP DATABASE {name} WITH (FORCE)")
 
 
 @pytest.fixture
 def database(postgres: str, template: str) -> Iterator[str]:
     """How to reach a fresh database with the schema in it."""
-    name = f"mailsvc_test_{os.getpid()}_{next(_numbers)}"
-    _administer(postgres, f"CREATE DATABASE {name} TEMPLATE {template}")
-    yield make_dsn(postgres, dbname=name)
-    _administer(postgres, f"DROP DATABASE {name} WITH (FORCE)")
+    with _fresh(postgres, template) as dsn:
+        yield dsn
+
+
+@pytest.fixture(scope="module")
+def module_database(postgres: str, template: str) -> Iterator[str]:
+    """The same, one for all tests of a module."""
+    with _fresh(postgres, template) as dsn:
+        yield dsn
 
 
 @pytest_twisted.async_yield_fixture

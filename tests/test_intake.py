@@ -92,7 +92,9 @@ class World:
             clock=NOW.timestamp,
         )
 
-    def submit(self, *emails: Incoming, caller: Caller | None = None, key: Key | None = None, permissive: bool = False, **limits: int) -> Any:
+    def submit(
+        self, *emails: Incoming, caller: Caller | None = None, key: Key | None = None, permissive: bool = False, **limits: int
+    ) -> Any:
         coroutine = self.intake(**limits).submit(caller or Caller(), emails, key, permissive=permissive)  # type: ignore[arg-type]
         results: list[Any] = []
         Deferred.fromCoroutine(coroutine).addBoth(results.append)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -20,7 +21,9 @@ def server_context(certificate: Path, key: Path) -> CertificateOptions:
     """TLS 1.2 and newer (8997); no client certificates (8314 §4.2). `certificate` may hold the chain, the leaf first."""
     chain = x509.load_pem_x509_certificates(certificate.read_bytes())
     private = serialization.load_pem_private_key(key.read_bytes(), password=None)
-    return CertificateOptions(private, chain[0], extraCertChain=chain[1:], raiseMinimumTo=TLSVersion.TLSv1_2)
+    make: Any = CertificateOptions  # takes these as cryptography has them; its annotations know the older classes alone
+    options: CertificateOptions = make(private, chain[0], extraCertChain=chain[1:], raiseMinimumTo=TLSVersion.TLSv1_2)
+    return options
 
 
 def self_signed(folder: Path, host: str) -> tuple[Path, Path]:

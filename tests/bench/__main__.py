@@ -141,7 +141,14 @@ def measure(way: Way, daemon: Daemon, postgres: int, control: int, size: int, fi
 def row(name: str, rounds: list[Figures]) -> str:
     """A line of the table: medians, with the lowest and the highest."""
     cells = []
-    for field, form in (("accepted", "{:.0f}"), ("delivered", "{:.0f}"), ("p50", "{:.1f}"), ("p99", "{:.1f}"), ("python", "{:.2f}"), ("postgres", "{:.2f}")):
+    for field, form in (
+        ("accepted", "{:.0f}"),
+        ("delivered", "{:.0f}"),
+        ("p50", "{:.1f}"),
+        ("p99", "{:.1f}"),
+        ("python", "{:.2f}"),
+        ("postgres", "{:.2f}"),
+    ):
         values = [getattr(figures, field) for figures in rounds]
         cells.append(f"{form.format(statistics.median(values))} ({form.format(min(values))}–{form.format(max(values))})")
     return f"| {name} | {' | '.join(cells)} |"
@@ -156,9 +163,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name, sink() as (port, control):
         folder = Path(name)
         folder.chmod(0o755)
-        postgres = EmbeddedPostgres(folder / "postgres")
-        postgres.start_blocking()
-        daemon = Daemon(folder, postgres.dsn, {"delivery": {"routes": {"*": f"smtp://127.0.0.1:{port}"}}})
+        postgres = EmbeddedPostgres.at(folder / "postgres")
+        dsn = postgres.start_blocking()
+        assert postgres.pid is not None
+        daemon = Daemon(folder, dsn, {"delivery": {"routes": {"*": f"smtp://127.0.0.1:{port}"}}})
         try:
             daemon.start()
             results: dict[str, list[Figures]] = {way.name: [] for way in WAYS}
@@ -170,7 +178,10 @@ def main() -> None:
                     first += emails
                     if number:
                         results[way.name].append(figures)
-            print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, {rounds} rounds, {chosen.size} octets an email")
+            print(
+                f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, "
+                f"{rounds} rounds, {chosen.size} octets an email"
+            )
             print("| way | accepted/s | delivered/s | p50 ms | p99 ms | Python CPU ms/email | Postgres CPU ms/email |")
             print("|---|---|---|---|---|---|---|")
             for way in WAYS:
