@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from mailsvc.mail.reply import Reply
-from mailsvc.outcome import Bounced, Failed
+from mailsvc.outcome import Bounced, Delivered, Failed
 from mailsvc.outcome import Deferred as Later
-from mailsvc.store.errors import DataRejected, Unavailable
+from mailsvc.store.errors import DataRejected, StatementFailed, Unavailable
 from tests.delivery.fakes import World, answered, number
 
 # Faults of ours
@@ -58,6 +58,38 @@ def test_the_database_away_loses_no_outcome_and_sends_nothing_twice() -> None:
     world.run(15)
     assert world.store.rows == {}
     assert len(server.mails) == 1
+
+
+def test_the_queue_away_for_a_while_stops_nothing_for_good() -> None:
+    world = World()
+    server = world.server("example.com", "1.1.1.1")
+    world.store.add(1, "bob@example.com", destination="mx.example.com")
+    world.store.failing = {"ready": Unavailable("gone")}
+    world.start()
+    for call in ("ready", "claim"):
+        world.store.failing = {call: Unavailable("gone")}
+        world.store.calls.clear()
+        world.run(10)
+        assert server.mails == []
+        assert world.store.calls[call] <= 11
+    world.store.failing = {"load": Unavailable("gone")}
+    world.run(60)
+    assert server.mails == []
+    assert len(world.store.rows) == 1
+    world.store.failing = {}
+    world.run(15)
+    assert world.store.outcomes[number(1), 0] == [Delivered("250 2.0.0 queued")]
+
+
+def test_a_sweep_that_fails_stops_no_delivery() -> None:
+    world = World()
+    server = world.server("example.com", "1.1.1.1")
+    for call in ("release_scheduled", "holds", "expire", "leased"):
+        world.store.failing[call] = StatementFailed("42601", "a mistake of ours")
+    world.store.add(1, "bob@example.com")
+    world.start().run(120)
+    assert len(server.mails) == 1
+    assert 100 <= world.store.calls["release_scheduled"] <= 125
 
 
 def test_a_connection_takes_no_mail_before_the_last_one_is_settled() -> None:
