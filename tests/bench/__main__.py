@@ -163,9 +163,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name, sink() as (port, control):
         folder = Path(name)
         folder.chmod(0o755)
-        postgres = EmbeddedPostgres(folder / "postgres")
-        postgres.start_blocking()
-        daemon = Daemon(folder, postgres.dsn, {"delivery": {"routes": {"*": f"smtp://127.0.0.1:{port}"}}})
+        postgres = EmbeddedPostgres.at(folder / "postgres")
+        dsn = postgres.start_blocking()
+        assert postgres.pid is not None
+        daemon = Daemon(folder, dsn, {"delivery": {"routes": {"*": f"smtp://127.0.0.1:{port}"}}})
         try:
             daemon.start()
             results: dict[str, list[Figures]] = {way.name: [] for way in WAYS}
