@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import signal
 import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -63,8 +64,9 @@ class Lifespan(Service):
         start: Callable[[Opened], Awaitable[None]],
         explain: Callable[[BaseException], str | None],
         observer: Any = None,
+        signals: bool = False,
     ) -> None:
-        self._reactor, self._start, self._explain, self._observer = reactor, start, explain, observer
+        self._reactor, self._start, self._explain, self._observer, self._signals = reactor, start, explain, observer, signals
         self._opened = Opened()
         self._started: Deferred[None] | None = None
 
@@ -77,11 +79,19 @@ class Lifespan(Service):
     def startService(self) -> None:
         super().startService()
         self._reactor.callWhenRunning(self._begin)
+        if self._signals:
+            self._reactor.callWhenRunning(signal.signal, signal.SIGTERM, self._told_to_stop)
 
     def stopService(self) -> Deferred[None]:
         super().stopService()
         self._opened.stopping = True
         return Deferred.fromCoroutine(self._end())
+
+    def _told_to_stop(self, *_: object) -> None:
+        """By SIGTERM, which is how a daemon ends in good order: with status 0. Saying it twice changes nothing."""
+        if not self._opened.stopping:
+            self._opened.stopping = True
+            self._reactor.callFromThread(self._reactor.stop)
 
     def _begin(self) -> None:
         self._started = Deferred.fromCoroutine(self._run())

@@ -93,7 +93,7 @@ def makeService(options: Options) -> IService:
     from twisted.internet import reactor
 
     settings: Settings = options["settings"]
-    return Lifespan(reactor, lambda opened: Daemon(reactor, settings, opened).start(), explain, logs.observer(settings.log))
+    return Lifespan(reactor, lambda opened: Daemon(reactor, settings, opened).start(), explain, logs.observer(settings.log), signals=True)
 
 
 class Daemon:

@@ -10,6 +10,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -25,6 +26,13 @@ from mailsvc.store.pool import Pool
 
 _numbers = itertools.count(1)
 QUICK = {"fsync": "off", "full_page_writes": "off", "shared_buffers": "64MB"}  # what is kept here is thrown away
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The contract: every test but the slow ones, and but those that look at the source instead of running it."""
+    for item in items:
+        if item.get_closest_marker("slow") is None and item.path.name != "test_house.py":
+            item.add_marker(pytest.mark.contract)
 
 
 def _administer(dsn: str, *statements: str) -> None:
@@ -70,13 +78,26 @@ def template(postgres: str) -> Iterator[str]:
     _administer(postgres, f"DROP DATABASE {name} WITH (FORCE)")
 
 
-@pytest.fixture
-def database(postgres: str, template: str) -> Iterator[str]:
-    """How to reach a fresh database with the schema in it."""
+@contextmanager
+def _fresh(postgres: str, template: str) -> Iterator[str]:
     name = f"mailsvc_test_{os.getpid()}_{next(_numbers)}"
     _administer(postgres, f"CREATE DATABASE {name} TEMPLATE {template}")
     yield make_dsn(postgres, dbname=name)
     _administer(postgres, f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture
+def database(postgres: str, template: str) -> Iterator[str]:
+    """How to reach a fresh database with the schema in it."""
+    with _fresh(postgres, template) as dsn:
+        yield dsn
+
+
+@pytest.fixture(scope="module")
+def module_database(postgres: str, template: str) -> Iterator[str]:
+    """The same, one for all tests of a module."""
+    with _fresh(postgres, template) as dsn:
+        yield dsn
 
 
 @pytest_twisted.async_yield_fixture

@@ -174,9 +174,9 @@ def normal(name: str) -> str:
 INDIRECT = {"service-identity", "pynacl"}
 
 
-def owners() -> dict[str, set[str]]:
+def owners(modules: list[Path] = MODULES) -> dict[str, set[str]]:
     """Every foreign top-level module that is imported → the distributions that bring it."""
-    tops = {name.split(".")[0] for path in MODULES for name in imported(path)} - set(sys.stdlib_module_names) - {"mailsvc"}
+    tops = {name.split(".")[0] for path in modules for name in imported(path)} - set(sys.stdlib_module_names) - {"mailsvc", "tests"}
     installed = packages_distributions()
     return {top: {normal(owner) for owner in installed.get(top, [])} for top in tops}
 
@@ -184,6 +184,11 @@ def owners() -> dict[str, set[str]]:
 def test_what_is_imported_is_declared():
     known = declared("install_requires") | declared("embedded", "options.extras_require")
     assert not {top: by for top, by in owners().items() if not by & known}
+
+
+def test_what_the_tests_import_is_declared():
+    known = declared("install_requires") | declared("test", "options.extras_require") | INDIRECT
+    assert not {top: by for top, by in owners(sorted((ROOT / "tests").rglob("*.py"))).items() if not by & known}
 
 
 def test_what_is_declared_is_imported():

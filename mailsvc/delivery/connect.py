@@ -108,7 +108,7 @@ class Connector:
     log = Logger()
 
     def __init__(
-        self, clock: Any, names: Names, dial: Dial, terms: DeliverySettings, shuffle: Callable[[list[Host]], Any] | None = None
+        self, clock: Any, names: Names, dial: Dial, terms: DeliverySettings, shuffle: Callable[[list[Any]], Any] | None = None
     ) -> None:
         self._clock, self._names, self._dial = clock, names, dial
         self._allowed: tuple[Network, ...] = networks(terms.allow_addresses)
@@ -120,8 +120,10 @@ class Connector:
         """The first session that comes about; Unreachable with what each host said."""
         tried: list[str] = []
         transcripts: list[str] = []
-        permanent, left = True, self._most
-        for host in route.in_order(self._shuffle):
+        permanent = True
+        hosts = route.in_order(self._shuffle)
+        each = -(-self._most // max(1, len(hosts)))  # so that no host with many addresses keeps us from the next
+        for host in hosts:
             found = await self._names.addresses(host.name)
             if isinstance(found, Temporary):
                 permanent = False
@@ -130,7 +132,8 @@ class Connector:
             addresses = found.values if isinstance(found, Records) else ()
             if not addresses:
                 tried.append(f"{host.name} has no address")
-            for address in addresses:
+            left = each
+            for address in self._spread(addresses):
                 refused = None if route.operator else refusal(address, self._allowed)
                 if refused is not None:
                     tried.append(f"{host.name} has an address that mail is not sent to ({refused})")
@@ -145,6 +148,15 @@ class Connector:
                     tried.append(f"{host.name} ({address}) {error.reason}")
                     transcripts.append(f"{address}\n{error.transcript}" if error.transcript else "")
         raise Unreachable(_sentence(tried), permanent and bool(tried), "\n".join(filter(None, transcripts)))
+
+    def _spread(self, addresses: Sequence[str]) -> list[str]:
+        """IPv4 first, since more of what judges senders knows them by it; within a family in any order."""
+        families: tuple[list[Any], list[Any]] = ([], [])
+        for address in addresses:
+            families[":" in address].append(address)
+        for family in families:
+            self._shuffle(family)
+        return families[0] + families[1]
 
     async def _open(self, host: Host, address: str) -> Line:
         shown = f"[{address}]:{host.port}" if ":" in address else f"{address}:{host.port}"

@@ -35,7 +35,7 @@ from mailsvc.store.queue import Leased, Ready
 
 _FLOOR = 0.05  # seconds between two looks at the queue, however often the bell rings
 _LOOK = 1000  # destinations seen in one look
-_FEW, _MANY = 10, 200  # rows of a claim: to try a destination that is new here; to file anew or to end
+_FEW, _MANY = 10, 200  # rows of a claim: to try a destination that is new here; at most
 _SWEEP = 500  # rows of one sweep
 _CLAIMS = 4  # at once
 _EXPIRY_EVERY, _LOST_EVERY = 10.0, 30.0
@@ -288,7 +288,7 @@ class Dispatch(Service):
         left = self._terms.emails - len(self._mine)
         lane = self.lanes.get(destination)
         if lane is not None:
-            return min(lane.room, left)
+            return min(lane.room, left, _MANY)
         known = self._placing.known(destination)
         to_sort = isinstance(known, NoMail) or (isinstance(known, Route) and known.destination != destination)
         return min(_MANY if to_sort else _FEW, left)

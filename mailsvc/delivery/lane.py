@@ -20,6 +20,7 @@ from mailsvc.delivery.route import Route
 from mailsvc.delivery.slots import Slots
 from mailsvc.delivery.terms import DeliverySettings
 
+_PER_CONNECTION = 50  # emails in memory for each connection that there may be
 _UNPROVEN_WINDOW = 10  # emails in memory for a destination that has not taken any yet
 _UNWRITTEN = 300.0  # seconds before an email whose outcome could not be written is touched again
 
@@ -88,7 +89,11 @@ class Lane:
     @property
     def window(self) -> int:
         """Emails in memory: as many as connections can use, few until something went through."""
-        return min(self._terms.window, 10 * self.health.allowed) if self.health.proven else min(self._terms.window, _UNPROVEN_WINDOW)
+        return (
+            min(self._terms.window, _PER_CONNECTION * self.health.allowed)
+            if self.health.proven
+            else min(self._terms.window, _UNPROVEN_WINDOW)
+        )
 
     @property
     def room(self) -> int:

@@ -1,6 +1,6 @@
 """What the sending domain adds to its mail: the return path, the DKIM signatures, and whether TLS is a must.
 
-It is what attempt.Sending asks for. The formats are mail/returnpath and mail/dkim.
+It is what cargo.Sending asks for. The formats are mail/returnpath and mail/dkim.
 """
 
 from __future__ import annotations

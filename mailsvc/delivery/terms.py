@@ -37,8 +37,8 @@ class DeliverySettings:
     recipients_per_message: int = 100  # more become further transactions (5321 §4.5.3.1.8)
     idle_seconds: float = 5.0  # a connection without mail is kept so long for the next
     connect_seconds: float = 30.0  # for one address
-    connect_addresses: int = 5  # tried for one connection
-    window: int = 200  # emails of one destination in memory
+    connect_addresses: int = 5  # tried for one connection, shared among the hosts, at least one of each
+    window: int = 1000  # emails of one destination in memory
     emails: int = 20_000  # emails of all destinations in memory
     memory: int = 67_108_864  # octets of messages in memory
 

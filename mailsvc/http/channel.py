@@ -44,7 +44,7 @@ class Channel(http.HTTPChannel):
         unfinished = self._unfinished()
         if unfinished is not None and unfinished.problem is not None:
             self._refuse(unfinished)
-        elif unfinished is not None or (self.line_mode and self._buffer):
+        elif not self._handlingRequest and (self.requests or self._buffer):
             self._watch_pace()
         elif self._pace is not None:
             self._pace.cancel()

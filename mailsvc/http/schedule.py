@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta, tzinfo
+from threading import Lock
 from zoneinfo import ZoneInfo
 
 LENGTH_MAX = 64
@@ -38,6 +39,9 @@ _ABSOLUTE = re.compile(
 )
 
 
+_one_at_a_time = Lock()  # dateparser keeps state between calls, and this runs in threads
+
+
 class Unreadable(ValueError):
     """Not a time that we take. The message is a sentence for the client, without the field's name."""
 
@@ -47,7 +51,7 @@ class Natural(Exception):
 
 
 def read(text: str, now: datetime, ahead: timedelta, *, natural: bool) -> datetime | None:
-    """The time that `text` means, None for now. Raises `Natural` for what is not ISO 8601 unless `natural` allows it."""
+    """The time that `text` means, None when it is to go at once. Raises `Natural` for what is not ISO 8601 unless `natural` allows it."""
     if len(text) > LENGTH_MAX:
         raise Unreadable(f"must have at most {LENGTH_MAX} characters")
     at = _iso(text)
@@ -97,7 +101,8 @@ def _understood(plain: str, now: datetime, zone: tzinfo) -> datetime:
     local = now.astimezone(zone).replace(tzinfo=None)
     settings = {"PREFER_DATES_FROM": "future", "RELATIVE_BASE": local, "TIMEZONE": "UTC", "RETURN_AS_TIMEZONE_AWARE": False}
     try:
-        at = dateparser.parse(plain, languages=["en"], settings=settings)
+        with _one_at_a_time:
+            at = dateparser.parse(plain, languages=["en"], settings=settings)
         if at is None:
             raise Unreadable("is not a time that exists")
         return at.replace(tzinfo=zone).astimezone(UTC)

@@ -92,7 +92,7 @@ class Mailbox:
         if not self.name:
             return self.address
         escaped = self.name.replace("\\", "\\\\").replace('"', '\\"')
-        plain = escaped == self.name and not re.search(r"[<>@,;:]|=\?|^ | $", self.name)
+        plain = escaped == self.name.strip() and not re.search(r"[<>@,;:]|=\?", self.name)
         return f"{self.name} <{self.address}>" if plain else f'"{escaped}" <{self.address}>'
 
 

@@ -54,9 +54,6 @@ def quoted_printable(octets: bytes) -> bytes:
         out = b"\n".join([binascii.b2a_qp(line, istext=True) for line in octets.split(b"\n")])
     else:
         out = binascii.b2a_qp(octets, istext=True)
-    out = out.replace(b"\n.\n", b"\n=2E\n")
-    if out.endswith(b"\n."):
-        out = out[:-1] + b"=2E"
     if b"From " in out:  # cut in two, since the escape alone might make the line too long
         out = out.replace(b"\nFrom ", b"\n=46=\nrom ")
         if out.startswith(b"From "):

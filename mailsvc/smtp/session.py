@@ -1,6 +1,6 @@
 """What a receiving session consists of, and the two interfaces by which its owner decides about mail.
 
-The server (smtp/server) speaks SMTP and knows no policy; a Reception knows policy and no SMTP.
+The server (smtp/conversation) speaks SMTP and knows no policy; a Reception knows policy and no SMTP.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ class Late(Exception):
 
 
 class Wire(Protocol):
-    """The connection as its conversation sees it (smtp/server has the real one)."""
+    """The connection as its conversation sees it (receiver has the real one)."""
 
     clock: IReactorTime
     inbox: Inbox

@@ -15,7 +15,7 @@ _last = [0, 0]  # the millisecond and the 74 bits of the newest id of this proce
 def uuid7(seconds: float) -> UUID:
     """A new id for this time. Within a process each is greater than the one before, also when the clock steps back."""
     # 9562 §6.2, method 2: within a millisecond, the random part grows by a random step
-    milliseconds, bits = int(seconds * 1000), int.from_bytes(os.urandom(10), "big")
+    milliseconds, bits = _milliseconds(seconds), int.from_bytes(os.urandom(10), "big")
     if milliseconds > _last[0] or _last[0] - milliseconds > 10_000:
         _last[:] = [milliseconds, bits & _FRESH]
     else:
@@ -27,12 +27,16 @@ def uuid7(seconds: float) -> UUID:
 
 def uuid7_floor(moment: datetime) -> UUID:
     """The smallest id of that millisecond."""
-    return _assemble(int(moment.timestamp() * 1000), 0)
+    return _assemble(_milliseconds(moment.timestamp()), 0)
 
 
 def uuid7_seconds(id_: UUID) -> float:
     """The time in an id, to the millisecond."""
     return (id_.int >> 80) / 1000
+
+
+def _milliseconds(seconds: float) -> int:
+    return round(seconds * 1_000_000) // 1000  # a float is a little above or below the microsecond that it stands for
 
 
 def _assemble(milliseconds: int, bits: int) -> UUID:

@@ -14,6 +14,7 @@ import orjson
 
 from mailsvc.store.errors import DataRejected
 from mailsvc.store.ids import uuid7
+from mailsvc.store.prepared import Prepared
 from mailsvc.store.values import NewEmail
 
 SHARDS = 16  # of the ledger, by account
@@ -21,9 +22,9 @@ PIECE = 256 * 1024  # the most octets in one row of messages
 STATEMENT = 512 * 1024  # about the most octets of messages that one statement carries, so that no reactor turn is long
 SMALL = 64 * 1024  # a message up to here is written with its email; a larger one in pieces of its own
 
-INSERT_EMAILS = """
+_INSERT = """
 WITH new AS MATERIALIZED (
-    SELECT * FROM json_to_recordset(%s) AS x(
+    SELECT * FROM json_to_recordset($1) AS x(
         account_id uuid, email_id uuid, created_at timestamptz, source text, key_id uuid, domain_id uuid, message_id text, sender text,
         to_ text[], cc text[], bcc text[], reply_to text[], recipients text[], subject text, tags jsonb, headers jsonb, envelope jsonb,
         size integer, bulk boolean, scheduled_at timestamptz, expires_at timestamptz, region text, destinations text[], leases bigint[],
@@ -52,6 +53,7 @@ SELECT account_id, email_id, 0, coalesce(convert_to(body, 'UTF8'), decode(octets
 FROM new WHERE body IS NOT NULL OR octets IS NOT NULL
 """
 
+INSERT_EMAILS = Prepared("accept", ("json",), _INSERT)
 INSERT_PIECE = "INSERT INTO messages (account_id, email_id, piece, bytes) VALUES (%s, %s, %s, %s)"
 
 

@@ -24,6 +24,7 @@ from txpostgres import txpostgres
 
 from mailsvc.store import adapt  # noqa: F401  registers how values are adapted
 from mailsvc.store.errors import StatementFailed, StoreError, Unavailable, translated
+from mailsvc.store.prepared import Prepared
 
 OLDEST_SERVER = 150000  # what the SQL of the store is tested with
 CONNECT_SECONDS = 10.0
@@ -66,6 +67,7 @@ class Link(txpostgres.Connection):  # type: ignore[misc]
         self.lost = False
         self._on_lost = on_lost
         self._limits = limits
+        self._prepared: set[str] = set()  # names of the statements that this connection has planned
 
     @classmethod
     async def open(cls, reactor: Any, dsn: str, name: str, on_lost: Callable[[Link], None], limits: Limits = Limits()) -> Link:
@@ -112,8 +114,13 @@ class Link(txpostgres.Connection):  # type: ignore[misc]
             self.doRead()
         return self.sound
 
-    async def execute(self, sql: str, params: Params = ()) -> Answer:
+    async def execute(self, sql: str | Prepared, params: Params = ()) -> Answer:
         """Run one statement, or several in one round trip. Without params a percent sign is just that."""
+        if isinstance(sql, Prepared):
+            if sql.name not in self._prepared:
+                await self.execute(sql.prepare)
+                self._prepared.add(sql.name)
+            sql = sql.execute
         if self.lost:
             raise Unavailable("The connection to the database was lost.")
         cursor = self.cursor()

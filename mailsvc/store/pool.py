@@ -20,6 +20,7 @@ from mailsvc.store.backoff import Backoff
 from mailsvc.store.detach import detached
 from mailsvc.store.errors import StatementFailed, StoreError, Unavailable
 from mailsvc.store.link import Answer, Limits, Link, Params, Row
+from mailsvc.store.prepared import Prepared
 
 T = TypeVar("T")
 
@@ -150,15 +151,15 @@ class Pool:
         """Run `fn` in a transaction and commit it, or roll back and raise what it raised. It runs to its end even if the caller leaves."""
         return await detached(self._transact(fn))
 
-    async def rows(self, sql: str, params: Params = ()) -> list[Row]:
+    async def rows(self, sql: str | Prepared, params: Params = ()) -> list[Row]:
         """One round trip that is a transaction of its own; several statements in it succeed or fail together."""
         return (await detached(self._alone(sql, params))).rows
 
-    async def run(self, sql: str, params: Params = ()) -> int:
+    async def run(self, sql: str | Prepared, params: Params = ()) -> int:
         """Like `rows`; how many rows the last statement touched."""
         return (await detached(self._alone(sql, params))).count
 
-    async def execute(self, link: Link, sql: str, params: Params = ()) -> Answer:
+    async def execute(self, link: Link, sql: str | Prepared, params: Params = ()) -> Answer:
         self.statements += 1
         return await link.execute(sql, params)
 
@@ -176,7 +177,7 @@ class Pool:
         finally:
             self._give_back(link)
 
-    async def _alone(self, sql: str, params: Params) -> Answer:
+    async def _alone(self, sql: str | Prepared, params: Params) -> Answer:
         link = await self._take()
         try:
             return await self.execute(link, sql, params)

@@ -18,7 +18,6 @@ from mailsvc.store.batch import Batch
 from mailsvc.store.ids import uuid7
 from mailsvc.store.inserts import document, shard
 from mailsvc.store.pool import Pool
-from mailsvc.store.queue_sql import BY_INDEX
 from mailsvc.store.settle_sql import SETTLE
 
 MAX_ITEMS = 100
@@ -81,7 +80,7 @@ class Settling:
         rows.sort(key=lambda row: (row["email_id"], row["recipient"]))
         once = [_once(n, settlement) for n, settlement in enumerate(settlements)]
         settled: list[set[int]] = [set() for _ in settlements]
-        for n, recipient in await self._pool.rows(BY_INDEX + SETTLE, (document(rows), document(once))):
+        for n, recipient in await self._pool.rows(SETTLE, (document(rows), document(once))):
             settled[n].add(recipient)
         if any(settled):
             self._told()

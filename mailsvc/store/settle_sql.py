@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-SETTLE = """
+from mailsvc.store.prepared import Prepared
+from mailsvc.store.queue_sql import BY_INDEX
+
+_SETTLE = """
 WITH given AS MATERIALIZED (
-    SELECT * FROM json_to_recordset(%s) AS g(
+    SELECT * FROM json_to_recordset($1) AS g(
         n integer, recipient smallint, email_id uuid, account_id uuid, domain_id uuid, shard smallint, lease bigint, at timestamptz,
         status text, next_at timestamptz, reason text, outcome text, reply text, event_id uuid, type text, data jsonb
     )
@@ -29,7 +32,7 @@ WITH given AS MATERIALIZED (
     INSERT INTO fresh_events (shard, account_id, email_id, event_id, domain_id, type, at)
     SELECT shard, account_id, email_id, event_id, domain_id, type, at FROM settled WHERE told
 ), once AS MATERIALIZED (
-    SELECT * FROM json_to_recordset(%s) AS o(
+    SELECT * FROM json_to_recordset($2) AS o(
         n integer, account_id uuid, email_id uuid, attempt_id uuid, host text, address text, tls text, started_at timestamptz,
         seconds real, transcript text, signature text
     )
@@ -49,3 +52,5 @@ WITH given AS MATERIALIZED (
 )
 SELECT n, recipient FROM settled
 """
+
+SETTLE = Prepared("settle", ("json", "json"), _SETTLE, before=BY_INDEX)

@@ -101,7 +101,7 @@ class Store:
         for row in sorted(self.rows.values(), key=lambda row: (row.leased.bulk, row.next_at)):
             name = row.leased.destination
             hold = self.hold_rows.get(name)
-            if row.lease is None and name not in skip and not (hold and (hold.until is None or hold.until > now)):
+            if row.lease is None and name not in skip and not (hold and hold.until > now):
                 found.setdefault(name, Ready(name, row.leased.bulk, row.next_at))
         return list(found.values())[:limit]
 
@@ -136,7 +136,7 @@ class Store:
         self._call("expire")
         return 0
 
-    async def hold(self, region: str, destination: str, state: Any, reason: str, until: datetime | None, failures: int) -> None:
+    async def hold(self, region: str, destination: str, state: Any, reason: str, until: datetime, failures: int) -> None:
         self._call("hold")
         self.hold_rows[destination] = Hold(state, reason, until, failures)
 

@@ -13,6 +13,7 @@ from mailsvc.mail.reply import Reply
 from mailsvc.outcome import Bounced, Delivered, Failed, Uncertain
 from mailsvc.outcome import Deferred as Later
 from mailsvc.store.errors import DataRejected, Unavailable
+from mailsvc.store.holds import FOREVER
 from mailsvc.store.queue import Hold
 from tests.delivery import fakes
 from tests.delivery.fakes import MESSAGE, World, answered, each, lost, number, taken
@@ -327,7 +328,7 @@ def test_a_reused_connection_that_is_dead_costs_no_attempt() -> None:
 def test_a_paused_destination_keeps_its_mail_and_gets_it_when_resumed() -> None:
     world = World()
     server = world.server("example.com", "1.1.1.1")
-    world.store.hold_rows["mx.example.com"] = Hold("paused", "Paused by the operator.", None, 0)
+    world.store.hold_rows["mx.example.com"] = Hold("paused", "Paused by the operator.", FOREVER, 0)
     world.store.add(1, "bob@example.com")
     world.start().run(30)
     assert server.mails == []

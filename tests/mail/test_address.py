@@ -89,6 +89,7 @@ def test_a_unicode_local_part_is_kept_and_flagged() -> None:
         (".a@b.example", "period"),
         ("a@-b.example", "hyphen"),
         ("a@b_c.example", "@"),
+        ("a@ab--cd.example", "dashes"),
         ("@b.example", "@"),
         ("a", "@"),
         ("x" * 65 + "@b.example", "longer"),

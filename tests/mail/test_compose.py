@@ -162,12 +162,13 @@ def test_a_file_inside_the_html() -> None:
 
 
 def test_addresses_and_custom_headers() -> None:
-    boxes = {name: (parse_mailbox(f"{name}@b.example"),) for name in ("cc", "bcc", "reply_to")}
-    message = compose(attrs.evolve(BASE, headers={"X-Entity-Ref-ID": "42", "References": "<a@b.example>"}, **boxes))
+    cc, bcc, reply_to = ((parse_mailbox(f"{name}@b.example"),) for name in ("cc", "bcc", "reply_to"))
+    headers = {"X-Entity-Ref-ID": "42", "References": "<a@b.example>"}
+    message = compose(attrs.evolve(BASE, cc=cc, bcc=bcc, reply_to=reply_to, headers=headers))
     parsed = stdlib(message)
     assert (parsed["cc"], parsed["reply-to"], parsed["x-entity-ref-id"]) == ("cc@b.example", "reply_to@b.example", "42")
     assert b"bcc" not in message.lower()
-    names = [name.lower() for name in parsed.keys()]
+    names = [name.lower() for name in parsed]
     assert len(names) == len(set(names))
 
 

@@ -63,6 +63,8 @@ def test_relaxed_bodies(body: bytes) -> None:
 @given(
     st.lists(st.sampled_from([b"a \t b\r\n", b"\r\n" * 3, b"x" * 100_000 + b"\r\n", b"y" * 300_000, b" " * 9]), max_size=12).map(b"".join)
 )
+@example(b"a" + b" \r\n" * 400_000 + b"b\r\n")
+@example(b"\r\n" * 400_000)
 def test_bodies_of_several_slices(body: bytes) -> None:
     assert dkim.relaxed_body(body) == Relaxed.canonicalize_body(body)
 

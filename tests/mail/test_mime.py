@@ -7,7 +7,7 @@ from email.message import EmailMessage
 from email.policy import SMTP
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mailsvc.mail import mime, parameters
@@ -152,6 +152,8 @@ def test_parameters_of_others(field: str, value: str, named: dict[str, str]) -> 
 
 
 @given(st.text(st.characters(blacklist_categories=["Cs"])))
+@example("=?utf-8?q?x?=.pdf")
+@example(" a")
 def test_any_parameter_reads_back(value: str) -> None:
     written = parameters.encode("filename", value)
     assert all(part.isascii() and len(part) <= 76 and "\r" not in part and "\n" not in part for part in written)

@@ -56,4 +56,4 @@ def test_another_secret() -> None:
 
 def test_its_form() -> None:
     assert ADDRESS.startswith("b-aaaaak") and ADDRESS.endswith("@rp.acme.example")
-    assert ADDRESS.lower() == ADDRESS
+    assert ADDRESS.islower()

@@ -6,6 +6,7 @@ import base64
 import binascii
 import random
 import re
+from collections.abc import Callable
 
 import pytest
 from hypothesis import example, given
@@ -35,7 +36,7 @@ PIECES = [
     "\nFrom ",
 ]
 BODIES = st.text(st.characters(blacklist_categories=["Cs"])) | st.lists(st.sampled_from(PIECES), max_size=40).map("".join)
-_DECODERS = {"7bit": bytes, "quoted-printable": binascii.a2b_qp, "base64": binascii.a2b_base64}
+_DECODERS: dict[str, Callable[[bytes], bytes]] = {"7bit": bytes, "quoted-printable": binascii.a2b_qp, "base64": binascii.a2b_base64}
 
 
 def normal(text: str) -> str:

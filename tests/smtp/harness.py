@@ -14,7 +14,8 @@ from mailsvc.mail.address import Path
 from mailsvc.mail.reply import Reply
 from mailsvc.smtp import replies
 from mailsvc.smtp.extensions import MailParameters
-from mailsvc.smtp.server import Receiver, Receivers
+from mailsvc.smtp.receiver import Receiver
+from mailsvc.smtp.server import Receivers
 from mailsvc.smtp.session import Door, Envelope, Login, Reception, Recipient, Session, Sink
 
 USER, PASSWORD = "mailsvc", "s3cret"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 
 import pytest
 from hypothesis import given, settings
@@ -145,6 +146,10 @@ def test_each_command_has_its_own_time() -> None:
         made.clock.advance(299)
         made.receiver.dataReceived(b"NOOP\r\n")
     assert not made.closed
+    made.clock.advance(299)
+    assert not made.closed
+    made.clock.advance(1)
+    assert made.closed
 
 
 def test_a_stranger_has_a_minute_in_all() -> None:
@@ -204,6 +209,21 @@ def test_no_deadline_runs_while_the_server_is_the_slow_one() -> None:
     assert not made.closed
     never.callback(None)
     assert codes(made.heard()) == ["250"]
+
+
+# ── large bodies ──
+
+
+def test_forty_megabytes_take_no_long_turn() -> None:
+    made = in_data(call())
+    block, turns = (b"x" * 76 + b"\r\n") * 840, []
+    for _ in range(620):
+        began = time.thread_time()
+        made.receiver.dataReceived(block)
+        turns.append(time.thread_time() - began)
+    made.say(b".\r\n")
+    assert len(made.mails[0].body) == 620 * len(block) > 40_000_000
+    assert max(turns) < 0.05
 
 
 # ── back-pressure ──
@@ -374,8 +394,9 @@ def test_shutdown_lets_a_body_finish() -> None:
     made = in_data(call())
     made.say(b"half of ")
     stop(made)
+    made.say(b"i")
     assert not made.closed
-    made.say(b"it\r\n.\r\nNOOP\r\n")
+    made.say(b"t\r\n.\r\nNOOP\r\n")
     assert codes(made.heard()) == ["250", "421"]
     assert made.mails[0].body == b"half of it\r\n"
 

@@ -19,9 +19,13 @@ def reactor() -> Any:
     return reactor
 
 
-async def until(condition: Any) -> None:
-    while not condition():
+async def until(condition: Callable[[], Any]) -> None:
+    """Let the reactor turn until it holds."""
+    for _ in range(5000):
+        if condition():
+            return
         await deferLater(reactor(), 0.001)
+    raise AssertionError("It never came to that.")
 
 
 @pytest_twisted.async_yield_fixture

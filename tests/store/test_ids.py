@@ -8,6 +8,7 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mailsvc.store import ids
 from mailsvc.store.ids import uuid7, uuid7_floor, uuid7_seconds
 
 MOMENTS = st.integers(0, (1 << 48) - 1).map(lambda milliseconds: milliseconds / 1000)
@@ -42,7 +43,9 @@ def test_a_clock_that_was_far_ahead_is_not_followed_for_ever() -> None:
 
 
 @given(st.integers(1_600_000_000_000, 3_000_000_000_000))
-def test_the_floor_of_a_moment_is_not_above_its_ids(milliseconds: int) -> None:
+def test_the_floor_of_a_moment_is_below_the_ids_of_its_millisecond(milliseconds: int) -> None:
     moment = datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=milliseconds)
-    assert uuid7_floor(moment) < uuid7(milliseconds / 1000) or uuid7_seconds(uuid7(milliseconds / 1000)) > milliseconds / 1000
-    assert uuid7_seconds(uuid7_floor(moment)) == milliseconds / 1000
+    ids._last[:] = [0, 0]
+    made = uuid7(milliseconds / 1000)
+    assert uuid7_floor(moment) < made < uuid7_floor(moment + timedelta(milliseconds=1))
+    assert uuid7_seconds(made) == milliseconds / 1000

@@ -24,10 +24,13 @@ def reactor() -> Any:
     return reactor
 
 
-async def until(condition: Any) -> None:
-    """Let the reactor turn until it holds; pytest's own timeout ends it if it never does."""
-    while not condition():
+async def until(condition: Callable[[], Any]) -> None:
+    """Let the reactor turn until it holds."""
+    for _ in range(5000):
+        if condition():
+            return
         await deferLater(reactor(), 0.001)
+    raise AssertionError("It never came to that.")
 
 
 @pytest_twisted.async_yield_fixture
@@ -165,6 +168,13 @@ async def test_errors_carry_data_and_no_values(notes: Pool, sql: str, params: tu
         assert raised.value.__suppress_context__
     await until(lambda: notes.connections == 4)
     assert notes.busy == 0
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_somebody_left_open_is_not_handed_to_the_next(notes: Pool) -> None:
+    for _ in range(4):
+        await notes.rows("BEGIN; INSERT INTO notes VALUES (1)")
+    assert await written(notes) == []
 
 
 @pytest_twisted.ensureDeferred

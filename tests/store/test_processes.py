@@ -74,8 +74,11 @@ async def settle(owner: Owner) -> None:
     """Until the round that the clock has started is over."""
     from twisted.internet import reactor
 
-    while owner.incarnation._round is not None and not owner.incarnation._round.called:
+    for _ in range(5000):
+        if owner.incarnation._round is None or owner.incarnation._round.called:
+            return
         await deferLater(reactor, 0.001)  # type: ignore[arg-type]
+    raise AssertionError("The round does not end.")
 
 
 @pytest_twisted.ensureDeferred

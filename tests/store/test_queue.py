@@ -11,6 +11,7 @@ import pytest_twisted
 from mailsvc.outcome import Deferred
 from mailsvc.store import queue_sql
 from mailsvc.store.accept import NewEmail, NewRecipient
+from mailsvc.store.pool import Transaction
 from mailsvc.store.queue import FOREVER, Hold, Queue, Ready
 from tests.store.house import ACCOUNT, DAY, MINUTE, NOW, REGION, House, email, explain, nodes, together, visited
 
@@ -197,6 +198,19 @@ async def test_scheduled_mail_is_queued_when_it_is_due_and_told_of_once(house: H
         assert await house.statuses(mail) == ["queued", "queued"]
     assert await house.statuses(later) == ["scheduled"]
     assert len(await house.claim()) == 8
+
+
+@pytest_twisted.ensureDeferred
+async def test_two_that_release_one_email_do_not_meet_half_way(house: House) -> None:
+    mail = email("a@example.org", "b@example.org", scheduled_at=NOW)
+    await house.accept(mail)
+
+    async def meanwhile(tx: Transaction) -> int:
+        await tx.rows("SELECT FROM queue WHERE email_id = %s AND recipient = 0 FOR UPDATE", (mail.email_id,))
+        return await house.queue.release_scheduled(NOW)
+
+    assert await house.pool.transact(meanwhile) == 0
+    assert await house.queue.release_scheduled(NOW) == 1
 
 
 @pytest_twisted.ensureDeferred

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import attrs
 import pytest_twisted
 
@@ -9,10 +11,11 @@ from mailsvc.outcome import Bounced, Deferred, Delivered, Failed, Uncertain
 from mailsvc.store import settle
 from mailsvc.store.accept import NewEmail
 from mailsvc.store.errors import StoreError
-from mailsvc.store.inserts import document
+from mailsvc.store.inserts import INSERT_EMAILS, document, documents
+from mailsvc.store.pool import Pool, Transaction
 from mailsvc.store.settle import AttemptRecord, RecipientOutcome, Settlement, Settling
 from mailsvc.store.settle_sql import SETTLE
-from tests.store.house import ACCOUNT, DOMAIN, MINUTE, NOW, House, attempt, email, explain, together, visited
+from tests.store.house import ACCOUNT, DOMAIN, MINUTE, NOW, House, attempt, email, explain, nodes, together, visited
 
 OK = Delivered("250 2.0.0 Ok")
 LATER = Deferred("451 4.2.2 mailbox full", NOW + MINUTE)
@@ -137,8 +140,41 @@ async def test_settling_finds_its_rows_by_their_keys(house: House) -> None:
     done = (RecipientOutcome(0, OK),)
     settlements = [Settlement(ACCOUNT, m.email_id, DOMAIN, house.lease, NOW, done, None) for m in mails[:50]]
     rows = [row for n, settlement in enumerate(settlements) for row in settle._rows(n, settlement)]
-    plan = await explain(house, SETTLE, (document(rows), "[]"))
+    plan = await explain(house, SETTLE.plain, (document(rows), "[]"))
     assert max(visited(plan)) <= 50, visited(plan)
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_plan_made_over_an_empty_queue_is_as_good_over_a_full_one(house: House) -> None:
+    statement = attrs.evolve(SETTLE, name="settle_again")
+    mails = [email(lease=house.lease) for _ in range(500)]
+    done = (RecipientOutcome(0, OK),)
+    settlements = [Settlement(ACCOUNT, m.email_id, DOMAIN, house.lease, NOW, done, None) for m in mails[:50]]
+    rows = document([row for n, settlement in enumerate(settlements) for row in settle._rows(n, settlement)])
+
+    async def planned_early(tx: Transaction) -> dict[str, Any]:
+        await tx.run(statement.prepare)
+        for _ in range(10):  # by the sixth, the server keeps one plan for good
+            await tx.run(statement.execute, ("[]", "[]"))
+        await tx.run(INSERT_EMAILS.plain, tuple(documents(mails)))
+        [(plans,)] = await tx.rows("EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE settle_again (%s, %s)", (rows, "[]"))
+        plan: dict[str, Any] = plans[0]["Plan"]
+        return plan
+
+    plan = await house.pool.transact(planned_early)
+    assert max(visited(plan)) == 50, visited(plan)
+    assert "Seq Scan" not in [node["Node Type"] for node in nodes(plan) if node.get("Relation Name") == "queue"]
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_new_connection_plans_for_itself(house: House) -> None:
+    first, second = await leased(house), await leased(house)
+    await house.settle(first, OK)
+    other = Pool(house.pool.dsn, house.clock, size=1)
+    await other.start()
+    settlement = Settlement(ACCOUNT, second.email_id, DOMAIN, house.lease, NOW, (RecipientOutcome(0, OK),), attempt())
+    assert await Settling(other, house.clock).settle(settlement) == {0}
+    await other.stop()
 
 
 @pytest_twisted.ensureDeferred

@@ -1,0 +1,225 @@
+"""Delivery over real sockets: DNS by UDP, servers on loopback that follow a script."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest_twisted
+from twisted.internet.protocol import Factory
+from twisted.protocols.basic import LineReceiver
+
+from mailsvc.delivery.connect import Connector
+from mailsvc.delivery.dial import dialer
+from mailsvc.delivery.dispatch import Dispatch
+from mailsvc.delivery.route import Routes
+from mailsvc.delivery.terms import DeliverySettings
+from mailsvc.dns import Resolver
+from mailsvc.outcome import Bounced, Delivered, Uncertain
+from mailsvc.outcome import Deferred as Later
+from mailsvc.smtp.client import Timeouts
+from tests.delivery.fakes import MESSAGE, Process, Sending, Store, number
+from tests.dnsserver import DnsServer, after
+
+EHLO = "250-mx\r\n250 PIPELINING"
+
+
+class Scripted(LineReceiver):
+    """Answers each verb as the script says: a text, or "drop" to close without a word. Silence for what it does not know."""
+
+    script: dict[str, str]
+    mails: list[bytes]
+    _body: list[bytes] | None = None
+
+    def connectionMade(self) -> None:
+        self._say(self.script["greeting"])
+
+    def lineReceived(self, line: bytes) -> None:
+        if self._body is None:
+            verb = line.split(b" ")[0].decode().upper()
+            self._say(self.script.get(verb, self.script.get("else", "250 OK")))
+            if verb == "DATA":
+                self._body = []
+        elif line == b".":
+            self.mails.append(b"".join(self._body))
+            self._body = None
+            self._say(self.script["."])
+        else:
+            self._body.append(line.removeprefix(b".") + b"\r\n")
+
+    def _say(self, text: str) -> None:
+        if text == "drop":
+            self.transport.loseConnection()
+        else:
+            self.sendLine(text.encode())
+
+
+def script(**changes: str) -> dict[str, str]:
+    usual = {"greeting": "220 mx", "EHLO": EHLO, "DATA": "354 go", "dot": "250 2.0.0 taken", "QUIT": "221 bye"} | changes
+    usual["."] = usual.pop("dot")
+    return usual
+
+
+class Site:
+    """One name server, mail servers by loopback address on one port, and the whole of delivery in front of them."""
+
+    def __init__(self) -> None:
+        from twisted.internet import reactor
+
+        self.reactor: Any = reactor
+        self.store = Store(self.reactor)
+        self.dns = DnsServer({})
+        self.ports: list[Any] = []
+        self.port = 0
+        self.mails: dict[str, list[bytes]] = {}
+
+    def listen(self, address: str, lines: dict[str, str]) -> None:
+        mails = self.mails.setdefault(address, [])
+
+        def build(_: Any) -> Scripted:
+            server = Scripted()
+            server.script, server.mails = lines, mails
+            return server
+
+        factory = Factory()
+        factory.noisy = False
+        factory.buildProtocol = build  # type: ignore[assignment, method-assign]
+        port = self.reactor.listenTCP(self.port, factory, interface=address)
+        self.port = port.getHost().port
+        self.ports.append(port)
+
+    async def start(self, **settings: Any) -> Site:
+        await self.dns.start(self.reactor)
+        terms = DeliverySettings(port=self.port, allow_addresses=("127.0.0.0/8",), poll_seconds=0.05, connect_seconds=2, **settings)
+        resolver = Resolver(self.reactor, [self.dns.address], seconds=1)
+        connector = Connector(self.reactor, resolver, dialer(self.reactor, "out.example", 2, Timeouts(greeting=2, quit=1)), terms)
+        numbers = iter(range(10**6, 10**7))
+        self.dispatch = Dispatch(
+            self.reactor, terms, "eu", Process(), self.store, Routes(self.reactor, resolver, {}, port=self.port), connector,
+            self.store, self.store, Sending(), lambda: number(next(numbers)),
+        )  # fmt: skip
+        self.dispatch.startService()
+        return self
+
+    async def until(self, condition: Callable[[], Any]) -> None:
+        for _ in range(300):
+            if condition():
+                return
+            await after(self.reactor, 0.01)
+        raise AssertionError("it did not happen")
+
+    async def stop(self) -> None:
+        await self.dispatch.stopService()
+        for port in self.ports:
+            await port.stopListening()
+        await self.dns.stop()
+
+
+def named(*hosts: tuple[int, str, str]) -> dict[str, Any]:
+    zones: dict[str, Any] = {"example.com": {"MX": [f"{preference} {name}.example.com." for preference, name, _ in hosts]}}
+    return zones | {f"{name}.example.com": {"A": [address]} for _, name, address in hosts}
+
+
+@pytest_twisted.ensureDeferred
+async def test_mail_arrives_by_mx_over_one_connection() -> None:
+    site = Site()
+    site.listen("127.0.0.1", script())
+    site.dns.zones = named((10, "mx1", "127.0.0.1"))
+    for email in range(1, 21):
+        site.store.add(email, "bob@example.com")
+    await site.start(connections_max=1, connections_initial=1)
+    await site.until(lambda: len(site.store.outcomes) == 20)
+    assert all(outcomes == [Delivered("250 2.0.0 taken")] for outcomes in site.store.outcomes.values())
+    assert all(mail.endswith(MESSAGE) and mail.startswith(b"DKIM-Signature: ") for mail in site.mails["127.0.0.1"])
+    attempt = site.store.settled[0].attempt
+    assert attempt is not None
+    assert (attempt.host, attempt.address, attempt.tls) == ("mx1.example.com", f"127.0.0.1:{site.port}", None)
+    assert "RCPT TO:<bob@example.com>" in attempt.transcript
+    await site.stop()
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_second_exchanger_takes_what_the_first_refuses() -> None:
+    site = Site()
+    site.listen("127.0.0.1", script(greeting="554 not here"))
+    site.listen("127.0.0.2", script())
+    site.dns.zones = named((10, "mx1", "127.0.0.1"), (20, "mx2", "127.0.0.2"), (5, "mx0", "127.0.0.3"))
+    site.store.add(1, "bob@example.com")
+    await site.start()
+    await site.until(lambda: site.store.outcomes)
+    assert len(site.mails["127.0.0.2"]) == 1
+    await site.stop()
+
+
+@pytest_twisted.ensureDeferred
+async def test_nobody_listens() -> None:
+    site = Site()
+    site.listen("127.0.0.1", script())
+    site.dns.zones = named((10, "mx1", "127.0.0.9"))
+    site.store.add(1, "bob@example.com")
+    await site.start()
+    await site.until(lambda: site.store.outcomes)
+    outcome = site.store.last(1)
+    assert isinstance(outcome, Later)
+    assert outcome.reason == "mx1.example.com (127.0.0.9) refused the connection."
+    assert site.store.hold_rows["mx1.example.com"].reason == outcome.reason
+    await site.stop()
+
+
+@pytest_twisted.ensureDeferred
+async def test_closing_after_the_dot_is_uncertain_and_before_it_is_not() -> None:
+    site = Site()
+    site.listen("127.0.0.1", script(dot="drop"))
+    site.listen("127.0.0.2", script(DATA="drop"))
+    site.dns.zones = named((10, "mx1", "127.0.0.1")) | {
+        "other.example": {"MX": ["10 mx.other.example."]},
+        "mx.other.example": {"A": ["127.0.0.2"]},
+    }
+    site.store.add(1, "bob@example.com")
+    site.store.add(2, "bob@other.example")
+    await site.start()
+    await site.until(lambda: len(site.store.outcomes) == 2)
+    assert isinstance(site.store.last(1), Uncertain)
+    later = site.store.last(2)
+    assert isinstance(later, Later)
+    assert later.reason.startswith("The connection to mx.other.example failed: ")
+    assert len(site.store.signatures) == 2
+    await site.stop()
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_host_whose_tls_is_broken_gets_its_mail_in_clear() -> None:
+    site = Site()
+    site.listen("127.0.0.1", script(EHLO="250-mx\r\n250 STARTTLS", STARTTLS="220 go on\r\n220 and on, in clear"))
+    site.dns.zones = named((10, "mx1", "127.0.0.1"))
+    site.store.add(1, "bob@example.com")
+    await site.start()
+    await site.until(lambda: site.store.outcomes)
+    assert isinstance(site.store.last(1), Delivered)
+    assert site.store.settled[0].attempt is not None
+    assert site.store.settled[0].attempt.tls is None
+    await site.stop()
+
+
+@pytest_twisted.ensureDeferred
+async def test_refused_recipients_bounce_with_the_words_of_their_server() -> None:
+    site = Site()
+    site.listen("127.0.0.1", script(RCPT="550 5.1.1 no such user here"))
+    site.dns.zones = named((10, "mx1", "127.0.0.1"))
+    site.store.add(1, "bob@example.com")
+    await site.start()
+    await site.until(lambda: site.store.outcomes)
+    assert site.store.last(1) == Bounced("550 5.1.1 no such user here", "Permanent", "General")
+    await site.stop()
+
+
+@pytest_twisted.ensureDeferred
+async def test_shutdown_cuts_a_server_that_never_answers_the_dot() -> None:
+    site = Site()
+    site.listen("127.0.0.1", script(dot="250-slowly"))  # a reply that never ends
+    site.dns.zones = named((10, "mx1", "127.0.0.1"))
+    site.store.add(1, "bob@example.com")
+    await site.start(drain_seconds=0.2)
+    await site.until(lambda: site.mails["127.0.0.1"])
+    await site.stop()
+    assert isinstance(site.store.last(1), Uncertain)
