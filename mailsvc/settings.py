@@ -100,6 +100,9 @@ class Delivery:
         None, "Our name towards other mail servers; its address should point back to it.", check=_host, example="out.example.com"
     )
     routes: Mapping[str, str] = setting({}, 'Domains with a fixed next host instead of their MX; "*" is every other domain.', check=_routes)
+    shaping: Path = setting(
+        Path("/etc/mailsvc/shaping.toml"), "Rules for providers: what they take, and what they say when it was too much."
+    )
     port: int = setting(25, "The port of mail exchangers found in DNS.", check=_between(1, 65535))
     nameservers: tuple[str, ...] = setting((), "Resolvers to ask; empty: those of /etc/resolv.conf.")
     dns_seconds: float = setting(10.0, "Seconds for one look-up, all resolvers and repetitions together.", check=_at_least(1))

@@ -22,7 +22,7 @@ from twisted.internet.endpoints import serverFromString
 from twisted.logger import Logger
 from twisted.python.usage import Options as UsageOptions
 
-from mailsvc import guard, policy
+from mailsvc import guard, policy, shapingfile
 from mailsvc import settings as settings_
 from mailsvc.configfile import SettingsError
 from mailsvc.delivery.connect import Connector
@@ -137,7 +137,8 @@ class Daemon:
         """The way out: from the queue over lanes to other servers."""
         reactor, settings, terms = self.reactor, self.settings, terms_of(self.settings.delivery)
         resolver = Resolver(reactor, terms.nameservers, seconds=terms.dns_seconds)
-        routes = Routes(reactor, resolver, terms.routes, port=terms.port, own=terms.own_names)
+        shaping = shapingfile.load(settings.delivery.shaping)
+        routes = Routes(reactor, resolver, terms.routes, port=terms.port, own=terms.own_names, provider=shaping.provider)
         dial = dialer(reactor, settings.delivery.ehlo_name or "", terms.connect_seconds, timeouts_of(settings.delivery))
         secret = self.memory.seal.secret_for("return path")
         sending = DomainSide(self.domains, self.accounts, secret, self.in_thread, reactor.seconds)
@@ -145,7 +146,7 @@ class Daemon:
         settling = Settling(self.pool, reactor, told=lambda: self.bell.ring("events"), linger=linger)
         dispatch = Dispatch(
             reactor, terms, settings.region, self.process, Queue(self.pool), routes, Connector(reactor, resolver, dial, terms),
-            self.messages, settling, sending, lambda: uuid7(reactor.seconds()),
+            self.messages, settling, sending, lambda: uuid7(reactor.seconds()), shaping=shaping,
         )  # fmt: skip
         self.process.on_replaced = dispatch.replaced
         self.process.on_freed = lambda count: dispatch.ring()

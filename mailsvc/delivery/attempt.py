@@ -5,7 +5,6 @@ Whatever fails on our side is an outcome too, so that no recipient is lost and n
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Collection
 from datetime import datetime
 from typing import Any, Protocol
@@ -21,6 +20,7 @@ from mailsvc.delivery.parcel import Parcel, expired
 from mailsvc.delivery.reading import Moment, Reading, deferred, read
 from mailsvc.delivery.retry import Random, Schedule
 from mailsvc.delivery.terms import DeliverySettings
+from mailsvc.mail.reply import Reply
 from mailsvc.outcome import Bounced, Failed, Outcome
 from mailsvc.smtp.envelope import Envelope
 from mailsvc.store.errors import DataRejected, StatementFailed
@@ -47,6 +47,9 @@ class Fresh(Protocol):
 
     def holds(self, lease: int) -> bool: ...
 
+    def peers(self, role: str) -> int:
+        """How many processes of this region have the role, this one counted."""
+
 
 class Keeper(Protocol):
     """Whoever knows what is in memory: dispatch."""
@@ -64,6 +67,7 @@ class Report:
 
     `again`: nothing was tried, the line was dead. `unsent`: it was not to be finished by this process; the lease goes back.
     `tried`: it tells something about the destination. `rest`: those for whom the server had no place among the others.
+    `replies`: what it refused with.
     """
 
     usable: bool = True
@@ -72,6 +76,7 @@ class Report:
     unsent: bool = False
     tried: bool = True
     rest: Parcel | None = None
+    replies: tuple[Reply, ...] = ()
 
 
 class Attempts:
@@ -94,7 +99,6 @@ class Attempts:
         self._cargo, self._settling = cargo, settling
         self._new_id, self._random, self._keeper = new_id, random, keeper
         self._schedule = Schedule.of(terms)
-        self._poison: OrderedDict[UUID, int] = OrderedDict()
         self.stopping = False  # connections are being cut: what was not sent goes back to the queue
 
     @property
@@ -131,8 +135,7 @@ class Attempts:
         finally:
             if loaded is not None:
                 self._cargo.unload(loaded)
-        self._poison.pop(parcel.email_id, None)
-        return Report(usable=line.courier.usable, trouble=reading.trouble, rest=rest)
+        return Report(usable=line.courier.usable, trouble=reading.trouble, rest=rest, replies=_refusals(result))
 
     async def _ours(self, parcel: Parcel) -> bool:
         """Whether the lease is good, waiting for a heartbeat that is late; without one nothing may be finished anyway."""
@@ -155,26 +158,27 @@ class Attempts:
         """Not sent, for a reason that is not this email's."""
         await self.settle(parcel, [deferred(sentence, leased, self.moment) for leased in parcel.recipients])
 
-    async def settle(self, parcel: Parcel, outcomes: Collection[Outcome], record: AttemptRecord | None = None) -> None:
+    async def settle(
+        self, parcel: Parcel, outcomes: Collection[Outcome], record: AttemptRecord | None = None, *, fault: bool = False
+    ) -> None:
         """Write down outcomes, in the order of the parcel's recipients, that came about without a transaction."""
-        pairs = tuple(RecipientOutcome(leased.recipient, outcome) for leased, outcome in zip(parcel.recipients, outcomes, strict=True))
+        pairs = tuple(
+            RecipientOutcome(leased.recipient, outcome, fault) for leased, outcome in zip(parcel.recipients, outcomes, strict=True)
+        )
         await self._settle(parcel, _settlement(parcel, pace.now(self._clock), pairs, record))
 
     async def poisoned(self, parcel: Parcel, error: BaseException) -> None:
         """An error of ours: this email waits, and after some such tries ends, while all others go on."""
-        tries = self._poison.pop(parcel.email_id, 0) + 1
-        self._poison[parcel.email_id] = tries
-        while len(self._poison) > 10_000:
-            self._poison.popitem(last=False)
+        tries = max(leased.faults for leased in parcel.recipients) + 1
         gone = isinstance(error, Gone)
         if not gone:
             self.log.error("attempt {tries} at {email_id} failed: {error!r}", tries=tries, email_id=parcel.email_id, error=error)
         if gone or tries >= self._terms.poison_tries:
-            self._poison.pop(parcel.email_id, None)
             why = str(error) if gone else f"Sending failed {tries} times on our side ({type(error).__name__})."
             await self.settle(parcel, [Failed(why) for _ in parcel.recipients])
         else:
-            await self.deferred(parcel, f"Sending failed on our side ({type(error).__name__}); it will be tried again.")
+            sentence = f"Sending failed on our side ({type(error).__name__}); it will be tried again."
+            await self.settle(parcel, [deferred(sentence, leased, self.moment) for leased in parcel.recipients], fault=True)
 
     async def _refuse_clear(self, line: Line, parcel: Parcel) -> None:
         sentence = f"{line.host} offers no working TLS, which the sending domain requires."
@@ -221,6 +225,12 @@ def _too_late(leased: Leased) -> Outcome:
     if leased.attempts == 0 and leased.status == "queued":
         return Failed("It could not be sent before it expired.")
     return Bounced("It could not be delivered before it expired.", "Transient", "General")
+
+
+def _refusals(result: Result) -> tuple[Reply, ...]:
+    """Each refusal once."""
+    replies = [result.sender, *result.recipients, result.final]
+    return tuple({str(reply): reply for reply in replies if reply is not None and not reply.positive}.values())
 
 
 def _refused(error: Exception) -> bool:

@@ -75,6 +75,7 @@ class CannotConnect(Exception):
     reason: str
     transcript: str = ""
     tls: bool = False
+    reply: Reply | None = None
 
 
 class Dial(Protocol):
@@ -100,6 +101,7 @@ class Unreachable(Exception):
     reason: str
     permanent: bool = False
     transcript: str = ""
+    replies: tuple[Reply, ...] = ()  # of servers that turned us away
 
 
 class Connector:
@@ -120,6 +122,7 @@ class Connector:
         """The first session that comes about; Unreachable with what each host said."""
         tried: list[str] = []
         transcripts: list[str] = []
+        replies: list[Reply] = []
         permanent = True
         hosts = route.in_order(self._shuffle)
         each = -(-self._most // max(1, len(hosts)))  # so that no host with many addresses keeps us from the next
@@ -146,8 +149,9 @@ class Connector:
                     return await self._open(host, address)
                 except CannotConnect as error:
                     tried.append(f"{host.name} ({address}) {error.reason}")
+                    replies += [] if error.reply is None else [error.reply]
                     transcripts.append(f"{address}\n{error.transcript}" if error.transcript else "")
-        raise Unreachable(_sentence(tried), permanent and bool(tried), "\n".join(filter(None, transcripts)))
+        raise Unreachable(_sentence(tried), permanent and bool(tried), "\n".join(filter(None, transcripts)), tuple(replies))
 
     def _spread(self, addresses: Sequence[str]) -> list[str]:
         """IPv4 first, since more of what judges senders knows them by it; within a family in any order."""

@@ -27,7 +27,7 @@ def dialer(reactor: Any, ehlo_name: str, seconds: float, timeouts: Timeouts | No
         try:
             await courier.ready
         except GreetingRefused as error:
-            raise CannotConnect(f"answered {' '.join(str(error.reply).split())}", error.transcript) from None
+            raise CannotConnect(f"answered {' '.join(str(error.reply).split())}", error.transcript, reply=error.reply) from None
         except NotReady as error:
             what = "failed at TLS" if isinstance(error, TlsFailed) else "gave no session"
             raise CannotConnect(f"{what}: {error.reason}", error.transcript, tls=isinstance(error, TlsFailed)) from None

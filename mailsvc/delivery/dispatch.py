@@ -20,6 +20,7 @@ from twisted.python.failure import Failure
 
 from mailsvc.delivery import pace
 from mailsvc.delivery.attempt import Attempts, Fresh, Settling
+from mailsvc.delivery.budget import Budgets
 from mailsvc.delivery.cargo import Cargo, Messages, Sending
 from mailsvc.delivery.connect import Unreachable
 from mailsvc.delivery.health import Healths
@@ -30,8 +31,10 @@ from mailsvc.delivery.placing import Placing, nothing_left
 from mailsvc.delivery.retry import Random
 from mailsvc.delivery.rounds import QueueStore, Rounds
 from mailsvc.delivery.route import Route, Routes
+from mailsvc.delivery.shaping import NO_RULES, Shaping, provider_of
 from mailsvc.delivery.slots import Freight, Slots
 from mailsvc.delivery.terms import DeliverySettings
+from mailsvc.mail.reply import Reply
 from mailsvc.store.accept import NewEmail
 from mailsvc.store.errors import StoreError
 
@@ -70,6 +73,7 @@ class Dispatch(Service):
         sending: Sending,
         new_id: Callable[[], UUID],
         random: Random = random_.random,
+        shaping: Shaping = NO_RULES,
     ) -> None:
         self._clock, self._terms, self._region, self._process, self._queue, self._routes = clock, terms, region, process, queue, routes
         self.freight = Freight(terms.memory)
@@ -77,6 +81,7 @@ class Dispatch(Service):
         cargo = Cargo(clock, messages, sending, self.freight)
         self.attempts = Attempts(clock, terms, process, cargo, settling, new_id, random, self)
         self._healths = Healths(clock, terms)
+        self._shaping, self._budgets = shaping, Budgets(clock, shaping, lambda: process.peers("delivery"))
         self.holds = Holds(clock, queue, region, terms, random, self.spawn)
         self._yard = Yard(clock, terms, connector, self.attempts, self.slots, self)
         self._placing = Placing(clock, routes, self.holds, self.attempts, self, terms.recipients_per_message)
@@ -247,6 +252,20 @@ class Dispatch(Service):
             self.spawn(self.attempts.unreachable(parcel, why))
         self.spawn(self.give_back(parcels[len(told) :]))
 
+    def answered(self, lane: Lane, replies: tuple[Reply, ...]) -> None:
+        """Slow down, or hold the provider altogether, when there is a rule for one of these."""
+        found = self._shaping.reaction(lane.destination, replies)
+        if found is None:
+            return
+        rule, reply = found
+        name = provider_of(lane.destination)
+        if rule.then == "slow":
+            self.log.info("{name} is slowed down by the rule {rule}: {reply}", name=name, rule=rule.name, reply=str(reply))
+            lane.budget.slow(rule.messages_per_minute, rule.seconds)
+            return
+        self.holds.pause(name, f"{name} is left alone because {rule.because} (rule {rule.name}).", rule.seconds)
+        self.retire_held()
+
     def returned(self, parcel: Parcel, pause: float = 0.0) -> None:
         next_at = pace.now(self._clock) + timedelta(seconds=pause) if pause else None
         self.spawn(self.give_back([parcel], next_at=next_at))
@@ -257,7 +276,7 @@ class Dispatch(Service):
             health = self._healths.of(route.destination)
             if self.holds.failures(route.destination):
                 health.probe()
-            lane = self.lanes[route.destination] = Lane(route, self._yard, health)
+            lane = self.lanes[route.destination] = Lane(route, self._yard, health, self._budgets.of(route.destination))
         return lane
 
     def _retire(self, lane: Lane) -> None:
@@ -270,10 +289,14 @@ class Dispatch(Service):
     async def respect_holds(self) -> int:
         """What others found out, or the operator ordered, counts for lanes that are open."""
         await self.holds.refresh()
+        self.retire_held()
+        return 0
+
+    def retire_held(self) -> None:
+        """Nothing more is begun where everything is held; what waited in memory waits in the queue."""
         for lane in [lane for name, lane in self.lanes.items() if self.holds.held(name)]:
             self._retire(lane)
             self.spawn(self.give_back(lane.close()))
-        return 0
 
     def spawn(self, work: Awaitable[None]) -> Deferred[None]:
         """Run by itself; what it raises is logged. Shutdown waits for it."""

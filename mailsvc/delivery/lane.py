@@ -12,13 +12,16 @@ import attrs
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 
+from mailsvc.delivery import pace
 from mailsvc.delivery.attempt import Report
+from mailsvc.delivery.budget import Budget
 from mailsvc.delivery.connect import Line, Unreachable
 from mailsvc.delivery.health import Health
 from mailsvc.delivery.parcel import Parcel, Turns
 from mailsvc.delivery.route import Route
 from mailsvc.delivery.slots import Slots
 from mailsvc.delivery.terms import DeliverySettings
+from mailsvc.mail.reply import Reply
 
 _PER_CONNECTION = 50  # emails in memory for each connection that there may be
 _UNPROVEN_WINDOW = 10  # emails in memory for a destination that has not taken any yet
@@ -48,6 +51,9 @@ class Owner(Protocol):
     def down(self, lane: Lane, why: Unreachable, parcels: list[Parcel]) -> None:
         """The destination cannot be used now; here is what waited for it. The lane takes nothing any more."""
 
+    def answered(self, lane: Lane, replies: tuple[Reply, ...]) -> None:
+        """What the destination refused with; there may be a rule for it."""
+
     def returned(self, parcel: Parcel, pause: float = 0.0) -> None:
         """A parcel that was not sent; its lease goes back, for no use within `pause` seconds."""
 
@@ -69,10 +75,11 @@ class Lane:
 
     log = Logger()
 
-    def __init__(self, route: Route, yard: Yard, health: Health) -> None:
+    def __init__(self, route: Route, yard: Yard, health: Health, budget: Budget) -> None:
         self.route = route
         self.destination = route.destination
         self.health = health
+        self.budget = budget
         self.reserved = 0
         self.lines: set[Line] = set()
         self._yard, self._terms, self._clock = yard, yard.terms, yard.clock
@@ -80,6 +87,8 @@ class Lane:
         self._idlers: list[Deferred[Parcel | None]] = []
         self._workers = 0
         self._dials: set[Deferred[Line]] = set()
+        self._naps: set[Deferred[None]] = set()  # of connections that wait for their turn to send
+        self._opening: Any = None  # the timer of the next connection
         self._failing = False  # a dial failed and none has come through since: those under way decide
         self._busy: dict[Line, Parcel] = {}
         self.closing = False
@@ -132,9 +141,11 @@ class Lane:
     def close(self) -> list[Parcel]:
         """Begin nothing more: idle connections quit, what waits comes back. Attempts under way go on."""
         self.closing = True
-        self._yard.slots.forget(self._staff)
+        self._forget_staff()
         for idler in self._idlers[:]:
             idler.callback(None)
+        for nap in list(self._naps):
+            nap.cancel()
         for dial in list(self._dials):
             dial.cancel()
         return self._turns.drain()
@@ -158,10 +169,31 @@ class Lane:
     def _staff(self) -> None:
         """Open connections while there is more to do than hands."""
         while self._wants_another():
-            if not self._yard.slots.take(self.health.proven, self._staff):
+            if self.budget.full(self._staff) or self._must_wait() or not self._yard.slots.take(self.health.proven, self._staff):
                 return
+            self.budget.forget(self._staff)
+            self.budget.taken()
+            self.budget.opening()
             self._workers += 1
             Deferred.fromCoroutine(self._work()).addErrback(self._failed)
+
+    def _must_wait(self) -> bool:
+        """Whether the next connection may not be opened yet; it is then, by itself."""
+        wait = self.budget.wait_to_open()
+        if wait > 0 and self._opening is None:
+            self._opening = self._clock.callLater(wait, self._open_now)
+        return wait > 0
+
+    def _open_now(self) -> None:
+        self._opening = None
+        self._staff()
+
+    def _forget_staff(self) -> None:
+        self._yard.slots.forget(self._staff)
+        self.budget.forget(self._staff)
+        if self._opening is not None:
+            self._opening.cancel()
+            self._opening = None
 
     def _wants_another(self) -> bool:
         if self.closing or self._failing or self._workers >= self.health.allowed or len(self._turns) <= len(self._dials):
@@ -173,7 +205,7 @@ class Lane:
         try:
             line = await self._open()
             while line is not None and not self.closing:
-                parcel = self._turns.next() or await self._idle(line)
+                parcel = await self._next(line)
                 if parcel is None:
                     break
                 line = await self._carry(line, parcel)
@@ -182,12 +214,36 @@ class Lane:
                 self._drop(line)
             self._workers -= 1
             self._yard.slots.give()
+            self.budget.give()
             self._staff()
             if not self._workers:
                 for waiting in self._ended:
                     waiting.callback(None)
                 self._ended = []
             self._over_when_empty()
+
+    async def _next(self, line: Line) -> Parcel | None:
+        """What this connection sends next, when it may; None when there is nothing for it."""
+        while not self.closing:
+            parcel = self._turns.next() or await self._idle(line)
+            if parcel is None:
+                break
+            wait = self.budget.send()
+            if not wait:
+                return parcel
+            self._first(parcel)
+            await self._nap(wait)
+        return None
+
+    async def _nap(self, seconds: float) -> None:
+        nap = pace.sleep(self._clock, seconds)
+        self._naps.add(nap)
+        try:
+            await nap
+        except CancelledError:
+            pass
+        finally:
+            self._naps.discard(nap)
 
     async def _carry(self, line: Line, parcel: Parcel) -> Line | None:
         """One attempt, and the line for the next one; None when there is no use for a further connection."""
@@ -213,9 +269,11 @@ class Lane:
             self._succeeded()
         if report.rest is not None:
             self._first(report.rest)
+        if report.replies:
+            self._yard.owner.answered(self, report.replies)
         if len(self._turns) + self.reserved <= self.window // 2:
             self._yard.owner.drained(self)
-        if report.usable and line.courier.usable and line.sent < self._terms.messages_per_connection:
+        if report.usable and line.courier.usable and line.sent < self._per_connection and not self.budget.over:
             return line
         return await self._replace(line)
 
@@ -231,7 +289,14 @@ class Lane:
         self._drop(line)
         if self.closing or not self._turns or self._workers > self.health.allowed:
             return None
+        if self.budget.wait_to_open() or self.budget.over:
+            return None  # somebody opens another when it is time
+        self.budget.opening()
         return await self._open()
+
+    @property
+    def _per_connection(self) -> int:
+        return min(self._terms.messages_per_connection, self.budget.per_connection or self._terms.messages_per_connection)
 
     async def _open(self) -> Line | None:
         """A connection; None when there is none to be had, which has been seen to then."""
@@ -294,6 +359,8 @@ class Lane:
             self._rest(Unreachable(trouble))
 
     def _unreachable(self, why: Unreachable) -> None:
+        if why.replies and not self.closing:
+            self._yard.owner.answered(self, why.replies)
         if self.lines:
             self.health.crowded(len(self.lines))
         elif self._dials:
@@ -313,5 +380,5 @@ class Lane:
 
     def _over_when_empty(self) -> None:
         if not self._workers and not self._turns and not self.reserved:
-            self._yard.slots.forget(self._staff)
+            self._forget_staff()
             self._yard.owner.over(self)

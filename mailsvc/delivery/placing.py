@@ -38,7 +38,7 @@ class Placing:
 
     def known(self, destination: str) -> Answer | None:
         """What is known of a destination that is still a bare domain; None too for the name of a set of hosts."""
-        return None if " " in destination else self._routes.cached(destination)
+        return None if " " in destination or "/" in destination else self._routes.cached(destination)
 
     async def place(self, destination: str, rows: Sequence[Leased], lease: int, own: Callable[[Parcel], None]) -> None:
         """All rows of a claim, each domain as soon as its route is known. `own` hears of each parcel before anything else."""

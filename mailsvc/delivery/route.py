@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import ipaddress
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 import attrs
 
+from mailsvc.delivery.shaping import destination_name
 from mailsvc.dns import Mx, NxDomain, Records, Temporary
 
 _KEPT = 300.0  # seconds; the resolver beneath keeps answers for their TTL
@@ -114,8 +115,10 @@ class Routes:
         port: int = 25,
         own: Collection[str] = (),
         size: int = 50_000,
+        provider: Callable[[Iterable[str]], str | None] = lambda hosts: None,
     ) -> None:
         self._clock, self._names, self._port, self._size = clock, names, port, size
+        self._provider = provider
         self._own = frozenset(name.lower() for name in own)
         self._fixed = {domain.lower().rstrip("."): operator_route(target) for domain, target in routes.items()}
         self._kept: OrderedDict[str, tuple[float, Answer]] = OrderedDict()
@@ -137,12 +140,19 @@ class Routes:
         domain = domain.lower()
         answer = self.cached(domain)
         if answer is None:
-            answer = await self._look_up(domain)
+            answer = self._filed(await self._look_up(domain))
             kept_for = _KEPT_FAILURE if isinstance(answer, Unknown) else _KEPT
             self._kept[domain] = (self._clock.seconds() + kept_for, answer)
             while len(self._kept) > self._size:
                 self._kept.popitem(last=False)
         return answer
+
+    def _filed(self, answer: Answer) -> Answer:
+        """Under the name of the provider, when the hosts belong to one."""
+        if not isinstance(answer, Route):
+            return answer
+        provider = self._provider([host.name for host in answer.hosts])
+        return attrs.evolve(answer, destination=destination_name(provider, answer.destination))
 
     async def _look_up(self, domain: str) -> Answer:
         if not _is_host(domain):  # an address literal, or a single label

@@ -34,7 +34,10 @@ class Ready:
 
 @attrs.frozen
 class Leased:
-    """A recipient that the holder of the lease may send to now. `status` is what it was before: queued, delayed or uncertain."""
+    """A recipient that the holder of the lease may send to now. `status` is what it was before: queued, delayed or uncertain.
+
+    `host` had it last, it was tried from our address `source`, and `faults` of its attempts failed on our side.
+    """
 
     account_id: UUID
     email_id: UUID
@@ -47,6 +50,9 @@ class Leased:
     status: str
     expires_at: datetime
     bulk: bool
+    host: str | None = None
+    source: str | None = None
+    faults: int = 0
 
 
 @attrs.frozen
@@ -84,8 +90,8 @@ class Queue:
         """Lease at most `limit` due recipients, transactional mail first, and with them the due others of the same emails."""
         named = {"region": region, "destination": destination, "now": now, "limit": limit, "lease": lease}
         rows = await self._pool.rows(queue_sql.BY_INDEX + queue_sql.CLAIM, named)
-        rows.sort(key=lambda row: (row[10], row[11], row[1], row[2]))  # bulk, next_at, email_id, recipient
-        return [Leased(*row[:11]) for row in rows]
+        rows.sort(key=lambda row: (row[10], row[14], row[1], row[2]))  # bulk, next_at, email_id, recipient
+        return [Leased(*row[:14]) for row in rows]
 
     async def release(
         self,
@@ -126,9 +132,14 @@ class Queue:
 
         return await self._pool.transact(expire)
 
-    async def hold(self, region: str, destination: str, state: HoldState, reason: str, until: datetime, failures: int = 0) -> None:
-        """Send nothing to a destination until then (FOREVER: until somebody lifts it). A shorter backoff does not end a pause."""
-        await holds.hold(self._pool, region, destination, Hold(state, reason, until, failures))
+    async def hold(
+        self, region: str, destination: str, state: HoldState, reason: str, until: datetime, failures: int = 0, *, ordered: bool = False
+    ) -> None:
+        """Send nothing to a destination, or to any of a provider's, until then (FOREVER: until somebody lifts it).
+
+        What lasts longer already stays, unless this is `ordered` by the operator.
+        """
+        await holds.hold(self._pool, region, destination, Hold(state, reason, until, failures), ordered)
 
     async def lift(self, region: str, destination: str, *, paused: bool = False) -> None:
         """End a backoff; with `paused` also what the operator paused."""

@@ -26,7 +26,8 @@ WITH RECURSIVE walk (destination, passed) AS (
             AND q.lease IS NULL AND q.status <> 'scheduled' ORDER BY q.next_at LIMIT 1) AS bulk_at
     FROM walk w
     WHERE w.destination IS NOT NULL AND w.destination <> ALL (%(skip)s::text[])
-    AND NOT EXISTS (SELECT FROM destinations d WHERE d.region = %(region)s AND d.name = w.destination AND d.until > %(now)s)
+    AND NOT EXISTS (SELECT FROM destinations d WHERE d.region = %(region)s AND d.until > %(now)s
+                    AND d.name IN (w.destination, split_part(w.destination, '/', 1)))
 )
 (SELECT destination,
         CASE WHEN transactional_at <= %(now)s THEN false WHEN bulk_at <= %(now)s THEN true
@@ -61,7 +62,7 @@ UPDATE queue q SET lease = %(lease)s
 FROM (SELECT email_id, recipient FROM chosen UNION SELECT email_id, recipient FROM along) c
 WHERE q.email_id = c.email_id AND q.recipient = c.recipient
 RETURNING q.account_id, q.email_id, q.recipient, q.domain_id, q.region, q.address, q.destination, q.attempts, q.status, q.expires_at,
-          q.bulk, q.next_at
+          q.bulk, q.host, q.source, q.faults, q.next_at
 """
 
 RELEASE = """

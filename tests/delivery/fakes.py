@@ -16,6 +16,7 @@ from mailsvc.delivery.cargo import Origin
 from mailsvc.delivery.connect import CannotConnect, Connector
 from mailsvc.delivery.dispatch import Dispatch
 from mailsvc.delivery.route import Routes
+from mailsvc.delivery.shaping import NO_RULES, Shaping, provider_of
 from mailsvc.delivery.terms import DeliverySettings
 from mailsvc.dns import Mx, NxDomain, Records, Temporary
 from mailsvc.mail.reply import Reply
@@ -101,8 +102,8 @@ class Store:
         found: dict[str, Ready] = {}
         for row in sorted(self.rows.values(), key=lambda row: (row.leased.bulk, row.next_at)):
             name = row.leased.destination
-            hold = self.hold_rows.get(name)
-            if row.lease is None and name not in skip and not (hold and hold.until > now):
+            held = any(hold and hold.until > now for hold in map(self.hold_rows.get, (name, provider_of(name))))
+            if row.lease is None and name not in skip and not held:
                 found.setdefault(name, Ready(name, row.leased.bulk, row.next_at))
         return list(found.values())[:limit]
 
@@ -168,7 +169,11 @@ class Store:
             self.outcomes.setdefault(key, []).append(each.outcome)
             if isinstance(each.outcome, Later | Uncertain):
                 status = "delayed" if isinstance(each.outcome, Later) else "uncertain"
-                row.leased = attrs.evolve(row.leased, attempts=row.leased.attempts + 1, status=status)
+                tried = settlement.attempt
+                row.leased = attrs.evolve(
+                    row.leased, attempts=row.leased.attempts + 1, status=status, faults=row.leased.faults + each.fault,
+                    host=(tried and tried.host) or row.leased.host, source=(tried and tried.source) or row.leased.source,
+                )  # fmt: skip
                 row.next_at, row.lease, row.reason = each.outcome.next_at, None, each.outcome.reason
             else:
                 del self.rows[key]
@@ -193,9 +198,13 @@ class Store:
 class Process:
     id: int = 7
     fresh: bool = True
+    count: int = 1
 
     def holds(self, lease: int) -> bool:
         return self.fresh and lease == self.id
+
+    def peers(self, role: str) -> int:
+        return self.count
 
 
 class Sending:
@@ -330,7 +339,7 @@ def lost(envelope: Envelope, why: str, *, sent_dot: bool = False, stale: bool = 
 class World:
     """Everything together; `run` lets time pass from one event to the next."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, shaping: Shaping = NO_RULES, **settings: Any) -> None:
         self.clock = Clock()
         self.clock.advance(START)
         self.store = Store(self.clock)
@@ -339,12 +348,14 @@ class World:
         self.sending = Sending()
         self.servers: dict[str, Server] = {}
         self.terms = DeliverySettings(**settings)
-        self.routes = Routes(self.clock, self.names, self.terms.routes, port=self.terms.port, own=self.terms.own_names)
+        self.routes = Routes(
+            self.clock, self.names, self.terms.routes, port=self.terms.port, own=self.terms.own_names, provider=shaping.provider
+        )
         connector = Connector(self.clock, self.names, self.dial, self.terms, shuffle=lambda hosts: None)
         self._ids = 0
         self.dispatch = Dispatch(
             self.clock, self.terms, "eu", self.process, self.store, self.routes, connector, self.store, self.store, self.sending,
-            self.new_id, lambda: 0.5,
+            self.new_id, lambda: 0.5, shaping,
         )  # fmt: skip
 
     def new_id(self) -> UUID:
