@@ -123,6 +123,9 @@ class Delivery:
     connections_max: int = setting(20, "Connections to one destination at most.", check=_between(1, 1000))
     messages_per_connection: int = setting(100, "Messages after which a connection is closed.", check=_at_least(1))
     recipients_per_message: int = setting(100, "Recipients of one transaction; more become further ones.", check=_at_least(1))
+    patience_seconds: float = setting(
+        20.0, "While others wait for a connection: seconds for a destination to show that it works.", check=_at_least(1)
+    )
     idle_seconds: float = setting(5.0, "Seconds that a connection without mail is kept for the next.", check=_between(0, 300))
     window: int = setting(1000, "Emails of one destination in memory; the others wait in Postgres.", check=_at_least(1))
     emails: int = setting(20_000, "Emails of all destinations in memory.", check=_at_least(1))

@@ -67,6 +67,8 @@ class Courier(Protocol):
 
     def abort(self, reason: str) -> object: ...
 
+    def give_up(self, reason: str) -> object: ...  # the same, but not after a final dot
+
 
 @attrs.define(eq=False)
 class CannotConnect(Exception):

@@ -77,7 +77,7 @@ class Dispatch(Service):
     ) -> None:
         self._clock, self._terms, self._region, self._process, self._queue, self._routes = clock, terms, region, process, queue, routes
         self.freight = Freight(terms.memory)
-        self.slots = Slots(terms.connections)
+        self.slots = Slots(terms.connections, clock, terms.patience_seconds)
         cargo = Cargo(clock, messages, sending, self.freight)
         self.attempts = Attempts(clock, terms, process, cargo, settling, new_id, random, self)
         self._healths = Healths(clock, terms)
@@ -183,6 +183,7 @@ class Dispatch(Service):
         if not await nothing_left(self._clock, [lane.ended() for lane in lanes], self._terms.drain_seconds):
             self.log.warn("cutting {count} attempts that wait for a reply", count=sum(lane.busy for lane in lanes))
         self.attempts.stopping = True
+        self.slots.close()
         for lane in lanes:
             lane.abort()
         await nothing_left(self._clock, [lane.ended() for lane in lanes], _LAST_WORDS)

@@ -70,6 +70,23 @@ class Yard:
     owner: Owner
 
 
+@attrs.define(eq=False)
+class Hand:
+    """One place for a connection, from its first dial until it is given back. `weary`: others would not wait for it any longer."""
+
+    dial: Deferred[Line] | None = None
+    line: Line | None = None
+    weary: bool = False
+
+    def give_up(self) -> None:
+        """For others who wait; a message that was sent whole keeps its time to be answered."""
+        self.weary = True
+        if self.dial is not None:
+            self.dial.cancel()
+        elif self.line is not None:
+            self.line.courier.give_up("others waited for the connection")
+
+
 class Lane:
     """Takes parcels while it has `room`; how many connections it may open is `health`'s to say."""
 
@@ -169,13 +186,16 @@ class Lane:
     def _staff(self) -> None:
         """Open connections while there is more to do than hands."""
         while self._wants_another():
-            if self.budget.full(self._staff) or self._must_wait() or not self._yard.slots.take(self.health.proven, self._staff):
+            if self.budget.full(self._staff) or self._must_wait() or not self._take_slot():
                 return
             self.budget.forget(self._staff)
             self.budget.taken()
             self.budget.opening()
             self._workers += 1
             Deferred.fromCoroutine(self._work()).addErrback(self._failed)
+
+    def _take_slot(self) -> bool:
+        return self._yard.slots.take(self.health.proven, self._staff, self._turns.urgent)
 
     def _must_wait(self) -> bool:
         """Whether the next connection may not be opened yet; it is then, by itself."""
@@ -201,17 +221,21 @@ class Lane:
         return not self._workers or self.health.may_grow(len(self._dials))
 
     async def _work(self) -> None:
-        line: Line | None = None
+        hand = Hand()
+        if not self.health.proven:
+            self._yard.slots.trial(hand.give_up)
         try:
-            line = await self._open()
-            while line is not None and not self.closing:
-                parcel = await self._next(line)
+            await self._open(hand)
+            while hand.line is not None and not self.closing:
+                parcel = await self._next(hand.line)
                 if parcel is None:
                     break
-                line = await self._carry(line, parcel)
+                await self._carry(hand, hand.line, parcel)
+                if self.health.proven:
+                    self._yard.slots.tried(hand.give_up)
         finally:
-            if line is not None:
-                self._drop(line)
+            self._yard.slots.tried(hand.give_up)
+            self._drop(hand)
             self._workers -= 1
             self._yard.slots.give()
             self.budget.give()
@@ -245,11 +269,12 @@ class Lane:
         finally:
             self._naps.discard(nap)
 
-    async def _carry(self, line: Line, parcel: Parcel) -> Line | None:
-        """One attempt, and the line for the next one; None when there is no use for a further connection."""
+    async def _carry(self, hand: Hand, line: Line, parcel: Parcel) -> None:
+        """One attempt, and a line for the next one unless there is no use for it."""
         if not line.courier.usable:
             self._turns.put(parcel, first=True)
-            return await self._replace(line)
+            await self._replace(hand)
+            return
         self._busy[line] = parcel
         try:
             report = await self._yard.attempts.run(line, parcel)
@@ -273,9 +298,13 @@ class Lane:
             self._yard.owner.answered(self, report.replies)
         if len(self._turns) + self.reserved <= self.window // 2:
             self._yard.owner.drained(self)
-        if report.usable and line.courier.usable and line.sent < self._per_connection and not self.budget.over:
-            return line
-        return await self._replace(line)
+        if not (report.usable and line.courier.usable and line.sent < self._per_connection) or self.budget.over or self._yields:
+            await self._replace(hand)
+
+    @property
+    def _yields(self) -> bool:
+        """Bulk mail lets transactional mail of other lanes have its connection."""
+        return self._yard.slots.wanted and not self._turns.urgent
 
     def _first(self, parcel: Parcel) -> None:
         """What was begun goes on before anything else."""
@@ -284,31 +313,32 @@ class Lane:
         else:
             self._turns.put(parcel, first=True)
 
-    async def _replace(self, line: Line) -> Line | None:
+    async def _replace(self, hand: Hand) -> None:
         """A new connection in place of one that is used up, when something waits for it."""
-        self._drop(line)
-        if self.closing or not self._turns or self._workers > self.health.allowed:
-            return None
+        self._drop(hand)
+        if self.closing or not self._turns or self._workers > self.health.allowed or self._yields:
+            return
         if self.budget.wait_to_open() or self.budget.over:
-            return None  # somebody opens another when it is time
+            return  # somebody opens another when it is time
         self.budget.opening()
-        return await self._open()
+        await self._open(hand)
 
     @property
     def _per_connection(self) -> int:
         return min(self._terms.messages_per_connection, self.budget.per_connection or self._terms.messages_per_connection)
 
-    async def _open(self) -> Line | None:
-        """A connection; None when there is none to be had, which has been seen to then."""
+    async def _open(self, hand: Hand) -> None:
+        """A connection; when there is none to be had, that has been seen to when this returns."""
         dial: Deferred[Line] = Deferred.fromCoroutine(self._yard.connector.connect(self.route))
         self._dials.add(dial)
+        hand.dial = dial
         why: Unreachable
         try:
             line = await dial
         except Unreachable as found:
             why = found
         except CancelledError:
-            why = Unreachable("The service stops.")
+            why = Unreachable("It was not ready for mail for long, and others waited." if hand.weary else "The service stops.")
         except Exception:
             self.log.failure("connecting to {destination} failed on our side", destination=self.destination)
             why = Unreachable("Connecting failed on our side; it will be tried again.")
@@ -318,14 +348,17 @@ class Lane:
             if self.lines:
                 self.health.grew()
             self.lines.add(line)
-            return line
+            hand.line, hand.dial = line, None
+            return
+        hand.dial = None
         self._dials.discard(dial)
         self._unreachable(why)
-        return None
 
-    def _drop(self, line: Line) -> None:
-        self.lines.discard(line)
-        line.courier.quit()
+    def _drop(self, hand: Hand) -> None:
+        line, hand.line = hand.line, None
+        if line is not None:
+            self.lines.discard(line)
+            line.courier.quit()
 
     async def _idle(self, line: Line) -> Parcel | None:
         """The next parcel, or None when none came in time or somebody else needs the connection."""

@@ -264,6 +264,7 @@ class Server:
         self.answer: Callable[[Envelope], Any] = taken
         self.greeting: Callable[[], Any] = lambda: None
         self.tls: str | None = None
+        self.sent_dot = False  # whether those who wait have sent the whole message
         self.connections = 0
         self.open: set[FakeCourier] = set()
         self.most_open = 0
@@ -308,11 +309,15 @@ class FakeCourier:
         self.usable = False
         self.server.open.discard(self)
 
-    def abort(self, reason: str) -> None:
+    def give_up(self, reason: str) -> None:
+        if self.waiting is None or not self.server.sent_dot:
+            self.abort(reason, sent_dot=False)
+
+    def abort(self, reason: str, sent_dot: bool = True) -> None:
         self.usable = False
         self.server.open.discard(self)
         if self.waiting is not None:
-            self.waiting.callback(lost(self.envelope, reason, sent_dot=True))
+            self.waiting.callback(lost(self.envelope, reason, sent_dot=sent_dot))
 
 
 def taken(envelope: Envelope) -> Result:
