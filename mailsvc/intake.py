@@ -25,6 +25,7 @@ from mailsvc.store.accept import (
     Mismatch,
     NewEmail,
     NewRecipient,
+    Pieces,
     Replayed,
     Submission,
 )
@@ -52,10 +53,11 @@ class Content:
 class AsReceived:
     """A finished message and its envelope, as the relay received them: CRLF lines, nothing but prepended lines added."""
 
-    message: bytes
+    message: bytes | Pieces
     recipients: tuple[str, ...]
     message_id: str
     envelope: Mapping[str, object] = attrs.field(factory=dict)
+    email_id: UUID | None = None  # when it stands in the message; None: any
 
 
 @attrs.frozen
@@ -213,7 +215,7 @@ class Intake:
 
     async def _make(self, caller: Caller, email: Incoming, domain: Domain) -> _Ready | Refusal:
         now = self.clock()
-        email_id = uuid7(now)
+        email_id = (email.content.email_id if isinstance(email.content, AsReceived) else None) or uuid7(now)
         created_at = datetime.fromtimestamp(now, UTC)
         message_id = email.content.message_id if isinstance(email.content, AsReceived) else f"<{email_id}@{domain.name}>"
         try:
@@ -256,7 +258,7 @@ class Intake:
             seats,
         )
 
-    async def _message(self, email: Incoming, message_id: str, date: datetime) -> bytes:
+    async def _message(self, email: Incoming, message_id: str, date: datetime) -> bytes | Pieces:
         content = email.content
         if isinstance(content, AsReceived):
             return content.message
