@@ -46,6 +46,7 @@ from mailsvc.onboarding import Customers
 from mailsvc.ratelimit import RateLimit
 from mailsvc.relay.crowd import Crowd, Failures
 from mailsvc.relay.inbound import Own
+from mailsvc.relay.notices import Notices
 from mailsvc.relay.ports import Ports
 from mailsvc.relay.receipts import Receipts
 from mailsvc.relay.reception import Relay
@@ -69,6 +70,7 @@ from mailsvc.store.ids import uuid7
 from mailsvc.store.keys import Keys, is_well_formed
 from mailsvc.store.ledger import Books
 from mailsvc.store.messages import Messages
+from mailsvc.store.notices import Notices as StoredNotices
 from mailsvc.store.processes import Incarnation
 from mailsvc.store.queue import Queue
 from mailsvc.store.receipts import Receipts as StoredReceipts
@@ -78,6 +80,7 @@ from mailsvc.watch import logs
 from mailsvc.watch.failures import explain
 
 DAY = 86400.0
+NOTICES_EVERY = 2.0
 
 log = Logger()
 
@@ -211,6 +214,8 @@ class Daemon:
             addresses=Crowd(smtp.connections_per_address), with_key=Crowd(smtp.connections_per_key),
             failures=Failures(reactor, smtp.login_failures), connections=smtp.connections,
         )  # fmt: skip
+        notices = Notices(StoredNotices(self.pool), self.messages, self.domains, self.intake, host, reactor.seconds)
+        self.opened.add("the notifications", every(reactor, NOTICES_EVERY, "sending notifications", notices.tell))
         context = await self.in_thread(lambda: certificates_of(smtp, host, reactor.seconds))
         trusted = networks("smtp.trusted_proxies", smtp.trusted_proxies)
         found: dict[str, int] = {}

@@ -35,7 +35,7 @@ class Receipt:
     """One session. `refusals` counts replies of 4yz and 5yz; `transcript` is None in a list."""
 
     receipt_id: UUID
-    key_id: UUID
+    key_id: UUID | None
     opened_at: datetime
     closed_at: datetime
     port: int
