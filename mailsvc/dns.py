@@ -33,6 +33,16 @@ class Mx:
 
 
 @attrs.frozen
+class Tlsa:
+    """Which certificate a server has (6698 §2.1)."""
+
+    usage: int
+    selector: int
+    matching: int
+    data: bytes
+
+
+@attrs.frozen
 class Records(Generic[T]):
     """What a name has of the kind asked for; no values when it exists without any. `name` is where CNAMEs led."""
 
@@ -128,6 +138,16 @@ class Resolver:
         answer: Records[str] | NxDomain | Temporary = await self._shared(name, "NS")
         return answer
 
+    async def tlsa(self, name: str) -> Records[Tlsa] | NxDomain | Temporary:
+        """The certificates of `_25._tcp.host`. Only what is authenticated says anything."""
+        answer: Records[Tlsa] | NxDomain | Temporary = await self._shared(name, "TLSA")
+        return answer
+
+    async def ptr(self, address: str) -> Records[str] | NxDomain | Temporary:
+        """The names that an address has."""
+        answer: Records[str] | NxDomain | Temporary = await self._shared(ipaddress.ip_address(address).reverse_pointer, "PTR")
+        return answer
+
     async def addresses(self, host: str) -> Records[str] | NxDomain | Temporary:
         """IPv4 and then IPv6 addresses. A literal address is its own answer; localhost needs no server (6761 §6.3)."""
         try:
@@ -195,7 +215,7 @@ class Resolver:
                 return NxDomain(name), _between(ttl, _NEGATIVE)
             canonical = chain.canonical_name.to_text(omit_final_dot=True).lower()
             if chain.answer is not None:
-                values = tuple(_VALUES[kind](rdata) for rdata in chain.answer)
+                values = tuple(value(kind, rdata) for rdata in chain.answer)
                 return Records(canonical, values, bool(response.flags & dns.flags.AD)), _between(ttl, _CEILING)
             if kind == "CNAME" or canonical == target or _has_soa(response):
                 return Records(canonical), _between(ttl, _NEGATIVE)
@@ -247,6 +267,11 @@ def _has_soa(response: dns.message.QueryMessage) -> bool:
     return any(rrset.rdtype == dns.rdatatype.SOA for rrset in response.authority)
 
 
+def value(kind: str, rdata: Any) -> Any:
+    """What `Records` has of a record: an Mx, or a text."""
+    return _VALUES[kind](rdata)
+
+
 def _target(name: Any) -> str:
     return str(name.to_text(omit_final_dot=True)).lower() if len(name.labels) > 1 else ""
 
@@ -258,4 +283,6 @@ _VALUES: dict[str, Callable[[Any], Any]] = {
     "TXT": lambda rdata: b"".join(rdata.strings).decode("utf-8", "replace"),
     "CNAME": lambda rdata: _target(rdata.target),
     "NS": lambda rdata: _target(rdata.target),
+    "PTR": lambda rdata: _target(rdata.target),
+    "TLSA": lambda rdata: Tlsa(rdata.usage, rdata.selector, rdata.mtype, rdata.cert),
 }

@@ -5,7 +5,7 @@ Whatever fails on our side is an outcome too, so that no recipient is lost and n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from typing import Any, Protocol
 from uuid import UUID
@@ -16,13 +16,15 @@ from twisted.logger import Logger
 from mailsvc.delivery import pace
 from mailsvc.delivery.cargo import Cargo, Gone, Loaded, Origin
 from mailsvc.delivery.connect import Line, Result, Unreachable
-from mailsvc.delivery.parcel import Parcel, expired
+from mailsvc.delivery.demand import Demand, demand_of
+from mailsvc.delivery.parcel import Parcel, domain_of, expired
 from mailsvc.delivery.reading import Moment, Reading, deferred, read
 from mailsvc.delivery.retry import Random, Schedule
+from mailsvc.delivery.tally import Tally
 from mailsvc.delivery.terms import DeliverySettings
+from mailsvc.mail.mtasts import Policy
 from mailsvc.mail.reply import Reply
 from mailsvc.outcome import Bounced, Failed, Outcome
-from mailsvc.smtp.envelope import Envelope
 from mailsvc.store.errors import DataRejected, StatementFailed
 from mailsvc.store.queue import Leased
 from mailsvc.store.settle import AttemptRecord, RecipientOutcome, Settlement
@@ -51,6 +53,12 @@ class Fresh(Protocol):
         """How many processes of this region have the role, this one counted."""
 
 
+class PolicySource(Protocol):
+    """What recipients' domains demand: policies."""
+
+    async def of(self, domains: Collection[str]) -> Sequence[tuple[str, Policy]]: ...
+
+
 class Keeper(Protocol):
     """Whoever knows what is in memory: dispatch."""
 
@@ -67,7 +75,7 @@ class Report:
 
     `again`: nothing was tried, the line was dead. `unsent`: it was not to be finished by this process; the lease goes back.
     `tried`: it tells something about the destination. `rest`: those for whom the server had no place among the others.
-    `replies`: what it refused with.
+    `replies`: what it refused with. `demand`: nothing was tried, the line is not what this mail needs.
     """
 
     usable: bool = True
@@ -77,6 +85,7 @@ class Report:
     tried: bool = True
     rest: Parcel | None = None
     replies: tuple[Reply, ...] = ()
+    demand: Demand | None = None
 
 
 class Attempts:
@@ -94,10 +103,13 @@ class Attempts:
         new_id: Callable[[], UUID],
         random: Random,
         keeper: Keeper,
+        policies: PolicySource | None = None,
+        tally: Tally | None = None,
     ) -> None:
         self._clock, self._terms, self._process = clock, terms, process
         self._cargo, self._settling = cargo, settling
         self._new_id, self._random, self._keeper = new_id, random, keeper
+        self._policies, self._tally = policies, tally or Tally(clock)
         self._schedule = Schedule.of(terms)
         self.stopping = False  # connections are being cut: what was not sent goes back to the queue
 
@@ -116,9 +128,10 @@ class Attempts:
         loaded: Loaded | None = None
         try:
             origin = await self._cargo.origin(parcel)
-            if origin.tls_required and line.courier.tls is None:
-                await self._refuse_clear(line, parcel)
-                return Report(tried=False)
+            demand = await self._demand(parcel, origin, line)
+            if not demand.met_by(line.secured):
+                return Report(demand=demand, tried=False)
+            self._count(parcel, demand, line)
             loaded = await self._cargo.load(parcel)
             result = await self._send(line, parcel, origin, loaded)
             if result.lost is not None and not result.sent_dot and (self.stopping or not self._process.holds(parcel.lease)):
@@ -180,21 +193,49 @@ class Attempts:
             sentence = f"Sending failed on our side ({type(error).__name__}); it will be tried again."
             await self.settle(parcel, [deferred(sentence, leased, self.moment) for leased in parcel.recipients], fault=True)
 
-    async def _refuse_clear(self, line: Line, parcel: Parcel) -> None:
-        sentence = f"{line.host} offers no working TLS, which the sending domain requires."
-        record = AttemptRecord(self._new_id(), line.host, line.address, None, pace.now(self._clock), 0.0, f"* {sentence}")
-        await self.settle(parcel, [deferred(sentence, leased, self.moment) for leased in parcel.recipients], record)
+    async def unmet(self, parcel: Parcel, demand: Demand, why: Unreachable) -> None:
+        """No host meets what this mail needs; others to the same destination may need less."""
+        for domain, _ in demand.policies:
+            for host, result in why.tls:
+                self._tally.count(domain, "sts", host, result)
+        await self.unreachable(parcel, attrs.evolve(why, reason=f"{why.reason} Verified TLS is needed: {demand.because}.", permanent=False))
+
+    async def _demand(self, parcel: Parcel, origin: Origin, line: Line) -> Demand:
+        if self._policies is None or line.operator:
+            return demand_of(origin.tls_required, ())
+        return demand_of(origin.tls_required, await self._policies.of({domain_of(leased.address) for leased in parcel.recipients}))
+
+    def _count(self, parcel: Parcel, demand: Demand, line: Line) -> None:
+        """The first mail of a connection stands for it."""
+        if line.sent or line.operator:
+            return
+        result = "success" if line.courier.tls is not None else "starttls-not-supported"
+        if line.mode == "dane":
+            self._tally.count(line.host, "tlsa", line.host, result)
+        for domain, _ in demand.policies:
+            self._tally.count(domain, "sts", line.host, result)
+        if line.mode != "dane" and not demand.policies:
+            self._tally.count(domain_of(parcel.recipients[0].address), "no-policy-found", line.host, result)
 
     async def _send(self, line: Line, parcel: Parcel, origin: Origin, loaded: Loaded) -> Result:
-        addresses = tuple(leased.address for leased in parcel.recipients)
-        envelope = Envelope(origin.return_path, addresses, len(loaded), loaded.eight_bit)
+        offers = line.courier.offers
+        if loaded.eight_bit and offers is not None and not (offers.eight_bit or loaded.asked.smtputf8):
+            copy = await self._cargo.seven_bit(parcel, loaded)
+            try:
+                return await self._deliver(line, parcel, origin, copy)
+            finally:
+                self._cargo.unload(copy)
+        return await self._deliver(line, parcel, origin, loaded)
+
+    async def _deliver(self, line: Line, parcel: Parcel, origin: Origin, loaded: Loaded) -> Result:
+        envelope = loaded.asked.envelope(origin.return_path, parcel.recipients, len(loaded), eight_bit=loaded.eight_bit)
         line.sent += 1
         return await line.courier.deliver(envelope, loaded, lambda: self._process.holds(parcel.lease))
 
     def _settlement(self, line: Line, parcel: Parcel, loaded: Loaded, result: Result, reading: Reading, started: datetime) -> Settlement:
         now = pace.now(self._clock)
         seconds = (now - started).total_seconds()
-        record = AttemptRecord(self._new_id(), line.host, line.address, line.courier.tls, started, seconds, result.transcript)
+        record = AttemptRecord(self._new_id(), line.host, line.address, line.tls, started, seconds, result.transcript, line.source)
         keep = loaded.signature if loaded.made and reading.waits else None
         return _settlement(parcel, now, reading.outcomes, record, keep)
 

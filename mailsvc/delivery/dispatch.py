@@ -19,7 +19,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from mailsvc.delivery import pace
-from mailsvc.delivery.attempt import Attempts, Fresh, Settling
+from mailsvc.delivery.attempt import Attempts, Fresh, PolicySource, Settling
 from mailsvc.delivery.budget import Budgets
 from mailsvc.delivery.cargo import Cargo, Messages, Sending
 from mailsvc.delivery.connect import Unreachable
@@ -33,6 +33,7 @@ from mailsvc.delivery.rounds import QueueStore, Rounds
 from mailsvc.delivery.route import Route, Routes
 from mailsvc.delivery.shaping import NO_RULES, Shaping, provider_of
 from mailsvc.delivery.slots import Freight, Slots
+from mailsvc.delivery.tally import Tally
 from mailsvc.delivery.terms import DeliverySettings
 from mailsvc.mail.reply import Reply
 from mailsvc.store.accept import NewEmail
@@ -74,12 +75,14 @@ class Dispatch(Service):
         new_id: Callable[[], UUID],
         random: Random = random_.random,
         shaping: Shaping = NO_RULES,
+        policies: PolicySource | None = None,
+        tally: Tally | None = None,
     ) -> None:
         self._clock, self._terms, self._region, self._process, self._queue, self._routes = clock, terms, region, process, queue, routes
         self.freight = Freight(terms.memory)
         self.slots = Slots(terms.connections, clock, terms.patience_seconds)
         cargo = Cargo(clock, messages, sending, self.freight)
-        self.attempts = Attempts(clock, terms, process, cargo, settling, new_id, random, self)
+        self.attempts = Attempts(clock, terms, process, cargo, settling, new_id, random, self, policies, tally)
         self._healths = Healths(clock, terms)
         self._shaping, self._budgets = shaping, Budgets(clock, shaping, lambda: process.peers("delivery"))
         self.holds = Holds(clock, queue, region, terms, random, self.spawn)

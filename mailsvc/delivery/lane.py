@@ -16,6 +16,7 @@ from mailsvc.delivery import pace
 from mailsvc.delivery.attempt import Report
 from mailsvc.delivery.budget import Budget
 from mailsvc.delivery.connect import Line, Unreachable
+from mailsvc.delivery.demand import ANY, Demand, Wish
 from mailsvc.delivery.health import Health
 from mailsvc.delivery.parcel import Parcel, Turns
 from mailsvc.delivery.route import Route
@@ -29,11 +30,13 @@ _UNWRITTEN = 300.0  # seconds before an email whose outcome could not be written
 
 
 class Connecting(Protocol):
-    async def connect(self, route: Route) -> Line: ...
+    async def connect(self, route: Route, wish: Wish) -> Line: ...
 
 
 class Attempting(Protocol):
     async def run(self, line: Line, parcel: Parcel) -> Report: ...
+
+    async def unmet(self, parcel: Parcel, demand: Demand, why: Unreachable) -> None: ...
 
 
 class Owner(Protocol):
@@ -105,6 +108,7 @@ class Lane:
         self._workers = 0
         self._dials: set[Deferred[Line]] = set()
         self._naps: set[Deferred[None]] = set()  # of connections that wait for their turn to send
+        self._usual = ANY  # what mail here needed last of a connection
         self._opening: Any = None  # the timer of the next connection
         self._failing = False  # a dial failed and none has come through since: those under way decide
         self._busy: dict[Line, Parcel] = {}
@@ -275,15 +279,38 @@ class Lane:
             self._turns.put(parcel, first=True)
             await self._replace(hand)
             return
-        self._busy[line] = parcel
-        try:
-            report = await self._yard.attempts.run(line, parcel)
-        except Exception:
-            self.log.failure("an attempt at {email_id} was not written down", email_id=parcel.email_id)
-            self._yard.owner.returned(parcel, _UNWRITTEN)
-            report = Report(usable=False, tried=False)
-        finally:
-            del self._busy[line]
+        found = await self._attempt(hand, line, parcel)
+        if found is None:
+            return
+        line, report = found
+        self._account(parcel, report)
+        if len(self._turns) + self.reserved <= self.window // 2:
+            self._yard.owner.drained(self)
+        if not (report.usable and line.courier.usable and line.sent < self._per_connection) or self.budget.over or self._yields:
+            await self._replace(hand)
+
+    async def _attempt(self, hand: Hand, line: Line, parcel: Parcel) -> tuple[Line, Report] | None:
+        """Over this connection or the one that the mail needs; None when there is none such, which has been seen to then."""
+        wish = Wish.of(parcel)
+        if self._elsewhere(line, wish):
+            other = await self._exchange(hand, wish, parcel)
+            if other is None:
+                return None
+            line = other
+        report = await self._try(line, parcel)
+        if report.demand is None:
+            return line, report
+        met = await self._exchange(hand, attrs.evolve(wish, demand=report.demand), parcel)
+        if met is None:
+            return None
+        self._usual = Wish(report.demand)
+        report = await self._try(met, parcel)
+        if report.demand is not None:  # it grew meanwhile
+            self._first(parcel)
+        return met, report
+
+    def _account(self, parcel: Parcel, report: Report) -> None:
+        """What an attempt says about the destination, and what is left to do."""
         if report.unsent:
             self._yard.owner.returned(parcel)
         elif report.again:
@@ -296,15 +323,45 @@ class Lane:
             self._first(report.rest)
         if report.replies:
             self._yard.owner.answered(self, report.replies)
-        if len(self._turns) + self.reserved <= self.window // 2:
-            self._yard.owner.drained(self)
-        if not (report.usable and line.courier.usable and line.sent < self._per_connection) or self.budget.over or self._yields:
-            await self._replace(hand)
 
     @property
     def _yields(self) -> bool:
         """Bulk mail lets transactional mail of other lanes have its connection."""
         return self._yard.slots.wanted and not self._turns.urgent
+
+    async def _try(self, line: Line, parcel: Parcel) -> Report:
+        self._busy[line] = parcel
+        try:
+            return await self._yard.attempts.run(line, parcel)
+        except Exception:
+            self.log.failure("an attempt at {email_id} was not written down", email_id=parcel.email_id)
+            self._yard.owner.returned(parcel, _UNWRITTEN)
+            return Report(usable=False, tried=False)
+        finally:
+            del self._busy[line]
+
+    def _elsewhere(self, line: Line, wish: Wish) -> bool:
+        """Whether a mail had better go over another connection, to the host or from the address that had it last."""
+        if wish.host is not None and line.host != wish.host and any(host.name == wish.host for host in self.route.hosts):
+            return True
+        return wish.source is not None and line.source is not None and line.source != wish.source
+
+    async def _exchange(self, hand: Hand, wish: Wish, parcel: Parcel) -> Line | None:
+        """Another connection for what one mail wishes. Without one it has been seen to, and the hand is empty."""
+        self._drop(hand)
+        if self.closing:
+            self._first(parcel)
+            return None
+        self.budget.opening()
+        try:
+            await self._dial(hand, wish)
+        except Unreachable as why:
+            if wish.demand.verified and not self.closing:
+                await self._yard.attempts.unmet(parcel, wish.demand, why)
+            else:
+                self._first(parcel)
+                self._unreachable(why)
+        return hand.line
 
     def _first(self, parcel: Parcel) -> None:
         """What was begun goes on before anything else."""
@@ -329,30 +386,41 @@ class Lane:
 
     async def _open(self, hand: Hand) -> None:
         """A connection; when there is none to be had, that has been seen to when this returns."""
-        dial: Deferred[Line] = Deferred.fromCoroutine(self._yard.connector.connect(self.route))
+        wish, self._usual = self._usual, ANY
+        try:
+            try:
+                await self._dial(hand, wish)
+                self._usual = wish
+            except Unreachable:
+                if wish is ANY or self.closing or hand.weary:
+                    raise
+                await self._dial(hand, ANY)
+        except Unreachable as why:
+            self._unreachable(why)
+
+    async def _dial(self, hand: Hand, wish: Wish) -> None:
+        """Raises Unreachable, whatever kept it from being connected."""
+        dial: Deferred[Line] = Deferred.fromCoroutine(self._yard.connector.connect(self.route, wish))
         self._dials.add(dial)
         hand.dial = dial
-        why: Unreachable
         try:
             line = await dial
-        except Unreachable as found:
-            why = found
         except CancelledError:
-            why = Unreachable("It was not ready for mail for long, and others waited." if hand.weary else "The service stops.")
+            why = "It was not ready for mail for long, and others waited." if hand.weary else "The service stops."
+            raise Unreachable(why) from None
+        except Unreachable:
+            raise
         except Exception:
             self.log.failure("connecting to {destination} failed on our side", destination=self.destination)
-            why = Unreachable("Connecting failed on our side; it will be tried again.")
-        else:
+            raise Unreachable("Connecting failed on our side; it will be tried again.") from None
+        finally:
+            hand.dial = None
             self._dials.discard(dial)
-            self._failing = False
-            if self.lines:
-                self.health.grew()
-            self.lines.add(line)
-            hand.line, hand.dial = line, None
-            return
-        hand.dial = None
-        self._dials.discard(dial)
-        self._unreachable(why)
+        self._failing = False
+        if self.lines:
+            self.health.grew()
+        self.lines.add(line)
+        hand.line = line
 
     def _drop(self, hand: Hand) -> None:
         line, hand.line = hand.line, None

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import attrs
 
 from mailsvc.delivery.shaping import destination_name
-from mailsvc.dns import Mx, NxDomain, Records, Temporary
+from mailsvc.dns import Mx, NxDomain, Records, Temporary, Tlsa
 
 _KEPT = 300.0  # seconds; the resolver beneath keeps answers for their TTL
 _KEPT_FAILURE = 15.0
@@ -33,11 +33,15 @@ class Host:
 
 @attrs.frozen
 class Route:
-    """Where the mail of a domain goes. `operator`: by a setting, so that any address may be connected to."""
+    """Where the mail of a domain goes. `operator`: by a setting, so that any address may be connected to.
+
+    `authenticated`: DNSSEC vouches for it, as far as the resolver says.
+    """
 
     destination: str
     hosts: tuple[Host, ...]
     operator: bool = False
+    authenticated: bool = False
 
     def in_order(self, shuffle: Callable[[list[Host]], Any]) -> list[Host]:
         """Hosts by preference, equal ones in an order of `shuffle`'s (5321 §5.1: randomised for each connection)."""
@@ -72,6 +76,8 @@ class Names(Protocol):
     async def mx(self, domain: str) -> Records[Mx] | NxDomain | Temporary: ...
 
     async def addresses(self, host: str) -> Records[str] | NxDomain | Temporary: ...
+
+    async def tlsa(self, name: str) -> Records[Tlsa] | NxDomain | Temporary: ...
 
 
 def operator_route(target: str) -> Route:
@@ -163,7 +169,8 @@ class Routes:
         if isinstance(found, NxDomain):
             return NoMail(f"550 5.1.2 The domain {domain} does not exist")
         if found.values:
-            return mx_route(domain, found.values, self._port, self._own)
+            made = mx_route(domain, found.values, self._port, self._own)
+            return attrs.evolve(made, authenticated=found.authenticated) if isinstance(made, Route) else made
         return await self._implicit(domain)
 
     async def _implicit(self, domain: str) -> Answer:
@@ -175,7 +182,7 @@ class Routes:
             return NoMail(f"550 5.1.2 The domain {domain} has neither a mail exchanger nor an address")
         if domain in self._own:
             return NoMail(f"554 5.4.6 The mail of {domain} would come back to this server")
-        return Route(domain, (Host(domain, self._port),))
+        return Route(domain, (Host(domain, self._port),), authenticated=found.authenticated)
 
 
 def _is_host(name: str) -> bool:

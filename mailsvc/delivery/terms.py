@@ -17,6 +17,7 @@ class DeliverySettings:
     nameservers: tuple[str, ...] = ()  # "127.0.0.1:5353"; empty: those of /etc/resolv.conf
     dns_seconds: float = 10.0  # for one look-up, nameservers and retries together
     allow_addresses: tuple[str, ...] = ()  # networks that may be connected to although they are private or reserved
+    dane: bool = False  # whether TLSA records are asked for, of a resolver that validates
     own_names: tuple[str, ...] = ()  # our own EHLO names: an exchanger called so, and all behind it, would be a loop
 
     # When it is tried again

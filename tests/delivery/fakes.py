@@ -14,6 +14,7 @@ from twisted.internet.task import Clock, deferLater
 
 from mailsvc.delivery.cargo import Origin
 from mailsvc.delivery.connect import CannotConnect, Connector
+from mailsvc.delivery.demand import How
 from mailsvc.delivery.dispatch import Dispatch
 from mailsvc.delivery.route import Routes
 from mailsvc.delivery.shaping import NO_RULES, Shaping, provider_of
@@ -24,6 +25,7 @@ from mailsvc.outcome import Deferred as Later
 from mailsvc.outcome import Outcome, Uncertain
 from mailsvc.smtp.client import Result
 from mailsvc.smtp.envelope import Envelope
+from mailsvc.smtp.offers import Offers
 from mailsvc.store.accept import NewEmail, NewRecipient
 from mailsvc.store.messages import StoredMessage
 from mailsvc.store.queue import Hold, Leased, Ready
@@ -264,7 +266,10 @@ class Server:
         self.answer: Callable[[Envelope], Any] = taken
         self.greeting: Callable[[], Any] = lambda: None
         self.tls: str | None = None
+        self.untrusted = False
+        self.hows: list[How] = []
         self.sent_dot = False  # whether those who wait have sent the whole message
+        self.offers: Offers | None = Offers(eight_bit=True)
         self.connections = 0
         self.open: set[FakeCourier] = set()
         self.most_open = 0
@@ -277,6 +282,7 @@ class FakeCourier:
         server.connections += 1
         self.server, self.number = server, server.connections
         self.usable, self.tls, self.sent = True, server.tls, 0
+        self.offers = server.offers
         self.waiting: Deferred[Any] | None = None
         self.sent_dot = False
         server.open.add(self)
@@ -376,11 +382,16 @@ class World:
         self.names.hosts[host] = [address]
         return self.servers.setdefault(address, Server(self))
 
-    async def dial(self, address: str, port: int, host: str, *, clear: bool) -> Any:
+    async def dial(self, address: str, port: int, host: str, how: How) -> Any:
         server = self.servers.get(address)
         if server is None:
             raise CannotConnect("refused the connection")
         server.dials.append(self.clock.seconds())
+        server.hows.append(how)
+        if how.mode in ("encrypted", "verified", "dane") and server.tls is None:
+            raise CannotConnect("failed at TLS: it does not offer STARTTLS", tls=True, result="starttls-not-supported")
+        if how.mode == "verified" and server.untrusted:
+            raise CannotConnect("failed at TLS: the certificate does not name it", tls=True, result="certificate-host-mismatch")
         await deferLater(self.clock, LATENCY)
         refusal = server.greeting()
         if isinstance(refusal, Exception):
