@@ -109,7 +109,7 @@ class Attempts:
         self._clock, self._terms, self._process = clock, terms, process
         self._cargo, self._settling = cargo, settling
         self._new_id, self._random, self._keeper = new_id, random, keeper
-        self._policies, self._tally = policies, tally or Tally(clock)
+        self._policies, self.tally = policies, tally or Tally(clock)
         self._schedule = Schedule.of(terms)
         self.stopping = False  # connections are being cut: what was not sent goes back to the queue
 
@@ -197,7 +197,7 @@ class Attempts:
         """No host meets what this mail needs; others to the same destination may need less."""
         for domain, _ in demand.policies:
             for host, result in why.tls:
-                self._tally.count(domain, "sts", host, result)
+                self.tally.count(domain, "sts", host, result)
         await self.unreachable(parcel, attrs.evolve(why, reason=f"{why.reason} Verified TLS is needed: {demand.because}.", permanent=False))
 
     async def _demand(self, parcel: Parcel, origin: Origin, line: Line) -> Demand:
@@ -211,11 +211,11 @@ class Attempts:
             return
         result = "success" if line.courier.tls is not None else "starttls-not-supported"
         if line.mode == "dane":
-            self._tally.count(line.host, "tlsa", line.host, result)
+            self.tally.count(line.host, "tlsa", line.host, result)
         for domain, _ in demand.policies:
-            self._tally.count(domain, "sts", line.host, result)
+            self.tally.count(domain, "sts", line.host, result)
         if line.mode != "dane" and not demand.policies:
-            self._tally.count(domain_of(parcel.recipients[0].address), "no-policy-found", line.host, result)
+            self.tally.count(domain_of(parcel.recipients[0].address), "no-policy-found", line.host, result)
 
     async def _send(self, line: Line, parcel: Parcel, origin: Origin, loaded: Loaded) -> Result:
         offers = line.courier.offers

@@ -81,13 +81,13 @@ class Policies:
 
     async def _policy(self, domain: str) -> Policy | None:
         known = self._known.get(domain)
-        if known is None or known.looked_at + _UNASKED < self._clock.seconds():
-            if domain in self._flights:
-                waiting: Deferred[None] = Deferred()
-                self._flights[domain].append(waiting)
-                await waiting
-            else:
-                await self._fly(domain)
+        if domain in self._flights:
+            waiting: Deferred[None] = Deferred()
+            self._flights[domain].append(waiting)
+            await waiting
+            known = self._known.get(domain)
+        elif known is None or known.looked_at + _UNASKED < self._clock.seconds():
+            await self._fly(domain)
             known = self._known.get(domain)
         return None if known is None else known.policy
 

@@ -350,7 +350,7 @@ def lost(envelope: Envelope, why: str, *, sent_dot: bool = False, stale: bool = 
 class World:
     """Everything together; `run` lets time pass from one event to the next."""
 
-    def __init__(self, shaping: Shaping = NO_RULES, **settings: Any) -> None:
+    def __init__(self, shaping: Shaping = NO_RULES, policies: Any = None, sources: Any = None, **settings: Any) -> None:
         self.clock = Clock()
         self.clock.advance(START)
         self.store = Store(self.clock)
@@ -362,11 +362,11 @@ class World:
         self.routes = Routes(
             self.clock, self.names, self.terms.routes, port=self.terms.port, own=self.terms.own_names, provider=shaping.provider
         )
-        connector = Connector(self.clock, self.names, self.dial, self.terms, shuffle=lambda hosts: None)
+        connector = Connector(self.clock, self.names, self.dial, self.terms, shuffle=lambda hosts: None, sources=sources)
         self._ids = 0
         self.dispatch = Dispatch(
             self.clock, self.terms, "eu", self.process, self.store, self.routes, connector, self.store, self.store, self.sending,
-            self.new_id, lambda: 0.5, shaping,
+            self.new_id, lambda: 0.5, shaping, policies,
         )  # fmt: skip
 
     def new_id(self) -> UUID:
