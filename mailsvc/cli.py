@@ -12,6 +12,7 @@ import click
 
 from mailsvc import settings as settings_
 from mailsvc.cli_domains import domain
+from mailsvc.cli_queue import queue
 from mailsvc.cli_work import run
 from mailsvc.configfile import SettingsError
 from mailsvc.onboarding import Customers
@@ -72,3 +73,4 @@ def key_create(settings: Settings, account: str, permission: Any, domain: str | 
 
 
 main.add_command(domain)
+main.add_command(queue)

@@ -148,6 +148,11 @@ class Delivery:
     ehlo_name: str | None = setting(
         None, "Our name towards other mail servers; its address should point back to it.", check=_host, example="out.example.com"
     )
+    sources: tuple[str, ...] = setting(
+        (), 'Our addresses, each with its EHLO name and its weight: "192.0.2.1 out1.example.com 3"; empty: the system chooses.'
+    )
+    mta_sts: bool = setting(True, "Whether the MTA-STS policies of recipients' domains are kept to.")
+    dane: bool = setting(False, "Whether TLSA records are; the resolver has to validate DNSSEC and to be on this machine.")
     routes: Mapping[str, str] = setting({}, 'Domains with a fixed next host instead of their MX; "*" is every other domain.', check=_routes)
     shaping: Path = setting(
         Path("/etc/mailsvc/shaping.toml"), "Rules for providers: what they take, and what they say when it was too much."
@@ -193,6 +198,15 @@ class Delivery:
     final_seconds: float = setting(600.0, "Seconds for the reply to the final dot; shorter ones make duplicates.", check=_at_least(1))
     poll_seconds: float = setting(1.0, "The queue is looked at this often, also when nobody rings.", check=_at_least(0.05))
     drain_seconds: float = setting(30.0, "Seconds that a shutdown waits for what is in flight.", check=_between(0, 600))
+
+
+@attrs.frozen
+class Control:
+    """The operator's socket."""
+
+    socket: Path | None = setting(
+        None, "Where `mailsvc queue` reaches the daemon; only its owner may open it.", example="/run/mailsvc/control.sock"
+    )
 
 
 @attrs.frozen
@@ -279,6 +293,7 @@ class Settings:
     http: Http = section(Http, "The API.")
     smtp: Smtp = section(Smtp, "The relay.")
     delivery: Delivery = section(Delivery, "The way out.")
+    control: Control = section(Control, "The operator's socket.")
     domains: Domains = section(Domains, "Sending domains.")
     limits: Limits = section(Limits, "How much is too much.")
     secrets: Secrets = section(Secrets, "What keeps secrets at rest.")

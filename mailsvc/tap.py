@@ -27,12 +27,15 @@ from mailsvc import guard, policy, shapingfile
 from mailsvc import settings as settings_
 from mailsvc.budget import Budget
 from mailsvc.configfile import SettingsError
+from mailsvc.delivery import sources
 from mailsvc.delivery.connect import Connector
 from mailsvc.delivery.dial import dialer
 from mailsvc.delivery.dispatch import Dispatch
 from mailsvc.delivery.handover import Handing, Leaving
 from mailsvc.delivery.route import Routes
 from mailsvc.delivery.sending import DomainSide
+from mailsvc.delivery.sources import Sources
+from mailsvc.delivery.tally import Tally
 from mailsvc.delivery.terms import DeliverySettings
 from mailsvc.dns import Resolver
 from mailsvc.domains import wire
@@ -75,13 +78,17 @@ from mailsvc.store.keys import Keys, is_well_formed
 from mailsvc.store.ledger import Books
 from mailsvc.store.messages import Messages
 from mailsvc.store.notices import Notices as StoredNotices
+from mailsvc.store.operate import Operating
 from mailsvc.store.processes import Incarnation
 from mailsvc.store.queue import Queue
 from mailsvc.store.receipts import Receipts as StoredReceipts
 from mailsvc.store.sandbox import Sandbox as Shelf
 from mailsvc.store.settle import Settling
+from mailsvc.store.tls import TlsRecords
 from mailsvc.watch import logs
+from mailsvc.watch.control import Controls, open_socket
 from mailsvc.watch.failures import explain
+from mailsvc.watch.operating import Orders
 
 DAY = 86400.0
 NOTICES_EVERY = 2.0
@@ -127,6 +134,7 @@ class Daemon:
         roles = self.settings.roles
         await self.remember()
         handover = self.deliver() if "delivery" in roles else Leaving(self.process.id)
+        await self.take_orders(handover.dispatch if isinstance(handover, Handing) else None)
         if "ledger" in roles:
             self.keep_books()
         if "domains" in roles:
@@ -163,14 +171,18 @@ class Daemon:
         reactor, settings, terms = self.reactor, self.settings, terms_of(self.settings.delivery)
         resolver, shaping = self.resolver, shapingfile.load(settings.delivery.shaping)
         routes = Routes(reactor, resolver, terms.routes, port=terms.port, own=terms.own_names, provider=shaping.provider)
+        tally = Tally(reactor, TlsRecords(self.pool))
+        self.opened.add("the results of TLS", tally.write)
+        self.opened.add("their counting", every(reactor, 60.0, "counting results of TLS", tally.write))
         dial = dialer(reactor, settings.delivery.ehlo_name or "", terms.connect_seconds, timeouts_of(settings.delivery))
         secret = self.memory.seal.secret_for("return path")
         sending = DomainSide(self.domains, self.accounts, secret, self.in_thread, reactor.seconds)
         linger = settings.database.commit_linger
         settling = Settling(self.pool, reactor, told=lambda: self.bell.ring("events"), linger=linger)
+        connector = Connector(reactor, resolver, dial, terms, sources=sources_of(settings.delivery))
         dispatch = Dispatch(
-            reactor, terms, settings.region, self.process, Queue(self.pool), routes, Connector(reactor, resolver, dial, terms),
-            self.messages, settling, sending, lambda: uuid7(reactor.seconds()), shaping=shaping,
+            reactor, terms, settings.region, self.process, Queue(self.pool), routes, connector,
+            self.messages, settling, sending, lambda: uuid7(reactor.seconds()), shaping=shaping, tally=tally,
         )  # fmt: skip
         self.process.on_replaced = dispatch.replaced
         self.process.on_freed = lambda count: dispatch.ring()
@@ -178,6 +190,17 @@ class Daemon:
         dispatch.startService()
         self.opened.add("delivery", _awaited(dispatch.stopService))
         return Handing(dispatch)
+
+    async def take_orders(self, lanes: Dispatch | None) -> None:
+        """The operator's socket."""
+        where = self.settings.control.socket
+        if where is not None:
+            orders = Orders(
+                Queue(self.pool), Operating(self.pool), self.settings.region, self.reactor.seconds, self.accounts,
+                lambda: self.bell.ring("queue"), lanes,
+            )  # fmt: skip
+            port = open_socket(self.reactor, where, Controls(orders.by_name(), explain))
+            self.opened.add("control.socket", _awaited(port.stopListening))
 
     def keep_books(self) -> None:
         """Numbers and counts what was committed."""
@@ -318,6 +341,14 @@ def terms_of(delivery: settings_.Delivery) -> DeliverySettings:
         retry_after=delivery.retry,
         retry_every=delivery.retry[-1],
     )
+
+
+def sources_of(delivery: settings_.Delivery) -> Sources:
+    """Our addresses."""
+    try:
+        return Sources(sources.parse(delivery.sources))
+    except ValueError as error:
+        raise SettingsError(f"The setting delivery.sources has {error}.") from None
 
 
 def timeouts_of(delivery: settings_.Delivery) -> Timeouts:

@@ -7,7 +7,7 @@ at shutdown what was not sent. How a lane works: lane. Where mail goes: route, p
 from __future__ import annotations
 
 import random as random_
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -91,6 +91,7 @@ class Dispatch(Service):
         self.lanes: dict[str, Lane] = {}
         self._leaving: set[Lane] = set()  # taken out of service, with attempts under way
         self._rounds = Rounds(clock, terms, region, process, queue, self.holds, self._placing, self)
+        self._paused: Mapping[UUID, datetime] = {}  # accounts whose mail waits by the operator's word
         self.mine: set[Key] = set()  # every row leased by us that is in memory
         self._tasks: set[Deferred[Any]] = set()
         self.closing = True
@@ -139,6 +140,8 @@ class Dispatch(Service):
                 self.own(parcel)
                 if seat.octets:
                     parcel.octets, seat.octets = seat.octets, 0
+                if self.paused(parcel):
+                    continue
                 if seat.lane.closing:
                     self.returned(parcel)
                 else:
@@ -192,7 +195,33 @@ class Dispatch(Service):
         await nothing_left(self._clock, [lane.ended() for lane in lanes], _LAST_WORDS)
         await nothing_left(self._clock, list(self._tasks), _LAST_WORDS)
 
+    # What is shown
+
+    @property
+    def outcomes(self) -> Mapping[str, int]:
+        """How often each kind of outcome was settled by this process."""
+        return self.attempts.outcomes
+
+    def view(self) -> dict[str, dict[str, object]]:
+        """The lanes, as they are now."""
+        return {name: lane.view() for name, lane in self.lanes.items()}
+
     # Parcels
+
+    def paused(self, parcel: Parcel) -> bool:
+        """Whether its account is paused; then it goes back until that is over."""
+        until = self._paused.get(parcel.account_id)
+        if until is None or until <= pace.now(self._clock):
+            return False
+        self.spawn(self._give_back_paused(parcel))
+        return True
+
+    async def _give_back_paused(self, parcel: Parcel) -> None:
+        async def release() -> None:
+            await self._queue.release_paused(parcel.keys, parcel.lease, parcel.account_id, pace.now(self._clock))
+
+        await pace.insist(self._clock, "giving leases back", release)
+        self.disown(parcel)
 
     def accept(self, route: Route, parcel: Parcel) -> bool:
         if self.closing or self.holds.held(route.destination):
@@ -293,6 +322,7 @@ class Dispatch(Service):
     async def respect_holds(self) -> int:
         """What others found out, or the operator ordered, counts for lanes that are open."""
         await self.holds.refresh()
+        self._paused = dict(await self._queue.paused_accounts(pace.now(self._clock)))
         self.retire_held()
         return 0
 

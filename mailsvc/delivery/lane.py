@@ -138,6 +138,17 @@ class Lane:
     def busy(self) -> int:
         return len(self._busy)
 
+    def view(self) -> dict[str, object]:
+        """As it is now, for the operator."""
+        return {
+            "delivered_per_minute": self.health.per_minute,
+            "connections": len(self.lines),
+            "connecting": len(self._dials),
+            "allowed": self.health.allowed,
+            "in_memory": self.waiting + self.busy,
+            "slowed_until": self.budget.slow_until,
+        }
+
     def reserve(self) -> None:
         self.reserved += 1
 

@@ -26,6 +26,9 @@ class Placer(Protocol):
     def accept(self, route: Route, parcel: Parcel) -> bool:
         """Into the lane of that route, when it takes it."""
 
+    def paused(self, parcel: Parcel) -> bool:
+        """Whether its account is, and it was given back for that."""
+
     async def give_back(self, parcels: Sequence[Parcel], destination: str | None = None) -> None:
         """Leases back to the queue, filed under `destination` when one is given."""
 
@@ -50,7 +53,8 @@ class Placing:
         for found in parcels.values():
             for parcel in found:
                 own(parcel)
-        for domain, found in parcels.items():
+            found[:] = [parcel for parcel in found if not self._placer.paused(parcel)]
+        for domain, found in ((domain, found) for domain, found in parcels.items() if found):
             under_way.append(Deferred.fromCoroutine(self._domain(destination, domain, found)))
         await gatherResults(under_way)  # type: ignore[arg-type]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol
+from uuid import UUID
 
 from twisted.internet.defer import Deferred, DeferredSemaphore, gatherResults
 from twisted.logger import Logger
@@ -41,7 +42,11 @@ class QueueStore(HoldStore, Protocol):
         self, keys: Sequence[Key], lease: int, *, destination: str | None = None, next_at: datetime | None = None, reason: str | None = None
     ) -> None: ...
 
+    async def release_paused(self, keys: Sequence[Key], lease: int, account_id: UUID, now: datetime) -> None: ...
+
     async def leased(self, lease: int) -> list[Key]: ...
+
+    async def paused_accounts(self, now: datetime) -> Mapping[UUID, datetime]: ...
 
     async def release_scheduled(self, now: datetime, limit: int) -> int: ...
 

@@ -16,6 +16,7 @@ import attrs
 from mailsvc.store import events, holds, queue_sql
 from mailsvc.store.events import NewEvent
 from mailsvc.store.holds import FOREVER, Hold, HoldState
+from mailsvc.store.operate import PAUSES
 from mailsvc.store.pool import Pool, Transaction
 
 __all__ = ["FOREVER", "Count", "Hold", "HoldState", "Leased", "Queue", "Ready"]
@@ -108,6 +109,12 @@ class Queue:
             held = [email_id for email_id, _ in ordered], [recipient for _, recipient in ordered]
             await self._pool.run(queue_sql.BY_INDEX + queue_sql.RELEASE, (destination, next_at, reason, *held, lease))
 
+    async def release_paused(self, keys: Sequence[tuple[UUID, int]], lease: int, account_id: UUID, now: datetime) -> None:
+        """Give leases back unsent, until the account's pause is over, if it is paused."""
+        ordered = sorted(keys)
+        held = [email_id for email_id, _ in ordered], [recipient for _, recipient in ordered]
+        await self._pool.run(queue_sql.BY_INDEX + queue_sql.RELEASE_PAUSED, (*held, account_id, now, lease))
+
     async def leased(self, lease: int) -> list[tuple[UUID, int]]:
         """Everything that `lease` holds, so that its holder can find what it has lost track of."""
         return [(email_id, recipient) for email_id, recipient in await self._pool.rows(queue_sql.LEASED, (lease,))]
@@ -158,6 +165,10 @@ class Queue:
     async def holds(self, region: str) -> Mapping[str, Hold]:
         """What is held, and what was held and is over, by destination."""
         return await holds.read(self._pool, region)
+
+    async def paused_accounts(self, now: datetime) -> Mapping[UUID, datetime]:
+        """Accounts of which nothing is sent, and until when."""
+        return {account: until for account, _, until in await self._pool.rows(PAUSES, (now,))}
 
     async def counts(self, region: str) -> list[Count]:
         """Every destination with what waits for it, the longest queue first. Reads the whole queue: for people, not for loops."""

@@ -72,6 +72,18 @@ FROM unnest(%s::uuid[], %s::smallint[]) AS k(email_id, recipient)
 WHERE q.email_id = k.email_id AND q.recipient = k.recipient AND q.lease IS NOT DISTINCT FROM %s
 """
 
+# A pause that is being lifted at this moment is waited for, so that nothing waits for one that is over.
+RELEASE_PAUSED = """
+WITH given AS MATERIALIZED (
+    SELECT * FROM unnest(%s::uuid[], %s::smallint[]) AS k(email_id, recipient)
+), pause AS MATERIALIZED (
+    SELECT account_id, until FROM account_pauses WHERE account_id = %s AND until > %s FOR SHARE
+)
+UPDATE queue q SET lease = NULL, next_at = greatest(q.next_at, (SELECT until FROM pause))
+FROM given g
+WHERE q.email_id = g.email_id AND q.recipient = g.recipient AND q.lease IS NOT DISTINCT FROM %s
+"""
+
 LEASED = "SELECT email_id, recipient FROM queue WHERE lease = %s"
 
 # All waiting recipients of a scheduled email move together; the one with the lowest number stands for it, so that it is told of once.

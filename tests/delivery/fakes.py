@@ -60,6 +60,7 @@ class Store:
         self.signatures: dict[UUID, bytes] = {}
         self.bodies: dict[UUID, bytes | Exception | None] = {}
         self.hold_rows: dict[str, Hold] = {}
+        self.paused: dict[UUID, datetime] = {}
         self.calls: Counter[str] = Counter()
         self.failing: dict[str, Exception] = {}
         self.settle_waits: list[Deferred[None]] | None = None  # a list: settles wait until a test fires them
@@ -151,6 +152,12 @@ class Store:
     async def holds(self, region: str) -> Mapping[str, Hold]:
         self._call("holds")
         return dict(self.hold_rows)
+
+    async def release_paused(self, keys: Sequence[tuple[UUID, int]], lease: int, account_id: UUID, now: datetime) -> None:
+        await self.release(keys, lease, next_at=self.paused.get(account_id))
+
+    async def paused_accounts(self, now: datetime) -> Mapping[UUID, datetime]:
+        return self.paused
 
     # Settling
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -137,3 +138,23 @@ def test_bulk_mail_never_goes_ahead_within_a_lane() -> None:
     world.run(5)
     order = [int(mail.sender[2:].partition("@")[0]) for mail in server.mails]
     assert sorted(order[:4]) == [5, 6, 7, 8]
+
+
+def test_a_paused_account_waits_and_others_do_not() -> None:
+    world = World()
+    server = world.server("example.com", "1.1.1.1")
+    world.store.add(1, "x@example.com", account=1)
+    world.start().run(3)
+    world.store.paused[number(1)] = world.store.now + timedelta(seconds=600)
+    world.run(2)
+    for email in (2, 3):
+        world.store.add(email, "x@example.com", account=email - 1, destination="mx.example.com")
+    email, seats = world.email(4, "x@example.com", account=1)
+    world.commit(email, seats)
+    world.run(100)
+    assert [mail.sender[:3] for mail in server.mails] == ["b-1", "b-3"]
+    assert {key[0].int for key in world.store.rows} == {2, 4}
+    assert world.store.calls["claim"] < 20
+    world.store.paused.clear()
+    world.run(700)
+    assert not world.store.rows

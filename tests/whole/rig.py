@@ -66,6 +66,11 @@ class Daemon:
         return self.folder / "mailsvc.toml"
 
     @property
+    def socket(self) -> str:
+        """Short enough for a Unix socket, wherever the tests keep their files."""
+        return f"/tmp/mailsvc-{os.getpid()}-{self.port}.sock"
+
+    @property
     def facts(self) -> dict[str, Any]:
         """What the daemon wrote for scripts: address, key, domain."""
         facts = json.loads((self.folder / "dev.json").read_text())
@@ -89,6 +94,7 @@ class Daemon:
                 "retry": [1, 2, 5],
             },
             "domains": {"allow_trust": True},
+            "control": {"socket": self.socket},
             "secrets": {"key_file": str(self.folder / "secret.key")},
             "log": {"format": "text"},
             "development": {"dev_file": str(self.folder / "dev.json")},
