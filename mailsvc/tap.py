@@ -137,7 +137,9 @@ class Daemon:
         self.opened.add("the leases", self.process.end)
         self.accounts, self.keys = Accounts(pool, reactor, bell), Keys(pool, reactor, bell)
         self.resolver = Resolver(reactor, self.settings.delivery.nameservers, seconds=self.settings.delivery.dns_seconds)
-        self.domains = Domains(pool, reactor, self.memory.seal, bell, wire.payload(publishing_of(self.settings)))
+        self.domains = Domains(
+            pool, reactor, self.memory.seal, bell, wire.payload(publishing_of(self.settings)), trusting=self.settings.domains.allow_trust
+        )
         self.care = care_of(self.settings, reactor, pool, self.domains, self.resolver, lambda: bell.ring(DOMAINS))
         self.messages, self.shelf = Messages(pool), Shelf(pool)
 

@@ -228,12 +228,8 @@ async def test_verification_is_asked_for_and_done_later(office: Office) -> None:
 
 @pytest_twisted.ensureDeferred
 async def test_claims_are_not_known(office: Office) -> None:
-    domain = await office.made()
-    for method, path in [
-        ("POST", "/domains/claim"),
-        ("GET", f"/domains/{domain['id']}/claim"),
-        ("POST", f"/domains/{domain['id']}/claim/verify"),
-    ]:
+    claim = f"/domains/{(await office.made())['id']}/claim"
+    for method, path in [("POST", "/domains/claim"), ("GET", claim), ("POST", f"{claim}/verify")]:
         assert (await office.ask(method, path, {"name": "example.com"} if method == "POST" else b"")).problem == (404, "not_found")
 
 
