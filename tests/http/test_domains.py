@@ -8,10 +8,10 @@ from typing import Any
 import attrs
 import pytest
 import pytest_twisted
+from mailsvc.http.ratelimit import RateLimit
 
 from mailsvc.http.api import Api
 from mailsvc.http.domains import DomainDesk
-from mailsvc.http.ratelimit import RateLimit
 from mailsvc.store.keys import Keys, is_well_formed
 from mailsvc.store.pool import Pool
 from tests.domains.rig import Rig
