@@ -153,17 +153,19 @@ class Daemon:
         await self.process.start(self.settings.region, self.settings.roles)
         self.opened.add("the leases", self.process.end)
         self.accounts, self.keys = Accounts(pool, reactor, bell), Keys(pool, reactor, bell)
-        self.resolver = Resolver(reactor, self.settings.delivery.nameservers, seconds=self.settings.delivery.dns_seconds)
+        # One of its own: strangers' zones that are slow to answer take nothing from delivery.
+        delivery = self.settings.delivery
+        resolver = Resolver(reactor, delivery.nameservers, seconds=delivery.dns_seconds, size=5000, concurrent=50)
         self.domains = Domains(
             pool, reactor, self.memory.seal, bell, wire.payload(publishing_of(self.settings)), trusting=self.settings.domains.allow_trust
         )
-        self.care = care_of(self.settings, reactor, pool, self.domains, self.resolver, lambda: bell.ring(DOMAINS))
+        self.care = care_of(self.settings, reactor, pool, self.domains, resolver, lambda: bell.ring(DOMAINS))
         self.messages, self.shelf = Messages(pool), Shelf(pool)
 
     def deliver(self) -> Handing:
         """The way out: from the queue over lanes to other servers."""
         reactor, settings, terms = self.reactor, self.settings, terms_of(self.settings.delivery)
-        resolver = self.resolver
+        resolver = Resolver(reactor, terms.nameservers, seconds=terms.dns_seconds)
         routes = Routes(reactor, resolver, terms.routes, port=terms.port, own=terms.own_names)
         dial = dialer(reactor, settings.delivery.ehlo_name or "", terms.connect_seconds, timeouts_of(settings.delivery))
         secret = self.memory.seal.secret_for("return path")

@@ -8,10 +8,11 @@ from typing import Any
 import attrs
 import pytest
 import pytest_twisted
-from mailsvc.http.ratelimit import RateLimit
 
+from mailsvc.budget import Budget
 from mailsvc.http.api import Api
 from mailsvc.http.domains import DomainDesk
+from mailsvc.ratelimit import RateLimit
 from mailsvc.store.keys import Keys, is_well_formed
 from mailsvc.store.pool import Pool
 from tests.domains.rig import Rig
@@ -48,7 +49,7 @@ async def office(pool: Pool) -> Any:
     unused: Any = None
     api = Api(
         reactor=reactor, keys=keys, well_formed=is_well_formed, intake=unused, emails=unused, messages=unused,
-        rate=RateLimit(reactor, 10_000), in_thread=at_once, checks={}, schedule_ahead=timedelta(days=1),
+        rate=RateLimit(reactor, 10_000), budget=Budget(1 << 26), in_thread=at_once, checks={}, schedule_ahead=timedelta(days=1),
         domains=DomainDesk(rig.domains, rig.care, rig.care.publishing, "r1"),
     )  # type: ignore[arg-type]  # fmt: skip
     yield Office(rig, World(api.site(), token, foreign_token), sending)
