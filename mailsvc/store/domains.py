@@ -21,6 +21,7 @@ Algorithm = Literal["rsa", "ed25519"]
 
 COLUMNS = "id, account_id, name, region, status, trusted_at IS NOT NULL, return_path, signs_with, tls"
 FIND = f"SELECT {COLUMNS} FROM domains WHERE account_id = %s AND name = %s"
+NAMED = f"SELECT {COLUMNS} FROM domains WHERE name = %s"
 GET = f"SELECT {COLUMNS} FROM domains WHERE id = %s"
 LIST = f"SELECT {COLUMNS} FROM domains WHERE account_id = %s ORDER BY id DESC"
 ADD = f"INSERT INTO domains (id, account_id, name, region, created_at) VALUES (%s, %s, %s, %s, %s) RETURNING {COLUMNS}"
@@ -100,6 +101,10 @@ class Domains:
     async def find(self, account_id: UUID, name: str) -> Domain | None:
         """An account's domain by its name in A-labels, as of two seconds ago at most."""
         return await self._named.get((account_id, name), lambda: self._one(FIND, (account_id, name)))
+
+    async def named(self, name: str) -> Domain | None:
+        """Whosever it is, by its name in A-labels."""
+        return await self._one(NAMED, (name,))
 
     async def get(self, domain_id: UUID) -> Domain | None:
         """Whosever it is: for mail that was accepted. As of two seconds ago at most."""
