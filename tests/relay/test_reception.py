@@ -236,7 +236,7 @@ def test_a_shutdown_lets_a_body_finish() -> None:
     assert line.send(ME + b"\r\nx\r\n.\r\n").split("\r\n")[0].startswith("250 2.0.0 Queued as ")
     line.hang_up()
     assert stopped.called and world.intake.emails
-    assert [r.transcript for _, r in world.kept.receipts][0].endswith("S: 421 4.3.2 Shutting down")  # type: ignore[union-attr]
+    assert next(r.transcript for _, r in world.kept.receipts).endswith("S: 421 4.3.2 Shutting down")  # type: ignore[union-attr]
 
 
 def test_failures_and_crowds_forget() -> None:

@@ -25,7 +25,8 @@ def test_lines_come_in_front_and_nothing_else_changes() -> None:
     assert made.endswith(message.replace(b"Bcc: c@example.net\r\n", b""))
     trace = made.removesuffix(message.replace(b"Bcc: c@example.net\r\n", b"")).decode()
     assert re.fullmatch(
-        r"Received: by mx\.test with ESMTPSA id [0-9a-f-]{36}\r\n tls TLS_AES_256_GCM_SHA384; .*\r\nDate: .*\r\nMessage-ID: <[0-9a-f-]{36}@example\.com>\r\n",
+        r"Received: by mx\.test with ESMTPSA id [0-9a-f-]{36}\r\n tls TLS_AES_256_GCM_SHA384; .*\r\n"
+        r"Date: .*\r\nMessage-ID: <[0-9a-f-]{36}@example\.com>\r\n",
         trace,
     )
 
@@ -37,7 +38,7 @@ def test_the_envelope_rules() -> None:
     [email] = world.intake.emails
     assert content(email).recipients == ("a@example.net", "b@example.net")
     assert [box.address for box in email.to] == ["x@example.org"]
-    assert [box.address for box in email.bcc][0] == "a@example.net" and email.source == "smtp"
+    assert next(box.address for box in email.bcc) == "a@example.net" and email.source == "smtp"
 
 
 def test_what_was_asked_for_is_kept_by_recipient() -> None:
