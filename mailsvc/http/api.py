@@ -11,6 +11,7 @@ from twisted.internet.interfaces import IReactorTime
 
 from mailsvc.budget import Budget
 from mailsvc.http.caller import Keys
+from mailsvc.http.domains import DomainDesk, Domains
 from mailsvc.http.emails import Emails, Messages, Stored, Submitting
 from mailsvc.http.gate import Gate, Limits, Networks
 from mailsvc.http.health import Check, Health
@@ -35,6 +36,7 @@ class Api:
     budget: Budget
     in_thread: InThread
     checks: Mapping[str, Check]
+    domains: DomainDesk | None = None
     inbox: Inbox | None = None
     limits: Limits = attrs.field(factory=Limits)
     email_limits: EmailLimits = attrs.field(factory=EmailLimits)
@@ -51,6 +53,8 @@ class Api:
         emails = Emails(self.intake, self.emails, self.messages, reader, self.batch_max).app.resource()
         health = Health(self.checks).app.resource()
         found = {"emails": emails, "email": emails, "healthz": health, "readyz": health}
+        if self.domains is not None:
+            found["domains"] = Domains(self.domains, reader).app.resource()
         if self.inbox is not None:
             found["sandbox"] = Sandbox(self.inbox).app.resource()
         return found

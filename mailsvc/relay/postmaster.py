@@ -26,7 +26,7 @@ log = Logger()
 
 
 class Domains(Protocol):
-    async def named(self, name: str) -> Domain | None: ...
+    async def called(self, name: str) -> Domain | None: ...
 
 
 @attrs.frozen
@@ -41,7 +41,7 @@ class Postmaster:
 
     async def forward(self, mail: ForPostmaster) -> Reply | None:
         """None when it is on its way."""
-        domain = await self.domains.named(self.domain)
+        domain = await self.domains.called(self.domain)
         if domain is None:
             log.error("mail for {role} cannot be forwarded: no account has the domain {name}", role=mail.recipients[0], name=self.domain)
             return answers.STORE_AWAY

@@ -148,7 +148,7 @@ def test_what_became_of_a_mail_is_told_when_asked_for(daemon: Daemon, sink: Sink
         assert client.data(f"From: {me}\r\nSubject: please tell\r\n\r\nsecret body\r\n")[0] == 250
     [report] = [mail for mail in arrived(sink, "Content-Type: multipart/report", 1) if me in mail.recipients]
     assert report.sender in ("", "<>")
-    _, status, returned = report.message.get_payload()  # type: ignore[misc]
+    _text, status, returned = report.message.get_payload()  # type: ignore[misc]
     blocks = [str(block) for block in status.get_payload()]  # type: ignore[union-attr]
     assert "Original-Envelope-Id: QQ+1" in blocks[0]
     told = {line for block in blocks[1:] for line in block.splitlines()}
