@@ -87,3 +87,10 @@ def test_mutated_dialogues(dialogue: tuple[str, bytes], edits: list[Edit], place
     finally:
         globalLogPublisher.removeObserver(watch)
     assert failures == []
+
+
+def test_the_first_of_the_fuzzer() -> None:
+    """A run of tests/smtp/fuzz as long as a suite can bear; longer ones are for whoever changes the framing or the parser."""
+    from tests.smtp import fuzz
+
+    assert fuzz.run(1000, seed=3) > 5000
