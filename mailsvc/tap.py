@@ -45,13 +45,16 @@ from mailsvc.intake import Intake
 from mailsvc.ledger.service import Ledger
 from mailsvc.lifespan import Lifespan, Opened, every
 from mailsvc.mail import returnpath
+from mailsvc.mail.address import AddressError, parse_mailbox
+from mailsvc.mail.reply import Reply
 from mailsvc.memory import in_thread, open_memory
 from mailsvc.onboarding import Customers, care_of, publishing_of
 from mailsvc.ratelimit import RateLimit
 from mailsvc.relay.crowd import Crowd, Failures
-from mailsvc.relay.inbound import Own
+from mailsvc.relay.inbound import ForPostmaster, Own
 from mailsvc.relay.notices import Notices
 from mailsvc.relay.ports import Ports
+from mailsvc.relay.postmaster import Postmaster
 from mailsvc.relay.receipts import Receipts
 from mailsvc.relay.reception import Relay
 from mailsvc.relay.submission import Submissions
@@ -228,7 +231,7 @@ class Daemon:
         relay = Relay(
             user=smtp.username, keys=self.keys, well_formed=is_well_formed, rate=self.rate, budget=self.budget,
             submissions=Submissions(self.intake, host, self.in_thread, reactor.seconds), receipts=receipts,
-            own=Own((host,), lambda address: returnpath.read(address, secret)),
+            own=Own((host, *smtp.names), lambda address: returnpath.read(address, secret), forward=self.postmaster()),
             addresses=Crowd(smtp.connections_per_address), with_key=Crowd(smtp.connections_per_key),
             failures=Failures(reactor, smtp.login_failures), connections=smtp.connections,
         )  # fmt: skip
@@ -242,6 +245,16 @@ class Daemon:
             for listening in await self.listen("smtp.listen", [port.endpoint], port.factory):
                 found.setdefault(port.number, getattr(listening.getHost(), "port", 0))
         return found
+
+    def postmaster(self) -> Callable[[ForPostmaster], Awaitable[Reply | None]] | None:
+        """Where mail for the operator goes."""
+        to, domain = self.settings.smtp.postmaster, self.settings.smtp.postmaster_domain
+        if to is None or domain is None:
+            return None
+        try:
+            return Postmaster(parse_mailbox(to), domain, self.domains, self.intake, self.reactor.seconds).forward
+        except AddressError as error:
+            raise SettingsError(f"The setting smtp.postmaster is no address: {error}") from None
 
     async def open_api(self) -> Sequence[Any]:
         """The door for HTTP."""
