@@ -41,6 +41,7 @@ from mailsvc.ledger.service import Ledger
 from mailsvc.lifespan import Lifespan, Opened, every
 from mailsvc.mail import returnpath
 from mailsvc.memory import in_thread, open_memory
+from mailsvc.offload import Offload
 from mailsvc.onboarding import Customers
 from mailsvc.sandbox.inbox import SandboxInbox
 from mailsvc.sandbox.inbox import door as sandbox_door
@@ -131,7 +132,7 @@ class Daemon:
         self.opened.add("the leases", self.process.end)
         self.accounts, self.keys = Accounts(pool, reactor, bell), Keys(pool, reactor, bell)
         self.domains = Domains(pool, reactor, self.memory.seal, bell)
-        self.messages, self.shelf = Messages(pool), Shelf(pool)
+        self.messages, self.shelf = Messages(pool, reactor), Shelf(pool)
 
     def deliver(self) -> Handing:
         """The way out: from the queue over lanes to other servers."""
@@ -140,7 +141,7 @@ class Daemon:
         routes = Routes(reactor, resolver, terms.routes, port=terms.port, own=terms.own_names)
         dial = dialer(reactor, settings.delivery.ehlo_name or "", terms.connect_seconds, timeouts_of(settings.delivery))
         secret = self.memory.seal.secret_for("return path")
-        sending = DomainSide(self.domains, self.accounts, secret, self.in_thread, reactor.seconds)
+        sending = DomainSide(self.domains, self.accounts, secret, Offload(reactor), reactor.seconds)
         linger = settings.database.commit_linger
         settling = Settling(self.pool, reactor, told=lambda: self.bell.ring("events"), linger=linger)
         dispatch = Dispatch(

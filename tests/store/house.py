@@ -85,7 +85,7 @@ class House:
         present = Clock()
         present.advance(NOW.timestamp())
         self.emails = Emails(self.pool, present)  # however long the run has taken by now
-        self.messages = Messages(self.pool)
+        self.messages = Messages(self.pool, self.clock)
         self.books = Books(self.pool)
 
     async def process(self) -> int:
