@@ -1,9 +1,10 @@
-"""How many connections this process holds, over all lanes, and how many octets of messages."""
+"""How many connections this process holds, over all lanes, and how many octets of messages: bounds that all lanes share."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from uuid import UUID
 
 Wake = Callable[[], None]
 
@@ -73,3 +74,27 @@ class Freight:
 
     def unload(self, octets: int) -> None:
         self.octets -= octets
+
+
+class Recent:
+    """Messages that were accepted here and went to the queue. Who claims them soon after has no need to read them back.
+
+    The oldest make room for new ones.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._octets = 0
+        self._bodies: OrderedDict[UUID, bytes] = OrderedDict()
+
+    def keep(self, email_id: UUID, body: object) -> None:
+        if isinstance(body, bytes) and len(body) <= self._limit // 8:
+            self._bodies[email_id] = body
+            self._octets += len(body)
+            while self._octets > self._limit:
+                self._octets -= len(self._bodies.popitem(last=False)[1])
+
+    def pop(self, email_id: UUID) -> bytes | None:
+        body = self._bodies.pop(email_id, None)
+        self._octets -= len(body or b"")
+        return body
