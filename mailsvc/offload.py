@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from time import monotonic
 from typing import Any
 
 import attrs
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
-_AT_ONCE = 8  # results that come back together at most: the first of them waits for the others
+_AT_ONCE = 8  # results that come back together at most: the first of them waits for the others,
+_SECONDS = 0.003  # but not for long
 
 
 @attrs.define(eq=False)
@@ -45,7 +47,8 @@ class Offload:
 
     def _do(self) -> list[tuple[Deferred[Any], Any]]:
         done: list[tuple[Deferred[Any], Any]] = []
-        while self._waiting and len(done) < _AT_ONCE:
+        until = monotonic() + _SECONDS
+        while self._waiting and len(done) < _AT_ONCE and (not done or monotonic() < until):
             try:
                 work, result = self._waiting.popleft()
             except IndexError:  # the other thread was faster

@@ -153,7 +153,7 @@ class Dispatch(Service):
         """The email is committed: its recipients born leased go to their lanes."""
         lanes: dict[str, Seat] = {}
         if email.scheduled_at is None and email.region == self._region and not all(recipient.leased for recipient in email.recipients):
-            self._recent.keep(email.email_id, email.message)
+            self._recent.keep(email.email_id, email.message, email.envelope)
         for seat in seats:
             if seat.destination in lanes:
                 self._leave(seat)
@@ -341,7 +341,7 @@ class Dispatch(Service):
 
             await pace.insist(self._clock, "giving leases back", release)
             for parcel in found:
-                self._recent.keep(parcel.email_id, parcel.body)
+                self._recent.keep(parcel.email_id, parcel.body, parcel.envelope)
                 self.disown(parcel)
         if parcels and destination is not None:
             self.ring()
@@ -352,10 +352,11 @@ class Dispatch(Service):
     def _own_claimed(self, parcel: Parcel) -> None:
         """What was accepted here a moment ago is still in memory."""
         self._own(parcel)
-        body = self._recent.pop(parcel.email_id)
-        if body is not None and self.freight.room(len(body)):
-            self.freight.load(len(body))
-            parcel.body, parcel.octets = body, len(body)
+        kept = self._recent.pop(parcel.email_id)
+        if kept is not None and self.freight.room(len(kept[0])):
+            parcel.body, parcel.envelope = kept
+            parcel.octets = len(kept[0])
+            self.freight.load(parcel.octets)
 
     def disown(self, parcel: Parcel) -> None:
         self._mine.difference_update(parcel.keys)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 from uuid import UUID
 
 Wake = Callable[[], None]
+Envelope = Mapping[str, Any] | None
 
 
 class Slots:
@@ -85,16 +87,18 @@ class Recent:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._octets = 0
-        self._bodies: OrderedDict[UUID, bytes] = OrderedDict()
+        self._kept: OrderedDict[UUID, tuple[bytes, Envelope]] = OrderedDict()
 
-    def keep(self, email_id: UUID, body: object) -> None:
+    def keep(self, email_id: UUID, body: object, envelope: Envelope) -> None:
         if isinstance(body, bytes) and len(body) <= self._limit // 8:
-            self._bodies[email_id] = body
+            self._kept[email_id] = body, envelope
             self._octets += len(body)
             while self._octets > self._limit:
-                self._octets -= len(self._bodies.popitem(last=False)[1])
+                self._octets -= len(self._kept.popitem(last=False)[1][0])
 
-    def pop(self, email_id: UUID) -> bytes | None:
-        body = self._bodies.pop(email_id, None)
-        self._octets -= len(body or b"")
-        return body
+    def pop(self, email_id: UUID) -> tuple[bytes, Envelope] | None:
+        """The message, and what was kept of its envelope."""
+        kept = self._kept.pop(email_id, None)
+        if kept is not None:
+            self._octets -= len(kept[0])
+        return kept

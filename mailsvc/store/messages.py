@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
@@ -16,7 +17,7 @@ AT_ONCE = 16  # first pieces read together: 4 MB at the most
 
 # The signatures and the first pieces; most messages have no other.
 _HEADS = """
-SELECT g.n, m.piece, m.bytes, e.size
+SELECT g.n, m.piece, m.bytes, e.size, CASE WHEN m.piece = 0 THEN e.envelope END
 FROM unnest($1, $2) WITH ORDINALITY AS g(account_id, email_id, n)
 JOIN emails e ON e.account_id = g.account_id AND e.email_id = g.email_id
 JOIN messages m ON m.account_id = g.account_id AND m.email_id = g.email_id AND m.piece <= 0
@@ -31,6 +32,7 @@ class StoredMessage:
 
     signature: bytes | None
     body: bytes = attrs.field(repr=False)
+    envelope: Mapping[str, Any] | None = None  # as it was kept with the email
 
 
 @attrs.define
@@ -40,6 +42,7 @@ class _Head:
     size: int = 0
     first: bytes | None = None
     signature: bytes | None = None
+    envelope: Mapping[str, Any] | None = None
 
 
 class Messages:
@@ -62,16 +65,16 @@ class Messages:
                 return None
             pieces.append(found[0][0])
             have += len(pieces[-1])
-        return StoredMessage(head.signature, pieces[0] if len(pieces) == 1 else b"".join(pieces))
+        return StoredMessage(head.signature, pieces[0] if len(pieces) == 1 else b"".join(pieces), head.envelope)
 
     async def _read(self, keys: list[tuple[UUID, UUID]]) -> list[_Head]:
         accounts, emails = zip(*keys, strict=True)
         heads = [_Head() for _ in keys]
-        for n, piece, octets, size in await self._pool.rows(HEADS, (list(accounts), list(emails))):
+        for n, piece, octets, size, envelope in await self._pool.rows(HEADS, (list(accounts), list(emails))):
             head = heads[n - 1]
             head.size = size
             if piece == 0:
-                head.first = octets
+                head.first, head.envelope = octets, envelope
             else:
                 head.signature = octets
         return heads

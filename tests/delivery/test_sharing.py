@@ -151,7 +151,9 @@ def test_old_success_is_no_licence_for_many_connections() -> None:
 def test_the_oldest_messages_make_room_for_new_ones() -> None:
     recent = Recent(800)
     for email in range(10):
-        recent.keep(number(email), bytes([email]) * 100)
-    recent.keep(number(10), b"x" * 101)  # more than its share
+        recent.keep(number(email), bytes([email]) * 100, {"n": email})
+    recent.keep(number(10), b"x" * 101, None)  # more than its share
     assert [recent.pop(number(email)) is not None for email in range(11)] == [False] * 2 + [True] * 8 + [False]
     assert recent.pop(number(5)) is None
+    recent.keep(number(5), b"y", {"smtputf8": True})
+    assert recent.pop(number(5)) == (b"y", {"smtputf8": True})
