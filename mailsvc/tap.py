@@ -48,6 +48,7 @@ from mailsvc.mail import returnpath
 from mailsvc.mail.address import AddressError, parse_mailbox
 from mailsvc.mail.reply import Reply
 from mailsvc.memory import in_thread, open_memory
+from mailsvc.offload import Offload
 from mailsvc.onboarding import Customers, care_of, publishing_of
 from mailsvc.ratelimit import RateLimit
 from mailsvc.relay.crowd import Crowd, Failures
@@ -163,7 +164,7 @@ class Daemon:
             pool, reactor, self.memory.seal, bell, wire.payload(publishing_of(self.settings)), trusting=self.settings.domains.allow_trust
         )
         self.care = care_of(self.settings, reactor, pool, self.domains, resolver, lambda: bell.ring(DOMAINS))
-        self.messages, self.shelf = Messages(pool), Shelf(pool)
+        self.messages, self.shelf = Messages(pool, reactor), Shelf(pool)
 
     def deliver(self) -> Handing:
         """The way out: from the queue over lanes to other servers."""
@@ -172,7 +173,7 @@ class Daemon:
         routes = Routes(reactor, resolver, terms.routes, port=terms.port, own=terms.own_names)
         dial = dialer(reactor, settings.delivery.ehlo_name or "", terms.connect_seconds, timeouts_of(settings.delivery))
         secret = self.memory.seal.secret_for("return path")
-        sending = DomainSide(self.domains, self.accounts, secret, self.in_thread, reactor.seconds)
+        sending = DomainSide(self.domains, self.accounts, secret, Offload(reactor), reactor.seconds)
         linger = settings.database.commit_linger
         settling = Settling(self.pool, reactor, told=lambda: self.bell.ring("events"), linger=linger)
         dispatch = Dispatch(

@@ -56,6 +56,20 @@ def test_born_leased_mail_is_neither_claimed_nor_loaded() -> None:
     assert world.dispatch.freight.octets == 0
 
 
+def test_mail_that_went_to_the_queue_a_moment_ago_is_claimed_but_not_loaded() -> None:
+    world = World()
+    server = world.server("example.com", "1.1.1.1")
+    world.start().run(1)
+    email, seats = world.email(1, "ann@example.com")
+    assert seats == []
+    world.commit(email, seats)
+    world.run(2)
+    assert [mail.octets for mail in server.mails] == [b"DKIM-Signature: 1\r\n" + MESSAGE]
+    assert world.store.calls["claim"] == 2  # under the bare domain, and under the destination that it turned out to have
+    assert world.store.calls["load"] == 0
+    assert world.dispatch.freight.octets == 0
+
+
 def test_no_seat_before_the_route_is_known_and_accepting_does_not_ask_dns() -> None:
     world = World()
     world.server("example.com", "1.1.1.1")
