@@ -67,11 +67,15 @@ class Deferred:
 
 @attrs.frozen
 class Bounced:
-    """Never: refused for good or expired. `reply` is the diagnostic as the peer gave it, or a sentence of ours."""
+    """Never: refused for good or expired. `reply` is the diagnostic as the peer gave it, or a sentence of ours.
+
+    `suppress`: the address itself is no good, so its account writes to it no more.
+    """
 
     reply: str
     type: BounceType = "Permanent"
     sub_type: str = "General"
+    suppress: bool = False
 
 
 @attrs.frozen

@@ -21,7 +21,7 @@ class Verdict:
     """What to do about a recipient.
 
     `type` and `sub_type` count for a bounce. `closing`: the server is closing the connection (421), so nothing more may be
-    sent on it. `greylisted`: a refusal that waiting may cure by itself.
+    sent on it. `greylisted`: a refusal that waiting may cure by itself. `suppress`: the address itself is no good.
     """
 
     action: Action
@@ -29,6 +29,7 @@ class Verdict:
     sub_type: str = "General"
     closing: bool = False
     greylisted: bool = False
+    suppress: bool = False
 
 
 @attrs.frozen
@@ -40,6 +41,7 @@ class Rule:
     enhanced: tuple[str, ...] = ()
     codes: tuple[int, ...] = ()
     stages: tuple[Stage, ...] = ()
+    suppress: bool = False
 
     def matches(self, reply: Reply, stage: Stage) -> bool:
         subject = reply.enhanced.partition(".")[2] if reply.enhanced else None
@@ -49,10 +51,12 @@ class Rule:
 
 
 # Enhanced codes (3463 §3, and the IANA registry) before basic ones (5321 §4.2.3). Only what is wrong with the recipient itself is
-# Permanent: a policy, a full mailbox or a refused content says nothing against the address.
+# Permanent: a policy, a full mailbox or a refused content says nothing against the address. It is suppressed when the code leaves
+# no doubt: a bare 550 is also said for reasons of policy.
 RULES: tuple[Rule, ...] = (
-    Rule("Permanent", "General", enhanced=("1.0", "1.1", "1.2", "1.3", "1.4", "1.6", "1.10")),  # no such mailbox or host, moved, null MX
-    Rule("Permanent", "General", enhanced=("2.1",)),  # disabled
+    Rule("Permanent", "General", enhanced=("1.1", "1.2", "1.3", "1.6", "1.10"), suppress=True),  # no such mailbox or host, moved, null MX
+    Rule("Permanent", "General", enhanced=("1.0", "1.4")),
+    Rule("Permanent", "General", enhanced=("2.1",), suppress=True),  # disabled
     Rule("Transient", "General", enhanced=("1.",)),  # the sender's address
     Rule("Transient", "MailboxFull", enhanced=("2.2",)),
     Rule("Transient", "MessageTooLarge", enhanced=("2.3", "3.4")),
@@ -81,7 +85,7 @@ def classify(reply: Reply, stage: Stage, host: str = "") -> Verdict:
     if stage == "greeting":
         return Verdict("deferred")  # another host may serve, or this one later
     rule = next((rule for rule in RULES if rule.matches(reply, stage)), _UNDETERMINED)
-    return Verdict("bounced", rule.type, rule.sub_type)
+    return Verdict("bounced", rule.type, rule.sub_type, suppress=rule.suppress)
 
 
 def _within(subject: str, pattern: str) -> bool:

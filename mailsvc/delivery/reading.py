@@ -92,7 +92,7 @@ def _answered(reply: Reply, stage: Stage, leased: Leased, host: str, moment: Mom
     if verdict.action == "delivered":
         return Delivered(str(reply))
     if verdict.action == "bounced":
-        return Bounced(str(reply), verdict.type, verdict.sub_type)
+        return Bounced(str(reply), verdict.type, verdict.sub_type, verdict.suppress)
     return deferred(_said(host, reply), leased, moment, greylisted=verdict.greylisted)
 
 

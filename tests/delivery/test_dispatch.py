@@ -121,7 +121,7 @@ def test_each_recipient_has_its_own_outcome() -> None:
     server.answer = lambda envelope: each(envelope, replies)
     world.start().run(2)
     assert isinstance(world.store.last(1, 0), Delivered)
-    assert world.store.last(1, 1) == Bounced("550 5.1.1 no such user", "Permanent", "General")
+    assert world.store.last(1, 1) == Bounced("550 5.1.1 no such user", suppress=True)
     assert isinstance(world.store.last(1, 2), Later)
     assert isinstance(world.store.last(1, 3), Later)
 
@@ -487,7 +487,7 @@ def test_an_outcome_that_the_database_refuses_is_written_plainly() -> None:
 
     world.dispatch.attempts._settling.settle = picky  # type: ignore[method-assign]
     world.start().run(3)
-    assert world.store.last(1) == Bounced("550 5.1.1 caf??", "Permanent", "General")
+    assert world.store.last(1) == Bounced("550 5.1.1 caf??", suppress=True)
 
 
 def test_leases_lost_track_of_go_back() -> None:
