@@ -56,7 +56,10 @@ class EmailView:
 
 @attrs.frozen
 class RecipientView:
-    """Where one recipient is. `reason` and `next_at` are set as long as it waits; `last_reply` once a peer or we gave one."""
+    """Where one recipient is. `reason` says why, unless all is well: what was said, what it means, who must act.
+
+    `next_at` is set as long as it waits; `last_reply` once a peer or we gave one.
+    """
 
     recipient: int
     address: str
@@ -75,6 +78,8 @@ class AttemptView:
     recipients: tuple[int, ...]
     outcomes: tuple[str, ...]
     replies: tuple[str, ...]
+    classes: tuple[str | None, ...]  # what the refusals mean, and by which rule (diagnosis); None: it was none
+    rules: tuple[str | None, ...]
     host: str | None
     address: str | None
     tls: str | None
@@ -102,7 +107,7 @@ class Emails:
     async def attempts(self, account_id: UUID, email_id: UUID) -> list[AttemptView]:
         """Oldest first."""
         rows = await self._pool.rows(emails_sql.ATTEMPTS, (account_id, email_id))
-        return [AttemptView(row[0], tuple(row[1]), tuple(row[2]), tuple(row[3]), *row[4:]) for row in rows]
+        return [AttemptView(row[0], *map(tuple, row[1:6]), *row[6:]) for row in rows]
 
     async def cancel(self, account_id: UUID, email_id: UUID, now: datetime) -> Cancellation:
         """Cancel the recipients that wait and that nobody is sending to now; too late when there are none."""

@@ -24,7 +24,8 @@ RECIPIENTS = """
 WITH given AS (
     SELECT %(account_id)s::uuid AS account_id, %(email_id)s::uuid AS email_id
 ), told AS (
-    SELECT DISTINCT ON (v.recipient) v.recipient, v.type, coalesce(v.data ->> 'reply', v.data ->> 'reason') AS said
+    SELECT DISTINCT ON (v.recipient) v.recipient, v.type, coalesce(v.data ->> 'reply', v.data ->> 'reason') AS said,
+           v.data ->> 'reason' AS reason, v.data ? 'late' AS late
     FROM given g JOIN events v USING (account_id, email_id)
     WHERE v.recipient IS NOT NULL AND v.type = ANY (%(types)s)
     ORDER BY v.recipient, v.event_id DESC
@@ -33,8 +34,8 @@ WITH given AS (
     FROM given g JOIN attempts a USING (account_id, email_id), unnest(a.recipients, a.replies) AS r(recipient, reply)
     GROUP BY r.recipient
 )
-SELECT r.number - 1, r.address, w.status, t.type, w.reason, w.next_at, coalesce(w.attempts, tried.attempts, 0),
-       coalesce(tried.reply, t.said)
+SELECT r.number - 1, r.address, w.status, t.type, coalesce(w.reason, t.reason), w.next_at, coalesce(w.attempts, tried.attempts, 0),
+       CASE WHEN t.late THEN t.said ELSE coalesce(tried.reply, t.said) END
 FROM given g
 JOIN emails e USING (account_id, email_id)
 CROSS JOIN unnest(e.recipients) WITH ORDINALITY AS r(address, number)
@@ -45,7 +46,7 @@ ORDER BY r.number
 """
 
 ATTEMPTS = """
-SELECT attempt_id, recipients, outcomes, replies, host, address, tls, started_at, seconds, transcript
+SELECT attempt_id, recipients, outcomes, replies, coalesce(classes, '{}'), coalesce(rules, '{}'), host, address, tls, started_at, seconds, transcript
 FROM attempts WHERE account_id = %s AND email_id = %s ORDER BY attempt_id
 """
 

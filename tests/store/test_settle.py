@@ -206,7 +206,7 @@ async def test_event_data_says_what_the_type_has_to_tell(house: House) -> None:
     rows = await house.pool.rows("SELECT data FROM events WHERE recipient IS NOT NULL ORDER BY recipient")
     delivered, bounced, delayed, failed = (data for (data,) in rows)
     assert delivered == {"reply": "250 2.0.0 Ok"}
-    assert bounced == {"type": "Transient", "sub_type": "MailboxFull", "reply": "550 no"}
+    assert bounced == {"type": "Transient", "sub_type": "MailboxFull", "reply": "550 no", "reason": "550 no"}
     assert delayed["reason"] == "451 4.2.2 mailbox full" and delayed["next_at"].startswith(f"{NOW + MINUTE:%Y-%m-%dT%H:%M}")
     assert failed == {"reason": "gone"}
 
