@@ -128,9 +128,11 @@ def _class(name: str, row: Mapping[str, Any]) -> Class:
 
 def _table(table: Mapping[str, Any], classes: Mapping[str, Class]) -> Iterator[Rule]:
     for row in table["rules"]:
-        given = {name: value for name, value in row.items() if name not in ("class", "text", "unless")}
+        given: dict[str, Any] = {name: tuple(row[name]) for name in ("codes", "enhanced", "stages", "samples") if name in row}
         yield Rule(
-            **{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()},
+            **given,
+            id=row["id"],
+            digit=row.get("digit"),
             kind=classes[row["class"]],
             source=table["source"],
             hosts=tuple(table.get("hosts", ())),

@@ -42,8 +42,10 @@ from mailsvc.lifespan import Lifespan, Opened, every
 from mailsvc.mail import returnpath
 from mailsvc.memory import in_thread, open_memory
 from mailsvc.onboarding import Customers
+from mailsvc.returns.taking import Returns
 from mailsvc.sandbox.inbox import SandboxInbox
 from mailsvc.sandbox.inbox import door as sandbox_door
+from mailsvc.sandbox.postbag import Postbag
 from mailsvc.sandbox.verdict import verdicts
 from mailsvc.sandbox.welcome import Welcome
 from mailsvc.settings import Settings
@@ -57,6 +59,7 @@ from mailsvc.store.domains import Domains
 from mailsvc.store.emails import Emails as StoredEmails
 from mailsvc.store.ids import uuid7
 from mailsvc.store.keys import Keys, is_well_formed
+from mailsvc.store.late import Late
 from mailsvc.store.ledger import Books
 from mailsvc.store.messages import Messages
 from mailsvc.store.processes import Incarnation
@@ -132,6 +135,8 @@ class Daemon:
         self.accounts, self.keys = Accounts(pool, reactor, bell), Keys(pool, reactor, bell)
         self.domains = Domains(pool, reactor, self.memory.seal, bell)
         self.messages, self.shelf = Messages(pool), Shelf(pool)
+        late = Late(pool, told=lambda: bell.ring("events"))
+        self.returns = Returns(self.accounts, late, self.in_thread, reactor.seconds)
 
     def deliver(self) -> Handing:
         """The way out: from the queue over lanes to other servers."""
@@ -164,9 +169,14 @@ class Daemon:
         """In development: a receiving server for the mail that goes out."""
         secret = self.memory.seal.secret_for("return path")
         check = partial(verdicts, published=self.shelf.published, offload=self.in_thread)
-        inbox = SandboxInbox(self.shelf, lambda address: returnpath.read(address, secret), check, self.reactor)
+        ports: list[Any] = []
+        postbag = Postbag(self.reactor, lambda: (ports[0].getHost().host, ports[0].getHost().port) if ports else None)
+        inbox = SandboxInbox(
+            self.shelf, lambda address: returnpath.read(address, secret), check, self.reactor, self.returns, postbag
+        )  # fmt: skip
         receivers = Receivers(sandbox_door("localhost"), inbox.welcome, self.reactor)
-        await self.listen("sandbox.listen", self.settings.sandbox.listen, receivers)
+        ports += await self.listen("sandbox.listen", self.settings.sandbox.listen, receivers)
+        self.opened.add("the sandbox's reports", postbag.stop)
 
     async def open_api(self, handover: Handing | Leaving) -> Sequence[Any]:
         """The door: HTTP to the one intake."""

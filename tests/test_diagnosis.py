@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import time
+import tomllib
+from importlib import resources
 
 import pytest
 from hypothesis import given, settings
@@ -27,6 +29,13 @@ def test_a_sample_comes_to_its_rule(rule: Rule, sample: str) -> None:
     found = diagnose(reply, host(rule), rule.stages[0] if rule.stages else "rcpt")
     assert (found.meaning.rule, found.meaning.kind) == (rule.id, rule.kind.name)
     assert found.suppress == (rule.kind.suppress and reply.code >= 500)
+
+
+def test_rows_have_no_key_that_nobody_reads() -> None:
+    known = {"id", "class", "digit", "codes", "enhanced", "text", "unless", "stages", "samples"}
+    data = tomllib.loads((resources.files("mailsvc") / "diagnosis.toml").read_text("utf-8"))
+    for table in (*data["provider"].values(), data["text"], data["enhanced"], data["basic"]):
+        assert all(set(row) <= known and set(row.get("stages", ())) <= set(STAGES) for row in table["rules"])
 
 
 def test_rules_have_names_of_their_own_a_source_and_samples() -> None:

@@ -2,16 +2,18 @@
 
 - `bounced`: 550 5.1.1, for good
 - `delayed`: 451 twice, then 250. The two are counted per return path and recipient, which for our own mail is per email
+- `complained`: 250, and an abuse report that goes to the return path
+- `bounced-later`: 250, and a delivery status notification that goes there
 - everything else: 250
 
-A label changes nothing: `bounced+anything` bounces too.
+A label changes nothing: `bounced+anything` bounces too. Mail to a return path of ours is taken as what came back.
 """
 
 from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Protocol
 from uuid import UUID
@@ -21,13 +23,17 @@ from twisted.internet.interfaces import IReactorTime
 
 from mailsvc.mail.address import Path
 from mailsvc.mail.reply import Reply
+from mailsvc.returns.taking import Taken
+from mailsvc.sandbox import reports
 from mailsvc.smtp import replies
 from mailsvc.smtp.extensions import MailParameters
 from mailsvc.smtp.session import Door, Envelope, Limits, Login, Reception, Recipient, Session, Sink
+from mailsvc.store.errors import StoreError
 from mailsvc.store.sandbox import ReceivedMail, Verdict
 
 NO_MAILBOX = Reply(550, "This sandbox address always bounces", "5.1.1")
 NOT_YET = Reply(451, "This sandbox address takes a mail at its third try", "4.7.1")
+NOT_NOW = Reply(451, "Cannot be kept just now, try again later", "4.3.0")
 TRIES = 3
 _REMEMBERED = 10_000  # delayed mails whose tries are counted
 _MESSAGE_ID = re.compile(rb"^message-id:\s*<([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})@", re.IGNORECASE | re.MULTILINE)
@@ -38,6 +44,21 @@ class Shelf(Protocol):
 
     async def add(self, mail: ReceivedMail) -> UUID: ...
 
+
+class Returns(Protocol):
+    """Takes what came back to our return paths (returns/taking)."""
+
+    async def take(self, returned: Taken) -> None: ...
+
+
+class Postbag(Protocol):
+    """Carries a report to where it belongs (postbag)."""
+
+    def post(self, to: str, message: bytes) -> None: ...
+
+
+Compose = Callable[[str, str, str, bytes, datetime], bytes]
+REPORTS: Mapping[str, Compose] = {"complained": reports.complaint, "bounced-later": reports.bounce}
 
 # Reads a return path of ours: account number and email id.
 ReadReturnPath = Callable[[str], tuple[int, UUID] | None]
@@ -58,6 +79,8 @@ class SandboxInbox:
     read_return_path: ReadReturnPath
     verify: Verify
     clock: IReactorTime
+    returns: Returns | None = None
+    postbag: Postbag | None = None
     _tries: OrderedDict[tuple[str, str], int] = attrs.field(factory=OrderedDict)
 
     def welcome(self, session: Session) -> Reception:
@@ -81,13 +104,39 @@ class SandboxInbox:
             self._tries.popitem(last=False)
         return False
 
-    async def keep(self, envelope: Envelope, message: bytes, tls: str | None) -> UUID:
-        sender = envelope.sender.address
+    async def take(self, envelope: Envelope, message: bytes, tls: str | None) -> Reply:
+        """What came back goes to whom it belongs, all else is kept. It may come back a second time when the first could not be kept."""
+        sender, named = envelope.sender.address, [recipient.path.address for recipient in envelope.recipients]
+        paths = [(address, found) for address in named if (found := self.read_return_path(address)) is not None]
+        if paths and self.returns is not None:
+            try:
+                await self.returns.take(Taken(sender, tuple((address, *found) for address, found in paths), message))
+            except StoreError:
+                return NOT_NOW
+            ours = {address for address, _ in paths}
+            named = [address for address in named if address not in ours]
+            if not named:
+                return Reply(250, "Taken", "2.0.0")
+        kept = await self.keep(sender, named, message, tls)
+        self._report(sender, named, message)
+        return Reply(250, f"Kept as {kept}", "2.0.0")
+
+    def _report(self, sender: str, recipients: Sequence[str], message: bytes) -> None:
+        """Never to a stranger."""
+        if self.postbag is None or self.read_return_path(sender) is None:
+            return
+        now = datetime.fromtimestamp(self.clock.seconds(), UTC)
+        for recipient in recipients:
+            compose = REPORTS.get(recipient.rpartition("@")[0].lower().partition("+")[0])
+            if compose is not None:
+                self.postbag.post(sender, compose("sandbox.localhost", sender, recipient, message, now))
+
+    async def keep(self, sender: str, recipients: Sequence[str], message: bytes, tls: str | None) -> UUID:
         owner = self.read_return_path(sender)
         mail = ReceivedMail(
             received_at=datetime.fromtimestamp(self.clock.seconds(), UTC),
             sender=sender,
-            recipients=tuple(recipient.path.address for recipient in envelope.recipients),
+            recipients=tuple(recipients),
             message=message,
             dkim=await self.verify(message),
             tls=tls,
@@ -140,8 +189,7 @@ class _Letter:
         self._pieces.append(piece)
 
     async def finish(self) -> Reply:
-        kept = await self._inbox.keep(self._envelope, b"".join(self._pieces), self._tls)
-        return Reply(250, f"Kept as {kept}", "2.0.0")
+        return await self._inbox.take(self._envelope, b"".join(self._pieces), self._tls)
 
     def drop(self) -> None:
         self._pieces.clear()

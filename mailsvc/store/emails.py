@@ -107,7 +107,7 @@ class Emails:
     async def attempts(self, account_id: UUID, email_id: UUID) -> list[AttemptView]:
         """Oldest first."""
         rows = await self._pool.rows(emails_sql.ATTEMPTS, (account_id, email_id))
-        return [AttemptView(row[0], *map(tuple, row[1:6]), *row[6:]) for row in rows]
+        return [AttemptView(row[0], tuple(row[1]), tuple(row[2]), tuple(row[3]), tuple(row[4]), tuple(row[5]), *row[6:]) for row in rows]
 
     async def cancel(self, account_id: UUID, email_id: UUID, now: datetime) -> Cancellation:
         """Cancel the recipients that wait and that nobody is sending to now; too late when there are none."""

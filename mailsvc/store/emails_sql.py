@@ -46,7 +46,8 @@ ORDER BY r.number
 """
 
 ATTEMPTS = """
-SELECT attempt_id, recipients, outcomes, replies, coalesce(classes, '{}'), coalesce(rules, '{}'), host, address, tls, started_at, seconds, transcript
+SELECT attempt_id, recipients, outcomes, replies, coalesce(classes, '{}'), coalesce(rules, '{}'), host, address, tls, started_at, seconds,
+       transcript
 FROM attempts WHERE account_id = %s AND email_id = %s ORDER BY attempt_id
 """
 

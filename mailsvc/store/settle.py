@@ -107,9 +107,8 @@ def _outcome(outcome: Outcome) -> dict[str, object]:
         case Delivered(reply):
             return {"outcome": "delivered", "reply": reply, "type": "email.delivered", "data": {"reply": reply}}
         case Bounced():
-            return {"outcome": "bounced", "reply": outcome.reply, "type": "email.bounced", "data": bounce(outcome)} | _class(
-                outcome.meaning
-            )
+            told = {"outcome": "bounced", "reply": outcome.reply, "type": "email.bounced", "data": bounce(outcome)}
+            return told | _class(outcome.meaning)
         case Failed(reason):
             return {"outcome": "failed", "reply": reason, "type": "email.failed", "data": {"reason": reason}}
         case Deferred(reason, next_at, meaning):
@@ -121,7 +120,8 @@ def _outcome(outcome: Outcome) -> dict[str, object]:
 def bounce(outcome: Bounced) -> dict[str, object]:
     """What the event of a bounce has to tell."""
     told = {"type": outcome.type, "sub_type": outcome.sub_type, "reply": outcome.reply, "reason": outcome.reason or outcome.reply}
-    return told | meant(outcome.meaning)
+    suppress: dict[str, object] = {"suppress": True} if outcome.suppress else {}
+    return told | suppress | meant(outcome.meaning)
 
 
 def meant(meaning: Meaning | None) -> dict[str, object]:
