@@ -92,5 +92,5 @@ def _refusal(lines: list[str]) -> tuple[str, str] | None:
     for line in lines:
         status = _STATUS.search(line)
         if status is not None:
-            return status[1], f"550 {status[1]} {line[status.end() :].strip(' )#:')}".rstrip()
+            return status[1], f"550 {status[1]} {line[status.end() :].strip(' )>#:')}".rstrip()
     return None

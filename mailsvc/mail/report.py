@@ -15,6 +15,7 @@ from mailsvc.mail.header import Field, parse_fields
 
 LIMIT = 1024 * 1024  # octets of a message that are looked at; what is machine-readable stands before what is returned
 GROUPS = 1000  # recipients of one report that are looked at
+BLOCK = 64 * 1024  # octets of what is said of each
 
 # What stands in the third part, and in 6533 §3 its kin beyond ASCII.
 _RETURNED = ("message/rfc822", "text/rfc822-headers", "message/global", "message/global-headers")
@@ -67,7 +68,7 @@ def groups(status: bytes) -> Iterator[list[tuple[str, str]]]:
     """The blocks of fields of a machine-readable part, names in lower case, in order (3464 §2.1)."""
     blocks = re.split(rb"(?:\r?\n[ \t]*){2,}", status.strip(b"\r\n \t"), maxsplit=GROUPS)
     for block in blocks[:GROUPS]:
-        lines = re.sub(rb"\r?\n", b"\r\n", block)
+        lines = re.sub(rb"\r?\n", b"\r\n", block[:BLOCK])
         fields = [(field.name.lower(), _plain(field)) for field in parse_fields(lines, strict=False)]
         if fields:
             yield fields

@@ -93,8 +93,9 @@ def _reply(fate: Fate) -> Reply:
     reply = written(text)
     if reply is not None and reply.code >= 400:
         return reply if reply.enhanced or not fate.status else attrs.evolve(reply, enhanced=_agreeing(reply.code, fate.status))
-    code = 450 if fate.status.startswith("4") else 550
-    return Reply(code, text or "no reason given", _agreeing(code, fate.status))
+    said = _agreeing(450 if fate.status.startswith("4") else 550, fate.status)
+    code = 450 if fate.status.startswith("4") else 550 if said or text else 554
+    return Reply(code, text or "no reason given", said)
 
 
 def _agreeing(code: int, status: str) -> str | None:

@@ -9,7 +9,10 @@ import pytest
 from twisted.internet.task import Clock
 
 from mailsvc.mail import returnpath
+from mailsvc.returns import reading
+from mailsvc.returns.taking import Taken
 from mailsvc.sandbox.inbox import SandboxInbox, door
+from mailsvc.store.errors import StoreError, Unavailable
 from mailsvc.store.sandbox import ReceivedMail, Verdict
 from tests.smtp.harness import Call
 
@@ -103,3 +106,80 @@ def test_delays_twice_per_email_and_recipient(call: Call) -> None:
 def test_nobody_is_sent_away_for_many_bounces(call: Call) -> None:
     assert len(envelope(call, *["bounced@a.test"] * 500)) == 500
     assert not call.closed
+
+
+@attrs.define(eq=False)
+class Returns:
+    """What came back, and what is wrong when it does."""
+
+    error: StoreError | None = None
+    taken: list[Taken] = attrs.field(factory=list)
+
+    async def take(self, returned: Taken) -> None:
+        if self.error is not None:
+            raise self.error
+        self.taken.append(returned)
+
+
+@attrs.define(eq=False)
+class Postbag:
+    posted: list[tuple[str, bytes]] = attrs.field(factory=list)
+
+    def post(self, to: str, message: bytes) -> None:
+        self.posted.append((to, message))
+
+
+@attrs.define(eq=False)
+class World:
+    shelf: Shelf = attrs.field(factory=Shelf)
+    returns: Returns = attrs.field(factory=Returns)
+    postbag: Postbag = attrs.field(factory=Postbag)
+
+    def send(self, *recipients: str, sender: str = RETURN_PATH, message: bytes = b"Subject: hi\r\n\r\nHi.\r\n") -> str:
+        """The reply to the final dot."""
+        clock = Clock()
+        clock.advance(1_780_000_000)
+        inbox = SandboxInbox(self.shelf, lambda address: returnpath.read(address, SECRET), verify, clock, self.returns, self.postbag)
+        call = Call(door("sandbox.test"), clock, inbox.welcome)
+        call.say(b"EHLO me\r\n")
+        call.heard()
+        envelope(call, *recipients, sender=sender)
+        call.say(b"DATA\r\n")
+        call.heard()
+        call.say(message + b".\r\n")
+        return call.heard().decode()
+
+
+@pytest.mark.parametrize(("mailbox", "kind"), [("complained", "complaint"), ("bounced-later", "bounce")])
+def test_reports_go_to_the_return_path_and_are_understood(mailbox: str, kind: str) -> None:
+    world = World()
+    assert world.send(f"{mailbox}+1@example.org", "other@example.org").startswith("250 ")
+    [(to, message)] = world.postbag.posted
+    assert to == RETURN_PATH and b"\nSubject: hi\r\n" in message and b"Hi." not in message
+    letter = reading.read(message)
+    assert letter.kind == kind
+    assert [news.recipient for news in letter.news(["other@example.org", f"{mailbox}+1@example.org"])] == [1]
+    assert b"\n" not in message.replace(b"\r\n", b"")
+
+
+def test_strangers_get_no_report() -> None:
+    world = World()
+    world.send("complained@example.org", sender="someone@example.net")
+    world.send("complained@example.org", sender="")
+    assert not world.postbag.posted and len(world.shelf.mails) == 2
+
+
+def test_mail_to_our_return_paths_is_what_came_back() -> None:
+    world = World()
+    assert world.send(RETURN_PATH, sender="").startswith("250 2.0.0 Taken")
+    assert world.returns.taken == [Taken("", ((RETURN_PATH, 7, EMAIL),), b"Subject: hi\r\n\r\nHi.\r\n")]
+    assert not world.shelf.mails and not world.postbag.posted
+    world.send(RETURN_PATH, "other@example.org", sender="")
+    assert [mail.recipients for mail in world.shelf.mails] == [("other@example.org",)]
+
+
+def test_what_cannot_be_taken_now_has_to_come_again() -> None:
+    world = World()
+    world.returns.error = Unavailable("no")
+    assert world.send(RETURN_PATH, sender="").startswith("451 ")
+    assert not world.shelf.mails
