@@ -14,6 +14,7 @@ from uuid import UUID
 import attrs
 from twisted.logger import Logger
 
+from mailsvc.mail import returnpath
 from mailsvc.returns import reading
 from mailsvc.returns.reading import Letter
 from mailsvc.store.accounts import Account
@@ -50,21 +51,16 @@ class Store(Protocol):
     ) -> Mapping[int, Heard] | None: ...
 
 
-@attrs.frozen
-class Taken:
-    """Mail to return paths, as who receives it hands it over."""
-
-    sender: str
-    paths: tuple[tuple[str, int, UUID], ...]
-    message: bytes = attrs.field(repr=False)
-
-
 @attrs.define(eq=False)
 class Returns:
-    """`in_thread` runs a function off the reactor; `seconds` tells unix time. `counts`: what came of each mail, since the start."""
+    """`read` reads a return path of ours; `in_thread` runs a function off the reactor; `seconds` tells unix time.
+
+    `counts`: what came of each mail, since the start.
+    """
 
     log = Logger()
 
+    read: Callable[[str], tuple[int, UUID] | None]
     accounts: Accounts
     store: Store
     in_thread: Callable[[Callable[[], Letter]], Awaitable[Any]]
@@ -85,9 +81,12 @@ class Returns:
         for _, number, email_id in returned.paths:
             await self._hear(letter, number, email_id)
 
-    def forged(self) -> None:
-        """A mail to what looks like a return path and was not signed by us; nobody takes it."""
-        self._count("forged")
+    def whose(self, address: str) -> tuple[int, UUID] | None:
+        """The account's number and the email's id; None, and counted, when it looks like a return path and we did not sign it."""
+        found = self.read(address)
+        if found is None and returnpath.resembles(address):
+            self._count("forged")
+        return found
 
     async def _hear(self, letter: Letter, number: int, email_id: UUID) -> None:
         account = await self.accounts.numbered(number)

@@ -6,7 +6,7 @@
 - `bounced-later`: 250, and a delivery status notification that goes there
 - everything else: 250
 
-A label changes nothing: `bounced+anything` bounces too. Mail to a return path of ours is taken as what came back.
+A label changes nothing: `bounced+anything` bounces too.
 """
 
 from __future__ import annotations
@@ -23,17 +23,14 @@ from twisted.internet.interfaces import IReactorTime
 
 from mailsvc.mail.address import Path
 from mailsvc.mail.reply import Reply
-from mailsvc.returns.taking import Taken
 from mailsvc.sandbox import reports
 from mailsvc.smtp import replies
 from mailsvc.smtp.extensions import MailParameters
 from mailsvc.smtp.session import Door, Envelope, Limits, Login, Reception, Recipient, Session, Sink
-from mailsvc.store.errors import StoreError
 from mailsvc.store.sandbox import ReceivedMail, Verdict
 
 NO_MAILBOX = Reply(550, "This sandbox address always bounces", "5.1.1")
 NOT_YET = Reply(451, "This sandbox address takes a mail at its third try", "4.7.1")
-NOT_NOW = Reply(451, "Cannot be kept just now, try again later", "4.3.0")
 TRIES = 3
 _REMEMBERED = 10_000  # delayed mails whose tries are counted
 _MESSAGE_ID = re.compile(rb"^message-id:\s*<([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})@", re.IGNORECASE | re.MULTILINE)
@@ -43,12 +40,6 @@ class Shelf(Protocol):
     """Where mails are kept (store/sandbox)."""
 
     async def add(self, mail: ReceivedMail) -> UUID: ...
-
-
-class Returns(Protocol):
-    """Takes what came back to our return paths (returns/taking)."""
-
-    async def take(self, returned: Taken) -> None: ...
 
 
 class Postbag(Protocol):
@@ -79,7 +70,6 @@ class SandboxInbox:
     read_return_path: ReadReturnPath
     verify: Verify
     clock: IReactorTime
-    returns: Returns | None = None
     postbag: Postbag | None = None
     _tries: OrderedDict[tuple[str, str], int] = attrs.field(factory=OrderedDict)
 
@@ -104,22 +94,12 @@ class SandboxInbox:
             self._tries.popitem(last=False)
         return False
 
-    async def take(self, envelope: Envelope, message: bytes, tls: str | None) -> Reply:
-        """What came back goes to whom it belongs, all else is kept. It may come back a second time when the first could not be kept."""
-        sender, named = envelope.sender.address, [recipient.path.address for recipient in envelope.recipients]
-        paths = [(address, found) for address in named if (found := self.read_return_path(address)) is not None]
-        if paths and self.returns is not None:
-            try:
-                await self.returns.take(Taken(sender, tuple((address, *found) for address, found in paths), message))
-            except StoreError:
-                return NOT_NOW
-            ours = {address for address, _ in paths}
-            named = [address for address in named if address not in ours]
-            if not named:
-                return Reply(250, "Taken", "2.0.0")
-        kept = await self.keep(sender, named, message, tls)
-        self._report(sender, named, message)
-        return Reply(250, f"Kept as {kept}", "2.0.0")
+    async def take(self, envelope: Envelope, message: bytes, tls: str | None) -> UUID:
+        """Kept, and reported on where the local part asks for it."""
+        sender, recipients = envelope.sender.address, [recipient.path.address for recipient in envelope.recipients]
+        kept = await self.keep(sender, recipients, message, tls)
+        self._report(sender, recipients, message)
+        return kept
 
     def _report(self, sender: str, recipients: Sequence[str], message: bytes) -> None:
         """Never to a stranger."""
@@ -189,7 +169,8 @@ class _Letter:
         self._pieces.append(piece)
 
     async def finish(self) -> Reply:
-        return await self._inbox.take(self._envelope, b"".join(self._pieces), self._tls)
+        kept = await self._inbox.take(self._envelope, b"".join(self._pieces), self._tls)
+        return Reply(250, f"Kept as {kept}", "2.0.0")
 
     def drop(self) -> None:
         self._pieces.clear()

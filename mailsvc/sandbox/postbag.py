@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 from twisted.internet.defer import CancelledError, Deferred
-from twisted.internet.endpoints import TCP4ClientEndpoint, TCP6ClientEndpoint, connectProtocol
+from twisted.internet.endpoints import TCP4ClientEndpoint, connectProtocol
 from twisted.internet.error import ConnectError
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
@@ -21,12 +21,12 @@ MOST = 1000  # reports on their way at once; development needs no more
 
 @attrs.define(eq=False)
 class Postbag:
-    """`where` tells host and port, None while there is none."""
+    """`where` tells the port on this machine, None when there is none."""
 
     log = Logger()
 
     reactor: Any
-    where: Callable[[], tuple[str, int] | None]
+    where: Callable[[], int | None]
     _under_way: set[Deferred[None]] = attrs.field(factory=set, init=False)
 
     def post(self, to: str, message: bytes) -> None:
@@ -57,12 +57,11 @@ class Postbag:
 
     async def _try(self, to: str, message: bytes) -> bool:
         """Whether there is nothing more to do: it was taken, or refused for good."""
-        found = self.where()
-        if found is None:
+        port = self.where()
+        if port is None:
             return True
-        host, port = found
-        endpoint = (TCP6ClientEndpoint if ":" in host else TCP4ClientEndpoint)(self.reactor, host, port, timeout=10)
-        courier = Courier(self.reactor, "sandbox.localhost", host=host, tls="none")
+        endpoint = TCP4ClientEndpoint(self.reactor, "127.0.0.1", port, timeout=10)
+        courier = Courier(self.reactor, "sandbox.localhost", host="127.0.0.1", tls="none")
         try:
             await connectProtocol(endpoint, courier)
             await courier.ready

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import attrs
 from twisted.internet.defer import Deferred, succeed
-from twisted.internet.task import Clock
+from twisted.internet.task import Clock, deferLater
 
 from mailsvc.delivery.cargo import Origin
 from mailsvc.delivery.connect import CannotConnect, Connector
@@ -23,11 +23,13 @@ from mailsvc.outcome import Deferred as Later
 from mailsvc.outcome import Outcome, Uncertain
 from mailsvc.smtp.client import Result
 from mailsvc.smtp.envelope import Envelope
+from mailsvc.smtp.offers import Offers
 from mailsvc.store.accept import NewEmail, NewRecipient
 from mailsvc.store.messages import StoredMessage
 from mailsvc.store.queue import Hold, Leased, Ready
 from mailsvc.store.settle import Settlement
 
+LATENCY = 0.001  # seconds of a round trip
 START = 1_800_000_000.0
 MESSAGE = b"From: a@sender.example\r\nSubject: hello\r\n\r\nhello\r\n"
 OK = Reply(250, "queued", "2.0.0")
@@ -254,6 +256,7 @@ class Server:
         self.answer: Callable[[Envelope], Any] = taken
         self.greeting: Callable[[], Any] = lambda: None
         self.tls: str | None = None
+        self.offers: Offers | None = Offers(eight_bit=True)
         self.connections = 0
         self.open: set[FakeCourier] = set()
         self.most_open = 0
@@ -266,6 +269,7 @@ class FakeCourier:
         server.connections += 1
         self.server, self.number = server, server.connections
         self.usable, self.tls, self.sent = True, server.tls, 0
+        self.offers = server.offers
         self.waiting: Deferred[Any] | None = None
         self.sent_dot = False
         server.open.add(self)
@@ -281,11 +285,11 @@ class FakeCourier:
             return succeed(lost(envelope, "withheld", stale=self.sent > 1))
         self.server.mails.append(Mail(envelope.sender, envelope.recipients, octets, self.server.world.clock.seconds(), self.number))
         answer = self.server.answer(envelope)
-        if isinstance(answer, Deferred):
-            self.waiting, self.envelope = answer, envelope
-            answer.addCallback(self._answered)
-            return answer
-        return succeed(self._answered(answer))
+        if not isinstance(answer, Deferred):
+            answer = deferLater(self.server.world.clock, LATENCY, lambda result=answer: result)
+        self.waiting, self.envelope = answer, envelope
+        answer.addCallback(self._answered)
+        return answer
 
     def _answered(self, result: Any) -> Any:
         self.waiting = None
@@ -364,6 +368,7 @@ class World:
         if server is None:
             raise CannotConnect("refused the connection")
         server.dials.append(self.clock.seconds())
+        await deferLater(self.clock, LATENCY)
         refusal = server.greeting()
         if isinstance(refusal, Exception):
             raise refusal

@@ -11,8 +11,10 @@ import attrs
 import pytest
 from twisted.internet.defer import Deferred
 
+from mailsvc.mail import returnpath
+from mailsvc.relay.inbound import Returned
 from mailsvc.returns.reading import Letter
-from mailsvc.returns.taking import Early, Returns, Taken
+from mailsvc.returns.taking import Early, Returns
 from mailsvc.store.accounts import Account
 from mailsvc.store.errors import Unavailable
 from mailsvc.store.late import Heard, News
@@ -56,13 +58,13 @@ def returns(store: Store, threads: list[int] | None = None) -> Returns:
             threads.append(1)
         return read()
 
-    return Returns(Accounts(), store, in_thread, lambda: 1_780_000_000.0)
+    return Returns(lambda address: returnpath.read(address, b"secret"), Accounts(), store, in_thread, lambda: 1_780_000_000.0)
 
 
 def take(returns: Returns, message: bytes, *paths: tuple[str, int, UUID]) -> dict[str, int]:
     """The counts after it."""
     outcome: list[Any] = []
-    Deferred.fromCoroutine(returns.take(Taken("", paths or (PATH,), message))).addBoth(outcome.append)
+    Deferred.fromCoroutine(returns.take(Returned("", paths or (PATH,), message))).addBoth(outcome.append)
     if outcome[0] is not None:
         outcome[0].raiseException()
     return dict(returns.counts)
@@ -112,3 +114,11 @@ def test_a_large_one_is_read_elsewhere() -> None:
     threads: list[int] = []
     counts = take(returns(Store(), threads), sample("postfix") + b"x" * 100_000)
     assert (threads, counts) == ([1], {"bounce": 1})
+
+
+def test_forged_paths_are_counted() -> None:
+    found = returns(Store())
+    assert found.whose(returnpath.make("send.example.com", 7, EMAIL, b"secret")) == (7, EMAIL)
+    assert found.whose("postmaster@send.example.com") is None and found.counts == {}
+    assert found.whose(returnpath.make("send.example.com", 7, EMAIL, b"other")) is None
+    assert found.counts == {"forged": 1}

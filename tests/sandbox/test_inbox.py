@@ -10,9 +10,7 @@ from twisted.internet.task import Clock
 
 from mailsvc.mail import returnpath
 from mailsvc.returns import reading
-from mailsvc.returns.taking import Taken
 from mailsvc.sandbox.inbox import SandboxInbox, door
-from mailsvc.store.errors import StoreError, Unavailable
 from mailsvc.store.sandbox import ReceivedMail, Verdict
 from tests.smtp.harness import Call
 
@@ -109,19 +107,6 @@ def test_nobody_is_sent_away_for_many_bounces(call: Call) -> None:
 
 
 @attrs.define(eq=False)
-class Returns:
-    """What came back, and what is wrong when it does."""
-
-    error: StoreError | None = None
-    taken: list[Taken] = attrs.field(factory=list)
-
-    async def take(self, returned: Taken) -> None:
-        if self.error is not None:
-            raise self.error
-        self.taken.append(returned)
-
-
-@attrs.define(eq=False)
 class Postbag:
     posted: list[tuple[str, bytes]] = attrs.field(factory=list)
 
@@ -132,14 +117,13 @@ class Postbag:
 @attrs.define(eq=False)
 class World:
     shelf: Shelf = attrs.field(factory=Shelf)
-    returns: Returns = attrs.field(factory=Returns)
     postbag: Postbag = attrs.field(factory=Postbag)
 
     def send(self, *recipients: str, sender: str = RETURN_PATH, message: bytes = b"Subject: hi\r\n\r\nHi.\r\n") -> str:
         """The reply to the final dot."""
         clock = Clock()
         clock.advance(1_780_000_000)
-        inbox = SandboxInbox(self.shelf, lambda address: returnpath.read(address, SECRET), verify, clock, self.returns, self.postbag)
+        inbox = SandboxInbox(self.shelf, lambda address: returnpath.read(address, SECRET), verify, clock, self.postbag)
         call = Call(door("sandbox.test"), clock, inbox.welcome)
         call.say(b"EHLO me\r\n")
         call.heard()
@@ -167,19 +151,3 @@ def test_strangers_get_no_report() -> None:
     world.send("complained@example.org", sender="someone@example.net")
     world.send("complained@example.org", sender="")
     assert not world.postbag.posted and len(world.shelf.mails) == 2
-
-
-def test_mail_to_our_return_paths_is_what_came_back() -> None:
-    world = World()
-    assert world.send(RETURN_PATH, sender="").startswith("250 2.0.0 Taken")
-    assert world.returns.taken == [Taken("", ((RETURN_PATH, 7, EMAIL),), b"Subject: hi\r\n\r\nHi.\r\n")]
-    assert not world.shelf.mails and not world.postbag.posted
-    world.send(RETURN_PATH, "other@example.org", sender="")
-    assert [mail.recipients for mail in world.shelf.mails] == [("other@example.org",)]
-
-
-def test_what_cannot_be_taken_now_has_to_come_again() -> None:
-    world = World()
-    world.returns.error = Unavailable("no")
-    assert world.send(RETURN_PATH, sender="").startswith("451 ")
-    assert not world.shelf.mails
