@@ -106,9 +106,10 @@ def diagnose(reply: Reply, host: str, stage: Stage) -> Diagnosis:
     return Diagnosis(meaning, kind.type, kind.sub_type, kind.suppress and reply.permanent, kind.again and reply.permanent)
 
 
-def known(name: str) -> Meaning:
-    """The meaning of a class that no reply told, such as `expired`."""
-    return rules().classes[name].meaning
+def known(name: str) -> Meaning | None:
+    """The meaning of a class, whichever rule led to it; None for a name that there is no more."""
+    found = rules().classes.get(name)
+    return None if found is None else found.meaning
 
 
 @cache

@@ -58,7 +58,8 @@ class EmailView:
 class RecipientView:
     """Where one recipient is. `reason` says why, unless all is well: what was said, what it means, who must act.
 
-    `next_at` is set as long as it waits; `last_reply` once a peer or we gave one.
+    `next_at` is set as long as it waits; `last_reply` once a peer or we gave one. `kind` is the class of what
+    went wrong last, by `rule` (diagnosis); None: nothing, or nobody said.
     """
 
     recipient: int
@@ -68,6 +69,8 @@ class RecipientView:
     next_at: datetime | None
     attempts: int
     last_reply: str | None
+    kind: str | None = None
+    rule: str | None = None
 
 
 @attrs.frozen
@@ -162,6 +165,6 @@ def _email(row: Row) -> EmailView:
 
 
 def _recipient(row: Row) -> RecipientView:
-    number, address, waiting, event, reason, next_at, attempts, last_reply = row
+    number, address, waiting, event, reason, next_at, attempts, last_reply, kind, rule = row
     # Without either, its history was dropped while its email stayed: all that is known is that it waits no longer.
-    return RecipientView(number, address, waiting or FINAL.get(event, "failed"), reason, next_at, attempts, last_reply)
+    return RecipientView(number, address, waiting or FINAL.get(event, "failed"), reason, next_at, attempts, last_reply, kind, rule)

@@ -13,7 +13,7 @@ from uuid import UUID
 import attrs
 
 from mailsvc.outcome import EVENTS, MOVES, Bounced, State
-from mailsvc.store import events
+from mailsvc.store import events, notices
 from mailsvc.store.emails import FINAL
 from mailsvc.store.events import NewEvent
 from mailsvc.store.pool import Pool, Transaction
@@ -23,7 +23,7 @@ LOCKS = 0x6C617465  # "late": the first half of an advisory lock's name; the sec
 
 # One report at a time for an email; a lock of its own, since emails are never updated.
 LOCK = "SELECT pg_advisory_xact_lock(%s, hashtext(%s))"
-EMAIL = "SELECT domain_id, recipients FROM emails WHERE account_id = %s AND email_id = %s"
+EMAIL = "SELECT domain_id, recipients, envelope FROM emails WHERE account_id = %s AND email_id = %s"
 # Those that wait, kept as they are until the commit: an attempt that is settled now is seen as settled or as under way.
 WAITING = "SELECT recipient, status, lease IS NOT NULL FROM queue WHERE account_id = %s AND email_id = %s FOR UPDATE"
 TOLD = """
@@ -76,7 +76,7 @@ class Late:
             found = await tx.rows(EMAIL, key)
             if not found:
                 return None
-            [(domain_id, addresses)] = found
+            [(domain_id, addresses, envelope)] = found
             news = judge(addresses)
             if not news:
                 return {}
@@ -89,6 +89,7 @@ class Late:
             at = max([now, *(newest[each.recipient][1] + timedelta(milliseconds=1) for each in changes if each.recipient in newest)])
             await tx.run(END, (*key, [each.recipient for each in changes]))
             await events.write(tx, [_event(account_id, email_id, domain_id, each, at) for each in changes])
+            await notices.late(tx, *key, envelope, [each.recipient for each in changes if _state(each) == "bounced"], at)
             for each in changes:
                 if self.suppress is not None and _suppresses(each):
                     origin = "complaint" if isinstance(each.what, Complained) else "bounce"

@@ -139,6 +139,16 @@ async def test_an_old_partition_takes_it_too(house: House) -> None:
 
 
 @pytest_twisted.ensureDeferred
+async def test_submitters_who_asked_are_told_of_late_bounces(house: House) -> None:
+    envelope = {"sender": "shop@example.com", "notify": ["FAILURE", None, "NEVER", "SUCCESS,FAILURE"]}
+    mail = await settled(house, OK, OK, OK, OK, envelope=envelope)
+    await house.pool.run("DELETE FROM notices")
+    await heard(house, mail, BOUNCE, BOUNCE, BOUNCE, COMPLAINT)
+    asked = "SELECT n.recipient, v.type, v.data ->> 'reply' FROM notices n JOIN events v USING (account_id, email_id, event_id)"
+    assert await house.pool.rows(asked) == [(0, "email.bounced", "550 5.1.1 no")]
+
+
+@pytest_twisted.ensureDeferred
 async def test_a_clock_that_is_behind_hides_nothing(house: House) -> None:
     mail = await settled(house, OK)
     found = await Late(house.pool).hear(ACCOUNT, mail.email_id, about(BOUNCE), NOW - timedelta(hours=1))
