@@ -32,7 +32,7 @@ from mailsvc.delivery.retry import Random
 from mailsvc.delivery.rounds import QueueStore, Rounds
 from mailsvc.delivery.route import Route, Routes
 from mailsvc.delivery.shaping import NO_RULES, Shaping, provider_of
-from mailsvc.delivery.slots import Freight, Slots
+from mailsvc.delivery.slots import Freight, Recent, Slots
 from mailsvc.delivery.tally import Tally
 from mailsvc.delivery.terms import DeliverySettings
 from mailsvc.mail.reply import Reply
@@ -79,7 +79,8 @@ class Dispatch(Service):
         tally: Tally | None = None,
     ) -> None:
         self._clock, self._terms, self._region, self._process, self._queue, self._routes = clock, terms, region, process, queue, routes
-        self.freight = Freight(terms.memory)
+        self._recent = Recent(terms.memory // 4)
+        self.freight = Freight(terms.memory - terms.memory // 4)
         self.slots = Slots(terms.connections, clock, terms.patience_seconds)
         cargo = Cargo(clock, messages, sending, self.freight)
         self.attempts = Attempts(clock, terms, process, cargo, settling, new_id, random, self, policies, tally)
@@ -130,6 +131,8 @@ class Dispatch(Service):
     def take(self, email: NewEmail, seats: Iterable[Seat]) -> None:
         """The email is committed: its recipients born leased go to their lanes."""
         lanes: dict[str, Seat] = {}
+        if email.scheduled_at is None and email.region == self._region and not all(recipient.leased for recipient in email.recipients):
+            self._recent.keep(email.email_id, email.message, email.envelope)
         for seat in seats:
             if seat.destination in lanes:
                 self._leave(seat)
@@ -247,12 +250,22 @@ class Dispatch(Service):
 
             await pace.insist(self._clock, "giving leases back", release)
             for parcel in found:
+                self._recent.keep(parcel.email_id, parcel.body, parcel.envelope)
                 self.disown(parcel)
         if parcels and destination is not None:
             self.ring()
 
     def own(self, parcel: Parcel) -> None:
         self.mine.update(parcel.keys)
+
+    def own_claimed(self, parcel: Parcel) -> None:
+        """What was accepted here a moment ago is still in memory."""
+        self.own(parcel)
+        kept = self._recent.pop(parcel.email_id)
+        if kept is not None and self.freight.room(len(kept[0])):
+            parcel.body, parcel.envelope = kept
+            parcel.octets = len(kept[0])
+            self.freight.load(parcel.octets)
 
     def disown(self, parcel: Parcel) -> None:
         self.mine.difference_update(parcel.keys)

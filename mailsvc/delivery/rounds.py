@@ -64,7 +64,8 @@ class Hall(Protocol):
     @property
     def lanes(self) -> Mapping[str, Lane]: ...
 
-    def own(self, parcel: Parcel) -> None: ...
+    def own_claimed(self, parcel: Parcel) -> None:
+        """It is in memory now."""
 
     def spawn(self, work: Awaitable[None]) -> Deferred[None]: ...
 
@@ -196,7 +197,7 @@ class Rounds:
 
     async def _place(self, destination: str, rows: Sequence[Leased], lease: int, *, more: bool) -> None:
         try:
-            await self._placing.place(destination, rows, lease, self._hall.own)
+            await self._placing.place(destination, rows, lease, self._hall.own_claimed)
         finally:
             self._placed.discard(destination)
             if more:
