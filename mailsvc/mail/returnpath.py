@@ -9,6 +9,7 @@ import base64
 import binascii
 import hmac
 import re
+from functools import lru_cache
 from uuid import UUID
 
 _MAC = 10
@@ -37,4 +38,11 @@ def read(address: str, secret: bytes) -> tuple[int, UUID] | None:
 
 
 def _mac(payload: bytes, secret: bytes) -> bytes:
-    return hmac.digest(secret, b"return-path:" + payload, "sha256")[:_MAC]
+    mac = _keyed(secret).copy()
+    mac.update(payload)
+    return mac.digest()[:_MAC]
+
+
+@lru_cache(16)
+def _keyed(secret: bytes) -> hmac.HMAC:
+    return hmac.new(secret, b"return-path:", "sha256")
