@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -76,6 +77,7 @@ from mailsvc.store.accounts import Accounts
 from mailsvc.store.bell import Bell
 from mailsvc.store.domains import Domains
 from mailsvc.store.emails import Emails as StoredEmails
+from mailsvc.store.figures import Figures, Vitals
 from mailsvc.store.ids import uuid7
 from mailsvc.store.keys import Keys, is_well_formed
 from mailsvc.store.late import Late
@@ -87,11 +89,16 @@ from mailsvc.store.queue import Queue
 from mailsvc.store.receipts import Receipts as StoredReceipts
 from mailsvc.store.sandbox import Sandbox as Shelf
 from mailsvc.store.settle import Settling
-from mailsvc.watch import logs
+from mailsvc.watch import logs, metrics
 from mailsvc.watch.failures import explain
+from mailsvc.watch.lag import Lateness
+from mailsvc.watch.listener import MetricsSite, Page, private
 
 DAY = 86400.0
 NOTICES_EVERY = 2.0
+VITALS_EVERY = 10.0
+CLOCK_OFF = 30.0  # seconds from the database's clock, above which no mail is taken: its times and ids would be wrong
+LEDGER_BEHIND = 60.0  # seconds above which it is told
 
 log = Logger()
 
@@ -128,11 +135,13 @@ class Daemon:
         self.reactor, self.settings, self.opened = reactor, settings, opened
         self.in_thread = partial(in_thread, reactor)
         self.ready = False
+        self.batches: dict[str, Any] = {}
 
     async def start(self) -> None:
         """First the memory, then the way out, then the doors: nothing is let in that cannot be kept."""
         roles = self.settings.roles
         await self.remember()
+        await self.watch()
         handover = self.deliver() if "delivery" in roles else Leaving(self.process.id)
         if "ledger" in roles:
             self.keep_books()
@@ -143,6 +152,7 @@ class Daemon:
             self.prepare_doors(handover)
         self.relay_ports = await self.open_relay() if "smtp" in roles else {}
         ports = await self.open_api() if "http" in roles else []
+        await self.listen("metrics.listen", [private(text) for text in self.settings.metrics.listen], self.metrics_site())
         self.ready = True
         await self.welcome(ports, self.relay_ports)
 
@@ -172,6 +182,15 @@ class Daemon:
         secret = self.memory.seal.secret_for("return path")
         self.returns = Returns(lambda path: returnpath.read(path, secret), self.accounts, late, self.in_thread, reactor.seconds)
 
+    async def watch(self) -> None:
+        """The figures: what others add to `metrics`, and what is looked at again and again."""
+        vitals = self.vitals = Vitals(self.pool, self.reactor)
+        await vitals.look()
+        self.opened.add("the vitals", every(self.reactor, VITALS_EVERY, "looking at clock and ledger", vitals.look))
+        self.metrics = metrics.Metrics(Figures(self.pool, self.reactor, lambda: self.process.id).read)
+        for source in (metrics.database(self.pool, self.bell), metrics.clock(vitals), metrics.batches(self.batches)):
+            self.metrics.add(source)
+
     def deliver(self) -> Handing:
         """The way out: from the queue over lanes to other servers."""
         reactor, settings, terms = self.reactor, self.settings, terms_of(self.settings.delivery)
@@ -189,6 +208,8 @@ class Daemon:
         self.process.on_replaced = dispatch.replaced
         self.process.on_freed = lambda count: dispatch.ring()
         self.bell.listen("queue", dispatch.ring)
+        self.batches["settle"] = settling.batch
+        self.metrics.add(metrics.deliveries(dispatch, settling))
         dispatch.startService()
         self.opened.add("delivery", _awaited(dispatch.stopService))
         return Handing(dispatch)
@@ -223,6 +244,8 @@ class Daemon:
         store = Acceptance(self.pool, reactor, linger=settings.database.commit_linger)
         expiry = timedelta(seconds=settings.delivery.expire)
         self.intake = Intake(store, self.domains, handover, self.bell, self.limits, expiry, self.in_thread, reactor.seconds)
+        self.batches["accept"] = store.batch
+        self.metrics.add(metrics.accepts(self.intake))
         self.rate = RateLimit(reactor, settings.http.rate_limit, alone=self.alone)
         self.budget = Budget(settings.http.in_flight)
 
@@ -271,7 +294,8 @@ class Daemon:
         api = Api(
             reactor=reactor, keys=self.keys, well_formed=is_well_formed, intake=self.intake, emails=StoredEmails(self.pool, reactor),
             messages=self.messages, rate=self.rate, budget=self.budget, in_thread=self.in_thread,
-            checks={"start": self.started, "database": self.reachable, "heartbeat": self.fresh},
+            checks={"start": self.started, "database": self.reachable, "heartbeat": self.fresh, "clock": self.punctual},
+            remarks={"ledger": self.numbered},
             domains=DomainDesk(self.domains, self.care, self.care.publishing, settings.region),
             inbox=self.shelf if settings.sandbox.listen else None,
             limits=gate.Limits(body=http.body_limit, idle=http.idle_seconds), email_limits=self.limits,
@@ -280,6 +304,13 @@ class Daemon:
         )  # fmt: skip
         site = api.site()
         return await self.listen("http.listen", http.listen, site)
+
+    def metrics_site(self) -> MetricsSite:
+        """The door for the monitor."""
+        lateness = Lateness(self.reactor, time.monotonic, self.metrics.lag.observe)
+        lateness.start()
+        self.opened.add("the reactor's lateness", _awaited(lateness.stop))
+        return MetricsSite(Page(self.metrics.text, self.settings.metrics.token), self.reactor)
 
     async def welcome(self, ports: Sequence[Any], relay: Mapping[str, int]) -> None:
         """In development: somebody to be, and how to begin."""
@@ -310,6 +341,15 @@ class Daemon:
 
     async def fresh(self) -> str | None:
         return None if self.process.fresh else "the heartbeat could not be written"
+
+    async def punctual(self) -> str | None:
+        ahead = self.vitals.ahead
+        way = "before" if ahead > 0 else "after"
+        return None if abs(ahead) <= CLOCK_OFF else f"this machine's goes {abs(ahead):.0f} s {way} the database's"
+
+    async def numbered(self) -> str | None:
+        lag = self.vitals.ledger
+        return None if lag.seconds <= LEDGER_BEHIND else f"events since {lag.seconds:.0f} s ago are not numbered yet"
 
     def address(self, ports: Sequence[Any]) -> str:
         """Where the API is: base_url, or the port that was really taken."""
