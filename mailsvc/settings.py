@@ -16,7 +16,7 @@ import attrs
 from mailsvc import configfile
 from mailsvc.configfile import SettingsError, section, setting
 
-ROLES = ("http", "delivery", "ledger")
+ROLES = ("http", "delivery", "ledger", "webhooks")
 
 
 def _at_least(lowest: float) -> Callable[[float], str | None]:
@@ -139,6 +139,34 @@ class Delivery:
 
 
 @attrs.frozen
+class Fetch:
+    """Web addresses that customers give: webhook endpoints and linked attachments."""
+
+    ports: tuple[int, ...] = setting((80, 443, 8080, 8443), "Ports that may be connected to; empty: any.")
+    allow_http: bool = setting(False, "Whether http is good enough, not only https.")
+    allowed_networks: tuple[str, ...] = setting((), "Networks to connect to although they are private or loopback.")
+    denied_networks: tuple[str, ...] = setting((), "Networks never to connect to, such as this service's own public ones.")
+
+
+@attrs.frozen
+class Webhooks:
+    """Telling customers' endpoints. What has the same name in webhooks/post is the same there."""
+
+    endpoints: int = setting(100, "Endpoints of one account.", check=_between(1, 1000))
+    connections: int = setting(200, "Connections open at once, in all.", check=_between(1, 20000))
+    per_endpoint: int = setting(5, "Connections to one endpoint; one that fails gets a single one.", check=_between(1, 1000))
+    per_host: int = setting(50, "Connections to the endpoints of one host and port.", check=_between(1, 1000))
+    timeout: float = setting(15.0, "Seconds for a whole attempt.", check=_between(1, 60))
+    schedule: tuple[float, ...] = setting(
+        (5.0, 300.0, 1800.0, 7200.0, 18000.0, 36000.0, 36000.0), "Seconds from each failure to the next attempt.", check=_schedule
+    )
+    warn_after: float = setting(1800.0, "Seconds of nothing but failures after which the account is told.", check=_at_least(1))
+    disable_after: float = setting(
+        432000.0, "The same, after which it is disabled (5 days).", check=_at_least(1)
+    )
+
+
+@attrs.frozen
 class Domains:
     """Sending domains."""
 
@@ -208,6 +236,8 @@ class Settings:
     smtp: Smtp = section(Smtp, "The relay.")
     delivery: Delivery = section(Delivery, "The way out.")
     domains: Domains = section(Domains, "Sending domains.")
+    fetch: Fetch = section(Fetch, "Web addresses that customers give: webhook endpoints and linked attachments.")
+    webhooks: Webhooks = section(Webhooks, "Telling customers' endpoints.")
     limits: Limits = section(Limits, "How much is too much.")
     secrets: Secrets = section(Secrets, "What keeps secrets at rest.")
     log: Log = section(Log, "What is written about the running.")

@@ -22,7 +22,7 @@ from twisted.internet.endpoints import serverFromString
 from twisted.logger import Logger
 from twisted.python.usage import Options as UsageOptions
 
-from mailsvc import guard, policy
+from mailsvc import guard, policy, weburl
 from mailsvc import settings as settings_
 from mailsvc.configfile import SettingsError
 from mailsvc.delivery.connect import Connector
@@ -33,9 +33,11 @@ from mailsvc.delivery.route import Routes
 from mailsvc.delivery.sending import DomainSide
 from mailsvc.delivery.terms import DeliverySettings
 from mailsvc.dns import Resolver
+from mailsvc.fetch import Fetcher
 from mailsvc.http import gate
-from mailsvc.http.api import Api
+from mailsvc.http.api import Api, Told
 from mailsvc.http.ratelimit import RateLimit
+from mailsvc.http.webhooks import Webhooks
 from mailsvc.intake import Intake
 from mailsvc.ledger.service import Ledger
 from mailsvc.lifespan import Lifespan, Opened, every
@@ -55,16 +57,21 @@ from mailsvc.store.accounts import Accounts
 from mailsvc.store.bell import Bell
 from mailsvc.store.domains import Domains
 from mailsvc.store.emails import Emails as StoredEmails
+from mailsvc.store.eventlog import EventLog
 from mailsvc.store.ids import uuid7
 from mailsvc.store.keys import Keys, is_well_formed
 from mailsvc.store.ledger import Books
 from mailsvc.store.messages import Messages
+from mailsvc.store.outbox import Outbox
 from mailsvc.store.processes import Incarnation
 from mailsvc.store.queue import Queue
 from mailsvc.store.sandbox import Sandbox as Shelf
 from mailsvc.store.settle import Settling
+from mailsvc.store.webhooklog import WebhookLog
+from mailsvc.store.webhooks import Webhooks as StoredWebhooks
 from mailsvc.watch import logs
 from mailsvc.watch.failures import explain
+from mailsvc.webhooks.post import Posts, Terms
 
 DAY = 86400.0
 
@@ -111,6 +118,8 @@ class Daemon:
         handover = self.deliver() if "delivery" in roles else Leaving(self.process.id)
         if "ledger" in roles:
             self.keep_books()
+        if "webhooks" in roles:
+            self.post_webhooks()
         await self.open_sandbox()
         ports = await self.open_api(handover) if "http" in roles else []
         self.ready = True
@@ -132,19 +141,21 @@ class Daemon:
         self.accounts, self.keys = Accounts(pool, reactor, bell), Keys(pool, reactor, bell)
         self.domains = Domains(pool, reactor, self.memory.seal, bell)
         self.messages, self.shelf = Messages(pool), Shelf(pool)
+        delivery = self.settings.delivery
+        self.resolver = Resolver(reactor, delivery.nameservers, seconds=delivery.dns_seconds)
+        self.fetcher = Fetcher(reactor, self.resolver, rules_of(self.settings.fetch))
 
     def deliver(self) -> Handing:
         """The way out: from the queue over lanes to other servers."""
         reactor, settings, terms = self.reactor, self.settings, terms_of(self.settings.delivery)
-        resolver = Resolver(reactor, terms.nameservers, seconds=terms.dns_seconds)
-        routes = Routes(reactor, resolver, terms.routes, port=terms.port, own=terms.own_names)
+        routes = Routes(reactor, self.resolver, terms.routes, port=terms.port, own=terms.own_names)
         dial = dialer(reactor, settings.delivery.ehlo_name or "", terms.connect_seconds, timeouts_of(settings.delivery))
         secret = self.memory.seal.secret_for("return path")
         sending = DomainSide(self.domains, self.accounts, secret, self.in_thread, reactor.seconds)
         linger = settings.database.commit_linger
         settling = Settling(self.pool, reactor, told=lambda: self.bell.ring("events"), linger=linger)
         dispatch = Dispatch(
-            reactor, terms, settings.region, self.process, Queue(self.pool), routes, Connector(reactor, resolver, dial, terms),
+            reactor, terms, settings.region, self.process, Queue(self.pool), routes, Connector(reactor, self.resolver, dial, terms),
             self.messages, settling, sending, lambda: uuid7(reactor.seconds()),
         )  # fmt: skip
         self.process.on_replaced = dispatch.replaced
@@ -156,9 +167,17 @@ class Daemon:
 
     def keep_books(self) -> None:
         """Numbers and counts what was committed."""
-        ledger = Ledger(Books(self.pool), self.bell, self.reactor)
+        ledger = Ledger(Books(self.pool, lambda: self.bell.ring("webhooks")), self.bell, self.reactor)
         ledger.startService()
         self.opened.add("the ledger", _awaited(ledger.stopService))
+
+    def post_webhooks(self) -> None:
+        """The word back: numbered events to customers' endpoints."""
+        webhooks = self.settings.webhooks
+        terms = Terms(**{field.name: getattr(webhooks, field.name) for field in attrs.fields(Terms)})
+        posts = Posts(Outbox(self.pool, self.reactor, self.memory.seal), self.fetcher, self.bell, self.reactor, terms)
+        posts.startService()
+        self.opened.add("the webhooks", _awaited(posts.stopService))
 
     async def open_sandbox(self) -> None:
         """In development: a receiving server for the mail that goes out."""
@@ -176,10 +195,18 @@ class Daemon:
         store = Acceptance(self.pool, reactor, linger=settings.database.commit_linger)
         expiry = timedelta(seconds=settings.delivery.expire)
         intake = Intake(store, self.domains, handover, self.bell, limits, expiry, self.in_thread, reactor.seconds)
+        told = Told(
+            EventLog(self.pool),
+            lambda reader: Webhooks(
+                StoredWebhooks(self.pool, reactor, self.memory.seal), WebhookLog(self.pool), reader,
+                partial(weburl.read, rules=self.fetcher.rules), settings.webhooks.endpoints, lambda: self.bell.ring("webhooks"),
+            ),
+        )  # fmt: skip
         api = Api(
             reactor=reactor, keys=self.keys, well_formed=is_well_formed, intake=intake, emails=StoredEmails(self.pool, reactor),
             messages=self.messages, rate=RateLimit(reactor, http.rate_limit, alone=lambda: self.process.live("http") <= 1),
             in_thread=self.in_thread, checks={"start": self.started, "database": self.reachable, "heartbeat": self.fresh},
+            told=told,
             inbox=self.shelf if settings.sandbox.listen else None,
             limits=gate.Limits(body=http.body_limit, in_flight=http.in_flight, idle=http.idle_seconds), email_limits=limits,
             batch_max=most.batch, schedule_ahead=timedelta(days=most.schedule_ahead),
@@ -242,6 +269,12 @@ def terms_of(delivery: settings_.Delivery) -> DeliverySettings:
         retry_after=delivery.retry,
         retry_every=delivery.retry[-1],
     )
+
+
+def rules_of(fetch: settings_.Fetch) -> weburl.Rules:
+    """Where customers may send us."""
+    allowed = networks("fetch.allowed_networks", fetch.allowed_networks)
+    return weburl.Rules(frozenset(fetch.ports), fetch.allow_http, allowed, networks("fetch.denied_networks", fetch.denied_networks))
 
 
 def timeouts_of(delivery: settings_.Delivery) -> Timeouts:

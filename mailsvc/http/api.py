@@ -12,13 +12,23 @@ from twisted.internet.interfaces import IReactorTime
 from mailsvc.http.budget import Budget
 from mailsvc.http.caller import Keys
 from mailsvc.http.emails import Emails, Messages, Stored, Submitting
+from mailsvc.http.eventlog import EventLog, Events
 from mailsvc.http.gate import Gate, Limits, Networks
 from mailsvc.http.health import Check, Health
 from mailsvc.http.ratelimit import RateLimit
 from mailsvc.http.reading import InThread, Reader
 from mailsvc.http.sandbox import Inbox, Sandbox
 from mailsvc.http.site import ApiSite
+from mailsvc.http.webhooks import Webhooks
 from mailsvc.policy import Limits as EmailLimits
+
+
+@attrs.frozen
+class Told:
+    """What tells customers of events."""
+
+    log: Events
+    webhooks: Callable[[Reader], Webhooks]
 
 
 @attrs.frozen(kw_only=True)
@@ -34,6 +44,7 @@ class Api:
     rate: RateLimit
     in_thread: InThread
     checks: Mapping[str, Check]
+    told: Told | None = None
     inbox: Inbox | None = None
     limits: Limits = attrs.field(factory=Limits)
     email_limits: EmailLimits = attrs.field(factory=EmailLimits)
@@ -50,6 +61,9 @@ class Api:
         emails = Emails(self.intake, self.emails, self.messages, reader, self.batch_max).app.resource()
         health = Health(self.checks).app.resource()
         found = {"emails": emails, "email": emails, "healthz": health, "readyz": health}
+        if self.told is not None:
+            found["event-log"] = EventLog(self.told.log).app.resource()
+            found["webhooks"] = self.told.webhooks(reader).app.resource()
         if self.inbox is not None:
             found["sandbox"] = Sandbox(self.inbox).app.resource()
         return found

@@ -1,6 +1,6 @@
 """Makes the daily partitions of the tables that grow without end, ahead of time.
 
-A partition holds the emails of one UTC day, by the time inside their UUIDv7. `ensure` at start and once a day.
+A partition holds one UTC day of emails or of events, by the time inside their UUIDv7. `ensure` at start and once a day.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from mailsvc.store.ids import uuid7_floor
 from mailsvc.store.pool import Pool, Transaction
 
-TABLES = ("emails", "messages", "events", "attempts", "event_log")
+TABLES = ("emails", "messages", "events", "attempts", "event_log", "webhook_messages", "webhook_attempts")
 DAYS_AHEAD = 16
 LOCK = 0x7061727473  # "parts"
 
