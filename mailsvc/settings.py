@@ -121,7 +121,7 @@ class Delivery:
     messages_per_connection: int = setting(100, "Messages after which a connection is closed.", check=_at_least(1))
     recipients_per_message: int = setting(100, "Recipients of one transaction; more become further ones.", check=_at_least(1))
     idle_seconds: float = setting(5.0, "Seconds that a connection without mail is kept for the next.", check=_between(0, 300))
-    window: int = setting(200, "Emails of one destination in memory; the others wait in Postgres.", check=_at_least(1))
+    window: int = setting(1000, "Emails of one destination in memory; the others wait in Postgres.", check=_at_least(1))
     emails: int = setting(20_000, "Emails of all destinations in memory.", check=_at_least(1))
     memory: int = setting(
         64 * 1024 * 1024, "Octets of their messages in memory; the others are read when it is their turn.", check=_at_least(1024)

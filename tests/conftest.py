@@ -21,7 +21,7 @@ from psycopg2.extensions import make_dsn
 
 from mailsvc.store.embedded import EmbeddedPostgres
 from mailsvc.store.migrate import migrate
-from mailsvc.store.partitions import statements
+from mailsvc.store.partitions import days
 from mailsvc.store.pool import Pool
 
 _numbers = itertools.count(1)
@@ -57,7 +57,7 @@ def postgres() -> Iterator[str]:
     if given:
         yield given
         return
-    folder = Path(tempfile.mkdtemp(prefix="mailsvc-test-", dir="/tmp"))
+    folder = Path(tempfile.mkdtemp(prefix="mailsvc-test-"))
     folder.chmod(0o711)  # as root the server runs as somebody else
     server = EmbeddedPostgres.at(folder / "postgres", QUICK)
     try:
@@ -73,7 +73,9 @@ def template(postgres: str) -> Iterator[str]:
     name = f"mailsvc_template_{os.getpid()}"
     _administer(postgres, f"CREATE DATABASE {name}")
     migrate(make_dsn(postgres, dbname=name))
-    _administer(make_dsn(postgres, dbname=name), *statements(datetime.now(UTC), days_ahead=1).values())
+    _administer(
+        make_dsn(postgres, dbname=name), *(statement for day in days(datetime.now(UTC), days_ahead=1) for statement in day.values())
+    )
     yield name
     _administer(postgres, f"DROP DATABASE {name} WITH (FORCE)")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import attrs
@@ -9,6 +10,7 @@ import pytest
 
 from mailsvc import configfile, settings
 from mailsvc.configfile import SettingsError
+from mailsvc.delivery.terms import DeliverySettings
 
 ROOT = Path(__file__).parent.parent
 GOOD = """
@@ -146,3 +148,24 @@ def test_a_secret_is_never_shown(tmp_path):
 def test_a_missing_file_gets_a_sentence(tmp_path):
     with pytest.raises(SettingsError, match="cannot be read: No such file"):
         settings.load(tmp_path / "none.toml", {})
+
+
+def test_every_setting_is_used():
+    """Somebody reads it by its name, or delivery/terms has one of the same name."""
+    sources = "".join(path.read_text("utf-8") for path in (ROOT / "mailsvc").rglob("*.py") if path.name != "settings.py")
+    terms = {field.name for field in attrs.fields(DeliverySettings)}
+    unused = [
+        f"{table}.{key}"
+        for table, key, _ in configfile.keys(settings.Settings)
+        if not re.search(rf"\.{key}\b", sources) and not (table == "delivery" and key in terms)
+    ]
+    assert not unused
+
+
+def test_the_terms_of_delivery_have_the_same_defaults():
+    ours = settings.Delivery()
+    shared = [field for field in attrs.fields(DeliverySettings) if hasattr(ours, field.name)]
+    assert len(shared) >= 20
+    assert {field.name: field.default for field in shared if not isinstance(field.default, attrs.Factory)} == {
+        field.name: getattr(ours, field.name) for field in shared if not isinstance(field.default, attrs.Factory)
+    }

@@ -88,7 +88,14 @@ class EmbeddedPostgres:
     @classmethod
     def at(cls, wanted: Path, settings: Settings | None = None) -> EmbeddedPostgres:
         """In `wanted`; as root, when the server's user cannot get there, in a folder below /var/lib/mailsvc."""
-        folder, owner = _place(wanted.resolve())
+        folder, owner = _place(wanted := wanted.resolve())
+        if folder != wanted:
+            cls.log.info(
+                "the user {user} cannot get to {wanted}; Postgres keeps its data in {folder}",
+                user=owner.name,
+                wanted=str(wanted),
+                folder=str(folder),
+            )
         return cls(folder, owner, settings or {})
 
     @property
@@ -139,7 +146,10 @@ class EmbeddedPostgres:
         self._release_lock()
 
     def _prepare_folder(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise EmbeddedError(f"The folder for Postgres cannot be made: {error}") from None
         if self.owner.lent and self.folder.stat().st_uid != self.owner.uid:
             os.chown(self.folder, self.owner.uid, self.owner.gid)
         self.folder.chmod(0o700)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import grp
 import os
 import pwd
 import stat
@@ -77,8 +76,3 @@ def _passes(info: os.stat_result, owner: Owner) -> bool:
     if info.st_gid in owner.groups:
         return bool(info.st_mode & stat.S_IXGRP)
     return bool(info.st_mode & stat.S_IXOTH)
-
-
-def describe(owner: Owner) -> str:
-    """For messages."""
-    return f"{owner.name} ({grp.getgrgid(owner.gid).gr_name})" if owner.lent else owner.name

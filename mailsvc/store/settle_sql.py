@@ -42,7 +42,8 @@ WITH given AS MATERIALIZED (
         FROM settled GROUP BY n
     ) a USING (n)
 ), tried AS (
-    INSERT INTO attempts (account_id, email_id, attempt_id, recipients, outcomes, replies, host, address, tls, started_at, seconds, transcript)
+    INSERT INTO attempts (account_id, email_id, attempt_id, recipients, outcomes, replies, host, address, tls, started_at, seconds,
+                          transcript)
     SELECT account_id, email_id, attempt_id, recipients, outcomes, replies, host, address, tls, started_at, seconds, transcript
     FROM once WHERE attempt_id IS NOT NULL
 ), signed AS (

@@ -163,9 +163,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name, sink() as (port, control):
         folder = Path(name)
         folder.chmod(0o755)
-        postgres = EmbeddedPostgres(folder / "postgres")
-        postgres.start_blocking()
-        daemon = Daemon(folder, postgres.dsn, {"delivery": {"routes": {"*": f"smtp://127.0.0.1:{port}"}}})
+        postgres = EmbeddedPostgres.at(folder / "postgres")
+        dsn = postgres.start_blocking()
+        assert postgres.pid is not None
+        daemon = Daemon(folder, dsn, {"delivery": {"routes": {"*": f"smtp://127.0.0.1:{port}"}}})
         try:
             daemon.start()
             results: dict[str, list[Figures]] = {way.name: [] for way in WAYS}
@@ -178,7 +179,8 @@ def main() -> None:
                     if number:
                         results[way.name].append(figures)
             print(
-                f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, {rounds} rounds, {chosen.size} octets an email"
+                f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, "
+                f"{rounds} rounds, {chosen.size} octets an email"
             )
             print("| way | accepted/s | delivered/s | p50 ms | p99 ms | Python CPU ms/email | Postgres CPU ms/email |")
             print("|---|---|---|---|---|---|---|")

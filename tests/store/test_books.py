@@ -32,7 +32,8 @@ async def test_numbers_follow_what_happened(house: House) -> None:
     await house.settle(mail, Delivered("250"))
     assert await house.books.number(100) == 3
     rows = await house.pool.rows(
-        "SELECT l.sequence, e.type FROM event_log l JOIN events e USING (account_id, email_id, event_id) WHERE l.account_id = %s ORDER BY 1",
+        "SELECT l.sequence, e.type FROM event_log l JOIN events e USING (account_id, email_id, event_id) "
+        "WHERE l.account_id = %s ORDER BY 1",
         (ACCOUNT,),
     )
     assert rows == [(1, "email.sent"), (2, "email.delivered")]

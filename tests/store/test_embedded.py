@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
@@ -15,11 +16,12 @@ import psycopg2
 import pytest
 import pytest_twisted
 from twisted.internet.task import deferLater
+from twisted.logger import capturedLogs
 
 from mailsvc.store import embedded as module
 from mailsvc.store.embedded import EmbeddedPostgres
 from mailsvc.store.keeper import Keeper
-from mailsvc.store.owner import EmbeddedError, Owner, reachable
+from mailsvc.store.owner import EmbeddedError, Owner, owner_for, reachable
 from mailsvc.store.postgres_binaries import Binaries, find_binaries
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="is about root")
@@ -118,10 +120,15 @@ def test_after_a_crash_it_starts_again_with_what_was_committed(server: EmbeddedP
 
 
 def test_the_pid_file_of_a_crashed_server_may_name_some_other_process(server: EmbeddedPostgres) -> None:
+    other = subprocess.Popen(["sleep", "60"], **server.owner.process())
     stale = server.data / "postmaster.pid"
-    stale.write_text(f"{os.getpid()}\n{server.data}\n1700000000\n5432\n/nowhere\n\n  1 2\nready\n")
-    assert server.pid is None
-    assert ask(server.start_blocking(), "SELECT 1") == 1
+    stale.write_text(f"{other.pid}\n{server.data}\n1700000000\n5432\n/nowhere\n\n  1 2\nready\n")
+    try:
+        assert server.pid is None
+        assert ask(server.start_blocking(), "SELECT 1") == 1
+    finally:
+        other.kill()
+        other.wait()
 
 
 def test_a_long_path_has_its_socket_elsewhere(cluster: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,8 +175,10 @@ def test_as_root_what_its_user_cannot_reach_is_not_opened_but_put_elsewhere(monk
     elsewhere = Path(tempfile.mkdtemp(prefix="mailsvc-embedded-", dir="/tmp"))
     elsewhere.chmod(0o711)
     monkeypatch.setattr(module, "FALLBACK", elsewhere / "lib")
-    server = EmbeddedPostgres.at(top / "var" / "postgres", QUICK)
+    with capturedLogs() as said:
+        server = EmbeddedPostgres.at(top / "var" / "postgres", QUICK)
     assert server.folder.is_relative_to(elsewhere)
+    assert [event["folder"] for event in said] == [str(server.folder)]
     server.start_blocking()
     server.stop_blocking()
     assert top.stat().st_mode & 0o777 == 0o700
@@ -177,6 +186,13 @@ def test_as_root_what_its_user_cannot_reach_is_not_opened_but_put_elsewhere(monk
     assert EmbeddedPostgres.at(top / "var" / "postgres").folder == server.folder  # the data stays where it is
     shutil.rmtree(top)
     shutil.rmtree(elsewhere)
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    server = EmbeddedPostgres(tmp_path / "file" / "pg", owner_for(tmp_path / "file" / "pg" / "data"), {})
+    with pytest.raises(EmbeddedError, match="cannot be made"):
+        server.start_blocking()
 
 
 @as_root

@@ -12,7 +12,7 @@ from twisted.internet.defer import Deferred, gatherResults
 from mailsvc.store import partitions
 from mailsvc.store.errors import StoreError
 from mailsvc.store.ids import uuid7
-from mailsvc.store.pool import Pool
+from mailsvc.store.pool import Pool, Transaction
 
 ACCOUNT = UUID(int=1)
 
@@ -48,14 +48,43 @@ async def test_all_of_a_day_and_nothing_else_is_in_its_partition(pool: Pool) -> 
 async def test_several_processes_make_each_partition_once(pool: Pool) -> None:
     later = datetime.now(UTC) + timedelta(days=90)
     made = await gatherResults([Deferred.fromCoroutine(partitions.ensure(pool, later, 2)) for _ in range(3)])
-    assert sorted(map(len, made)) == [0, 0, 4 * len(partitions.TABLES)]
+    assert len([name for names in made for name in names]) == 4 * len(partitions.TABLES)
+    assert await partitions.ensure(pool, later, 2) == []
 
 
 @pytest_twisted.ensureDeferred
-async def test_messages_are_compressed_alike_in_every_partition(pool: Pool) -> None:
+async def test_it_waits_for_nobody_who_writes_or_reads(pool: Pool) -> None:
+    now = datetime.now(UTC)
+
+    async def in_the_middle(transaction: Transaction) -> None:
+        await transaction.rows(
+            "LOCK TABLE emails, messages, events, attempts, event_log IN ROW EXCLUSIVE MODE; SELECT count(*) FROM emails"
+        )
+        assert await partitions.ensure(pool, now + timedelta(days=30), 0)
+
+    await pool.transact(in_the_middle)
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_partition_has_the_keys_and_indexes_of_its_parent(pool: Pool) -> None:
+    later = datetime.now(UTC) + timedelta(days=30)
+    await partitions.ensure(pool, later, 0)
+    for table in partitions.TABLES:
+        sql = "SELECT count(*) FROM pg_index WHERE indrelid = %s::regclass AND indisvalid"
+        [(own,)] = await pool.rows(sql, (partitions.name_of(table, later),))
+        assert [(own,)] == await pool.rows(sql, (table,))
+        assert own > 0
+
+
+@pytest_twisted.ensureDeferred
+async def test_messages_are_stored_alike_in_every_partition(pool: Pool) -> None:
     later = datetime.now(UTC) + timedelta(days=120)
     await partitions.ensure(pool, later, 0)
-    [(parent,)] = await pool.rows("SELECT attcompression FROM pg_attribute WHERE attrelid = 'messages'::regclass AND attname = 'bytes'")
+    parent = await pool.rows(
+        "SELECT attcompression, attstorage FROM pg_attribute WHERE attrelid = 'messages'::regclass AND attname = 'bytes'"
+    )
     name = partitions.name_of("messages", later)
-    rows = await pool.rows("SELECT attcompression FROM pg_attribute WHERE attrelid = %s::regclass AND attname = 'bytes'", (name,))
-    assert rows == [(parent,)]
+    rows = await pool.rows(
+        "SELECT attcompression, attstorage FROM pg_attribute WHERE attrelid = %s::regclass AND attname = 'bytes'", (name,)
+    )
+    assert rows == parent

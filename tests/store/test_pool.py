@@ -51,7 +51,8 @@ def kill_all(administer: Callable[..., None], database: str) -> Callable[[], Non
     """Terminate all backends of the pool."""
     return lambda: administer(
         database,
-        "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE application_name = 'mailsvc tests' AND datname = current_database()",
+        "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
+        " WHERE application_name = 'mailsvc tests' AND datname = current_database()",
     )
 
 

@@ -60,7 +60,8 @@ async def enqueue(pool: Pool, lease: int | None, *statuses: str) -> None:
     [(begun,)] = await pool.rows("SELECT count(*) FROM queue")
     for number, status in enumerate(statuses, begun):
         await pool.rows(
-            "INSERT INTO queue (email_id, recipient, account_id, domain_id, region, address, destination, status, bulk, next_at, expires_at, lease)"
+            "INSERT INTO queue (email_id, recipient, account_id, domain_id, region, address, destination, status, bulk, next_at,"
+            " expires_at, lease)"
             " VALUES (%s, 0, %s, %s, 'eu-west-1', 'a@example.test', 'example.test', %s, false, %s, %s, %s)",
             (UUID(int=number), UUID(int=1), UUID(int=2), status, now, now + timedelta(days=1), lease),
         )
@@ -203,7 +204,7 @@ async def test_live_counts_the_processes_of_a_role(pool: Pool, owner: Owner, mak
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
 @pytest_twisted.ensureDeferred
 async def test_a_killed_process_of_this_machine_is_replaced_at_once(pool: Pool, make: Any) -> None:
-    gone = subprocess.Popen(["true"])
+    gone = subprocess.Popen(["true"])  # noqa: ASYNC220
     gone.wait()
     here, elsewhere = module._host(), "another machine 1/2"
     for host, pid in ((here, gone.pid), (here, 1), (elsewhere, gone.pid)):
@@ -230,8 +231,9 @@ async def test_one_that_had_our_process_number_before_us_is_dead(pool: Pool, mak
 async def test_rows_of_ended_processes_are_swept_when_nothing_hangs_on_them(pool: Pool, owner: Owner) -> None:
     for days in (6, 8):
         await pool.rows(
-            "INSERT INTO processes (host, pid, region, roles, ended_at) VALUES ('x', 1, '', '{}', now() - make_interval(days => %s))",
-            (days,),
+            "INSERT INTO processes (host, pid, region, roles, heartbeat_at, ended_at)"
+            " VALUES ('x', 1, '', '{}', now() - make_interval(days => %s), now() - make_interval(days => %s))",
+            (days, days),
         )
     await owner.incarnation.take_over()
     assert await pool.rows("SELECT count(*) FROM processes WHERE host = 'x'") == [(1,)]

@@ -11,7 +11,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -145,3 +145,24 @@ class Daemon:
                 return Answer(response.status, dict(response.headers), json.load(response))
         except urllib.error.HTTPError as error:
             return Answer(error.code, dict(error.headers), json.load(error))
+
+    def until(self, path: str, key: str, enough: Callable[[Any], bool], seconds: float = 30) -> Any:
+        """What GET answers once it is `enough`; an AssertionError with the last answer when it is not by then."""
+        deadline = time.monotonic() + seconds
+        while not enough(answer := self.call("GET", path, key=key).body):
+            assert time.monotonic() < deadline, f"not in {seconds} s: {answer}"
+            time.sleep(0.05)  # another process: it has to be asked
+        return answer
+
+    def command(self, *arguments: str) -> str:
+        """What `mailsvc` prints when an operator calls it with this daemon's settings."""
+        done = subprocess.run(
+            [sys.executable, "-c", "from mailsvc.cli import main; main()", "--config", str(self.config), *arguments],
+            cwd=PROJECT,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env={**os.environ, "PYTHONPATH": str(PROJECT)},
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import threading
-import time
 from collections import Counter
+from collections.abc import Callable
 from email import message_from_bytes, policy
 from email.message import EmailMessage
 from typing import Any
@@ -81,15 +81,10 @@ class Sink(Controller):
             self.arrived.notify_all()
         return "250 2.0.0 Ok"
 
-    def wait(self, count: int, seconds: float) -> list[Received]:
-        """The first `count` mails, by then; an AssertionError when fewer have come."""
-        deadline = time.monotonic() + seconds
+    def wait_until(self, enough: Callable[[list[Received]], bool], seconds: float) -> None:
+        """Until what came is `enough`; an AssertionError when it is not by then."""
         with self.arrived:
-            while len(self.received) < count:
-                left = deadline - time.monotonic()
-                assert left > 0, f"{len(self.received)} of {count} mails after {seconds} s"
-                self.arrived.wait(left)
-            return list(self.received)
+            assert self.arrived.wait_for(lambda: enough(self.received), seconds), f"not in {seconds} s; {len(self.received)} mails came"
 
     def counts(self) -> Counter[str]:
         """How often each Message-ID came."""

@@ -1,0 +1,94 @@
+"""The first run: somebody to be, told to the person and to scripts."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+from uuid import UUID
+
+import attrs
+import pytest
+import pytest_twisted
+
+from mailsvc.memory import Memory
+from mailsvc.onboarding import Customers
+from mailsvc.sandbox.welcome import Welcome, greeting
+from mailsvc.settings import Settings
+from mailsvc.store.keys import digest
+from mailsvc.store.pool import Pool
+from mailsvc.store.seal import Seal
+
+SEAL = Seal.read("1 " + "A" * 43 + "=", "the test")
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    out = io.StringIO()
+    monkeypatch.setattr(sys, "__stdout__", out)
+    return out
+
+
+def welcome(pool: Pool, file: Path) -> Welcome:
+    from twisted.internet import reactor
+
+    customers = Customers.of(Memory("", pool, SEAL), reactor)
+    return Welcome(customers, Settings(), file, "http://localhost:8025", {"25": 2525})
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_file_has_what_scripts_need_and_goes_with_the_daemon(pool: Pool, tmp_path: Path, said: io.StringIO) -> None:
+    file = tmp_path / "var" / "dev.json"
+    first = welcome(pool, file)
+    await first.begin()
+    facts = json.loads(file.read_text())
+    assert {name: facts[name] for name in ("http", "domain", "smtp_username", "smtp")} == {
+        "http": "http://localhost:8025",
+        "domain": "mailsvc.example",
+        "smtp_username": "mailsvc",
+        "smtp": {"25": 2525},
+    }
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert [path.name for path in file.parent.iterdir()] == ["dev.json"]
+    account = UUID(facts["account_id"])
+    caller = await first.customers.keys.find(digest(facts["api_key"]))
+    assert caller is not None and (caller.account_id, caller.permission) == (account, "full_access")
+    domain = await first.customers.domains.find(account, "mailsvc.example")
+    assert domain is not None and domain.may_send
+    assert len(await first.customers.domains.signing_keys(domain.id)) == 2
+    assert said.getvalue() == greeting(facts) + "\n"
+    await first.end()
+    assert not file.exists()
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_second_run_is_the_same_somebody(pool: Pool, tmp_path: Path, said: io.StringIO) -> None:
+    file = tmp_path / "dev.json"
+    await welcome(pool, file).begin()
+    facts = json.loads(file.read_text())
+    await welcome(pool, file).begin()  # the first one was killed: its file, and so its key, is still there
+    assert json.loads(file.read_text()) == facts
+    await welcome(pool, file).end()
+    await welcome(pool, file).begin()
+    again = json.loads(file.read_text())
+    assert again["api_key"] != facts["api_key"]
+    assert {**again, "api_key": ""} == {**facts, "api_key": ""}
+
+
+@pytest.mark.parametrize("left", ["", "{}", "[]", '{"api_key": "ms_unknown"}', "\0"])
+@pytest_twisted.ensureDeferred
+async def test_what_an_earlier_run_left_is_used_only_when_it_works(pool: Pool, tmp_path: Path, said: io.StringIO, left: str) -> None:
+    file = tmp_path / "dev.json"
+    file.write_text(left)
+    only = welcome(pool, file)
+    await only.begin()
+    assert await only.customers.keys.find(digest(json.loads(file.read_text())["api_key"])) is not None
+
+
+def test_the_greeting_is_three_facts_and_a_line_to_paste() -> None:
+    facts = {"http": "http://localhost:8025", "api_key": "ms_x", "domain": "mailsvc.example"}
+    lines = greeting(facts).strip().splitlines()
+    assert [line.split()[0] for line in lines] == ["mailsvc", "API", "send"]
+    assert "-H 'Authorization: Bearer ms_x'" in lines[2] and '"from": "Hello <hello@mailsvc.example>"' in lines[2]
+    assert attrs.asdict(Settings().development)["domain"] == "mailsvc.example"
