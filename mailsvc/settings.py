@@ -161,9 +161,7 @@ class Webhooks:
         (5.0, 300.0, 1800.0, 7200.0, 18000.0, 36000.0, 36000.0), "Seconds from each failure to the next attempt.", check=_schedule
     )
     warn_after: float = setting(1800.0, "Seconds of nothing but failures after which the account is told.", check=_at_least(1))
-    disable_after: float = setting(
-        432000.0, "The same, after which it is disabled (5 days).", check=_at_least(1)
-    )
+    disable_after: float = setting(432000.0, "The same, after which it is disabled (5 days).", check=_at_least(1))
 
 
 @attrs.frozen

@@ -37,6 +37,7 @@ from mailsvc.fetch import Fetcher
 from mailsvc.http import gate
 from mailsvc.http.api import Api, Told
 from mailsvc.http.ratelimit import RateLimit
+from mailsvc.http.suppressions import Suppressions
 from mailsvc.http.webhooks import Webhooks
 from mailsvc.intake import Intake
 from mailsvc.ledger.service import Ledger
@@ -67,6 +68,7 @@ from mailsvc.store.processes import Incarnation
 from mailsvc.store.queue import Queue
 from mailsvc.store.sandbox import Sandbox as Shelf
 from mailsvc.store.settle import Settling
+from mailsvc.store.suppressions import Suppressions as StoredSuppressions
 from mailsvc.store.webhooklog import WebhookLog
 from mailsvc.store.webhooks import Webhooks as StoredWebhooks
 from mailsvc.watch import logs
@@ -201,6 +203,7 @@ class Daemon:
                 StoredWebhooks(self.pool, reactor, self.memory.seal), WebhookLog(self.pool), reader,
                 partial(weburl.read, rules=self.fetcher.rules), settings.webhooks.endpoints, lambda: self.bell.ring("webhooks"),
             ),
+            lambda reader: Suppressions(StoredSuppressions(self.pool, reactor), reader, lambda: self.bell.ring("events")),
         )  # fmt: skip
         api = Api(
             reactor=reactor, keys=self.keys, well_formed=is_well_formed, intake=intake, emails=StoredEmails(self.pool, reactor),

@@ -19,6 +19,7 @@ from mailsvc.http.ratelimit import RateLimit
 from mailsvc.http.reading import InThread, Reader
 from mailsvc.http.sandbox import Inbox, Sandbox
 from mailsvc.http.site import ApiSite
+from mailsvc.http.suppressions import Suppressions
 from mailsvc.http.webhooks import Webhooks
 from mailsvc.policy import Limits as EmailLimits
 
@@ -29,6 +30,7 @@ class Told:
 
     log: Events
     webhooks: Callable[[Reader], Webhooks]
+    suppressions: Callable[[Reader], Suppressions]
 
 
 @attrs.frozen(kw_only=True)
@@ -64,6 +66,7 @@ class Api:
         if self.told is not None:
             found["event-log"] = EventLog(self.told.log).app.resource()
             found["webhooks"] = self.told.webhooks(reader).app.resource()
+            found["suppressions"] = self.told.suppressions(reader).app.resource()
         if self.inbox is not None:
             found["sandbox"] = Sandbox(self.inbox).app.resource()
         return found

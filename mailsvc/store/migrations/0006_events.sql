@@ -77,3 +77,32 @@ CREATE TABLE suppressions (
     UNIQUE (account_id, address)
 );
 CREATE INDEX suppressions_account ON suppressions (account_id, id);
+
+-- What a recipient's email.suppressed event tells.
+CREATE FUNCTION told_of_suppression(origin text) RETURNS jsonb
+LANGUAGE sql IMMUTABLE
+AS $$
+SELECT jsonb_build_object('origin', origin, 'reason', 'The address is on the suppression list of the account: ' || CASE origin
+    WHEN 'bounce' THEN 'mail to it bounced for good.'
+    WHEN 'complaint' THEN 'its owner complained about mail.'
+    ELSE 'it was put there by hand.'
+END)
+$$;
+
+-- An id of the millisecond before that of `id`, another one for each `n`: for what is told before the event that has an id already.
+CREATE FUNCTION uuid7_before(id uuid, n bigint) RETURNS uuid
+LANGUAGE sql IMMUTABLE
+AS $$
+SELECT (
+    lpad(to_hex(('x' || substr(replace(id::text, '-', ''), 1, 12))::bit(48)::bigint - 1), 12, '0')
+    || '7' || substr(md5(id::text || n), 1, 3) || '8' || substr(md5(id::text || n), 4, 15)
+)::uuid
+$$;
+
+-- The data of a suppression.* event.
+CREATE FUNCTION told_of(s suppressions) RETURNS jsonb
+LANGUAGE sql IMMUTABLE
+AS $$
+SELECT jsonb_build_object('id', s.id, 'email', s.email, 'origin', s.origin, 'source_id', s.source_id,
+                          'created_at', to_char(s.created_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'))
+$$;
