@@ -9,19 +9,20 @@ import attrs
 from klein.resource import KleinResource
 from twisted.internet.interfaces import IReactorTime
 
-from mailsvc.http.budget import Budget
+from mailsvc.budget import Budget
 from mailsvc.http.caller import Keys
+from mailsvc.http.domains import DomainDesk, Domains
 from mailsvc.http.emails import Emails, Messages, Stored, Submitting
 from mailsvc.http.eventlog import EventLog, Events
 from mailsvc.http.gate import Gate, Limits, Networks
 from mailsvc.http.health import Check, Health
-from mailsvc.http.ratelimit import RateLimit
 from mailsvc.http.reading import InThread, Reader
 from mailsvc.http.sandbox import Inbox, Sandbox
 from mailsvc.http.site import ApiSite
 from mailsvc.http.suppressions import Suppressions
 from mailsvc.http.webhooks import Webhooks
 from mailsvc.policy import Limits as EmailLimits
+from mailsvc.ratelimit import RateLimit
 
 
 @attrs.frozen
@@ -44,9 +45,11 @@ class Api:
     emails: Stored
     messages: Messages
     rate: RateLimit
+    budget: Budget
     in_thread: InThread
     checks: Mapping[str, Check]
     told: Told | None = None
+    domains: DomainDesk | None = None
     inbox: Inbox | None = None
     limits: Limits = attrs.field(factory=Limits)
     email_limits: EmailLimits = attrs.field(factory=EmailLimits)
@@ -55,7 +58,7 @@ class Api:
     trusted: Networks = ()
 
     def site(self) -> ApiSite:
-        gate = Gate(self.keys, self.rate, self.limits, Budget(self.limits.in_flight), self.well_formed)
+        gate = Gate(self.keys, self.rate, self.limits, self.budget, self.well_formed)
         return ApiSite(self._collections(), gate, self.reactor, self.trusted)
 
     def _collections(self) -> dict[str, KleinResource]:
@@ -67,6 +70,8 @@ class Api:
             found["event-log"] = EventLog(self.told.log).app.resource()
             found["webhooks"] = self.told.webhooks(reader).app.resource()
             found["suppressions"] = self.told.suppressions(reader).app.resource()
+        if self.domains is not None:
+            found["domains"] = Domains(self.domains, reader).app.resource()
         if self.inbox is not None:
             found["sandbox"] = Sandbox(self.inbox).app.resource()
         return found

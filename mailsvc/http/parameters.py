@@ -25,6 +25,7 @@ class Page:
     limit: int
     after: UUID | None
     before: UUID | None
+    given: bool = True  # whether a part was asked for at all
 
 
 def uuid(text: str, name: str) -> UUID:
@@ -33,20 +34,20 @@ def uuid(text: str, name: str) -> UUID:
     return UUID(text)
 
 
-def page(request: Request, read_id: Callable[[str, str], UUID] = uuid, default: int = PAGE_DEFAULT) -> Page:
-    """`read_id` reads the ids of what is listed; `default` is the limit when none is given."""
+def page(request: Request, read_id: Callable[[str, str], UUID] = uuid) -> Page:
+    """`read_id` reads the ids of what is listed."""
     after, before = (_one(request, name) for name in ("after", "before"))
     if after and before:
         raise invalid("The `after` and `before` parameters exclude each other.")
-    number = limit(request, default)
-    return Page(number, read_id(after, "after") if after else None, read_id(before, "before") if before else None)
+    given = bool(_one(request, "limit") or after or before)
+    return Page(limit(request), read_id(after, "after") if after else None, read_id(before, "before") if before else None, given)
 
 
-def limit(request: Request, default: int = PAGE_DEFAULT) -> int:
+def limit(request: Request) -> int:
     text = _one(request, "limit")
     if text and not (re.fullmatch("[0-9]{1,3}", text) and 1 <= int(text) <= PAGE_MAX):
         raise invalid(f"The pagination limit must be a number between 1 and {PAGE_MAX}. Look at the `limit` parameter.")
-    return int(text or default)
+    return int(text or PAGE_DEFAULT)
 
 
 def sequence(request: Request, name: str) -> int:

@@ -89,8 +89,9 @@ class Webhooks:
 
     @app.route("/webhooks", methods=["GET"])
     async def list(self, request: Request) -> bytes:
-        asked = parameters.page(request, default=EVERYTHING)
-        found, more = await request.detached(self.endpoints.list(request.caller.account_id, asked.limit, asked.after, asked.before))
+        asked = parameters.page(request)
+        limit = asked.limit if asked.given else EVERYTHING
+        found, more = await request.detached(self.endpoints.list(request.caller.account_id, limit, asked.after, asked.before))
         return page(request, [_listed(webhook) for webhook in found], more)
 
     @app.route("/webhooks/<text>", methods=["GET"])

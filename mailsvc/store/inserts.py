@@ -15,6 +15,7 @@ import orjson
 
 from mailsvc.store.errors import DataRejected
 from mailsvc.store.ids import uuid7
+from mailsvc.store.notices import wanted
 from mailsvc.store.prepared import Prepared
 from mailsvc.store.values import NewEmail
 
@@ -29,6 +30,7 @@ WITH new AS MATERIALIZED (
         account_id uuid, email_id uuid, created_at timestamptz, source text, key_id uuid, domain_id uuid, message_id text, sender text,
         to_ text[], cc text[], bcc text[], reply_to text[], recipients text[], subject text, tags jsonb, headers jsonb, envelope jsonb,
         size integer, bulk boolean, scheduled_at timestamptz, expires_at timestamptz, region text, destinations text[], leases bigint[],
+        notify smallint[],
         event_id uuid, type text, data jsonb, shard smallint, body text, octets text)
 ), stored AS (
     INSERT INTO emails (account_id, email_id, created_at, source, key_id, domain_id, message_id, sender, to_, cc, bcc, reply_to,
@@ -37,16 +39,17 @@ WITH new AS MATERIALIZED (
            recipients, subject, tags, headers, envelope, size, bulk, scheduled_at
     FROM new
 ), aimed AS MATERIALIZED (
-    SELECT n.email_id, n.account_id, r.address, r.destination, r.lease, r.number - 1 AS recipient,
+    SELECT n.email_id, n.account_id, r.address, r.destination, r.lease, r.notify, r.number - 1 AS recipient,
            CASE WHEN n.scheduled_at IS NULL THEN (
                SELECT s.origin FROM suppressions s WHERE s.account_id = n.account_id AND s.address = lower(r.address)
            ) END AS barred
-    FROM new n, unnest(n.recipients, n.destinations, n.leases) WITH ORDINALITY AS r(address, destination, lease, number)
+    FROM new n, unnest(n.recipients, n.destinations, n.leases, n.notify) WITH ORDINALITY AS r(address, destination, lease, notify, number)
 ), queued AS (
-    INSERT INTO queue (email_id, recipient, account_id, domain_id, region, address, destination, status, bulk, next_at, expires_at, lease)
+    INSERT INTO queue (email_id, recipient, account_id, domain_id, region, address, destination, status, bulk, next_at, expires_at, lease,
+                       notify)
     SELECT n.email_id, a.recipient, n.account_id, n.domain_id, n.region, a.address, a.destination,
            CASE WHEN n.scheduled_at IS NULL THEN 'queued' ELSE 'scheduled' END,
-           n.bulk, coalesce(n.scheduled_at, n.created_at), n.expires_at, a.lease
+           n.bulk, coalesce(n.scheduled_at, n.created_at), n.expires_at, a.lease, a.notify
     FROM new n JOIN aimed a USING (email_id)
     WHERE a.barred IS NULL
 ), facts AS MATERIALIZED (
@@ -140,6 +143,7 @@ def _row(email: NewEmail) -> dict[str, object]:
         "region": email.region,
         "destinations": [r.destination for r in email.recipients],
         "leases": [email.lease if r.leased else None for r in email.recipients],
+        "notify": wanted(email.envelope),
         "event_id": uuid7(email.created_at.timestamp()),
         "type": "email.sent" if scheduled_at is None else "email.scheduled",
         "data": None if scheduled_at is None else {"scheduled_at": scheduled_at},
