@@ -44,12 +44,13 @@ class NoAnswer(Exception):
 
 @attrs.frozen
 class Reply:
-    """`body` holds no more than was asked for; `whole`: it is all of it."""
+    """`body` holds no more than was asked for; `whole`: it is all of it. `coded`: it came compressed, and is as it came."""
 
     status: int
     headers: Headers
     body: bytes = attrs.field(repr=False)
     whole: bool
+    coded: bool = False
 
     def header(self, name: str) -> str | None:
         values = self.headers.getRawHeaders(name)
@@ -114,7 +115,7 @@ class Fetcher:
             raise NoAnswer(line.why or _why(error)) from None
         if line.why is not None:
             raise NoAnswer(line.why)
-        return Reply(response.code, response.headers, bytes(kept.octets), kept.whole)
+        return Reply(response.code, response.headers, bytes(kept.octets), kept.whole, line.coded)
 
 
 @implementer(IAgent, IAgentEndpointFactory, IStreamClientEndpoint)
@@ -124,6 +125,7 @@ class _Line:
     def __init__(self, fetcher: Fetcher, target: Target, keep: int) -> None:
         self.fetcher, self.target, self.most = fetcher, target, keep + HEAD
         self.why: str | None = None
+        self.coded = False
         self._wire: Any = None
         self._agent = Agent.usingEndpointFactory(fetcher.reactor, self, HTTPConnectionPool(fetcher.reactor, persistent=False))
 
@@ -134,6 +136,7 @@ class _Line:
         asked = self._agent.request(method, uri, headers, producer)
 
         def plain(response: IResponse) -> IResponse:
+            self.coded = response.headers.hasHeader(b"content-encoding")
             response.headers.removeHeader(b"content-encoding")
             return response
 

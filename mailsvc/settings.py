@@ -67,6 +67,11 @@ def _networks(value: tuple[str, ...]) -> str | None:
     return None
 
 
+def _sender(value: str) -> str | None:
+    good = re.fullmatch(r"([^<>@]+ <[^<>@\s]+@[^<>@\s]+>|[^<>@\s]+@[^<>@\s]+)", value)
+    return None if good else "expected an address such as mailsvc <notices@example.com>"
+
+
 def _hosts(value: Mapping[str, str]) -> str | None:
     wrong = [name for name in (*value, *value.values()) if _host(name)]
     return f'expected hosts by region, such as {{ "us-east-1" = "out.example.com" }}, not {wrong[0]!r}' if wrong else None
@@ -295,6 +300,12 @@ class Settings:
     roles: tuple[str, ...] = setting(ROLES, f"What this process does: {', '.join(ROLES)}.", check=_roles)
     region: str = setting("us-east-1", "The region whose mail this process delivers.", check=_host)
     base_url: str | None = setting(None, "The address of the API as customers see it.", check=_base_url, example="https://api.example.com")
+    sender: str | None = setting(
+        None,
+        "From of what mailsvc itself writes to customers; in a domain of any account here.",
+        check=_sender,
+        example="mailsvc <notices@example.com>",
+    )
     database: Database = section(Database, "Where everything is kept.")
     http: Http = section(Http, "The API.")
     smtp: Smtp = section(Smtp, "The relay.")

@@ -42,14 +42,17 @@ from mailsvc.fetch import Fetcher
 from mailsvc.http import gate
 from mailsvc.http.api import Api, Told
 from mailsvc.http.domains import DomainDesk
+from mailsvc.http.links import Links
 from mailsvc.http.suppressions import Suppressions
 from mailsvc.http.webhooks import Webhooks
 from mailsvc.intake import Intake
 from mailsvc.ledger.service import Ledger
 from mailsvc.lifespan import Lifespan, Opened, every
 from mailsvc.mail import returnpath
+from mailsvc.mail.address import parse_mailbox
 from mailsvc.memory import in_thread, open_memory
 from mailsvc.onboarding import Customers, care_of, publishing_of
+from mailsvc.ownmail import OwnMail
 from mailsvc.ratelimit import RateLimit
 from mailsvc.relay.crowd import Crowd, Failures
 from mailsvc.relay.inbound import Own
@@ -90,6 +93,7 @@ from mailsvc.store.webhooklog import WebhookLog
 from mailsvc.store.webhooks import Webhooks as StoredWebhooks
 from mailsvc.watch import logs
 from mailsvc.watch.failures import explain
+from mailsvc.webhooks.notice import Notices as WebhookNotices
 from mailsvc.webhooks.post import Posts, Terms
 
 DAY = 86400.0
@@ -138,13 +142,13 @@ class Daemon:
         handover = self.deliver() if "delivery" in roles else Leaving(self.process.id)
         if "ledger" in roles:
             self.keep_books()
-        if "webhooks" in roles:
-            self.post_webhooks()
         if "domains" in roles:
             self.check_domains()
         await self.open_sandbox()
-        if {"http", "smtp"} & set(roles):
+        if {"http", "smtp", "webhooks"} & set(roles):
             self.prepare_doors(handover)
+        if "webhooks" in roles:
+            self.post_webhooks()
         relay = await self.open_relay() if "smtp" in roles else {}
         ports = await self.open_api() if "http" in roles else []
         self.ready = True
@@ -203,6 +207,13 @@ class Daemon:
         posts = Posts(Outbox(self.pool, self.reactor, self.memory.seal), self.fetcher, self.bell, self.reactor, terms)
         posts.startService()
         self.opened.add("the webhooks", _awaited(posts.stopService))
+        sender = self.settings.sender
+        mail = OwnMail(self.intake, self.domains, None if sender is None else parse_mailbox(sender))
+        stored = StoredWebhooks(self.pool, self.reactor, self.memory.seal)
+        notices = WebhookNotices(stored, mail, self.reactor.seconds, webhooks.warn_after)
+        self.opened.add(
+            "the word of failing webhooks", every(self.reactor, min(60.0, webhooks.warn_after), "telling accounts", notices.tell)
+        )
 
     def check_domains(self) -> None:
         """Looks at customers' DNS when it is due."""
@@ -275,7 +286,7 @@ class Daemon:
             messages=self.messages, rate=self.rate, budget=self.budget, in_thread=self.in_thread,
             checks={"start": self.started, "database": self.reachable, "heartbeat": self.fresh},
             domains=DomainDesk(self.domains, self.care, self.care.publishing, settings.region),
-            told=told,
+            told=told, links=Links(self.fetcher, self.limits.message),
             inbox=self.shelf if settings.sandbox.listen else None,
             limits=gate.Limits(body=http.body_limit, idle=http.idle_seconds), email_limits=self.limits,
             batch_max=most.batch, schedule_ahead=timedelta(days=most.schedule_ahead),

@@ -16,6 +16,7 @@ from mailsvc.http.emails import Emails, Messages, Stored, Submitting
 from mailsvc.http.eventlog import EventLog, Events
 from mailsvc.http.gate import Gate, Limits, Networks
 from mailsvc.http.health import Check, Health
+from mailsvc.http.links import Links
 from mailsvc.http.reading import InThread, Reader
 from mailsvc.http.sandbox import Inbox, Sandbox
 from mailsvc.http.site import ApiSite
@@ -44,6 +45,7 @@ class Api:
     intake: Submitting
     emails: Stored
     messages: Messages
+    links: Links
     rate: RateLimit
     budget: Budget
     in_thread: InThread
@@ -63,7 +65,7 @@ class Api:
 
     def _collections(self) -> dict[str, KleinResource]:
         reader = Reader(self.email_limits, self.schedule_ahead, self.in_thread, self.reactor.seconds)
-        emails = Emails(self.intake, self.emails, self.messages, reader, self.batch_max).app.resource()
+        emails = Emails(self.intake, self.emails, self.messages, reader, self.links, self.batch_max).app.resource()
         health = Health(self.checks).app.resource()
         found = {"emails": emails, "email": emails, "healthz": health, "readyz": health}
         if self.told is not None:

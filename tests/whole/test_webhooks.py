@@ -77,7 +77,9 @@ def test_an_email_is_told_of_signed(daemon: Daemon, receiver: Receiver) -> None:
             "headers": [{"name": "X-Order", "value": "7"}],
         }
     log = daemon.call("GET", "/event-log?after=0").body["data"]
-    assert [(each["sequence"], each["type"]) for each in log] == [(1, "email.sent"), (2, "email.delivered")]
+    assert [each["sequence"] for each in log] == list(range(1, len(log) + 1))
+    log = [each for each in log if each["type"].startswith("email.")]
+    assert [each["type"] for each in log] == ["email.sent", "email.delivered"]
     assert {each["id"] for each in log} == {each.id for each in told}
     events = daemon.call("GET", f"/webhooks/{webhook_id}/events").body["data"]
     assert {each["id"] for each in events} == {each.id for each in told}
