@@ -7,8 +7,10 @@ from typing import Any
 import attrs
 import pytest_twisted
 
-from mailsvc.outcome import Bounced
+from mailsvc.outcome import Bounced, Delivered
+from mailsvc.store import suppressions
 from mailsvc.store.accept import Accepted, NewRecipient
+from mailsvc.store.late import Complained, Late, News
 from mailsvc.store.suppressions import Suppressions
 from tests.store.house import ACCOUNT, MINUTE, NOW, OTHER, House, email, keyed, together
 
@@ -135,3 +137,17 @@ async def test_the_list_is_one_accounts_and_says_why(house: House) -> None:
         "suppression.added",
         "suppression.removed",
     ]
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_is_heard_late_suppresses_in_its_own_transaction(house: House) -> None:
+    mail = email(lease=house.lease)
+    await house.accept(mail)
+    await house.settle(mail, Delivered("250 ok"))
+    late = Late(house.pool, suppress=suppressions.record)
+    news = [News(0, Complained("It was reported as spam.", "abuse", "agent"))]
+    assert await late.hear(ACCOUNT, mail.email_id, lambda addresses: news, NOW + MINUTE) == {0: "changed"}
+    [found], _ = await listed(house).list(ACCOUNT, 10)
+    assert (found.origin, found.source_id, found.reason) == ("complaint", mail.email_id, "It was reported as spam.")
+    kinds = [kind for (kind,) in await house.pool.rows("SELECT type FROM events ORDER BY event_id DESC LIMIT 2")]
+    assert sorted(kinds) == ["email.complained", "suppression.added"]
