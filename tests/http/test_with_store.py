@@ -14,6 +14,7 @@ from twisted.internet.interfaces import IReactorTime
 
 from mailsvc.budget import Budget
 from mailsvc.http.api import Api
+from mailsvc.http.links import Links
 from mailsvc.http.site import ApiSite
 from mailsvc.intake import Intake
 from mailsvc.policy import Limits
@@ -25,7 +26,7 @@ from mailsvc.store.emails import Emails
 from mailsvc.store.keys import Keys, is_well_formed
 from mailsvc.store.messages import Messages
 from mailsvc.store.pool import Pool
-from tests.http.rig import Connection, Response, request
+from tests.http.rig import Connection, Response, Web, request
 from tests.store.test_seal import SEAL
 
 GOOD: dict[str, Any] = {"from": "Acme <hello@example.test>", "to": ["zoe@example.net"], "subject": "Grüße", "html": "<p>Hello</p>"}
@@ -89,6 +90,7 @@ async def world(pool: Pool) -> World:
     intake = Intake(Acceptance(pool, clock), domains, way, way, Limits(), timedelta(days=5), in_thread, clock.seconds)
     api = Api(
         reactor=clock, keys=keys, well_formed=is_well_formed, intake=intake, emails=Emails(pool, clock), messages=Messages(pool),
+        links=Links(Web(), 1000),
         rate=RateLimit(clock, 10_000), budget=Budget(1 << 28), in_thread=in_thread, checks={},
     )  # fmt: skip
     return World(api.site(), token, foreign_token)

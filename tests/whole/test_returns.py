@@ -84,6 +84,19 @@ def test_a_complaint_comes_back_over_smtp(daemon: Daemon) -> None:
     assert daemon.call("GET", f"/emails/{email_id}").body["last_event"] == "complained"
 
 
+def test_who_complained_is_not_written_to_again(daemon: Daemon) -> None:
+    recipients(daemon, send(daemon, "complained+2@example.com"), "complained")
+    recipients(daemon, send(daemon, "complained+2@example.com", "a@example.com"), "suppressed", "delivered")
+    found = daemon.call("GET", "/suppressions").body["data"]
+    assert ("complained+2@example.com", "complaint") in [(each["email"], each["origin"]) for each in found]
+
+
+def test_the_sandbox_has_an_address_that_is_suppressed(daemon: Daemon) -> None:
+    email_id = send(daemon, "suppressed@example.com")
+    recipients(daemon, email_id, "suppressed")
+    assert daemon.call("GET", f"/emails/{email_id}").body["last_event"] == "suppressed"
+
+
 def test_a_late_bounce_comes_back_over_smtp(daemon: Daemon) -> None:
     email_id = send(daemon, "delivered@example.com", "bounced-later+x@example.com")
     delivered, bounced = recipients(daemon, email_id, "delivered", "bounced")
