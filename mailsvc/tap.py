@@ -49,15 +49,18 @@ from mailsvc.intake import Intake
 from mailsvc.ledger.service import Ledger
 from mailsvc.lifespan import Lifespan, Opened, every
 from mailsvc.mail import returnpath
-from mailsvc.mail.address import parse_mailbox
+from mailsvc.mail.address import AddressError, parse_mailbox
+from mailsvc.mail.reply import Reply
 from mailsvc.memory import in_thread, open_memory
+from mailsvc.offload import Offload
 from mailsvc.onboarding import Customers, care_of, publishing_of
 from mailsvc.ownmail import OwnMail
 from mailsvc.ratelimit import RateLimit
 from mailsvc.relay.crowd import Crowd, Failures
-from mailsvc.relay.inbound import Own
+from mailsvc.relay.inbound import ForPostmaster, Own
 from mailsvc.relay.notices import Notices
 from mailsvc.relay.ports import Ports
+from mailsvc.relay.postmaster import Postmaster
 from mailsvc.relay.receipts import Receipts
 from mailsvc.relay.reception import Relay
 from mailsvc.relay.submission import Submissions
@@ -171,11 +174,15 @@ class Daemon:
         await self.process.start(self.settings.region, self.settings.roles)
         self.opened.add("the leases", self.process.end)
         self.accounts, self.keys = Accounts(pool, reactor, bell), Keys(pool, reactor, bell)
-        self.resolver = Resolver(reactor, self.settings.delivery.nameservers, seconds=self.settings.delivery.dns_seconds)
-        self.domains = Domains(pool, reactor, self.memory.seal, bell, wire.payload(publishing_of(self.settings)))
-        self.care = care_of(self.settings, reactor, pool, self.domains, self.resolver, lambda: bell.ring(DOMAINS))
-        self.messages, self.shelf = Messages(pool), Shelf(pool)
-        self.fetcher = Fetcher(reactor, self.resolver, rules_of(self.settings.fetch))
+        # One of its own: strangers' zones that are slow to answer take nothing from delivery.
+        delivery = self.settings.delivery
+        resolver = Resolver(reactor, delivery.nameservers, seconds=delivery.dns_seconds, size=5000, concurrent=50)
+        self.domains = Domains(
+            pool, reactor, self.memory.seal, bell, wire.payload(publishing_of(self.settings)), trusting=self.settings.domains.allow_trust
+        )
+        self.care = care_of(self.settings, reactor, pool, self.domains, resolver, lambda: bell.ring(DOMAINS))
+        self.messages, self.shelf = Messages(pool, reactor), Shelf(pool)
+        self.fetcher = Fetcher(reactor, resolver, rules_of(self.settings.fetch))
         late = Late(pool, told=lambda: bell.ring("events"))
         secret = self.memory.seal.secret_for("return path")
         self.returns = Returns(lambda path: returnpath.read(path, secret), self.accounts, late, self.in_thread, reactor.seconds)
@@ -183,14 +190,15 @@ class Daemon:
     def deliver(self) -> Handing:
         """The way out: from the queue over lanes to other servers."""
         reactor, settings, terms = self.reactor, self.settings, terms_of(self.settings.delivery)
-        routes = Routes(reactor, self.resolver, terms.routes, port=terms.port, own=terms.own_names)
+        resolver = Resolver(reactor, terms.nameservers, seconds=terms.dns_seconds)
+        routes = Routes(reactor, resolver, terms.routes, port=terms.port, own=terms.own_names)
         dial = dialer(reactor, settings.delivery.ehlo_name or "", terms.connect_seconds, timeouts_of(settings.delivery))
         secret = self.memory.seal.secret_for("return path")
-        sending = DomainSide(self.domains, self.accounts, secret, self.in_thread, reactor.seconds)
+        sending = DomainSide(self.domains, self.accounts, secret, Offload(reactor), reactor.seconds)
         linger = settings.database.commit_linger
         settling = Settling(self.pool, reactor, told=lambda: self.bell.ring("events"), linger=linger)
         dispatch = Dispatch(
-            reactor, terms, settings.region, self.process, Queue(self.pool), routes, Connector(reactor, self.resolver, dial, terms),
+            reactor, terms, settings.region, self.process, Queue(self.pool), routes, Connector(reactor, resolver, dial, terms),
             self.messages, settling, sending, lambda: uuid7(reactor.seconds()),
         )  # fmt: skip
         self.process.on_replaced = dispatch.replaced
@@ -261,7 +269,7 @@ class Daemon:
         relay = Relay(
             user=smtp.username, keys=self.keys, well_formed=is_well_formed, rate=self.rate, budget=self.budget,
             submissions=Submissions(self.intake, host, self.in_thread, reactor.seconds), receipts=receipts,
-            own=Own((host,), self.returns.whose, self.returns.take),
+            own=Own((host, *smtp.names), self.returns.whose, self.returns.take, self.postmaster()),
             addresses=Crowd(smtp.connections_per_address), with_key=Crowd(smtp.connections_per_key),
             failures=Failures(reactor, smtp.login_failures), connections=smtp.connections,
         )  # fmt: skip
@@ -275,6 +283,16 @@ class Daemon:
             for listening in await self.listen("smtp.listen", [port.endpoint], port.factory):
                 found.setdefault(port.number, getattr(listening.getHost(), "port", 0))
         return found
+
+    def postmaster(self) -> Callable[[ForPostmaster], Awaitable[Reply | None]] | None:
+        """Where mail for the operator goes."""
+        to, domain = self.settings.smtp.postmaster, self.settings.smtp.postmaster_domain
+        if to is None or domain is None:
+            return None
+        try:
+            return Postmaster(parse_mailbox(to), domain, self.domains, self.intake, self.reactor.seconds).forward
+        except AddressError as error:
+            raise SettingsError(f"The setting smtp.postmaster is no address: {error}") from None
 
     async def open_api(self) -> Sequence[Any]:
         """The door for HTTP."""
