@@ -69,17 +69,25 @@ class Returns:
 
     async def take(self, returned: Returned) -> None:
         """Written down, or of no consequence, when this returns; else it raises a StoreError, and is to be brought again."""
-        message = returned.message
-
-        def read() -> Letter:
-            return reading.read(message)
-
-        letter = await self.in_thread(read) if len(message) > _IN_THREAD else read()
+        letter = await self._read(returned.message)
         if not (letter.fates or letter.feedback):
             self._count(letter.kind)
             return
         for _, number, email_id in returned.paths:
             await self._hear(letter, number, email_id)
+
+    async def overhear(self, message: bytes) -> None:
+        """An abuse report that came to abuse@ or postmaster@, where providers send them. The return path that it names tells whose it is."""
+        letter = await self._read(message)
+        found = None if letter.feedback is None else self.whose(letter.feedback.sender)
+        if found is not None:
+            await self._hear(letter, *found)
+
+    async def _read(self, message: bytes) -> Letter:
+        def read() -> Letter:
+            return reading.read(message)
+
+        return await self.in_thread(read) if len(message) > _IN_THREAD else read()
 
     def whose(self, address: str) -> tuple[int, UUID] | None:
         """The account's number and the email's id; None, and counted, when it looks like a return path and we did not sign it."""
