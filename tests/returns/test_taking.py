@@ -116,6 +116,18 @@ def test_a_large_one_is_read_elsewhere() -> None:
     assert (threads, counts) == ([1], {"bounce": 1})
 
 
+def test_people_are_told_that_nobody_reads_it() -> None:
+    def reply(name: str, sender: str) -> Any:
+        outcome: list[Any] = []
+        Deferred.fromCoroutine(returns(Store()).take(Returned(sender, (PATH,), sample(name)))).addBoth(outcome.append)
+        return outcome[0]
+
+    assert reply("person", "rita@example.org").code == 550
+    assert reply("person", "") is None, "perhaps a bounce that is not understood: it would be bounced again"
+    assert reply("vacation", "rita@example.org") is None
+    assert reply("postfix", "rita@example.org") is None
+
+
 def test_forged_paths_are_counted() -> None:
     found = returns(Store())
     assert found.whose(returnpath.make("send.example.com", 7, EMAIL, b"secret")) == (7, EMAIL)

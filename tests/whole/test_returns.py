@@ -51,11 +51,11 @@ def return_path(daemon: Daemon, email_id: str) -> str:
     return next(str(mail["from"]) for mail in found["data"] if mail["email_id"] == email_id)
 
 
-def come_back(daemon: Daemon, to: str, message: str) -> int:
-    """Mail from the null reverse-path; the code that it came to."""
+def come_back(daemon: Daemon, to: str, message: str, sender: str = "") -> int:
+    """Mail to a return path; the code that it came to."""
     with smtplib.SMTP("127.0.0.1", daemon.facts["smtp"]["25"]) as client:
         client.ehlo("mx.example.net")
-        assert client.docmd("MAIL FROM:<>")[0] == 250
+        assert client.docmd(f"MAIL FROM:<{sender}>")[0] == 250
         code, _ = client.docmd(f"RCPT TO:<{to}>")
         return code if code != 250 else client.data(message.replace("\n", "\r\n").encode())[0]
 
@@ -132,4 +132,5 @@ def test_what_nobody_signed_and_what_machines_say_changes_nothing(daemon: Daemon
     assert come_back(daemon, wrong, DSN.format(recipient="a@example.com")) == 550
     assert come_back(daemon, path, "Subject: Out of office\nAuto-Submitted: auto-replied\n\n550 5.1.1 <a@example.com>\n") == 250
     assert come_back(daemon, path, "Subject: Hello\n\nWho are you?\n") == 250
+    assert come_back(daemon, path, "Subject: Hello\n\nWho are you?\n", "rita@example.org") == 550
     recipients(daemon, email_id, "delivered")
