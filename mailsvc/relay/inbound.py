@@ -6,7 +6,6 @@ Nobody logs in for it, and nobody is relayed for: everything else is `550 5.1.1`
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection
-from typing import Any
 from uuid import UUID
 
 import attrs
