@@ -13,9 +13,9 @@ from typing import Any, Protocol
 import attrs
 from OpenSSL.SSL import Error as TlsError
 from treq.client import HTTPClient
-from twisted.internet.defer import CancelledError, Deferred, TimeoutError
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.endpoints import TCP4ClientEndpoint, TCP6ClientEndpoint, wrapClientTLS
-from twisted.internet.error import ConnectError, ConnectionClosed, ConnectionRefusedError
+from twisted.internet.error import ConnectError, ConnectingCancelledError, ConnectionClosed, ConnectionRefusedError
 from twisted.internet.error import TimeoutError as ConnectTimeout
 from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.internet.protocol import Factory, connectionDone
@@ -23,7 +23,15 @@ from twisted.internet.protocol import Protocol as Wire
 from twisted.internet.ssl import optionsForClientTLS
 from twisted.protocols.policies import ProtocolWrapper, WrappingFactory
 from twisted.python.failure import Failure
-from twisted.web.client import URI, Agent, HTTPConnectionPool, ResponseDone, ResponseFailed
+from twisted.web.client import (  # type: ignore[attr-defined]
+    URI,
+    Agent,
+    HTTPConnectionPool,
+    RequestNotSent,
+    RequestTransmissionFailed,
+    ResponseDone,
+    ResponseFailed,
+)
 from twisted.web.http import PotentialDataLoss
 from twisted.web.http_headers import Headers
 from twisted.web.iweb import IAgent, IAgentEndpointFactory, IBodyProducer, IResponse
@@ -93,12 +101,17 @@ class Fetcher:
             raise NoAnswer(f"The URL {error}.") from None
         line = _Line(self, target, keep)
         asking = Deferred.fromCoroutine(self._ask(line, method, headers or {}, body, keep, room))
+        timer = self.reactor.callLater(seconds, line.give_up, asking, f"There was no whole answer within {seconds:g} s.")
         try:
-            return await asking.addTimeout(seconds, self.reactor)
-        except TimeoutError:
-            raise NoAnswer(f"There was no whole answer within {seconds:g} s.") from None
+            return await asking
+        except (CancelledError, ConnectingCancelledError):
+            if line.why is None:  # nobody waits for it any more
+                raise
+            raise NoAnswer(line.why) from None
         finally:
             line.cut()
+            if timer.active():
+                timer.cancel()
 
     async def _ask(
         self, line: _Line, method: str, headers: Mapping[str, str], body: bytes | None, keep: int, room: Callable[[int], bool]
@@ -111,7 +124,7 @@ class Fetcher:
             kept = _Kept(keep, room)
             response.deliverBody(kept)
             await kept.done
-        except (ConnectionClosed, ConnectError, TlsError, ResponseFailed, OSError) as error:
+        except (ConnectionClosed, ConnectError, TlsError, ResponseFailed, RequestNotSent, RequestTransmissionFailed, OSError) as error:
             raise NoAnswer(line.why or _why(error)) from None
         if line.why is not None:
             raise NoAnswer(line.why)
@@ -182,6 +195,10 @@ class _Line:
         more = {} if self.fetcher.trust is None else {"trustRoot": self.fetcher.trust}
         return wrapClientTLS(optionsForClientTLS(self.target.host, **more), endpoint)
 
+    def give_up(self, asking: Deferred[Reply], why: str) -> None:
+        self.why = self.why or why
+        asking.cancel()
+
     def cut(self, why: str | None = None) -> None:
         """Let go of the connection, at once and for good."""
         self.why = self.why or why
@@ -245,10 +262,11 @@ class _Kept(Wire):
 def _why(error: BaseException) -> str:
     if isinstance(error, ConnectionRefusedError):
         return "The connection was refused."
-    if isinstance(error, ConnectTimeout | TimeoutError | CancelledError):
+    if isinstance(error, ConnectTimeout | CancelledError):
         return "The connection was not answered in time."
-    if isinstance(error, ResponseFailed) and error.reasons:
-        return _why(error.reasons[0].value)
+    reasons = getattr(error, "reasons", None)
+    if reasons:
+        return _why(reasons[0].value)
     if isinstance(error, TlsError):
         reasons = [str(part[-1]) for part in (error.args[0] if error.args else ()) if part]
         return f"TLS failed: {'; '.join(reasons) or 'no handshake'}."

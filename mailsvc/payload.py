@@ -73,8 +73,8 @@ def _email(fact: Fact, mail: Mail) -> dict[str, object]:
 
 def _bounced(data: Mapping[str, Any]) -> dict[str, object]:
     reply = str(data.get("reply") or "")
-    message = str(data.get("reason") or reply)
-    bounce = {"type": data.get("type", "Undetermined"), "subType": data.get("sub_type", "Undetermined"), "message": message}
+    said = str(data.get("reason") or reply)
+    bounce = {"type": data.get("type", "Undetermined"), "subType": data.get("sub_type", "Undetermined"), "message": said}
     return {"bounce": bounce | {"diagnosticCode": [f"smtp; {reply}"] if reply[:3].isdigit() else []}}
 
 

@@ -182,10 +182,11 @@ class Daemon:
         )
         self.care = care_of(self.settings, reactor, pool, self.domains, resolver, lambda: bell.ring(DOMAINS))
         self.messages, self.shelf = Messages(pool, reactor), Shelf(pool)
-        self.fetcher = Fetcher(reactor, resolver, rules_of(self.settings.fetch))
         late = Late(pool, told=lambda: bell.ring("events"))
         secret = self.memory.seal.secret_for("return path")
         self.returns = Returns(lambda path: returnpath.read(path, secret), self.accounts, late, self.in_thread, reactor.seconds)
+        web = Resolver(reactor, delivery.nameservers, seconds=delivery.dns_seconds, concurrent=self.settings.webhooks.connections)
+        self.fetcher = Fetcher(reactor, web, rules_of(self.settings.fetch))
 
     def deliver(self) -> Handing:
         """The way out: from the queue over lanes to other servers."""

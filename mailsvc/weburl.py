@@ -17,6 +17,7 @@ from mailsvc.guard import Network, refusal
 
 LONGEST = 2048
 
+_UNFIT = re.compile(r"[\x00-\x20\x7f\\%<>\"{}|^`]")  # in a host; letters of other scripts are for IDNA to judge
 _FORBIDDEN = re.compile(r"[\x00-\x20\x7f\\<>\"{}|^`]|[^\x00-\x7f]")
 _HOST = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)(\.(?!-)[a-z0-9_-]{1,63}(?<!-))*\Z")
 _NUMBER = re.compile(r"(0x[0-9a-f]*|[0-9]+)\Z")
@@ -71,6 +72,8 @@ def read(text: str, rules: Rules) -> Target:
         raise BadUrl("has a character that needs to be percent-encoded")
     if "@" in authority:
         raise BadUrl("must not have a user name or password")
+    if _UNFIT.search(authority):
+        raise BadUrl("has no valid host name")
     try:
         split = urlsplit(f"//{authority}")
         name, port = split.hostname, split.port

@@ -6,7 +6,7 @@ message may be sent twice, under the same id. A claim goes by endpoint, so the b
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Literal
 from uuid import UUID
@@ -88,9 +88,12 @@ class Outbox:
         self._stopped = FIRST
         self.batch: Batch[Posted, bool] = Batch(self._write, clock)
 
-    async def ready(self, now: datetime, skip: Collection[UUID] = (), limit: int = 1000) -> list[Ready]:
-        """Endpoints with something due, without those in `skip`; with very many, each call goes on where the one before stopped."""
-        named = {"now": now, "skip": [*skip], "limit": limit, "walk": self._walk, "start": self._stopped}
+    async def ready(self, now: datetime, skip: Collection[UUID] = (), *, failing: bool = True, limit: int = 1000) -> list[Ready]:
+        """Endpoints with something due, without those in `skip`; those that fail come last, or with `failing` off not at all.
+
+        With very many, each call goes on where the one before stopped.
+        """
+        named = {"now": now, "skip": [*skip], "failing": failing, "limit": limit, "walk": self._walk, "start": self._stopped}
         *found, (last, *_) = await self._pool.rows(outbox_sql.READY, named)
         self._stopped = last or FIRST
         return [Ready(*row) for row in found]
@@ -99,6 +102,13 @@ class Outbox:
         """Of each endpoint at most so many messages, the longest due first; nobody else gets them before `until`."""
         named = {"ids": [*numbers], "numbers": [*numbers.values()], "now": now, "until": until}
         return [self._due(row) for row in await self._pool.rows(outbox_sql.CLAIM, named)]
+
+    async def release(self, dues: Sequence[Due], now: datetime, until: datetime) -> None:
+        """Give back what was claimed `until` then and is not sent now."""
+        if dues:
+            ids, events = [due.webhook_id for due in dues], [due.event_id for due in dues]
+            named = {"ids": ids, "events": events, "tries": [due.tries for due in dues], "now": now, "until": until}
+            await self._pool.run(outbox_sql.RELEASE, named)
 
     async def settle(self, posted: Posted) -> bool:
         """Write an attempt down; whether the endpoint is disabled now."""

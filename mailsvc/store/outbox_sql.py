@@ -22,8 +22,9 @@ WITH RECURSIVE walk (webhook_id, passed) AS (
 )
 (SELECT d.webhook_id, w.account_id, w.url, w.failing_since IS NOT NULL, coalesce(w.status = 'enabled', false)
  FROM due d LEFT JOIN webhooks w ON w.id = d.webhook_id
- WHERE w.hold_until IS NULL OR w.hold_until <= %(now)s OR w.status = 'disabled'
- LIMIT %(limit)s)
+ WHERE w.id IS NULL OR w.status = 'disabled'
+ OR ((w.hold_until IS NULL OR w.hold_until <= %(now)s) AND (w.failing_since IS NULL OR %(failing)s))
+ ORDER BY w.failing_since IS NOT NULL LIMIT %(limit)s)
 UNION ALL
 SELECT max(webhook_id::text)::uuid, NULL, NULL, NULL, NULL FROM walk WHERE passed = %(walk)s -- where it stopped before the end
 """
@@ -99,6 +100,16 @@ WITH given AS MATERIALIZED (
 SELECT id FROM health WHERE status = 'disabled'
 """
 SETTLE = Prepared("post", ("json",), _SETTLE, before=BY_INDEX)
+
+# Unsent, and due as before; only what nobody else has claimed or sent since.
+RELEASE = (
+    BY_INDEX
+    + """
+UPDATE webhook_outbox o SET next_at = %(now)s
+FROM unnest(%(ids)s::uuid[], %(events)s::uuid[], %(tries)s::smallint[]) AS k(webhook_id, event_id, tries)
+WHERE o.webhook_id = k.webhook_id AND o.event_id = k.event_id AND o.tries = k.tries AND o.next_at = %(until)s
+"""
+)
 
 CLEAR = (
     BY_INDEX

@@ -111,7 +111,7 @@ def _outcome(outcome: Outcome, at: float) -> dict[str, object]:
             return {"outcome": "delivered", "reply": reply, "type": "email.delivered", "data": {"reply": reply}}
         case Bounced():
             told = {"outcome": "bounced", "reply": outcome.reply, "type": "email.bounced", "data": bounce(outcome)}
-            return told | {"suppression": uuid7(at) if outcome.suppress else None} | _class(outcome.meaning)
+            return told | _class(outcome.meaning) | ({"suppression": uuid7(at)} if outcome.suppress else {})
         case Failed(reason):
             return {"outcome": "failed", "reply": reason, "type": "email.failed", "data": {"reason": reason}}
         case Deferred(reason, next_at, meaning):

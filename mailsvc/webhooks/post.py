@@ -1,13 +1,14 @@
 """Sends what the outbox has due: when, how much at once, and to whom first.
 
 Attempts share a number of connections. An endpoint gets a few of them, one that fails a single one, and all that fail together at
-most half: endpoints that hang can fill their own places, never those of the others.
+most half: endpoints that hang can fill their own places, never those of the others. An endpoint that answers has some more messages
+claimed than it has connections, so that it is not looked for again after each.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -27,6 +28,8 @@ from mailsvc.webhooks import signature
 from mailsvc.webhooks.verdict import judge
 
 POLL = 1.0
+DEPTH = 20  # messages that are claimed for each connection to an endpoint that answers
+TURN = 1.0  # seconds after which a connection is free for others
 RESPONSE = 1024  # octets of an answer that are kept
 AGENT = "mailsvc-webhooks/1"
 
@@ -46,8 +49,9 @@ class Terms:
 class Outbox(Protocol):
     """store/outbox"""
 
-    async def ready(self, now: datetime, skip: Collection[UUID] = (), limit: int = 1000) -> list[Ready]: ...
+    async def ready(self, now: datetime, skip: Collection[UUID] = (), *, failing: bool = True, limit: int = 1000) -> list[Ready]: ...
     async def claim(self, numbers: Mapping[UUID, int], now: datetime, until: datetime) -> list[Due]: ...
+    async def release(self, dues: Sequence[Due], now: datetime, until: datetime) -> None: ...
     async def settle(self, posted: Posted) -> bool: ...
     async def clear(self, webhook_id: UUID) -> None: ...
 
@@ -107,37 +111,36 @@ class Posts(Service):
         return DeferredList([_ended(each) for each in (*self._under_way, *((self._round,) if self._round else ()))])
 
     def wake(self) -> None:
-        """Look now, or once more after the round that is under way."""
-        if not self.running:
-            return
+        """Look in the next turn, or once more after the round that is under way."""
         if self._round is not None:
             self._again = True
+        else:
+            self._look_in(0)
+
+    def _look_in(self, seconds: float) -> None:
+        if not self.running:
             return
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
-        self._round = Deferred.fromCoroutine(self._look())
-        self._round.addErrback(lambda failure: self.log.failure("sending webhooks failed", failure=failure))
-        self._round.addBoth(self._looked)
+        self._timer = self._clock.callLater(seconds, self._begin_round)
+
+    def _begin_round(self) -> None:
+        self._timer, self._again = None, False
+        self._round = Deferred()
+        looking = Deferred.fromCoroutine(self._look())
+        looking.addErrback(lambda failure: self.log.failure("sending webhooks failed", failure=failure))
+        looking.addBoth(self._looked)
 
     def _looked(self, _: object) -> None:
-        self._round = None
-        if not self.running:
-            return
-        if self._again:
-            self._again = False
-            self.wake()
-        else:
-            self._timer = self._clock.callLater(POLL, self._due)
-
-    def _due(self) -> None:
-        self._timer = None
-        self.wake()
+        ended, self._round = self._round, None
+        self._look_in(0 if self._again else POLL)
+        assert ended is not None
+        ended.callback(None)
 
     async def _look(self) -> None:
         try:
-            now = self._now()
-            ready = await self._outbox.ready(now, self._full())
+            now, failing = self._now(), sum(place.failing for place in self._taken)
+            ready = await self._outbox.ready(now, self._full(), failing=failing < most_failing(self._terms))
             for gone in (each.webhook_id for each in ready if not each.live):
                 await self._outbox.clear(gone)
             chosen = choose(ready, self._taken, self._terms)
@@ -147,19 +150,35 @@ class Posts(Service):
             self.log.warn("webhooks could not be looked at, next try in {pause:g} s: {reason}", pause=POLL, reason=str(error))
 
     async def _begin(self, ready: Mapping[UUID, Ready], chosen: Mapping[UUID, int], now: datetime) -> None:
-        claimed = await self._outbox.claim(chosen, now, claim_until(now, self._terms.timeout))
-        for due in claimed:
-            place = _Place(due.webhook_id, _host(due.url), bool(ready[due.webhook_id].failing))
-            self._taken.append(place)
-            attempt = Deferred.fromCoroutine(self._attempt(due))
-            self._under_way.add(attempt)
-            attempt.addErrback(lambda failure: self.log.failure("a webhook could not be sent", failure=failure))
-            attempt.addBoth(self._done, attempt, place)
-        if any(count >= chosen[webhook_id] for webhook_id, count in Counter(due.webhook_id for due in claimed).items()):
-            self._again = self._again or len(self._taken) < self._terms.connections  # there may be more of the same
+        until = claim_until(now, self._terms.timeout)
+        wanted = {webhook_id: 1 if ready[webhook_id].failing else count * DEPTH for webhook_id, count in chosen.items()}
+        claimed: dict[UUID, deque[Due]] = {}
+        for due in await self._outbox.claim(wanted, now, until):
+            claimed.setdefault(due.webhook_id, deque()).append(due)
+        for webhook_id, waiting in claimed.items():
+            place = _Place(webhook_id, _host(waiting[0].url), bool(ready[webhook_id].failing))
+            for _ in range(min(chosen[webhook_id], len(waiting))):
+                self._taken.append(place)
+                serving = Deferred.fromCoroutine(self._serve(waiting, until))
+                self._under_way.add(serving)
+                serving.addErrback(lambda failure: self.log.failure("a webhook could not be sent", failure=failure))
+                serving.addBoth(self._served, serving, place)
 
-    def _done(self, _: object, attempt: Deferred[None], place: _Place) -> None:
-        self._under_way.discard(attempt)
+    async def _serve(self, waiting: deque[Due], until: datetime) -> None:
+        """One connection's turn at an endpoint: it ends with the first failure, which the other messages would have too."""
+        ends = self._clock.seconds() + TURN
+        while waiting:
+            taken = await self._attempt(waiting.popleft())
+            if not taken or self._clock.seconds() >= ends or not self.running:
+                rest = [*waiting]
+                waiting.clear()
+                try:
+                    await self._outbox.release(rest, self._now(), until)
+                except StoreError as error:
+                    self.log.info("webhooks that were not sent wait for the end of their claim: {reason}", reason=str(error))
+
+    def _served(self, _: object, serving: Deferred[None], place: _Place) -> None:
+        self._under_way.discard(serving)
         self._taken.remove(place)
         self.wake()
 
@@ -168,8 +187,8 @@ class Posts(Service):
         slow = {place.webhook_id for place in self._taken if place.failing}
         return [webhook_id for webhook_id, count in counts.items() if count >= self._terms.per_endpoint or webhook_id in slow]
 
-    async def _attempt(self, due: Due) -> None:
-        """One POST, written down. When it cannot be written down, the claim runs out and it is sent again."""
+    async def _attempt(self, due: Due) -> bool:
+        """One POST, written down; whether it was taken. When it cannot be written down, the claim runs out and it is sent again."""
         started = self._clock.seconds()
         status, said, retry_after = await self._post(due, started)
         ended = self._clock.seconds()
@@ -186,6 +205,7 @@ class Posts(Service):
                 await self._outbox.clear(due.webhook_id)
         except StoreError as error:
             self.log.warn("a webhook's attempt could not be written down, it is sent again: {reason}", reason=str(error))
+        return verdict.outcome == "success"
 
     async def _post(self, due: Due, started: float) -> tuple[int, str, str | None]:
         """Status, what was said, and the Retry-After."""
@@ -220,7 +240,7 @@ def choose(ready: Iterable[Ready], taken: Collection[_Place], terms: Terms) -> d
             most = 1 if each.failing else terms.per_endpoint
             if total >= terms.connections or of_endpoint[each.webhook_id] >= most or of_host[host] >= terms.per_host:
                 continue
-            if each.failing and failing >= max(1, terms.connections // 2):
+            if each.failing and failing >= most_failing(terms):
                 continue
             of_endpoint[each.webhook_id] += 1
             of_host[host] += 1
@@ -230,6 +250,11 @@ def choose(ready: Iterable[Ready], taken: Collection[_Place], terms: Terms) -> d
             following.append((each, host))
         waiting = following
     return dict(chosen)
+
+
+def most_failing(terms: Terms) -> int:
+    """Connections that endpoints that fail get together."""
+    return max(1, terms.connections // 2)
 
 
 def _host(url: str) -> str:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import random
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import resend
@@ -83,3 +86,101 @@ def test_an_email_is_told_of_signed(daemon: Daemon, receiver: Receiver) -> None:
     assert {each["id"] for each in log} == {each.id for each in told}
     events = daemon.call("GET", f"/webhooks/{webhook_id}/events").body["data"]
     assert {each["id"] for each in events} == {each.id for each in told}
+
+
+def test_two_bad_neighbours_and_a_good_one(daemon: Daemon, receiver: Receiver) -> None:
+    """The good one has everything at once; what the bad ones did is on record, with the time of the next attempt."""
+    receiver.answers = {"/hangs": None, "/fails": 500}
+    good, _ = subscribe(daemon, receiver.url + "/good", "email.sent", "email.delivered")
+    hangs, _ = subscribe(daemon, receiver.url + "/hangs", "email.sent")
+    fails, _ = subscribe(daemon, receiver.url + "/fails", "email.sent")
+    ids = {send(daemon) for _ in range(30)}
+    told = receiver.wait(lambda found: len({each.id for each in found}) >= 60, "/good", seconds=20)
+    assert {each.json["data"]["email_id"] for each in told} == ids
+    assert len(receiver.at("/hangs")) <= 5
+    receiver.wait(lambda found: len(found) >= 1, "/fails")
+    [event, *_] = daemon.call("GET", f"/webhooks/{fails}/events").body["data"][::-1]
+    event_id = next(each.id for each in receiver.at("/fails"))
+    attempts = wait_for(lambda: daemon.call("GET", f"/webhooks/{fails}/events/{event_id}/attempts").body["data"])
+    assert attempts[0]["http_status_code"] == 500
+    assert attempts[0]["next_attempt_at"] is not None
+    assert event["type"] == "email.sent"
+    shown = daemon.call("GET", f"/webhooks/{fails}/events/{event_id}").body
+    assert (shown["status"], shown["payload"]["type"]) == ("attempting", "email.sent")
+    assert daemon.call("GET", f"/webhooks/{fails}").body["last_failure"]["status"] == 500
+    assert daemon.call("GET", f"/webhooks/{good}").body["failing_since"] is None
+    assert daemon.call("DELETE", f"/webhooks/{hangs}").body == {"object": "webhook", "id": hangs, "deleted": True}
+
+
+def wait_for(look: Callable[[], Any], seconds: float = 10) -> Any:
+    """What it gives, as soon as that is something."""
+    deadline = time.monotonic() + seconds
+    while not (found := look()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return found
+
+
+def test_the_official_library(daemon: Daemon, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resend, "api_url", f"http://127.0.0.1:{daemon.port}")
+    monkeypatch.setattr(resend, "api_key", daemon.facts["api_key"])
+    made = resend.Webhooks.create({"endpoint": receiver.url + "/a", "events": ["email.sent"]})
+    webhook_id = made["id"]
+    assert resend.Webhooks.get(webhook_id)["signing_secret"] == made["signing_secret"]
+    [listed] = resend.Webhooks.list()["data"]
+    assert (listed["id"], listed["status"], listed["events"]) == (webhook_id, "enabled", ["email.sent"])
+    resend.Webhooks.update({"webhook_id": webhook_id, "endpoint": receiver.url + "/b", "events": ["email.sent", "suppression.added"]})
+    rotated = resend.Webhooks.rotate_signing_secret(webhook_id)["signing_secret"]
+    assert resend.Suppressions.add({"email": "Gone@example.net"})["object"] == "suppression"
+    [told] = receiver.wait(lambda found: len(found) >= 1, "/b")
+    assert told.json["type"] == "suppression.added"
+    assert told.json["data"]["email"] == "Gone@example.net"
+    for secret in (made["signing_secret"], rotated):
+        Webhook(secret).verify(told.body.decode(), dict(told.headers))
+    send(daemon, to="gone@example.net")
+    event = resend.Webhooks.get_event(webhook_id, told.id)
+    assert event["payload"]["data"] == told.json["data"]
+    resend.Webhooks.replay_event(webhook_id, told.id)
+    receiver.wait(lambda found: len(found) >= 2, "/b")
+    attempts = wait_for(lambda: (found := resend.Webhooks.list_event_attempts(webhook_id, told.id)["data"])[1:] and found)
+    assert [each["http_status_code"] for each in attempts] == [204, 204]
+    [event] = resend.Webhooks.list_events(webhook_id)["data"]
+    assert (event["id"], event["status"]) == (told.id, "success")
+    [found] = resend.Suppressions.list()["data"]
+    assert (found["email"], found["origin"]) == ("Gone@example.net", "manual")
+    assert resend.Suppressions.get("gone@example.net")["id"] == found["id"]
+    assert len(resend.Suppressions.Batch.add({"emails": ["a@example.net", "b@example.net"]})["data"]) == 2
+    assert len(resend.Suppressions.Batch.remove({"emails": ["a@example.net", "b@example.net"]})["data"]) == 2
+    assert resend.Suppressions.remove(found["id"])["deleted"] is True
+    assert resend.Webhooks.remove(webhook_id)["deleted"] is True
+    with pytest.raises(resend.exceptions.ResendError):
+        resend.Webhooks.get(webhook_id)
+
+
+@pytest.mark.slow
+def test_no_event_is_lost_when_the_daemon_is_killed(tmp_path: Path, database: str, sink: Sink, receiver: Receiver) -> None:
+    changes = FETCH | {"delivery": {"routes": {"*": f"smtp://127.0.0.1:{sink.port}"}}, "webhooks": {"timeout": 1}}
+    receiver.answers = {"/hangs": None, "/fails": 503}
+    daemon = Daemon(tmp_path, database, changes)
+    daemon.start()
+    try:
+        for path in ("/good", "/hangs", "/fails"):
+            subscribe(daemon, receiver.url + path, "email.sent", "email.delivered")
+        ids = set()
+        moments = random.Random(6)
+        for _ in range(4):
+            ids |= {send(daemon) for _ in range(25)}
+            time.sleep(moments.uniform(0, 0.3))
+            daemon.kill()
+            daemon.start()
+        wanted = {(email_id, kind) for email_id in ids for kind in ("email.sent", "email.delivered")}
+        told = receiver.wait(lambda found: {(t.json["data"]["email_id"], t.json["type"]) for t in found} >= wanted, "/good", seconds=90)
+        log: list[Any] = []
+        while page := daemon.call("GET", f"/event-log?limit=100&after={log[-1]['sequence'] if log else 0}").body["data"]:
+            log += page
+        assert [each["sequence"] for each in log] == list(range(1, len(log) + 1))
+        assert {each["id"] for each in log if each["type"] in ("email.sent", "email.delivered")} == {each.id for each in told}
+        assert receiver.at("/hangs")
+        assert receiver.at("/fails")
+    finally:
+        daemon.stop()
