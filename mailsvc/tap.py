@@ -75,7 +75,7 @@ from mailsvc.smtp import session
 from mailsvc.smtp.certificates import CERTBOT, Certificates, self_signed
 from mailsvc.smtp.client import Timeouts
 from mailsvc.smtp.server import Receivers
-from mailsvc.store import partitions, suppressions
+from mailsvc.store import partitions
 from mailsvc.store.accept import Acceptance
 from mailsvc.store.accounts import Accounts
 from mailsvc.store.bell import Bell
@@ -182,7 +182,7 @@ class Daemon:
         )
         self.care = care_of(self.settings, reactor, pool, self.domains, resolver, lambda: bell.ring(DOMAINS))
         self.messages, self.shelf = Messages(pool, reactor), Shelf(pool)
-        late = Late(pool, told=lambda: bell.ring("events"), suppress=suppressions.record)
+        late = Late(pool, told=lambda: bell.ring("events"))
         secret = self.memory.seal.secret_for("return path")
         self.returns = Returns(lambda path: returnpath.read(path, secret), self.accounts, late, self.in_thread, reactor.seconds)
         web = Resolver(reactor, delivery.nameservers, seconds=delivery.dns_seconds, concurrent=self.settings.webhooks.connections)
@@ -291,9 +291,15 @@ class Daemon:
         if to is None or domain is None:
             return None
         try:
-            return Postmaster(parse_mailbox(to), domain, self.domains, self.intake, self.reactor.seconds).forward
+            postmaster = Postmaster(parse_mailbox(to), domain, self.domains, self.intake, self.reactor.seconds)
         except AddressError as error:
             raise SettingsError(f"The setting smtp.postmaster is no address: {error}") from None
+
+        async def forward(mail: ForPostmaster) -> Reply | None:
+            await self.returns.overhear(mail.message)
+            return await postmaster.forward(mail)
+
+        return forward
 
     async def open_api(self) -> Sequence[Any]:
         """The door for HTTP."""
@@ -326,7 +332,8 @@ class Daemon:
         file = self.settings.development.dev_file
         if file is not None:
             customers = Customers(self.reactor, self.accounts, self.domains, self.keys, self.care)
-            welcome = Welcome(customers, self.settings, file, self.address(ports), relay)
+            suppress = StoredSuppressions(self.pool, self.reactor).add if self.settings.sandbox.listen else None
+            welcome = Welcome(customers, self.settings, file, self.address(ports), relay, suppress)
             self.opened.add("the welcome", welcome.end)
             await welcome.begin()
 
