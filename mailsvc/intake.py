@@ -312,7 +312,7 @@ class Intake:
             case Accepted():
                 for r in ready:
                     self.accepted[r.email.source] += 1
-                    self.handover.take(r.email, r.seats)
+                    self.handover.take(answer.left(r.email), r.seats)
                 if any(not s.leased for r in ready for s in r.seats.values()):
                     self.bell.ring("queue")
                 self.bell.ring("events")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -24,7 +23,7 @@ from twisted.internet.endpoints import serverFromString
 from twisted.logger import Logger
 from twisted.python.usage import Options as UsageOptions
 
-from mailsvc import guard, policy
+from mailsvc import guard, policy, weburl
 from mailsvc import settings as settings_
 from mailsvc.budget import Budget
 from mailsvc.configfile import SettingsError
@@ -39,9 +38,13 @@ from mailsvc.dns import Resolver
 from mailsvc.domains import wire
 from mailsvc.domains.rounds import CHANNEL as DOMAINS
 from mailsvc.domains.rounds import Rounds
+from mailsvc.fetch import Fetcher
 from mailsvc.http import gate
-from mailsvc.http.api import Api
+from mailsvc.http.api import Api, Told
 from mailsvc.http.domains import DomainDesk
+from mailsvc.http.links import Links
+from mailsvc.http.suppressions import Suppressions
+from mailsvc.http.webhooks import Webhooks
 from mailsvc.intake import Intake
 from mailsvc.ledger.service import Ledger
 from mailsvc.lifespan import Lifespan, Opened, every
@@ -51,11 +54,12 @@ from mailsvc.mail.reply import Reply
 from mailsvc.memory import in_thread, open_memory
 from mailsvc.offload import Offload
 from mailsvc.onboarding import Customers, care_of, publishing_of
+from mailsvc.ownmail import OwnMail
 from mailsvc.ratelimit import RateLimit
 from mailsvc.relay.crowd import Crowd, Failures
 from mailsvc.relay.inbound import ForPostmaster, Own
 from mailsvc.relay.notices import Notices
-from mailsvc.relay.ports import Ports
+from mailsvc.relay.ports import Ports, stop_sessions
 from mailsvc.relay.postmaster import Postmaster
 from mailsvc.relay.receipts import Receipts
 from mailsvc.relay.reception import Relay
@@ -77,28 +81,31 @@ from mailsvc.store.accounts import Accounts
 from mailsvc.store.bell import Bell
 from mailsvc.store.domains import Domains
 from mailsvc.store.emails import Emails as StoredEmails
-from mailsvc.store.figures import Figures, Vitals
+from mailsvc.store.eventlog import EventLog
 from mailsvc.store.ids import uuid7
 from mailsvc.store.keys import Keys, is_well_formed
 from mailsvc.store.late import Late
 from mailsvc.store.ledger import Books
 from mailsvc.store.messages import Messages
 from mailsvc.store.notices import Notices as StoredNotices
+from mailsvc.store.outbox import Outbox
 from mailsvc.store.processes import Incarnation
 from mailsvc.store.queue import Queue
 from mailsvc.store.receipts import Receipts as StoredReceipts
 from mailsvc.store.sandbox import Sandbox as Shelf
 from mailsvc.store.settle import Settling
+from mailsvc.store.suppressions import Suppressions as StoredSuppressions
+from mailsvc.store.webhooklog import WebhookLog
+from mailsvc.store.webhooks import Webhooks as StoredWebhooks
 from mailsvc.watch import logs, metrics
 from mailsvc.watch.failures import explain
-from mailsvc.watch.lag import Lateness
-from mailsvc.watch.listener import MetricsSite, Page, private
+from mailsvc.watch.listener import private
+from mailsvc.watch.watching import Watching
+from mailsvc.webhooks.notice import Notices as WebhookNotices
+from mailsvc.webhooks.post import Posts, Terms
 
-DAY = 86400.0
+DAY, HOUR = 86400.0, 3600.0
 NOTICES_EVERY = 2.0
-VITALS_EVERY = 10.0
-CLOCK_OFF = 30.0  # seconds from the database's clock, above which no mail is taken: its times and ids would be wrong
-LEDGER_BEHIND = 60.0  # seconds above which it is told
 
 log = Logger()
 
@@ -135,24 +142,25 @@ class Daemon:
         self.reactor, self.settings, self.opened = reactor, settings, opened
         self.in_thread = partial(in_thread, reactor)
         self.ready = False
-        self.batches: dict[str, Any] = {}
 
     async def start(self) -> None:
         """First the memory, then the way out, then the doors: nothing is let in that cannot be kept."""
         roles = self.settings.roles
         await self.remember()
-        await self.watch()
         handover = self.deliver() if "delivery" in roles else Leaving(self.process.id)
         if "ledger" in roles:
             self.keep_books()
         if "domains" in roles:
             self.check_domains()
         await self.open_sandbox()
-        if {"http", "smtp"} & set(roles):
+        if {"http", "smtp", "webhooks"} & set(roles):
             self.prepare_doors(handover)
+        if "webhooks" in roles:
+            self.post_webhooks()
         self.relay_ports = await self.open_relay() if "smtp" in roles else {}
         ports = await self.open_api() if "http" in roles else []
-        await self.listen("metrics.listen", [private(text) for text in self.settings.metrics.listen], self.metrics_site())
+        monitor = self.settings.metrics
+        await self.listen("metrics.listen", [private(text) for text in monitor.listen], self.watching.site(monitor.token))
         self.ready = True
         await self.welcome(ports, self.relay_ports)
 
@@ -169,6 +177,8 @@ class Daemon:
         self.process = Incarnation(pool, reactor)
         await self.process.start(self.settings.region, self.settings.roles)
         self.opened.add("the leases", self.process.end)
+        self.watching = Watching(reactor, pool, bell, lambda: self.process.id)
+        await self.watching.start(self.opened)
         self.accounts, self.keys = Accounts(pool, reactor, bell), Keys(pool, reactor, bell)
         # One of its own: strangers' zones that are slow to answer take nothing from delivery.
         delivery = self.settings.delivery
@@ -181,15 +191,8 @@ class Daemon:
         late = Late(pool, told=lambda: bell.ring("events"))
         secret = self.memory.seal.secret_for("return path")
         self.returns = Returns(lambda path: returnpath.read(path, secret), self.accounts, late, self.in_thread, reactor.seconds)
-
-    async def watch(self) -> None:
-        """The figures: what others add to `metrics`, and what is looked at again and again."""
-        vitals = self.vitals = Vitals(self.pool, self.reactor)
-        await vitals.look()
-        self.opened.add("the vitals", every(self.reactor, VITALS_EVERY, "looking at clock and ledger", vitals.look))
-        self.metrics = metrics.Metrics(Figures(self.pool, self.reactor, lambda: self.process.id).read)
-        for source in (metrics.database(self.pool, self.bell), metrics.clock(vitals), metrics.batches(self.batches)):
-            self.metrics.add(source)
+        web = Resolver(reactor, delivery.nameservers, seconds=delivery.dns_seconds, concurrent=self.settings.webhooks.connections)
+        self.fetcher = Fetcher(reactor, web, rules_of(self.settings.fetch))
 
     def deliver(self) -> Handing:
         """The way out: from the queue over lanes to other servers."""
@@ -208,17 +211,32 @@ class Daemon:
         self.process.on_replaced = dispatch.replaced
         self.process.on_freed = lambda count: dispatch.ring()
         self.bell.listen("queue", dispatch.ring)
-        self.batches["settle"] = settling.batch
-        self.metrics.add(metrics.deliveries(dispatch, settling))
+        self.watching.add(metrics.deliveries(dispatch, settling), settle=settling.batch)
         dispatch.startService()
         self.opened.add("delivery", _awaited(dispatch.stopService))
         return Handing(dispatch)
 
     def keep_books(self) -> None:
         """Numbers and counts what was committed."""
-        ledger = Ledger(Books(self.pool), self.bell, self.reactor)
+        ledger = Ledger(Books(self.pool, lambda: self.bell.ring("webhooks")), self.bell, self.reactor)
         ledger.startService()
         self.opened.add("the ledger", _awaited(ledger.stopService))
+
+    def post_webhooks(self) -> None:
+        """The word back: numbered events to customers' endpoints."""
+        webhooks = self.settings.webhooks
+        terms = Terms(**{field.name: getattr(webhooks, field.name) for field in attrs.fields(Terms)})
+        posts = Posts(Outbox(self.pool, self.reactor, self.memory.seal), self.fetcher, self.bell, self.reactor, terms)
+        self.watching.add(metrics.webhooks(posts))
+        posts.startService()
+        self.opened.add("the webhooks", _awaited(posts.stopService))
+        sender = self.settings.sender
+        mail = OwnMail(self.intake, self.domains, None if sender is None else parse_mailbox(sender))
+        stored = StoredWebhooks(self.pool, self.reactor, self.memory.seal)
+        notices = WebhookNotices(stored, mail, self.reactor.seconds, webhooks.warn_after)
+        self.opened.add(
+            "the word of failing webhooks", every(self.reactor, min(60.0, webhooks.warn_after), "telling accounts", notices.tell)
+        )
 
     def check_domains(self) -> None:
         """Looks at customers' DNS when it is due."""
@@ -244,8 +262,7 @@ class Daemon:
         store = Acceptance(self.pool, reactor, linger=settings.database.commit_linger)
         expiry = timedelta(seconds=settings.delivery.expire)
         self.intake = Intake(store, self.domains, handover, self.bell, self.limits, expiry, self.in_thread, reactor.seconds)
-        self.batches["accept"] = store.batch
-        self.metrics.add(metrics.accepts(self.intake))
+        self.watching.add(metrics.accepts(self.intake), accept=store.batch)
         self.rate = RateLimit(reactor, settings.http.rate_limit, alone=self.alone)
         self.budget = Budget(settings.http.in_flight)
 
@@ -258,7 +275,7 @@ class Daemon:
         stored = StoredReceipts(self.pool, reactor)
         receipts = Receipts(stored, reactor)
         self.opened.add("the receipts", receipts.stop)
-        self.opened.add("the receipts' days", every(reactor, DAY, "dropping old receipts", partial(self.drop_receipts, stored)))
+        self.opened.add("the receipts' days", every(reactor, HOUR, "dropping old receipts", partial(self.drop_receipts, stored)))
         relay = Relay(
             user=smtp.username, keys=self.keys, well_formed=is_well_formed, rate=self.rate, budget=self.budget,
             submissions=Submissions(self.intake, host, self.in_thread, reactor.seconds), receipts=receipts,
@@ -271,8 +288,9 @@ class Daemon:
         context = await self.in_thread(lambda: certificates_of(smtp, host, reactor.seconds))
         trusted = networks("smtp.trusted_proxies", smtp.trusted_proxies)
         found: dict[str, int] = {}
-        for port in Ports(host, limits_of(settings), context, relay.welcome, reactor, trusted).make(smtp.listen):
-            self.opened.add(f"the sessions at {port.number}", port.receivers.stop)
+        ports = Ports(host, limits_of(settings), context, relay.welcome, reactor, trusted).make(smtp.listen)
+        self.opened.add("the sessions of the relay", partial(stop_sessions, ports))
+        for port in ports:
             for listening in await self.listen("smtp.listen", [port.endpoint], port.factory):
                 found.setdefault(port.number, getattr(listening.getHost(), "port", 0))
         return found
@@ -283,20 +301,35 @@ class Daemon:
         if to is None or domain is None:
             return None
         try:
-            return Postmaster(parse_mailbox(to), domain, self.domains, self.intake, self.reactor.seconds).forward
+            postmaster = Postmaster(parse_mailbox(to), domain, self.domains, self.intake, self.reactor.seconds)
         except AddressError as error:
             raise SettingsError(f"The setting smtp.postmaster is no address: {error}") from None
+
+        async def forward(mail: ForPostmaster) -> Reply | None:
+            await self.returns.overhear(mail.message)
+            return await postmaster.forward(mail)
+
+        return forward
 
     async def open_api(self) -> Sequence[Any]:
         """The door for HTTP."""
         reactor, settings = self.reactor, self.settings
         http, most = settings.http, settings.limits
+        told = Told(
+            EventLog(self.pool),
+            lambda reader: Webhooks(
+                StoredWebhooks(self.pool, reactor, self.memory.seal), WebhookLog(self.pool), reader,
+                partial(weburl.read, rules=self.fetcher.rules), settings.webhooks.endpoints, lambda: self.bell.ring("webhooks"),
+            ),
+            lambda reader: Suppressions(StoredSuppressions(self.pool, reactor), reader, lambda: self.bell.ring("events")),
+        )  # fmt: skip
         api = Api(
             reactor=reactor, keys=self.keys, well_formed=is_well_formed, intake=self.intake, emails=StoredEmails(self.pool, reactor),
             messages=self.messages, rate=self.rate, budget=self.budget, in_thread=self.in_thread,
-            checks={"start": self.started, "database": self.reachable, "heartbeat": self.fresh, "clock": self.punctual},
-            remarks={"ledger": self.numbered},
+            checks={"start": self.started, "database": self.reachable, "heartbeat": self.fresh, "clock": self.watching.punctual},
+            remarks={"ledger": self.watching.numbered},
             domains=DomainDesk(self.domains, self.care, self.care.publishing, settings.region),
+            told=told, links=Links(self.fetcher, self.limits.message),
             inbox=self.shelf if settings.sandbox.listen else None,
             limits=gate.Limits(body=http.body_limit, idle=http.idle_seconds), email_limits=self.limits,
             batch_max=most.batch, schedule_ahead=timedelta(days=most.schedule_ahead),
@@ -305,19 +338,13 @@ class Daemon:
         site = api.site()
         return await self.listen("http.listen", http.listen, site)
 
-    def metrics_site(self) -> MetricsSite:
-        """The door for the monitor."""
-        lateness = Lateness(self.reactor, time.monotonic, self.metrics.lag.observe)
-        lateness.start()
-        self.opened.add("the reactor's lateness", _awaited(lateness.stop))
-        return MetricsSite(Page(self.metrics.text, self.settings.metrics.token), self.reactor)
-
     async def welcome(self, ports: Sequence[Any], relay: Mapping[str, int]) -> None:
         """In development: somebody to be, and how to begin."""
         file = self.settings.development.dev_file
         if file is not None:
             customers = Customers(self.reactor, self.accounts, self.domains, self.keys, self.care)
-            welcome = Welcome(customers, self.settings, file, self.address(ports), relay)
+            suppress = StoredSuppressions(self.pool, self.reactor).add if self.settings.sandbox.listen else None
+            welcome = Welcome(customers, self.settings, file, self.address(ports), relay, suppress)
             self.opened.add("the welcome", welcome.end)
             await welcome.begin()
 
@@ -341,15 +368,6 @@ class Daemon:
 
     async def fresh(self) -> str | None:
         return None if self.process.fresh else "the heartbeat could not be written"
-
-    async def punctual(self) -> str | None:
-        ahead = self.vitals.ahead
-        way = "before" if ahead > 0 else "after"
-        return None if abs(ahead) <= CLOCK_OFF else f"this machine's goes {abs(ahead):.0f} s {way} the database's"
-
-    async def numbered(self) -> str | None:
-        lag = self.vitals.ledger
-        return None if lag.seconds <= LEDGER_BEHIND else f"events since {lag.seconds:.0f} s ago are not numbered yet"
 
     def address(self, ports: Sequence[Any]) -> str:
         """Where the API is: base_url, or the port that was really taken."""
@@ -383,6 +401,12 @@ def terms_of(delivery: settings_.Delivery) -> DeliverySettings:
         retry_after=delivery.retry,
         retry_every=delivery.retry[-1],
     )
+
+
+def rules_of(fetch: settings_.Fetch) -> weburl.Rules:
+    """Where customers may send us."""
+    allowed = networks("fetch.allowed_networks", fetch.allowed_networks)
+    return weburl.Rules(frozenset(fetch.ports), fetch.allow_http, allowed, networks("fetch.denied_networks", fetch.denied_networks))
 
 
 def timeouts_of(delivery: settings_.Delivery) -> Timeouts:

@@ -27,6 +27,7 @@ OVERDUE = """
     SELECT min(q.next_at) FROM queue q LEFT JOIN destinations d ON d.region = q.region AND d.name = q.destination
     WHERE q.lease IS NULL AND q.next_at <= %s AND (d.until IS NULL OR d.until <= %s)
 """
+WEBHOOKS = 'SELECT count(*), min(left(event_id::text, 13) COLLATE "C") FROM webhook_outbox'
 RESTING = "SELECT state, count(*) FROM destinations WHERE until > %s GROUP BY state"
 
 
@@ -42,7 +43,10 @@ class Waiting:
 
 @attrs.frozen
 class Reading:
-    """All of it at one moment. `overdue`: for how many seconds the longest overdue recipient could have been sent."""
+    """All of it at one moment. `overdue`: for how many seconds the longest overdue recipient could have been sent;
+
+    `webhooks`: messages that wait.
+    """
 
     waiting: tuple[Waiting, ...]
     unexplained: int
@@ -51,6 +55,8 @@ class Reading:
     resting: dict[str, int]
     processes: dict[str, int]
     ledger: Lag
+    webhooks: int
+    webhooks_oldest: float
 
 
 @attrs.define(eq=False)
@@ -69,6 +75,7 @@ class Figures:
         )
         [(due,)] = await pool.rows(OVERDUE, (now, now))
         [(leases,)] = await pool.rows(LEASES, (self.lease(),))
+        [(messages, first)] = await pool.rows(WEBHOOKS)
         return Reading(
             waiting=waiting,
             unexplained=await Queue(pool).unexplained(now),
@@ -77,6 +84,8 @@ class Figures:
             resting=dict(await pool.rows(RESTING, (now,))),
             processes=dict(await pool.rows(LIVE, (SILENT,))),
             ledger=await Books(pool).lag(now),
+            webhooks=messages,
+            webhooks_oldest=0.0 if first is None else max(0.0, seconds - _accepted(first)),
         )
 
 
@@ -98,4 +107,5 @@ class Vitals:
 
 
 def _accepted(beginning: str) -> float:
+    """When an id was made, in unix seconds."""
     return int(beginning.replace("-", ""), 16) / 1000

@@ -91,6 +91,8 @@ def installation(sheet: Sheet, reading: Reading) -> None:
     sheet.gauge("leases", "Recipients that this process has taken to send.", reading.leases)
     sheet.gauge("destinations_resting", "Destinations that get no mail just now.", _each(reading.resting), ("state",))
     sheet.gauge("processes", "Processes that live, by role.", _each(reading.processes), ("role",))
+    sheet.gauge("webhook_messages", "Messages to webhooks that wait.", reading.webhooks)
+    sheet.gauge("webhook_oldest_seconds", "Since the event of the oldest of them.", reading.webhooks_oldest)
     sheet.gauge("ledger_events", "Committed events that have no number yet (at most 100000).", reading.ledger.events)
     sheet.gauge("ledger_lag_seconds", "Since the oldest of them was committed.", reading.ledger.seconds)
 
@@ -138,6 +140,14 @@ def deliveries(dispatch: Any, settling: Any) -> Callable[[Sheet], None]:
         sheet.gauge("lane_busy", "Transactions under way.", sum(lane.busy for lane in lanes))
         sheet.gauge("delivery_connections", "Connections to other servers, being opened included.", dispatch.slots.taken)
         sheet.gauge("delivery_memory_octets", "Messages in memory.", dispatch.freight.octets)
+
+    return write
+
+
+def webhooks(posts: Any) -> Callable[[Sheet], None]:
+    def write(sheet: Sheet) -> None:
+        sheet.counter("webhook_attempts", "Requests to webhooks by what became of them.", _each(posts.outcomes), ("outcome",))
+        sheet.gauge("webhook_connections", "Connections to webhooks.", posts.open)
 
     return write
 

@@ -17,7 +17,7 @@ from mailsvc.watch.listener import Page, private
 from mailsvc.watch.metrics import Metrics, Sheet
 from tests.store.house import NOW, House, email
 
-READING = Reading((Waiting("delayed", True, 3, 61.5),), 0, 2.5, 1, {"backoff": 2}, {"delivery": 1}, Lag(7, 0.5))
+READING = Reading((Waiting("delayed", True, 3, 61.5),), 0, 2.5, 1, {"backoff": 2}, {"delivery": 1}, Lag(7, 0.5), 4, 9.5)
 
 
 def samples(text: bytes) -> dict[tuple[str, ...], float]:
@@ -40,6 +40,7 @@ async def test_what_the_rooms_and_the_database_say_is_one_text() -> None:
     assert found["mailsvc_queue_oldest_seconds", "bulk", "delayed"] == 61.5
     assert found["mailsvc_destinations_resting", "backoff"] == 2
     assert found[("mailsvc_ledger_events",)] == 7
+    assert found[("mailsvc_webhook_messages",)] == 4 and found[("mailsvc_webhook_oldest_seconds",)] == 9.5
     assert found[("mailsvc_database_up",)] == 1
     assert found["mailsvc_reactor_lag_seconds_bucket", "0.025"] == 1 and found["mailsvc_reactor_lag_seconds_bucket", "0.01"] == 0
     assert samples(await metrics.text())["mailsvc_accepted_total", "api"] == 5  # nothing is added up twice
