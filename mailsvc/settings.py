@@ -108,7 +108,7 @@ class Http:
     trusted_proxies: tuple[str, ...] = setting((), "Addresses or networks whose X-Forwarded-For is believed.")
     body_limit: int = setting(160 * 1024 * 1024, "Octets of a JSON body, attachments in their longest form.", check=_at_least(1024))
     in_flight: int = setting(
-        256 * 1024 * 1024, "Octets of all bodies and messages in work at once; above it 503.", check=_at_least(1024 * 1024)
+        256 * 1024 * 1024, "Octets of all bodies and messages in work at once; above it 503, over SMTP 452.", check=_at_least(1024 * 1024)
     )
     rate_limit: int = setting(10, "Requests a second of an account that has no limit of its own.", check=_at_least(1))
     idle_seconds: float = setting(60.0, "Seconds after which a silent connection is closed.", check=_at_least(1))
