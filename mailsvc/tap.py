@@ -59,7 +59,7 @@ from mailsvc.ratelimit import RateLimit
 from mailsvc.relay.crowd import Crowd, Failures
 from mailsvc.relay.inbound import ForPostmaster, Own
 from mailsvc.relay.notices import Notices
-from mailsvc.relay.ports import Ports
+from mailsvc.relay.ports import Ports, stop_sessions
 from mailsvc.relay.postmaster import Postmaster
 from mailsvc.relay.receipts import Receipts
 from mailsvc.relay.reception import Relay
@@ -102,7 +102,7 @@ from mailsvc.watch.failures import explain
 from mailsvc.webhooks.notice import Notices as WebhookNotices
 from mailsvc.webhooks.post import Posts, Terms
 
-DAY = 86400.0
+DAY, HOUR = 86400.0, 3600.0
 NOTICES_EVERY = 2.0
 
 log = Logger()
@@ -267,7 +267,7 @@ class Daemon:
         stored = StoredReceipts(self.pool, reactor)
         receipts = Receipts(stored, reactor)
         self.opened.add("the receipts", receipts.stop)
-        self.opened.add("the receipts' days", every(reactor, DAY, "dropping old receipts", partial(self.drop_receipts, stored)))
+        self.opened.add("the receipts' days", every(reactor, HOUR, "dropping old receipts", partial(self.drop_receipts, stored)))
         relay = Relay(
             user=smtp.username, keys=self.keys, well_formed=is_well_formed, rate=self.rate, budget=self.budget,
             submissions=Submissions(self.intake, host, self.in_thread, reactor.seconds), receipts=receipts,
@@ -280,8 +280,9 @@ class Daemon:
         context = await self.in_thread(lambda: certificates_of(smtp, host, reactor.seconds))
         trusted = networks("smtp.trusted_proxies", smtp.trusted_proxies)
         found: dict[str, int] = {}
-        for port in Ports(host, limits_of(settings), context, relay.welcome, reactor, trusted).make(smtp.listen):
-            self.opened.add(f"the sessions at {port.number}", port.receivers.stop)
+        ports = Ports(host, limits_of(settings), context, relay.welcome, reactor, trusted).make(smtp.listen)
+        self.opened.add("the sessions of the relay", partial(stop_sessions, ports))
+        for port in ports:
             for listening in await self.listen("smtp.listen", [port.endpoint], port.factory):
                 found.setdefault(port.number, getattr(listening.getHost(), "port", 0))
         return found

@@ -91,7 +91,11 @@ def greeting(facts: Mapping[str, Any]) -> str:
     }
     headers = f"-H 'Authorization: Bearer {facts['api_key']}' -H 'Content-Type: application/json'"
     curl = f"curl {facts['http']}/emails {headers} -d '{json.dumps(mail)}'"
-    return f"\n  mailsvc    {facts['http']}\n  API key    {facts['api_key']}\n  send       {curl}\n"
+    lines = [f"mailsvc    {facts['http']}", f"API key    {facts['api_key']}", f"send       {curl}"]
+    if facts["smtp"]:
+        ports = ", ".join(f"{port} for {number}" for number, port in facts["smtp"].items())
+        lines.append(f"SMTP       localhost, ports {ports}; user {facts['smtp_username']}, the password is the API key")
+    return "".join(f"\n  {line}" for line in lines) + "\n"
 
 
 def _write(path: Path, text: str) -> None:

@@ -30,11 +30,15 @@ class Told:
 
 
 class Receiver:
-    """`answers` maps a path to a status, or to None: it never answers there. Every other path is answered 204."""
+    """`answers` maps a path to a status, or to None: it never answers there. Every other path is answered 204.
+
+    `pages` are what a GET finds.
+    """
 
     def __init__(self) -> None:
         self.told: list[Told] = []
         self.answers: dict[str, int | None] = {}
+        self.pages: dict[str, bytes] = {}
         self.arrived = threading.Condition()
         self.over = threading.Event()
         receiver = self
@@ -52,6 +56,17 @@ class Receiver:
                 self.send_response(answer)
                 self.send_header("content-length", "0")
                 self.end_headers()
+
+            def do_GET(self) -> None:
+                page = receiver.pages.get(self.path)
+                if page is None:
+                    self.send_error(501)
+                    return
+                self.send_response(200)
+                self.send_header("content-type", "application/pdf")
+                self.send_header("content-length", str(len(page)))
+                self.end_headers()
+                self.wfile.write(page)
 
             def log_message(self, format: str, *args: object) -> None: ...
 

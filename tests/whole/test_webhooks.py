@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +15,7 @@ import resend
 from standardwebhooks import Webhook
 
 from tests.whole.receiver import Receiver, Told
-from tests.whole.rig import Daemon, free_port
+from tests.whole.rig import PROJECT, Daemon, free_port
 from tests.whole.sink import Sink
 
 FETCH = {"fetch": {"ports": [], "allow_http": True, "allowed_networks": ["127.0.0.0/8"]}}
@@ -48,7 +50,7 @@ def subscribe(daemon: Daemon, url: str, *events: str) -> tuple[str, str]:
     return answer.body["id"], answer.body["signing_secret"]
 
 
-def send(daemon: Daemon, to: str = "zoe@example.net", **more: object) -> str:
+def send(daemon: Daemon, to: str | list[str] = "zoe@example.net", **more: object) -> str:
     body = {"from": f"Acme <shop@{daemon.facts['domain']}>", "to": to, "subject": "Hi", "text": "Hello.", **more}
     answer = daemon.call("POST", "/emails", body)
     assert answer.status == 200, answer
@@ -182,5 +184,65 @@ def test_no_event_is_lost_when_the_daemon_is_killed(tmp_path: Path, database: st
         assert {each["id"] for each in log if each["type"] in ("email.sent", "email.delivered")} == {each.id for each in told}
         assert receiver.at("/hangs")
         assert receiver.at("/fails")
+    finally:
+        daemon.stop()
+
+
+def test_a_bounce_suppresses_and_says_so(daemon: Daemon, receiver: Receiver, sink: Sink) -> None:
+    sink.refuse["gone@example.net"] = "550 5.1.1 no such user"
+    subscribe(daemon, receiver.url + "/", "email.bounced", "email.suppressed", "suppression.added", "suppression.removed")
+    first = send(daemon, to="gone@example.net")
+    told = {each.json["type"]: each.json["data"] for each in receiver.wait(lambda found: len(found) >= 2)}
+    bounce = told["email.bounced"]["bounce"]
+    assert (bounce["type"], bounce["subType"], bounce["diagnosticCode"]) == ("Permanent", "General", ["smtp; 550 5.1.1 no such user"])
+    assert (told["suppression.added"]["email"], told["suppression.added"]["source_id"]) == ("gone@example.net", first)
+    second = send(daemon, to=["gone@example.net", "zoe@example.net"])
+    sink.wait_until(lambda mails: len(mails) >= 1, 20)
+    assert [mail.recipients for mail in sink.received] == [("zoe@example.net",)]
+    [suppressed] = [each for each in receiver.wait(lambda found: len(found) >= 3) if each.json["type"] == "email.suppressed"]
+    assert (suppressed.json["data"]["email_id"], suppressed.json["data"]["to"]) == (second, ["gone@example.net"])
+    assert suppressed.json["data"]["suppressed"]["reason"] == "previous_bounce"
+    shown = wait_for(lambda: (e := daemon.call("GET", f"/emails/{second}").body)["last_event"] == "delivered" and e)
+    assert [each["status"] for each in shown["recipients"]] == ["suppressed", "delivered"]
+    removed = daemon.call("DELETE", "/suppressions/gone@example.net").body
+    assert (removed["origin"], removed["source_id"], removed["reason"]) == ("bounce", first, "550 5.1.1 no such user")
+    receiver.wait(lambda found: any(each.json["type"] == "suppression.removed" for each in found))
+
+
+def test_links_are_fetched_and_dead_ends_named(daemon: Daemon, receiver: Receiver, sink: Sink) -> None:
+    email = {"from": f"shop@{daemon.facts['domain']}", "to": "a@example.net", "subject": "s", "text": "t"}
+    refused = daemon.call("POST", "/emails", email | {"attachments": [{"path": receiver.url}]})
+    assert (refused.status, refused.body["name"]) == (422, "invalid_attachment")
+    assert "The answer was 501." in refused.body["message"]
+    receiver.pages["/bill.pdf"] = b"%PDF-1.7 " + bytes(range(256)) * 4000
+    send(daemon, attachments=[{"path": receiver.url + "/bill.pdf"}])
+    sink.wait_until(lambda mails: len(mails) >= 1, 20)
+    [mail] = sink.received
+    [file] = mail.message.iter_attachments()
+    assert (file.get_filename(), file.get_content_type()) == ("bill.pdf", "application/pdf")
+    assert file.get_content() == receiver.pages["/bill.pdf"]
+
+
+def test_an_account_is_told_of_an_endpoint_that_fails(tmp_path: Path, database: str, sink: Sink, receiver: Receiver) -> None:
+    changes: dict[str, dict[str, Any]] = FETCH | {"delivery": {"routes": {"*": f"smtp://127.0.0.1:{sink.port}"}}}
+    changes |= {"": {"sender": "Notices <notices@mailsvc.example>"}, "webhooks": {"warn_after": 1, "schedule": [1, 1, 1, 1, 60]}}
+    daemon = Daemon(tmp_path, database, changes)
+    daemon.start()
+    try:
+        command = [sys.executable, "-c", "from mailsvc.cli import main; main()", "--config", str(daemon.config)]
+        told = subprocess.run(
+            [*command, "account", "notify", "1", "Admin@acme.example"], cwd=PROJECT, check=True, capture_output=True, text=True
+        )
+        assert "Admin@acme.example" in told.stdout
+        receiver.answers["/"] = 500
+        subscribe(daemon, receiver.url + "/", "email.sent")
+        send(daemon)
+        sink.wait_until(lambda mails: any(mail.recipients == ("Admin@acme.example",) for mail in mails), 30)
+        [notice] = [mail for mail in sink.received if mail.recipients == ("Admin@acme.example",)]
+        assert notice.message["subject"] == "Your webhook endpoint fails"
+        assert receiver.url in notice.message.get_content()
+        assert "the HTTP status 500" in notice.message.get_content()
+        receiver.answers["/"] = 410
+        sink.wait_until(lambda mails: any("was disabled" in mail.message["subject"] for mail in mails), 30)
     finally:
         daemon.stop()
