@@ -140,6 +140,7 @@ class Daemon:
         self.reactor, self.settings, self.opened = reactor, settings, opened
         self.in_thread = partial(in_thread, reactor)
         self.ready = False
+        self.relay_ports: dict[str, int] = {}  # where each standard port of the relay really is, once it is open
 
     async def start(self) -> None:
         """First the memory, then the way out, then the doors: nothing is let in that cannot be kept."""
