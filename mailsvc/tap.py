@@ -97,8 +97,10 @@ from mailsvc.store.settle import Settling
 from mailsvc.store.suppressions import Suppressions as StoredSuppressions
 from mailsvc.store.webhooklog import WebhookLog
 from mailsvc.store.webhooks import Webhooks as StoredWebhooks
-from mailsvc.watch import logs
+from mailsvc.watch import logs, metrics
 from mailsvc.watch.failures import explain
+from mailsvc.watch.listener import private
+from mailsvc.watch.watching import Watching
 from mailsvc.webhooks.notice import Notices as WebhookNotices
 from mailsvc.webhooks.post import Posts, Terms
 
@@ -158,6 +160,8 @@ class Daemon:
             self.post_webhooks()
         self.relay_ports = await self.open_relay() if "smtp" in roles else {}
         ports = await self.open_api() if "http" in roles else []
+        monitor = self.settings.metrics
+        await self.listen("metrics.listen", [private(text) for text in monitor.listen], self.watching.site(monitor.token))
         self.ready = True
         await self.welcome(ports, self.relay_ports)
 
@@ -174,6 +178,8 @@ class Daemon:
         self.process = Incarnation(pool, reactor)
         await self.process.start(self.settings.region, self.settings.roles)
         self.opened.add("the leases", self.process.end)
+        self.watching = Watching(reactor, pool, bell, lambda: self.process.id)
+        await self.watching.start(self.opened)
         self.accounts, self.keys = Accounts(pool, reactor, bell), Keys(pool, reactor, bell)
         # One of its own: strangers' zones that are slow to answer take nothing from delivery.
         delivery = self.settings.delivery
@@ -206,6 +212,7 @@ class Daemon:
         self.process.on_replaced = dispatch.replaced
         self.process.on_freed = lambda count: dispatch.ring()
         self.bell.listen("queue", dispatch.ring)
+        self.watching.add(metrics.deliveries(dispatch, settling), settle=settling.batch)
         dispatch.startService()
         self.opened.add("delivery", _awaited(dispatch.stopService))
         return Handing(dispatch)
@@ -221,6 +228,7 @@ class Daemon:
         webhooks = self.settings.webhooks
         terms = Terms(**{field.name: getattr(webhooks, field.name) for field in attrs.fields(Terms)})
         posts = Posts(Outbox(self.pool, self.reactor, self.memory.seal), self.fetcher, self.bell, self.reactor, terms)
+        self.watching.add(metrics.webhooks(posts))
         posts.startService()
         self.opened.add("the webhooks", _awaited(posts.stopService))
         sender = self.settings.sender
@@ -255,6 +263,7 @@ class Daemon:
         store = Acceptance(self.pool, reactor, linger=settings.database.commit_linger)
         expiry = timedelta(seconds=settings.delivery.expire)
         self.intake = Intake(store, self.domains, handover, self.bell, self.limits, expiry, self.in_thread, reactor.seconds)
+        self.watching.add(metrics.accepts(self.intake), accept=store.batch)
         self.rate = RateLimit(reactor, settings.http.rate_limit, alone=self.alone)
         self.budget = Budget(settings.http.in_flight)
 
@@ -318,7 +327,8 @@ class Daemon:
         api = Api(
             reactor=reactor, keys=self.keys, well_formed=is_well_formed, intake=self.intake, emails=StoredEmails(self.pool, reactor),
             messages=self.messages, rate=self.rate, budget=self.budget, in_thread=self.in_thread,
-            checks={"start": self.started, "database": self.reachable, "heartbeat": self.fresh},
+            checks={"start": self.started, "database": self.reachable, "heartbeat": self.fresh, "clock": self.watching.punctual},
+            remarks={"ledger": self.watching.numbered},
             domains=DomainDesk(self.domains, self.care, self.care.publishing, settings.region),
             told=told, links=Links(self.fetcher, self.limits.message),
             inbox=self.shelf if settings.sandbox.listen else None,

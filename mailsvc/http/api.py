@@ -58,6 +58,7 @@ class Api:
     batch_max: int = 100
     schedule_ahead: timedelta = timedelta(days=30)
     trusted: Networks = ()
+    remarks: Mapping[str, Check] = attrs.field(factory=dict)
 
     def site(self) -> ApiSite:
         gate = Gate(self.keys, self.rate, self.limits, self.budget, self.well_formed)
@@ -66,7 +67,7 @@ class Api:
     def _collections(self) -> dict[str, KleinResource]:
         reader = Reader(self.email_limits, self.schedule_ahead, self.in_thread, self.reactor.seconds)
         emails = Emails(self.intake, self.emails, self.messages, reader, self.links, self.batch_max).app.resource()
-        health = Health(self.checks).app.resource()
+        health = Health(self.checks, self.remarks).app.resource()
         found = {"emails": emails, "email": emails, "healthz": health, "readyz": health}
         if self.told is not None:
             found["event-log"] = EventLog(self.told.log).app.resource()
