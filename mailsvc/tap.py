@@ -14,10 +14,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
+from uuid import UUID
 
 import attrs
 from twisted.application.service import IService
-from twisted.internet.defer import maybeDeferred
+from twisted.internet.defer import Deferred, TimeoutError, maybeDeferred
 from twisted.internet.endpoints import serverFromString
 from twisted.logger import Logger
 from twisted.python.usage import Options as UsageOptions
@@ -35,7 +36,8 @@ from mailsvc.delivery.terms import DeliverySettings
 from mailsvc.dns import Resolver
 from mailsvc.http import gate
 from mailsvc.http.api import Api
-from mailsvc.http.ratelimit import RateLimit
+from mailsvc.http.ratelimit import Block, RateLimit
+from mailsvc.http.requestlog import Recorder
 from mailsvc.intake import Intake
 from mailsvc.ledger.service import Ledger
 from mailsvc.lifespan import Lifespan, Opened, every
@@ -61,6 +63,8 @@ from mailsvc.store.ledger import Books
 from mailsvc.store.messages import Messages
 from mailsvc.store.processes import Incarnation
 from mailsvc.store.queue import Queue
+from mailsvc.store.ratelimit import RateWindows
+from mailsvc.store.requestlog import RequestLog
 from mailsvc.store.sandbox import Sandbox as Shelf
 from mailsvc.store.settle import Settling
 from mailsvc.watch import logs
@@ -131,6 +135,7 @@ class Daemon:
         self.opened.add("the leases", self.process.end)
         self.accounts, self.keys = Accounts(pool, reactor, bell), Keys(pool, reactor, bell)
         self.domains = Domains(pool, reactor, self.memory.seal, bell)
+        self.rates = RateWindows(pool)
         self.messages, self.shelf = Messages(pool), Shelf(pool)
 
     def deliver(self) -> Handing:
@@ -176,16 +181,23 @@ class Daemon:
         store = Acceptance(self.pool, reactor, linger=settings.database.commit_linger)
         expiry = timedelta(seconds=settings.delivery.expire)
         intake = Intake(store, self.domains, handover, self.bell, limits, expiry, self.in_thread, reactor.seconds)
+        requests = RequestLog(self.pool)
+        recorder = Recorder(requests.write, reactor, http.log_body)
+        self.opened.add("the request log", recorder.stop)
+        forget = partial(self.forget_requests, requests)
+        self.opened.add("the end of old requests", every(reactor, DAY, "dropping old requests", forget))
         api = Api(
             reactor=reactor, keys=self.keys, well_formed=is_well_formed, intake=intake, emails=StoredEmails(self.pool, reactor),
-            messages=self.messages, rate=RateLimit(reactor, http.rate_limit, alone=lambda: self.process.live("http") <= 1),
+            messages=self.messages, rate=RateLimit(reactor, http.rate_limit, self.lease_block, lambda: self.process.live("http") <= 1),
             in_thread=self.in_thread, checks={"start": self.started, "database": self.reachable, "heartbeat": self.fresh},
             inbox=self.shelf if settings.sandbox.listen else None,
             limits=gate.Limits(body=http.body_limit, in_flight=http.in_flight, idle=http.idle_seconds), email_limits=limits,
+            api_keys=self.keys, domains=self.domains, logs=requests, recorder=recorder, base_url=settings.base_url or "",
             batch_max=most.batch, schedule_ahead=timedelta(days=most.schedule_ahead),
             trusted=networks("http.trusted_proxies", http.trusted_proxies),
         )  # fmt: skip
         site = api.site()
+        self.opened.add("the requests in work", lambda: self.within(settings.delivery.drain_seconds, site.drain()))
         return await self.listen("http.listen", http.listen, site)
 
     async def welcome(self, ports: Sequence[Any]) -> None:
@@ -200,6 +212,21 @@ class Daemon:
 
     async def make_partitions(self) -> None:
         await partitions.ensure(self.pool, datetime.fromtimestamp(self.reactor.seconds(), UTC))
+
+    async def forget_requests(self, requests: RequestLog) -> None:
+        keep = timedelta(days=self.settings.http.log_days)
+        await requests.forget(datetime.fromtimestamp(self.reactor.seconds(), UTC) - keep)
+
+    async def lease_block(self, account_id: UUID, window: int, limit: int, wanted: int) -> Block:
+        """A part of an account's requests of this second, from the count that all processes share."""
+        return Block(*await self.rates.lease(account_id, limit, wanted))
+
+    async def within(self, seconds: float, waiting: Deferred[None]) -> None:
+        """Wait, but not longer than that."""
+        try:
+            await waiting.addTimeout(seconds, self.reactor)
+        except TimeoutError:
+            log.warn("after {seconds:g} s some requests are still in work; they are cut off", seconds=seconds)
 
     async def started(self) -> str | None:
         return None if self.ready else "it is still starting"

@@ -21,8 +21,9 @@ from mailsvc.store.errors import Contention, TimedOut, Unavailable
 log = Logger()
 
 
-def ok(request: Request, value: Mapping[str, object] | Sequence[object]) -> bytes:
-    return request.sized(200, orjson.dumps(value))
+def ok(request: Request, value: Mapping[str, object] | Sequence[object], status: int = 200) -> bytes:
+    request.answered = value
+    return request.sized(status, orjson.dumps(value))
 
 
 def translated(failure: Failure) -> Problem:

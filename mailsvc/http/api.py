@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from typing import Any
 
 import attrs
 from klein.resource import KleinResource
 from twisted.internet.interfaces import IReactorTime
 
+from mailsvc.http import apikeys, logs
+from mailsvc.http.apikeys import ApiKeys
 from mailsvc.http.budget import Budget
 from mailsvc.http.caller import Keys
 from mailsvc.http.emails import Emails, Messages, Stored, Submitting
 from mailsvc.http.gate import Gate, Limits, Networks
 from mailsvc.http.health import Check, Health
+from mailsvc.http.logs import Logs
+from mailsvc.http.openapi import Description, document
 from mailsvc.http.ratelimit import RateLimit
 from mailsvc.http.reading import InThread, Reader
+from mailsvc.http.requestlog import Recorder
 from mailsvc.http.sandbox import Inbox, Sandbox
 from mailsvc.http.site import ApiSite
 from mailsvc.policy import Limits as EmailLimits
@@ -34,6 +40,11 @@ class Api:
     rate: RateLimit
     in_thread: InThread
     checks: Mapping[str, Check]
+    api_keys: apikeys.Keys
+    domains: apikeys.Domains
+    logs: logs.Stored
+    recorder: Recorder | None = None
+    base_url: str = ""
     inbox: Inbox | None = None
     limits: Limits = attrs.field(factory=Limits)
     email_limits: EmailLimits = attrs.field(factory=EmailLimits)
@@ -43,13 +54,30 @@ class Api:
 
     def site(self) -> ApiSite:
         gate = Gate(self.keys, self.rate, self.limits, Budget(self.limits.in_flight), self.well_formed)
-        return ApiSite(self._collections(), gate, self.reactor, self.trusted)
+        return ApiSite(self._resources(), gate, self.reactor, self.trusted, self.recorder)
 
-    def _collections(self) -> dict[str, KleinResource]:
+    def document(self) -> dict[str, Any]:
+        """What `GET /openapi.json` answers."""
+        return document(self.collections(), self.base_url)
+
+    def collections(self) -> list[type]:
+        return [*(type(one) for one in self._collections()), Description]
+
+    def _resources(self) -> dict[str, KleinResource]:
+        """The resource for each first segment of a path, which its routes name."""
+        collections = [*self._collections(), Description(self.document())]
+        return {_first(rule.rule): one.app.resource() for one in collections for rule in one.app.url_map.iter_rules()}
+
+    def _collections(self) -> list[Any]:
         reader = Reader(self.email_limits, self.schedule_ahead, self.in_thread, self.reactor.seconds)
-        emails = Emails(self.intake, self.emails, self.messages, reader, self.batch_max).app.resource()
-        health = Health(self.checks).app.resource()
-        found = {"emails": emails, "email": emails, "healthz": health, "readyz": health}
-        if self.inbox is not None:
-            found["sandbox"] = Sandbox(self.inbox).app.resource()
-        return found
+        found: list[Any] = [
+            Emails(self.intake, self.emails, self.messages, reader, self.batch_max),
+            ApiKeys(self.api_keys, self.domains, reader),
+            Logs(self.logs),
+            Health(self.checks),
+        ]
+        return [*found, Sandbox(self.inbox)] if self.inbox is not None else found
+
+
+def _first(path: str) -> str:
+    return path[1:].partition("/")[0]

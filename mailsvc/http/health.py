@@ -8,6 +8,7 @@ import attrs
 from twisted.logger import Logger
 
 from mailsvc.http.answer import collection, ok
+from mailsvc.http.describe import const, obj, told
 from mailsvc.http.problem import Problem
 from mailsvc.http.request import Request
 
@@ -25,10 +26,12 @@ class Health:
     checks: Mapping[str, Check]
 
     @app.route("/healthz", methods=["GET"])
+    @told("Whether the process lives.", obj({"status": const("ok")}), key="none")
     async def alive(self, request: Request) -> bytes:
         return ok(request, {"status": "ok"})
 
     @app.route("/readyz", methods=["GET"])
+    @told("Whether it is ready to serve.", obj({"status": const("ready")}), key="none")
     async def ready(self, request: Request) -> bytes:
         waiting = {}
         for name, check in self.checks.items():

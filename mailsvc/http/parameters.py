@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from uuid import UUID
 
-import attrs
-
 from mailsvc.http.problem import Problem, invalid
 from mailsvc.http.request import Request
+from mailsvc.store.paging import Page
 
 PAGE_DEFAULT = 20
 PAGE_MAX = 100
@@ -17,31 +16,24 @@ KEY_MAX = 256
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z", re.IGNORECASE)
 
 
-@attrs.frozen
-class Page:
-    """A part of a list, newest first; `after` and `before` are ids and not in it themselves."""
-
-    limit: int
-    after: UUID | None
-    before: UUID | None
-
-
 def uuid(text: str, name: str) -> UUID:
     if not _UUID.match(text):
         raise Problem(422, "invalid_parameter", f"The `{name}` must be a valid UUID.")
     return UUID(text)
 
 
-def page(request: Request) -> Page:
-    limit, after, before = (_one(request, name) for name in ("limit", "after", "before"))
+def page(request: Request, default: int | None = PAGE_DEFAULT) -> Page:
+    """Which part of a list is wanted; `default` None: all of it, when no parameter is given."""
+    limit, after, before = (one(request, name) for name in ("limit", "after", "before"))
     if after and before:
         raise invalid("The `after` and `before` parameters exclude each other.")
     if limit and not (re.fullmatch("[0-9]{1,3}", limit) and 1 <= int(limit) <= PAGE_MAX):
         raise invalid(f"The pagination limit must be a number between 1 and {PAGE_MAX}. Look at the `limit` parameter.")
-    return Page(int(limit or PAGE_DEFAULT), uuid(after, "after") if after else None, uuid(before, "before") if before else None)
+    length = int(limit) if limit else PAGE_DEFAULT if after or before else default
+    return Page(length, uuid(after, "after") if after else None, uuid(before, "before") if before else None)
 
 
-def _one(request: Request, name: str) -> str:
+def one(request: Request, name: str) -> str:
     """A query parameter; empty when it is not there."""
     values: list[bytes] = request.args.get(name.encode(), [])
     if len(values) > 1:

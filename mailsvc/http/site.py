@@ -15,11 +15,15 @@ from twisted.web.http import datetimeToString
 from twisted.web.resource import Resource
 
 from mailsvc.http import answer, gate
+from mailsvc.http.caller import Caller
 from mailsvc.http.channel import Channel
 from mailsvc.http.gate import Gate, Limits, Networks
 from mailsvc.http.problem import Problem
 from mailsvc.http.ratelimit import Quota
 from mailsvc.http.request import JSON, Request
+from mailsvc.http.requestlog import Recorder
+from mailsvc.store.ids import uuid7
+from mailsvc.store.requestlog import NewLog
 
 log = Logger()
 
@@ -31,10 +35,18 @@ class ApiSite(server.Site):
     requestFactory = Request
     noisy = False
 
-    def __init__(self, collections: Mapping[str, KleinResource], gate: Gate, reactor: IReactorTime, trusted: Networks = ()) -> None:
+    def __init__(
+        self,
+        collections: Mapping[str, KleinResource],
+        gate: Gate,
+        reactor: IReactorTime,
+        trusted: Networks = (),
+        recorder: Recorder | None = None,
+    ) -> None:
         super().__init__(Resource(), reactor=reactor, timeout=gate.limits.idle, parsePOSTFormSubmission=False)
         self.gate = gate
         self.trusted = trusted
+        self.recorder = recorder
         self._dated, self._date_text = 0, b""
         self._channels: set[Channel] = set()
         self._drained: Deferred[None] | None = None
@@ -58,6 +70,27 @@ class ApiSite(server.Site):
 
     def translated(self, failure: Failure) -> Problem:
         return answer.translated(failure)
+
+    def record(self, request: Request, caller: Caller, status: int) -> None:
+        """What an account asked and was answered goes into its request log; reading the development inbox does not."""
+        if self.recorder is None or request.path.startswith(b"/sandbox"):
+            return
+        now = self.reactor.seconds()
+        agent = request.requestHeaders.getRawHeaders(b"user-agent")
+        self.recorder.add(
+            NewLog(
+                account_id=caller.account_id,
+                log_id=uuid7(now),
+                key_id=caller.key_id,
+                method=_text(request.method),
+                path=_text(request.path),
+                status=status,
+                user_agent=_text(agent[0]) if agent else None,
+                milliseconds=(now - request.started) * 1000,
+                request_body=self.recorder.body(request.asked),
+                response_body=self.recorder.body(request.answered),
+            )
+        )
 
     def common_lines(self, client: IAddress, quota: Quota | None = None) -> bytes:
         """The header lines that every response has. Without a `quota`, that of the client's address."""
@@ -113,6 +146,10 @@ class ApiSite(server.Site):
 
     def log_raw(self, status: int) -> None:
         log.info("unreadable request {status}", status=status)
+
+
+def _text(octets: bytes) -> str:
+    return octets[:500].decode("utf-8", "replace").replace("\0", "")
 
 
 def _first(path: bytes) -> bytes:

@@ -19,20 +19,22 @@ INSERT_EVENTS = """
 WITH new AS MATERIALIZED (
     SELECT * FROM json_to_recordset(%s) AS x(
         shard smallint, account_id uuid, email_id uuid, event_id uuid, domain_id uuid, recipient smallint, type text,
-        at timestamptz, data jsonb
+        at timestamptz, data jsonb, weight smallint
     )
 ), told AS (
     INSERT INTO events (account_id, email_id, event_id, recipient, type, at, data)
     SELECT account_id, email_id, event_id, recipient, type, at, data FROM new
 )
-INSERT INTO fresh_events (shard, account_id, email_id, event_id, domain_id, type, at)
-SELECT shard, account_id, email_id, event_id, domain_id, type, at FROM new
+INSERT INTO fresh_events (shard, account_id, email_id, event_id, domain_id, type, at, weight, kind)
+SELECT shard, account_id, email_id, event_id, domain_id, type, at, weight,
+       CASE WHEN type = 'email.bounced' THEN type || '.' || lower(data ->> 'type') END
+FROM new
 """
 
 
 @attrs.frozen
 class NewEvent:
-    """A fact about an email, or about one of its recipients."""
+    """A fact about an email, or about one of its recipients. `weight`: of how many recipients it tells."""
 
     account_id: UUID
     email_id: UUID
@@ -41,6 +43,7 @@ class NewEvent:
     type: str
     at: datetime
     data: dict[str, object] | None = None
+    weight: int = 1
 
 
 async def write(tx: Transaction, events: Sequence[NewEvent]) -> None:
@@ -59,4 +62,5 @@ def _row(event: NewEvent) -> dict[str, object]:
         "type": event.type,
         "at": event.at,
         "data": event.data,
+        "weight": event.weight,
     }

@@ -45,8 +45,8 @@ WITH new AS MATERIALIZED (
     INSERT INTO events (account_id, email_id, event_id, type, at, data)
     SELECT account_id, email_id, event_id, type, created_at, data FROM new
 ), fresh AS (
-    INSERT INTO fresh_events (shard, account_id, email_id, event_id, domain_id, type, at)
-    SELECT shard, account_id, email_id, event_id, domain_id, type, created_at FROM new
+    INSERT INTO fresh_events (shard, account_id, email_id, event_id, domain_id, type, at, weight)
+    SELECT shard, account_id, email_id, event_id, domain_id, type, created_at, cardinality(recipients) FROM new
 )
 INSERT INTO messages (account_id, email_id, piece, bytes)
 SELECT account_id, email_id, 0, coalesce(convert_to(body, 'UTF8'), decode(octets, 'base64'))

@@ -25,7 +25,7 @@ WITH taken AS MATERIALIZED (
     DELETE FROM fresh_events WHERE ctid = ANY (ARRAY(
         SELECT ctid FROM fresh_events WHERE shard = ANY (%s::smallint[]) LIMIT %s
     ))
-    RETURNING account_id, email_id, event_id, domain_id, type, at
+    RETURNING account_id, email_id, event_id, domain_id, coalesce(kind, type) AS kind, weight, at
 ), grown AS (
     INSERT INTO event_sequences AS s (account_id, last)
     SELECT account_id, count(*) FROM taken GROUP BY account_id ORDER BY account_id
@@ -37,7 +37,7 @@ WITH taken AS MATERIALIZED (
     FROM taken t JOIN grown g USING (account_id)
 ), counted AS (
     INSERT INTO rollups AS r (account_id, hour, domain_id, type, count)
-    SELECT account_id, date_trunc('hour', at, 'UTC'), domain_id, type, count(*) FROM taken GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4
+    SELECT account_id, date_trunc('hour', at, 'UTC'), domain_id, kind, sum(weight) FROM taken GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4
     ON CONFLICT (account_id, hour, domain_id, type) DO UPDATE SET count = r.count + excluded.count
 )
 SELECT count(*) FROM taken

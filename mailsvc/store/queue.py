@@ -111,7 +111,9 @@ class Queue:
 
         async def release(tx: Transaction) -> int:
             emails = await tx.rows(queue_sql.BY_INDEX + queue_sql.DUE_SCHEDULES, (now, limit))
-            await events.write(tx, [NewEvent(account, email, domain, None, "email.sent", now) for account, email, domain in emails])
+            await events.write(
+                tx, [NewEvent(account, email, domain, None, "email.sent", now, None, count) for account, email, domain, count in emails]
+            )
             return len(emails)
 
         return await self._pool.transact(release)

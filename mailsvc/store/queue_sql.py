@@ -84,7 +84,7 @@ WITH first AS MATERIALIZED (
     UPDATE queue q SET status = 'queued' FROM first WHERE q.email_id = first.email_id AND q.status = 'scheduled'
     RETURNING q.account_id, q.email_id, q.domain_id
 )
-SELECT DISTINCT account_id, email_id, domain_id FROM released
+SELECT account_id, email_id, domain_id, count(*) FROM released GROUP BY 1, 2, 3
 """
 
 TAKE_EXPIRED = """

@@ -29,8 +29,10 @@ WITH given AS MATERIALIZED (
     INSERT INTO events (account_id, email_id, event_id, recipient, type, at, data)
     SELECT account_id, email_id, event_id, recipient, type, at, data FROM settled WHERE told
 ), fresh AS (
-    INSERT INTO fresh_events (shard, account_id, email_id, event_id, domain_id, type, at)
-    SELECT shard, account_id, email_id, event_id, domain_id, type, at FROM settled WHERE told
+    INSERT INTO fresh_events (shard, account_id, email_id, event_id, domain_id, type, at, kind)
+    SELECT shard, account_id, email_id, event_id, domain_id, type, at,
+           CASE WHEN type = 'email.bounced' THEN type || '.' || lower(data ->> 'type') END
+    FROM settled WHERE told
 ), once AS MATERIALIZED (
     SELECT * FROM json_to_recordset($2) AS o(
         n integer, account_id uuid, email_id uuid, attempt_id uuid, host text, address text, tls text, started_at timestamptz,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -18,10 +18,13 @@ from twisted.internet.testing import StringTransport
 from mailsvc.http.api import Api
 from mailsvc.http.gate import Limits
 from mailsvc.http.ratelimit import RateLimit
+from mailsvc.http.requestlog import Recorder
 from mailsvc.intake import Admitted
 from mailsvc.store.emails import EmailView, RecipientView
 from mailsvc.store.keys import Caller
 from mailsvc.store.messages import StoredMessage
+from mailsvc.store.requestlog import NewLog
+from tests.http.contract import Contract
 
 ACCOUNT = UUID(int=1)
 EMAIL = UUID("0190a8e6-0000-7000-8000-000000000001")
@@ -155,6 +158,11 @@ class Response:
         return json.loads(self.body)
 
     @property
+    def any(self) -> Any:
+        """The JSON, if it is some."""
+        return self.json if self.body and "json" in self.headers.get("content-type", "") else None
+
+    @property
     def problem(self) -> tuple[int, str]:
         """Status and name; the body must say the same as the status line."""
         assert list(self.json) == ["statusCode", "message", "name"]
@@ -162,15 +170,27 @@ class Response:
         return self.status, self.json["name"]
 
 
+class Nothing:
+    """Collections that have nothing in them."""
+
+    async def list(self, *_: Any) -> Any:
+        return [], False
+
+    async def get(self, *_: Any) -> None:
+        return None
+
+
 class Rig:
-    def __init__(self, *, rate: int = 1000, intake: Any = None, **limits: Any) -> None:
+    def __init__(self, *, rate: int = 1000, intake: Any = None, recorded: bool = False, **limits: Any) -> None:
         self.clock = Clock()
         self.clock.advance(NOW.timestamp())
         self.limits = Limits(**limits)
         self.keys, self.intake, self.stored = Keys(), intake or Intake(), Stored()
         self.checks: dict[str, Any] = {}
         self.threads: list[int] = []
-        self.site = Api(
+        self.logged: list[NewLog] = []
+        self.recorder = Recorder(self._write, self.clock)
+        self.api = Api(
             reactor=self.clock,
             keys=self.keys,
             well_formed=lambda token: token.startswith("ms_"),
@@ -182,7 +202,13 @@ class Rig:
             checks=self.checks,
             inbox=Inbox(),
             limits=self.limits,
-        ).site()
+            api_keys=Nothing(),
+            domains=Nothing(),
+            logs=Nothing(),
+            recorder=self.recorder if recorded else None,
+        )
+        self.site = self.api.site()
+        self.contract = Contract(self.api.document())
         self.budget = self.site.gate.budget
 
     async def _in_thread(self, work: Callable[[], Any]) -> Any:
@@ -197,7 +223,12 @@ class Rig:
         connection = self.connect()
         connection.send(request(method, path, body, key, **headers))
         [response] = connection.responses(head=method == "HEAD")
+        if method != "HEAD":
+            self.contract.check(method, path, response.status, response.headers.get("content-type", ""), response.any)
         return response
+
+    async def _write(self, entries: Sequence[NewLog]) -> None:
+        self.logged += entries
 
 
 class Connection:
