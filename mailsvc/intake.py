@@ -183,10 +183,11 @@ class Intake:
         if refusals and (not permissive or len(refusals) == len(emails)):
             return Rejected(refusals)
         ready: dict[int, _Ready] = {}
+        texts: dict[str, str] = {}
         for i, (email, domain) in enumerate(zip(emails, admitted, strict=True)):
             if isinstance(domain, Refusal):
                 continue
-            made = await self._make(caller, email, domain)
+            made = await self._make(caller, email, domain, texts)
             if isinstance(made, Refusal):
                 refusals[i] = made
             else:
@@ -211,13 +212,14 @@ class Intake:
         assert domain is not None
         return domain
 
-    async def _make(self, caller: Caller, email: Incoming, domain: Domain) -> _Ready | Refusal:
+    async def _make(self, caller: Caller, email: Incoming, domain: Domain, texts: dict[str, str]) -> _Ready | Refusal:
+        """`texts` keeps what was made of the html of this submission's emails: those of a batch often share it."""
         now = self.clock()
         email_id = uuid7(now)
         created_at = datetime.fromtimestamp(now, UTC)
         message_id = email.content.message_id if isinstance(email.content, AsReceived) else f"<{email_id}@{domain.name}>"
         try:
-            message = await self._message(email, message_id, email.scheduled_at or created_at)
+            message = await self._message(email, message_id, email.scheduled_at or created_at, texts)
         except compose.ComposeError as error:
             return Refusal("content", error.field, str(error))
         refusal = policy.size_refusal(len(message), self.limits)
@@ -256,13 +258,17 @@ class Intake:
             seats,
         )
 
-    async def _message(self, email: Incoming, message_id: str, date: datetime) -> bytes:
+    async def _message(self, email: Incoming, message_id: str, date: datetime, texts: dict[str, str]) -> bytes:
         content = email.content
         if isinstance(content, AsReceived):
             return content.message
 
         def make() -> bytes:
-            text = plain.text_of(content.html) if content.text is None and content.html else content.text
+            text = content.text
+            if text is None and content.html:
+                text = texts.get(content.html)
+                if text is None:
+                    text = texts[content.html] = plain.text_of(content.html)
             return compose.compose(
                 compose.Draft(
                     sender=email.sender,

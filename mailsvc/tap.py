@@ -254,7 +254,7 @@ class Daemon:
             port = await endpoint.listen(factory)
             ports.append(port)
             self.opened.add(where, _awaited(port.stopListening))
-            log.info("{where}: {host}", where=where, host=str(port.getHost()))
+            log.info("{where}: {at}", where=where, at=_place(port.getHost()))
         return ports
 
 
@@ -282,6 +282,10 @@ def networks(where: str, texts: Sequence[str]) -> Any:
         return guard.networks(texts)
     except ValueError as error:
         raise SettingsError(f"The setting {where} is a list; expected addresses or networks: {error}.") from None
+
+
+def _place(address: Any) -> str:
+    return f"{address.host}:{address.port}" if hasattr(address, "port") else str(address)
 
 
 def _awaited(stop: Callable[[], Any]) -> Callable[[], Awaitable[object]]:

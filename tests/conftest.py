@@ -57,7 +57,7 @@ def postgres() -> Iterator[str]:
     if given:
         yield given
         return
-    folder = Path(tempfile.mkdtemp(prefix="mailsvc-test-", dir="/tmp"))
+    folder = Path(tempfile.mkdtemp(prefix="mailsvc-test-"))
     folder.chmod(0o711)  # as root the server runs as somebody else
     server = EmbeddedPostgres.at(folder / "postgres", QUICK)
     try:

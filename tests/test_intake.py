@@ -12,6 +12,7 @@ import pytest
 from twisted.internet.defer import Deferred, succeed
 
 from mailsvc.intake import Admitted, AsReceived, Busy, Content, Incoming, Intake, Key, OtherRequest, Rejected
+from mailsvc.mail import plain
 from mailsvc.mail.address import parse_mailbox
 from mailsvc.mail.compose import Attachment
 from mailsvc.policy import Limits, Refusal
@@ -104,6 +105,16 @@ class World:
 
 def incoming(sender: str = "Acme <hello@example.test>", to: str = "zoe@example.net", **changes: Any) -> Incoming:
     return Incoming(sender=parse_mailbox(sender), to=(parse_mailbox(to),), subject="Hi", content=Content(html="<p>Hello</p>"), **changes)
+
+
+def test_the_html_that_emails_share_is_converted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    converted: list[str] = []
+    monkeypatch.setattr(plain, "text_of", lambda html: converted.append(html) or "Text")
+    world = World()
+    other = attrs.evolve(incoming(), content=Content(html="<p>Other</p>"))
+    world.submit(incoming(), incoming(to="yan@example.net"), other)
+    assert converted == ["<p>Hello</p>", "<p>Other</p>"]
+    assert all(b"Text" in bytes(email.message) for email in world.submissions[0].emails)
 
 
 def test_an_email_is_stored_once_and_handed_over() -> None:

@@ -16,6 +16,7 @@ import attrs
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred, DeferredSemaphore, gatherResults
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
 from mailsvc.delivery import pace
 from mailsvc.delivery.attempt import Attempts, Fresh, Settling
@@ -31,6 +32,7 @@ from mailsvc.delivery.route import NoMail, Route, Routes
 from mailsvc.delivery.slots import Freight, Slots
 from mailsvc.delivery.terms import DeliverySettings
 from mailsvc.store.accept import NewEmail
+from mailsvc.store.errors import StoreError
 from mailsvc.store.queue import Leased, Ready
 
 _FLOOR = 0.05  # seconds between two looks at the queue, however often the bell rings
@@ -239,31 +241,30 @@ class Dispatch(Service):
 
     async def _round(self) -> None:
         now = pace.now(self._clock)
-        if self._is_due("scheduled", self._terms.poll_seconds):
-            self._again("scheduled", await self._queue.release_scheduled(now, _SWEEP))
-            await self.holds.refresh()
-            self._respect_holds()
-        if self._is_due("expiry", _EXPIRY_EVERY):
-            self._again("expiry", await self._queue.expire(now, _SWEEP))
-        if self._is_due("lost", _LOST_EVERY):
-            await self._find_lost()
+        poll = self._terms.poll_seconds
+        await self._tend("schedule", poll, lambda: self._queue.release_scheduled(now, _SWEEP))
+        await self._tend("holds", poll, self._respect_holds)
+        await self._tend("expiry", _EXPIRY_EVERY, lambda: self._queue.expire(now, _SWEEP))
+        await self._tend("lost leases", _LOST_EVERY, self._find_lost)
         full = {name for name, lane in self.lanes.items() if lane.room < 1} | self._placed
         ready = await self._queue.ready(self._region, now, [*full, *self.holds.names()], _LOOK)
         found = {(each.destination, each.bulk) for each in ready if each.next_at <= now}
         self._backlog = found | {each for each in self._backlog if each[0] in full}
         await gatherResults([self._spawn(self._claim(destination)) for destination in {name: None for name, _ in found}])
 
-    def _is_due(self, what: str, seconds: float) -> bool:
+    async def _tend(self, what: str, seconds: float, sweep: Callable[[], Awaitable[int]]) -> None:
+        """Do a chore every so often; in the next round again when it found as much as it may take at once. None stops another."""
         if self._clock.seconds() < self._due.get(what, 0.0):
-            return False
+            return
         self._due[what] = self._clock.seconds() + seconds
-        return True
-
-    def _again(self, what: str, count: int) -> None:
-        """A sweep that found as much as it may take at once goes on in the next round."""
-        if count >= _SWEEP:
-            del self._due[what]
-            self.ring()
+        try:
+            count = await sweep()
+        except Exception as error:
+            self.log.warn("tending to {what} failed: {error!r}", what=what, error=error)
+        else:
+            if count >= _SWEEP:
+                del self._due[what]
+                self.ring()
 
     async def _claim(self, destination: str) -> None:
         """As much of a destination as there is room for."""
@@ -301,7 +302,7 @@ class Dispatch(Service):
             if more:
                 self.ring()
 
-    async def _find_lost(self) -> None:
+    async def _find_lost(self) -> int:
         """Rows with our lease that we know nothing of, twice in a row: a commit whose answer never came."""
         held = set(await self._queue.leased(self.lease))
         unknown = held - self._mine
@@ -309,6 +310,7 @@ class Dispatch(Service):
         if lost:
             self.log.warn("{count} leases were lost track of and go back to the queue", count=len(lost))
             await self._queue.release(sorted(lost), self.lease)
+        return 0
 
     # Parcels
 
@@ -396,11 +398,13 @@ class Dispatch(Service):
         if lane.busy or lane.reserved:
             self._leaving.add(lane)
 
-    def _respect_holds(self) -> None:
+    async def _respect_holds(self) -> int:
         """What others found out, or the operator ordered, counts for lanes that are open."""
+        await self.holds.refresh()
         for lane in [lane for name, lane in self.lanes.items() if self.holds.held(name)]:
             self._retire(lane)
             self._spawn(self.give_back(lane.close()))
+        return 0
 
     def _spawn(self, work: Awaitable[None]) -> Deferred[None]:
         """Run by itself; what it raises is logged. Shutdown waits for it."""
@@ -410,5 +414,11 @@ class Dispatch(Service):
         def ended(result: Any) -> None:
             self._tasks.discard(task)
 
-        task.addErrback(lambda failure: self.log.failure("a task of delivery failed", failure=failure))
+        task.addErrback(self._failed)
         return task.addBoth(ended)
+
+    def _failed(self, failure: Failure) -> None:
+        if failure.check(StoreError):  # the database is away, or will be asked again
+            self.log.warn("a task of delivery has to wait: {error!r}", error=failure.value)
+        else:
+            self.log.failure("a task of delivery failed", failure=failure)

@@ -80,6 +80,7 @@ class Lane:
         self._idlers: list[Deferred[Parcel | None]] = []
         self._workers = 0
         self._dials: set[Deferred[Line]] = set()
+        self._failing = False  # a dial failed and none has come through since: those under way decide
         self._busy: dict[Line, Parcel] = {}
         self.closing = False
         self._ended: list[Deferred[None]] = []
@@ -163,7 +164,7 @@ class Lane:
             Deferred.fromCoroutine(self._work()).addErrback(self._failed)
 
     def _wants_another(self) -> bool:
-        if self.closing or self._workers >= self.health.allowed or len(self._turns) <= len(self._dials):
+        if self.closing or self._failing or self._workers >= self.health.allowed or len(self._turns) <= len(self._dials):
             return False
         return not self._workers or self.health.may_grow(len(self._dials))
 
@@ -248,6 +249,7 @@ class Lane:
             why = Unreachable("Connecting failed on our side; it will be tried again.")
         else:
             self._dials.discard(dial)
+            self._failing = False
             if self.lines:
                 self.health.grew()
             self.lines.add(line)
@@ -294,7 +296,9 @@ class Lane:
     def _unreachable(self, why: Unreachable) -> None:
         if self.lines:
             self.health.crowded(len(self.lines))
-        elif not self._dials:
+        elif self._dials:
+            self._failing = True
+        else:
             self._rest(why)
 
     def _rest(self, why: Unreachable) -> None:

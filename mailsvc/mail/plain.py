@@ -1,50 +1,259 @@
-"""Plain text out of html: what a reader without html sees. Links as `text (url)`, lists, tables; no styles or scripts."""
+"""Plain text out of html: what a reader without html sees. Links as `text (url)`, lists, tables line by line; no styles or scripts.
+
+lxml parses; what it finds is written down as it comes, in one pass and without a tree.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from html import unescape
 
-from inscriptis import get_text
-from inscriptis.css_profiles import CSS_PROFILES
-from inscriptis.model.config import ParserConfig
-from inscriptis.model.html_document_state import HtmlDocumentState
-from inscriptis.model.tag import CustomHtmlTagHandlerMapping
+from lxml import etree
 
 _SHOWN = re.compile(r"(?:https?|mailto|tel):", re.IGNORECASE)
-# Not for reading: scripts, styles and the characters that HTML does not allow.
-_UNREADABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffe\uffff\ud800-\udfff]")
-_SAID_TWICE = re.compile(r"(?<!\S)(\S++) \((?:mailto:|tel:)?\1\)")
+_UNREADABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\xad\ufffe\uffff\ud800-\udfff]")  # not allowed in HTML, or a soft hyphen
+_SPACE = re.compile(r"[ \t\n\r]+")
+_TAG = re.compile(r"<[^<>]*>")
+_NONE = re.compile(r"(?:^|;)\s*(?:display\s*:\s*none|visibility\s*:\s*hidden)\b", re.IGNORECASE)
 _EMPTY_LINES = re.compile(r"\n{3,}")
+
+_UNSEEN = frozenset({"head", "title", "script", "style", "template", "iframe", "object", "svg", "math", "audio", "video", "datalist"})
+_LINE, _PARAGRAPH = 1, 2  # line ends around a block
+_GAPS = dict.fromkeys(
+    "address article aside body caption center dd details div dt fieldset figcaption figure footer form header html legend li "
+    "main nav option section summary tr".split(),
+    _LINE,
+) | dict.fromkeys("blockquote dl h1 h2 h3 h4 h5 h6 hr p pre table".split(), _PARAGRAPH)
+_RULE = "-" * 20
+_BULLET = "  * "
+_INDENTED = 8  # levels; what lies deeper stands where they stand
+_DEEPEST = 256  # elements within each other, and
+_PIECE = 16 * 1024  # octets after which we look whether there are more: an end tag costs the parser a look at each of them
 
 
 def text_of(html: str) -> str:
     """The text of `html`, without empty lines around it and with at most one between paragraphs."""
-    html = _UNREADABLE.sub("", html.replace("\r\n", "\n"))
+    html = _UNREADABLE.sub("", html)
+    if not html.strip():
+        return ""
+    page = _Page()
+    parser = etree.HTMLParser(target=page, encoding="utf-8")
+    octets = html.encode()
     try:
-        text = get_text(html, _CONFIG)
-    except (ValueError, AssertionError, RecursionError):  # no tree can be made of it
-        text = unescape(re.sub(r"<[^<>]*>", " ", html))
-    lines = "\n".join([line.rstrip() for line in text.split("\n")])
-    return _SAID_TWICE.sub(r"\1", _EMPTY_LINES.sub("\n\n", lines)).strip("\n")
+        for at in range(0, len(octets), _PIECE):
+            parser.feed(octets[at : at + _PIECE])
+        text = parser.close()
+    except (etree.LxmlError, ValueError):  # too deep or too long for a parser that knows its limits
+        text = unescape(_TAG.sub(" ", html))
+    lines = "\n".join([line.rstrip() for line in text.replace("\xa0", " ").splitlines()])
+    return _EMPTY_LINES.sub("\n\n", lines).strip("\n")
 
 
-def _open_link(state: HtmlDocumentState, attributes: dict[str, str]) -> None:
-    target = attributes.get("href", "").strip()
-    state.link_target = target if _SHOWN.match(target) else ""
+class _Page:
+    """What the parser tells its finds to. Text is written at once; what separates it from the text before is kept until then."""
+
+    def __init__(self) -> None:
+        self.out: list[str] = []
+        self.gap = _LINE  # line ends before the next text
+        self.space = ""  # or what separates it on its line
+        self.depth = 0
+        self.indent = ""
+        self.indents: list[str] = []  # those of the levels around
+        self.marker = ("", 0)  # what begins the next text in a list, and where it stands
+        self.lists: list[int | None] = []  # the next number, None where there are bullets
+        self.hidden = 0  # how deep in something that is not shown
+        self.pre = 0
+        self.link = ("", 0)  # where it leads, and where its text begins
+        self.image = False
+
+    def start(self, tag: str, attributes: Mapping[str, str]) -> None:
+        self.depth += 1
+        if self.depth > _DEEPEST:
+            raise ValueError("too deep")
+        if self.hidden or tag in _UNSEEN or (attributes and _is_hidden(attributes)):
+            self.hidden += 1
+            return
+        gap = _GAPS.get(tag)
+        if gap is not None and gap > self.gap:
+            self.gap = gap
+        special = _STARTS.get(tag)
+        if special is not None:
+            special(self, attributes)
+
+    def end(self, tag: str) -> None:
+        self.depth -= 1
+        if self.hidden:
+            self.hidden -= 1
+            return
+        special = _ENDS.get(tag)
+        if special is not None:
+            special(self)
+        gap = _GAPS.get(tag)
+        if gap is not None and gap > self.gap:
+            self.gap = gap
+
+    def data(self, data: str) -> None:
+        if self.hidden:
+            return
+        if self.pre:
+            self._lines(data)
+            return
+        text = _SPACE.sub(" ", data)
+        if text[:1] == " ":
+            self.space = self.space or " "
+            text = text[1:]
+        if text and not (self.gap and text.isspace()):  # at the start of a line, even the spaces that do not break are dropped
+            self._write(text.removesuffix(" "))
+            self.space = " " if text[-1] == " " else ""
+
+    def comment(self, _text: str) -> None:
+        """Nobody sees a comment."""
+
+    def close(self) -> str:
+        return "".join(self.out)
+
+    def _write(self, text: str) -> None:
+        if self.gap:
+            if self.out:
+                self.out.append("\n\n"[: self.gap])
+            marker, at = self.marker
+            if marker:
+                self.out.append(self.indent[:at] + marker + self.indent[at + len(marker) :])
+                self.marker = ("", 0)
+            elif self.indent:
+                self.out.append(self.indent)
+            self.gap = 0
+        elif self.space:
+            self.out.append(self.space)
+        self.out.append(text)
+        self.space = ""
+
+    def _lines(self, data: str) -> None:
+        first, *rest = data.replace("\r\n", "\n").split("\n")
+        if first:
+            self._write(first)
+        for line in rest:
+            self.break_line()
+            if line:
+                self._write(line)
+
+    def break_line(self, _attributes: Mapping[str, str] | None = None) -> None:
+        self.gap = min(self.gap + 1, _PARAGRAPH)
+
+    def rule(self, _attributes: Mapping[str, str]) -> None:
+        self._write(_RULE)
+
+    def cell(self, _attributes: Mapping[str, str]) -> None:
+        self.space = "  "
+
+    def picture(self, attributes: Mapping[str, str]) -> None:
+        self.image = True
+        if alt := attributes.get("alt"):
+            self.data(alt)
+
+    def begin_pre(self, _attributes: Mapping[str, str]) -> None:
+        self.pre += 1
+
+    def end_pre(self) -> None:
+        self.pre -= 1
+
+    def push(self, indent: str) -> None:
+        self.indents.append(self.indent)
+        if len(self.indents) <= _INDENTED:
+            self.indent += indent
+
+    def pop(self) -> None:
+        if self.indents:
+            self.indent = self.indents.pop()
+
+    def begin_quote(self, _attributes: Mapping[str, str]) -> None:
+        self.push("> ")
+
+    def begin_meaning(self, _attributes: Mapping[str, str]) -> None:
+        self.push("    ")
+
+    def begin_bullets(self, _attributes: Mapping[str, str]) -> None:
+        self._list(None)
+
+    def begin_numbers(self, attributes: Mapping[str, str]) -> None:
+        self._list(_number(attributes.get("start"), 1))
+
+    def _list(self, number: int | None) -> None:
+        self.gap = max(self.gap, _LINE if self.lists else _PARAGRAPH)
+        self.lists.append(number)
+
+    def end_list(self) -> None:
+        if self.lists:
+            self.lists.pop()
+        self.gap = max(self.gap, _LINE if self.lists else _PARAGRAPH)
+
+    def begin_item(self, attributes: Mapping[str, str]) -> None:
+        number = self.lists[-1] if self.lists else None
+        marker = _BULLET
+        if number is not None:
+            number = _number(attributes.get("value"), number)
+            self.lists[-1] = number + 1
+            marker = f"{number:>2}. "
+        self.marker = (marker, len(self.indent))
+        self.push(" " * len(marker))
+
+    def end_item(self) -> None:
+        self.marker = ("", 0)
+        self.pop()
+
+    def begin_link(self, attributes: Mapping[str, str]) -> None:
+        target = _SPACE.sub("%20", attributes.get("href", "").strip())
+        self.link = (target if _SHOWN.match(target) else "", len(self.out))
+        self.image = False
+
+    def end_link(self) -> None:
+        target, begin = self.link
+        self.link = ("", 0)
+        if not target:
+            return
+        text = "".join(self.out[begin:]).strip()
+        if text:
+            if text not in _names(target):
+                self.out.append(f" ({target})")  # right after the text, even if that was a block
+        elif self.image:  # without a word for it
+            self._write(f"({target})")
 
 
-def _close_link(state: HtmlDocumentState) -> None:
-    if state.link_target:
-        state.tags[-1].write(f" ({state.link_target})")
-        state.link_target = ""
+def _is_hidden(attributes: Mapping[str, str]) -> bool:
+    return "hidden" in attributes or ("style" in attributes and _NONE.search(attributes["style"]) is not None)
 
 
-def _image(state: HtmlDocumentState, attributes: dict[str, str]) -> None:
-    state.tags[-1].write(attributes.get("alt", ""))
+def _number(text: str | None, otherwise: int) -> int:
+    return int(text) if text is not None and re.fullmatch(r"-?[0-9]{1,9}", text) else otherwise
 
 
-_CONFIG = ParserConfig(
-    css=CSS_PROFILES["strict"],
-    custom_html_tag_handler_mapping=CustomHtmlTagHandlerMapping({"a": _open_link, "img": _image}, {"a": _close_link}),
-)
+def _names(target: str) -> tuple[str, ...]:
+    """The texts of a link that need no target beside them."""
+    scheme, _, rest = target.partition(":")
+    return (target, target.removesuffix("/"), *([rest.partition("?")[0]] if scheme.lower() in ("mailto", "tel") else []))
+
+
+_STARTS: dict[str, Callable[[_Page, Mapping[str, str]], None]] = {
+    "a": _Page.begin_link,
+    "blockquote": _Page.begin_quote,
+    "br": _Page.break_line,
+    "dd": _Page.begin_meaning,
+    "hr": _Page.rule,
+    "img": _Page.picture,
+    "li": _Page.begin_item,
+    "ol": _Page.begin_numbers,
+    "pre": _Page.begin_pre,
+    "td": _Page.cell,
+    "th": _Page.cell,
+    "ul": _Page.begin_bullets,
+}
+_ENDS: dict[str, Callable[[_Page], None]] = {
+    "a": _Page.end_link,
+    "blockquote": _Page.pop,
+    "dd": _Page.pop,
+    "li": _Page.end_item,
+    "ol": _Page.end_list,
+    "pre": _Page.end_pre,
+    "ul": _Page.end_list,
+}

@@ -1,5 +1,9 @@
 """Writing events: each in its email's history, and for the ledger to number.
 
+What happens to an account and not to one of its emails (domain.*, suppression.*) is an event without an email. It takes the
+same way: in place of an email's id it is filed under its own, which no email has, so that it gets its partition, its number
+and its count like all others. Its `data` is the whole of what readers are told, since what it tells of may be gone by then.
+
 Accepting and settling write theirs within their own statements (store/inserts, store/settle).
 """
 
@@ -31,14 +35,16 @@ SELECT shard, account_id, email_id, event_id, domain_id, type, at, weight,
 FROM new
 """
 
+NO_DOMAIN = UUID(int=0)  # in place of a domain's id in the counts of what concerns none
+
 
 @attrs.frozen
 class NewEvent:
-    """A fact about an email, or about one of its recipients. `weight`: of how many recipients it tells."""
+    """A fact about an email, about one of its recipients, or without an email about the account. `weight`: recipients that it tells of."""
 
     account_id: UUID
-    email_id: UUID
-    domain_id: UUID
+    email_id: UUID | None
+    domain_id: UUID | None
     recipient: int | None
     type: str
     at: datetime
@@ -52,12 +58,13 @@ async def write(tx: Transaction, events: Sequence[NewEvent]) -> None:
 
 
 def _row(event: NewEvent) -> dict[str, object]:
+    event_id = uuid7(event.at.timestamp())
     return {
         "shard": shard(event.account_id),
         "account_id": event.account_id,
-        "email_id": event.email_id,
-        "event_id": uuid7(event.at.timestamp()),
-        "domain_id": event.domain_id,
+        "email_id": event.email_id or event_id,
+        "event_id": event_id,
+        "domain_id": event.domain_id or NO_DOMAIN,
         "recipient": event.recipient,
         "type": event.type,
         "at": event.at,

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import attrs
 from twisted.internet.defer import Deferred, succeed
-from twisted.internet.task import Clock
+from twisted.internet.task import Clock, deferLater
 
 from mailsvc.delivery.cargo import Origin
 from mailsvc.delivery.connect import CannotConnect, Connector
@@ -28,6 +28,7 @@ from mailsvc.store.messages import StoredMessage
 from mailsvc.store.queue import Hold, Leased, Ready
 from mailsvc.store.settle import Settlement
 
+LATENCY = 0.001  # seconds of a round trip
 START = 1_800_000_000.0
 MESSAGE = b"From: a@sender.example\r\nSubject: hello\r\n\r\nhello\r\n"
 OK = Reply(250, "queued", "2.0.0")
@@ -281,11 +282,11 @@ class FakeCourier:
             return succeed(lost(envelope, "withheld", stale=self.sent > 1))
         self.server.mails.append(Mail(envelope.sender, envelope.recipients, octets, self.server.world.clock.seconds(), self.number))
         answer = self.server.answer(envelope)
-        if isinstance(answer, Deferred):
-            self.waiting, self.envelope = answer, envelope
-            answer.addCallback(self._answered)
-            return answer
-        return succeed(self._answered(answer))
+        if not isinstance(answer, Deferred):
+            answer = deferLater(self.server.world.clock, LATENCY, lambda result=answer: result)
+        self.waiting, self.envelope = answer, envelope
+        answer.addCallback(self._answered)
+        return answer
 
     def _answered(self, result: Any) -> Any:
         self.waiting = None
@@ -364,6 +365,7 @@ class World:
         if server is None:
             raise CannotConnect("refused the connection")
         server.dials.append(self.clock.seconds())
+        await deferLater(self.clock, LATENCY)
         refusal = server.greeting()
         if isinstance(refusal, Exception):
             raise refusal

@@ -10,8 +10,9 @@ import pytest
 import pytest_twisted
 
 from mailsvc.outcome import Delivered
-from mailsvc.store import ledger
+from mailsvc.store import events, ledger
 from mailsvc.store.errors import StoreError
+from mailsvc.store.events import NewEvent
 from mailsvc.store.ids import uuid7
 from mailsvc.store.inserts import SHARDS, shard
 from mailsvc.store.ledger import Books, Lag
@@ -38,6 +39,25 @@ async def test_numbers_follow_what_happened(house: House) -> None:
     assert rows == [(1, "email.sent"), (2, "email.delivered")]
     assert await sequences(house) == {ACCOUNT: [1, 2], OTHER: [1]}
     assert await house.books.number(100) == await house.count("fresh_events") == 0
+
+
+@pytest_twisted.ensureDeferred
+async def test_events_without_an_email_are_numbered_among_the_others(house: House) -> None:
+    mail, data = email(lease=house.lease), {"name": "example.com"}
+    await house.accept(mail)
+    of_domain = NewEvent(ACCOUNT, None, DOMAIN, None, "domain.created", NOW + MINUTE, data)
+    of_account = NewEvent(ACCOUNT, None, None, None, "suppression.added", NOW + 2 * MINUTE, data)
+    await house.pool.transact(lambda tx: events.write(tx, [of_domain, of_account]))
+    assert await house.books.number(100) == 3
+    rows = await house.pool.rows(
+        "SELECT l.sequence, e.type, e.data, e.email_id = e.event_id FROM event_log l JOIN events e USING (account_id, email_id, event_id)"
+        " WHERE l.account_id = %s ORDER BY 1",
+        (ACCOUNT,),
+    )
+    assert rows == [(1, "email.sent", None, False), (2, "domain.created", data, True), (3, "suppression.added", data, True)]
+    counted = await house.pool.rows("SELECT type, domain_id FROM rollups WHERE type NOT LIKE 'email.%%' ORDER BY 1", ())
+    assert counted == [("domain.created", DOMAIN), ("suppression.added", events.NO_DOMAIN)]
+    assert await house.events(mail) == [("email.sent", None)]
 
 
 @pytest_twisted.ensureDeferred

@@ -1,0 +1,249 @@
+"""Destinations: dead, slow, refusing, paused, without DNS; and how mail to the others goes on."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+from twisted.internet.defer import Deferred, fail
+from twisted.internet.task import deferLater
+
+from mailsvc.delivery.connect import CannotConnect
+from mailsvc.mail.reply import Reply
+from mailsvc.outcome import Bounced, Delivered
+from mailsvc.outcome import Deferred as Later
+from mailsvc.store.holds import FOREVER
+from mailsvc.store.queue import Hold
+from tests.delivery import fakes
+from tests.delivery.fakes import World, answered, lost, number, taken
+
+# Destinations in trouble
+
+
+def test_a_dead_destination_is_held_as_a_whole_and_not_hammered() -> None:
+    world = World()
+
+    def refuse() -> Any:
+        return deferLater(world.clock, 0.5, fail, CannotConnect("refused the connection"))
+
+    world.server("dead.example", "1.1.1.1").greeting = refuse
+    for email in range(1, 201):
+        world.store.add(email, f"r{email}@dead.example", destination="mx.dead.example", expires=30 * 86400.0)
+    world.start().run(5)
+    hold = world.store.hold_rows["mx.dead.example"]
+    assert hold.reason == "mx.dead.example (1.1.1.1) refused the connection."
+    assert (hold.state, hold.failures) == ("backoff", 1)
+    assert len(world.store.outcomes) == 1  # one tells what happened; the others wait for the destination
+    assert all(row.lease is None for row in world.store.rows.values())
+    world.store.calls.clear()
+    world.run(4 * 3600)
+    dials = world.servers["1.1.1.1"].dials
+    assert 10 <= len(dials) <= 20
+    gaps = [later - sooner for sooner, later in pairwise(dials)]
+    assert gaps[0] == 0  # a new destination gets two connections, from then on it is probed with one
+    assert 60 <= gaps[1] < 80
+    assert gaps[-1] > 1700
+    assert world.store.calls["claim"] <= len(dials) + 1
+    assert world.store.calls["settle"] <= len(dials) + 1
+    assert world.store.calls["release"] <= 2 * len(dials)
+    assert world.store.calls["ready"] <= 4 * 3600 * 1.1  # once a second, when nothing rings
+
+
+def test_a_destination_that_is_back_is_lifted_and_drained() -> None:
+    world = World()
+    server = world.server("example.com", "1.1.1.1")
+    server.greeting = lambda: CannotConnect("did not answer the connection in time")
+    for email in range(1, 101):
+        world.store.add(email, "bob@example.com", destination="mx.example.com")
+    world.start().run(30)
+    server.greeting = lambda: None
+    world.run(400)
+    assert world.store.rows == {}
+    assert world.store.hold_rows == {}
+    assert server.most_open <= 20
+
+
+def test_healthy_mail_passes_while_hundreds_of_destinations_hang() -> None:
+    world = World(connections=60)
+    server = world.server("good.example", "1.1.1.1")
+    world.store.add(1, "bob@good.example", destination="mx.good.example")
+    world.start().run(60)
+    for index in range(300):
+        world.server(f"d{index}.example", f"8.8.{index // 200}.{index % 200}").greeting = Deferred
+        for email in range(5):
+            world.store.add(1000 + index * 10 + email, f"bob@d{index}.example", destination=f"mx.d{index}.example")
+    world.run(10)
+    assert world.dispatch.slots.taken == 40
+    world.store.add(2, "bob@good.example", destination="mx.good.example")
+    started = world.clock.seconds()
+    world.run(3)
+    assert server.mails[-1].at - started <= 1.2
+
+
+def test_the_next_exchanger_is_tried_and_greeting_refusals_wait() -> None:
+    world = World()
+    first = world.server("example.com", "1.1.1.1", host="mx1.example.com", preference=10)
+    second = world.server("example.com", "1.1.1.2", host="mx2.example.com", preference=20)
+    first.greeting = lambda: CannotConnect("answered 554 no service")
+    world.store.add(1, "bob@example.com")
+    world.start().run(2)
+    assert len(second.mails) == 1
+    second.greeting = lambda: CannotConnect("answered 421 4.3.2 too busy")
+    world.run(60)
+    world.store.add(2, "bob@example.com")
+    world.run(3)
+    outcome = world.store.last(2)
+    assert isinstance(outcome, Later)
+    assert outcome.reason == "mx1.example.com (1.1.1.1) answered 554 no service; mx2.example.com (1.1.1.2) answered 421 4.3.2 too busy."
+
+
+def test_private_addresses_are_refused_unless_the_operator_says_so() -> None:
+    world = World()
+    inner = world.server("rebind.example", "10.0.0.5")
+    world.store.add(1, "bob@rebind.example")
+    world.start().run(2)
+    assert inner.dials == []
+    outcome = world.store.last(1)
+    assert isinstance(outcome, Bounced)
+    assert outcome.reply.startswith("550 5.4.4")
+    assert "10.0.0.5 is private" in outcome.reply
+    allowed = World(allow_addresses=("10.0.0.0/8",))
+    inner = allowed.server("rebind.example", "10.0.0.5")
+    allowed.store.add(1, "bob@rebind.example")
+    allowed.start().run(2)
+    assert len(inner.mails) == 1
+    routed = World(routes={"rebind.example": "smtp://127.0.0.1:2526"})
+    routed.servers["127.0.0.1"] = inner = fakes.Server(routed)
+    routed.names.hosts["127.0.0.1"] = ["127.0.0.1"]
+    routed.store.add(1, "bob@rebind.example")
+    routed.start().run(2)
+    assert len(inner.mails) == 1
+
+
+def test_connections_that_break_under_mail_rest_the_destination() -> None:
+    world = World()
+    server = world.server("example.com", "1.1.1.1")
+    server.answer = lambda envelope: answered(envelope, Reply(421, "too many messages", "4.7.0"))
+    for email in range(1, 51):
+        world.store.add(email, "bob@example.com", destination="mx.example.com")
+    world.start().run(5)
+    assert 3 <= len(server.mails) <= 5
+    assert world.store.hold_rows["mx.example.com"].reason == "mx.example.com answered 421 4.7.0 too many messages"
+    assert all(row.lease is None for row in world.store.rows.values())
+
+
+def test_a_refused_further_connection_does_not_rest_a_destination_that_works() -> None:
+    world = World()
+    server = world.server("example.com", "1.1.1.1")
+    server.greeting = lambda: CannotConnect("answered 421 too many connections") if len(server.open) >= 2 else None
+
+    def slowly(envelope: Any) -> Any:
+        answer: Deferred[Any] = Deferred()
+        world.clock.callLater(0.5, lambda: answer.callback(taken(envelope)))
+        return answer
+
+    server.answer = slowly
+    for email in range(1, 101):
+        world.store.add(email, "bob@example.com", destination="mx.example.com")
+    world.start().run(60)
+    assert world.store.rows == {}
+    assert world.store.hold_rows == {}
+    assert len(server.dials) < 12
+
+
+def test_a_reused_connection_that_is_dead_costs_no_attempt() -> None:
+    world = World()
+    server = world.server("example.com", "1.1.1.1")
+    world.store.add(1, "bob@example.com")
+    world.start().run(2)
+    server.answer = lambda envelope: lost(envelope, "it ended", stale=True) if server.mails[-1].connection == 1 else taken(envelope)
+    world.store.add(2, "bob@example.com", destination="mx.example.com")
+    world.run(2)
+    assert world.store.outcomes[number(2), 0] == [Delivered("250 2.0.0 queued")]
+    assert [mail.connection for mail in server.mails] == [1, 1, 2]
+
+
+def test_a_paused_destination_keeps_its_mail_and_gets_it_when_resumed() -> None:
+    world = World()
+    server = world.server("example.com", "1.1.1.1")
+    world.store.hold_rows["mx.example.com"] = Hold("paused", "Paused by the operator.", FOREVER, 0)
+    world.store.add(1, "bob@example.com")
+    world.start().run(30)
+    assert server.mails == []
+    assert world.dispatch.offer("example.com", 10, bulk=False) is None
+    del world.store.hold_rows["mx.example.com"]
+    world.run(3)
+    assert len(server.mails) == 1
+
+
+# Domains
+
+
+def test_domains_that_take_no_mail_end_their_recipients() -> None:
+    world = World()
+    world.names.mxs["null.example"] = [(0, "")]
+    world.store.add(1, "bob@null.example")
+    world.store.add(2, "bob@missing.example")
+    world.store.add(3, "bob@[192.0.2.1]")
+    world.start().run(2)
+    assert [world.store.last(email).reply for email in (1, 2, 3)] == [  # type: ignore[union-attr]
+        "556 5.1.10 null.example accepts no mail (null MX)",
+        "550 5.1.2 The domain missing.example does not exist",
+        "550 5.1.2 [192.0.2.1] is not a mail domain",
+    ]
+    assert all(settlement.attempt is None for settlement in world.store.settled)
+
+
+def test_a_domain_without_dns_rests_and_comes_back() -> None:
+    world = World()
+    world.names.mxs["flaky.example"] = "nameserver 192.0.2.53 answered SERVFAIL"
+    for email in range(1, 31):
+        world.store.add(email, "bob@flaky.example")
+    world.start().run(20)
+    assert "SERVFAIL" in world.store.hold_rows["flaky.example"].reason
+    assert len(world.store.outcomes) == 1
+    assert isinstance(world.store.last(1), Later)
+    assert world.names.asked["flaky.example"] == 1
+    del world.names.mxs["flaky.example"]
+    server = world.server("flaky.example", "1.1.1.1")
+    world.run(120)
+    assert len(server.mails) == 30
+    assert world.store.rows == {}
+    assert world.store.hold_rows == {}
+
+
+def test_domains_at_one_provider_share_a_lane() -> None:
+    world = World()
+    for name in ("a.example", "b.example"):
+        server = world.server(name, "1.1.1.1", host="mx.provider.example")
+        world.store.add(1 if name == "a.example" else 2, f"bob@{name}")
+    world.start().run(2)
+    assert len(server.mails) == 2
+    assert list(world.dispatch.lanes) == ["mx.provider.example"]
+
+
+# Fairness
+
+
+def test_accounts_take_turns_and_bulk_comes_last() -> None:
+    world = World(connections_max=1, connections_initial=1, window=200)
+    server = world.server("example.com", "1.1.1.1")
+    first: Deferred[Any] = Deferred()
+    server.answer = lambda envelope: first if len(server.mails) == 1 else taken(envelope)
+    world.store.add(1, "x@example.com", destination="mx.example.com")
+    world.start().run(2)
+    lane = world.dispatch.lanes["mx.example.com"]
+    lane.health.good_at, lane.health.allowed = world.clock.seconds(), 20  # a wide window, still one connection
+    lane._workers = 20
+    for index in range(10):
+        world.store.add(100 + index, f"a{index}@example.com", destination="mx.example.com", account=1)
+        world.store.add(300 + index, f"b{index}@example.com", destination="mx.example.com", account=3, bulk=True)
+    for index in range(3):
+        world.store.add(200 + index, f"c{index}@example.com", destination="mx.example.com", account=2)
+    world.run(3)
+    first.callback(taken(fakes.Envelope("", ("x@example.com",))))
+    world.run(1)
+    order = [mail.recipients[0][0] for mail in server.mails[1:]]
+    assert "".join(order[:6]) in ("acacac", "cacaca")
+    assert set(order[13:]) == {"b"}
+    assert len(order) == 23

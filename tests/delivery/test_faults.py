@@ -1,0 +1,149 @@
+"""Faults on our own side: poison, a database that is away or refuses, lost leases. No recipient is lost, no lane stops."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mailsvc.mail.reply import Reply
+from mailsvc.outcome import Bounced, Delivered, Failed
+from mailsvc.outcome import Deferred as Later
+from mailsvc.store.errors import DataRejected, StatementFailed, Unavailable
+from tests.delivery.fakes import World, answered, number
+
+# Faults of ours
+
+
+def test_a_poison_message_is_set_aside_and_the_others_go_on() -> None:
+    world = World()
+    server = world.server("example.com", "1.1.1.1")
+    world.store.bodies[number(1)] = ValueError("poison")
+    for email in (1, 2, 3):
+        world.store.add(email, "bob@example.com")
+    world.start().run(5)
+    assert sorted(mail.sender for mail in server.mails) == ["b-2@send.sender.example", "b-3@send.sender.example"]
+    assert world.store.last(1).reason == "Sending failed on our side (ValueError); it will be tried again."  # type: ignore[union-attr]
+    world.run(3600)
+    assert [type(outcome) for outcome in world.store.outcomes[number(1), 0]] == [Later, Later, Failed]
+    assert "poison" not in world.store.last(1).reason  # type: ignore[union-attr]
+
+
+def test_a_message_that_is_gone_fails() -> None:
+    world = World()
+    world.server("example.com", "1.1.1.1")
+    world.store.bodies[number(1)] = None
+    world.store.add(1, "bob@example.com")
+    world.start().run(3)
+    assert world.store.last(1) == Failed("The message is no longer stored.")
+
+
+def test_signing_happens_once_for_all_destinations_of_an_email() -> None:
+    world = World()
+    for index in range(5):
+        world.server(f"d{index}.example", f"1.1.1.{index}")
+        world.store.add(1, f"bob@d{index}.example", recipient=index)
+    world.start().run(3)
+    assert len(world.store.outcomes) == 5
+    assert len(world.sending.signed) == 1
+
+
+def test_the_database_away_loses_no_outcome_and_sends_nothing_twice() -> None:
+    world = World()
+    server = world.server("example.com", "1.1.1.1")
+    world.store.add(1, "bob@example.com")
+    world.store.failing["settle"] = Unavailable("gone")
+    world.start().run(60)
+    assert len(server.mails) == 1
+    assert len(world.store.rows) == 1
+    world.store.failing.clear()
+    world.run(15)
+    assert world.store.rows == {}
+    assert len(server.mails) == 1
+
+
+def test_the_queue_away_for_a_while_stops_nothing_for_good() -> None:
+    world = World()
+    server = world.server("example.com", "1.1.1.1")
+    world.store.add(1, "bob@example.com", destination="mx.example.com")
+    world.store.failing = {"ready": Unavailable("gone")}
+    world.start()
+    for call in ("ready", "claim"):
+        world.store.failing = {call: Unavailable("gone")}
+        world.store.calls.clear()
+        world.run(10)
+        assert server.mails == []
+        assert world.store.calls[call] <= 11
+    world.store.failing = {"load": Unavailable("gone")}
+    world.run(60)
+    assert server.mails == []
+    assert len(world.store.rows) == 1
+    world.store.failing = {}
+    world.run(15)
+    assert world.store.outcomes[number(1), 0] == [Delivered("250 2.0.0 queued")]
+
+
+def test_a_sweep_that_fails_stops_no_delivery() -> None:
+    world = World()
+    server = world.server("example.com", "1.1.1.1")
+    for call in ("release_scheduled", "holds", "expire", "leased"):
+        world.store.failing[call] = StatementFailed("42601", "a mistake of ours")
+    world.store.add(1, "bob@example.com")
+    world.start().run(120)
+    assert len(server.mails) == 1
+    assert 100 <= world.store.calls["release_scheduled"] <= 125
+
+
+def test_a_connection_takes_no_mail_before_the_last_one_is_settled() -> None:
+    world = World(connections_max=1)
+    server = world.server("example.com", "1.1.1.1")
+    world.store.settle_waits = []
+    for email in (1, 2):
+        world.store.add(email, "bob@example.com", destination="mx.example.com")
+    world.start().run(30)
+    assert len(server.mails) == 1
+    world.store.settle_waits[0].callback(None)
+    assert len(server.mails) == 2
+
+
+def test_an_outcome_that_the_database_refuses_is_written_plainly() -> None:
+    world = World()
+    server = world.server("example.com", "1.1.1.1")
+    world.store.add(1, "bob@example.com")
+    server.answer = lambda envelope: answered(envelope, Reply(550, "caf\x00é", "5.1.1"))
+    settle = world.store.settle
+
+    async def picky(settlement: Any) -> Any:
+        if "\x00" in settlement.outcomes[0].outcome.reply:
+            raise DataRejected("22021")
+        return await settle(settlement)
+
+    world.dispatch.attempts._settling.settle = picky  # type: ignore[method-assign]
+    world.start().run(3)
+    assert world.store.last(1) == Bounced("550 5.1.1 caf??", "Permanent", "General")
+
+
+def test_leases_lost_track_of_go_back() -> None:
+    world = World()
+    server = world.server("example.com", "1.1.1.1")
+    world.store.add(1, "bob@example.com", lease=world.process.id)  # committed, but the answer never came
+    world.start().run(20)
+    assert server.mails == []
+    world.run(60)
+    assert len(server.mails) == 1
+
+
+def test_a_process_taken_for_dead_sends_nothing_more_on_old_leases() -> None:
+    world = World()
+    server = world.server("example.com", "1.1.1.1")
+    world.store.add(1, "bob@example.com")
+    world.start().run(2)
+    world.process.fresh = False
+    email, seats = world.email(2, "bob@example.com")
+    assert seats == []
+    world.commit(email, seats)
+    world.run(30)
+    assert len(server.mails) == 1
+    world.process.id, world.process.fresh = 8, True
+    world.dispatch.replaced(7, 8)
+    world.run(3)
+    assert len(server.mails) == 2
+    assert world.store.settled[-1].lease == 8
