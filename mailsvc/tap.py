@@ -65,6 +65,7 @@ from mailsvc.store.processes import Incarnation
 from mailsvc.store.queue import Queue
 from mailsvc.store.ratelimit import RateWindows
 from mailsvc.store.requestlog import RequestLog
+from mailsvc.store.rollups import Rollups
 from mailsvc.store.sandbox import Sandbox as Shelf
 from mailsvc.store.settle import Settling
 from mailsvc.watch import logs
@@ -192,7 +193,8 @@ class Daemon:
             in_thread=self.in_thread, checks={"start": self.started, "database": self.reachable, "heartbeat": self.fresh},
             inbox=self.shelf if settings.sandbox.listen else None,
             limits=gate.Limits(body=http.body_limit, in_flight=http.in_flight, idle=http.idle_seconds), email_limits=limits,
-            api_keys=self.keys, domains=self.domains, logs=requests, recorder=recorder, base_url=settings.base_url or "",
+            api_keys=self.keys, domains=self.domains, logs=requests, recorder=recorder, rollups=Rollups(self.pool),
+            link_secret=self.memory.seal.secret_for("links"), base_url=settings.base_url or "",
             batch_max=most.batch, schedule_ahead=timedelta(days=most.schedule_ahead),
             trusted=networks("http.trusted_proxies", http.trusted_proxies),
         )  # fmt: skip

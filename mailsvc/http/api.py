@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -10,19 +10,24 @@ import attrs
 from klein.resource import KleinResource
 from twisted.internet.interfaces import IReactorTime
 
-from mailsvc.http import apikeys, logs
+from mailsvc.http import apikeys, figures, logs
 from mailsvc.http.apikeys import ApiKeys
+from mailsvc.http.attachments import Attachments
 from mailsvc.http.budget import Budget
 from mailsvc.http.caller import Keys
-from mailsvc.http.emails import Emails, Messages, Stored, Submitting
+from mailsvc.http.contents import Contents, Messages
+from mailsvc.http.emails import Emails, Stored, Submitting
+from mailsvc.http.figures import Figures
 from mailsvc.http.gate import Gate, Limits, Networks
 from mailsvc.http.health import Check, Health
+from mailsvc.http.links import Links
 from mailsvc.http.logs import Logs
 from mailsvc.http.openapi import Description, document
 from mailsvc.http.ratelimit import RateLimit
 from mailsvc.http.reading import InThread, Reader
 from mailsvc.http.requestlog import Recorder
 from mailsvc.http.sandbox import Inbox, Sandbox
+from mailsvc.http.share import Share
 from mailsvc.http.site import ApiSite
 from mailsvc.policy import Limits as EmailLimits
 
@@ -43,6 +48,8 @@ class Api:
     api_keys: apikeys.Keys
     domains: apikeys.Domains
     logs: logs.Stored
+    rollups: figures.Rollups
+    link_secret: bytes = attrs.field(repr=False)
     recorder: Recorder | None = None
     base_url: str = ""
     inbox: Inbox | None = None
@@ -51,9 +58,10 @@ class Api:
     batch_max: int = 100
     schedule_ahead: timedelta = timedelta(days=30)
     trusted: Networks = ()
+    budget: Budget = attrs.field(init=False, default=attrs.Factory(lambda self: Budget(self.limits.in_flight), takes_self=True))
 
     def site(self) -> ApiSite:
-        gate = Gate(self.keys, self.rate, self.limits, Budget(self.limits.in_flight), self.well_formed)
+        gate = Gate(self.keys, self.rate, self.limits, self.budget, self.well_formed)
         return ApiSite(self._resources(), gate, self.reactor, self.trusted, self.recorder)
 
     def document(self) -> dict[str, Any]:
@@ -64,14 +72,23 @@ class Api:
         return [*(type(one) for one in self._collections()), Description]
 
     def _resources(self) -> dict[str, KleinResource]:
-        """The resource for each first segment of a path, which its routes name."""
-        collections = [*self._collections(), Description(self.document())]
-        return {_first(rule.rule): one.app.resource() for one in collections for rule in one.app.url_map.iter_rules()}
+        """The resource for each place, as the routes of the collections name them; who comes first has the first segment."""
+        found: dict[str, KleinResource] = {}
+        for one in [*self._collections(), Description(self.document())]:
+            resource = one.app.resource()
+            for rule in one.app.url_map.iter_rules():
+                for place in _places(rule.rule):
+                    found.setdefault(place, resource)
+        return found
 
     def _collections(self) -> list[Any]:
         reader = Reader(self.email_limits, self.schedule_ahead, self.in_thread, self.reactor.seconds)
+        contents, links = Contents(self.messages, self.in_thread, self.budget), Links(self.link_secret)
         found: list[Any] = [
-            Emails(self.intake, self.emails, self.messages, reader, self.batch_max),
+            Emails(self.intake, self.emails, contents, reader, self.batch_max),
+            Attachments(self.emails, contents, links, self.base_url, self.reactor),
+            Share(self.emails, contents, links, reader, self.base_url, self.reactor),
+            Figures(self.rollups, self.rate.default, self.reactor),
             ApiKeys(self.api_keys, self.domains, reader),
             Logs(self.logs),
             Health(self.checks),
@@ -79,5 +96,10 @@ class Api:
         return [*found, Sandbox(self.inbox)] if self.inbox is not None else found
 
 
-def _first(path: str) -> str:
-    return path[1:].partition("/")[0]
+def _places(rule: str) -> Iterator[str]:
+    first, *rest = rule[1:].split("/")
+    yield first
+    if len(rest) > 1 and "<" not in rest[1]:
+        yield f"{first}/*/{rest[1]}"
+    elif rest and "<" not in rest[0]:
+        yield f"{first}/{rest[0]}"

@@ -13,17 +13,14 @@ from mailsvc.http import emailschema as schema
 from mailsvc.http import parameters, shapes, views
 from mailsvc.http.answer import collection, ok
 from mailsvc.http.caller import Caller
+from mailsvc.http.contents import Contents
 from mailsvc.http.describe import ID, PAGING, acknowledged, listed, obj, told
 from mailsvc.http.problem import Problem, invalid, missing, not_found, refused
 from mailsvc.http.reading import Reader
 from mailsvc.http.request import Request
 from mailsvc.intake import Admission, Admitted, Busy, Incoming, Key, OtherRequest, Rejected
-from mailsvc.mail import mime
 from mailsvc.policy import Refusal
 from mailsvc.store.emails import Cancellation, EmailView, RecipientView, Rescheduling
-from mailsvc.store.messages import StoredMessage
-
-PARSE_IN_THREAD = 256 * 1024  # octets of a message from which on it is read back in a thread
 
 
 class Submitting(Protocol):
@@ -44,12 +41,6 @@ class Stored(Protocol):
     async def reschedule(self, account_id: UUID, email_id: UUID, at: datetime, now: datetime) -> Rescheduling: ...
 
 
-class Messages(Protocol):
-    """store/messages"""
-
-    async def load(self, account_id: UUID, email_id: UUID) -> StoredMessage | None: ...
-
-
 @attrs.frozen
 class _Batch:
     """A batch as read: good emails with their places, and what is wrong with the others."""
@@ -65,7 +56,7 @@ class Emails:
     app = collection()
     intake: Submitting
     stored: Stored
-    messages: Messages
+    contents: Contents
     reader: Reader
     batch_max: int = 100
 
@@ -164,17 +155,8 @@ class Emails:
         if email is None:
             raise not_found("Email")
         recipients = await self.stored.recipients(account_id, email_id)
-        html, text = await self._bodies(account_id, email_id)
-        return ok(request, views.single(email, html, text, recipients))
-
-    async def _bodies(self, account_id: UUID, email_id: UUID) -> tuple[str | None, str | None]:
-        """The html and text parts; neither once the message itself is no longer kept."""
-        message = await self.messages.load(account_id, email_id)
-        if message is None:
-            return None, None
-        body = message.body
-        parsed = mime.parse(body) if len(body) < PARSE_IN_THREAD else await self.reader.in_thread(lambda: mime.parse(body))
-        return parsed.html, parsed.text
+        async with self.contents.of(email) as parsed:
+            return ok(request, views.single(email, parsed.html, parsed.text, recipients))
 
     @app.route("/emails/<id>", methods=["PATCH"])
     @told("Let a scheduled email go at another time.", acknowledged("email"), body=schema.RESCHEDULE)

@@ -41,6 +41,12 @@ def one(request: Request, name: str) -> str:
     return values[0].decode("utf-8", "replace") if values else ""
 
 
+def several(request: Request, name: str) -> list[str]:
+    """A query parameter that may be there more than once, and may have several values apart by commas; also as `name[]`."""
+    values = [*request.args.get(name.encode(), []), *request.args.get(name.encode() + b"[]", [])]
+    return [text for value in values for text in value.decode("utf-8", "replace").split(",") if text]
+
+
 def idempotency_key(request: Request) -> str | None:
     """The Idempotency-Key header: any text of 1 to 256 characters, taken as it is."""
     values = request.requestHeaders.getRawHeaders(b"idempotency-key")

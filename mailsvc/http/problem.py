@@ -12,6 +12,8 @@ import orjson
 
 from mailsvc.policy import Refusal
 
+JSON = b"application/json; charset=utf-8"
+
 
 @attrs.frozen
 class Problem(Exception):

@@ -15,14 +15,13 @@ from twisted.web import http, server
 
 from mailsvc.http.caller import Caller
 from mailsvc.http.gate import Asked, Entry, too_large
-from mailsvc.http.problem import Problem, no_endpoint, unavailable
+from mailsvc.http.problem import JSON, Problem, no_endpoint, unavailable
 from mailsvc.http.requestlog import HUNG_UP
 from mailsvc.store.detach import detached
 
 T = TypeVar("T")
 log = Logger()
 
-JSON = b"application/json; charset=utf-8"
 _PRIVATE = re.compile(rb"[^/]*[@%][^/]*")
 
 
@@ -32,6 +31,7 @@ class Request(server.Request):
     site: Any  # ApiSite
     channel: Any  # Channel
     defaultContentType = None  # in the lines that all responses have
+    content_type = JSON
     entry: Entry | None = None
     problem: Problem | None = None
     begun = False
@@ -171,7 +171,7 @@ class Request(server.Request):
             self.processingFailed(Failure())
 
     def common_lines(self) -> bytes:
-        return bytes(self.site.common_lines(self.client, None if self.entry is None else self.entry.quota))
+        return bytes(self.site.common_lines(self.client, None if self.entry is None else self.entry.quota, self.content_type))
 
     def answer(self, problem: Problem) -> None:
         """Answer with `problem` and be done."""
@@ -184,6 +184,7 @@ class Request(server.Request):
         for name, value in problem.headers.items():
             self.setHeader(name, value)
         self.answered = problem.told()
+        self.content_type = JSON
         return self.sized(problem.status, problem.body())
 
     def sized(self, status: int, body: bytes) -> bytes:

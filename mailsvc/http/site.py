@@ -18,9 +18,9 @@ from mailsvc.http import answer, gate
 from mailsvc.http.caller import Caller
 from mailsvc.http.channel import Channel
 from mailsvc.http.gate import Gate, Limits, Networks
-from mailsvc.http.problem import Problem
+from mailsvc.http.problem import JSON, Problem
 from mailsvc.http.ratelimit import Quota
-from mailsvc.http.request import JSON, Request
+from mailsvc.http.request import Request
 from mailsvc.http.requestlog import Recorder
 from mailsvc.store.ids import uuid7
 from mailsvc.store.requestlog import NewLog
@@ -29,7 +29,9 @@ log = Logger()
 
 
 class ApiSite(server.Site):
-    """`collections` maps the first segment of a path to the resource that answers; each gets the whole path."""
+    """`collections` maps places to the resources that answer; each gets the whole path. A place is the first segment of a path, or
+    narrower: its first two, or the first and the third with `*` between them.
+    """
 
     protocol = Channel  # type: ignore[assignment]  # made for HTTP/1.1 alone, not for either version
     requestFactory = Request
@@ -59,11 +61,16 @@ class ApiSite(server.Site):
     # For requests
 
     def knows(self, path: bytes) -> bool:
-        return _first(path) in self._collections
+        return _segments(path)[0] in self._collections
 
     def resource_for(self, path: bytes) -> KleinResource:
-        """Only asked for paths that it knows: the gate turns the others away."""
-        return self._collections[_first(path)]
+        """The narrowest. Only asked for paths that it knows: the gate turns the others away."""
+        first, *rest = _segments(path)
+        if len(rest) > 1 and (found := self._collections.get(b"%s/*/%s" % (first, rest[1]))):
+            return found
+        if rest and (found := self._collections.get(b"%s/%s" % (first, rest[0]))):
+            return found
+        return self._collections[first]
 
     def address(self, client: IAddress, forwarded: list[bytes]) -> str:
         return gate.address(getattr(client, "host", ""), forwarded, self.trusted)
@@ -92,10 +99,10 @@ class ApiSite(server.Site):
             )
         )
 
-    def common_lines(self, client: IAddress, quota: Quota | None = None) -> bytes:
+    def common_lines(self, client: IAddress, quota: Quota | None = None, content_type: bytes = JSON) -> bytes:
         """The header lines that every response has. Without a `quota`, that of the client's address."""
         quota = quota or self.gate.rate.peek(self.address(client, []))
-        return b"server: mailsvc\r\ndate: %s\r\ncontent-type: %s\r\n%s" % (self._date(), JSON, quota.lines())
+        return b"server: mailsvc\r\ndate: %s\r\ncontent-type: %s\r\n%s" % (self._date(), content_type, quota.lines())
 
     def _date(self) -> bytes:
         second = int(self.reactor.seconds())
@@ -152,5 +159,6 @@ def _text(octets: bytes) -> str:
     return octets[:500].decode("utf-8", "replace").replace("\0", "")
 
 
-def _first(path: bytes) -> bytes:
-    return path[1:].partition(b"/")[0] if path.startswith(b"/") else b""
+def _segments(path: bytes) -> list[bytes]:
+    """The first three, and the rest as one."""
+    return path[1:].split(b"/", 3) if path.startswith(b"/") else [b""]

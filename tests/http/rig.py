@@ -205,6 +205,9 @@ class Rig:
             api_keys=Nothing(),
             domains=Nothing(),
             logs=Nothing(),
+            rollups=Nothing(),
+            link_secret=b"secret",
+            base_url="http://localhost",
             recorder=self.recorder if recorded else None,
         )
         self.site = self.api.site()

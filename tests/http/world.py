@@ -26,6 +26,7 @@ from mailsvc.store.keys import Keys, is_well_formed
 from mailsvc.store.messages import Messages
 from mailsvc.store.pool import Pool
 from mailsvc.store.requestlog import RequestLog
+from mailsvc.store.rollups import Rollups
 from tests.http.contract import Contract
 from tests.http.rig import Connection, Response, request
 from tests.store.test_seal import SEAL
@@ -112,7 +113,9 @@ async def world(pool: Pool) -> World:
     recorder = Recorder(requests.write, clock)
     api = Api(
         reactor=clock, keys=keys, well_formed=is_well_formed, intake=intake, emails=Emails(pool, clock), messages=Messages(pool),
-        rate=RateLimit(clock, 10_000), in_thread=in_thread, checks={}, api_keys=keys, domains=domains, logs=requests, recorder=recorder,
+        rate=RateLimit(clock, 10_000), in_thread=in_thread, checks={}, api_keys=keys, domains=domains, logs=requests,
+        rollups=Rollups(pool), link_secret=b"secret",
+        base_url="https://api.example.com", recorder=recorder,
     )  # fmt: skip
     contract = Contract(api.document())
     return World(api.site(), pool, token, foreign_token, account.id, domain.id, keys, recorder, contract)
