@@ -13,10 +13,10 @@ from typing import Any
 
 import attrs
 
-from mailsvc import configfile
+from mailsvc import configfile, guard
 from mailsvc.configfile import SettingsError, section, setting
 
-ROLES = ("http", "delivery", "ledger")
+ROLES = ("http", "delivery", "ledger", "domains")
 
 
 def _at_least(lowest: float) -> Callable[[float], str | None]:
@@ -50,6 +50,19 @@ def _schedule(value: tuple[float, ...]) -> str | None:
 
 def _host(value: str) -> str | None:
     return None if re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\]", value) else "expected a host name"
+
+
+def _networks(value: tuple[str, ...]) -> str | None:
+    try:
+        guard.networks(value)
+    except ValueError as error:
+        return f"expected addresses or networks: {error}"
+    return None
+
+
+def _hosts(value: Mapping[str, str]) -> str | None:
+    wrong = [name for name in (*value, *value.values()) if _host(name)]
+    return f'expected hosts by region, such as {{ "us-east-1" = "out.example.com" }}, not {wrong[0]!r}' if wrong else None
 
 
 def _routes(value: Mapping[str, str]) -> str | None:
@@ -105,7 +118,9 @@ class Delivery:
     port: int = setting(25, "The port of mail exchangers found in DNS.", check=_between(1, 65535))
     nameservers: tuple[str, ...] = setting((), "Resolvers to ask; empty: those of /etc/resolv.conf.")
     dns_seconds: float = setting(10.0, "Seconds for one look-up, all resolvers and repetitions together.", check=_at_least(1))
-    allowed_networks: tuple[str, ...] = setting((), "Networks to connect to although they are private or loopback; routes need them too.")
+    allowed_networks: tuple[str, ...] = setting(
+        (), "Networks to connect to although they are private or loopback; routes need them too.", check=_networks
+    )
 
     retry: tuple[float, ...] = setting(
         (60.0, 300.0, 900.0, 1800.0, 3600.0, 7200.0, 14400.0), "Seconds before each further attempt; the last one repeats.", check=_schedule
@@ -145,6 +160,21 @@ class Domains:
     """Sending domains."""
 
     allow_trust: bool = setting(False, "Whether `mailsvc domain trust` may take the place of DNS records.")
+    hosts: Mapping[str, str] = setting(
+        {}, "The host of each region: takes bounces, its addresses send. Empty: `region` with delivery.ehlo_name.", check=_hosts
+    )
+    spf_include: str | None = setting(
+        None,
+        "A name whose SPF record lists the sending addresses, when they are more than the hosts'.",
+        check=_host,
+        example="spf.example.com",
+    )
+    dkim_zone: str | None = setting(
+        None, "A zone of yours that serves new domains' DKIM keys (`mailsvc domain zone`); customers publish CNAMEs into it.",
+        check=_host, example="dkim.example.com",
+    )  # fmt: skip
+    rotate_days: int = setting(180, "Days after which a DKIM key is replaced; 0: only by `mailsvc domain rotate`.", check=_between(0, 3650))
+    nameserver_port: int = setting(53, "The port of customers' nameservers.", check=_between(1, 65535))
 
 
 @attrs.frozen
@@ -238,6 +268,8 @@ def _agree(settings: Settings) -> None:
         raise SettingsError("The setting delivery.ehlo_name is missing; expected this machine's name in DNS, such as out.example.com.")
     if not delivery.connections_initial <= delivery.connections_max <= delivery.connections:
         raise SettingsError("The settings delivery.connections_initial, connections_max and connections have to grow in this order.")
+    if settings.domains.hosts and settings.region not in settings.domains.hosts:
+        raise SettingsError(f"The setting domains.hosts has no host for the region {settings.region}.")
     if settings.development.dev_file is not None and not settings.domains.allow_trust:
         raise SettingsError("The setting development.dev_file needs domains.allow_trust = true.")
 

@@ -34,8 +34,12 @@ from mailsvc.delivery.route import Routes
 from mailsvc.delivery.sending import DomainSide
 from mailsvc.delivery.terms import DeliverySettings
 from mailsvc.dns import Resolver
+from mailsvc.domains import wire
+from mailsvc.domains.rounds import CHANNEL as DOMAINS
+from mailsvc.domains.rounds import Rounds
 from mailsvc.http import gate
 from mailsvc.http.api import Api
+from mailsvc.http.domains import DomainDesk
 from mailsvc.http.ratelimit import Block, RateLimit
 from mailsvc.http.requestlog import Recorder
 from mailsvc.intake import Intake
@@ -43,7 +47,7 @@ from mailsvc.ledger.service import Ledger
 from mailsvc.lifespan import Lifespan, Opened, every
 from mailsvc.mail import returnpath
 from mailsvc.memory import in_thread, open_memory
-from mailsvc.onboarding import Customers
+from mailsvc.onboarding import Customers, care_of, publishing_of
 from mailsvc.sandbox.inbox import SandboxInbox
 from mailsvc.sandbox.inbox import door as sandbox_door
 from mailsvc.sandbox.verdict import verdicts
@@ -116,6 +120,8 @@ class Daemon:
         handover = self.deliver() if "delivery" in roles else Leaving(self.process.id)
         if "ledger" in roles:
             self.keep_books()
+        if "domains" in roles:
+            self.check_domains()
         await self.open_sandbox()
         ports = await self.open_api(handover) if "http" in roles else []
         self.ready = True
@@ -135,14 +141,16 @@ class Daemon:
         await self.process.start(self.settings.region, self.settings.roles)
         self.opened.add("the leases", self.process.end)
         self.accounts, self.keys = Accounts(pool, reactor, bell), Keys(pool, reactor, bell)
-        self.domains = Domains(pool, reactor, self.memory.seal, bell)
+        self.resolver = Resolver(reactor, self.settings.delivery.nameservers, seconds=self.settings.delivery.dns_seconds)
+        self.domains = Domains(pool, reactor, self.memory.seal, bell, wire.payload(publishing_of(self.settings)))
+        self.care = care_of(self.settings, reactor, pool, self.domains, self.resolver, lambda: bell.ring(DOMAINS))
         self.rates = RateWindows(pool)
         self.messages, self.shelf = Messages(pool), Shelf(pool)
 
     def deliver(self) -> Handing:
         """The way out: from the queue over lanes to other servers."""
         reactor, settings, terms = self.reactor, self.settings, terms_of(self.settings.delivery)
-        resolver = Resolver(reactor, terms.nameservers, seconds=terms.dns_seconds)
+        resolver = self.resolver
         routes = Routes(reactor, resolver, terms.routes, port=terms.port, own=terms.own_names)
         dial = dialer(reactor, settings.delivery.ehlo_name or "", terms.connect_seconds, timeouts_of(settings.delivery))
         secret = self.memory.seal.secret_for("return path")
@@ -165,6 +173,12 @@ class Daemon:
         ledger = Ledger(Books(self.pool), self.bell, self.reactor)
         ledger.startService()
         self.opened.add("the ledger", _awaited(ledger.stopService))
+
+    def check_domains(self) -> None:
+        """Looks at customers' DNS when it is due."""
+        rounds = Rounds(self.care.checks, self.care, self.bell, self.reactor)
+        rounds.startService()
+        self.opened.add("the checks of domains", _awaited(rounds.stopService))
 
     async def open_sandbox(self) -> None:
         """In development: a receiving server for the mail that goes out."""
@@ -191,9 +205,10 @@ class Daemon:
             reactor=reactor, keys=self.keys, well_formed=is_well_formed, intake=intake, emails=StoredEmails(self.pool, reactor),
             messages=self.messages, rate=RateLimit(reactor, http.rate_limit, self.lease_block, lambda: self.process.live("http") <= 1),
             in_thread=self.in_thread, checks={"start": self.started, "database": self.reachable, "heartbeat": self.fresh},
+            domains=DomainDesk(self.domains, self.care, self.care.publishing, settings.region),
             inbox=self.shelf if settings.sandbox.listen else None,
             limits=gate.Limits(body=http.body_limit, in_flight=http.in_flight, idle=http.idle_seconds), email_limits=limits,
-            api_keys=self.keys, domains=self.domains, logs=requests, recorder=recorder, rollups=Rollups(self.pool),
+            api_keys=self.keys, logs=requests, recorder=recorder, rollups=Rollups(self.pool),
             link_secret=self.memory.seal.secret_for("links"), base_url=settings.base_url or "",
             batch_max=most.batch, schedule_ahead=timedelta(days=most.schedule_ahead),
             trusted=networks("http.trusted_proxies", http.trusted_proxies),
@@ -206,7 +221,8 @@ class Daemon:
         """In development: somebody to be, and how to begin."""
         file = self.settings.development.dev_file
         if file is not None:
-            welcome = Welcome(Customers(self.reactor, self.accounts, self.domains, self.keys), self.settings, file, self.address(ports), {})
+            customers = Customers(self.reactor, self.accounts, self.domains, self.keys, self.care)
+            welcome = Welcome(customers, self.settings, file, self.address(ports), {})
             self.opened.add("the welcome", welcome.end)
             await welcome.begin()
 

@@ -26,6 +26,10 @@ def ok(request: Request, value: Mapping[str, object] | Sequence[object], status:
     return request.sized(status, orjson.dumps(value))
 
 
+def made(request: Request, value: Mapping[str, object]) -> bytes:
+    return ok(request, value, 201)
+
+
 def translated(failure: Failure) -> Problem:
     """What the client is told of a failure. A defect is logged with an id, and the client gets the id."""
     error = failure.value

@@ -16,6 +16,7 @@ from mailsvc.http.attachments import Attachments
 from mailsvc.http.budget import Budget
 from mailsvc.http.caller import Keys
 from mailsvc.http.contents import Contents, Messages
+from mailsvc.http.domains import DomainDesk, Domains
 from mailsvc.http.emails import Emails, Stored, Submitting
 from mailsvc.http.figures import Figures
 from mailsvc.http.gate import Gate, Limits, Networks
@@ -46,7 +47,7 @@ class Api:
     in_thread: InThread
     checks: Mapping[str, Check]
     api_keys: apikeys.Keys
-    domains: apikeys.Domains
+    domains: DomainDesk
     logs: logs.Stored
     rollups: figures.Rollups
     link_secret: bytes = attrs.field(repr=False)
@@ -89,7 +90,8 @@ class Api:
             Attachments(self.emails, contents, links, self.base_url, self.reactor),
             Share(self.emails, contents, links, reader, self.base_url, self.reactor),
             Figures(self.rollups, self.rate.default, self.reactor),
-            ApiKeys(self.api_keys, self.domains, reader),
+            ApiKeys(self.api_keys, self.domains.stored, reader),
+            Domains(self.domains, reader),
             Logs(self.logs),
             Health(self.checks),
         ]

@@ -69,15 +69,10 @@ class Keys(Protocol):
     async def list(self, account_id: UUID, page: Page = ...) -> tuple[Sequence[KeyView], bool]: ...
 
 
-class Owned(Protocol):
-    @property
-    def account_id(self) -> UUID: ...
-
-
 class Domains(Protocol):
     """store/domains"""
 
-    async def get(self, domain_id: UUID) -> Owned | None: ...
+    async def own(self, account_id: UUID, domain_id: UUID) -> object | None: ...
 
 
 @attrs.define(eq=False)
@@ -98,8 +93,7 @@ class ApiKeys:
         if domain_id is not None:
             if permission != "sending_access":
                 raise invalid("The `domain_id` field goes with the permission `sending_access` alone.")
-            domain = await self.domains.get(domain_id)
-            if domain is None or domain.account_id != account_id:
+            if await self.domains.own(account_id, domain_id) is None:
                 raise not_found("Domain")
         key_id, token = await self.keys.create(account_id, asked["name"], permission, domain_id)
         return ok(request, {"id": str(key_id), "token": token}, 201)

@@ -39,6 +39,7 @@ class Told:
     errors: Sequence[int] = ()
     key: str = "full"
     about: str = ""
+    served: bool = True
 
 
 def told(summary: str, answer: Schema | str, **more: Any) -> Callable[[F], F]:
@@ -47,6 +48,11 @@ def told(summary: str, answer: Schema | str, **more: Any) -> Callable[[F], F]:
         return function
 
     return say
+
+
+def not_served(function: F) -> F:
+    """A path that client libraries know and that is answered 404 here: no endpoint."""
+    return told("Not served.", {}, served=False)(function)
 
 
 # Shapes that many answers share

@@ -14,8 +14,8 @@ from mailsvc.http import parameters, shapes, views
 from mailsvc.http.answer import collection, ok
 from mailsvc.http.caller import Caller
 from mailsvc.http.contents import Contents
-from mailsvc.http.describe import ID, PAGING, acknowledged, listed, obj, told
-from mailsvc.http.problem import Problem, invalid, missing, not_found, refused
+from mailsvc.http.describe import ID, PAGING, acknowledged, listed, not_served, obj, told
+from mailsvc.http.problem import Problem, invalid, missing, no_endpoint, not_found, refused
 from mailsvc.http.reading import Reader
 from mailsvc.http.request import Request
 from mailsvc.intake import Admission, Admitted, Busy, Incoming, Key, OtherRequest, Rejected
@@ -134,6 +134,12 @@ class Emails:
                 raise Problem(409, "concurrent_idempotent_requests", "A request with the same idempotency key is still in progress.")
             case OtherRequest():
                 raise Problem(409, "invalid_idempotent_request", "The idempotency key was used for a request with another body.")
+
+    @app.route("/emails/receiving", methods=["GET"])
+    @app.route("/emails/receiving/<path:rest>", methods=["GET"])
+    @not_served
+    async def received(self, request: Request, rest: str = "") -> bytes:
+        raise no_endpoint()
 
     @app.route("/emails", methods=["GET"])
     @told("The emails of the account, newest first.", listed(obj(schema.LISTED)), parameters=PAGING)

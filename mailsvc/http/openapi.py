@@ -78,7 +78,9 @@ def endpoints(collections: Iterable[type]) -> Iterator[Endpoint]:
         for rule in one.app.url_map.iter_rules():  # type: ignore[attr-defined]
             for method in sorted((rule.methods or set()) - {"HEAD", "OPTIONS"}):
                 path = _PARAMETER.sub(r"{\1}", rule.rule)
-                yield Endpoint(method, path, one.__name__, str(rule.endpoint), getattr(getattr(one, rule.endpoint), "told", None))
+                said: Told | None = getattr(getattr(one, rule.endpoint), "told", None)
+                if said is None or said.served:
+                    yield Endpoint(method, path, one.__name__, str(rule.endpoint), said)
 
 
 def document(collections: Iterable[type], base_url: str | None = None) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 
 from mailsvc.http.api import Api
+from mailsvc.http.domains import DomainDesk
 from mailsvc.http.gate import Limits
 from mailsvc.http.ratelimit import RateLimit
 from mailsvc.http.requestlog import Recorder
@@ -179,6 +180,9 @@ class Nothing:
     async def get(self, *_: Any) -> None:
         return None
 
+    async def own(self, *_: Any) -> None:
+        return None
+
 
 class Rig:
     def __init__(self, *, rate: int = 1000, intake: Any = None, recorded: bool = False, **limits: Any) -> None:
@@ -203,7 +207,7 @@ class Rig:
             inbox=Inbox(),
             limits=self.limits,
             api_keys=Nothing(),
-            domains=Nothing(),
+            domains=DomainDesk(Nothing(), Nothing(), Nothing(), "us-east-1"),
             logs=Nothing(),
             rollups=Nothing(),
             link_secret=b"secret",

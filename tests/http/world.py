@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import attrs
@@ -12,7 +12,11 @@ import pytest_twisted
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 
+from mailsvc.domains.care import Care
+from mailsvc.domains.records import Publishing
+from mailsvc.domains.rotation import Rules
 from mailsvc.http.api import Api
+from mailsvc.http.domains import DomainDesk
 from mailsvc.http.ratelimit import RateLimit
 from mailsvc.http.requestlog import Recorder
 from mailsvc.http.site import ApiSite
@@ -20,6 +24,7 @@ from mailsvc.intake import Intake
 from mailsvc.policy import Limits
 from mailsvc.store.accept import Acceptance
 from mailsvc.store.accounts import Accounts
+from mailsvc.store.domain_checks import DomainChecks
 from mailsvc.store.domains import Domains
 from mailsvc.store.emails import Emails
 from mailsvc.store.keys import Keys, is_well_formed
@@ -109,11 +114,15 @@ async def world(pool: Pool) -> World:
     way: Any = Elsewhere()
     in_thread: Callable[[Callable[[], Any]], Awaitable[Any]] = at_once
     intake = Intake(Acceptance(pool, clock), domains, way, way, Limits(), timedelta(days=5), in_thread, clock.seconds)
+    publishing, checker = Publishing({"us-east-1": "out.example.net"}), cast(Any, None)  # nobody looks at DNS here
+    rules = Rules(timedelta(days=7), timedelta(days=180))
+    care = Care(domains, DomainChecks(pool, domains), checker, publishing, rules, in_thread, own=frozenset())
     requests = RequestLog(pool)
     recorder = Recorder(requests.write, clock)
     api = Api(
         reactor=clock, keys=keys, well_formed=is_well_formed, intake=intake, emails=Emails(pool, clock), messages=Messages(pool),
-        rate=RateLimit(clock, 10_000), in_thread=in_thread, checks={}, api_keys=keys, domains=domains, logs=requests,
+        rate=RateLimit(clock, 10_000), in_thread=in_thread, checks={}, api_keys=keys,
+        domains=DomainDesk(domains, care, publishing, "us-east-1"), logs=requests,
         rollups=Rollups(pool), link_secret=b"secret",
         base_url="https://api.example.com", recorder=recorder,
     )  # fmt: skip

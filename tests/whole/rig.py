@@ -11,11 +11,13 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import attrs
+
+from tests.http.contract import Contract
 
 PROJECT = Path(__file__).parents[2]
 
@@ -60,6 +62,7 @@ class Daemon:
     changes: Mapping[str, Mapping[str, object]] = attrs.field(factory=dict)
     port: int = attrs.field(factory=free_port)
     process: subprocess.Popen[bytes] | None = None
+    _contract: Contract | None = None
 
     @property
     def config(self) -> Path:
@@ -140,6 +143,15 @@ class Daemon:
                 **(headers or {}),
             },
         )
+        answer = self._answer(request)
+        if self._contract is None and path != "/openapi.json":
+            self._contract = Contract(self.call("GET", "/openapi.json").body)
+        if self._contract is not None:
+            kind = next((value for name, value in answer.headers.items() if name.lower() == "content-type"), "")
+            self._contract.check(method, path, answer.status, kind, answer.body)
+        return answer
+
+    def _answer(self, request: urllib.request.Request) -> Answer:
         try:
             with urllib.request.urlopen(request, timeout=30) as response:
                 return Answer(response.status, dict(response.headers), json.load(response))
@@ -156,7 +168,18 @@ class Daemon:
 
     def command(self, *arguments: str) -> str:
         """What `mailsvc` prints when an operator calls it with this daemon's settings."""
-        done = subprocess.run(
+        done = self._run(arguments)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def command_fails(self, *arguments: str) -> tuple[int, str]:
+        """The exit status, which is not 0, and what was printed to either side."""
+        done = self._run(arguments)
+        assert done.returncode != 0, done.stdout
+        return done.returncode, done.stdout + done.stderr
+
+    def _run(self, arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
             [sys.executable, "-c", "from mailsvc.cli import main; main()", "--config", str(self.config), *arguments],
             cwd=PROJECT,
             capture_output=True,
@@ -164,5 +187,3 @@ class Daemon:
             timeout=60,
             env={**os.environ, "PYTHONPATH": str(PROJECT)},
         )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
