@@ -102,7 +102,8 @@ def acknowledged(name: str, **more: Schema) -> Schema:
     return obj({"object": const(name), "id": ID, **more})
 
 
-LIMIT = Parameter("limit", {"type": "integer", "minimum": 1, "maximum": 100}, "Rows of a page.")
-AFTER = Parameter("after", ID, "The rows older than this one. Not with `before`.")
-BEFORE = Parameter("before", ID, "The rows newer than this one. Not with `after`.")
+EMPTY: Schema = {"const": ""}  # a parameter without a value counts as left out
+LIMIT = Parameter("limit", {"anyOf": [{"type": "integer", "minimum": 1, "maximum": 100}, EMPTY]}, "Rows of a page.")
+AFTER = Parameter("after", {"anyOf": [ID, EMPTY]}, "The rows older than this one. Not with `before`.")
+BEFORE = Parameter("before", {"anyOf": [ID, EMPTY]}, "The rows newer than this one. Not with `after`.")
 PAGING = (LIMIT, AFTER, BEFORE)

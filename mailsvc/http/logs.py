@@ -18,7 +18,7 @@ from mailsvc.http.request import Request
 from mailsvc.http.views import time
 from mailsvc.store.paging import Page
 
-STATUS = Parameter("status", {"type": "string", "pattern": "^[1-5]([0-9]{2}|xx)$"}, "One status, `422`, or a class of them, `4xx`.")
+STATUS = Parameter("status", {"type": "string", "pattern": "^([1-5]([0-9]{2}|xx))?$"}, "One status, `422`, or a class of them, `4xx`.")
 ENTRY = {
     "id": ID,
     "created_at": TIME,

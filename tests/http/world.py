@@ -32,6 +32,7 @@ from mailsvc.store.messages import Messages
 from mailsvc.store.pool import Pool
 from mailsvc.store.requestlog import RequestLog
 from mailsvc.store.rollups import Rollups
+from mailsvc.store.sandbox import Sandbox
 from tests.http.contract import Contract
 from tests.http.rig import Connection, Response, request
 from tests.store.test_seal import SEAL
@@ -123,7 +124,7 @@ async def world(pool: Pool) -> World:
         reactor=clock, keys=keys, well_formed=is_well_formed, intake=intake, emails=Emails(pool, clock), messages=Messages(pool),
         rate=RateLimit(clock, 10_000), in_thread=in_thread, checks={}, api_keys=keys,
         domains=DomainDesk(domains, care, publishing, "us-east-1"), logs=requests,
-        rollups=Rollups(pool), link_secret=b"secret",
+        rollups=Rollups(pool), link_secret=b"secret", inbox=Sandbox(pool),
         base_url="https://api.example.com", recorder=recorder,
     )  # fmt: skip
     contract = Contract(api.document())
