@@ -1,4 +1,4 @@
-"""Every answer against `GET /openapi.json`: a known status, and a body of exactly the shape that it tells."""
+"""Every answer against `GET /openapi.json`: a known status, and a body of exactly that shape; and against what the clients need."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any
 import attrs
 from jsonschema import Draft202012Validator, FormatChecker
 
+from tests.http.strictclients import complaints
+
 
 @attrs.define(eq=False)
 class Contract:
@@ -20,10 +22,13 @@ class Contract:
 
     def operation(self, method: str, target: str) -> Mapping[str, Any] | None:
         """What it says of this method of this path; a path without parameters goes first."""
+        path = self.path(target)
+        return None if path is None else self.document["paths"][path].get(method.lower())
+
+    def path(self, target: str) -> str | None:
+        """How it writes the path of a request."""
         path = (target.partition("?")[0].rstrip("/")) or "/"
-        found = [p for p in self.document["paths"] if _pattern(p).fullmatch(path)]
-        best = min(found, key=lambda p: p.count("{"), default=None)
-        return None if best is None else self.document["paths"][best].get(method.lower())
+        return min((p for p in self.document["paths"] if _pattern(p).fullmatch(path)), key=lambda p: p.count("{"), default=None)
 
     def check(self, method: str, target: str, status: int, kind: str, body: Any) -> None:
         """An AssertionError when the answer is not what the description says. Paths and methods that it does not have: 404, 405."""
@@ -37,6 +42,7 @@ class Contract:
         assert kind.partition(";")[0] == media or media == "*/*", (method, target, status, kind)
         if media == "application/json":
             errors = [f"{error.json_path}: {error.message}" for error in self._validator(method, target, status, content).iter_errors(body)]
+            errors += complaints(method, self.path(target) or target, status, body)
             assert not errors, f"{method} {target} {status}: {errors}"
 
     def _validator(self, method: str, target: str, status: int, content: Mapping[str, Any]) -> Draft202012Validator:
