@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import types
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,8 @@ import attrs
 from mailsvc import configfile, guard
 from mailsvc.configfile import SettingsError, section, setting
 
-ROLES = ("http", "delivery", "ledger", "domains")
+ROLES = ("http", "smtp", "delivery", "ledger", "domains")
+RELAY_PORTS = ("25", "587", "2587", "465", "2465")
 
 
 def _at_least(lowest: float) -> Callable[[float], str | None]:
@@ -44,12 +46,21 @@ def _listen(value: tuple[str, ...]) -> str | None:
     return None if all(re.match(r"[a-z0-9]+:", one) for one in value) else 'expected endpoints such as "tcp:8025:interface=127.0.0.1"'
 
 
+def _ports(value: Mapping[str, str]) -> str | None:
+    good = all(number in RELAY_PORTS and text.split() and _listen(tuple(text.split())) is None for number, text in value.items())
+    return None if good else f'expected endpoints such as "tcp:587" for some of {", ".join(RELAY_PORTS)}'
+
+
 def _schedule(value: tuple[float, ...]) -> str | None:
     return None if value and min(value) >= 1 else "expected one or more numbers of seconds, each at least 1"
 
 
 def _host(value: str) -> str | None:
     return None if re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\]", value) else "expected a host name"
+
+
+def _address(value: str) -> str | None:
+    return None if re.fullmatch(r"[^@\s]+@[^@\s]+", value) else "expected an email address"
 
 
 def _networks(value: tuple[str, ...]) -> str | None:
@@ -104,7 +115,43 @@ class Http:
 class Smtp:
     """The relay."""
 
+    listen: Mapping[str, str] = setting(
+        types.MappingProxyType({number: f"tcp:{number}" for number in RELAY_PORTS}),
+        'Endpoints by standard port, several separated by spaces; "haproxy:" before one: a load balancer tells who connected.',
+        check=_ports,
+    )
+    trusted_proxies: tuple[str, ...] = setting((), 'Addresses or networks whose PROXY header is believed, at endpoints with "haproxy:".')
+    certificate: Path | None = setting(
+        None, "The certificate and its chain, PEM; a renewed one is used without a restart.", example="/etc/mailsvc/certificate.pem"
+    )
+    key: Path | None = setting(None, "The private key of the certificate, PEM.", example="/etc/mailsvc/key.pem")
+    certbot: Path | None = setting(
+        None, "Instead of both: certbot's folder of live certificates for one name.", example="/etc/letsencrypt/live/smtp.example.com"
+    )
+    self_signed: Path | None = setting(
+        None, "Instead, to try mailsvc: a folder for a certificate that is made at the first start.", example="var/tls"
+    )
     username: str = setting("mailsvc", "The user name of every customer; the password is an API key.")
+    connections: int = setting(5000, "Connections at once, in all.", check=_at_least(1))
+    connections_per_address: int = setting(100, "Connections at once from one address; of IPv6, from one /64.", check=_at_least(1))
+    connections_per_key: int = setting(20, "Connections at once that logged in with one API key.", check=_at_least(1))
+    login_failures: int = setting(5, "Failed logins a minute from one address; further ones are not looked at.", check=_at_least(1))
+    recipients: int = setting(1000, "Recipients of one mail.", check=_between(100, 10_000))
+    idle_seconds: float = setting(300.0, "Seconds for a command to come, or for a body to show its pace.", check=_at_least(1))
+    stranger_seconds: float = setting(60.0, "Seconds for logging in, or for a first recipient of ours.", check=_at_least(1))
+    stranger_octets: int = setting(8192, "Octets of commands before that.", check=_at_least(1024))
+    slowest: int = setting(500, "Octets a second that a body must make.", check=_at_least(1))
+    errors: int = setting(
+        20, "Refused commands after which a session is ended; refused recipients of a customer are none.", check=_at_least(1)
+    )
+    names: tuple[str, ...] = setting((), "Names of ours besides delivery.ehlo_name, for which postmaster@ and abuse@ are taken.")
+    postmaster: str | None = setting(
+        None, "Who gets the mail to postmaster@ and abuse@; left out: it is not taken.", check=_address, example="operator@example.com"
+    )
+    postmaster_domain: str | None = setting(
+        None, "The sending domain, of an account of the operator's, under which it is forwarded.", check=_host, example="example.com"
+    )
+    receipts: int = setting(30, "Days that the transcripts of customers' sessions are kept.", check=_between(1, 3650))
 
 
 @attrs.frozen
@@ -264,14 +311,30 @@ def _agree(settings: Settings) -> None:
         raise SettingsError("The setting base_url is missing; expected the address of the API, such as https://api.example.com.")
     if "http" in settings.roles and not settings.http.listen:
         raise SettingsError("The setting http.listen is empty; the role http needs an endpoint.")
-    if delivery.ehlo_name is None and "delivery" in settings.roles:
+    if delivery.ehlo_name is None and {"delivery", "smtp"} & set(settings.roles):
         raise SettingsError("The setting delivery.ehlo_name is missing; expected this machine's name in DNS, such as out.example.com.")
+    if "smtp" in settings.roles and settings.smtp.listen:
+        _agree_on_certificate(settings.smtp)
+    if (settings.smtp.postmaster is None) != (settings.smtp.postmaster_domain is None):
+        raise SettingsError("The settings smtp.postmaster and smtp.postmaster_domain belong together; one of them is missing.")
     if not delivery.connections_initial <= delivery.connections_max <= delivery.connections:
         raise SettingsError("The settings delivery.connections_initial, connections_max and connections have to grow in this order.")
     if settings.domains.hosts and settings.region not in settings.domains.hosts:
         raise SettingsError(f"The setting domains.hosts has no host for the region {settings.region}.")
     if settings.development.dev_file is not None and not settings.domains.allow_trust:
         raise SettingsError("The setting development.dev_file needs domains.allow_trust = true.")
+
+
+def _agree_on_certificate(smtp: Smtp) -> None:
+    if (smtp.certificate is None) != (smtp.key is None):
+        raise SettingsError("The settings smtp.certificate and smtp.key belong together; one of them is missing.")
+    given = [name for name in ("certificate", "certbot", "self_signed") if getattr(smtp, name) is not None]
+    if len(given) != 1:
+        what = "missing" if not given else f"several: {', '.join(given)}"
+        raise SettingsError(
+            f"The certificate of the SMTP ports is {what}; expected one of smtp.certificate with smtp.key, smtp.certbot and "
+            "smtp.self_signed, or smtp.listen = {}."
+        )
 
 
 def render() -> str:
@@ -305,7 +368,7 @@ def _toml(value: Any) -> str:
         case tuple():
             return f"[{', '.join(_toml(item) for item in value)}]"
         case Mapping():
-            return "{}"
+            return f"{{ {', '.join(f'{_toml(k)} = {_toml(v)}' for k, v in value.items())} }}" if value else "{}"
         case _:
             return '"' + str(value).replace("\\", "\\\\").replace('"', '\\"') + '"'
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from uuid import UUID
 
 import attrs
+from OpenSSL import SSL
 from twisted.application.service import IService
 from twisted.internet.defer import Deferred, TimeoutError, maybeDeferred
 from twisted.internet.endpoints import serverFromString
@@ -25,6 +26,7 @@ from twisted.python.usage import Options as UsageOptions
 
 from mailsvc import guard, policy
 from mailsvc import settings as settings_
+from mailsvc.budget import Budget
 from mailsvc.configfile import SettingsError
 from mailsvc.delivery.connect import Connector
 from mailsvc.delivery.dial import dialer
@@ -40,19 +42,32 @@ from mailsvc.domains.rounds import Rounds
 from mailsvc.http import gate
 from mailsvc.http.api import Api
 from mailsvc.http.domains import DomainDesk
-from mailsvc.http.ratelimit import Block, RateLimit
 from mailsvc.http.requestlog import Recorder
 from mailsvc.intake import Intake
 from mailsvc.ledger.service import Ledger
 from mailsvc.lifespan import Lifespan, Opened, every
 from mailsvc.mail import returnpath
+from mailsvc.mail.address import AddressError, parse_mailbox
+from mailsvc.mail.reply import Reply
 from mailsvc.memory import in_thread, open_memory
+from mailsvc.offload import Offload
 from mailsvc.onboarding import Customers, care_of, publishing_of
+from mailsvc.ratelimit import Block, RateLimit
+from mailsvc.relay.crowd import Crowd, Failures
+from mailsvc.relay.inbound import ForPostmaster, Own
+from mailsvc.relay.notices import Notices
+from mailsvc.relay.ports import Ports
+from mailsvc.relay.postmaster import Postmaster
+from mailsvc.relay.receipts import Receipts
+from mailsvc.relay.reception import Relay
+from mailsvc.relay.submission import Submissions
 from mailsvc.sandbox.inbox import SandboxInbox
 from mailsvc.sandbox.inbox import door as sandbox_door
 from mailsvc.sandbox.verdict import verdicts
 from mailsvc.sandbox.welcome import Welcome
 from mailsvc.settings import Settings
+from mailsvc.smtp import session
+from mailsvc.smtp.certificates import CERTBOT, Certificates, self_signed
 from mailsvc.smtp.client import Timeouts
 from mailsvc.smtp.server import Receivers
 from mailsvc.store import partitions
@@ -65,9 +80,11 @@ from mailsvc.store.ids import uuid7
 from mailsvc.store.keys import Keys, is_well_formed
 from mailsvc.store.ledger import Books
 from mailsvc.store.messages import Messages
+from mailsvc.store.notices import Notices as StoredNotices
 from mailsvc.store.processes import Incarnation
 from mailsvc.store.queue import Queue
 from mailsvc.store.ratelimit import RateWindows
+from mailsvc.store.receipts import Receipts as StoredReceipts
 from mailsvc.store.requestlog import RequestLog
 from mailsvc.store.rollups import Rollups
 from mailsvc.store.sandbox import Sandbox as Shelf
@@ -76,6 +93,7 @@ from mailsvc.watch import logs
 from mailsvc.watch.failures import explain
 
 DAY = 86400.0
+NOTICES_EVERY = 2.0
 
 log = Logger()
 
@@ -123,9 +141,12 @@ class Daemon:
         if "domains" in roles:
             self.check_domains()
         await self.open_sandbox()
-        ports = await self.open_api(handover) if "http" in roles else []
+        if {"http", "smtp"} & set(roles):
+            self.prepare_doors(handover)
+        relay = await self.open_relay() if "smtp" in roles else {}
+        ports = await self.open_api() if "http" in roles else []
         self.ready = True
-        await self.welcome(ports)
+        await self.welcome(ports, relay)
 
     async def remember(self) -> None:
         """The tables, what tells other processes of changes in them, and this process' claim to leases."""
@@ -141,20 +162,24 @@ class Daemon:
         await self.process.start(self.settings.region, self.settings.roles)
         self.opened.add("the leases", self.process.end)
         self.accounts, self.keys = Accounts(pool, reactor, bell), Keys(pool, reactor, bell)
-        self.resolver = Resolver(reactor, self.settings.delivery.nameservers, seconds=self.settings.delivery.dns_seconds)
-        self.domains = Domains(pool, reactor, self.memory.seal, bell, wire.payload(publishing_of(self.settings)))
-        self.care = care_of(self.settings, reactor, pool, self.domains, self.resolver, lambda: bell.ring(DOMAINS))
+        # One of its own: strangers' zones that are slow to answer take nothing from delivery.
+        delivery = self.settings.delivery
+        resolver = Resolver(reactor, delivery.nameservers, seconds=delivery.dns_seconds, size=5000, concurrent=50)
+        self.domains = Domains(
+            pool, reactor, self.memory.seal, bell, wire.payload(publishing_of(self.settings)), trusting=self.settings.domains.allow_trust
+        )
+        self.care = care_of(self.settings, reactor, pool, self.domains, resolver, lambda: bell.ring(DOMAINS))
+        self.messages, self.shelf = Messages(pool, reactor), Shelf(pool)
         self.rates = RateWindows(pool)
-        self.messages, self.shelf = Messages(pool), Shelf(pool)
 
     def deliver(self) -> Handing:
         """The way out: from the queue over lanes to other servers."""
         reactor, settings, terms = self.reactor, self.settings, terms_of(self.settings.delivery)
-        resolver = self.resolver
+        resolver = Resolver(reactor, terms.nameservers, seconds=terms.dns_seconds)
         routes = Routes(reactor, resolver, terms.routes, port=terms.port, own=terms.own_names)
         dial = dialer(reactor, settings.delivery.ehlo_name or "", terms.connect_seconds, timeouts_of(settings.delivery))
         secret = self.memory.seal.secret_for("return path")
-        sending = DomainSide(self.domains, self.accounts, secret, self.in_thread, reactor.seconds)
+        sending = DomainSide(self.domains, self.accounts, secret, Offload(reactor), reactor.seconds)
         linger = settings.database.commit_linger
         settling = Settling(self.pool, reactor, told=lambda: self.bell.ring("events"), linger=linger)
         dispatch = Dispatch(
@@ -186,28 +211,74 @@ class Daemon:
         check = partial(verdicts, published=self.shelf.published, offload=self.in_thread)
         inbox = SandboxInbox(self.shelf, lambda address: returnpath.read(address, secret), check, self.reactor)
         receivers = Receivers(sandbox_door("localhost"), inbox.welcome, self.reactor)
+        self.opened.add("the sandbox's sessions", receivers.stop)
         await self.listen("sandbox.listen", self.settings.sandbox.listen, receivers)
 
-    async def open_api(self, handover: Handing | Leaving) -> Sequence[Any]:
-        """The door: HTTP to the one intake."""
+    def prepare_doors(self, handover: Handing | Leaving) -> None:
+        """What all doors share: the one intake, the count of requests, and how much may come in at once."""
         reactor, settings = self.reactor, self.settings
-        http, most = settings.http, settings.limits
-        limits = policy.Limits(recipients_per_field=most.recipients, message=most.message)
+        self.limits = policy.Limits(recipients_per_field=settings.limits.recipients, message=settings.limits.message)
         store = Acceptance(self.pool, reactor, linger=settings.database.commit_linger)
         expiry = timedelta(seconds=settings.delivery.expire)
-        intake = Intake(store, self.domains, handover, self.bell, limits, expiry, self.in_thread, reactor.seconds)
+        self.intake = Intake(store, self.domains, handover, self.bell, self.limits, expiry, self.in_thread, reactor.seconds)
+        self.rate = RateLimit(reactor, settings.http.rate_limit, self.lease_block, self.alone)
+        self.budget = Budget(settings.http.in_flight)
+
+    async def open_relay(self) -> dict[str, int]:
+        """The door for SMTP: where each standard port really is."""
+        reactor, settings = self.reactor, self.settings
+        smtp, host = settings.smtp, settings.delivery.ehlo_name or ""
+        if not smtp.listen:
+            return {}
+        stored = StoredReceipts(self.pool, reactor)
+        receipts = Receipts(stored, reactor)
+        self.opened.add("the receipts", receipts.stop)
+        self.opened.add("the receipts' days", every(reactor, DAY, "dropping old receipts", partial(self.drop_receipts, stored)))
+        secret = self.memory.seal.secret_for("return path")
+        relay = Relay(
+            user=smtp.username, keys=self.keys, well_formed=is_well_formed, rate=self.rate, budget=self.budget,
+            submissions=Submissions(self.intake, host, self.in_thread, reactor.seconds), receipts=receipts,
+            own=Own((host, *smtp.names), lambda address: returnpath.read(address, secret), forward=self.postmaster()),
+            addresses=Crowd(smtp.connections_per_address), with_key=Crowd(smtp.connections_per_key),
+            failures=Failures(reactor, smtp.login_failures), connections=smtp.connections,
+        )  # fmt: skip
+        notices = Notices(StoredNotices(self.pool), self.messages, self.domains, self.intake, host, reactor.seconds)
+        self.opened.add("the notifications", every(reactor, NOTICES_EVERY, "sending notifications", notices.tell))
+        context = await self.in_thread(lambda: certificates_of(smtp, host, reactor.seconds))
+        trusted = networks("smtp.trusted_proxies", smtp.trusted_proxies)
+        found: dict[str, int] = {}
+        for port in Ports(host, limits_of(settings), context, relay.welcome, reactor, trusted).make(smtp.listen):
+            self.opened.add(f"the sessions at {port.number}", port.receivers.stop)
+            for listening in await self.listen("smtp.listen", [port.endpoint], port.factory):
+                found.setdefault(port.number, getattr(listening.getHost(), "port", 0))
+        return found
+
+    def postmaster(self) -> Callable[[ForPostmaster], Awaitable[Reply | None]] | None:
+        """Where mail for the operator goes."""
+        to, domain = self.settings.smtp.postmaster, self.settings.smtp.postmaster_domain
+        if to is None or domain is None:
+            return None
+        try:
+            return Postmaster(parse_mailbox(to), domain, self.domains, self.intake, self.reactor.seconds).forward
+        except AddressError as error:
+            raise SettingsError(f"The setting smtp.postmaster is no address: {error}") from None
+
+    async def open_api(self) -> Sequence[Any]:
+        """The door for HTTP."""
+        reactor, settings = self.reactor, self.settings
+        http, most = settings.http, settings.limits
         requests = RequestLog(self.pool)
         recorder = Recorder(requests.write, reactor, http.log_body)
         self.opened.add("the request log", recorder.stop)
         forget = partial(self.forget_requests, requests)
         self.opened.add("the end of old requests", every(reactor, DAY, "dropping old requests", forget))
         api = Api(
-            reactor=reactor, keys=self.keys, well_formed=is_well_formed, intake=intake, emails=StoredEmails(self.pool, reactor),
-            messages=self.messages, rate=RateLimit(reactor, http.rate_limit, self.lease_block, lambda: self.process.live("http") <= 1),
-            in_thread=self.in_thread, checks={"start": self.started, "database": self.reachable, "heartbeat": self.fresh},
+            reactor=reactor, keys=self.keys, well_formed=is_well_formed, intake=self.intake, emails=StoredEmails(self.pool, reactor),
+            messages=self.messages, rate=self.rate, budget=self.budget, in_thread=self.in_thread,
+            checks={"start": self.started, "database": self.reachable, "heartbeat": self.fresh},
             domains=DomainDesk(self.domains, self.care, self.care.publishing, settings.region),
             inbox=self.shelf if settings.sandbox.listen else None,
-            limits=gate.Limits(body=http.body_limit, in_flight=http.in_flight, idle=http.idle_seconds), email_limits=limits,
+            limits=gate.Limits(body=http.body_limit, idle=http.idle_seconds), email_limits=self.limits,
             api_keys=self.keys, logs=requests, recorder=recorder, rollups=Rollups(self.pool),
             link_secret=self.memory.seal.secret_for("links"), base_url=settings.base_url or "",
             batch_max=most.batch, schedule_ahead=timedelta(days=most.schedule_ahead),
@@ -217,12 +288,12 @@ class Daemon:
         self.opened.add("the requests in work", lambda: self.within(settings.delivery.drain_seconds, site.drain()))
         return await self.listen("http.listen", http.listen, site)
 
-    async def welcome(self, ports: Sequence[Any]) -> None:
+    async def welcome(self, ports: Sequence[Any], relay: Mapping[str, int]) -> None:
         """In development: somebody to be, and how to begin."""
         file = self.settings.development.dev_file
         if file is not None:
             customers = Customers(self.reactor, self.accounts, self.domains, self.keys, self.care)
-            welcome = Welcome(customers, self.settings, file, self.address(ports), {})
+            welcome = Welcome(customers, self.settings, file, self.address(ports), relay)
             self.opened.add("the welcome", welcome.end)
             await welcome.begin()
 
@@ -245,6 +316,13 @@ class Daemon:
             await waiting.addTimeout(seconds, self.reactor)
         except TimeoutError:
             log.warn("after {seconds:g} s some requests are still in work; they are cut off", seconds=seconds)
+
+    async def drop_receipts(self, receipts: StoredReceipts) -> None:
+        await receipts.sweep(datetime.fromtimestamp(self.reactor.seconds(), UTC), self.settings.smtp.receipts)
+
+    def alone(self) -> bool:
+        """Whether no other process lets anything in."""
+        return max(self.process.live("http"), self.process.live("smtp")) <= 1
 
     async def started(self) -> str | None:
         return None if self.ready else "it is still starting"
@@ -293,6 +371,30 @@ def timeouts_of(delivery: settings_.Delivery) -> Timeouts:
     greeting, reply = delivery.greeting_seconds, delivery.reply_seconds
     data, block, dot = delivery.data_seconds, delivery.block_seconds, delivery.final_seconds
     return Timeouts(greeting=greeting, ehlo=greeting, mail=reply, rcpt=reply, data=data, block=block, dot=dot)
+
+
+def certificates_of(smtp: settings_.Smtp, host: str, seconds: Callable[[], float]) -> Certificates:
+    """The certificate of the relay's ports; a SettingsError when it is of no use."""
+    if smtp.self_signed is not None:
+        pair = self_signed(smtp.self_signed, host)
+    elif smtp.certbot is not None:
+        pair = (smtp.certbot / CERTBOT[0], smtp.certbot / CERTBOT[1])
+    else:
+        assert smtp.certificate is not None and smtp.key is not None
+        pair = (smtp.certificate, smtp.key)
+    try:
+        return Certificates(*pair, seconds)
+    except (OSError, ValueError, SSL.Error) as error:
+        raise SettingsError(f"The certificate {pair[0]} with the key {pair[1]} cannot be used: {error}.") from None
+
+
+def limits_of(settings: Settings) -> session.Limits:
+    """What a session of the relay may do."""
+    smtp = settings.smtp
+    return session.Limits(
+        size=settings.limits.message, recipients=smtp.recipients, errors=smtp.errors, idle=smtp.idle_seconds, rate=smtp.slowest,
+        stranger_seconds=smtp.stranger_seconds, stranger_octets=smtp.stranger_octets,
+    )  # fmt: skip
 
 
 def networks(where: str, texts: Sequence[str]) -> Any:

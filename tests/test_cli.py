@@ -22,6 +22,7 @@ class Command:
     def write(self, *, allow_trust: bool) -> None:
         self.config.write_text(
             f'base_url = "https://api.example.com"\n[database]\nurl = "{self.database}"\n[delivery]\nehlo_name = "out.example.net"\n'
+            "[smtp]\nlisten = {}\n"
             f'[secrets]\nkey_file = "{self.folder}/secret.key"\n[domains]\nallow_trust = {str(allow_trust).lower()}\n'
         )
 

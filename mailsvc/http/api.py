@@ -10,10 +10,10 @@ import attrs
 from klein.resource import KleinResource
 from twisted.internet.interfaces import IReactorTime
 
+from mailsvc.budget import Budget
 from mailsvc.http import apikeys, figures, logs
 from mailsvc.http.apikeys import ApiKeys
 from mailsvc.http.attachments import Attachments
-from mailsvc.http.budget import Budget
 from mailsvc.http.caller import Keys
 from mailsvc.http.contents import Contents, Messages
 from mailsvc.http.domains import DomainDesk, Domains
@@ -24,13 +24,13 @@ from mailsvc.http.health import Check, Health
 from mailsvc.http.links import Links
 from mailsvc.http.logs import Logs
 from mailsvc.http.openapi import Description, document
-from mailsvc.http.ratelimit import RateLimit
 from mailsvc.http.reading import InThread, Reader
 from mailsvc.http.requestlog import Recorder
 from mailsvc.http.sandbox import Inbox, Sandbox
 from mailsvc.http.share import Share
 from mailsvc.http.site import ApiSite
 from mailsvc.policy import Limits as EmailLimits
+from mailsvc.ratelimit import RateLimit
 
 
 @attrs.frozen(kw_only=True)
@@ -44,6 +44,7 @@ class Api:
     emails: Stored
     messages: Messages
     rate: RateLimit
+    budget: Budget
     in_thread: InThread
     checks: Mapping[str, Check]
     api_keys: apikeys.Keys
@@ -59,7 +60,6 @@ class Api:
     batch_max: int = 100
     schedule_ahead: timedelta = timedelta(days=30)
     trusted: Networks = ()
-    budget: Budget = attrs.field(init=False, default=attrs.Factory(lambda self: Budget(self.limits.in_flight), takes_self=True))
 
     def site(self) -> ApiSite:
         gate = Gate(self.keys, self.rate, self.limits, self.budget, self.well_formed)

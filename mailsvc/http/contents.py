@@ -9,7 +9,7 @@ from uuid import UUID
 
 import attrs
 
-from mailsvc.http.budget import Budget
+from mailsvc.budget import Budget
 from mailsvc.http.problem import unavailable
 from mailsvc.http.reading import InThread
 from mailsvc.mail import mime

@@ -19,9 +19,9 @@ from mailsvc.http.caller import Caller
 from mailsvc.http.channel import Channel
 from mailsvc.http.gate import Gate, Limits, Networks
 from mailsvc.http.problem import JSON, Problem
-from mailsvc.http.ratelimit import Quota
 from mailsvc.http.request import Request
 from mailsvc.http.requestlog import Recorder
+from mailsvc.ratelimit import Quota
 from mailsvc.store.ids import uuid7
 from mailsvc.store.requestlog import NewLog
 

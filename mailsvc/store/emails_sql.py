@@ -53,13 +53,13 @@ EXISTS = "SELECT EXISTS (SELECT FROM emails WHERE account_id = %s AND email_id =
 
 # What nobody is sending and what has not perhaps been delivered already.
 CANCEL = """
-DELETE FROM queue WHERE account_id = %s AND email_id = %s AND lease IS NULL AND status IN ('scheduled', 'queued', 'delayed')
+DELETE FROM queue WHERE account_id = %s AND email_id = %s AND coalesce(lease, -1) = -1 AND status IN ('scheduled', 'queued', 'delayed')
 RETURNING recipient, domain_id
 """
 
 RESCHEDULE = """
 UPDATE queue SET next_at = %(at)s, expires_at = expires_at + (%(at)s - next_at)
-WHERE account_id = %(account_id)s AND email_id = %(email_id)s AND lease IS NULL AND status = 'scheduled'
+WHERE account_id = %(account_id)s AND email_id = %(email_id)s AND coalesce(lease, -1) = -1 AND status = 'scheduled'
 """
 
 # Told in the email's history alone: nothing happened that a reader of events has to act on.

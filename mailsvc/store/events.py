@@ -15,19 +15,22 @@ from uuid import UUID
 
 import attrs
 
+from mailsvc.store import notices
 from mailsvc.store.ids import uuid7
 from mailsvc.store.inserts import document, shard
 from mailsvc.store.pool import Transaction
 
-INSERT_EVENTS = """
+INSERT_EVENTS = f"""
 WITH new AS MATERIALIZED (
     SELECT * FROM json_to_recordset(%s) AS x(
         shard smallint, account_id uuid, email_id uuid, event_id uuid, domain_id uuid, recipient smallint, type text,
-        at timestamptz, data jsonb, weight smallint
+        at timestamptz, data jsonb, weight smallint, notify smallint
     )
 ), told AS (
     INSERT INTO events (account_id, email_id, event_id, recipient, type, at, data)
     SELECT account_id, email_id, event_id, recipient, type, at, data FROM new
+), noticed AS (
+    {notices.insertion("new")}
 )
 INSERT INTO fresh_events (shard, account_id, email_id, event_id, domain_id, type, at, weight, kind)
 SELECT shard, account_id, email_id, event_id, domain_id, type, at, weight,
@@ -49,6 +52,7 @@ class NewEvent:
     type: str
     at: datetime
     data: dict[str, object] | None = None
+    notify: int | None = None  # what the submitter wants to be told of (store/notices)
     weight: int = 1
 
 
@@ -70,4 +74,5 @@ def _row(event: NewEvent) -> dict[str, object]:
         "at": event.at,
         "data": event.data,
         "weight": event.weight,
+        "notify": event.notify,
     }

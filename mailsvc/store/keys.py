@@ -46,7 +46,7 @@ class Caller:
     """An account, seen through the key that it called with. `domain_id`: the only domain that the key may send from."""
 
     account_id: UUID
-    key_id: UUID
+    key_id: UUID | None  # None: no key, it is this service that sends for the account
     permission: Permission
     domain_id: UUID | None
     rate_limit: int | None

@@ -11,7 +11,7 @@ from functools import partial
 from mailsvc.store.ids import uuid7_floor
 from mailsvc.store.pool import Pool, Transaction
 
-TABLES = ("emails", "messages", "events", "attempts", "event_log", "request_log")
+TABLES = ("emails", "messages", "events", "attempts", "event_log", "receipts", "request_log")
 DAYS_AHEAD = 16
 LOCK = 0x7061727473  # "parts"
 

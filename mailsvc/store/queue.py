@@ -112,7 +112,7 @@ class Queue:
         async def release(tx: Transaction) -> int:
             emails = await tx.rows(queue_sql.BY_INDEX + queue_sql.DUE_SCHEDULES, (now, limit))
             await events.write(
-                tx, [NewEvent(account, email, domain, None, "email.sent", now, None, count) for account, email, domain, count in emails]
+                tx, [NewEvent(account, email, domain, None, "email.sent", now, weight=count) for account, email, domain, count in emails]
             )
             return len(emails)
 
@@ -160,12 +160,14 @@ class Queue:
         return int(count)
 
 
-def _expired(now: datetime, account_id: UUID, email_id: UUID, recipient: int, domain_id: UUID, status: str, reason: str | None) -> NewEvent:
+def _expired(
+    now: datetime, account_id: UUID, email_id: UUID, recipient: int, domain_id: UUID, status: str, reason: str | None, notify: int | None
+) -> NewEvent:
     if status in ("queued", "scheduled"):  # never attempted
         told: dict[str, object] = {"reason": "It could not be sent before it expired."}
-        return NewEvent(account_id, email_id, domain_id, recipient, "email.failed", now, told)
+        return NewEvent(account_id, email_id, domain_id, recipient, "email.failed", now, told, notify)
     told = {"type": "Transient", "sub_type": "General", "reply": f"It could not be delivered before it expired. {reason or ''}".strip()}
-    return NewEvent(account_id, email_id, domain_id, recipient, "email.bounced", now, told)
+    return NewEvent(account_id, email_id, domain_id, recipient, "email.bounced", now, told, notify)
 
 
 def _stopped(now: datetime, reason: str, account_id: UUID, email_id: UUID, recipient: int, domain_id: UUID, status: str) -> NewEvent:

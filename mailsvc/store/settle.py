@@ -69,7 +69,9 @@ class Settling:
     def __init__(self, pool: Pool, clock: Any, *, told: Callable[[], None] = lambda: None, linger: float = 0.002) -> None:
         self._pool = pool
         self._told = told
-        self.batch: Batch[Settlement, frozenset[int]] = Batch(self._write, clock, max_items=MAX_ITEMS, max_weight=MAX_WEIGHT, linger=linger)
+        self.batch: Batch[Settlement, frozenset[int]] = Batch(
+            self._write, clock, max_items=MAX_ITEMS, max_weight=MAX_WEIGHT, linger=linger, writes=1
+        )
 
     async def settle(self, settlement: Settlement) -> frozenset[int]:
         """The recipients that were settled: all of them, unless the lease was lost in between."""

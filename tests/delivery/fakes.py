@@ -18,11 +18,13 @@ from mailsvc.delivery.dispatch import Dispatch
 from mailsvc.delivery.route import Routes
 from mailsvc.delivery.terms import DeliverySettings
 from mailsvc.dns import Mx, NxDomain, Records, Temporary
+from mailsvc.mail import sevenbit
 from mailsvc.mail.reply import Reply
 from mailsvc.outcome import Deferred as Later
 from mailsvc.outcome import Outcome, Uncertain
 from mailsvc.smtp.client import Result
 from mailsvc.smtp.envelope import Envelope
+from mailsvc.smtp.offers import Offers
 from mailsvc.store.accept import NewEmail, NewRecipient
 from mailsvc.store.messages import StoredMessage
 from mailsvc.store.queue import Hold, Leased, Ready
@@ -56,6 +58,7 @@ class Store:
         self.outcomes: dict[tuple[UUID, int], list[Outcome]] = {}
         self.signatures: dict[UUID, bytes] = {}
         self.bodies: dict[UUID, bytes | Exception | None] = {}
+        self.envelopes: dict[UUID, Mapping[str, Any]] = {}
         self.hold_rows: dict[str, Hold] = {}
         self.calls: Counter[str] = Counter()
         self.failing: dict[str, Exception] = {}
@@ -183,7 +186,7 @@ class Store:
         body = self.bodies.get(email_id, MESSAGE)
         if isinstance(body, Exception):
             raise body
-        return None if body is None else StoredMessage(self.signatures.get(email_id), body)
+        return None if body is None else StoredMessage(self.signatures.get(email_id), body, self.envelopes.get(email_id))
 
     def last(self, email: int, recipient: int = 0) -> Outcome:
         return self.outcomes[number(email), recipient][-1]
@@ -212,6 +215,9 @@ class Sending:
         if self.error:
             raise self.error
         return b"DKIM-Signature: %d\r\n" % len(self.signed)
+
+    async def seven_bit(self, body: Any) -> bytes:
+        return sevenbit.convert(body)
 
 
 class Names:
@@ -255,6 +261,7 @@ class Server:
         self.answer: Callable[[Envelope], Any] = taken
         self.greeting: Callable[[], Any] = lambda: None
         self.tls: str | None = None
+        self.offers: Offers | None = Offers(eight_bit=True)
         self.connections = 0
         self.open: set[FakeCourier] = set()
         self.most_open = 0
@@ -267,6 +274,7 @@ class FakeCourier:
         server.connections += 1
         self.server, self.number = server, server.connections
         self.usable, self.tls, self.sent = True, server.tls, 0
+        self.offers = server.offers
         self.waiting: Deferred[Any] | None = None
         self.sent_dot = False
         server.open.add(self)

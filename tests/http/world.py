@@ -12,16 +12,17 @@ import pytest_twisted
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 
+from mailsvc.budget import Budget
 from mailsvc.domains.care import Care
 from mailsvc.domains.records import Publishing
 from mailsvc.domains.rotation import Rules
 from mailsvc.http.api import Api
 from mailsvc.http.domains import DomainDesk
-from mailsvc.http.ratelimit import RateLimit
 from mailsvc.http.requestlog import Recorder
 from mailsvc.http.site import ApiSite
 from mailsvc.intake import Intake
 from mailsvc.policy import Limits
+from mailsvc.ratelimit import RateLimit
 from mailsvc.store.accept import Acceptance
 from mailsvc.store.accounts import Accounts
 from mailsvc.store.domain_checks import DomainChecks
@@ -121,8 +122,8 @@ async def world(pool: Pool) -> World:
     requests = RequestLog(pool)
     recorder = Recorder(requests.write, clock)
     api = Api(
-        reactor=clock, keys=keys, well_formed=is_well_formed, intake=intake, emails=Emails(pool, clock), messages=Messages(pool),
-        rate=RateLimit(clock, 10_000), in_thread=in_thread, checks={}, api_keys=keys,
+        reactor=clock, keys=keys, well_formed=is_well_formed, intake=intake, emails=Emails(pool, clock), messages=Messages(pool, clock),
+        rate=RateLimit(clock, 10_000), budget=Budget(1 << 28), in_thread=in_thread, checks={}, api_keys=keys,
         domains=DomainDesk(domains, care, publishing, "us-east-1"), logs=requests,
         rollups=Rollups(pool), link_secret=b"secret", inbox=Sandbox(pool),
         base_url="https://api.example.com", recorder=recorder,

@@ -84,6 +84,7 @@ class Daemon:
             "": {"base_url": f"http://127.0.0.1:{self.port}"},
             "database": {"url": self.database},
             "http": {"listen": [f"tcp:{self.port}:interface=127.0.0.1"], "rate_limit": 100_000},
+            "smtp": {"listen": {}},
             "delivery": {"ehlo_name": "localhost", "allowed_networks": ["127.0.0.0/8"], "retry": [1, 2, 5]},
             "domains": {"allow_trust": True},
             "secrets": {"key_file": str(self.folder / "secret.key")},
