@@ -170,7 +170,7 @@ class Daemon:
         )
         self.care = care_of(self.settings, reactor, pool, self.domains, resolver, lambda: bell.ring(DOMAINS))
         self.messages, self.shelf = Messages(pool, reactor), Shelf(pool)
-        self.rates = RateWindows(pool)
+        self.rates, self.receipts = RateWindows(pool), StoredReceipts(pool, reactor)
 
     def deliver(self) -> Handing:
         """The way out: from the queue over lanes to other servers."""
@@ -230,10 +230,9 @@ class Daemon:
         smtp, host = settings.smtp, settings.delivery.ehlo_name or ""
         if not smtp.listen:
             return {}
-        stored = StoredReceipts(self.pool, reactor)
-        receipts = Receipts(stored, reactor)
+        receipts = Receipts(self.receipts, reactor)
         self.opened.add("the receipts", receipts.stop)
-        self.opened.add("the receipts' days", every(reactor, DAY, "dropping old receipts", partial(self.drop_receipts, stored)))
+        self.opened.add("the receipts' days", every(reactor, DAY, "dropping old receipts", self.drop_receipts))
         secret = self.memory.seal.secret_for("return path")
         relay = Relay(
             user=smtp.username, keys=self.keys, well_formed=is_well_formed, rate=self.rate, budget=self.budget,
@@ -279,7 +278,7 @@ class Daemon:
             domains=DomainDesk(self.domains, self.care, self.care.publishing, settings.region),
             inbox=self.shelf if settings.sandbox.listen else None,
             limits=gate.Limits(body=http.body_limit, idle=http.idle_seconds), email_limits=self.limits,
-            api_keys=self.keys, logs=requests, recorder=recorder, rollups=Rollups(self.pool),
+            api_keys=self.keys, logs=requests, receipts=self.receipts, recorder=recorder, rollups=Rollups(self.pool),
             link_secret=self.memory.seal.secret_for("links"), base_url=settings.base_url or "",
             batch_max=most.batch, schedule_ahead=timedelta(days=most.schedule_ahead),
             trusted=networks("http.trusted_proxies", http.trusted_proxies),
@@ -317,8 +316,8 @@ class Daemon:
         except TimeoutError:
             log.warn("after {seconds:g} s some requests are still in work; they are cut off", seconds=seconds)
 
-    async def drop_receipts(self, receipts: StoredReceipts) -> None:
-        await receipts.sweep(datetime.fromtimestamp(self.reactor.seconds(), UTC), self.settings.smtp.receipts)
+    async def drop_receipts(self) -> None:
+        await self.receipts.sweep(datetime.fromtimestamp(self.reactor.seconds(), UTC), self.settings.smtp.receipts)
 
     def alone(self) -> bool:
         """Whether no other process lets anything in."""

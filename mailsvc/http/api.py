@@ -49,6 +49,7 @@ class Api:
     checks: Mapping[str, Check]
     api_keys: apikeys.Keys
     domains: DomainDesk
+    receipts: logs.Receipts
     logs: logs.Stored
     rollups: figures.Rollups
     link_secret: bytes = attrs.field(repr=False)
@@ -92,7 +93,7 @@ class Api:
             Figures(self.rollups, self.rate.default, self.reactor),
             ApiKeys(self.api_keys, self.domains.stored, reader),
             Domains(self.domains, reader),
-            Logs(self.logs),
+            Logs(self.logs, self.receipts),
             Health(self.checks),
         ]
         return [*found, Sandbox(self.inbox)] if self.inbox is not None else found

@@ -17,6 +17,7 @@ from mailsvc.http.problem import invalid, not_found
 from mailsvc.http.request import Request
 from mailsvc.http.views import time
 from mailsvc.store.paging import Page
+from mailsvc.store.receipts import Receipt
 
 STATUS = Parameter("status", {"type": "string", "pattern": "^([1-5]([0-9]{2}|xx))?$"}, "One status, `422`, or a class of them, `4xx`.")
 ENTRY = {
@@ -29,6 +30,10 @@ ENTRY = {
     "api_key_id": maybe(ID),
     "duration_ms": {"type": "number", "minimum": 0},
 }
+SOURCE = Parameter("source", {"enum": ["api", "smtp", ""]}, "`smtp`: the sessions of the relay in which the account logged in, instead.")
+# A session has the keys of a request, so that every client can read it, and `smtp`.
+SMTP = obj({"port": COUNT, "tls": TEXT, "mails": COUNT, "refusals": COUNT, "transcript": TEXT}, optional=["transcript"])
+LISTED = {**ENTRY, "smtp": SMTP}
 BODY = {"description": "As it was, without secrets and the contents of files; a long one is left out."}
 
 
@@ -64,26 +69,49 @@ class Stored(Protocol):
     async def get(self, account_id: UUID, log_id: UUID) -> LogView | None: ...
 
 
+class Receipts(Protocol):
+    """store/receipts"""
+
+    async def list(self, account_id: UUID, page: Page = ...) -> tuple[Sequence[Receipt], bool]: ...
+    async def get(self, account_id: UUID, receipt_id: UUID) -> Receipt | None: ...
+
+
 @attrs.define(eq=False)
 class Logs:
     app = collection()
     stored: Stored
+    receipts: Receipts
 
     @app.route("/logs", methods=["GET"])
-    @told("The requests of the account, newest first.", listed(obj(ENTRY)), parameters=(*PAGING, STATUS))
+    @told("The requests of the account, newest first.", listed(obj(LISTED, ["smtp"])), parameters=(*PAGING, STATUS, SOURCE))
     async def list(self, request: Request) -> bytes:
         page, statuses = parameters.page(request), _statuses(parameters.one(request, "status"))
-        found, has_more = await request.detached(self.stored.list(request.caller.account_id, page, statuses))
+        source, account_id = parameters.one(request, "source"), request.caller.account_id
+        if source not in ("", "api", "smtp"):
+            raise invalid("The `source` parameter must be `api` or `smtp`.")
+        if source == "smtp":
+            if statuses is not None:
+                raise invalid("The `status` parameter does not go with `source=smtp`: a session has many replies.")
+            sessions, has_more = await request.detached(self.receipts.list(account_id, page))
+            return ok(request, {"object": "list", "has_more": has_more, "data": [_session(one) for one in sessions]})
+        found, has_more = await request.detached(self.stored.list(account_id, page, statuses))
         return ok(request, {"object": "list", "has_more": has_more, "data": [_listed(entry) for entry in found]})
 
     @app.route("/logs/<id>", methods=["GET"])
-    @told("A request with its bodies.", obj({"object": const("log"), **ENTRY, "request_body": BODY, "response_body": BODY}))
+    @told("A request with its bodies.", obj({"object": const("log"), **LISTED, "request_body": BODY, "response_body": BODY}, ["smtp"]))
     async def get(self, request: Request, id: str) -> bytes:
-        entry = await request.detached(self.stored.get(request.caller.account_id, parameters.uuid(id, "id")))
-        if entry is None:
+        return await request.detached(self._get(request, parameters.uuid(id, "id")))
+
+    async def _get(self, request: Request, log_id: UUID) -> bytes:
+        account_id = request.caller.account_id
+        entry = await self.stored.get(account_id, log_id)
+        if entry is not None:
+            bodies = {"request_body": entry.request_body, "response_body": entry.response_body}
+            return ok(request, {"object": "log", **_listed(entry), **bodies})
+        session = await self.receipts.get(account_id, log_id)
+        if session is None:
             raise not_found("Log")
-        bodies = {"request_body": entry.request_body, "response_body": entry.response_body}
-        return ok(request, {"object": "log", **_listed(entry), **bodies})
+        return ok(request, {"object": "log", **_session(session), "request_body": None, "response_body": None})
 
 
 def _statuses(text: str) -> tuple[int, int] | None:
@@ -104,4 +132,20 @@ def _listed(entry: LogView) -> dict[str, object]:
         "user_agent": entry.user_agent,
         "api_key_id": None if entry.key_id is None else str(entry.key_id),
         "duration_ms": round(entry.milliseconds, 1),
+    }
+
+
+def _session(receipt: Receipt) -> dict[str, object]:
+    """An SMTP session in the keys of a request. Its status: 250, or 550 when some reply refused something."""
+    smtp: dict[str, object] = {"port": receipt.port, "tls": receipt.tls, "mails": receipt.mails, "refusals": receipt.refusals}
+    return {
+        "id": str(receipt.receipt_id),
+        "created_at": time(receipt.closed_at),
+        "endpoint": "smtp",
+        "method": "SMTP",
+        "response_status": 550 if receipt.refusals else 250,
+        "user_agent": None,
+        "api_key_id": None if receipt.key_id is None else str(receipt.key_id),
+        "duration_ms": round((receipt.closed_at - receipt.opened_at).total_seconds() * 1000, 1),
+        "smtp": smtp if receipt.transcript is None else {**smtp, "transcript": receipt.transcript},
     }

@@ -211,6 +211,7 @@ class Rig:
             api_keys=Nothing(),
             domains=DomainDesk(Nothing(), Nothing(), Nothing(), "us-east-1"),
             logs=Nothing(),
+            receipts=Nothing(),
             rollups=Nothing(),
             link_secret=b"secret",
             base_url="http://localhost",

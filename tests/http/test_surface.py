@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 import pytest_twisted
+from twisted.internet.defer import Deferred, gatherResults
 
 from mailsvc.http.openapi import endpoints
+from mailsvc.store.ids import uuid7
+from mailsvc.store.receipts import Receipt, Receipts
 from tests.http.rig import Rig
 from tests.http.world import GOOD, World
 
@@ -124,6 +128,29 @@ async def test_requests_can_be_read_again(world: World) -> None:
     assert (await world.ask("GET", f"/logs?after={page[0]['id']}&before={page[1]['id']}")).status == 422
     assert (await world.ask("GET", f"/logs/{page[0]['id']}", key=world.foreign_key)).problem == (404, "not_found")
     assert (await world.ask("GET", "/logs", key=world.foreign_key)).json["data"] == []
+
+
+@pytest_twisted.ensureDeferred
+async def test_sessions_of_the_relay_stand_beside_the_requests(world: World) -> None:
+    now = datetime.now(UTC)
+    receipts = Receipts(world.pool, world.site.reactor)
+    key = uuid4()
+    good, bad = (Receipt(uuid7(now.timestamp()), key, now, now + timedelta(seconds=2), 587, "TLSv1.3", 2, n, "S: 220") for n in (0, 1))
+    await gatherResults([Deferred.fromCoroutine(receipts.add(world.account_id, one)) for one in (good, bad)])
+    page = (await world.ask("GET", "/logs?source=smtp")).json["data"]
+    assert [(entry["id"], entry["response_status"], entry["duration_ms"]) for entry in page] == [
+        (str(bad.receipt_id), 550, 2000.0),
+        (str(good.receipt_id), 250, 2000.0),
+    ]
+    assert page[0]["smtp"] == {"port": 587, "tls": "TLSv1.3", "mails": 2, "refusals": 1}
+    one = (await world.ask("GET", f"/logs/{good.receipt_id}")).json
+    assert one["smtp"]["transcript"] == "S: 220" and one["object"] == "log"
+    older = (await world.ask("GET", f"/logs?source=smtp&limit=1&after={bad.receipt_id}")).json
+    assert [entry["id"] for entry in older["data"]] == [str(good.receipt_id)] and older["has_more"] is False
+    assert (await world.ask("GET", f"/logs/{good.receipt_id}", key=world.foreign_key)).problem == (404, "not_found")
+    assert (await world.ask("GET", "/logs?source=smtp", key=world.foreign_key)).json["data"] == []
+    for wrong in ("source=fax", "source=smtp&status=550"):
+        assert (await world.ask("GET", f"/logs?{wrong}")).problem == (422, "validation_error")
 
 
 @pytest_twisted.ensureDeferred

@@ -31,6 +31,7 @@ from mailsvc.store.emails import Emails
 from mailsvc.store.keys import Keys, is_well_formed
 from mailsvc.store.messages import Messages
 from mailsvc.store.pool import Pool
+from mailsvc.store.receipts import Receipts
 from mailsvc.store.requestlog import RequestLog
 from mailsvc.store.rollups import Rollups
 from mailsvc.store.sandbox import Sandbox
@@ -124,7 +125,7 @@ async def world(pool: Pool) -> World:
     api = Api(
         reactor=clock, keys=keys, well_formed=is_well_formed, intake=intake, emails=Emails(pool, clock), messages=Messages(pool, clock),
         rate=RateLimit(clock, 10_000), budget=Budget(1 << 28), in_thread=in_thread, checks={}, api_keys=keys,
-        domains=DomainDesk(domains, care, publishing, "us-east-1"), logs=requests,
+        domains=DomainDesk(domains, care, publishing, "us-east-1"), logs=requests, receipts=Receipts(pool, clock),
         rollups=Rollups(pool), link_secret=b"secret", inbox=Sandbox(pool),
         base_url="https://api.example.com", recorder=recorder,
     )  # fmt: skip
