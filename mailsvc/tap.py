@@ -61,8 +61,10 @@ from mailsvc.relay.postmaster import Postmaster
 from mailsvc.relay.receipts import Receipts
 from mailsvc.relay.reception import Relay
 from mailsvc.relay.submission import Submissions
+from mailsvc.returns.taking import Returns
 from mailsvc.sandbox.inbox import SandboxInbox
 from mailsvc.sandbox.inbox import door as sandbox_door
+from mailsvc.sandbox.postbag import Postbag
 from mailsvc.sandbox.verdict import verdicts
 from mailsvc.sandbox.welcome import Welcome
 from mailsvc.settings import Settings
@@ -78,6 +80,7 @@ from mailsvc.store.domains import Domains
 from mailsvc.store.emails import Emails as StoredEmails
 from mailsvc.store.ids import uuid7
 from mailsvc.store.keys import Keys, is_well_formed
+from mailsvc.store.late import Late
 from mailsvc.store.ledger import Books
 from mailsvc.store.messages import Messages
 from mailsvc.store.notices import Notices as StoredNotices
@@ -143,10 +146,10 @@ class Daemon:
         await self.open_sandbox()
         if {"http", "smtp"} & set(roles):
             self.prepare_doors(handover)
-        relay = await self.open_relay() if "smtp" in roles else {}
+        self.relay_ports = await self.open_relay() if "smtp" in roles else {}
         ports = await self.open_api() if "http" in roles else []
         self.ready = True
-        await self.welcome(ports, relay)
+        await self.welcome(ports, self.relay_ports)
 
     async def remember(self) -> None:
         """The tables, what tells other processes of changes in them, and this process' claim to leases."""
@@ -171,6 +174,9 @@ class Daemon:
         self.care = care_of(self.settings, reactor, pool, self.domains, resolver, lambda: bell.ring(DOMAINS))
         self.messages, self.shelf = Messages(pool, reactor), Shelf(pool)
         self.rates, self.receipts = RateWindows(pool), StoredReceipts(pool, reactor)
+        late = Late(pool, told=lambda: bell.ring("events"))
+        secret = self.memory.seal.secret_for("return path")
+        self.returns = Returns(lambda path: returnpath.read(path, secret), self.accounts, late, self.in_thread, reactor.seconds)
 
     def deliver(self) -> Handing:
         """The way out: from the queue over lanes to other servers."""
@@ -209,10 +215,12 @@ class Daemon:
         """In development: a receiving server for the mail that goes out."""
         secret = self.memory.seal.secret_for("return path")
         check = partial(verdicts, published=self.shelf.published, offload=self.in_thread)
-        inbox = SandboxInbox(self.shelf, lambda address: returnpath.read(address, secret), check, self.reactor)
+        postbag = Postbag(self.reactor, lambda: self.relay_ports.get("25"))
+        inbox = SandboxInbox(self.shelf, lambda address: returnpath.read(address, secret), check, self.reactor, postbag)
         receivers = Receivers(sandbox_door("localhost"), inbox.welcome, self.reactor)
         self.opened.add("the sandbox's sessions", receivers.stop)
         await self.listen("sandbox.listen", self.settings.sandbox.listen, receivers)
+        self.opened.add("the sandbox's reports", postbag.stop)
 
     def prepare_doors(self, handover: Handing | Leaving) -> None:
         """What all doors share: the one intake, the count of requests, and how much may come in at once."""
@@ -233,11 +241,10 @@ class Daemon:
         receipts = Receipts(self.receipts, reactor)
         self.opened.add("the receipts", receipts.stop)
         self.opened.add("the receipts' days", every(reactor, DAY, "dropping old receipts", self.drop_receipts))
-        secret = self.memory.seal.secret_for("return path")
         relay = Relay(
             user=smtp.username, keys=self.keys, well_formed=is_well_formed, rate=self.rate, budget=self.budget,
             submissions=Submissions(self.intake, host, self.in_thread, reactor.seconds), receipts=receipts,
-            own=Own((host, *smtp.names), lambda address: returnpath.read(address, secret), forward=self.postmaster()),
+            own=Own((host, *smtp.names), self.returns.whose, self.returns.take, self.postmaster()),
             addresses=Crowd(smtp.connections_per_address), with_key=Crowd(smtp.connections_per_key),
             failures=Failures(reactor, smtp.login_failures), connections=smtp.connections,
         )  # fmt: skip

@@ -110,6 +110,10 @@ RECIPIENT = obj(
         "next_attempt_at": maybe(TIME),
         "attempts": COUNT,
         "last_reply": maybe(TEXT),
+        "class": {**maybe(TEXT), "description": "What kind of refusal it was."},
+        "rule": {**maybe(TEXT), "description": "Which rule read the reply so."},
+        "must_act": {**maybe(TEXT), "description": "Who can do something about it."},
+        "advice": maybe(TEXT),
     }
 )
 SINGLE: dict[str, Schema] = {
