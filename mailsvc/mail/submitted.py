@@ -28,6 +28,7 @@ _DROPPED = frozenset({*KEYS, "bcc", "resent-bcc", "return-path"})  # 5322 §3.6.
 _UNCOUNTED = frozenset({*KEYS, "date", "message-id"})  # may differ between two tries of one mail
 _MESSAGE_ID = re.compile(r"<[!-;=?-~]{1,400}@[!-;=?-~]{1,400}>")
 _COMMENTED = re.compile(r"([^\s<>(),\"]+@[^\s<>(),\"]+)\s*\(([^()]*)\)")  # `root@example.com (Cron Daemon)`
+_SEVERAL = re.compile(r'[,:;()"\\]|=\?')  # in a list of addresses, or in one that is not simple
 _LINE = re.compile(rb"\r\n(?![ \t])")
 
 
@@ -139,7 +140,13 @@ def _unfolded(field: Field) -> str:
 def _mailboxes(fields: Sequence[Field]) -> tuple[Mailbox, ...]:
     """Who is named, for showing; what cannot be read is left out, since the envelope says who gets the mail."""
     found: list[Mailbox] = []
-    for name, address in getaddresses([_unfolded(field) for field in fields][:50]):
+    texts = [_unfolded(field) for field in fields][:50]
+    if len(texts) == 1 and not _SEVERAL.search(texts[0]):
+        try:
+            return (parse_mailbox(texts[0]),)
+        except AddressError:
+            pass  # more patience may make something of it
+    for name, address in getaddresses(texts):
         try:
             plain = parse_mailbox(address)
             found.append(parse_mailbox(Mailbox(_shown(name), plain.local, plain.domain).display) if name else plain)

@@ -20,18 +20,22 @@ def installed() -> bool:
     return found
 
 
+def environment() -> dict[str, str]:
+    """Where `node` is the one that was installed with the tests."""
+    return {**os.environ, "PATH": f"{Path(sys.prefix) / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}"}
+
+
 class Node:
     """One Node process with a client of the library for each key."""
 
     def __init__(self, base_url: str, key: str) -> None:
         self.key = key
-        path = f"{Path(sys.prefix) / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}"
         self._process = subprocess.Popen(
             ["node", str(Path(__file__).with_name("driver.mjs"))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PATH": path, "LIBRARIES": str(LIBRARIES), "BASE_URL": base_url},
+            env={**environment(), "LIBRARIES": str(LIBRARIES), "BASE_URL": base_url},
         )
 
     def tell(self, request: dict[str, Any]) -> Any:
