@@ -24,7 +24,7 @@ from twisted.internet.endpoints import serverFromString
 from twisted.logger import Logger
 from twisted.python.usage import Options as UsageOptions
 
-from mailsvc import guard, policy
+from mailsvc import guard, policy, weburl
 from mailsvc import settings as settings_
 from mailsvc.budget import Budget
 from mailsvc.configfile import SettingsError
@@ -39,10 +39,14 @@ from mailsvc.dns import Resolver
 from mailsvc.domains import wire
 from mailsvc.domains.rounds import CHANNEL as DOMAINS
 from mailsvc.domains.rounds import Rounds
+from mailsvc.fetch import Fetcher
 from mailsvc.http import gate
-from mailsvc.http.api import Api
+from mailsvc.http.api import Api, Told
 from mailsvc.http.domains import DomainDesk
+from mailsvc.http.links import Links
 from mailsvc.http.requestlog import Recorder
+from mailsvc.http.suppressions import Suppressions
+from mailsvc.http.webhooks import Webhooks
 from mailsvc.intake import Intake
 from mailsvc.ledger.service import Ledger
 from mailsvc.lifespan import Lifespan, Opened, every
@@ -52,6 +56,7 @@ from mailsvc.mail.reply import Reply
 from mailsvc.memory import in_thread, open_memory
 from mailsvc.offload import Offload
 from mailsvc.onboarding import Customers, care_of, publishing_of
+from mailsvc.ownmail import OwnMail
 from mailsvc.ratelimit import Block, RateLimit
 from mailsvc.relay.crowd import Crowd, Failures
 from mailsvc.relay.inbound import ForPostmaster, Own
@@ -72,18 +77,20 @@ from mailsvc.smtp import session
 from mailsvc.smtp.certificates import CERTBOT, Certificates, self_signed
 from mailsvc.smtp.client import Timeouts
 from mailsvc.smtp.server import Receivers
-from mailsvc.store import partitions
+from mailsvc.store import partitions, suppressions
 from mailsvc.store.accept import Acceptance
 from mailsvc.store.accounts import Accounts
 from mailsvc.store.bell import Bell
 from mailsvc.store.domains import Domains
 from mailsvc.store.emails import Emails as StoredEmails
+from mailsvc.store.eventlog import EventLog
 from mailsvc.store.ids import uuid7
 from mailsvc.store.keys import Keys, is_well_formed
 from mailsvc.store.late import Late
 from mailsvc.store.ledger import Books
 from mailsvc.store.messages import Messages
 from mailsvc.store.notices import Notices as StoredNotices
+from mailsvc.store.outbox import Outbox
 from mailsvc.store.processes import Incarnation
 from mailsvc.store.queue import Queue
 from mailsvc.store.ratelimit import RateWindows
@@ -92,8 +99,13 @@ from mailsvc.store.requestlog import RequestLog
 from mailsvc.store.rollups import Rollups
 from mailsvc.store.sandbox import Sandbox as Shelf
 from mailsvc.store.settle import Settling
+from mailsvc.store.suppressions import Suppressions as StoredSuppressions
+from mailsvc.store.webhooklog import WebhookLog
+from mailsvc.store.webhooks import Webhooks as StoredWebhooks
 from mailsvc.watch import logs
 from mailsvc.watch.failures import explain
+from mailsvc.webhooks.notice import Notices as WebhookNotices
+from mailsvc.webhooks.post import Posts, Terms
 
 DAY = 86400.0
 NOTICES_EVERY = 2.0
@@ -144,8 +156,10 @@ class Daemon:
         if "domains" in roles:
             self.check_domains()
         await self.open_sandbox()
-        if {"http", "smtp"} & set(roles):
+        if {"http", "smtp", "webhooks"} & set(roles):
             self.prepare_doors(handover)
+        if "webhooks" in roles:
+            self.post_webhooks()
         self.relay_ports = await self.open_relay() if "smtp" in roles else {}
         ports = await self.open_api() if "http" in roles else []
         self.ready = True
@@ -174,9 +188,11 @@ class Daemon:
         self.care = care_of(self.settings, reactor, pool, self.domains, resolver, lambda: bell.ring(DOMAINS))
         self.messages, self.shelf = Messages(pool, reactor), Shelf(pool)
         self.rates, self.receipts = RateWindows(pool), StoredReceipts(pool, reactor)
-        late = Late(pool, told=lambda: bell.ring("events"))
+        late = Late(pool, told=lambda: bell.ring("events"), suppress=suppressions.record)
         secret = self.memory.seal.secret_for("return path")
         self.returns = Returns(lambda path: returnpath.read(path, secret), self.accounts, late, self.in_thread, reactor.seconds)
+        web = Resolver(reactor, delivery.nameservers, seconds=delivery.dns_seconds, concurrent=self.settings.webhooks.connections)
+        self.fetcher = Fetcher(reactor, web, rules_of(self.settings.fetch))
 
     def deliver(self) -> Handing:
         """The way out: from the queue over lanes to other servers."""
@@ -201,9 +217,24 @@ class Daemon:
 
     def keep_books(self) -> None:
         """Numbers and counts what was committed."""
-        ledger = Ledger(Books(self.pool), self.bell, self.reactor)
+        ledger = Ledger(Books(self.pool, lambda: self.bell.ring("webhooks")), self.bell, self.reactor)
         ledger.startService()
         self.opened.add("the ledger", _awaited(ledger.stopService))
+
+    def post_webhooks(self) -> None:
+        """The word back: numbered events to customers' endpoints."""
+        webhooks = self.settings.webhooks
+        terms = Terms(**{field.name: getattr(webhooks, field.name) for field in attrs.fields(Terms)})
+        posts = Posts(Outbox(self.pool, self.reactor, self.memory.seal), self.fetcher, self.bell, self.reactor, terms)
+        posts.startService()
+        self.opened.add("the webhooks", _awaited(posts.stopService))
+        sender = self.settings.sender
+        mail = OwnMail(self.intake, self.domains, None if sender is None else parse_mailbox(sender))
+        stored = StoredWebhooks(self.pool, self.reactor, self.memory.seal)
+        notices = WebhookNotices(stored, mail, self.reactor.seconds, webhooks.warn_after)
+        self.opened.add(
+            "the word of failing webhooks", every(self.reactor, min(60.0, webhooks.warn_after), "telling accounts", notices.tell)
+        )
 
     def check_domains(self) -> None:
         """Looks at customers' DNS when it is due."""
@@ -278,11 +309,20 @@ class Daemon:
         self.opened.add("the request log", recorder.stop)
         forget = partial(self.forget_requests, requests)
         self.opened.add("the end of old requests", every(reactor, DAY, "dropping old requests", forget))
+        told = Told(
+            EventLog(self.pool),
+            lambda reader: Webhooks(
+                StoredWebhooks(self.pool, reactor, self.memory.seal), WebhookLog(self.pool), reader,
+                partial(weburl.read, rules=self.fetcher.rules), settings.webhooks.endpoints, lambda: self.bell.ring("webhooks"),
+            ),
+            lambda reader: Suppressions(StoredSuppressions(self.pool, reactor), reader, lambda: self.bell.ring("events")),
+        )  # fmt: skip
         api = Api(
             reactor=reactor, keys=self.keys, well_formed=is_well_formed, intake=self.intake, emails=StoredEmails(self.pool, reactor),
             messages=self.messages, rate=self.rate, budget=self.budget, in_thread=self.in_thread,
             checks={"start": self.started, "database": self.reachable, "heartbeat": self.fresh},
             domains=DomainDesk(self.domains, self.care, self.care.publishing, settings.region),
+            told=told, links=Links(self.fetcher, self.limits.message),
             inbox=self.shelf if settings.sandbox.listen else None,
             limits=gate.Limits(body=http.body_limit, idle=http.idle_seconds), email_limits=self.limits,
             api_keys=self.keys, logs=requests, receipts=self.receipts, recorder=recorder, rollups=Rollups(self.pool),
@@ -371,6 +411,12 @@ def terms_of(delivery: settings_.Delivery) -> DeliverySettings:
         retry_after=delivery.retry,
         retry_every=delivery.retry[-1],
     )
+
+
+def rules_of(fetch: settings_.Fetch) -> weburl.Rules:
+    """Where customers may send us."""
+    allowed = networks("fetch.allowed_networks", fetch.allowed_networks)
+    return weburl.Rules(frozenset(fetch.ports), fetch.allow_http, allowed, networks("fetch.denied_networks", fetch.denied_networks))
 
 
 def timeouts_of(delivery: settings_.Delivery) -> Timeouts:

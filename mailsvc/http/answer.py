@@ -27,7 +27,13 @@ def ok(request: Request, value: Mapping[str, object] | Sequence[object], status:
 
 
 def made(request: Request, value: Mapping[str, object]) -> bytes:
+    """The same of something that was not there before."""
     return ok(request, value, 201)
+
+
+def page(request: Request, data: Sequence[object], has_more: bool) -> bytes:
+    """A part of a list."""
+    return ok(request, {"object": "list", "has_more": has_more, "data": data})
 
 
 def translated(failure: Failure) -> Problem:

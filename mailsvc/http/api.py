@@ -18,6 +18,7 @@ from mailsvc.http.caller import Keys
 from mailsvc.http.contents import Contents, Messages
 from mailsvc.http.domains import DomainDesk, Domains
 from mailsvc.http.emails import Emails, Stored, Submitting
+from mailsvc.http.eventlog import EventLog, Events
 from mailsvc.http.figures import Figures
 from mailsvc.http.gate import Gate, Limits, Networks
 from mailsvc.http.health import Check, Health
@@ -28,9 +29,21 @@ from mailsvc.http.reading import InThread, Reader
 from mailsvc.http.requestlog import Recorder
 from mailsvc.http.sandbox import Inbox, Sandbox
 from mailsvc.http.share import Share
+from mailsvc.http.signed import SignedLinks
 from mailsvc.http.site import ApiSite
+from mailsvc.http.suppressions import Suppressions
+from mailsvc.http.webhooks import Webhooks
 from mailsvc.policy import Limits as EmailLimits
 from mailsvc.ratelimit import RateLimit
+
+
+@attrs.frozen
+class Told:
+    """What tells customers of events."""
+
+    log: Events
+    webhooks: Callable[[Reader], Webhooks]
+    suppressions: Callable[[Reader], Suppressions]
 
 
 @attrs.frozen(kw_only=True)
@@ -43,6 +56,7 @@ class Api:
     intake: Submitting
     emails: Stored
     messages: Messages
+    links: Links
     rate: RateLimit
     budget: Budget
     in_thread: InThread
@@ -53,6 +67,7 @@ class Api:
     logs: logs.Stored
     rollups: figures.Rollups
     link_secret: bytes = attrs.field(repr=False)
+    told: Told | None = None
     recorder: Recorder | None = None
     base_url: str = ""
     inbox: Inbox | None = None
@@ -85,17 +100,19 @@ class Api:
 
     def _collections(self) -> list[Any]:
         reader = Reader(self.email_limits, self.schedule_ahead, self.in_thread, self.reactor.seconds)
-        contents, links = Contents(self.messages, self.in_thread, self.budget), Links(self.link_secret)
+        contents, signed = Contents(self.messages, self.in_thread, self.budget), SignedLinks(self.link_secret)
         found: list[Any] = [
-            Emails(self.intake, self.emails, contents, reader, self.batch_max),
-            Attachments(self.emails, contents, links, self.base_url, self.reactor),
-            Share(self.emails, contents, links, reader, self.base_url, self.reactor),
+            Emails(self.intake, self.emails, contents, reader, self.links, self.batch_max),
+            Attachments(self.emails, contents, signed, self.base_url, self.reactor),
+            Share(self.emails, contents, signed, reader, self.base_url, self.reactor),
             Figures(self.rollups, self.rate.default, self.reactor),
             ApiKeys(self.api_keys, self.domains.stored, reader),
             Domains(self.domains, reader),
             Logs(self.logs, self.receipts),
             Health(self.checks),
         ]
+        if self.told is not None:
+            found += [EventLog(self.told.log), self.told.webhooks(reader), self.told.suppressions(reader)]
         return [*found, Sandbox(self.inbox)] if self.inbox is not None else found
 
 

@@ -15,9 +15,9 @@ from mailsvc.http import parameters
 from mailsvc.http.answer import collection, ok
 from mailsvc.http.contents import Contents
 from mailsvc.http.describe import COUNT, ID, ISO_TIME, PAGING, TEXT, Parameter, const, listed, maybe, obj, told
-from mailsvc.http.links import Links, Opened
 from mailsvc.http.problem import Problem, not_found
 from mailsvc.http.request import Request
+from mailsvc.http.signed import Opened, SignedLinks
 from mailsvc.http.views import iso
 from mailsvc.mail.mime import File
 from mailsvc.store.emails import EmailView
@@ -51,7 +51,7 @@ class Attachments:
     app = collection()
     stored: Stored
     contents: Contents
-    links: Links
+    links: SignedLinks
     base_url: str
     clock: Any
 

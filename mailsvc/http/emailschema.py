@@ -27,11 +27,12 @@ ATTACHMENT: Schema = {
             ],
             "description": "base64, or the octets as numbers.",
         },
+        "path": {**maybe(TEXT), "description": "Instead of `content`: the https address of the file, which is fetched now."},
         "filename": maybe(TEXT),
         "content_type": maybe(TEXT),
         "content_id": {**maybe(TEXT), "description": 'For a file that the html shows: `<img src="cid:…">`.'},
     },
-    "required": ["content"],
+    "anyOf": [{"required": ["content"]}, {"required": ["path"], "properties": {"path": {"type": "string", "minLength": 1}}}],
 }
 TAG: Schema = {"type": "object", "properties": {"name": _TAG, "value": _TAG}, "required": ["name", "value"]}
 SCHEDULED_AT: Schema = {

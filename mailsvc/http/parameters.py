@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from uuid import UUID
 
 from mailsvc.http.problem import Problem, invalid
@@ -22,15 +23,36 @@ def uuid(text: str, name: str) -> UUID:
     return UUID(text)
 
 
-def page(request: Request, default: int | None = PAGE_DEFAULT) -> Page:
-    """Which part of a list is wanted; `default` None: all of it, when no parameter is given."""
-    limit, after, before = (one(request, name) for name in ("limit", "after", "before"))
+def page(request: Request, read_id: Callable[[str, str], UUID] = uuid, *, default: int | None = PAGE_DEFAULT) -> Page:
+    """Which part of a list is wanted; `default` None: all of it, when no parameter is given. `read_id` reads the ids of what is listed."""
+    after, before = (one(request, name) for name in ("after", "before"))
     if after and before:
         raise invalid("The `after` and `before` parameters exclude each other.")
-    if limit and not (re.fullmatch("[0-9]{1,3}", limit) and 1 <= int(limit) <= PAGE_MAX):
+    length = limit(request) if one(request, "limit") or after or before or default is not None else None
+    return Page(length, read_id(after, "after") if after else None, read_id(before, "before") if before else None)
+
+
+def limit(request: Request) -> int:
+    text = one(request, "limit")
+    if text and not (re.fullmatch("[0-9]{1,3}", text) and 1 <= int(text) <= PAGE_MAX):
         raise invalid(f"The pagination limit must be a number between 1 and {PAGE_MAX}. Look at the `limit` parameter.")
-    length = int(limit) if limit else PAGE_DEFAULT if after or before else default
-    return Page(length, uuid(after, "after") if after else None, uuid(before, "before") if before else None)
+    return int(text or PAGE_DEFAULT)
+
+
+def sequence(request: Request, name: str) -> int:
+    """A number of a position; 0 when it is not there."""
+    text = one(request, name)
+    if text and not re.fullmatch("[0-9]{1,18}", text):
+        raise Problem(422, "invalid_parameter", f"The `{name}` must be a whole number.")
+    return int(text or 0)
+
+
+def choice(request: Request, name: str, *values: str) -> str | None:
+    """One of `values`, None when it is not there."""
+    text = one(request, name)
+    if text and text not in values:
+        raise Problem(422, "invalid_parameter", f"The `{name}` must be one of: {', '.join(values)}.")
+    return text or None
 
 
 def one(request: Request, name: str) -> str:

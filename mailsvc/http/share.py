@@ -16,10 +16,10 @@ from mailsvc.http.attachments import Stored
 from mailsvc.http.contents import Contents
 from mailsvc.http.describe import TEXT, Parameter, acknowledged, told
 from mailsvc.http.fields import Record, Text
-from mailsvc.http.links import Links, Opened
 from mailsvc.http.problem import Problem, invalid, not_found
 from mailsvc.http.reading import Reader
 from mailsvc.http.request import Request
+from mailsvc.http.signed import Opened, SignedLinks
 from mailsvc.store.emails import EmailView
 
 PURPOSE = "share"
@@ -56,7 +56,7 @@ class Share:
     app = collection()
     stored: Stored
     contents: Contents
-    links: Links
+    links: SignedLinks
     reader: Reader
     base_url: str
     clock: Any

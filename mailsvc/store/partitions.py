@@ -11,7 +11,9 @@ from functools import partial
 from mailsvc.store.ids import uuid7_floor
 from mailsvc.store.pool import Pool, Transaction
 
-TABLES = ("emails", "messages", "events", "attempts", "event_log", "receipts", "request_log")
+TABLES = (
+    "emails", "messages", "events", "attempts", "event_log", "receipts", "webhook_messages", "webhook_attempts", "request_log",
+)  # fmt: skip
 DAYS_AHEAD = 16
 LOCK = 0x7061727473  # "parts"
 

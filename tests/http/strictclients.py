@@ -12,6 +12,8 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 
+from mailsvc import payload
+
 Schema = Mapping[str, Any]
 
 TEXT: Schema = {"type": "string"}
@@ -139,9 +141,7 @@ _N_DOMAIN = has(
     id=GUID, name=TEXT, created_at=DATE, region=words("us-east-1 eu-west-1 sa-east-1 ap-northeast-1"),
     status=words("not_started pending failed verified partially_verified partially_failed"),
 )  # fmt: skip
-_N_WEBHOOK = has(
-    {"events": null_or(rows(words(WEBHOOK_EVENTS)))}, id=GUID, created_at=DATE, status=words("enabled disabled"), endpoint=TEXT
-)
+_N_WEBHOOK = has({"events": null_or(TEXTS)}, id=GUID, created_at=DATE, status=words("enabled disabled"), endpoint=TEXT)
 _N_FILE = has({"expires_at": DATE, "size": {"type": "integer"}}, id=GUID, content_type=TEXT, download_url=TEXT)
 _N_LOG = has(id=GUID, created_at=DATE, endpoint=TEXT, method=TEXT, response_status={"type": "integer"})
 _N_ID = has(id=GUID)
@@ -247,4 +247,4 @@ def _is_known(client: str, error: Any) -> bool:
         return True
     if client == ".NET" and error.json_path.endswith("region"):
         return True
-    return re.search(r"\.events\[\d+\]$", error.json_path) is not None and str(error.instance).startswith("suppression.")
+    return re.search(r"\.events\[\d+\]$", error.json_path) is not None and error.instance in payload.TYPES

