@@ -108,7 +108,7 @@ class Http:
     trusted_proxies: tuple[str, ...] = setting((), "Addresses or networks whose X-Forwarded-For is believed.")
     body_limit: int = setting(160 * 1024 * 1024, "Octets of a JSON body, attachments in their longest form.", check=_at_least(1024))
     in_flight: int = setting(
-        256 * 1024 * 1024, "Octets of all bodies and messages in work at once; above it 503.", check=_at_least(1024 * 1024)
+        256 * 1024 * 1024, "Octets of all bodies and messages in work at once; above it 503, over SMTP 452.", check=_at_least(1024 * 1024)
     )
     rate_limit: int = setting(10, "Requests a second of an account that has no limit of its own.", check=_at_least(1))
     idle_seconds: float = setting(60.0, "Seconds after which a silent connection is closed.", check=_at_least(1))
@@ -225,6 +225,7 @@ class Webhooks:
     connections: int = setting(200, "Connections open at once, in all.", check=_between(1, 20000))
     per_endpoint: int = setting(5, "Connections to one endpoint; one that fails gets a single one.", check=_between(1, 1000))
     per_host: int = setting(50, "Connections to the endpoints of one host and port.", check=_between(1, 1000))
+    per_account: int = setting(50, "Connections to the endpoints of one account.", check=_between(1, 1000))
     timeout: float = setting(15.0, "Seconds for a whole attempt.", check=_between(1, 60))
     schedule: tuple[float, ...] = setting(
         (5.0, 300.0, 1800.0, 7200.0, 18000.0, 36000.0, 36000.0), "Seconds from each failure to the next attempt.", check=_schedule

@@ -61,7 +61,7 @@ from mailsvc.ratelimit import Block, RateLimit
 from mailsvc.relay.crowd import Crowd, Failures
 from mailsvc.relay.inbound import ForPostmaster, Own
 from mailsvc.relay.notices import Notices
-from mailsvc.relay.ports import Ports
+from mailsvc.relay.ports import Ports, stop_sessions
 from mailsvc.relay.postmaster import Postmaster
 from mailsvc.relay.receipts import Receipts
 from mailsvc.relay.reception import Relay
@@ -77,7 +77,7 @@ from mailsvc.smtp import session
 from mailsvc.smtp.certificates import CERTBOT, Certificates, self_signed
 from mailsvc.smtp.client import Timeouts
 from mailsvc.smtp.server import Receivers
-from mailsvc.store import partitions, suppressions
+from mailsvc.store import partitions
 from mailsvc.store.accept import Acceptance
 from mailsvc.store.accounts import Accounts
 from mailsvc.store.bell import Bell
@@ -107,7 +107,7 @@ from mailsvc.watch.failures import explain
 from mailsvc.webhooks.notice import Notices as WebhookNotices
 from mailsvc.webhooks.post import Posts, Terms
 
-DAY = 86400.0
+DAY, HOUR = 86400.0, 3600.0
 NOTICES_EVERY = 2.0
 
 log = Logger()
@@ -188,7 +188,7 @@ class Daemon:
         self.care = care_of(self.settings, reactor, pool, self.domains, resolver, lambda: bell.ring(DOMAINS))
         self.messages, self.shelf = Messages(pool, reactor), Shelf(pool)
         self.rates, self.receipts = RateWindows(pool), StoredReceipts(pool, reactor)
-        late = Late(pool, told=lambda: bell.ring("events"), suppress=suppressions.record)
+        late = Late(pool, told=lambda: bell.ring("events"))
         secret = self.memory.seal.secret_for("return path")
         self.returns = Returns(lambda path: returnpath.read(path, secret), self.accounts, late, self.in_thread, reactor.seconds)
         web = Resolver(reactor, delivery.nameservers, seconds=delivery.dns_seconds, concurrent=self.settings.webhooks.connections)
@@ -271,7 +271,7 @@ class Daemon:
             return {}
         receipts = Receipts(self.receipts, reactor)
         self.opened.add("the receipts", receipts.stop)
-        self.opened.add("the receipts' days", every(reactor, DAY, "dropping old receipts", self.drop_receipts))
+        self.opened.add("the receipts' days", every(reactor, HOUR, "dropping old receipts", self.drop_receipts))
         relay = Relay(
             user=smtp.username, keys=self.keys, well_formed=is_well_formed, rate=self.rate, budget=self.budget,
             submissions=Submissions(self.intake, host, self.in_thread, reactor.seconds), receipts=receipts,
@@ -284,8 +284,9 @@ class Daemon:
         context = await self.in_thread(lambda: certificates_of(smtp, host, reactor.seconds))
         trusted = networks("smtp.trusted_proxies", smtp.trusted_proxies)
         found: dict[str, int] = {}
-        for port in Ports(host, limits_of(settings), context, relay.welcome, reactor, trusted).make(smtp.listen):
-            self.opened.add(f"the sessions at {port.number}", port.receivers.stop)
+        ports = Ports(host, limits_of(settings), context, relay.welcome, reactor, trusted).make(smtp.listen)
+        self.opened.add("the sessions of the relay", partial(stop_sessions, ports))
+        for port in ports:
             for listening in await self.listen("smtp.listen", [port.endpoint], port.factory):
                 found.setdefault(port.number, getattr(listening.getHost(), "port", 0))
         return found
@@ -296,9 +297,15 @@ class Daemon:
         if to is None or domain is None:
             return None
         try:
-            return Postmaster(parse_mailbox(to), domain, self.domains, self.intake, self.reactor.seconds).forward
+            postmaster = Postmaster(parse_mailbox(to), domain, self.domains, self.intake, self.reactor.seconds)
         except AddressError as error:
             raise SettingsError(f"The setting smtp.postmaster is no address: {error}") from None
+
+        async def forward(mail: ForPostmaster) -> Reply | None:
+            await self.returns.overhear(mail.message)
+            return await postmaster.forward(mail)
+
+        return forward
 
     async def open_api(self) -> Sequence[Any]:
         """The door for HTTP."""
@@ -339,7 +346,8 @@ class Daemon:
         file = self.settings.development.dev_file
         if file is not None:
             customers = Customers(self.reactor, self.accounts, self.domains, self.keys, self.care)
-            welcome = Welcome(customers, self.settings, file, self.address(ports), relay)
+            suppress = StoredSuppressions(self.pool, self.reactor).add if self.settings.sandbox.listen else None
+            welcome = Welcome(customers, self.settings, file, self.address(ports), relay, suppress)
             self.opened.add("the welcome", welcome.end)
             await welcome.begin()
 

@@ -39,19 +39,19 @@ WITH new AS MATERIALIZED (
            recipients, subject, tags, headers, envelope, size, bulk, scheduled_at
     FROM new
 ), aimed AS MATERIALIZED (
-    SELECT n.email_id, n.account_id, r.address, r.destination, r.lease, r.notify, r.number - 1 AS recipient,
+    SELECT n.email_id, r.number - 1 AS recipient, n.account_id, n.domain_id, n.region, r.address, r.destination,
+           CASE WHEN n.scheduled_at IS NULL THEN 'queued' ELSE 'scheduled' END AS status,
+           n.bulk, coalesce(n.scheduled_at, n.created_at) AS next_at, n.expires_at, r.lease, r.notify,
            CASE WHEN n.scheduled_at IS NULL THEN (
                SELECT s.origin FROM suppressions s WHERE s.account_id = n.account_id AND s.address = lower(r.address)
            ) END AS barred
-    FROM new n, unnest(n.recipients, n.destinations, n.leases, n.notify) WITH ORDINALITY AS r(address, destination, lease, notify, number)
+    FROM new n,
+         unnest(n.recipients, n.destinations, n.leases, n.notify) WITH ORDINALITY AS r(address, destination, lease, notify, number)
 ), queued AS (
     INSERT INTO queue (email_id, recipient, account_id, domain_id, region, address, destination, status, bulk, next_at, expires_at, lease,
                        notify)
-    SELECT n.email_id, a.recipient, n.account_id, n.domain_id, n.region, a.address, a.destination,
-           CASE WHEN n.scheduled_at IS NULL THEN 'queued' ELSE 'scheduled' END,
-           n.bulk, coalesce(n.scheduled_at, n.created_at), n.expires_at, a.lease, a.notify
-    FROM new n JOIN aimed a USING (email_id)
-    WHERE a.barred IS NULL
+    SELECT email_id, recipient, account_id, domain_id, region, address, destination, status, bulk, next_at, expires_at, lease, notify
+    FROM aimed WHERE barred IS NULL
 ), facts AS MATERIALIZED (
     SELECT n.shard, n.account_id, n.email_id, n.event_id, n.domain_id, NULL::bigint AS recipient, n.type, n.created_at, n.data,
            o.count AS weight

@@ -116,10 +116,7 @@ class Outbox:
 
     async def clear(self, webhook_id: UUID) -> None:
         """Give up all that waits for an endpoint that is disabled or gone."""
-        while True:
-            [(count,)] = await self._pool.rows(outbox_sql.CLEAR, {"id": webhook_id, "limit": BITE})
-            if count < BITE:
-                return
+        await clear(self._pool, webhook_id)
 
     async def _write(self, posted: list[Posted]) -> list[bool]:
         rows = await self._pool.rows(outbox_sql.SETTLE, (document([_row(n, each) for n, each in enumerate(posted)]),))
@@ -131,6 +128,14 @@ class Outbox:
         opened = None if former is None else self._seal.open(former, webhook_id)
         found = None if columns[0] is None else fact(tuple(columns))
         return Due(webhook_id, event_id, account_id, tries, url, self._seal.open(secret, webhook_id), opened, payload, found)
+
+
+async def clear(pool: Pool, webhook_id: UUID) -> None:
+    """The same for whoever disables or removes it."""
+    while True:
+        [(count,)] = await pool.rows(outbox_sql.CLEAR, {"id": webhook_id, "limit": BITE})
+        if count < BITE:
+            return
 
 
 def claim_until(now: datetime, seconds: float) -> datetime:

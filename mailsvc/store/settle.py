@@ -123,8 +123,7 @@ def _outcome(outcome: Outcome, at: float) -> dict[str, object]:
 def bounce(outcome: Bounced) -> dict[str, object]:
     """What the event of a bounce has to tell."""
     told = {"type": outcome.type, "sub_type": outcome.sub_type, "reply": outcome.reply, "reason": outcome.reason or outcome.reply}
-    suppress: dict[str, object] = {"suppress": True} if outcome.suppress else {}
-    return told | suppress | meant(outcome.meaning)
+    return told | meant(outcome.meaning)
 
 
 def meant(meaning: Meaning | None) -> dict[str, object]:

@@ -68,11 +68,6 @@ async def add(
     await _tell(tx, account_id, "suppression.added", now, rows)
 
 
-async def record(tx: Transaction, account_id: UUID, email: str, origin: str, source_id: UUID, reason: str, now: datetime) -> None:
-    """What a bounce or a complaint about an email says of one address."""
-    await add(tx, account_id, [email], "complaint" if origin == "complaint" else "bounce", now, source_id, reason)
-
-
 class Suppressions:
     def __init__(self, pool: Pool, clock: Any) -> None:
         self._pool = pool

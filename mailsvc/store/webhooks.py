@@ -9,6 +9,7 @@ from uuid import UUID
 
 import attrs
 
+from mailsvc.store import outbox
 from mailsvc.store.ids import uuid7
 from mailsvc.store.link import Row
 from mailsvc.store.pool import Pool, Transaction
@@ -101,12 +102,19 @@ class Webhooks:
     async def change(
         self, account_id: UUID, webhook_id: UUID, url: str | None = None, events: Sequence[str] | None = None, status: Status | None = None
     ) -> bool:
-        """Whether there is such an endpoint."""
+        """Whether there is such an endpoint. What waits for one that is disabled is given up."""
         given = {"url": url, "events": None if events is None else [*events], "status": status, "account_id": account_id, "id": webhook_id}
-        return await self._pool.run(CHANGE, given) > 0
+        found = await self._pool.run(CHANGE, given) > 0
+        if found and status == "disabled":
+            await outbox.clear(self._pool, webhook_id)
+        return found
 
     async def remove(self, account_id: UUID, webhook_id: UUID) -> bool:
-        return await self._pool.run(REMOVE, (account_id, webhook_id)) > 0
+        """Whether there was such an endpoint; what waits for it is given up."""
+        found = await self._pool.run(REMOVE, (account_id, webhook_id)) > 0
+        if found:
+            await outbox.clear(self._pool, webhook_id)
+        return found
 
     async def rotate(self, account_id: UUID, webhook_id: UUID, secret: bytes) -> bool:
         """Sign by `secret` from now on, and for a day by the one before too."""

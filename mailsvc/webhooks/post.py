@@ -1,8 +1,8 @@
 """Sends what the outbox has due: when, how much at once, and to whom first.
 
-Attempts share a number of connections. An endpoint gets a few of them, one that fails a single one, and all that fail together at
-most half: endpoints that hang can fill their own places, never those of the others. An endpoint that answers has some more messages
-claimed than it has connections, so that it is not looked for again after each.
+Attempts share a number of connections. An endpoint gets a few of them, one that fails a single one; all that fail get at most half
+together, and an account gets a part. So endpoints that hang fill their own places and never those of the others. An endpoint that
+answers has some more messages claimed than it has connections, so that it is not looked for again after each.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ class Terms:
     connections: int = 200
     per_endpoint: int = 5
     per_host: int = 50
+    per_account: int = 50
     timeout: float = 15.0
     schedule: tuple[float, ...] = (5, 300, 1800, 7200, 18000, 36000, 36000)
     disable_after: float = 432000.0
@@ -73,6 +74,7 @@ class _Place:
     """A connection that is taken, and whose it is."""
 
     webhook_id: UUID
+    account_id: UUID | None
     host: str
     failing: bool
 
@@ -156,7 +158,7 @@ class Posts(Service):
         for due in await self._outbox.claim(wanted, now, until):
             claimed.setdefault(due.webhook_id, deque()).append(due)
         for webhook_id, waiting in claimed.items():
-            place = _Place(webhook_id, _host(waiting[0].url), bool(ready[webhook_id].failing))
+            place = _Place(webhook_id, waiting[0].account_id, _host(waiting[0].url), bool(ready[webhook_id].failing))
             for _ in range(min(chosen[webhook_id], len(waiting))):
                 self._taken.append(place)
                 serving = Deferred.fromCoroutine(self._serve(waiting, until))
@@ -230,6 +232,7 @@ def choose(ready: Iterable[Ready], taken: Collection[_Place], terms: Terms) -> d
     """How many messages each endpoint may have sent now, going round so that everybody gets one before anybody gets two."""
     of_endpoint = Counter(place.webhook_id for place in taken)
     of_host = Counter(place.host for place in taken)
+    of_account = Counter(place.account_id for place in taken)
     failing = sum(place.failing for place in taken)
     total = len(taken)
     chosen: Counter[UUID] = Counter()
@@ -240,10 +243,11 @@ def choose(ready: Iterable[Ready], taken: Collection[_Place], terms: Terms) -> d
             most = 1 if each.failing else terms.per_endpoint
             if total >= terms.connections or of_endpoint[each.webhook_id] >= most or of_host[host] >= terms.per_host:
                 continue
-            if each.failing and failing >= most_failing(terms):
+            if of_account[each.account_id] >= terms.per_account or (each.failing and failing >= most_failing(terms)):
                 continue
             of_endpoint[each.webhook_id] += 1
             of_host[host] += 1
+            of_account[each.account_id] += 1
             failing += bool(each.failing)
             total += 1
             chosen[each.webhook_id] += 1

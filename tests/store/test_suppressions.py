@@ -10,9 +10,11 @@ import pytest_twisted
 from mailsvc.outcome import Bounced, Delivered
 from mailsvc.store import suppressions
 from mailsvc.store.accept import Accepted, NewRecipient
+from mailsvc.store.inserts import INSERT_EMAILS, documents
 from mailsvc.store.late import Complained, Late, News
+from mailsvc.store.pool import Transaction
 from mailsvc.store.suppressions import Suppressions
-from tests.store.house import ACCOUNT, MINUTE, NOW, OTHER, House, email, keyed, together
+from tests.store.house import ACCOUNT, MINUTE, NOW, OTHER, House, email, keyed, nodes, together
 
 
 def listed(house: House) -> Suppressions:
@@ -151,3 +153,19 @@ async def test_what_is_heard_late_suppresses_in_its_own_transaction(house: House
     assert (found.origin, found.source_id, found.reason) == ("complaint", mail.email_id, "It was reported as spam.")
     kinds = [kind for (kind,) in await house.pool.rows("SELECT type FROM events ORDER BY event_id DESC LIMIT 2")]
     assert sorted(kinds) == ["email.complained", "suppression.added"]
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_long_list_is_not_read_to_accept(house: House) -> None:
+    await house.pool.run(
+        "INSERT INTO suppressions (id, account_id, address, email, origin, created_at)"
+        " SELECT gen_random_uuid(), %s, n || '@example.org', n || '@example.org', 'manual', now() FROM generate_series(1, 20000) n",
+        (ACCOUNT,),
+    )
+
+    async def explained(tx: Transaction) -> Any:
+        [(plans,)] = await tx.rows("EXPLAIN (FORMAT JSON) " + INSERT_EMAILS.plain, tuple(documents([email() for _ in range(100)])))
+        return plans[0]["Plan"]
+
+    scans = [node for node in nodes(await house.pool.transact(explained)) if node.get("Relation Name") == "suppressions"]
+    assert [node["Node Type"] for node in scans] == ["Index Scan"]

@@ -208,6 +208,22 @@ async def test_gone_is_the_end(desk: Desk) -> None:
 
 
 @pytest_twisted.ensureDeferred
+async def test_disabling_and_removing_give_up_what_waits(desk: Desk) -> None:
+    off, gone = await desk.subscribe("email.sent"), await desk.subscribe("email.sent")
+    await desk.happen(3)
+    for due in await desk.claim():
+        await desk.fail(due)
+    await desk.webhooks.change(desk.account, off.id, events=["email.delivered"])
+    assert await desk.waiting() == 6
+    await desk.webhooks.change(desk.account, off.id, status="disabled")
+    assert await desk.waiting() == 3
+    assert await desk.statuses(off) == ["failed"] * 3
+    await desk.webhooks.change(desk.account, off.id, status="enabled")
+    await desk.webhooks.remove(desk.account, gone.id)
+    assert await desk.waiting() == 0
+
+
+@pytest_twisted.ensureDeferred
 async def test_a_backlog_of_one_endpoint_is_not_looked_at_for_another(desk: Desk) -> None:
     dead, alive = await desk.subscribe("email.sent"), await desk.subscribe("email.delivered")
     await desk.house.pool.run(

@@ -75,7 +75,7 @@ class World:
         if self.away:
             raise Unavailable("away")
         due = {row.webhook_id: row.url for row in self.rows.values() if row.next_at <= now and row.webhook_id not in skip}
-        found = [Ready(id_, ACCOUNT, url, id_ in self.failing, id_ not in self.disabled) for id_, url in due.items()]
+        found = [Ready(id_, id_, url, id_ in self.failing, id_ not in self.disabled) for id_, url in due.items()]
         return sorted((each for each in found if failing or not each.failing), key=lambda each: each.failing)[:limit]
 
     async def claim(self, numbers: Mapping[UUID, int], now: datetime, until: datetime) -> list[Due]:
@@ -84,7 +84,7 @@ class World:
             mine = [(key, row) for key, row in self.rows.items() if row.webhook_id == webhook_id and row.next_at <= now][:most]
             for key, row in mine:
                 row.next_at = until
-                found.append(Due(webhook_id, key, ACCOUNT, row.tries, row.url, b"s" * 32, None, {"type": "t"}, None))
+                found.append(Due(webhook_id, key, webhook_id, row.tries, row.url, b"s" * 32, None, {"type": "t"}, None))
         return found
 
     async def release(self, dues: Sequence[Due], now: datetime, until: datetime) -> None:
@@ -248,5 +248,9 @@ def test_choosing_is_fair() -> None:
     assert sorted(choose(many, [], terms).values()) == [2, 2, 3, 3]
     same = [Ready(UUID(int=n), ACCOUNT, "https://one/", False, True) for n in range(4)]
     assert sum(choose(same, [], terms).values()) == 6
+    mine = [Ready(UUID(int=n), ACCOUNT, f"https://h{n}/", False, True) for n in range(9)]
+    other = Ready(UUID(int=9), UUID(int=2), "https://h9/", False, True)
+    shared = choose([*mine, other], [], Terms(connections=10, per_account=6))
+    assert (sum(shared.values()), shared[other.webhook_id]) == (10, 4)
     failing = [Ready(UUID(int=n), ACCOUNT, f"https://h{n}/", True, True) for n in range(40)]
     assert sum(choose(failing, [], terms).values()) == 5

@@ -156,6 +156,31 @@ def test_node_logs(node: Node, daemon: Daemon) -> None:
     assert one["object"] == "log" and one["response_body"]["name"] == "not_found"
 
 
+def test_node_webhooks_and_suppressions(node: Node, daemon: Daemon) -> None:
+    made = node.call("webhooks.create", {"endpoint": "https://hook.example.com/x", "events": ["email.sent", "suppression.added"]})
+    assert made["signing_secret"].startswith("whsec_")
+    assert node.call("webhooks.get", made["id"])["signing_secret"] == made["signing_secret"]
+    assert made["id"] in [hook["id"] for hook in node.call("webhooks.list")["data"]]
+    assert node.call("webhooks.rotateSigningSecret", made["id"])["signing_secret"] != made["signing_secret"]
+    added = node.call("suppressions.add", {"email": "node@example.net"})
+    assert node.call("suppressions.get", "node@example.net")["id"] == added["id"]
+    assert added["id"] in [one["id"] for one in node.call("suppressions.list", {"origin": "manual"})["data"]]
+    daemon.until(f"/webhooks/{made['id']}/events", daemon.facts["api_key"], lambda body: bool(body["data"]))
+    [event, *_] = node.call("webhooks.events.list", {"webhookId": made["id"]})["data"]
+    which = {"webhookId": made["id"], "eventId": event["id"]}
+    assert node.call("webhooks.events.get", which)["payload"]["type"] == "suppression.added"
+    assert node.call("webhooks.events.replay", which) == {"object": "webhook_event", "id": event["id"]}
+    assert node.call("webhooks.events.attempts.list", which)["object"] == "list"
+    assert node.call("suppressions.remove", added["id"])["deleted"] is True
+    assert len(node.call("suppressions.batch.add", {"emails": ["a@example.net", "b@example.net"]})["data"]) == 2
+    assert len(node.call("suppressions.batch.remove", {"emails": ["a@example.net", "b@example.net"]})["data"]) == 2
+    assert node.call("webhooks.update", made["id"], {"status": "disabled"}) == {"object": "webhook", "id": made["id"]}
+    assert node.call("webhooks.remove", made["id"])["deleted"] is True
+    assert node.fails("webhooks.create", {"endpoint": "http://127.0.0.1/x", "events": ["email.sent"]})[0] == 422
+    for method in ("webhooks.get", "webhooks.remove", "suppressions.get"):
+        assert node.fails(method, NOBODY) == (404, "not_found")
+
+
 def test_node_is_told_what_is_wrong(node: Node, sender: str, slow_key: str) -> None:
     email = {"from": sender, "to": "zoe@example.net", "subject": "s", "text": "t"}
     for change, told in (
@@ -243,6 +268,28 @@ def test_python_keys_domains_logs_usage(daemon: Daemon) -> None:
     daemon.until("/logs?status=201", daemon.facts["api_key"], lambda body: bool(body["data"]))
     [entry] = resend.Logs.list({"limit": 1})["data"]
     assert resend.Logs.get(entry["id"])["object"] == "log"
+
+
+@pytest.mark.usefixtures("client")
+def test_python_webhooks_and_suppressions(daemon: Daemon) -> None:
+    made = resend.Webhooks.create({"endpoint": "https://hook.example.com/y", "events": ["email.sent", "suppression.added"]})
+    hook = made["id"]
+    assert resend.Webhooks.get(hook)["signing_secret"] == made["signing_secret"]
+    assert hook in [one["id"] for one in resend.Webhooks.list()["data"]]
+    assert resend.Webhooks.rotate_signing_secret(hook)["signing_secret"] != made["signing_secret"]
+    added = resend.Suppressions.add({"email": "python@example.net"})
+    assert resend.Suppressions.get("python@example.net")["id"] == added["id"]
+    assert resend.Suppressions.list()["data"][0]["id"] == added["id"]
+    daemon.until(f"/webhooks/{hook}/events", daemon.facts["api_key"], lambda body: bool(body["data"]))
+    [event, *_] = resend.Webhooks.list_events(hook)["data"]
+    assert resend.Webhooks.get_event(hook, event["id"])["payload"]["type"] == "suppression.added"
+    assert resend.Webhooks.replay_event(hook, event["id"])["id"] == event["id"]
+    assert resend.Webhooks.list_event_attempts(hook, event["id"])["object"] == "list"
+    assert resend.Suppressions.remove(added["id"])["deleted"] is True
+    assert len(resend.SuppressionsBatch.add({"emails": ["c@example.net"]})["data"]) == 1
+    assert len(resend.SuppressionsBatch.remove({"emails": ["c@example.net"]})["data"]) == 1
+    assert resend.Webhooks.update({"webhook_id": hook, "status": "disabled"})["id"] == hook
+    assert resend.Webhooks.remove(hook)["deleted"] is True
 
 
 @pytest.mark.usefixtures("client")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +15,7 @@ import resend
 from standardwebhooks import Webhook
 
 from tests.whole.receiver import Receiver, Told
-from tests.whole.rig import Daemon, free_port
+from tests.whole.rig import PROJECT, Daemon, free_port
 from tests.whole.sink import Sink
 
 FETCH = {"fetch": {"ports": [], "allow_http": True, "allowed_networks": ["127.0.0.0/8"]}}
@@ -219,3 +221,28 @@ def test_links_are_fetched_and_dead_ends_named(daemon: Daemon, receiver: Receive
     [file] = mail.message.iter_attachments()
     assert (file.get_filename(), file.get_content_type()) == ("bill.pdf", "application/pdf")
     assert file.get_content() == receiver.pages["/bill.pdf"]
+
+
+def test_an_account_is_told_of_an_endpoint_that_fails(tmp_path: Path, database: str, sink: Sink, receiver: Receiver) -> None:
+    changes: dict[str, dict[str, Any]] = FETCH | {"delivery": {"routes": {"*": f"smtp://127.0.0.1:{sink.port}"}}}
+    changes |= {"": {"sender": "Notices <notices@mailsvc.example>"}, "webhooks": {"warn_after": 1, "schedule": [1, 1, 1, 1, 60]}}
+    daemon = Daemon(tmp_path, database, changes)
+    daemon.start()
+    try:
+        command = [sys.executable, "-c", "from mailsvc.cli import main; main()", "--config", str(daemon.config)]
+        told = subprocess.run(
+            [*command, "account", "notify", "1", "Admin@acme.example"], cwd=PROJECT, check=True, capture_output=True, text=True
+        )
+        assert "Admin@acme.example" in told.stdout
+        receiver.answers["/"] = 500
+        subscribe(daemon, receiver.url + "/", "email.sent")
+        send(daemon)
+        sink.wait_until(lambda mails: any(mail.recipients == ("Admin@acme.example",) for mail in mails), 30)
+        [notice] = [mail for mail in sink.received if mail.recipients == ("Admin@acme.example",)]
+        assert notice.message["subject"] == "Your webhook endpoint fails"
+        assert receiver.url in notice.message.get_content()
+        assert "the HTTP status 500" in notice.message.get_content()
+        receiver.answers["/"] = 410
+        sink.wait_until(lambda mails: any("was disabled" in mail.message["subject"] for mail in mails), 30)
+    finally:
+        daemon.stop()
