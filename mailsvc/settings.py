@@ -118,6 +118,8 @@ class Http:
     )
     rate_limit: int = setting(10, "Requests a second of an account that has no limit of its own.", check=_at_least(1))
     idle_seconds: float = setting(60.0, "Seconds after which a silent connection is closed.", check=_at_least(1))
+    log_days: int = setting(30, "Days that the request log of an account is kept.", check=_between(1, 3650))
+    log_body: int = setting(16384, "About the octets of a body that it keeps; 0: none.", check=_between(0, 1024 * 1024))
 
 
 @attrs.frozen

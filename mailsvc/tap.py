@@ -14,11 +14,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
+from uuid import UUID
 
 import attrs
 from OpenSSL import SSL
 from twisted.application.service import IService
-from twisted.internet.defer import maybeDeferred
+from twisted.internet.defer import Deferred, TimeoutError, maybeDeferred
 from twisted.internet.endpoints import serverFromString
 from twisted.logger import Logger
 from twisted.python.usage import Options as UsageOptions
@@ -43,6 +44,7 @@ from mailsvc.http import gate
 from mailsvc.http.api import Api, Told
 from mailsvc.http.domains import DomainDesk
 from mailsvc.http.links import Links
+from mailsvc.http.requestlog import Recorder
 from mailsvc.http.suppressions import Suppressions
 from mailsvc.http.webhooks import Webhooks
 from mailsvc.intake import Intake
@@ -55,7 +57,7 @@ from mailsvc.memory import in_thread, open_memory
 from mailsvc.offload import Offload
 from mailsvc.onboarding import Customers, care_of, publishing_of
 from mailsvc.ownmail import OwnMail
-from mailsvc.ratelimit import RateLimit
+from mailsvc.ratelimit import Block, RateLimit
 from mailsvc.relay.crowd import Crowd, Failures
 from mailsvc.relay.inbound import ForPostmaster, Own
 from mailsvc.relay.notices import Notices
@@ -91,7 +93,10 @@ from mailsvc.store.notices import Notices as StoredNotices
 from mailsvc.store.outbox import Outbox
 from mailsvc.store.processes import Incarnation
 from mailsvc.store.queue import Queue
+from mailsvc.store.ratelimit import RateWindows
 from mailsvc.store.receipts import Receipts as StoredReceipts
+from mailsvc.store.requestlog import RequestLog
+from mailsvc.store.rollups import Rollups
 from mailsvc.store.sandbox import Sandbox as Shelf
 from mailsvc.store.settle import Settling
 from mailsvc.store.suppressions import Suppressions as StoredSuppressions
@@ -142,6 +147,7 @@ class Daemon:
         self.reactor, self.settings, self.opened = reactor, settings, opened
         self.in_thread = partial(in_thread, reactor)
         self.ready = False
+        self.relay_ports: dict[str, int] = {}  # where each standard port of the relay really is, once it is open
 
     async def start(self) -> None:
         """First the memory, then the way out, then the doors: nothing is let in that cannot be kept."""
@@ -188,6 +194,7 @@ class Daemon:
         )
         self.care = care_of(self.settings, reactor, pool, self.domains, resolver, lambda: bell.ring(DOMAINS))
         self.messages, self.shelf = Messages(pool, reactor), Shelf(pool)
+        self.rates, self.receipts = RateWindows(pool), StoredReceipts(pool, reactor)
         late = Late(pool, told=lambda: bell.ring("events"))
         secret = self.memory.seal.secret_for("return path")
         self.returns = Returns(lambda path: returnpath.read(path, secret), self.accounts, late, self.in_thread, reactor.seconds)
@@ -263,7 +270,7 @@ class Daemon:
         expiry = timedelta(seconds=settings.delivery.expire)
         self.intake = Intake(store, self.domains, handover, self.bell, self.limits, expiry, self.in_thread, reactor.seconds)
         self.watching.add(metrics.accepts(self.intake), accept=store.batch)
-        self.rate = RateLimit(reactor, settings.http.rate_limit, alone=self.alone)
+        self.rate = RateLimit(reactor, settings.http.rate_limit, self.lease_block, self.alone)
         self.budget = Budget(settings.http.in_flight)
 
     async def open_relay(self) -> dict[str, int]:
@@ -272,10 +279,9 @@ class Daemon:
         smtp, host = settings.smtp, settings.delivery.ehlo_name or ""
         if not smtp.listen:
             return {}
-        stored = StoredReceipts(self.pool, reactor)
-        receipts = Receipts(stored, reactor)
+        receipts = Receipts(self.receipts, reactor)
         self.opened.add("the receipts", receipts.stop)
-        self.opened.add("the receipts' days", every(reactor, HOUR, "dropping old receipts", partial(self.drop_receipts, stored)))
+        self.opened.add("the receipts' days", every(reactor, HOUR, "dropping old receipts", self.drop_receipts))
         relay = Relay(
             user=smtp.username, keys=self.keys, well_formed=is_well_formed, rate=self.rate, budget=self.budget,
             submissions=Submissions(self.intake, host, self.in_thread, reactor.seconds), receipts=receipts,
@@ -315,6 +321,11 @@ class Daemon:
         """The door for HTTP."""
         reactor, settings = self.reactor, self.settings
         http, most = settings.http, settings.limits
+        requests = RequestLog(self.pool)
+        recorder = Recorder(requests.write, reactor, http.log_body)
+        self.opened.add("the request log", recorder.stop)
+        forget = partial(self.forget_requests, requests)
+        self.opened.add("the end of old requests", every(reactor, DAY, "dropping old requests", forget))
         told = Told(
             EventLog(self.pool),
             lambda reader: Webhooks(
@@ -332,10 +343,13 @@ class Daemon:
             told=told, links=Links(self.fetcher, self.limits.message),
             inbox=self.shelf if settings.sandbox.listen else None,
             limits=gate.Limits(body=http.body_limit, idle=http.idle_seconds), email_limits=self.limits,
+            api_keys=self.keys, logs=requests, receipts=self.receipts, recorder=recorder, rollups=Rollups(self.pool),
+            link_secret=self.memory.seal.secret_for("links"), base_url=settings.base_url or "",
             batch_max=most.batch, schedule_ahead=timedelta(days=most.schedule_ahead),
             trusted=networks("http.trusted_proxies", http.trusted_proxies),
         )  # fmt: skip
         site = api.site()
+        self.opened.add("the requests in work", lambda: self.within(settings.delivery.drain_seconds, site.drain()))
         return await self.listen("http.listen", http.listen, site)
 
     async def welcome(self, ports: Sequence[Any], relay: Mapping[str, int]) -> None:
@@ -353,8 +367,23 @@ class Daemon:
     async def make_partitions(self) -> None:
         await partitions.ensure(self.pool, datetime.fromtimestamp(self.reactor.seconds(), UTC))
 
-    async def drop_receipts(self, receipts: StoredReceipts) -> None:
-        await receipts.sweep(datetime.fromtimestamp(self.reactor.seconds(), UTC), self.settings.smtp.receipts)
+    async def forget_requests(self, requests: RequestLog) -> None:
+        keep = timedelta(days=self.settings.http.log_days)
+        await requests.forget(datetime.fromtimestamp(self.reactor.seconds(), UTC) - keep)
+
+    async def lease_block(self, account_id: UUID, window: int, limit: int, wanted: int) -> Block:
+        """A part of an account's requests of this second, from the count that all processes share."""
+        return Block(*await self.rates.lease(account_id, limit, wanted))
+
+    async def within(self, seconds: float, waiting: Deferred[None]) -> None:
+        """Wait, but not longer than that."""
+        try:
+            await waiting.addTimeout(seconds, self.reactor)
+        except TimeoutError:
+            log.warn("after {seconds:g} s some requests are still in work; they are cut off", seconds=seconds)
+
+    async def drop_receipts(self) -> None:
+        await self.receipts.sweep(datetime.fromtimestamp(self.reactor.seconds(), UTC), self.settings.smtp.receipts)
 
     def alone(self) -> bool:
         """Whether no other process lets anything in."""

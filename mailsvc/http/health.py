@@ -8,6 +8,7 @@ import attrs
 from twisted.logger import Logger
 
 from mailsvc.http.answer import collection, ok
+from mailsvc.http.describe import const, obj, told
 from mailsvc.http.problem import Problem
 from mailsvc.http.request import Request
 
@@ -26,10 +27,12 @@ class Health:
     remarks: Mapping[str, Check] = attrs.field(factory=dict)
 
     @app.route("/healthz", methods=["GET"])
+    @told("Whether the process lives.", obj({"status": const("ok")}), key="none")
     async def alive(self, request: Request) -> bytes:
         return ok(request, {"status": "ok"})
 
     @app.route("/readyz", methods=["GET"])
+    @told("Whether it is ready to serve.", obj({"status": const("ready")}), key="none")
     async def ready(self, request: Request) -> bytes:
         refused, told = await _asked(self.checks), await _asked(self.remarks)
         if any(refused.values()):
