@@ -18,6 +18,7 @@ from mailsvc.domains.care import Care, Taken
 from mailsvc.domains.checking import Checker
 from mailsvc.domains.records import Publishing
 from mailsvc.domains.rotation import Rules
+from mailsvc.mail.address import AddressError, parse_mailbox
 from mailsvc.memory import Memory, in_thread
 from mailsvc.settings import Settings
 from mailsvc.store.accounts import Account, Accounts
@@ -111,6 +112,14 @@ async def find_account(accounts: Accounts, text: str) -> Account:
     if len(found) != 1:
         raise Refused(f"{'No account is' if not found else f'{len(found)} accounts are'} called {text!r}; name one by its id.")
     return found[0]
+
+
+def address(text: str) -> str:
+    """An email address."""
+    try:
+        return parse_mailbox(text).address
+    except AddressError as error:
+        raise Refused(f"{text!r} is no email address. {error}") from None
 
 
 def domain_name(text: str) -> str:

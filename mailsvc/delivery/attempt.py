@@ -5,7 +5,6 @@ Whatever fails on our side is an outcome too, so that no recipient is lost and n
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from typing import Any, Protocol
@@ -112,7 +111,6 @@ class Attempts:
         self._cargo, self._settling = cargo, settling
         self._new_id, self._random, self._keeper = new_id, random, keeper
         self._policies, self.tally = policies, tally or Tally(clock)
-        self.outcomes: Counter[str] = Counter()  # of this process, by kind
         self._schedule = Schedule.of(terms)
         self.stopping = False  # connections are being cut: what was not sent goes back to the queue
 
@@ -255,7 +253,6 @@ class Attempts:
             self.log.failure("the outcome of {email_id} cannot be written", email_id=parcel.email_id)
             self._keeper.returned(parcel, _UNWRITTEN)
         else:
-            self.outcomes.update(type(each.outcome).__name__.lower() for each in settlement.outcomes)
             self._keeper.disown(parcel)
 
 

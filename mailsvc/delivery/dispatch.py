@@ -200,11 +200,6 @@ class Dispatch(Service):
 
     # What is shown
 
-    @property
-    def outcomes(self) -> Mapping[str, int]:
-        """How often each kind of outcome was settled by this process."""
-        return self.attempts.outcomes
-
     def view(self) -> dict[str, dict[str, object]]:
         """The lanes, as they are now."""
         return {name: lane.view() for name, lane in self.lanes.items()}

@@ -24,9 +24,6 @@ class Lanes(Protocol):
 
     def view(self) -> Mapping[str, Mapping[str, object]]: ...
 
-    @property
-    def outcomes(self) -> Mapping[str, int]: ...
-
     def ring(self) -> None: ...
 
 
@@ -41,6 +38,7 @@ class Orders:
     accounts: Accounts
     ring: Callable[[], None]
     lanes: Lanes | None = None
+    outcomes: Mapping[str, int] = attrs.field(factory=dict)  # of this process, since its start
 
     @property
     def now(self) -> datetime:
@@ -62,13 +60,12 @@ class Orders:
             destinations.append(shown | {"lane": live.get(each.name)})
         paused = await self.operating.pauses(now)
         accounts = [{"account": str(account), "reason": reason, "until": _until(until)} for account, (reason, until) in paused.items()]
-        outcomes = {} if self.lanes is None else dict(self.lanes.outcomes)
         unexplained = await self.queue.unexplained(now)
         return {
             "region": self.region,
             "destinations": destinations,
             "paused_accounts": accounts,
-            "outcomes": outcomes,
+            "outcomes": dict(self.outcomes),
             "unexplained": unexplained,
         }
 

@@ -7,6 +7,7 @@ import signal
 import time
 from typing import Any
 
+from tests.chaos.baddns import BadDns
 from tests.chaos.ground import Client, Figures, ground, in_background, p95, postfix_sink, sink, until
 from tests.whole.rig import free_port
 
@@ -109,7 +110,7 @@ def lost_replies(emails: int) -> Figures:
             [(uncertain,)] = place.rows("SELECT count(*) FROM events WHERE type = 'email.delivery_delayed'")
             [(hosts,)] = place.rows("SELECT count(*) FROM queue WHERE status = 'uncertain' AND host IS NULL")
             assert hosts == 0
-        with sink_at(port) as target:
+        with sink(port) as target:
             _finish(figures, place, target, client.ids, 180)
             ids = {mail.message_id for mail in target.received}
             bodies = {mail.raw for mail in target.received}
@@ -165,7 +166,12 @@ def _latencies(client: Client, target: Any, count: int) -> list[float]:
 def refusals(emails: int, seconds: float) -> Figures:
     """T7: 4yz at RCPT, 421 anywhere, greetings refused: the schedule is kept and nothing is tried in a loop."""
     figures, began = Figures("T7 storms of refusals"), time.monotonic()
-    with postfix_sink("-r", "RCPT") as later, postfix_sink("-q", "MAIL") as closing, postfix_sink("-f", "CONNECT") as refusing, ground() as place:
+    with (
+        postfix_sink("-r", "RCPT") as later,
+        postfix_sink("-q", "MAIL") as closing,
+        postfix_sink("-f", "CONNECT") as refusing,
+        ground() as place,
+    ):
         routes = {
             "later.example": f"smtp://127.0.0.1:{later}",
             "closing.example": f"smtp://127.0.0.1:{closing}",
@@ -184,6 +190,36 @@ def refusals(emails: int, seconds: float) -> Figures:
         figures.notes = {"emails tried": attempts, "attempts": tried, "most of one email": most}
         assert most <= 2 + seconds / 3
         assert figures.lost == 0
+    figures.seconds = time.monotonic() - began
+    return figures
+
+
+def bad_dns(domains: int) -> Figures:
+    """T9: nameservers that fail, are silent, or say that there is nothing; and one whose answers come back."""
+    figures, began = Figures("T9 DNS that fails"), time.monotonic()
+    with sink() as target, BadDns(domains) as names, ground() as place:
+        changes = {
+            "nameservers": [names.address],
+            "port": target.port,
+            "dns_seconds": 2,
+            "retry": [1, 2],
+            "hold_first": 1,
+            "hold_longest": 2,
+        }
+        client = Client(place.daemon({"delivery": changes}))
+        kinds = ("good", "servfail", "silent", "nothing", "null")
+        client.batch(f"x@{kind}{n}.example" for n in range(domains) for kind in kinds)
+        until(lambda: len(target.ids()) == domains, 60, "the arrival of what DNS is good for")
+        until(lambda: len(place.rows("SELECT 1 FROM events WHERE type = 'email.bounced'")) == 2 * domains, 60, "the end of what cannot be")
+
+        assert place.waiting() == 2 * domains
+        figures.notes = {"bounced at once": 2 * domains, "waited for DNS": 2 * domains}
+        names.heal()
+        until(lambda: len(target.ids()) == 3 * domains, 120, "the arrival of the rest, once DNS answers")
+        figures.accepted, figures.delivered, figures.waiting = len(client.ids), len(target.ids()), place.waiting()
+        figures.duplicates = target.duplicates()
+        figures.lost = figures.accepted - figures.delivered - 2 * domains - figures.waiting
+    assert (figures.lost, figures.waiting) == (0, 0)
     figures.seconds = time.monotonic() - began
     return figures
 
@@ -211,7 +247,9 @@ def stopped_process(emails: int, stop_seconds: float) -> Figures:
         figures.notes["sent after it went on"] = len(target.received) - before
         _finish(figures, place, target, sorted(wanted), 60)
         assert target.ids() == wanted
-        [(ends,)] = place.rows("SELECT coalesce(max(n), 0) FROM (SELECT count(*) AS n FROM events WHERE type = 'email.delivered' GROUP BY email_id) e")
+        [(ends,)] = place.rows(
+            "SELECT coalesce(max(n), 0) FROM (SELECT count(*) AS n FROM events WHERE type = 'email.delivered' GROUP BY email_id) e"
+        )
         assert ends == 1, "settled twice"
         again = Client(first)
         again.batch([f"c{n}@example.net" for n in range(10)], "three")
@@ -220,21 +258,3 @@ def stopped_process(emails: int, stop_seconds: float) -> Figures:
     assert figures.duplicates <= CONNECTIONS
     figures.seconds = time.monotonic() - began
     return figures
-
-
-def sink_at(port: int) -> Any:
-    """A sink where another server was."""
-    from contextlib import contextmanager
-
-    from tests.chaos.ground import TimedSink
-
-    @contextmanager
-    def opened() -> Any:
-        made = TimedSink(port)
-        made.start()
-        try:
-            yield made
-        finally:
-            made.stop()
-
-    return opened()

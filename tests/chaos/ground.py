@@ -112,7 +112,8 @@ class Ground:
     def ended(self, ids: Iterable[str]) -> set[str]:
         """Those of these emails of which no recipient waits any more and each has its last event."""
         ended = self.rows(
-            "SELECT DISTINCT email_id::text FROM events WHERE type IN ('email.delivered', 'email.bounced', 'email.failed', 'email.canceled')"
+            "SELECT DISTINCT email_id::text FROM events"
+            " WHERE type IN ('email.delivered', 'email.bounced', 'email.failed', 'email.canceled')"
             " AND email_id NOT IN (SELECT email_id FROM queue)"
         )
         return {row[0] for row in ended} & set(ids)
@@ -143,8 +144,9 @@ def ground() -> Iterator[Ground]:
 
 
 @contextmanager
-def sink() -> Iterator[TimedSink]:
-    made = TimedSink(free_port())
+def sink(port: int | None = None) -> Iterator[TimedSink]:
+    """On a free port, or where another server was."""
+    made = TimedSink(port or free_port())
     made.start()
     try:
         yield made
@@ -159,9 +161,7 @@ def postfix_sink(*options: str, port: int | None = None, every_address: bool = F
     port = port or free_port()
     user = ["-u", "nobody"] if os.geteuid() == 0 else []
     where = f"inet:{'0.0.0.0' if every_address else '127.0.0.1'}:{port}"
-    process = subprocess.Popen(
-        [SMTP_SINK, *user, *options, where, "1000"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/"
-    )
+    process = subprocess.Popen([SMTP_SINK, *user, *options, where, "1000"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/")
     try:
         time.sleep(0.3)
         assert process.poll() is None, "smtp-sink ended"

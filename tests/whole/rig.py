@@ -16,6 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import psycopg2
+
+from tests.http.contract import Contract
 
 PROJECT = Path(__file__).parents[2]
 
@@ -51,6 +54,43 @@ class Answer:
     body: Any
 
 
+# Each accepted recipient has one state: it waits in the queue, or exactly one event ended it and nothing of it waits. A late report
+# may follow a delivery. What waits has a reason and a time.
+_STATES = """
+WITH accepted AS (
+    SELECT e.account_id, e.email_id, n - 1 AS recipient FROM emails e, generate_series(1, cardinality(e.recipients)) AS n
+), counted AS (
+    SELECT a.email_id, a.recipient,
+           (SELECT count(*) FROM queue q WHERE q.email_id = a.email_id AND q.recipient = a.recipient) AS waiting,
+           (SELECT count(*) FROM events v WHERE v.account_id = a.account_id AND v.email_id = a.email_id
+            AND (v.recipient = a.recipient OR v.recipient IS NULL)
+            AND v.type IN ('email.delivered', 'email.bounced', 'email.failed', 'email.canceled', 'email.suppressed')
+            AND NOT (v.type = 'email.bounced' AND EXISTS (
+                SELECT FROM events d WHERE d.account_id = v.account_id AND d.email_id = v.email_id AND d.recipient = v.recipient
+                AND d.type = 'email.delivered'))) AS ended
+    FROM accepted a
+)
+SELECT email_id::text, recipient, waiting, ended FROM counted WHERE waiting + ended <> 1 LIMIT 5
+"""
+_UNEXPLAINED = """
+SELECT w.email_id::text, w.recipient, w.status, w.reason, w.next_at::text FROM waiting_at(now()) w
+WHERE coalesce(w.reason, '') = '' OR w.next_at IS NULL OR NOT isfinite(w.next_at) LIMIT 5
+"""
+
+
+def check_invariants(database: str) -> None:
+    """Whatever happened: an AssertionError with the first recipients that have no state, or two, or wait for no reason."""
+    connection = psycopg2.connect(database)
+    try:
+        with connection, connection.cursor() as cursor:
+            for what, statement in (("not exactly one state", _STATES), ("waits without a reason or a time", _UNEXPLAINED)):
+                cursor.execute(statement)
+                found = cursor.fetchall()
+                assert not found, f"{what}: {found}"
+    finally:
+        connection.close()
+
+
 @attrs.define
 class Daemon:
     """One `twistd -n mailsvc` with settings of its own; everything that it writes stays in `folder`."""
@@ -60,6 +100,15 @@ class Daemon:
     changes: Mapping[str, Mapping[str, object]] = attrs.field(factory=dict)
     port: int = attrs.field(factory=free_port)
     process: subprocess.Popen[bytes] | None = None
+    _contract: Contract | None = None
+    python: Path = Path(sys.executable)
+    home: Path = PROJECT  # its working folder
+    source: Path | None = PROJECT  # where it is run from; None: it is installed
+
+    @property
+    def environment(self) -> dict[str, str]:
+        inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        return inherited if self.source is None else {**inherited, "PYTHONPATH": str(self.source)}
 
     @property
     def config(self) -> Path:
@@ -110,10 +159,10 @@ class Daemon:
         with (self.folder / "daemon.log").open("ab") as log:
             self.process = subprocess.Popen(
                 self._command(),
-                cwd=PROJECT,
+                cwd=self.home,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, "PYTHONPATH": str(PROJECT)},
+                env=self.environment,
             )
         deadline = time.monotonic() + seconds
         while not (self.folder / "dev.json").exists():
@@ -122,15 +171,17 @@ class Daemon:
             time.sleep(0.02)
 
     def _command(self) -> list[str]:
-        return [str(Path(sys.executable).with_name("twistd")), "--nodaemon", "--pidfile=", "mailsvc", "--config", str(self.config)]
+        return [str(self.python.with_name("twistd")), "--nodaemon", "--pidfile=", "mailsvc", "--config", str(self.config)]
 
     def kill(self) -> None:
         """End it as a power cut would."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> int:
-        """End it as an operator would; the exit status."""
-        return self._end(signal.SIGTERM)
+        """End it as an operator would; the exit status. What holds at all times holds then too."""
+        status = self._end(signal.SIGTERM)
+        check_invariants(self.database)
+        return status
 
     def _end(self, how: signal.Signals) -> int:
         assert self.process is not None
@@ -152,6 +203,15 @@ class Daemon:
                 **(headers or {}),
             },
         )
+        answer = self._answer(request)
+        if self._contract is None and path != "/openapi.json":
+            self._contract = Contract(self.call("GET", "/openapi.json").body)
+        if self._contract is not None:
+            kind = next((value for name, value in answer.headers.items() if name.lower() == "content-type"), "")
+            self._contract.check(method, path, answer.status, kind, answer.body)
+        return answer
+
+    def _answer(self, request: urllib.request.Request) -> Answer:
         try:
             with urllib.request.urlopen(request, timeout=30) as response:
                 return Answer(response.status, dict(response.headers), json.load(response))
@@ -180,10 +240,10 @@ class Daemon:
 
     def _run(self, arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-c", "from mailsvc.cli import main; main()", "--config", str(self.config), *arguments],
-            cwd=PROJECT,
+            [str(self.python), "-c", "from mailsvc.cli import main; main()", "--config", str(self.config), *arguments],
+            cwd=self.home,
             capture_output=True,
             text=True,
             timeout=60,
-            env={**os.environ, "PYTHONPATH": str(PROJECT)},
+            env=self.environment,
         )
