@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from mailsvc import settings as settings_
+from mailsvc.cli_doctor import doctor
 from mailsvc.cli_domains import domain
 from mailsvc.cli_queue import queue
 from mailsvc.cli_work import run
@@ -90,3 +91,4 @@ def key_create(settings: Settings, account: str, permission: Any, domain: str | 
 
 main.add_command(domain)
 main.add_command(queue)
+main.add_command(doctor)
