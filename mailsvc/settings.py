@@ -15,6 +15,7 @@ import attrs
 
 from mailsvc import configfile
 from mailsvc.configfile import SettingsError, section, setting
+from mailsvc.mail.address import AddressError, parse_mailbox
 
 ROLES = ("http", "delivery", "ledger")
 
@@ -50,6 +51,14 @@ def _schedule(value: tuple[float, ...]) -> str | None:
 
 def _host(value: str) -> str | None:
     return None if re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\]", value) else "expected a host name"
+
+
+def _mailbox(value: str) -> str | None:
+    try:
+        parse_mailbox(value)
+    except AddressError as error:
+        return f'expected an address such as "mailsvc <no-reply@example.com>": {error}'
+    return None
 
 
 def _routes(value: Mapping[str, str]) -> str | None:
@@ -187,6 +196,19 @@ class Sandbox:
 
 
 @attrs.frozen
+class Dashboard:
+    """The pages for people."""
+
+    sender: str | None = setting(
+        None,
+        "Who the service's own mails to people are from; the domain is one of an account of the operator's. Left out: it sends none.",
+        check=_mailbox,
+        example="mailsvc <no-reply@example.com>",
+    )
+    sign_up: bool = setting(False, "Whether anybody may open an account; needs sender. Else members are invited.")
+
+
+@attrs.frozen
 class Development:
     """The first run."""
 
@@ -194,6 +216,7 @@ class Development:
         None, "Where the address and the first key are written for scripts; also makes the first account.", example="var/dev.json"
     )
     domain: str = setting("mailsvc.example", "The first account's sending domain, trusted without DNS records.", check=_host)
+    member: str = setting("you@mailsvc.example", "The first account's admin, who gets a link to sign in with.", check=_mailbox)
 
 
 @attrs.frozen
@@ -212,6 +235,7 @@ class Settings:
     secrets: Secrets = section(Secrets, "What keeps secrets at rest.")
     log: Log = section(Log, "What is written about the running.")
     sandbox: Sandbox = section(Sandbox, "The development inbox.")
+    dashboard: Dashboard = section(Dashboard, "The pages for people.")
     development: Development = section(Development, "The first run.")
 
 

@@ -25,6 +25,8 @@ from twisted.python.usage import Options as UsageOptions
 from mailsvc import guard, policy
 from mailsvc import settings as settings_
 from mailsvc.configfile import SettingsError
+from mailsvc.dashboard.assembly import Assembly as Dashboard
+from mailsvc.dashboard.signin.mails import Mails
 from mailsvc.delivery.connect import Connector
 from mailsvc.delivery.dial import dialer
 from mailsvc.delivery.dispatch import Dispatch
@@ -40,12 +42,13 @@ from mailsvc.intake import Intake
 from mailsvc.ledger.service import Ledger
 from mailsvc.lifespan import Lifespan, Opened, every
 from mailsvc.mail import returnpath
+from mailsvc.mail.address import parse_mailbox
 from mailsvc.memory import in_thread, open_memory
 from mailsvc.onboarding import Customers
 from mailsvc.sandbox.inbox import SandboxInbox
 from mailsvc.sandbox.inbox import door as sandbox_door
 from mailsvc.sandbox.verdict import verdicts
-from mailsvc.sandbox.welcome import Welcome
+from mailsvc.sandbox.welcome import People, Welcome
 from mailsvc.settings import Settings
 from mailsvc.smtp.client import Timeouts
 from mailsvc.smtp.server import Receivers
@@ -66,7 +69,7 @@ from mailsvc.store.settle import Settling
 from mailsvc.watch import logs
 from mailsvc.watch.failures import explain
 
-DAY = 86400.0
+HOUR, DAY = 3600.0, 86400.0
 
 log = Logger()
 
@@ -176,6 +179,8 @@ class Daemon:
         store = Acceptance(self.pool, reactor, linger=settings.database.commit_linger)
         expiry = timedelta(seconds=settings.delivery.expire)
         intake = Intake(store, self.domains, handover, self.bell, limits, expiry, self.in_thread, reactor.seconds)
+        self.dashboard = self.open_dashboard(intake)
+        pages = self.dashboard.resource()
         api = Api(
             reactor=reactor, keys=self.keys, well_formed=is_well_formed, intake=intake, emails=StoredEmails(self.pool, reactor),
             messages=self.messages, rate=RateLimit(reactor, http.rate_limit, alone=lambda: self.process.live("http") <= 1),
@@ -183,18 +188,35 @@ class Daemon:
             inbox=self.shelf if settings.sandbox.listen else None,
             limits=gate.Limits(body=http.body_limit, in_flight=http.in_flight, idle=http.idle_seconds), email_limits=limits,
             batch_max=most.batch, schedule_ahead=timedelta(days=most.schedule_ahead),
-            trusted=networks("http.trusted_proxies", http.trusted_proxies),
+            trusted=networks("http.trusted_proxies", http.trusted_proxies), pages={"": pages, "dashboard": pages},
         )  # fmt: skip
         site = api.site()
         return await self.listen("http.listen", http.listen, site)
+
+    def open_dashboard(self, intake: Intake) -> Dashboard:
+        """The pages for people, beside the API."""
+        settings, sender = self.settings, self.settings.dashboard.sender
+        mails = Mails(intake, parse_mailbox(sender), self.accounts.owning) if sender else None
+        dashboard = Dashboard(
+            pool=self.pool, clock=self.reactor, seal=self.memory.seal, in_thread=self.in_thread, base_url=settings.base_url or "",
+            accounts=self.accounts, domains=self.domains, keys=self.keys, messages=self.messages, mails=mails,
+            sign_up=settings.dashboard.sign_up, inbox=self.shelf if settings.sandbox.listen else None,
+        )  # fmt: skip
+        self.opened.add("sweeping sessions", every(self.reactor, HOUR, "sweeping sessions", dashboard.sessions.sweep))
+        return dashboard
 
     async def welcome(self, ports: Sequence[Any]) -> None:
         """In development: somebody to be, and how to begin."""
         file = self.settings.development.dev_file
         if file is not None:
-            welcome = Welcome(Customers(self.reactor, self.accounts, self.domains, self.keys), self.settings, file, self.address(ports), {})
+            welcome = Welcome(
+                Customers(self.reactor, self.accounts, self.domains, self.keys), self.settings, file, self.address(ports), {}, self.people()
+            )
             self.opened.add("the welcome", welcome.end)
             await welcome.begin()
+
+    def people(self) -> People | None:
+        return People(self.dashboard.users, self.dashboard.sessions) if "http" in self.settings.roles else None
 
     # What the stations share
 

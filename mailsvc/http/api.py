@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 
 import attrs
-from klein.resource import KleinResource
 from twisted.internet.interfaces import IReactorTime
+from twisted.web.resource import Resource
 
 from mailsvc.http.budget import Budget
 from mailsvc.http.caller import Keys
@@ -23,7 +23,7 @@ from mailsvc.policy import Limits as EmailLimits
 
 @attrs.frozen(kw_only=True)
 class Api:
-    """`site()` is what listens. `inbox` only in development."""
+    """`site()` is what listens. `inbox` only in development. `pages` are served beside the API, by the first segment of their paths."""
 
     reactor: IReactorTime
     keys: Keys
@@ -40,16 +40,17 @@ class Api:
     batch_max: int = 100
     schedule_ahead: timedelta = timedelta(days=30)
     trusted: Networks = ()
+    pages: Mapping[str, Resource] = attrs.field(factory=dict)
 
     def site(self) -> ApiSite:
         gate = Gate(self.keys, self.rate, self.limits, Budget(self.limits.in_flight), self.well_formed)
-        return ApiSite(self._collections(), gate, self.reactor, self.trusted)
+        return ApiSite({**self._collections(), **self.pages}, gate, self.reactor, self.trusted, self.pages)
 
-    def _collections(self) -> dict[str, KleinResource]:
+    def _collections(self) -> dict[str, Resource]:
         reader = Reader(self.email_limits, self.schedule_ahead, self.in_thread, self.reactor.seconds)
         emails = Emails(self.intake, self.emails, self.messages, reader, self.batch_max).app.resource()
         health = Health(self.checks).app.resource()
-        found = {"emails": emails, "email": emails, "healthz": health, "readyz": health}
+        found: dict[str, Resource] = {"emails": emails, "email": emails, "healthz": health, "readyz": health}
         if self.inbox is not None:
             found["sandbox"] = Sandbox(self.inbox).app.resource()
         return found

@@ -44,6 +44,7 @@ class Asked:
     address: Callable[[], str]
     length: int | None
     known: bool
+    page: bool = False  # for people: it asks for no key
 
 
 @attrs.frozen
@@ -66,7 +67,7 @@ class Gate:
 
     async def ask(self, asked: Asked) -> Entry:
         """Count the request, know its key, look at what it announces. Never raises a Problem: the entry has it."""
-        if asked.path in UNGUARDED:
+        if asked.path in UNGUARDED or asked.page:
             return self._announced(asked, Entry(self.rate.peek(asked.address()), body_max=self.limits.other_body))
         if asked.method == b"OPTIONS":
             return self._counted(asked, None if asked.known else problem.no_endpoint())

@@ -34,6 +34,7 @@ class Request(server.Request):
     entry: Entry | None = None
     problem: Problem | None = None
     begun = False
+    page = False
     received = 0
     started = 0.0
     _whole = False
@@ -52,14 +53,16 @@ class Request(server.Request):
         self.path = path.rstrip(b"/") or b"/"
         self.args = http.parse_qs(query, 1) if query else {}
         self.content = tempfile.SpooledTemporaryFile(self.site.limits.spool_above)  # noqa: SIM115 (closed with the request)
-        asked = Asked(method, self.path, version, self.requestHeaders, self._address, length, self.site.knows(self.path))
+        self.page = self.site.is_page(self.path)
+        asked = Asked(method, self.path, version, self.requestHeaders, self.address, length, self.site.knows(self.path), self.page)
         answer = Deferred.fromCoroutine(self.site.gate.ask(asked))
         if not answer.called:
             self.channel.hold()
         answer.addCallbacks(self._entered, self._failed, callbackArgs=(length or 0,))
         answer.addErrback(self._defective)
 
-    def _address(self) -> str:
+    def address(self) -> str:
+        """Whose request it is, as an address; of IPv6 its /64."""
         return str(self.site.address(self.client, self.requestHeaders.getRawHeaders(b"x-forwarded-for") or []))
 
     def _entered(self, entry: Entry, length: int) -> None:
@@ -168,6 +171,8 @@ class Request(server.Request):
             self.processingFailed(Failure())
 
     def common_lines(self) -> bytes:
+        if self.page:
+            return bytes(self.site.page_lines())
         return bytes(self.site.common_lines(self.client, None if self.entry is None else self.entry.quota))
 
     def answer(self, problem: Problem) -> None:
@@ -180,6 +185,8 @@ class Request(server.Request):
         """Set status and headers of `problem`; its body is returned."""
         for name, value in problem.headers.items():
             self.setHeader(name, value)
+        if self.page:
+            self.setHeader(b"content-type", JSON)
         return self.sized(problem.status, problem.body())
 
     def sized(self, status: int, body: bytes) -> bytes:

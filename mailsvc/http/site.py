@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
-from klein.resource import KleinResource
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IAddress, IReactorTime
 from twisted.logger import Logger
@@ -25,13 +24,18 @@ log = Logger()
 
 
 class ApiSite(server.Site):
-    """`collections` maps the first segment of a path to the resource that answers; each gets the whole path."""
+    """`collections` maps the first segment of a path to the resource that answers; each gets the whole path.
+
+    `pages` names those that are for people: they have no key, and say themselves what they answer with.
+    """
 
     protocol = Channel  # type: ignore[assignment]  # made for HTTP/1.1 alone, not for either version
     requestFactory = Request
     noisy = False
 
-    def __init__(self, collections: Mapping[str, KleinResource], gate: Gate, reactor: IReactorTime, trusted: Networks = ()) -> None:
+    def __init__(
+        self, collections: Mapping[str, Resource], gate: Gate, reactor: IReactorTime, trusted: Networks = (), pages: Collection[str] = ()
+    ) -> None:
         super().__init__(Resource(), reactor=reactor, timeout=gate.limits.idle, parsePOSTFormSubmission=False)
         self.gate = gate
         self.trusted = trusted
@@ -39,6 +43,7 @@ class ApiSite(server.Site):
         self._channels: set[Channel] = set()
         self._drained: Deferred[None] | None = None
         self._collections = {name.encode(): resource for name, resource in collections.items()}
+        self._pages = frozenset(name.encode() for name in pages)
 
     @property
     def limits(self) -> Limits:
@@ -49,7 +54,10 @@ class ApiSite(server.Site):
     def knows(self, path: bytes) -> bool:
         return _first(path) in self._collections
 
-    def resource_for(self, path: bytes) -> KleinResource:
+    def is_page(self, path: bytes) -> bool:
+        return _first(path) in self._pages
+
+    def resource_for(self, path: bytes) -> Resource:
         """Only asked for paths that it knows: the gate turns the others away."""
         return self._collections[_first(path)]
 
@@ -62,7 +70,11 @@ class ApiSite(server.Site):
     def common_lines(self, client: IAddress, quota: Quota | None = None) -> bytes:
         """The header lines that every response has. Without a `quota`, that of the client's address."""
         quota = quota or self.gate.rate.peek(self.address(client, []))
-        return b"server: mailsvc\r\ndate: %s\r\ncontent-type: %s\r\n%s" % (self._date(), JSON, quota.lines())
+        return b"%scontent-type: %s\r\n%s" % (self.page_lines(), JSON, quota.lines())
+
+    def page_lines(self) -> bytes:
+        """Those that the responses of pages have."""
+        return b"server: mailsvc\r\ndate: %s\r\n" % self._date()
 
     def _date(self) -> bytes:
         second = int(self.reactor.seconds())
@@ -116,4 +128,5 @@ class ApiSite(server.Site):
 
 
 def _first(path: bytes) -> bytes:
-    return path[1:].partition(b"/")[0] if path.startswith(b"/") else b""
+    """The first segment; that of "/" is empty, and what is no path, or has an empty one before others, has one that no resource has."""
+    return b"" if path == b"/" else path[1:].partition(b"/")[0] or path if path.startswith(b"/") else path or b"?"

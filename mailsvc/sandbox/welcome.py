@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +19,31 @@ from mailsvc.settings import Settings
 from mailsvc.store.accounts import Account
 from mailsvc.store.domains import Domain
 from mailsvc.store.keys import digest
+from mailsvc.store.sessions import Sessions
+from mailsvc.store.users import Users
 
 ACCOUNT = "Development"
+LINK = timedelta(hours=12)
+
+
+@attrs.frozen
+class People:
+    """Who may look at the dashboard, and the links that let them in."""
+
+    users: Users
+    sessions: Sessions
 
 
 @attrs.define(eq=False)
 class Welcome:
-    """`http` is the address of the API, `smtp` says where each standard port of the relay listens here."""
+    """`http` is the address of the API, `smtp` says where each standard port of the relay listens here; `people` None: no dashboard."""
 
     customers: Customers
     settings: Settings
     file: Path
     http: str
     smtp: Mapping[str, int]
+    people: People | None = None
 
     async def begin(self) -> None:
         """Make what is missing, write the file, tell the person. The daemon must be ready by now: the file says so."""
@@ -44,6 +57,8 @@ class Welcome:
             "smtp_username": self.settings.smtp.username,
             "smtp": dict(self.smtp),
         }
+        if self.people is not None:
+            facts |= {"dashboard": f"{self.http}/dashboard", "sign_in": await self._sign_in(account, self.people)}
         _write(self.file, json.dumps(facts, indent=2) + "\n")
         say(greeting(facts), sys.__stdout__)
 
@@ -64,6 +79,13 @@ class Welcome:
         if not domain.trusted:
             await self.customers.domains.trust(account.id, domain.name)
         return domain
+
+    async def _sign_in(self, account: Account, people: People) -> str:
+        """A link that signs the first admin in, once."""
+        user = await people.users.create(self.settings.development.member, "Development")
+        await people.users.join(account.id, user.id, "admin")
+        secret = await people.sessions.make_link("sign-in", user.email, LINK)
+        return f"{self.http}/dashboard/sign-in/link?link={secret}"
 
     async def _key(self, account: Account) -> str:
         """The one that an earlier run left, if it still works; else a new one, since only its hash is stored."""
@@ -86,7 +108,8 @@ def greeting(facts: Mapping[str, Any]) -> str:
     }
     headers = f"-H 'Authorization: Bearer {facts['api_key']}' -H 'Content-Type: application/json'"
     curl = f"curl {facts['http']}/emails {headers} -d '{json.dumps(mail)}'"
-    return f"\n  mailsvc    {facts['http']}\n  API key    {facts['api_key']}\n  send       {curl}\n"
+    dashboard = f"  dashboard  {facts['dashboard']}\n  sign in    {facts['sign_in']}\n" if "dashboard" in facts else ""
+    return f"\n  mailsvc    {facts['http']}\n{dashboard}  API key    {facts['api_key']}\n  send       {curl}\n"
 
 
 def _write(path: Path, text: str) -> None:

@@ -43,10 +43,13 @@ REVOKE = "UPDATE api_keys SET revoked_at = %s WHERE account_id = %s AND id = %s 
 
 @attrs.frozen
 class Caller:
-    """An account, seen through the key that it called with. `domain_id`: the only domain that the key may send from."""
+    """An account, seen through the key that it called with. `domain_id`: the only domain that the key may send from.
+
+    `key_id` is None for mail of the service itself.
+    """
 
     account_id: UUID
-    key_id: UUID
+    key_id: UUID | None
     permission: Permission
     domain_id: UUID | None
     rate_limit: int | None
