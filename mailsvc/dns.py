@@ -195,7 +195,7 @@ class Resolver:
                 return NxDomain(name), _between(ttl, _NEGATIVE)
             canonical = chain.canonical_name.to_text(omit_final_dot=True).lower()
             if chain.answer is not None:
-                values = tuple(_VALUES[kind](rdata) for rdata in chain.answer)
+                values = tuple(value(kind, rdata) for rdata in chain.answer)
                 return Records(canonical, values, bool(response.flags & dns.flags.AD)), _between(ttl, _CEILING)
             if kind == "CNAME" or canonical == target or _has_soa(response):
                 return Records(canonical), _between(ttl, _NEGATIVE)
@@ -245,6 +245,11 @@ def _between(ttl: float, most: float) -> float:
 def _has_soa(response: dns.message.QueryMessage) -> bool:
     """A negative answer carries the SOA (2308 §2.2); without one the server has merely not followed the CNAME."""
     return any(rrset.rdtype == dns.rdatatype.SOA for rrset in response.authority)
+
+
+def value(kind: str, rdata: Any) -> Any:
+    """What `Records` has of a record: an Mx, or a text."""
+    return _VALUES[kind](rdata)
 
 
 def _target(name: Any) -> str:

@@ -56,9 +56,10 @@ class Server:
         return shown if self.port == 53 else f"{shown}:{self.port}"
 
 
-def question(name: str, kind: str) -> dns.message.QueryMessage:
-    """A recursive query with EDNS. dns.exception.DNSException when `name` is no domain name."""
-    return dns.message.make_query(name, kind, use_edns=0, payload=_PAYLOAD, flags=dns.flags.RD | dns.flags.AD, id=secrets.randbits(16))
+def question(name: str, kind: str, *, recursive: bool = True) -> dns.message.QueryMessage:
+    """A query with EDNS; not `recursive`: for a server that knows by itself. dns.exception.DNSException when `name` is no domain name."""
+    flags = dns.flags.RD | dns.flags.AD if recursive else dns.flags.Flag(0)
+    return dns.message.make_query(name, kind, use_edns=0, payload=_PAYLOAD, flags=flags, id=secrets.randbits(16))
 
 
 async def exchange(reactor: Any, server: Server, query: dns.message.QueryMessage, seconds: float) -> dns.message.QueryMessage:

@@ -25,6 +25,7 @@ from mailsvc.store.accept import (
     Mismatch,
     NewEmail,
     NewRecipient,
+    Pieces,
     Replayed,
     Submission,
 )
@@ -52,10 +53,11 @@ class Content:
 class AsReceived:
     """A finished message and its envelope, as the relay received them: CRLF lines, nothing but prepended lines added."""
 
-    message: bytes
+    message: bytes | Pieces
     recipients: tuple[str, ...]
     message_id: str
     envelope: Mapping[str, object] = attrs.field(factory=dict)
+    email_id: UUID | None = None  # when it stands in the message; None: any
 
 
 @attrs.frozen
@@ -215,7 +217,7 @@ class Intake:
     async def _make(self, caller: Caller, email: Incoming, domain: Domain, texts: dict[str, str]) -> _Ready | Refusal:
         """`texts` keeps what was made of the html of this submission's emails: those of a batch often share it."""
         now = self.clock()
-        email_id = uuid7(now)
+        email_id = (email.content.email_id if isinstance(email.content, AsReceived) else None) or uuid7(now)
         created_at = datetime.fromtimestamp(now, UTC)
         message_id = email.content.message_id if isinstance(email.content, AsReceived) else f"<{email_id}@{domain.name}>"
         try:
@@ -258,7 +260,7 @@ class Intake:
             seats,
         )
 
-    async def _message(self, email: Incoming, message_id: str, date: datetime, texts: dict[str, str]) -> bytes:
+    async def _message(self, email: Incoming, message_id: str, date: datetime, texts: dict[str, str]) -> bytes | Pieces:
         content = email.content
         if isinstance(content, AsReceived):
             return content.message

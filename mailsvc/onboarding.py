@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable
+from functools import partial
 from typing import Any
+from urllib.parse import urlsplit
 from uuid import UUID
 
 import attrs
 
-from mailsvc.domains.keypair import KeyPair, new_pair
-from mailsvc.mail.address import AddressError, parse_mailbox
-from mailsvc.mail.dkim import Algorithm
+from mailsvc import guard
+from mailsvc.dns import Resolver
+from mailsvc.domains import names, wire
+from mailsvc.domains.authority import Authorities
+from mailsvc.domains.care import Care, Taken
+from mailsvc.domains.checking import Checker
+from mailsvc.domains.records import Publishing
+from mailsvc.domains.rotation import Rules
 from mailsvc.memory import Memory, in_thread
+from mailsvc.settings import Settings
 from mailsvc.store.accounts import Account, Accounts
+from mailsvc.store.domain_checks import DomainChecks
 from mailsvc.store.domains import Domain, Domains
-from mailsvc.store.errors import Conflict
 from mailsvc.store.keys import Keys
-
-ALGORITHMS: tuple[Algorithm, ...] = ("rsa", "ed25519")
+from mailsvc.store.pool import Pool
 
 
 class Refused(Exception):
@@ -33,12 +39,15 @@ class Customers:
     accounts: Accounts
     domains: Domains
     keys: Keys
+    care: Care
 
     @classmethod
-    def of(cls, memory: Memory, reactor: Any) -> Customers:
+    def of(cls, memory: Memory, reactor: Any, settings: Settings) -> Customers:
         """Without a bell: for what changes little and then ends."""
         pool = memory.pool
-        return cls(reactor, Accounts(pool, reactor), Domains(pool, reactor, memory.seal), Keys(pool, reactor))
+        domains = Domains(pool, reactor, memory.seal, payload=wire.payload(publishing_of(settings)))
+        resolver = Resolver(reactor, settings.delivery.nameservers, seconds=settings.delivery.dns_seconds)
+        return cls(reactor, Accounts(pool, reactor), domains, Keys(pool, reactor), care_of(settings, reactor, pool, domains, resolver))
 
     async def account(self, text: str) -> Account:
         """An account by its id, its number or its name."""
@@ -57,20 +66,51 @@ class Customers:
             raise Refused(f"The account {account.name!r} has no domain {name}.")
         return found
 
-    async def add_domain(self, account_id: UUID, text: str, region: str) -> tuple[Domain, Sequence[KeyPair]]:
-        """A new sending domain with a DKIM key pair of each algorithm."""
+    async def any_domain(self, text: str) -> Domain:
+        """A domain by its name, whosever it is."""
         name = domain_name(text)
-        today = datetime.fromtimestamp(self.reactor.seconds(), UTC).date()
-        pairs = await in_thread(self.reactor, lambda: [new_pair(algorithm, today) for algorithm in ALGORITHMS])
+        found = await self.domains.called(name)
+        if found is None:
+            raise Refused(f"There is no domain {name}.")
+        return found
+
+    async def add_domain(self, account_id: UUID, text: str, region: str) -> Domain:
+        """A new sending domain with a DKIM key pair of each algorithm."""
         try:
-            return await self.domains.add(account_id, name, region, pairs), pairs
-        except Conflict:
-            raise Refused(f"The domain {name} is there already.") from None
+            return await self.care.add(account_id, text, region)
+        except names.NotADomain as wrong:
+            raise Refused(f"{text!r} is no domain to send from. {wrong}") from None
+        except Taken as taken:
+            raise Refused(f"The domain {taken} is there already.") from None
+
+
+def publishing_of(settings: Settings) -> Publishing:
+    """The operator's side of the records that customers publish."""
+    domains = settings.domains
+    hosts = domains.hosts or {settings.region: settings.delivery.ehlo_name or "localhost"}
+    return Publishing(hosts, domains.spf_include, domains.dkim_zone)
+
+
+def care_of(
+    settings: Settings, reactor: Any, pool: Pool, domains: Domains, resolver: Resolver, wake: Callable[[], None] = lambda: None
+) -> Care:
+    """What makes, checks and rotates domains, by these settings."""
+    publishing, allowed = publishing_of(settings), guard.networks(settings.delivery.allowed_networks)
+    checker = Checker(resolver, Authorities(reactor, resolver, allowed, settings.domains.nameserver_port), publishing)
+    rules = Rules.of(settings.delivery.expire, settings.domains.rotate_days)
+    return Care(domains, DomainChecks(pool, domains), checker, publishing, rules, partial(in_thread, reactor), _own(settings), wake)
+
+
+def _own(settings: Settings) -> frozenset[str]:
+    """The operator's names, from which no customer sends."""
+    publishing = publishing_of(settings)
+    given = (*publishing.hosts.values(), publishing.spf_include, publishing.dkim_zone, urlsplit(settings.base_url or "").hostname)
+    return frozenset(name.lower() for name in given if name)
 
 
 def domain_name(text: str) -> str:
     """A domain as it is kept: lower case, A-labels."""
     try:
-        return parse_mailbox(f"postmaster@{text.strip().rstrip('.')}").domain
-    except AddressError:
-        raise Refused(f"{text!r} is no domain name.") from None
+        return names.parse(text).ascii
+    except names.NotADomain as wrong:
+        raise Refused(f"{text!r} is no domain name. {wrong}") from None

@@ -47,12 +47,15 @@ class SendingDomain(Protocol):
     def name(self) -> str: ...
     @property
     def may_send(self) -> bool: ...
+    @property
+    def missing(self) -> str | None: ...
 
 
 def domain_refusal(name: str, domain: SendingDomain | None, key_domain: UUID | None) -> Refusal | None:
     """Whether mail From `name` may leave: owned and proved (exactly this name), and within the key's own limits."""
     if domain is None or not domain.may_send:
-        return Refusal("domain", "from", f"The `{name}` domain is not verified. Please, add and verify your domain.")
+        missing = f" {domain.missing}" if domain is not None and domain.missing else ""
+        return Refusal("domain", "from", f"The `{name}` domain is not verified. Please, add and verify your domain.{missing}")
     if key_domain is not None and domain.id != key_domain:
         return Refusal("key", "from", f"This API key may not send from the `{name}` domain.")
     return None

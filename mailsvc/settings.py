@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import os
 import re
+import types
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import attrs
 
-from mailsvc import configfile
+from mailsvc import configfile, guard
 from mailsvc.configfile import SettingsError, section, setting
 from mailsvc.mail.address import AddressError, parse_mailbox
 
-ROLES = ("http", "delivery", "ledger")
+ROLES = ("http", "smtp", "delivery", "ledger", "domains")
+RELAY_PORTS = ("25", "587", "2587", "465", "2465")
 
 
 def _at_least(lowest: float) -> Callable[[float], str | None]:
@@ -45,6 +47,11 @@ def _listen(value: tuple[str, ...]) -> str | None:
     return None if all(re.match(r"[a-z0-9]+:", one) for one in value) else 'expected endpoints such as "tcp:8025:interface=127.0.0.1"'
 
 
+def _ports(value: Mapping[str, str]) -> str | None:
+    good = all(number in RELAY_PORTS and text.split() and _listen(tuple(text.split())) is None for number, text in value.items())
+    return None if good else f'expected endpoints such as "tcp:587" for some of {", ".join(RELAY_PORTS)}'
+
+
 def _schedule(value: tuple[float, ...]) -> str | None:
     return None if value and min(value) >= 1 else "expected one or more numbers of seconds, each at least 1"
 
@@ -59,6 +66,19 @@ def _mailbox(value: str) -> str | None:
     except AddressError as error:
         return f'expected an address such as "mailsvc <no-reply@example.com>": {error}'
     return None
+
+
+def _networks(value: tuple[str, ...]) -> str | None:
+    try:
+        guard.networks(value)
+    except ValueError as error:
+        return f"expected addresses or networks: {error}"
+    return None
+
+
+def _hosts(value: Mapping[str, str]) -> str | None:
+    wrong = [name for name in (*value, *value.values()) if _host(name)]
+    return f'expected hosts by region, such as {{ "us-east-1" = "out.example.com" }}, not {wrong[0]!r}' if wrong else None
 
 
 def _routes(value: Mapping[str, str]) -> str | None:
@@ -98,7 +118,36 @@ class Http:
 class Smtp:
     """The relay."""
 
+    listen: Mapping[str, str] = setting(
+        types.MappingProxyType({number: f"tcp:{number}" for number in RELAY_PORTS}),
+        'Endpoints by standard port, several separated by spaces; "haproxy:" before one: a load balancer tells who connected.',
+        check=_ports,
+    )
+    trusted_proxies: tuple[str, ...] = setting((), 'Addresses or networks whose PROXY header is believed, at endpoints with "haproxy:".')
+    certificate: Path | None = setting(
+        None, "The certificate and its chain, PEM; a renewed one is used without a restart.", example="/etc/mailsvc/certificate.pem"
+    )
+    key: Path | None = setting(None, "The private key of the certificate, PEM.", example="/etc/mailsvc/key.pem")
+    certbot: Path | None = setting(
+        None, "Instead of both: certbot's folder of live certificates for one name.", example="/etc/letsencrypt/live/smtp.example.com"
+    )
+    self_signed: Path | None = setting(
+        None, "Instead, to try mailsvc: a folder for a certificate that is made at the first start.", example="var/tls"
+    )
     username: str = setting("mailsvc", "The user name of every customer; the password is an API key.")
+    connections: int = setting(5000, "Connections at once, in all.", check=_at_least(1))
+    connections_per_address: int = setting(100, "Connections at once from one address; of IPv6, from one /64.", check=_at_least(1))
+    connections_per_key: int = setting(20, "Connections at once that logged in with one API key.", check=_at_least(1))
+    login_failures: int = setting(5, "Failed logins a minute from one address; further ones are not looked at.", check=_at_least(1))
+    recipients: int = setting(1000, "Recipients of one mail.", check=_between(100, 10_000))
+    idle_seconds: float = setting(300.0, "Seconds for a command to come, or for a body to show its pace.", check=_at_least(1))
+    stranger_seconds: float = setting(60.0, "Seconds for logging in, or for a first recipient of ours.", check=_at_least(1))
+    stranger_octets: int = setting(8192, "Octets of commands before that.", check=_at_least(1024))
+    slowest: int = setting(500, "Octets a second that a body must make.", check=_at_least(1))
+    errors: int = setting(
+        20, "Refused commands after which a session is ended; refused recipients of a customer are none.", check=_at_least(1)
+    )
+    receipts: int = setting(30, "Days that the transcripts of customers' sessions are kept.", check=_between(1, 3650))
 
 
 @attrs.frozen
@@ -112,7 +161,9 @@ class Delivery:
     port: int = setting(25, "The port of mail exchangers found in DNS.", check=_between(1, 65535))
     nameservers: tuple[str, ...] = setting((), "Resolvers to ask; empty: those of /etc/resolv.conf.")
     dns_seconds: float = setting(10.0, "Seconds for one look-up, all resolvers and repetitions together.", check=_at_least(1))
-    allowed_networks: tuple[str, ...] = setting((), "Networks to connect to although they are private or loopback; routes need them too.")
+    allowed_networks: tuple[str, ...] = setting(
+        (), "Networks to connect to although they are private or loopback; routes need them too.", check=_networks
+    )
 
     retry: tuple[float, ...] = setting(
         (60.0, 300.0, 900.0, 1800.0, 3600.0, 7200.0, 14400.0), "Seconds before each further attempt; the last one repeats.", check=_schedule
@@ -152,6 +203,21 @@ class Domains:
     """Sending domains."""
 
     allow_trust: bool = setting(False, "Whether `mailsvc domain trust` may take the place of DNS records.")
+    hosts: Mapping[str, str] = setting(
+        {}, "The host of each region: takes bounces, its addresses send. Empty: `region` with delivery.ehlo_name.", check=_hosts
+    )
+    spf_include: str | None = setting(
+        None,
+        "A name whose SPF record lists the sending addresses, when they are more than the hosts'.",
+        check=_host,
+        example="spf.example.com",
+    )
+    dkim_zone: str | None = setting(
+        None, "A zone of yours that serves new domains' DKIM keys (`mailsvc domain zone`); customers publish CNAMEs into it.",
+        check=_host, example="dkim.example.com",
+    )  # fmt: skip
+    rotate_days: int = setting(180, "Days after which a DKIM key is replaced; 0: only by `mailsvc domain rotate`.", check=_between(0, 3650))
+    nameserver_port: int = setting(53, "The port of customers' nameservers.", check=_between(1, 65535))
 
 
 @attrs.frozen
@@ -256,12 +322,28 @@ def _agree(settings: Settings) -> None:
         raise SettingsError("The setting base_url is missing; expected the address of the API, such as https://api.example.com.")
     if "http" in settings.roles and not settings.http.listen:
         raise SettingsError("The setting http.listen is empty; the role http needs an endpoint.")
-    if delivery.ehlo_name is None and "delivery" in settings.roles:
+    if delivery.ehlo_name is None and {"delivery", "smtp"} & set(settings.roles):
         raise SettingsError("The setting delivery.ehlo_name is missing; expected this machine's name in DNS, such as out.example.com.")
+    if "smtp" in settings.roles and settings.smtp.listen:
+        _agree_on_certificate(settings.smtp)
     if not delivery.connections_initial <= delivery.connections_max <= delivery.connections:
         raise SettingsError("The settings delivery.connections_initial, connections_max and connections have to grow in this order.")
+    if settings.domains.hosts and settings.region not in settings.domains.hosts:
+        raise SettingsError(f"The setting domains.hosts has no host for the region {settings.region}.")
     if settings.development.dev_file is not None and not settings.domains.allow_trust:
         raise SettingsError("The setting development.dev_file needs domains.allow_trust = true.")
+
+
+def _agree_on_certificate(smtp: Smtp) -> None:
+    if (smtp.certificate is None) != (smtp.key is None):
+        raise SettingsError("The settings smtp.certificate and smtp.key belong together; one of them is missing.")
+    given = [name for name in ("certificate", "certbot", "self_signed") if getattr(smtp, name) is not None]
+    if len(given) != 1:
+        what = "missing" if not given else f"several: {', '.join(given)}"
+        raise SettingsError(
+            f"The certificate of the SMTP ports is {what}; expected one of smtp.certificate with smtp.key, smtp.certbot and "
+            "smtp.self_signed, or smtp.listen = {}."
+        )
 
 
 def render() -> str:
@@ -295,7 +377,7 @@ def _toml(value: Any) -> str:
         case tuple():
             return f"[{', '.join(_toml(item) for item in value)}]"
         case Mapping():
-            return "{}"
+            return f"{{ {', '.join(f'{_toml(k)} = {_toml(v)}' for k, v in value.items())} }}" if value else "{}"
         case _:
             return '"' + str(value).replace("\\", "\\\\").replace('"', '\\"') + '"'
 

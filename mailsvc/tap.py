@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 import attrs
+from OpenSSL import SSL
 from twisted.application.service import IService
 from twisted.internet.defer import maybeDeferred
 from twisted.internet.endpoints import serverFromString
@@ -24,6 +25,7 @@ from twisted.python.usage import Options as UsageOptions
 
 from mailsvc import guard, policy
 from mailsvc import settings as settings_
+from mailsvc.budget import Budget
 from mailsvc.configfile import SettingsError
 from mailsvc.dashboard.assembly import Assembly as Dashboard
 from mailsvc.dashboard.signin.mails import Mails
@@ -35,21 +37,34 @@ from mailsvc.delivery.route import Routes
 from mailsvc.delivery.sending import DomainSide
 from mailsvc.delivery.terms import DeliverySettings
 from mailsvc.dns import Resolver
+from mailsvc.domains import wire
+from mailsvc.domains.rounds import CHANNEL as DOMAINS
+from mailsvc.domains.rounds import Rounds
 from mailsvc.http import gate
 from mailsvc.http.api import Api
-from mailsvc.http.ratelimit import RateLimit
+from mailsvc.http.domains import DomainDesk
 from mailsvc.intake import Intake
 from mailsvc.ledger.service import Ledger
 from mailsvc.lifespan import Lifespan, Opened, every
 from mailsvc.mail import returnpath
 from mailsvc.mail.address import parse_mailbox
 from mailsvc.memory import in_thread, open_memory
-from mailsvc.onboarding import Customers
+from mailsvc.onboarding import Customers, care_of, publishing_of
+from mailsvc.ratelimit import RateLimit
+from mailsvc.relay.crowd import Crowd, Failures
+from mailsvc.relay.inbound import Own
+from mailsvc.relay.notices import Notices
+from mailsvc.relay.ports import Ports
+from mailsvc.relay.receipts import Receipts
+from mailsvc.relay.reception import Relay
+from mailsvc.relay.submission import Submissions
 from mailsvc.sandbox.inbox import SandboxInbox
 from mailsvc.sandbox.inbox import door as sandbox_door
 from mailsvc.sandbox.verdict import verdicts
 from mailsvc.sandbox.welcome import People, Welcome
 from mailsvc.settings import Settings
+from mailsvc.smtp import session
+from mailsvc.smtp.certificates import CERTBOT, Certificates, self_signed
 from mailsvc.smtp.client import Timeouts
 from mailsvc.smtp.server import Receivers
 from mailsvc.store import partitions
@@ -62,14 +77,17 @@ from mailsvc.store.ids import uuid7
 from mailsvc.store.keys import Keys, is_well_formed
 from mailsvc.store.ledger import Books
 from mailsvc.store.messages import Messages
+from mailsvc.store.notices import Notices as StoredNotices
 from mailsvc.store.processes import Incarnation
 from mailsvc.store.queue import Queue
+from mailsvc.store.receipts import Receipts as StoredReceipts
 from mailsvc.store.sandbox import Sandbox as Shelf
 from mailsvc.store.settle import Settling
 from mailsvc.watch import logs
 from mailsvc.watch.failures import explain
 
 HOUR, DAY = 3600.0, 86400.0
+NOTICES_EVERY = 2.0
 
 log = Logger()
 
@@ -114,10 +132,15 @@ class Daemon:
         handover = self.deliver() if "delivery" in roles else Leaving(self.process.id)
         if "ledger" in roles:
             self.keep_books()
+        if "domains" in roles:
+            self.check_domains()
         await self.open_sandbox()
-        ports = await self.open_api(handover) if "http" in roles else []
+        if {"http", "smtp"} & set(roles):
+            self.prepare_doors(handover)
+        relay = await self.open_relay() if "smtp" in roles else {}
+        ports = await self.open_api() if "http" in roles else []
         self.ready = True
-        await self.welcome(ports)
+        await self.welcome(ports, relay)
 
     async def remember(self) -> None:
         """The tables, what tells other processes of changes in them, and this process' claim to leases."""
@@ -133,13 +156,15 @@ class Daemon:
         await self.process.start(self.settings.region, self.settings.roles)
         self.opened.add("the leases", self.process.end)
         self.accounts, self.keys = Accounts(pool, reactor, bell), Keys(pool, reactor, bell)
-        self.domains = Domains(pool, reactor, self.memory.seal, bell)
+        self.resolver = Resolver(reactor, self.settings.delivery.nameservers, seconds=self.settings.delivery.dns_seconds)
+        self.domains = Domains(pool, reactor, self.memory.seal, bell, wire.payload(publishing_of(self.settings)))
+        self.care = care_of(self.settings, reactor, pool, self.domains, self.resolver, lambda: bell.ring(DOMAINS))
         self.messages, self.shelf = Messages(pool), Shelf(pool)
 
     def deliver(self) -> Handing:
         """The way out: from the queue over lanes to other servers."""
         reactor, settings, terms = self.reactor, self.settings, terms_of(self.settings.delivery)
-        resolver = Resolver(reactor, terms.nameservers, seconds=terms.dns_seconds)
+        resolver = self.resolver
         routes = Routes(reactor, resolver, terms.routes, port=terms.port, own=terms.own_names)
         dial = dialer(reactor, settings.delivery.ehlo_name or "", terms.connect_seconds, timeouts_of(settings.delivery))
         secret = self.memory.seal.secret_for("return path")
@@ -163,65 +188,114 @@ class Daemon:
         ledger.startService()
         self.opened.add("the ledger", _awaited(ledger.stopService))
 
+    def check_domains(self) -> None:
+        """Looks at customers' DNS when it is due."""
+        rounds = Rounds(self.care.checks, self.care, self.bell, self.reactor)
+        rounds.startService()
+        self.opened.add("the checks of domains", _awaited(rounds.stopService))
+
     async def open_sandbox(self) -> None:
         """In development: a receiving server for the mail that goes out."""
         secret = self.memory.seal.secret_for("return path")
         check = partial(verdicts, published=self.shelf.published, offload=self.in_thread)
         inbox = SandboxInbox(self.shelf, lambda address: returnpath.read(address, secret), check, self.reactor)
         receivers = Receivers(sandbox_door("localhost"), inbox.welcome, self.reactor)
+        self.opened.add("the sandbox's sessions", receivers.stop)
         await self.listen("sandbox.listen", self.settings.sandbox.listen, receivers)
 
-    async def open_api(self, handover: Handing | Leaving) -> Sequence[Any]:
-        """The door: HTTP to the one intake."""
+    def prepare_doors(self, handover: Handing | Leaving) -> None:
+        """What all doors share: the one intake, the count of requests, and how much may come in at once."""
         reactor, settings = self.reactor, self.settings
-        http, most = settings.http, settings.limits
-        limits = policy.Limits(recipients_per_field=most.recipients, message=most.message)
+        self.limits = policy.Limits(recipients_per_field=settings.limits.recipients, message=settings.limits.message)
         store = Acceptance(self.pool, reactor, linger=settings.database.commit_linger)
         expiry = timedelta(seconds=settings.delivery.expire)
-        intake = Intake(store, self.domains, handover, self.bell, limits, expiry, self.in_thread, reactor.seconds)
-        self.dashboard = self.open_dashboard(intake)
+        self.intake = Intake(store, self.domains, handover, self.bell, self.limits, expiry, self.in_thread, reactor.seconds)
+        self.rate = RateLimit(reactor, settings.http.rate_limit, alone=self.alone)
+        self.budget = Budget(settings.http.in_flight)
+
+    async def open_relay(self) -> dict[str, int]:
+        """The door for SMTP: where each standard port really is."""
+        reactor, settings = self.reactor, self.settings
+        smtp, host = settings.smtp, settings.delivery.ehlo_name or ""
+        if not smtp.listen:
+            return {}
+        stored = StoredReceipts(self.pool, reactor)
+        receipts = Receipts(stored, reactor)
+        self.opened.add("the receipts", receipts.stop)
+        self.opened.add("the receipts' days", every(reactor, DAY, "dropping old receipts", partial(self.drop_receipts, stored)))
+        secret = self.memory.seal.secret_for("return path")
+        relay = Relay(
+            user=smtp.username, keys=self.keys, well_formed=is_well_formed, rate=self.rate, budget=self.budget,
+            submissions=Submissions(self.intake, host, self.in_thread, reactor.seconds), receipts=receipts,
+            own=Own((host,), lambda address: returnpath.read(address, secret)),
+            addresses=Crowd(smtp.connections_per_address), with_key=Crowd(smtp.connections_per_key),
+            failures=Failures(reactor, smtp.login_failures), connections=smtp.connections,
+        )  # fmt: skip
+        notices = Notices(StoredNotices(self.pool), self.messages, self.domains, self.intake, host, reactor.seconds)
+        self.opened.add("the notifications", every(reactor, NOTICES_EVERY, "sending notifications", notices.tell))
+        context = await self.in_thread(lambda: certificates_of(smtp, host, reactor.seconds))
+        trusted = networks("smtp.trusted_proxies", smtp.trusted_proxies)
+        found: dict[str, int] = {}
+        for port in Ports(host, limits_of(settings), context, relay.welcome, reactor, trusted).make(smtp.listen):
+            self.opened.add(f"the sessions at {port.number}", port.receivers.stop)
+            for listening in await self.listen("smtp.listen", [port.endpoint], port.factory):
+                found.setdefault(port.number, getattr(listening.getHost(), "port", 0))
+        return found
+
+    async def open_api(self) -> Sequence[Any]:
+        """The door for HTTP."""
+        reactor, settings = self.reactor, self.settings
+        http, most = settings.http, settings.limits
+        self.dashboard = self.open_dashboard()
         pages = self.dashboard.resource()
         api = Api(
-            reactor=reactor, keys=self.keys, well_formed=is_well_formed, intake=intake, emails=StoredEmails(self.pool, reactor),
-            messages=self.messages, rate=RateLimit(reactor, http.rate_limit, alone=lambda: self.process.live("http") <= 1),
-            in_thread=self.in_thread, checks={"start": self.started, "database": self.reachable, "heartbeat": self.fresh},
+            reactor=reactor, keys=self.keys, well_formed=is_well_formed, intake=self.intake, emails=StoredEmails(self.pool, reactor),
+            messages=self.messages, rate=self.rate, budget=self.budget, in_thread=self.in_thread,
+            checks={"start": self.started, "database": self.reachable, "heartbeat": self.fresh},
+            domains=DomainDesk(self.domains, self.care, self.care.publishing, settings.region),
             inbox=self.shelf if settings.sandbox.listen else None,
-            limits=gate.Limits(body=http.body_limit, in_flight=http.in_flight, idle=http.idle_seconds), email_limits=limits,
+            limits=gate.Limits(body=http.body_limit, idle=http.idle_seconds), email_limits=self.limits,
             batch_max=most.batch, schedule_ahead=timedelta(days=most.schedule_ahead),
             trusted=networks("http.trusted_proxies", http.trusted_proxies), pages={"": pages, "dashboard": pages},
         )  # fmt: skip
         site = api.site()
         return await self.listen("http.listen", http.listen, site)
 
-    def open_dashboard(self, intake: Intake) -> Dashboard:
+    def open_dashboard(self) -> Dashboard:
         """The pages for people, beside the API."""
         settings, sender = self.settings, self.settings.dashboard.sender
-        mails = Mails(intake, parse_mailbox(sender), self.accounts.owning) if sender else None
+        mails = Mails(self.intake, parse_mailbox(sender), self.domains.called) if sender else None
         dashboard = Dashboard(
             pool=self.pool, clock=self.reactor, seal=self.memory.seal, in_thread=self.in_thread, base_url=settings.base_url or "",
-            accounts=self.accounts, domains=self.domains, keys=self.keys, messages=self.messages, mails=mails,
+            accounts=self.accounts, domains=self.domains, care=self.care, keys=self.keys, messages=self.messages, mails=mails,
             sign_up=settings.dashboard.sign_up, inbox=self.shelf if settings.sandbox.listen else None,
         )  # fmt: skip
         self.opened.add("sweeping sessions", every(self.reactor, HOUR, "sweeping sessions", dashboard.sessions.sweep))
         return dashboard
 
-    async def welcome(self, ports: Sequence[Any]) -> None:
+    def people(self) -> People | None:
+        return People(self.dashboard.users, self.dashboard.sessions) if "http" in self.settings.roles else None
+
+    async def welcome(self, ports: Sequence[Any], relay: Mapping[str, int]) -> None:
         """In development: somebody to be, and how to begin."""
         file = self.settings.development.dev_file
         if file is not None:
-            welcome = Welcome(
-                Customers(self.reactor, self.accounts, self.domains, self.keys), self.settings, file, self.address(ports), {}, self.people()
-            )
+            customers = Customers(self.reactor, self.accounts, self.domains, self.keys, self.care)
+            welcome = Welcome(customers, self.settings, file, self.address(ports), relay, self.people())
             self.opened.add("the welcome", welcome.end)
             await welcome.begin()
-
-    def people(self) -> People | None:
-        return People(self.dashboard.users, self.dashboard.sessions) if "http" in self.settings.roles else None
 
     # What the stations share
 
     async def make_partitions(self) -> None:
         await partitions.ensure(self.pool, datetime.fromtimestamp(self.reactor.seconds(), UTC))
+
+    async def drop_receipts(self, receipts: StoredReceipts) -> None:
+        await receipts.sweep(datetime.fromtimestamp(self.reactor.seconds(), UTC), self.settings.smtp.receipts)
+
+    def alone(self) -> bool:
+        """Whether no other process lets anything in."""
+        return max(self.process.live("http"), self.process.live("smtp")) <= 1
 
     async def started(self) -> str | None:
         return None if self.ready else "it is still starting"
@@ -270,6 +344,30 @@ def timeouts_of(delivery: settings_.Delivery) -> Timeouts:
     greeting, reply = delivery.greeting_seconds, delivery.reply_seconds
     data, block, dot = delivery.data_seconds, delivery.block_seconds, delivery.final_seconds
     return Timeouts(greeting=greeting, ehlo=greeting, mail=reply, rcpt=reply, data=data, block=block, dot=dot)
+
+
+def certificates_of(smtp: settings_.Smtp, host: str, seconds: Callable[[], float]) -> Certificates:
+    """The certificate of the relay's ports; a SettingsError when it is of no use."""
+    if smtp.self_signed is not None:
+        pair = self_signed(smtp.self_signed, host)
+    elif smtp.certbot is not None:
+        pair = (smtp.certbot / CERTBOT[0], smtp.certbot / CERTBOT[1])
+    else:
+        assert smtp.certificate is not None and smtp.key is not None
+        pair = (smtp.certificate, smtp.key)
+    try:
+        return Certificates(*pair, seconds)
+    except (OSError, ValueError, SSL.Error) as error:
+        raise SettingsError(f"The certificate {pair[0]} with the key {pair[1]} cannot be used: {error}.") from None
+
+
+def limits_of(settings: Settings) -> session.Limits:
+    """What a session of the relay may do."""
+    smtp = settings.smtp
+    return session.Limits(
+        size=settings.limits.message, recipients=smtp.recipients, errors=smtp.errors, idle=smtp.idle_seconds, rate=smtp.slowest,
+        stranger_seconds=smtp.stranger_seconds, stranger_octets=smtp.stranger_octets,
+    )  # fmt: skip
 
 
 def networks(where: str, texts: Sequence[str]) -> Any:

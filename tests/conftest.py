@@ -17,6 +17,7 @@ from pathlib import Path
 import psycopg2
 import pytest
 import pytest_twisted
+from hypothesis import settings
 from psycopg2.extensions import make_dsn
 
 from mailsvc.store.embedded import EmbeddedPostgres
@@ -28,11 +29,19 @@ _numbers = itertools.count(1)
 QUICK = {"fsync": "off", "full_page_writes": "off", "shared_buffers": "64MB"}  # what is kept here is thrown away
 
 
+settings.register_profile("mailsvc", deadline=None)  # how long an example takes says more about the machine than about us
+settings.load_profile("mailsvc")
+
+NOT_CONTRACT = ("test_house.py", "test_conversations.py", "test_mutations.py")  # look at the source; the same on every Python
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The contract: every test but the slow ones, and but those that look at the source instead of running it."""
+    """Marks the contract (every test but the slow ones and a few that are the same everywhere), and what needs Postgres."""
     for item in items:
-        if item.get_closest_marker("slow") is None and item.path.name != "test_house.py":
+        if item.get_closest_marker("slow") is None and item.path.name not in NOT_CONTRACT:
             item.add_marker(pytest.mark.contract)
+        if "postgres" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.postgres)
 
 
 def _administer(dsn: str, *statements: str) -> None:

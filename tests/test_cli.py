@@ -22,6 +22,7 @@ class Command:
     def write(self, *, allow_trust: bool) -> None:
         self.config.write_text(
             f'base_url = "https://api.example.com"\n[database]\nurl = "{self.database}"\n[delivery]\nehlo_name = "out.example.net"\n'
+            "[smtp]\nlisten = {}\n"
             f'[secrets]\nkey_file = "{self.folder}/secret.key"\n[domains]\nallow_trust = {str(allow_trust).lower()}\n'
         )
 
@@ -83,7 +84,7 @@ def test_what_is_not_there_gets_a_sentence(mailsvc: Command) -> None:
     mailsvc.prints("account", "create", "Twice")
     assert "2 accounts are called 'Twice'" in mailsvc.refuses("key", "create", "--account", "Twice")
     assert "has no domain example.com" in mailsvc.refuses("domain", "trust", "example.com", "--account", account)
-    assert "'no domain' is no domain name" in mailsvc.refuses("domain", "add", "no domain", "--account", account)
+    assert "'no domain' is no domain to send from" in mailsvc.refuses("domain", "add", "no domain", "--account", account)
     mailsvc.prints("domain", "add", "example.com", "--account", account)
     assert "The domain example.com is there already." in mailsvc.refuses("domain", "add", "EXAMPLE.com", "--account", account)
 

@@ -28,6 +28,7 @@ class Domain:
     id: UUID = UUID(int=7)
     region: str = "us-east-1"
     may_send: bool = True
+    missing: str | None = None
 
 
 @attrs.frozen

@@ -18,6 +18,7 @@ class Owned:
     name: str = "example.test"
     may_send: bool = True
     id: UUID = UUID(int=7)
+    missing: str | None = None
 
 
 def test_a_proved_domain_may_send() -> None:
@@ -31,6 +32,14 @@ def test_a_domain_that_is_unknown_or_unproved_is_refused_by_name(domain: Owned |
     assert refusal is not None
     assert (refusal.kind, refusal.field) == ("domain", "from")
     assert "`example.test`" in refusal.message
+
+
+def test_what_a_domain_lacks_is_told() -> None:
+    refusal = policy.domain_refusal(
+        "example.test", Owned(may_send=False, missing="Not verified in its DNS: SPF (MX send.example.test)."), None
+    )
+    assert refusal is not None
+    assert refusal.message.startswith("The `example.test` domain is not verified.") and "SPF (MX send.example.test)" in refusal.message
 
 
 def test_a_key_for_one_domain_sends_for_that_one_only() -> None:

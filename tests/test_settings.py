@@ -17,6 +17,7 @@ GOOD = """
 base_url = "https://api.example.com"
 database = { url = "postgresql://localhost/mailsvc" }
 delivery = { ehlo_name = "out.example.com" }
+smtp = { self_signed = "tls" }
 """
 
 
@@ -58,7 +59,7 @@ def test_the_development_file_loads():
 
 def test_development_listens_on_loopback_alone():
     development = settings.load(ROOT / "etc/development.toml", {})
-    endpoints = development.http.listen + development.sandbox.listen
+    endpoints = (*development.http.listen, *development.sandbox.listen, *development.smtp.listen.values())
     assert endpoints and all("interface=127.0.0.1" in endpoint for endpoint in endpoints)
 
 
@@ -106,7 +107,7 @@ def test_other_variables_are_left_alone(tmp_path):
         ("[delivery]\nroutes = {'*' = 'mx'}", "The setting delivery.routes is a table; expected targets such as"),
         ("[delivery]\nretry = []", "The setting delivery.retry is a list; expected one or more numbers of seconds"),
         ("[database]\npool = 10.5", "The setting database.pool is 10.5; expected a whole number."),
-        ("roles = ['smpt']", "The setting roles is a list; expected one or more of: http, delivery, ledger."),
+        ("roles = ['smpt']", "The setting roles is a list; expected one or more of: http, smtp, delivery, ledger, domains."),
         ("base_url = 'localhost'", "The setting base_url is 'localhost'; expected a web address"),
         ("base_url = 'https://a/'", "The setting base_url is 'https://a/'; expected a web address"),
         ("[log]\nlevel = 'loud'", "The setting log.level is 'loud'; expected one of: debug, info, warn, error."),
@@ -116,6 +117,10 @@ def test_other_variables_are_left_alone(tmp_path):
         ("base_url = 'https://a'\ndatabase = {url = 'x'}", "The setting delivery.ehlo_name is missing"),
         (GOOD + "http = {listen = []}", "The setting http.listen is empty"),
         (GOOD + "development = {dev_file = 'x'}", "The setting development.dev_file needs domains.allow_trust = true."),
+        ("[smtp]\nlisten = {26 = 'tcp:26'}", "The setting smtp.listen is a table; expected endpoints such as"),
+        (GOOD.replace('self_signed = "tls"', ""), "The certificate of the SMTP ports is missing; expected one of smtp.certificate with"),
+        (GOOD.replace('tls"', 'tls", certbot = "x"'), "The certificate of the SMTP ports is several: certbot, self_signed; expected"),
+        (GOOD.replace("self_signed", "key"), "The settings smtp.certificate and smtp.key belong together"),
         ("base_url", "is not TOML"),
     ],
 )

@@ -10,16 +10,24 @@ from klein.resource import KleinResource
 
 from mailsvc.dashboard import words
 from mailsvc.dashboard.desk import Desk
+from mailsvc.dashboard.domains import DomainPages
 from mailsvc.dashboard.emails import Emails
 from mailsvc.dashboard.home import Home
+from mailsvc.dashboard.keys import KeyPages
+from mailsvc.dashboard.members import Settings
+from mailsvc.dashboard.metrics import Metrics
 from mailsvc.dashboard.pages import VERSION, Dashboard, Frame
 from mailsvc.dashboard.safety import HOME
+from mailsvc.dashboard.sandbox import Inbox
+from mailsvc.dashboard.security import Security
 from mailsvc.dashboard.signin.entrance import Entrance
 from mailsvc.dashboard.signin.joining import Joining
 from mailsvc.dashboard.signin.mails import Mails
 from mailsvc.dashboard.signin.pages import SignIn
 from mailsvc.dashboard.signin.password import Passwords
+from mailsvc.dashboard.signin.secondfactor import SecondFactor
 from mailsvc.dashboard.signin.throttle import Throttle
+from mailsvc.domains.care import Care
 from mailsvc.store.accounts import Accounts
 from mailsvc.store.audit import Audit
 from mailsvc.store.domains import Domains
@@ -38,6 +46,11 @@ from mailsvc.store.users import Users
 NAVIGATION = (
     ("", "Home", "home"),
     ("emails", "Emails", "mail"),
+    ("domains", "Domains", "globe"),
+    ("keys", "API keys", "key"),
+    ("metrics", "Metrics", "chart"),
+    ("sandbox", "Sandbox inbox", "inbox"),
+    ("settings", "Settings", "gear"),
 )
 
 
@@ -52,6 +65,7 @@ class Assembly:
     base_url: str
     accounts: Accounts
     domains: Domains
+    care: Care
     keys: Keys
     messages: Messages
     mails: Mails | None
@@ -71,10 +85,16 @@ class Assembly:
         emails = Emails(desk, StoredEmails(pool, self.clock), search, History(pool), self.messages, self.domains, self.keys)
         home = Home(desk, self.domains, self.keys, search, rollups)
         signin, joining = SignIn(desk, entrance), Joining(desk, entrance, self._new_account)
+        second = SecondFactor(desk, entrance)
         areas: dict[str, Any] = {
-            "": home, "start": home, "emails": emails,
-            "sign-in": signin, "sign-up": joining, "reset": joining, "invitation": joining,
+            "": home, "start": home, "emails": emails, "domains": DomainPages(desk, self.domains, self.care),
+            "keys": KeyPages(desk, self.keys, self.domains), "metrics": Metrics(desk, rollups, self.domains),
+            "settings": Settings(desk, entrance), "settings/security": Security(desk, entrance, second),
+            "sign-in": signin, "sign-in/code": second, "sign-in/again": Security(desk, entrance, second),
+            "sign-up": joining, "reset": joining, "invitation": joining,
         }  # fmt: skip
+        if self.inbox is not None:
+            areas["sandbox"] = Inbox(desk, self.inbox)
         return Dashboard({name: _resource(made) for name, made in areas.items()}, _resource(Frame(desk)))
 
     def _desk(self) -> Desk:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import re
-from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from urllib.parse import urlencode
 from uuid import UUID
@@ -14,6 +12,7 @@ import attrs
 from mailsvc.dashboard import timeline
 from mailsvc.dashboard.desk import Desk
 from mailsvc.dashboard.page import Visit, area, not_found, page
+from mailsvc.dashboard.preview import embedded
 from mailsvc.dashboard.safety import HOME, mail_csp
 from mailsvc.mail import insights, mime
 from mailsvc.mail.mime import Parsed
@@ -29,7 +28,6 @@ from mailsvc.store.search import Filters, Search
 EMAILS = f"{HOME}/emails"
 PAGE = 50
 IN_THREAD = 64 * 1024  # octets above which a message is read off the reactor
-INLINE_MOST = 8 * 1024 * 1024  # octets of the images that a preview carries in itself
 SHOWN = 256 * 1024  # characters of text or source on a page; the whole is a download
 _STATUSES = ("delivered", "sent", "delivery_delayed", "bounced", "complained", "failed", "scheduled", "canceled", "suppressed")
 _SPANS = {"1": "Last 24 hours", "7": "Last 7 days", "30": "Last 30 days"}
@@ -57,7 +55,8 @@ class Emails:
         found = await self._named(visit, text)
         if found is not None:
             return visit.redirect(f"{EMAILS}/{found}")
-        domains, keys = await self.domains.list(visit.account_id), await self.keys.list(visit.account_id)
+        domains, _ = await self.domains.list(visit.account_id)
+        keys = await self.keys.list(visit.account_id)
         chosen = {name: visit.query(name) for name in ("status", "days", "domain", "key")}
         filters = Filters(
             text=text,
@@ -194,29 +193,6 @@ def _view(asked: str, parsed: Parsed | None) -> str:
     if parsed is None or asked in ("text", "source", "insights"):
         return asked if parsed is not None else "none"
     return "preview" if parsed.html is not None else "text"
-
-
-_CID = re.compile(r"""(=\s*["']?|url\(\s*["']?)cid:([^"'\s)>]+)""", re.IGNORECASE)
-_HEAD = re.compile(r"<head[^>]*>|<!doctype[^>]*>", re.IGNORECASE)
-
-
-def embedded(parsed: Parsed) -> str:
-    """The html with the images that came along in it, and with links that open outside of the frame."""
-    files: Mapping[str, mime.File] = {file.content_id: file for file in parsed.files if file.content_id}
-    left = INLINE_MOST
-
-    def image(found: re.Match[str]) -> str:
-        nonlocal left
-        file = files.get(found[2])
-        if file is None or not file.content_type.startswith("image/") or len(file.content) > left:
-            return found[0]
-        left -= len(file.content)
-        return f"{found[1]}data:{file.content_type};base64,{base64.b64encode(file.content).decode()}"
-
-    html = _CID.sub(image, parsed.html or "")
-    base = '<base target="_blank">'
-    head = _HEAD.search(html, 0, 2000)
-    return html[: head.end()] + base + html[head.end() :] if head else base + html
 
 
 def _download(visit: Visit, content: bytes, kind: str, name: str) -> bytes:

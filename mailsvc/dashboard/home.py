@@ -37,7 +37,7 @@ class Home:
         return await self._shown(visit, secret)
 
     async def _shown(self, visit: Visit, secret: str) -> bytes:
-        domains = await self.domains.list(visit.account_id)
+        domains, _ = await self.domains.list(visit.account_id)
         keys = await self.keys.list(visit.account_id)
         latest = await self.search.emails(visit.account_id, Filters(), 5)
         now = self.desk.now()

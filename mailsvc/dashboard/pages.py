@@ -23,7 +23,7 @@ YEAR = "public, max-age=31536000, immutable"
 
 
 class Dashboard(Resource):
-    """`areas` maps the segment behind /dashboard/ to what answers it; each gets the whole path."""
+    """`areas` maps the segment behind /dashboard/, or the two of them, to what answers; each gets the whole path."""
 
     isLeaf = True
 
@@ -33,8 +33,9 @@ class Dashboard(Resource):
         self._others = others
 
     def render(self, request: Any) -> Any:
-        segments = [*request.path.split(b"/"), b"", b""]
-        found = self._areas.get(segments[2]) if segments[1] else None
+        path: bytes = request.path
+        first, second, third = [*path.split(b"/")[1:], b"", b""][:3]
+        found = (self._areas.get(second + b"/" + third) or self._areas.get(second)) if first else None
         return (found or self._others).render(request)
 
 

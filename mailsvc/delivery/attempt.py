@@ -22,7 +22,6 @@ from mailsvc.delivery.reading import Moment, Reading, deferred, read
 from mailsvc.delivery.retry import Random, Schedule
 from mailsvc.delivery.terms import DeliverySettings
 from mailsvc.outcome import Bounced, Failed, Outcome
-from mailsvc.smtp.envelope import Envelope
 from mailsvc.store.errors import DataRejected, StatementFailed
 from mailsvc.store.queue import Leased
 from mailsvc.store.settle import AttemptRecord, RecipientOutcome, Settlement
@@ -182,8 +181,17 @@ class Attempts:
         await self.settle(parcel, [deferred(sentence, leased, self.moment) for leased in parcel.recipients], record)
 
     async def _send(self, line: Line, parcel: Parcel, origin: Origin, loaded: Loaded) -> Result:
-        addresses = tuple(leased.address for leased in parcel.recipients)
-        envelope = Envelope(origin.return_path, addresses, len(loaded), loaded.eight_bit)
+        offers = line.courier.offers
+        if loaded.eight_bit and offers is not None and not (offers.eight_bit or loaded.asked.smtputf8):
+            copy = await self._cargo.seven_bit(parcel, loaded)
+            try:
+                return await self._deliver(line, parcel, origin, copy)
+            finally:
+                self._cargo.unload(copy)
+        return await self._deliver(line, parcel, origin, loaded)
+
+    async def _deliver(self, line: Line, parcel: Parcel, origin: Origin, loaded: Loaded) -> Result:
+        envelope = loaded.asked.envelope(origin.return_path, parcel.recipients, len(loaded), eight_bit=loaded.eight_bit)
         line.sent += 1
         return await line.courier.deliver(envelope, loaded, lambda: self._process.holds(parcel.lease))
 

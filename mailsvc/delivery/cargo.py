@@ -14,6 +14,7 @@ import attrs
 from twisted.internet.defer import Deferred, DeferredSemaphore
 
 from mailsvc.delivery import pace
+from mailsvc.delivery.asked import NOTHING, Asked
 from mailsvc.delivery.parcel import Parcel
 from mailsvc.delivery.slots import Freight
 from mailsvc.store.accept import Pieces
@@ -52,6 +53,9 @@ class Sending(Protocol):
 
     async def sign(self, parcel: Parcel, body: bytes | Pieces) -> bytes: ...
 
+    async def seven_bit(self, body: bytes | Pieces) -> bytes:
+        """The message for a server without 8BITMIME, made off the reactor thread."""
+
 
 @attrs.define(eq=False)
 class Loaded:
@@ -61,6 +65,7 @@ class Loaded:
     signature: bytes
     made: bool
     freight: int
+    asked: Asked = NOTHING
 
     def __len__(self) -> int:
         return len(self.signature) + len(self.body)
@@ -91,16 +96,23 @@ class Cargo:
     async def load(self, parcel: Parcel) -> Loaded:
         """The message of a parcel, from memory or the store; the database is waited for. Raises Gone."""
         if parcel.body is not None:
-            return Loaded(parcel.body, await self._sign(parcel, parcel.body), True, 0)
+            return Loaded(parcel.body, await self._sign(parcel, parcel.body), True, 0, Asked.of(parcel.envelope))
         stored = await self._stored(parcel)
-        size = len(stored.body)
+        size, asked = len(stored.body), Asked.of(stored.envelope)
         if stored.signature is not None:
-            return Loaded(stored.body, stored.signature, False, size)
+            return Loaded(stored.body, stored.signature, False, size, asked)
         try:
-            return Loaded(stored.body, await self._sign(parcel, stored.body), True, size)
+            return Loaded(stored.body, await self._sign(parcel, stored.body), True, size, asked)
         except BaseException:
             self._freight.unload(size)
             raise
+
+    async def seven_bit(self, parcel: Parcel, loaded: Loaded) -> Loaded:
+        """A copy for a server without 8BITMIME, signed anew; it is not kept."""
+        body = await self._sending.seven_bit(loaded.body)
+        signature = await pace.insist(self._clock, "signing", lambda: self._sending.sign(parcel, body), _not_away)
+        self._freight.load(len(body))
+        return Loaded(body, signature, False, len(body), loaded.asked)
 
     def unload(self, loaded: Loaded) -> None:
         self._freight.unload(loaded.freight)

@@ -20,6 +20,7 @@ from mailsvc.dns import Records, Temporary
 from mailsvc.guard import Network, networks, refusal
 from mailsvc.mail.reply import Reply
 from mailsvc.smtp.envelope import Envelope
+from mailsvc.smtp.offers import Offers
 
 _BROKEN_TLS = 3600.0  # seconds that a host whose TLS failed is spoken to in clear
 
@@ -60,6 +61,9 @@ class Courier(Protocol):
 
     @property
     def tls(self) -> str | None: ...
+
+    @property
+    def offers(self) -> Offers | None: ...
 
     def deliver(self, envelope: Envelope, pieces: Iterable[bytes], may_send_dot: Callable[[], bool]) -> Awaitable[Result]: ...
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 import attrs
@@ -26,6 +27,7 @@ class Parcel:
     bulk: bool
     recipients: tuple[Leased, ...]
     body: bytes | Pieces | None = attrs.field(default=None, repr=False)
+    envelope: Mapping[str, Any] | None = None  # with `body`: what was kept of it
     octets: int = 0  # of `body`, when it counts as freight
     again: bool = False  # a reused connection was found dead under it, once
 
@@ -73,7 +75,7 @@ def from_email(email: NewEmail, destination: str, lease: int, most: int, body: b
         if new.leased and new.destination == destination
     ]  # fmt: skip
     for parcel in from_rows(rows, lease, most):
-        parcel.body = body
+        parcel.body, parcel.envelope = body, email.envelope
         yield parcel
 
 

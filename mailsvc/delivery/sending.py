@@ -14,7 +14,7 @@ import attrs
 
 from mailsvc.delivery.cargo import Gone, Origin
 from mailsvc.delivery.parcel import Parcel
-from mailsvc.mail import dkim, returnpath
+from mailsvc.mail import dkim, returnpath, sevenbit
 from mailsvc.mail.dkim import SigningKey
 from mailsvc.store.accounts import Account
 from mailsvc.store.domains import Domain, StoredKey
@@ -71,6 +71,9 @@ class DomainSide:
             return dkim.sign(message, domain.name, [(key.selector, self._load(key)) for key in stored], now)
 
         return await self.in_thread(sign)
+
+    async def seven_bit(self, body: bytes | Pieces) -> bytes:
+        return await self.in_thread(lambda: sevenbit.convert(body if isinstance(body, bytes) else b"".join(body)))
 
     async def _domain(self, parcel: Parcel) -> Domain:
         domain = await self.domains.get(parcel.domain_id)

@@ -21,9 +21,8 @@ class KeyPair:
     der: bytes = attrs.field(repr=False)
 
 
-def new_pair(algorithm: Algorithm, today: date) -> KeyPair:
-    """A key pair under a selector that was never used; RSA takes some tenths of a second."""
+def new_pair(algorithm: Algorithm, today: date, selector: str | None = None) -> KeyPair:
+    """A key pair, under a selector that was never used unless one is given; RSA takes some tenths of a second."""
     # One key for each selector (8463 §3): the letter tells them apart, the random part keeps a name from coming back.
-    selector = f"ms{today:%Y%m}{algorithm[0]}{secrets.token_hex(2)}"
     der, public = dkim.generate(algorithm)
-    return KeyPair(selector, algorithm, public, der)
+    return KeyPair(selector or f"ms{today:%Y%m}{algorithm[0]}{secrets.token_hex(2)}", algorithm, public, der)

@@ -2,55 +2,115 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Literal
+from uuid import UUID
 
 import attrs
 
 from mailsvc.mail import dkim
+from mailsvc.store.domain_values import DkimKey, Domain
 
-
-class PublicKey(Protocol):
-    """What of a DKIM key is published."""
-
-    @property
-    def selector(self) -> str: ...
-    @property
-    def algorithm(self) -> dkim.Algorithm: ...
-    @property
-    def public(self) -> str: ...
+Type = Literal["TXT", "MX", "CNAME"]
+SLOTS = 2  # selectors that take turns where DKIM names are delegated
 
 
 @attrs.frozen
 class Record:
-    """One record. `purpose` is what it is for: SPF, DKIM or DMARC; `name` is absolute, without a dot at its end."""
+    """One record. `purpose` is what it is for: SPF, DKIM or DMARC; `name` is absolute, without a dot at its end.
+
+    `required`: the domain does not send without it. `key` is the TXT that a CNAME has to lead to by now.
+    """
 
     purpose: Literal["SPF", "DKIM", "DMARC"]
-    type: Literal["TXT", "MX"]
+    type: Type
     name: str
     value: str
     priority: int | None = None
+    required: bool = True
+    key: str | None = None
 
 
-def to_publish(domain: str, return_path: str, sending_host: str, keys: Sequence[PublicKey]) -> tuple[Record, ...]:
-    """The records of `domain`, whose mail leaves from `sending_host` with MAIL FROM below `return_path`.`domain`."""
-    envelope = f"{return_path}.{domain}"
-    return (
-        Record("SPF", "MX", envelope, sending_host, priority=10),  # a MAIL FROM that takes bounces
-        Record("SPF", "TXT", envelope, f"v=spf1 a:{sending_host} ~all"),  # 7208 §5.3
-        *(_dkim(domain, key) for key in keys),
-        Record("DMARC", "TXT", f"_dmarc.{domain}", "v=DMARC1; p=none;"),  # 7489 §6.3
-    )
+@attrs.frozen
+class Publishing:
+    """What the operator's side of the records is.
+
+    `hosts` has the host of each region that takes bounces; `spf_include` a name whose SPF record lists all sending addresses (without
+    it a host's own addresses are those); `dkim_zone` a zone of the operator's in which DKIM keys are served.
+    """
+
+    hosts: Mapping[str, str]
+    spf_include: str | None = None
+    dkim_zone: str | None = None
+
+    def host(self, region: str) -> str:
+        return self.hosts.get(region, "localhost")
+
+    def spf(self, region: str) -> str:
+        ours = f"include:{self.spf_include}" if self.spf_include else f"a:{self.host(region)}"
+        return f"v=spf1 {ours} ~all"  # 7208 §5.2, §5.3
+
+    def records(self, domain: Domain, keys: Sequence[DkimKey]) -> tuple[Record, ...]:
+        """What its owner publishes. A key that signs no more is left out; a new one is there, but not required."""
+        envelope = f"{domain.return_path}.{domain.name}"
+        return (
+            Record("SPF", "MX", envelope, self.host(domain.region), priority=10),  # a MAIL FROM that takes bounces
+            Record("SPF", "TXT", envelope, self.spf(domain.region)),
+            *self._dkim(domain, keys),
+        )
+
+    def target(self, domain_id: UUID, selector: str) -> str:
+        """Where the operator serves a delegated key."""
+        return f"{selector}.{domain_id.hex[-12:]}.{self.dkim_zone}"
+
+    def zone(self, keys: Sequence[tuple[UUID, DkimKey]]) -> list[str]:
+        """The lines of the operator's zone; a retired key is published as revoked (6376 §3.6.1)."""
+        return [in_zone_file(Record("DKIM", "TXT", self.target(domain_id, key.selector), _key_text(key))) for domain_id, key in keys]
+
+    def _dkim(self, domain: Domain, keys: Sequence[DkimKey]) -> list[Record]:
+        if not (domain.delegated and self.dkim_zone):
+            shown = [key for key in keys if key.state != "leaving"]
+            return [Record("DKIM", "TXT", _name(key.selector, domain), _key_text(key), required=_needed(key, domain)) for key in shown]
+        signing = {key.selector: _key_text(key) for key in keys if _needed(key, domain)}
+        selectors = [selector for algorithm in domain.signs_with for selector in slots(algorithm)]
+        # All of them from the beginning, so that a rotation needs nothing from the owner.
+        return [
+            Record("DKIM", "CNAME", _name(selector, domain), self.target(domain.id, selector), key=signing.get(selector))
+            for selector in selectors
+        ]
+
+
+def slots(algorithm: dkim.Algorithm) -> list[str]:
+    """The selectors of an algorithm that take turns where DKIM names are delegated."""
+    return [f"ms{number}{algorithm[0]}" for number in range(1, SLOTS + 1)]
+
+
+def _name(selector: str, domain: Domain) -> str:
+    return f"{selector}._domainkey.{domain.name}"
+
+
+def _needed(key: DkimKey, domain: Domain) -> bool:
+    return key.state == "signing" and key.algorithm in domain.signs_with
+
+
+def dmarc(domain: str) -> Record:
+    """What is advised where nothing stands: it asks for nothing and lets its owner see reports (9989 §4.7)."""
+    return Record("DMARC", "TXT", f"_dmarc.{domain}", "v=DMARC1; p=none;", required=False)
 
 
 def in_zone_file(record: Record) -> str:
     """The record as a line of a zone file (1035 §5.1)."""
     if record.type == "MX":
         return f"{record.name}. MX {record.priority} {record.value}."
-    # A character-string holds 255 octets at most (1035 §3.3); receivers join them without a space (6376 §3.6.2.2).
-    parts = [record.value[start : start + 255] for start in range(0, len(record.value), 255)]
-    return f"{record.name}. TXT " + " ".join(f'"{part}"' for part in parts)
+    if record.type == "CNAME":
+        return f"{record.name}. CNAME {record.value}."
+    return f"{record.name}. TXT {quoted(record.value)}"
 
 
-def _dkim(domain: str, key: PublicKey) -> Record:
-    return Record("DKIM", "TXT", f"{key.selector}._domainkey.{domain}", dkim.dns_record(key.algorithm, key.public))
+def quoted(value: str) -> str:
+    """A text as DNS editors take it: strings of at most 255 octets (1035 §3.3), which readers join without a space (6376 §3.6.2.2)."""
+    return " ".join(f'"{value[start : start + 255]}"' for start in range(0, len(value), 255))
+
+
+def _key_text(key: DkimKey) -> str:
+    return dkim.dns_record(key.algorithm, "" if key.state == "retired" else key.public)

@@ -25,6 +25,10 @@ def ok(request: Request, value: Mapping[str, object] | Sequence[object]) -> byte
     return request.sized(200, orjson.dumps(value))
 
 
+def made(request: Request, value: Mapping[str, object]) -> bytes:
+    return request.sized(201, orjson.dumps(value))
+
+
 def translated(failure: Failure) -> Problem:
     """What the client is told of a failure. A defect is logged with an id, and the client gets the id."""
     error = failure.value

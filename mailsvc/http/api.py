@@ -9,16 +9,17 @@ import attrs
 from twisted.internet.interfaces import IReactorTime
 from twisted.web.resource import Resource
 
-from mailsvc.http.budget import Budget
+from mailsvc.budget import Budget
 from mailsvc.http.caller import Keys
+from mailsvc.http.domains import DomainDesk, Domains
 from mailsvc.http.emails import Emails, Messages, Stored, Submitting
 from mailsvc.http.gate import Gate, Limits, Networks
 from mailsvc.http.health import Check, Health
-from mailsvc.http.ratelimit import RateLimit
 from mailsvc.http.reading import InThread, Reader
 from mailsvc.http.sandbox import Inbox, Sandbox
 from mailsvc.http.site import ApiSite
 from mailsvc.policy import Limits as EmailLimits
+from mailsvc.ratelimit import RateLimit
 
 
 @attrs.frozen(kw_only=True)
@@ -32,8 +33,10 @@ class Api:
     emails: Stored
     messages: Messages
     rate: RateLimit
+    budget: Budget
     in_thread: InThread
     checks: Mapping[str, Check]
+    domains: DomainDesk | None = None
     inbox: Inbox | None = None
     limits: Limits = attrs.field(factory=Limits)
     email_limits: EmailLimits = attrs.field(factory=EmailLimits)
@@ -43,7 +46,7 @@ class Api:
     pages: Mapping[str, Resource] = attrs.field(factory=dict)
 
     def site(self) -> ApiSite:
-        gate = Gate(self.keys, self.rate, self.limits, Budget(self.limits.in_flight), self.well_formed)
+        gate = Gate(self.keys, self.rate, self.limits, self.budget, self.well_formed)
         return ApiSite({**self._collections(), **self.pages}, gate, self.reactor, self.trusted, self.pages)
 
     def _collections(self) -> dict[str, Resource]:
@@ -51,6 +54,8 @@ class Api:
         emails = Emails(self.intake, self.emails, self.messages, reader, self.batch_max).app.resource()
         health = Health(self.checks).app.resource()
         found: dict[str, Resource] = {"emails": emails, "email": emails, "healthz": health, "readyz": health}
+        if self.domains is not None:
+            found["domains"] = Domains(self.domains, reader).app.resource()
         if self.inbox is not None:
             found["sandbox"] = Sandbox(self.inbox).app.resource()
         return found

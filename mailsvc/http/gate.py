@@ -8,10 +8,10 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 import attrs
 from twisted.web.http_headers import Headers
 
+from mailsvc.budget import Budget
 from mailsvc.http import caller, problem
-from mailsvc.http.budget import Budget
 from mailsvc.http.caller import Caller, Keys
-from mailsvc.http.ratelimit import Quota, RateLimit
+from mailsvc.ratelimit import Quota, RateLimit
 
 Networks = Collection[IPv4Network | IPv6Network]
 
@@ -24,7 +24,6 @@ class Limits:
 
     body: int = 160 * 1024 * 1024  # of a request that sends mail
     other_body: int = 1024 * 1024  # of any other request
-    in_flight: int = 256 * 1024 * 1024  # of all bodies at once
     spool_above: int = 1024 * 1024  # from here on a body waits on disk and is read in a thread
     idle: float = 60.0
     patience: float = 20.0  # how often the pace of an unfinished request is looked at

@@ -24,6 +24,7 @@ class Page:
     limit: int
     after: UUID | None
     before: UUID | None
+    given: bool = True  # whether a part was asked for at all
 
 
 def uuid(text: str, name: str) -> UUID:
@@ -38,7 +39,8 @@ def page(request: Request) -> Page:
         raise invalid("The `after` and `before` parameters exclude each other.")
     if limit and not (re.fullmatch("[0-9]{1,3}", limit) and 1 <= int(limit) <= PAGE_MAX):
         raise invalid(f"The pagination limit must be a number between 1 and {PAGE_MAX}. Look at the `limit` parameter.")
-    return Page(int(limit or PAGE_DEFAULT), uuid(after, "after") if after else None, uuid(before, "before") if before else None)
+    given = bool(limit or after or before)
+    return Page(int(limit or PAGE_DEFAULT), uuid(after, "after") if after else None, uuid(before, "before") if before else None, given)
 
 
 def _one(request: Request, name: str) -> str:

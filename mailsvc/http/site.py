@@ -17,8 +17,8 @@ from mailsvc.http import answer, gate
 from mailsvc.http.channel import Channel
 from mailsvc.http.gate import Gate, Limits, Networks
 from mailsvc.http.problem import Problem
-from mailsvc.http.ratelimit import Quota
 from mailsvc.http.request import JSON, Request
+from mailsvc.ratelimit import Quota
 
 log = Logger()
 

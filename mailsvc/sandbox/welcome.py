@@ -75,7 +75,7 @@ class Welcome:
         name = self.settings.development.domain
         domain = await self.customers.domains.find(account.id, name)
         if domain is None:
-            domain, _ = await self.customers.add_domain(account.id, name, self.settings.region)
+            domain = await self.customers.add_domain(account.id, name, self.settings.region)
         if not domain.trusted:
             await self.customers.domains.trust(account.id, domain.name)
         return domain

@@ -1,8 +1,9 @@
-"""The certificate of our ports: a PEM pair, a self-signed one made at first start, and the TLS that goes with it."""
+"""The certificate of our ports: a PEM pair that may be renewed, or a self-signed one made at first start, and the TLS that goes with it."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,17 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from OpenSSL import SSL
+from twisted.internet.interfaces import IOpenSSLServerConnectionCreator
 from twisted.internet.ssl import CertificateOptions, TLSVersion
+from twisted.logger import Logger
+from zope.interface import implementer
+
+log = Logger()
 
 CERTIFICATE, KEY = "certificate.pem", "key.pem"
+CERTBOT = ("fullchain.pem", "privkey.pem")  # in a folder of /etc/letsencrypt/live
+_LOOK = 10.0  # seconds between two looks at the files
 _LIFE = timedelta(days=3650)
 
 
@@ -24,6 +33,47 @@ def server_context(certificate: Path, key: Path) -> CertificateOptions:
     make: Any = CertificateOptions  # takes these as cryptography has them; its annotations know the older classes alone
     options: CertificateOptions = make(private, chain[0], extraCertChain=chain[1:], raiseMinimumTo=TLSVersion.TLSv1_2)
     return options
+
+
+@implementer(IOpenSSLServerConnectionCreator)
+class Certificates:
+    """TLS with a pair of files that may be renewed while we run: a changed pair is used from the next connection on.
+
+    A pair that cannot be read, or of which one half is not there yet, changes nothing. The first one must be good.
+    """
+
+    def __init__(self, certificate: Path, key: Path, seconds: Callable[[], float]) -> None:
+        self._certificate, self._key, self._seconds = certificate, key, seconds
+        self._looked, self._seen = seconds(), self._state()
+        self._context = self._load()
+
+    def serverConnectionForTLS(self, protocol: object) -> SSL.Connection:
+        if self._seconds() >= self._looked + _LOOK:
+            self._looked = self._seconds()
+            self._renew()
+        return SSL.Connection(self._context, None)
+
+    def _load(self) -> SSL.Context:
+        context: SSL.Context = server_context(self._certificate, self._key).getContext()
+        context.set_options(SSL.OP_NO_COMPRESSION | SSL.OP_NO_RENEGOTIATION)
+        context.set_mode(SSL.MODE_RELEASE_BUFFERS)  # idle connections keep no buffers
+        return context
+
+    def _renew(self) -> None:
+        try:
+            state = self._state()
+            if state == self._seen:
+                return
+            self._context = self._load()
+            self._seen = state
+            log.info("the certificate {file} was renewed", file=str(self._certificate))
+        except (OSError, ValueError, SSL.Error) as error:
+            log.error("the renewed certificate {file} cannot be used yet: {reason}", file=str(self._certificate), reason=str(error))
+
+    def _state(self) -> tuple[object, ...]:
+        """What changes when a file is replaced, also behind a symbolic link."""
+        stats = [path.stat() for path in (self._certificate, self._key)]
+        return tuple((stat.st_dev, stat.st_ino, stat.st_mtime_ns, stat.st_size) for stat in stats)
 
 
 def self_signed(folder: Path, host: str) -> tuple[Path, Path]:

@@ -9,7 +9,7 @@ import re
 from typing import Literal
 
 import attrs
-from attrs.validators import matches_re, optional
+from attrs.validators import deep_iterable, matches_re, optional
 
 from mailsvc.smtp.offers import Offers
 
@@ -28,6 +28,10 @@ _ADDRESS = re.compile(
 )
 
 
+_NOTIFY = r"NEVER|(SUCCESS|FAILURE|DELAY)(,(SUCCESS|FAILURE|DELAY)){0,2}"
+_ORIGINAL = re.compile(r"[A-Za-z0-9-]+;[ -~]+")
+
+
 class BadAddress(ValueError):
     """What was given cannot be written as a path without changing it."""
 
@@ -43,11 +47,9 @@ class Envelope:
     smtputf8: bool = False  # the message itself needs SMTPUTF8 (an address that does is seen here)
     ret: Literal["FULL", "HDRS"] | None = None  # 3461 §4.3
     envid: str | None = None  # 3461 §4.4
-    notify: str | None = attrs.field(
-        default=None, validator=optional(matches_re(r"NEVER|(SUCCESS|FAILURE|DELAY)(,(SUCCESS|FAILURE|DELAY)){0,2}"))
-    )
-    # 3461 §4.1, for every recipient
-    originals: tuple[str | None, ...] = ()  # 3461 §4.2: the address each recipient was given as, in their order
+    notify: tuple[str | None, ...] = attrs.field(default=(), validator=deep_iterable(optional(matches_re(_NOTIFY))))
+    # 3461 §4.1, each recipient's, in their order; empty: nobody's
+    originals: tuple[str | None, ...] = ()  # 3461 §4.2: type and address that each recipient was first given as
 
 
 def path(address: str) -> bytes:
@@ -83,11 +85,13 @@ def rcpt_command(recipient: bytes, number: int, envelope: Envelope, offers: Offe
     if not offers.dsn or not (envelope.notify or envelope.originals):
         return b"RCPT TO:" + recipient + b"\r\n"
     command = b"RCPT TO:" + recipient
-    if envelope.notify:
-        command += b" NOTIFY=" + envelope.notify.encode("ascii")
+    notify = envelope.notify[number] if envelope.notify else None
+    if notify:
+        command += b" NOTIFY=" + notify.encode("ascii")
     original = envelope.originals[number] if envelope.originals else None
-    if original and original.isascii():
-        command += b" ORCPT=rfc822;" + _xtext(original)
+    if original and _ORIGINAL.fullmatch(original):
+        kind, _, address = original.partition(";")
+        command += b" ORCPT=" + kind.encode("ascii") + b";" + _xtext(address)
     return command + b"\r\n"
 
 

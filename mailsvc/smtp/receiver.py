@@ -64,7 +64,7 @@ class Receiver(TwistedProtocol):
         self._owner.entered(self)
         self.transport.setTcpNoDelay(True)  # replies are small and waited for
         self.transport.registerProducer(self, True)
-        self.session = Session(self._peer(), Transcript() if self.door.transcripts else None)
+        self.session = Session(self._peer(), Transcript() if self.door.transcripts else None, self.clock.seconds())
         if isinstance(self.transport, TLSMemoryBIOProtocol):
             self._shake_hands()
         Deferred.fromCoroutine(self._converse()).addErrback(lambda failure: log.failure("a conversation broke off", failure))
@@ -152,7 +152,7 @@ class Receiver(TwistedProtocol):
         """One reply; those of one turn go out in one write."""
         octets = encode(reply)
         if self.session.transcript is not None:
-            self.session.transcript.server(octets)
+            self.session.transcript.server(octets, refusal=reply.code >= 400)
         self._out.append(octets)
         if not self._gathering:
             self.flush()

@@ -16,6 +16,7 @@ class Transcript:
     """The first and the newest of what was said; what a long conversation leaves out is counted."""
 
     limit: int = 500  # commands and replies, half of them from the start
+    refusals: int = 0  # among all replies
     _first: list[tuple[str, bytes]] = attrs.field(factory=list)
     _newest: deque[tuple[str, bytes]] = attrs.field(factory=deque)
     _left_out: int = 0
@@ -23,7 +24,8 @@ class Transcript:
     def client(self, line: bytes) -> None:
         self._keep("C: ", line[:_LINE])
 
-    def server(self, reply: bytes) -> None:
+    def server(self, reply: bytes, *, refusal: bool = False) -> None:
+        self.refusals += refusal
         self._keep("S: ", reply[:_REPLY])
 
     def _keep(self, who: str, said: bytes) -> None:

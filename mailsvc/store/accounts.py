@@ -51,11 +51,6 @@ class Accounts:
         rows = await self._pool.rows(NUMBERED, (number,))
         return Account(*rows[0]) if rows else None
 
-    async def owning(self, domain: str) -> UUID | None:
-        """Whose sending domain it is."""
-        rows = await self._pool.rows("SELECT account_id FROM domains WHERE name = %s", (domain,))
-        return rows[0][0] if rows else None
-
     async def suspend(self, account_id: UUID, suspended: bool = True) -> bool:
         """Stop an account from sending, or let it again; whether there is such an account."""
         now = datetime.fromtimestamp(self._clock.seconds(), UTC)

@@ -1,78 +1,33 @@
-"""Sending domains and their DKIM keys, whose private halves are sealed."""
+"""Sending domains and their DKIM keys, whose private halves are sealed. What checks and rotations change: store/domain_checks.
+
+Whatever changes a domain tells of it in the same transaction: an event for the account, a line in the domain's history.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal, Protocol
 from uuid import UUID
 
 import attrs
 
+from mailsvc.store import domains_sql, events
 from mailsvc.store.cache import Bell, Cache
+from mailsvc.store.domain_values import Algorithm, DkimKey, Domain, DomainStatus, RecordState, StoredKey, TlsPolicy, domain_of
+from mailsvc.store.events import NewEvent
 from mailsvc.store.ids import uuid7
 from mailsvc.store.link import Row
 from mailsvc.store.pool import Pool, Transaction
+from mailsvc.store.queue import Queue
 from mailsvc.store.seal import Seal
 
-DomainStatus = Literal["not_started", "pending", "verified", "failed"]
-TlsPolicy = Literal["opportunistic", "enforced"]
-Algorithm = Literal["rsa", "ed25519"]
+__all__ = ["Algorithm", "DkimKey", "Domain", "DomainStatus", "Domains", "NewKey", "RecordState", "StoredKey", "TlsPolicy"]
 
-COLUMNS = "id, account_id, name, region, status, trusted_at IS NOT NULL, return_path, signs_with, tls"
-FIND = f"SELECT {COLUMNS} FROM domains WHERE account_id = %s AND name = %s"
-GET = f"SELECT {COLUMNS} FROM domains WHERE id = %s"
-LIST = f"SELECT {COLUMNS} FROM domains WHERE account_id = %s ORDER BY id DESC"
-ADD = f"INSERT INTO domains (id, account_id, name, region, created_at) VALUES (%s, %s, %s, %s, %s) RETURNING {COLUMNS}"
-ADD_KEY = """
-INSERT INTO dkim_keys (id, domain_id, selector, algorithm, public_key, sealed_key, created_at) VALUES (%s, %s, %s, %s, %s, %s, %s)
-"""
-TRUST = "UPDATE domains SET trusted_at = CASE WHEN %s THEN coalesce(trusted_at, %s) END WHERE account_id = %s AND name = %s"
-SET_STATUS = "UPDATE domains SET status = %s WHERE account_id = %s AND id = %s"
-SIGNING = """
-SELECT k.id, k.selector, k.algorithm, k.sealed_key
-FROM dkim_keys k JOIN domains d ON d.id = k.domain_id
-WHERE k.domain_id = %s AND k.state = 'signing' AND k.algorithm = ANY (d.signs_with)
-ORDER BY array_position(d.signs_with, k.algorithm), k.id
-"""
-PUBLISHED = "SELECT selector, algorithm, public_key FROM dkim_keys WHERE domain_id = %s AND state <> 'retired' ORDER BY id"
+BITE = 1000  # recipients that are ended in one transaction when their domain is deleted
 
-
-@attrs.frozen
-class Domain:
-    """A sending domain of an account. `trusted` is the operator's word in place of DNS."""
-
-    id: UUID
-    account_id: UUID
-    name: str
-    region: str
-    status: DomainStatus
-    trusted: bool
-    return_path: str
-    signs_with: tuple[Algorithm, ...]
-    tls: TlsPolicy
-
-    @property
-    def may_send(self) -> bool:
-        return self.trusted or self.status == "verified"
-
-
-@attrs.frozen
-class StoredKey:
-    """A DKIM key as signing needs it: PKCS#8 DER, unsealed. It has no place in a log."""
-
-    selector: str
-    algorithm: Algorithm
-    der: bytes = attrs.field(repr=False)
-
-
-@attrs.frozen
-class PublishedKey:
-    """The half of a DKIM key that is in DNS. `public` is the p= tag."""
-
-    selector: str
-    algorithm: Algorithm
-    public: str
+Payload = Callable[[Domain, Sequence[DkimKey]], Mapping[str, object]]
+Happening = Literal["created", "updated", "deleted"]
 
 
 class NewKey(Protocol):
@@ -88,78 +43,186 @@ class NewKey(Protocol):
     def der(self) -> bytes: ...
 
 
+@attrs.frozen
+class Choices:
+    """What the owner of a domain decides when it is made. `delegated` is the operator's."""
+
+    return_path: str = "send"
+    tls: TlsPolicy = "opportunistic"
+    sending: bool = True
+    receiving: bool = False
+    delegated: bool = False
+
+
+def brief(domain: Domain, keys: Sequence[DkimKey]) -> Mapping[str, object]:
+    """What an event tells of a domain where nobody knows its records."""
+    return {"id": str(domain.id), "name": domain.name, "status": domain.status, "region": domain.region}
+
+
 class Domains:
-    def __init__(self, pool: Pool, clock: Any, seal: Seal, bell: Bell | None = None) -> None:
+    """`payload` makes what the account is told of a domain after each change."""
+
+    def __init__(self, pool: Pool, clock: Any, seal: Seal, bell: Bell | None = None, payload: Payload = brief) -> None:
         self._pool = pool
         self._clock = clock
         self._seal = seal
+        self._bell = bell
+        self._payload = payload
         self._named: Cache[tuple[UUID, str], Domain | None] = Cache(clock, bell)
         self._by_id: Cache[UUID, Domain | None] = Cache(clock, bell)
         self._keys: Cache[UUID, tuple[StoredKey, ...]] = Cache(clock, bell)
 
+    # Reading
+
     async def find(self, account_id: UUID, name: str) -> Domain | None:
         """An account's domain by its name in A-labels, as of two seconds ago at most."""
-        return await self._named.get((account_id, name), lambda: self._one(FIND, (account_id, name)))
+        return await self._named.get((account_id, name), lambda: self._one(domains_sql.FIND, (account_id, name)))
 
     async def get(self, domain_id: UUID) -> Domain | None:
         """Whosever it is: for mail that was accepted. As of two seconds ago at most."""
-        return await self._by_id.get(domain_id, lambda: self._one(GET, (domain_id,)))
+        return await self._by_id.get(domain_id, lambda: self._one(domains_sql.GET, (domain_id,)))
 
-    async def add(self, account_id: UUID, name: str, region: str, keys: Sequence[NewKey]) -> Domain:
-        """A new domain and its DKIM keys. Raises errors.Conflict when the name is taken, by whomever."""
-        now = datetime.fromtimestamp(self._clock.seconds(), UTC)
+    async def own(self, account_id: UUID, domain_id: UUID) -> Domain | None:
+        """An account's domain as it is now."""
+        return await self._one(domains_sql.OWN, (account_id, domain_id))
 
-        async def add(tx: Transaction) -> Domain:
-            [row] = await tx.rows(ADD, (uuid7(now.timestamp()), account_id, name, region, now))
-            for key in keys:
-                key_id = uuid7(now.timestamp())
-                stored = (key_id, row[0], key.selector, key.algorithm, key.public, self._seal.seal(key.der, key_id), now)
-                await tx.run(ADD_KEY, stored)
-            return _domain(row)
+    async def called(self, name: str) -> Domain | None:
+        """Whosever it is, as it is now: for the operator."""
+        return await self._one(domains_sql.CALLED, (name,))
 
-        domain = await self._pool.transact(add)
-        self._changed()
-        return domain
-
-    async def trust(self, account_id: UUID, name: str, trusted: bool = True) -> bool:
-        """Take the operator's word for it, or no longer; whether the account has such a domain."""
-        now = datetime.fromtimestamp(self._clock.seconds(), UTC)
-        found = await self._pool.run(TRUST, (trusted, now, account_id, name)) > 0
-        self._changed()
-        return found
-
-    async def set_status(self, account_id: UUID, domain_id: UUID, status: DomainStatus) -> bool:
-        """What its DNS was found to be; whether the account has such a domain."""
-        found = await self._pool.run(SET_STATUS, (status, account_id, domain_id)) > 0
-        self._changed()
-        return found
+    async def list(
+        self, account_id: UUID, limit: int | None = None, after: UUID | None = None, before: UUID | None = None
+    ) -> tuple[Sequence[Domain], bool]:
+        """Newest first; all of them without a `limit`. Whether there are more."""
+        if before is not None:
+            rows = await self._pool.rows(domains_sql.NEWER, (account_id, before, limit and limit + 1))
+        else:
+            rows = await self._pool.rows(domains_sql.OLDER, (account_id, after, after, limit and limit + 1))
+        page = [domain_of(row) for row in rows[:limit]]
+        return (page[::-1] if before is not None else page), limit is not None and len(rows) > limit
 
     async def signing_keys(self, domain_id: UUID) -> tuple[StoredKey, ...]:
         """What its mail is signed with, in the order of `signs_with`; as of two seconds ago at most."""
         return await self._keys.get(domain_id, lambda: self._signing_keys(domain_id))
 
-    async def published_keys(self, domain_id: UUID) -> list[PublishedKey]:
+    async def published_keys(self, domain_id: UUID) -> Sequence[DkimKey]:
         """What its DNS should have."""
-        return [PublishedKey(*row) for row in await self._pool.rows(PUBLISHED, (domain_id,))]
+        return [DkimKey(*row) for row in await self._pool.rows(domains_sql.PUBLISHED, (domain_id,))]
 
-    async def list(self, account_id: UUID) -> Sequence[Domain]:
-        """Newest first."""
-        return [_domain(row) for row in await self._pool.rows(LIST, (account_id,))]
+    async def delegated_keys(self) -> Sequence[tuple[UUID, DkimKey]]:
+        """Every key that the operator's DNS serves, by its domain; of a selector the newest."""
+        return [(row[0], DkimKey(*row[1:])) for row in await self._pool.rows(domains_sql.DELEGATED)]
 
-    async def _one(self, sql: str, params: Sequence[object]) -> Domain | None:
-        rows = await self._pool.rows(sql, params)
-        return _domain(rows[0]) if rows else None
+    async def history(self, domain_id: UUID, limit: int = 50) -> Sequence[tuple[datetime, str]]:
+        """What happened to it, the newest first."""
+        return [(at, what) for at, what in await self._pool.rows(domains_sql.HISTORY, (domain_id, limit))]
 
-    async def _signing_keys(self, domain_id: UUID) -> tuple[StoredKey, ...]:
-        rows = await self._pool.rows(SIGNING, (domain_id,))
-        return tuple(StoredKey(selector, algorithm, self._seal.open(sealed, key_id)) for key_id, selector, algorithm, sealed in rows)
+    # Changing
 
-    def _changed(self) -> None:
+    async def add(self, account_id: UUID, name: str, region: str, keys: Sequence[NewKey], choices: Choices | None = None) -> Domain:
+        """A new domain and its DKIM keys. Raises errors.Conflict when the name is taken, by whomever."""
+        chosen = choices or Choices()
+        now = self.now()
+
+        async def add(tx: Transaction) -> Domain:
+            values = (chosen.return_path, chosen.tls, chosen.sending, chosen.receiving, chosen.delegated)
+            [row] = await tx.rows(domains_sql.ADD, (uuid7(now.timestamp()), account_id, name, region, now, *values))
+            await self.add_keys(tx, row[0], keys, "signing")
+            await self.tell(tx, "created", domain_of(row), "Added.")
+            return domain_of(row)
+
+        domain = await self._pool.transact(add)
+        self.changed()
+        return domain
+
+    async def update(self, account_id: UUID, domain_id: UUID, changes: Mapping[str, object]) -> Domain | None:
+        """Change `tls`, `sending` or `receiving`; None when the account has no such domain."""
+        values = [changes.get(name) for name in ("tls", "sending", "receiving")]
+
+        async def update(tx: Transaction) -> Domain | None:
+            before = await tx.rows(domains_sql.OWN + " FOR UPDATE", (account_id, domain_id))
+            if not before:
+                return None
+            [row] = await tx.rows(domains_sql.UPDATE, (*values, domain_id))
+            if row != before[0]:
+                words = ", ".join(f"{name} {_word(value)}" for name, value in changes.items())
+                await self.tell(tx, "updated", domain_of(row), f"Changed by its owner: {words}.")
+            return domain_of(row)
+
+        domain = await self._pool.transact(update)
+        self.changed()
+        return domain
+
+    async def delete(self, account_id: UUID, domain_id: UUID) -> Domain | None:
+        """Remove a domain with its keys, and end what waits to be sent from it; None when the account has no such domain."""
+
+        async def delete(tx: Transaction) -> Domain | None:
+            rows = await tx.rows(domains_sql.OWN + " FOR UPDATE", (account_id, domain_id))
+            if not rows:
+                return None
+            await self.tell(tx, "deleted", domain_of(rows[0]), "Deleted.")
+            await tx.run(domains_sql.DELETE, (domain_id,))
+            return domain_of(rows[0])
+
+        domain = await self._pool.transact(delete)
+        self.changed()
+        if domain is not None:
+            # What a crash leaves here, and what somebody is sending now, ends with the same reason when it is its turn to be sent.
+            reason = f"The sending domain {domain.name} was deleted."
+            while await Queue(self._pool).fail_domain(domain_id, reason, self.now(), BITE) == BITE:
+                pass
+            if self._bell is not None:
+                self._bell.ring("events")
+        return domain
+
+    async def trust(self, account_id: UUID, name: str, trusted: bool = True) -> bool:
+        """Take the operator's word for it, or no longer; whether the account has such a domain."""
+
+        async def trust(tx: Transaction) -> bool:
+            rows = await tx.rows(domains_sql.TRUST, (trusted, self.now(), account_id, name))
+            for row in rows:
+                await self.tell(tx, "updated", domain_of(row), f"The operator {'trusts it' if trusted else 'trusts it no longer'}.")
+            return bool(rows)
+
+        found = await self._pool.transact(trust)
+        self.changed()
+        return found
+
+    # For what else changes domains, within its transactions
+
+    async def add_keys(self, tx: Transaction, domain_id: UUID, keys: Sequence[NewKey], state: str) -> None:
+        now = self.now()
+        for key in keys:
+            key_id = uuid7(now.timestamp())
+            sealed = self._seal.seal(key.der, key_id)
+            await tx.run(domains_sql.ADD_KEY, (key_id, domain_id, key.selector, key.algorithm, key.public, sealed, state, now))
+
+    async def tell(self, tx: Transaction, happening: Happening, domain: Domain, *sentences: str) -> None:
+        """An event with the domain as it is now, and lines for its history."""
+        now = self.now()
+        keys = [DkimKey(*row) for row in await tx.rows(domains_sql.PUBLISHED, (domain.id,))]
+        data = dict(self._payload(domain, keys))
+        await events.write(tx, [NewEvent(domain.account_id, None, domain.id, None, f"domain.{happening}", now, data)])
+        for sentence in sentences:
+            await tx.run(domains_sql.ADD_HISTORY, (uuid7(now.timestamp()), domain.id, now, sentence))
+
+    def changed(self) -> None:
         for cache in (self._named, self._by_id, self._keys):
             cache.changed()
+        if self._bell is not None:
+            self._bell.ring("events")
+
+    def now(self) -> datetime:
+        return datetime.fromtimestamp(self._clock.seconds(), UTC)
+
+    async def _one(self, sql: str, params: Sequence[object]) -> Domain | None:
+        rows: Sequence[Row] = await self._pool.rows(sql, params)
+        return domain_of(rows[0]) if rows else None
+
+    async def _signing_keys(self, domain_id: UUID) -> tuple[StoredKey, ...]:
+        rows = await self._pool.rows(domains_sql.SIGNING, (domain_id,))
+        return tuple(StoredKey(selector, algorithm, self._seal.open(sealed, key_id)) for key_id, selector, algorithm, sealed in rows)
 
 
-def _domain(row: Row) -> Domain:
-    values: list[Any] = [*row]
-    values[7] = tuple(values[7])
-    return Domain(*values)
+def _word(value: object) -> str:
+    return {True: "on", False: "off"}.get(value, str(value)) if isinstance(value, bool) else str(value)

@@ -15,19 +15,22 @@ from uuid import UUID
 
 import attrs
 
+from mailsvc.store import notices
 from mailsvc.store.ids import uuid7
 from mailsvc.store.inserts import document, shard
 from mailsvc.store.pool import Transaction
 
-INSERT_EVENTS = """
+INSERT_EVENTS = f"""
 WITH new AS MATERIALIZED (
     SELECT * FROM json_to_recordset(%s) AS x(
         shard smallint, account_id uuid, email_id uuid, event_id uuid, domain_id uuid, recipient smallint, type text,
-        at timestamptz, data jsonb
+        at timestamptz, data jsonb, notify smallint
     )
 ), told AS (
     INSERT INTO events (account_id, email_id, event_id, recipient, type, at, data)
     SELECT account_id, email_id, event_id, recipient, type, at, data FROM new
+), noticed AS (
+    {notices.insertion("new")}
 )
 INSERT INTO fresh_events (shard, account_id, email_id, event_id, domain_id, type, at)
 SELECT shard, account_id, email_id, event_id, domain_id, type, at FROM new
@@ -47,6 +50,7 @@ class NewEvent:
     type: str
     at: datetime
     data: dict[str, object] | None = None
+    notify: int | None = None  # what the submitter wants to be told of (store/notices)
 
 
 async def write(tx: Transaction, events: Sequence[NewEvent]) -> None:
@@ -66,4 +70,5 @@ def _row(event: NewEvent) -> dict[str, object]:
         "type": event.type,
         "at": event.at,
         "data": event.data,
+        "notify": event.notify,
     }

@@ -14,6 +14,7 @@ import orjson
 
 from mailsvc.store.errors import DataRejected
 from mailsvc.store.ids import uuid7
+from mailsvc.store.notices import wanted
 from mailsvc.store.prepared import Prepared
 from mailsvc.store.values import NewEmail
 
@@ -28,6 +29,7 @@ WITH new AS MATERIALIZED (
         account_id uuid, email_id uuid, created_at timestamptz, source text, key_id uuid, domain_id uuid, message_id text, sender text,
         to_ text[], cc text[], bcc text[], reply_to text[], recipients text[], subject text, tags jsonb, headers jsonb, envelope jsonb,
         size integer, bulk boolean, scheduled_at timestamptz, expires_at timestamptz, region text, destinations text[], leases bigint[],
+        notify smallint[],
         event_id uuid, type text, data jsonb, shard smallint, body text, octets text)
 ), stored AS (
     INSERT INTO emails (account_id, email_id, created_at, source, key_id, domain_id, message_id, sender, to_, cc, bcc, reply_to,
@@ -36,11 +38,13 @@ WITH new AS MATERIALIZED (
            recipients, subject, tags, headers, envelope, size, bulk, scheduled_at
     FROM new
 ), queued AS (
-    INSERT INTO queue (email_id, recipient, account_id, domain_id, region, address, destination, status, bulk, next_at, expires_at, lease)
+    INSERT INTO queue (email_id, recipient, account_id, domain_id, region, address, destination, status, bulk, next_at, expires_at, lease,
+                       notify)
     SELECT n.email_id, r.number - 1, n.account_id, n.domain_id, n.region, r.address, r.destination,
            CASE WHEN n.scheduled_at IS NULL THEN 'queued' ELSE 'scheduled' END,
-           n.bulk, coalesce(n.scheduled_at, n.created_at), n.expires_at, r.lease
-    FROM new n, unnest(n.recipients, n.destinations, n.leases) WITH ORDINALITY AS r(address, destination, lease, number)
+           n.bulk, coalesce(n.scheduled_at, n.created_at), n.expires_at, r.lease, r.notify
+    FROM new n,
+         unnest(n.recipients, n.destinations, n.leases, n.notify) WITH ORDINALITY AS r(address, destination, lease, notify, number)
 ), told AS (
     INSERT INTO events (account_id, email_id, event_id, type, at, data)
     SELECT account_id, email_id, event_id, type, created_at, data FROM new
@@ -123,6 +127,7 @@ def _row(email: NewEmail) -> dict[str, object]:
         "region": email.region,
         "destinations": [r.destination for r in email.recipients],
         "leases": [email.lease if r.leased else None for r in email.recipients],
+        "notify": wanted(email.envelope),
         "event_id": uuid7(email.created_at.timestamp()),
         "type": "email.sent" if scheduled_at is None else "email.scheduled",
         "data": None if scheduled_at is None else {"scheduled_at": scheduled_at},

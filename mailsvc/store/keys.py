@@ -43,13 +43,10 @@ REVOKE = "UPDATE api_keys SET revoked_at = %s WHERE account_id = %s AND id = %s 
 
 @attrs.frozen
 class Caller:
-    """An account, seen through the key that it called with. `domain_id`: the only domain that the key may send from.
-
-    `key_id` is None for mail of the service itself.
-    """
+    """An account, seen through the key that it called with. `domain_id`: the only domain that the key may send from."""
 
     account_id: UUID
-    key_id: UUID | None
+    key_id: UUID | None  # None: no key, it is this service that sends for the account
     permission: Permission
     domain_id: UUID | None
     rate_limit: int | None

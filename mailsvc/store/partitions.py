@@ -1,6 +1,6 @@
 """Makes the daily partitions of the tables that grow without end, ahead of time.
 
-A partition holds the emails of one UTC day, by the time inside their UUIDv7. `ensure` at start and once a day.
+A partition holds the emails, or the receipts, of one UTC day, by the time inside their UUIDv7. `ensure` at start and once a day.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from functools import partial
 from mailsvc.store.ids import uuid7_floor
 from mailsvc.store.pool import Pool, Transaction
 
-TABLES = ("emails", "messages", "events", "attempts", "event_log")
+TABLES = ("emails", "messages", "events", "attempts", "event_log", "receipts")
 DAYS_AHEAD = 16
 LOCK = 0x7061727473  # "parts"
 

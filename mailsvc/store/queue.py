@@ -126,6 +126,16 @@ class Queue:
 
         return await self._pool.transact(expire)
 
+    async def fail_domain(self, domain_id: UUID, reason: str, now: datetime, limit: int) -> int:
+        """End at most `limit` recipients that wait to be sent from a domain, for this reason; how many there were."""
+
+        async def fail(tx: Transaction) -> int:
+            rows = await tx.rows(queue_sql.TAKE_OF_DOMAIN, (domain_id, limit))
+            await events.write(tx, [_stopped(now, reason, *row) for row in rows])
+            return len(rows)
+
+        return await self._pool.transact(fail)
+
     async def hold(self, region: str, destination: str, state: HoldState, reason: str, until: datetime, failures: int = 0) -> None:
         """Send nothing to a destination until then (FOREVER: until somebody lifts it). A shorter backoff does not end a pause."""
         await holds.hold(self._pool, region, destination, Hold(state, reason, until, failures))
@@ -148,9 +158,18 @@ class Queue:
         return int(count)
 
 
-def _expired(now: datetime, account_id: UUID, email_id: UUID, recipient: int, domain_id: UUID, status: str, reason: str | None) -> NewEvent:
+def _expired(
+    now: datetime, account_id: UUID, email_id: UUID, recipient: int, domain_id: UUID, status: str, reason: str | None, notify: int | None
+) -> NewEvent:
     if status in ("queued", "scheduled"):  # never attempted
         told: dict[str, object] = {"reason": "It could not be sent before it expired."}
-        return NewEvent(account_id, email_id, domain_id, recipient, "email.failed", now, told)
+        return NewEvent(account_id, email_id, domain_id, recipient, "email.failed", now, told, notify)
     told = {"type": "Transient", "sub_type": "General", "reply": f"It could not be delivered before it expired. {reason or ''}".strip()}
+    return NewEvent(account_id, email_id, domain_id, recipient, "email.bounced", now, told, notify)
+
+
+def _stopped(now: datetime, reason: str, account_id: UUID, email_id: UUID, recipient: int, domain_id: UUID, status: str) -> NewEvent:
+    if status in ("queued", "scheduled"):  # never attempted
+        return NewEvent(account_id, email_id, domain_id, recipient, "email.failed", now, {"reason": reason})
+    told: dict[str, object] = {"type": "Transient", "sub_type": "General", "reply": reason}
     return NewEvent(account_id, email_id, domain_id, recipient, "email.bounced", now, told)

@@ -93,7 +93,17 @@ WITH ended AS MATERIALIZED (
 )
 DELETE FROM queue q USING ended
 WHERE q.email_id = ended.email_id AND q.recipient = ended.recipient
-RETURNING q.account_id, q.email_id, q.recipient, q.domain_id, q.status, q.reason
+RETURNING q.account_id, q.email_id, q.recipient, q.domain_id, q.status, q.reason, q.notify
+"""
+
+# Reads the queue: no index is kept for what happens this seldom.
+TAKE_OF_DOMAIN = """
+WITH ended AS MATERIALIZED (
+    SELECT email_id, recipient FROM queue WHERE domain_id = %s AND lease IS NULL LIMIT %s FOR UPDATE SKIP LOCKED
+)
+DELETE FROM queue q USING ended
+WHERE q.email_id = ended.email_id AND q.recipient = ended.recipient
+RETURNING q.account_id, q.email_id, q.recipient, q.domain_id, q.status
 """
 
 COUNTS = """

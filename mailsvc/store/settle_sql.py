@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from mailsvc.store import notices
 from mailsvc.store.prepared import Prepared
 from mailsvc.store.queue_sql import BY_INDEX
 
-_SETTLE = """
+_SETTLE = f"""
 WITH given AS MATERIALIZED (
     SELECT * FROM json_to_recordset($1) AS g(
         n integer, recipient smallint, email_id uuid, account_id uuid, domain_id uuid, shard smallint, lease bigint, at timestamptz,
@@ -15,22 +16,24 @@ WITH given AS MATERIALIZED (
     DELETE FROM queue q USING given g
     WHERE q.email_id = g.email_id AND q.recipient = g.recipient AND q.account_id = g.account_id
     AND q.lease IS NOT DISTINCT FROM g.lease AND g.status IS NULL
-    RETURNING g.n, g.recipient, true AS told
+    RETURNING g.n, g.recipient, true AS told, q.notify
 ), kept AS (
     UPDATE queue q
     SET lease = NULL, status = g.status, next_at = g.next_at, reason = g.reason, attempts = q.attempts + 1
     FROM given g JOIN queue was ON was.email_id = g.email_id AND was.recipient = g.recipient
     WHERE q.email_id = g.email_id AND q.recipient = g.recipient AND q.account_id = g.account_id
     AND q.lease IS NOT DISTINCT FROM g.lease AND g.status IS NOT NULL
-    RETURNING g.n, g.recipient, was.status NOT IN ('delayed', 'uncertain') AS told
+    RETURNING g.n, g.recipient, was.status NOT IN ('delayed', 'uncertain') AS told, q.notify
 ), settled AS MATERIALIZED (
-    SELECT g.*, s.told FROM (SELECT * FROM gone UNION ALL SELECT * FROM kept) s JOIN given g USING (n, recipient)
+    SELECT g.*, s.told, s.notify FROM (SELECT * FROM gone UNION ALL SELECT * FROM kept) s JOIN given g USING (n, recipient)
 ), history AS (
     INSERT INTO events (account_id, email_id, event_id, recipient, type, at, data)
     SELECT account_id, email_id, event_id, recipient, type, at, data FROM settled WHERE told
 ), fresh AS (
     INSERT INTO fresh_events (shard, account_id, email_id, event_id, domain_id, type, at)
     SELECT shard, account_id, email_id, event_id, domain_id, type, at FROM settled WHERE told
+), noticed AS (
+    {notices.insertion("settled", "told")}
 ), once AS MATERIALIZED (
     SELECT * FROM json_to_recordset($2) AS o(
         n integer, account_id uuid, email_id uuid, attempt_id uuid, host text, address text, tls text, started_at timestamptz,

@@ -23,6 +23,7 @@ from mailsvc.outcome import Deferred as Later
 from mailsvc.outcome import Outcome, Uncertain
 from mailsvc.smtp.client import Result
 from mailsvc.smtp.envelope import Envelope
+from mailsvc.smtp.offers import Offers
 from mailsvc.store.accept import NewEmail, NewRecipient
 from mailsvc.store.messages import StoredMessage
 from mailsvc.store.queue import Hold, Leased, Ready
@@ -255,6 +256,7 @@ class Server:
         self.answer: Callable[[Envelope], Any] = taken
         self.greeting: Callable[[], Any] = lambda: None
         self.tls: str | None = None
+        self.offers: Offers | None = Offers(eight_bit=True)
         self.connections = 0
         self.open: set[FakeCourier] = set()
         self.most_open = 0
@@ -267,6 +269,7 @@ class FakeCourier:
         server.connections += 1
         self.server, self.number = server, server.connections
         self.usable, self.tls, self.sent = True, server.tls, 0
+        self.offers = server.offers
         self.waiting: Deferred[Any] | None = None
         self.sent_dot = False
         server.open.add(self)

@@ -15,10 +15,11 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 
+from mailsvc.budget import Budget
 from mailsvc.http.api import Api
 from mailsvc.http.gate import Limits
-from mailsvc.http.ratelimit import RateLimit
 from mailsvc.intake import Admitted
+from mailsvc.ratelimit import RateLimit
 from mailsvc.store.emails import EmailView, RecipientView
 from mailsvc.store.keys import Caller
 from mailsvc.store.messages import StoredMessage
@@ -163,7 +164,7 @@ class Response:
 
 
 class Rig:
-    def __init__(self, *, rate: int = 1000, intake: Any = None, **limits: Any) -> None:
+    def __init__(self, *, rate: int = 1000, intake: Any = None, in_flight: int = 1 << 28, **limits: Any) -> None:
         self.clock = Clock()
         self.clock.advance(NOW.timestamp())
         self.limits = Limits(**limits)
@@ -178,6 +179,7 @@ class Rig:
             emails=self.stored,
             messages=Messages(),
             rate=RateLimit(self.clock, rate),
+            budget=Budget(in_flight),
             in_thread=self._in_thread,
             checks=self.checks,
             inbox=Inbox(),

@@ -10,8 +10,8 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 
-from mailsvc.http import ratelimit
-from mailsvc.http.ratelimit import Block, Quota, RateLimit
+from mailsvc import ratelimit
+from mailsvc.ratelimit import Block, Quota, RateLimit
 from tests.http.rig import Rig
 
 ACCOUNT = UUID(int=1)

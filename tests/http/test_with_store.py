@@ -12,11 +12,12 @@ import pytest_twisted
 from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.interfaces import IReactorTime
 
+from mailsvc.budget import Budget
 from mailsvc.http.api import Api
-from mailsvc.http.ratelimit import RateLimit
 from mailsvc.http.site import ApiSite
 from mailsvc.intake import Intake
 from mailsvc.policy import Limits
+from mailsvc.ratelimit import RateLimit
 from mailsvc.store.accept import Acceptance
 from mailsvc.store.accounts import Accounts
 from mailsvc.store.domains import Domains
@@ -88,7 +89,7 @@ async def world(pool: Pool) -> World:
     intake = Intake(Acceptance(pool, clock), domains, way, way, Limits(), timedelta(days=5), in_thread, clock.seconds)
     api = Api(
         reactor=clock, keys=keys, well_formed=is_well_formed, intake=intake, emails=Emails(pool, clock), messages=Messages(pool),
-        rate=RateLimit(clock, 10_000), in_thread=in_thread, checks={},
+        rate=RateLimit(clock, 10_000), budget=Budget(1 << 28), in_thread=in_thread, checks={},
     )  # fmt: skip
     return World(api.site(), token, foreign_token)
 

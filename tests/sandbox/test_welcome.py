@@ -33,7 +33,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
 def welcome(pool: Pool, file: Path) -> Welcome:
     from twisted.internet import reactor
 
-    customers = Customers.of(Memory("", pool, SEAL), reactor)
+    customers = Customers.of(Memory("", pool, SEAL), reactor, Settings())
     return Welcome(customers, Settings(), file, "http://localhost:8025", {"25": 2525})
 
 

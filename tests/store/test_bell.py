@@ -69,9 +69,9 @@ async def test_many_rings_are_few_notifications(bells: tuple[Bell, Bell], pool: 
     while (passed := reactor().seconds() - begun) < 4 * APART:
         one.ring("queue")
         await deferLater(reactor(), 0.001)
-    await until(lambda: heard.calls >= one.rings and not one._soon)
+    await until(lambda: heard.calls >= 1 and not one._soon)
     assert 2 <= one.rings <= passed / APART + 2
-    assert heard.calls <= one.rings
+    assert heard.calls <= one.rings  # what arrives together is heard once
 
 
 @pytest_twisted.ensureDeferred

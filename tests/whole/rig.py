@@ -11,7 +11,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +81,7 @@ class Daemon:
             "": {"base_url": f"http://127.0.0.1:{self.port}"},
             "database": {"url": self.database},
             "http": {"listen": [f"tcp:{self.port}:interface=127.0.0.1"], "rate_limit": 100_000},
+            "smtp": {"listen": {}},
             "delivery": {"ehlo_name": "localhost", "allowed_networks": ["127.0.0.0/8"], "retry": [1, 2, 5]},
             "domains": {"allow_trust": True},
             "secrets": {"key_file": str(self.folder / "secret.key")},
@@ -156,7 +157,18 @@ class Daemon:
 
     def command(self, *arguments: str) -> str:
         """What `mailsvc` prints when an operator calls it with this daemon's settings."""
-        done = subprocess.run(
+        done = self._run(arguments)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def command_fails(self, *arguments: str) -> tuple[int, str]:
+        """The exit status, which is not 0, and what was printed to either side."""
+        done = self._run(arguments)
+        assert done.returncode != 0, done.stdout
+        return done.returncode, done.stdout + done.stderr
+
+    def _run(self, arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
             [sys.executable, "-c", "from mailsvc.cli import main; main()", "--config", str(self.config), *arguments],
             cwd=PROJECT,
             capture_output=True,
@@ -164,5 +176,3 @@ class Daemon:
             timeout=60,
             env={**os.environ, "PYTHONPATH": str(PROJECT)},
         )
-        assert done.returncode == 0, done.stderr
-        return done.stdout

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from html import escape
 from typing import Protocol
-from uuid import UUID
 
 import attrs
 from twisted.logger import Logger
 
 from mailsvc.intake import Admission, Admitted, Content, Incoming
 from mailsvc.mail.address import AddressError, Mailbox, parse_mailbox
+from mailsvc.store.domains import Domain
 from mailsvc.store.keys import Caller
 
 log = Logger()
@@ -35,22 +35,22 @@ class Letter:
 
 @attrs.define(eq=False)
 class Mails:
-    """`owner` tells whose sending domain the sender's is: their account sends, and it has to be verified like any other."""
+    """`called` finds the sender's domain, whosever it is: its account sends, and it has to be verified like any other."""
 
     intake: Submitting
     sender: Mailbox
-    owner: Callable[[str], Awaitable[UUID | None]]
+    called: Callable[[str], Awaitable[Domain | None]]
 
     async def send(self, address: str, letter: Letter) -> None:
-        account_id = await self.owner(self.sender.domain)
-        if account_id is None:
+        domain = await self.called(self.sender.domain)
+        if domain is None:
             log.error("the setting dashboard.sender has the domain {domain}, which no account has", domain=self.sender.domain)
             return
         try:
             to = parse_mailbox(address)
         except AddressError:
             return
-        caller = Caller(account_id, None, "sending_access", None, None)
+        caller = Caller(domain.account_id, None, "sending_access", None, None)
         email = Incoming(self.sender, (to,), letter.subject, Content(html=html(letter), text=text(letter)), source="system")
         admission = await self.intake.submit(caller, [email])
         if not isinstance(admission, Admitted):

@@ -1,0 +1,47 @@
+"""How a command of `mailsvc` does its work: the tables open, a reactor of its own, errors as sentences."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import click
+from twisted.internet.defer import Deferred
+from twisted.internet.task import react
+from twisted.logger import Logger, globalLogBeginner
+
+from mailsvc.lifespan import Opened
+from mailsvc.memory import open_memory
+from mailsvc.onboarding import Customers, Refused
+from mailsvc.settings import Settings
+from mailsvc.watch import logs
+from mailsvc.watch.failures import explain
+
+log = Logger()
+
+Work = Callable[[Customers], Awaitable[None]]
+
+
+def run(settings: Settings, work: Work) -> None:
+    """`work` with the tables open, in a reactor of its own."""
+    # What is logged goes to the log file, or else to standard error: standard output is for results.
+    sink = logs.observer(settings.log) if settings.log.file else logs.Observer(sys.stderr, form="text", level="warn")
+    globalLogBeginner.beginLoggingTo([sink], redirectStandardIO=False, discardBuffer=True)
+    react(lambda reactor: Deferred.fromCoroutine(_with_tables(reactor, settings, work)))
+
+
+async def _with_tables(reactor: Any, settings: Settings, work: Work) -> None:
+    opened = Opened()
+    try:
+        memory = await open_memory(reactor, settings, opened, size=1)
+        await work(Customers.of(memory, reactor, settings))
+    except Exception as error:
+        sentence = str(error) if isinstance(error, Refused) else explain(error)
+        if sentence is None:
+            log.failure("the command failed")
+            sentence = f"{type(error).__name__}: {error}"
+        click.echo(f"mailsvc: {' '.join(sentence.split())}", err=True)
+        raise SystemExit(1) from None
+    finally:
+        await opened.close()

@@ -1,0 +1,218 @@
+"""Sending domains: make one, read what to publish and what was found, change it, have it checked, delete it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Protocol
+from uuid import UUID
+
+import attrs
+
+from mailsvc.domains import names, wire
+from mailsvc.domains.care import Taken
+from mailsvc.domains.names import NotADomain
+from mailsvc.domains.records import Publishing
+from mailsvc.http import parameters, shapes
+from mailsvc.http.answer import collection, made, ok
+from mailsvc.http.problem import Problem, invalid, missing, no_endpoint, not_found
+from mailsvc.http.reading import Reader
+from mailsvc.http.request import Request
+from mailsvc.http.views import time
+from mailsvc.store.domains import Choices, DkimKey, Domain
+
+_SWITCHES = {"enabled": True, "disabled": False}
+_TRACKING = ("open_tracking", "click_tracking", "tracking_subdomain")
+
+
+class Stored(Protocol):
+    """store/domains"""
+
+    async def own(self, account_id: UUID, domain_id: UUID) -> Domain | None: ...
+    async def list(
+        self, account_id: UUID, limit: int | None = None, after: UUID | None = None, before: UUID | None = None
+    ) -> tuple[Sequence[Domain], bool]: ...
+    async def published_keys(self, domain_id: UUID) -> Sequence[DkimKey]: ...
+    async def history(self, domain_id: UUID) -> Sequence[tuple[datetime, str]]: ...
+    async def update(self, account_id: UUID, domain_id: UUID, changes: Mapping[str, object]) -> Domain | None: ...
+    async def delete(self, account_id: UUID, domain_id: UUID) -> Domain | None: ...
+
+
+class Caring(Protocol):
+    """domains/care"""
+
+    async def add(self, account_id: UUID, text: str, region: str, choices: Choices | None = None) -> Domain: ...
+    async def verify(self, domain: Domain) -> Domain | None: ...
+
+
+@attrs.frozen
+class _New:
+    """A request to make a domain."""
+
+    name: str
+    region: str | None
+    choices: Choices
+
+
+@attrs.define(eq=False)
+class DomainDesk:
+    """Everything that the collection needs; `region` is where a domain belongs that names none."""
+
+    stored: Stored
+    care: Caring
+    publishing: Publishing
+    region: str
+
+
+@attrs.define(eq=False)
+class Domains:
+    app = collection()
+    desk: DomainDesk
+    reader: Reader
+
+    @app.route("/domains", methods=["POST"])
+    async def create(self, request: Request) -> bytes:
+        return await request.detached(self._create(request))
+
+    async def _create(self, request: Request) -> bytes:
+        new = await self.reader.read(request, lambda value, rules: _new(value))
+        region = new.region or self.desk.region
+        if region not in self.desk.publishing.hosts:
+            raise Problem(422, "invalid_region", f"Region must be one of: {', '.join(sorted(self.desk.publishing.hosts))}.")
+        try:
+            domain = await self.desk.care.add(request.caller.account_id, new.name, region, new.choices)
+        except NotADomain as wrong:
+            raise invalid(f"The `name` field is not a domain to send from. {wrong}") from None
+        except Taken as taken:
+            raise invalid(f"The `{taken}` domain has been registered already.", 403) from None
+        return made(request, await self._full(domain))
+
+    @app.route("/domains", methods=["GET"])
+    async def list(self, request: Request) -> bytes:
+        page = parameters.page(request)
+        limit = page.limit if page.given else None
+        found, more = await request.detached(self.desk.stored.list(request.caller.account_id, limit, page.after, page.before))
+        return ok(request, {"object": "list", "has_more": more, "data": [wire.brief(domain, time) for domain in found]})
+
+    @app.route("/domains/<text>", methods=["GET"])
+    async def get(self, request: Request, text: str) -> bytes:
+        return await request.detached(self._get(request, text))
+
+    async def _get(self, request: Request, text: str) -> bytes:
+        domain = await self._own(request, text)
+        history = await self.desk.stored.history(domain.id)
+        told = [{"created_at": time(at), "message": what} for at, what in history]
+        checked = {name: None if at is None else time(at) for name, at in _times(domain)}
+        return ok(request, {"object": "domain", **await self._full(domain), **checked, "history": told})
+
+    @app.route("/domains/<text>", methods=["PATCH"])
+    async def update(self, request: Request, text: str) -> bytes:
+        return await request.detached(self._update(request, text))
+
+    async def _update(self, request: Request, text: str) -> bytes:
+        domain_id = parameters.uuid(text, "id")
+        value = await self.reader.read(request, lambda value, rules: value)
+        before = await self._own(request, text)
+        changes = _changes(value, before)
+        if changes and await self.desk.stored.update(request.caller.account_id, domain_id, changes) is None:
+            raise not_found("Domain")
+        return ok(request, {"object": "domain", "id": str(domain_id)})
+
+    @app.route("/domains/<text>", methods=["DELETE"])
+    async def delete(self, request: Request, text: str) -> bytes:
+        return await request.detached(self._delete(request, parameters.uuid(text, "id")))
+
+    async def _delete(self, request: Request, domain_id: UUID) -> bytes:
+        if await self.desk.stored.delete(request.caller.account_id, domain_id) is None:
+            raise not_found("Domain")
+        return ok(request, {"object": "domain", "id": str(domain_id), "deleted": True})
+
+    @app.route("/domains/<text>/verify", methods=["POST"])
+    async def verify(self, request: Request, text: str) -> bytes:
+        return await request.detached(self._verify(request, text))
+
+    async def _verify(self, request: Request, text: str) -> bytes:
+        if await self.desk.care.verify(await self._own(request, text)) is None:
+            raise not_found("Domain")
+        return ok(request, {"object": "domain", "id": text.lower()})
+
+    @app.route("/domains/claim", methods=["POST"])
+    async def claim(self, request: Request) -> bytes:
+        raise no_endpoint()
+
+    @app.route("/domains/<text>/claim", methods=["GET"])
+    async def claimed(self, request: Request, text: str) -> bytes:
+        raise no_endpoint()
+
+    @app.route("/domains/<text>/claim/verify", methods=["POST"])
+    async def verify_claim(self, request: Request, text: str) -> bytes:
+        raise no_endpoint()
+
+    async def _own(self, request: Request, text: str) -> Domain:
+        domain = await self.desk.stored.own(request.caller.account_id, parameters.uuid(text, "id"))
+        if domain is None:
+            raise not_found("Domain")
+        return domain
+
+    async def _full(self, domain: Domain) -> dict[str, object]:
+        return wire.full(domain, await self.desk.stored.published_keys(domain.id), self.desk.publishing, time)
+
+
+def _times(domain: Domain) -> list[tuple[str, datetime | None]]:
+    return [("checked_at", domain.checked_at), ("next_check_at", domain.next_check_at)]
+
+
+def _new(value: Any) -> _New:
+    _object(value)
+    if shapes.absent(value.get("name")):
+        raise missing("name")
+    name = shapes.string(value, "name") or ""
+    path = shapes.string(value, "custom_return_path") or "send"
+    if not names.RETURN_PATH.fullmatch(path):
+        raise invalid(
+            "The `custom_return_path` field must have 1 to 63 letters, digits and hyphens, the first a letter and the last no hyphen."
+        )
+    changes = _changes(value, None)
+    choices = Choices(path.lower(), **changes)
+    return _New(name, shapes.string(value, "region") or None, choices)
+
+
+def _changes(value: Any, before: Domain | None) -> dict[str, Any]:
+    """What of `tls` and `capabilities` is given; tracking can only be off."""
+    _object(value)
+    for field in _TRACKING:
+        found = value.get(field)
+        if field != "tracking_subdomain" and found is not None and not isinstance(found, bool):
+            raise invalid(f"The `{field}` field must be true or false.")
+        if found:
+            raise invalid(f"The `{field}` field cannot be switched on: this server does not track.")
+    changes: dict[str, Any] = {}
+    tls = shapes.string(value, "tls")
+    if tls:
+        if tls not in ("opportunistic", "enforced"):
+            raise invalid("The `tls` field must be `opportunistic` or `enforced`.")
+        changes["tls"] = tls
+    return changes | _capabilities(value.get("capabilities"), before)
+
+
+def _capabilities(value: Any, before: Domain | None) -> dict[str, bool]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise invalid("The `capabilities` field must be an object.")
+    given = {}
+    for name in ("sending", "receiving"):
+        word = shapes.string(value, name, "capabilities.")
+        if word and word not in _SWITCHES:
+            raise invalid(f"The `capabilities.{name}` field must be `enabled` or `disabled`.")
+        if word:
+            given[name] = _SWITCHES[word]
+    present = {"sending": True, "receiving": False} if before is None else {"sending": before.sending, "receiving": before.receiving}
+    if not any((present | given).values()):
+        raise invalid("The `capabilities` field must have at least one capability enabled.")
+    return given
+
+
+def _object(value: Any) -> None:
+    if not isinstance(value, dict):
+        raise invalid("The request body must be a JSON object.")

@@ -1,0 +1,143 @@
+"""Delivery status notifications (RFC 3464, in the frame of RFC 6522): what became of a mail, told to whoever sent it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import datetime
+from hashlib import blake2b
+from typing import Literal
+
+import attrs
+
+from mailsvc.mail import header
+from mailsvc.mail.address import Mailbox
+from mailsvc.mail.compose import rfc5322_date
+
+Action = Literal["failed", "delayed", "relayed"]
+
+_SUBJECTS: dict[Action, str] = {
+    "failed": "Your mail could not be delivered",
+    "delayed": "Your mail is delayed",
+    "relayed": "Your mail was handed to the recipient's server",
+}
+_SENTENCES: dict[Action, str] = {
+    "failed": "It could not be delivered to the following recipients, and will not be tried again:",
+    "delayed": "It could not be delivered to the following recipients yet. It is tried again; you need not send it again:",
+    "relayed": "It was handed to the servers of the following recipients, which may send no further notification:",
+}
+_ENHANCED = re.compile(r"(?:\d{3}[ -])?([245]\.\d{1,3}\.\d{1,3})(?:\s|$)")
+
+
+@attrs.frozen
+class Fate:
+    """What became of one recipient. `said` is a reply, or a sentence of ours; `original` is the ORCPT, type and address."""
+
+    address: str
+    action: Action
+    said: str
+    at: datetime
+    original: str | None = None
+
+    @property
+    def status(self) -> str:
+        """3463: that of the reply when it agrees with what became of it, else the class alone."""
+        first = {"failed": "5", "delayed": "4", "relayed": "2"}[self.action]
+        found = _ENHANCED.match(self.said) or re.search(r"answered \d{3} ([245]\.\d{1,3}\.\d{1,3})\s", self.said)
+        return found[1] if found and found[1][0] == first else f"{first}.0.0"
+
+
+@attrs.frozen
+class Notification:
+    """One mail that tells about another. `full`: the whole of `message` goes with it, not only its header (RET)."""
+
+    host: str  # that reports
+    sender: Mailbox
+    to: str
+    message_id: str
+    date: datetime
+    about: str  # the Message-ID of the mail it tells about
+    envid: str | None
+    arrived: datetime
+    fates: tuple[Fate, ...]
+    message: bytes = attrs.field(repr=False)
+    full: bool = False
+
+
+def compose(notice: Notification) -> bytes:
+    """The notification as a message. It is 8-bit when what it returns is."""
+    boundary = "=_d" + blake2b(notice.message_id.encode(), digest_size=12).hexdigest()
+    returned_type, returned = _returned(notice)
+    parts = (
+        ("text/plain; charset=utf-8", _explanation(notice)),
+        ("message/delivery-status", _status(notice)),
+        (returned_type, returned),
+    )
+    pieces = [_head(notice, boundary)]
+    for content_type, body in parts:
+        encoding = "" if body.isascii() else "Content-Transfer-Encoding: 8bit\r\n"
+        pieces.append(f"\r\n--{boundary}\r\nContent-Type: {content_type}\r\n{encoding}\r\n".encode("ascii") + body)
+    pieces.append(f"\r\n--{boundary}--\r\n".encode("ascii"))
+    return b"".join(pieces)
+
+
+def _worst(fates: Sequence[Fate]) -> Action:
+    actions: tuple[Action, ...] = ("failed", "delayed", "relayed")
+    return next(action for action in actions if any(fate.action == action for fate in fates))
+
+
+def _head(notice: Notification, boundary: str) -> bytes:
+    fields = [
+        header.mailboxes("From", (notice.sender,)),
+        f"To: <{notice.to}>\r\n",
+        f"Subject: {_SUBJECTS[_worst(notice.fates)]}\r\n",
+        f"Date: {rfc5322_date(notice.date)}\r\n",
+        header.fold("Message-ID", (" " + notice.message_id,)),
+        "Auto-Submitted: auto-replied\r\n",  # 3834 §5
+        "MIME-Version: 1.0\r\n",
+        f'Content-Type: multipart/report; report-type=delivery-status;\r\n boundary="{boundary}"\r\n',
+    ]
+    if re.fullmatch(r"<[!-;=?-~]{1,900}>", notice.about):
+        fields[5:5] = [f"In-Reply-To: {notice.about}\r\n", f"References: {notice.about}\r\n"]
+    return "".join(fields).encode("utf-8")
+
+
+def _explanation(notice: Notification) -> bytes:
+    lines = [f"This is the mail service at {notice.host}, about the mail that is appended.", ""]
+    for action in ("failed", "delayed", "relayed"):
+        fates = [fate for fate in notice.fates if fate.action == action]
+        if fates:
+            lines += [_SENTENCES[fates[0].action], ""]
+            lines += [f"  {fate.address}\n    {_one_line(fate.said)}" for fate in fates]
+            lines.append("")
+    return "\n".join(lines).replace("\n", "\r\n").encode("utf-8")
+
+
+def _status(notice: Notification) -> bytes:
+    """3464 §2: a block about the mail and one about each recipient."""
+    lines = [f"Reporting-MTA: dns; {notice.host}"]
+    if notice.envid:
+        lines.append(f"Original-Envelope-Id: {notice.envid}")
+    lines.append(f"Arrival-Date: {rfc5322_date(notice.arrived)}")
+    for fate in notice.fates:
+        kind = "rfc822" if fate.address.isascii() else "utf-8"
+        lines.append("")
+        if fate.original:
+            kind_, _, address = fate.original.partition(";")
+            lines.append(f"Original-Recipient: {kind_}; {address}")
+        lines += [f"Final-Recipient: {kind}; {fate.address}", f"Action: {fate.action}", f"Status: {fate.status}"]
+        if re.match(r"[245]\d\d[ -]", fate.said):
+            lines.append(f"Diagnostic-Code: smtp; {_one_line(fate.said)}")
+        lines.append(f"Last-Attempt-Date: {rfc5322_date(fate.at)}")
+    return ("\r\n".join(lines) + "\r\n").encode("utf-8")
+
+
+def _returned(notice: Notification) -> tuple[str, bytes]:
+    """What goes back of the mail: all of it when that was asked for and it failed (3461 §4.3), else its header."""
+    if notice.full and _worst(notice.fates) == "failed":
+        return "message/rfc822", notice.message
+    return "text/rfc822-headers", header.split_message(notice.message)[0]
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:900]

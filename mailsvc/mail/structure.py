@@ -1,0 +1,73 @@
+"""How deep and how many the parts of a message are (RFC 2046 §5.1), found by search and without decoding anything."""
+
+from __future__ import annotations
+
+import re
+from typing import Protocol
+
+from mailsvc.mail import header
+
+DEPTH_LIMIT = 50
+PARTS_LIMIT = 1000
+_HEAD_LIMIT = 64 * 1024  # octets of a part's header that are looked at
+_BOUNDARY = re.compile(rb'\bboundary\s*=\s*(?:"([^"\r\n]{1,200})"|([^\s;"]{1,200}))', re.IGNORECASE)
+
+
+class Octets(Protocol):
+    """bytes, or a file that is mapped into memory."""
+
+    def find(self, sub: bytes, start: int = ..., end: int = ..., /) -> int: ...
+    def __getitem__(self, where: slice, /) -> bytes: ...
+    def __len__(self) -> int: ...
+
+
+def fault(head: bytes, message: Octets, start: int) -> str | None:
+    """Why the message, whose header block is `head` and whose body begins at `start`, has more structure than anybody reads."""
+    boundary = _boundary(head)
+    if boundary is None:
+        return None
+    stack, parts, at = [boundary], 0, start - 2
+    while (at := message.find(b"\r\n--", at)) >= 0:
+        line = message[at + 4 : at + 4 + 1000].partition(b"\r\n")[0].rstrip(b" \t")
+        at += 4
+        level = next((n for n in range(len(stack) - 1, -1, -1) if line in (stack[n], stack[n] + b"--")), None)
+        if level is None:
+            continue
+        del stack[level + 1 :]
+        if line != stack[level]:
+            stack.pop()
+            if not stack:
+                return None
+            continue
+        parts += 1
+        if parts > PARTS_LIMIT:
+            return f"The message has more than {PARTS_LIMIT} parts."
+        inner = _boundary(_part_head(message, at + len(line)))
+        if inner is not None:
+            stack.append(inner)
+        if len(stack) > DEPTH_LIMIT:
+            return f"The parts of the message are nested more than {DEPTH_LIMIT} deep."
+    return None
+
+
+def _part_head(message: Octets, at: int) -> bytes:
+    """The header of the part whose delimiter line ends at `at`, and those of the messages in it that begin at once."""
+    begin = message.find(b"\r\n", at, at + 200)
+    if begin < 0:
+        return b""
+    end = message.find(b"\r\n\r\n", begin, begin + _HEAD_LIMIT)
+    head = message[begin + 2 : end + 2 if end >= 0 else begin + 2]
+    if head and b"message/rfc822" in head.lower() and end >= 0:
+        further = message.find(b"\r\n\r\n", end + 4, end + 4 + _HEAD_LIMIT)
+        return message[end + 4 : further + 2] if further >= 0 else b""
+    return head
+
+
+def _boundary(head: bytes) -> bytes | None:
+    if b"multipart" not in head.lower():
+        return None
+    for field in header.parse_fields(head, strict=False):
+        if field.name.lower() == "content-type" and field.raw.strip().lower().startswith(b"multipart"):
+            found = _BOUNDARY.search(field.raw.replace(b"\r\n", b""))
+            return (found[1] or found[2]).rstrip(b" ") if found else None
+    return None

@@ -1,0 +1,170 @@
+"""What a finished message says of itself, and the few lines that submission may change (RFC 6409 §8). The body is never looked at.
+
+Taken out: `Bcc` and what is meant for this service alone. Put in front: `Received`, and `Date` and `Message-ID` when missing.
+Every other octet stays as it was sent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from datetime import datetime
+from email.utils import getaddresses
+
+import attrs
+
+from mailsvc.mail import header
+from mailsvc.mail.address import AddressError, Mailbox, parse_mailbox
+from mailsvc.mail.compose import rfc5322_date
+from mailsvc.mail.header import Field, HeaderError
+
+FIELDS_LIMIT = 1000
+HOPS_LIMIT = 100  # 5321 §6.3: so many Received fields are a loop
+KEYS = ("idempotency-key", "resend-idempotency-key")
+_KEY_LIMIT = 256
+
+_DROPPED = frozenset({*KEYS, "bcc", "resent-bcc", "return-path"})  # 5322 §3.6.3; 5321 §4.4: the last one is the last server's to write
+_UNCOUNTED = frozenset({*KEYS, "date", "message-id"})  # may differ between two tries of one mail
+_MESSAGE_ID = re.compile(r"<[!-;=?-~]{1,400}@[!-;=?-~]{1,400}>")
+_COMMENTED = re.compile(r"([^\s<>(),\"]+@[^\s<>(),\"]+)\s*\(([^()]*)\)")  # `root@example.com (Cron Daemon)`
+_LINE = re.compile(rb"\r\n(?![ \t])")
+
+
+class Unfit(ValueError):
+    """A header that cannot be sent on. `kind`: "from" or "content"; the text is a sentence."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+@attrs.frozen
+class Submitted:
+    """A message as its sender made it. `kept` are the fields that stay, each with its CRLF, as they came."""
+
+    sender: Mailbox
+    to: tuple[Mailbox, ...]
+    cc: tuple[Mailbox, ...]
+    reply_to: tuple[Mailbox, ...]
+    subject: str
+    message_id: str | None
+    key: str | None  # of idempotency
+    kept: bytes
+    counted: bytes  # the fields that two tries of one mail have in common
+    dated: bool
+
+    @property
+    def utf8(self) -> bool:
+        """Whether the header has octets beyond ASCII (6532)."""
+        return not self.kept.isascii()
+
+    def prefix(self, received: str, message_id: str, date: datetime) -> bytes:
+        """What is put in front of `kept`. `message_id` is for a message that has none."""
+        lines = [received]
+        if not self.dated:
+            lines.append(f"Date: {rfc5322_date(date)}\r\n")  # 6409 §8.2
+        if self.message_id is None:
+            lines.append(header.fold("Message-ID", (" " + message_id,)))  # 6409 §8.3
+        return "".join(lines).encode("ascii")
+
+
+def read(head: bytes) -> Submitted:
+    """The header block of a message, up to and with the CRLF of its last field. Unfit says what is wrong with it."""
+    try:
+        fields = header.parse_fields(head)
+    except HeaderError as error:
+        raise Unfit("content", str(error)) from None
+    if len(fields) > FIELDS_LIMIT:
+        raise Unfit("content", f"The header has more than {FIELDS_LIMIT} fields.")
+    named: dict[str, list[Field]] = {}
+    for field in fields:
+        named.setdefault(field.name.lower(), []).append(field)
+    if len(named.get("received", ())) >= HOPS_LIMIT:
+        raise Unfit("loop", "The message has passed too many servers.")
+    lines = [line + b"\r\n" for line in _LINE.split(head.removesuffix(b"\r\n"))] if head else []
+    paired = list(zip((field.name.lower() for field in fields), lines, strict=True))
+    return Submitted(
+        sender=_sender(named.get("from", ())),
+        to=_mailboxes(named.get("to", ())),
+        cc=_mailboxes(named.get("cc", ())),
+        reply_to=_mailboxes(named.get("reply-to", ())),
+        subject=named["subject"][0].value.replace("\0", "") if "subject" in named else "",
+        message_id=_message_id(named.get("message-id", ())),
+        key=_key([field for name in KEYS for field in named.get(name, ())]),
+        kept=b"".join(line for name, line in paired if name not in _DROPPED),
+        counted=b"".join(line for name, line in paired if name not in _UNCOUNTED),
+        dated="date" in named,
+    )
+
+
+def fingerprint(envelope: Sequence[str], counted: bytes) -> hashlib._Hash:
+    """The beginning of what two tries of one mail have in common; the body is to be added."""
+    digest = hashlib.sha256()
+    for part in (*(text.encode("utf-8", "surrogateescape") for text in envelope), counted):
+        digest.update(b"%d:" % len(part) + part)
+    return digest
+
+
+def received(host: str, protocol: str, identity: str, tls: str | None, date: datetime) -> str:
+    """The trace field (5321 §4.4, 8314 §4.3). Whoever submitted is not named: neither their address nor what they call themselves."""
+    tokens = [f" by {host}", f" with {protocol}", f" id {identity}"]
+    if tls:
+        tokens.append(f" tls {tls}")
+    tokens[-1] += ";"
+    return header.fold("Received", [*tokens, f" {rfc5322_date(date)}"])
+
+
+def _sender(fields: Sequence[Field]) -> Mailbox:
+    """The one author (6409 §6.3): whose domain it is must not depend on who reads it."""
+    if len(fields) != 1:
+        raise Unfit("from", "The message needs a From header." if not fields else "The message has more than one From header.")
+    text = _unfolded(fields[0])
+    commented = _COMMENTED.fullmatch(text)
+    if commented is not None:
+        text = commented[1]
+    try:
+        return parse_mailbox(text)
+    except AddressError as error:
+        raise Unfit("from", f"The From header is not one address: {error}") from None
+
+
+def _unfolded(field: Field) -> str:
+    return re.sub(r"\r\n(?=[ \t])", "", field.raw.decode("utf-8", "replace")).replace("\t", " ").strip()
+
+
+def _mailboxes(fields: Sequence[Field]) -> tuple[Mailbox, ...]:
+    """Who is named, for showing; what cannot be read is left out, since the envelope says who gets the mail."""
+    found: list[Mailbox] = []
+    for name, address in getaddresses([_unfolded(field) for field in fields][:50]):
+        try:
+            plain = parse_mailbox(address)
+            found.append(parse_mailbox(Mailbox(_shown(name), plain.local, plain.domain).display) if name else plain)
+        except AddressError:
+            continue
+    return tuple(found)
+
+
+def _shown(name: str) -> str:
+    return Field("", name.encode("utf-8", "replace")).value[:200]
+
+
+def _message_id(fields: Sequence[Field]) -> str | None:
+    if not fields:
+        return None
+    if len(fields) > 1:
+        raise Unfit("content", "The message has more than one Message-ID header.")
+    found = _MESSAGE_ID.search(_unfolded(fields[0]))
+    return found[0] if found else _unfolded(fields[0])[:998]
+
+
+def _key(fields: Sequence[Field]) -> str | None:
+    if not fields:
+        return None
+    keys = {field.value for field in fields}
+    if len(keys) > 1:
+        raise Unfit("content", "The message has two different idempotency keys.")
+    key = keys.pop()
+    if not 1 <= len(key) <= _KEY_LIMIT:
+        raise Unfit("content", f"The idempotency key must have 1 to {_KEY_LIMIT} characters.")
+    return key

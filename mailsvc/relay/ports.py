@@ -1,0 +1,60 @@
+"""The five ports of the relay: what each offers and demands, by its standard number."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+import attrs
+from twisted.internet.interfaces import IReactorTime
+from twisted.protocols.tls import TLSMemoryBIOFactory
+
+from mailsvc.smtp.proxy import Networks, Proxied
+from mailsvc.smtp.server import Receivers
+from mailsvc.smtp.session import Door, Limits, Welcome
+
+Kind = Literal["exchange", "starttls", "tls"]
+
+# 25 is where other mail servers come, the others are for submission (6409, 8314 §3.3).
+KINDS: Final[Mapping[str, Kind]] = {"25": "exchange", "587": "starttls", "2587": "starttls", "465": "tls", "2465": "tls"}
+PROXIED = "haproxy:"  # before an endpoint: a load balancer in front of it tells who connected
+
+
+def door(number: str, host: str, limits: Limits, context: object) -> Door:
+    exchange = KINDS[number] == "exchange"
+    return Door(host, limits, context, tls_required=not exchange, login_offered=True, login_required=not exchange)
+
+
+@attrs.frozen
+class Port:
+    """An endpoint to listen on, and what listens."""
+
+    number: str
+    endpoint: str
+    receivers: Receivers
+    factory: Any
+
+
+@attrs.frozen
+class Ports:
+    """Makes them. `context` makes TLS connections; `trusted` are the load balancers that are believed."""
+
+    host: str
+    limits: Limits
+    context: Any
+    welcome: Welcome
+    clock: IReactorTime
+    trusted: Networks = ()
+
+    def make(self, listen: Mapping[str, str]) -> list[Port]:
+        """`listen` has endpoints by standard port, several separated by spaces."""
+        return [self._port(number, endpoint) for number, endpoints in listen.items() for endpoint in endpoints.split()]
+
+    def _port(self, number: str, endpoint: str) -> Port:
+        receivers = Receivers(door(number, self.host, self.limits, self.context), self.welcome, self.clock)
+        factory: Any = receivers
+        if KINDS[number] == "tls":
+            factory = TLSMemoryBIOFactory(self.context, False, receivers, self.clock)
+        if endpoint.startswith(PROXIED):
+            endpoint, factory = endpoint.removeprefix(PROXIED), Proxied(factory, self.trusted, self.clock)
+        return Port(number, endpoint, receivers, factory)

@@ -1,0 +1,162 @@
+"""Who may hand in mail and for whom: the relay's side of an SMTP session. What is said on the wire: smtp/. A mail itself: submission.
+
+A customer logs in with an API key and sends from domains of theirs to anybody. Whoever has not logged in may, on the port for other
+mail servers, write to our own addresses alone (inbound).
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Callable
+from typing import Protocol
+from uuid import UUID
+
+import attrs
+
+from mailsvc.budget import Budget
+from mailsvc.mail.address import Path
+from mailsvc.mail.reply import Reply
+from mailsvc.relay import answers
+from mailsvc.relay.crowd import Crowd, Failures, subscriber
+from mailsvc.relay.letter import NO_ROOM, Letter
+from mailsvc.relay.receipts import Receipts
+from mailsvc.relay.submission import Submissions
+from mailsvc.smtp import replies
+from mailsvc.smtp.extensions import MailParameters
+from mailsvc.smtp.session import Envelope, Login, Reception, Recipient, Session, Sink
+from mailsvc.store.errors import StoreError
+from mailsvc.store.keys import Caller, digest
+
+
+class Keys(Protocol):
+    """store/keys"""
+
+    async def find(self, hash: bytes) -> Caller | None: ...
+
+
+class Quota(Protocol):
+    @property
+    def allowed(self) -> bool: ...
+
+
+class Rate(Protocol):
+    """How many mails an account may hand in, together with its calls of the API."""
+
+    async def take_shared(self, account_id: UUID, limit: int | None = None) -> Quota: ...
+
+
+class Own(Protocol):
+    """Our own addresses, for whoever has not logged in (inbound)."""
+
+    def takes(self, recipient: Path) -> bool: ...
+
+    def sink(self, envelope: Envelope, budget: Budget, reserved: int) -> Sink: ...
+
+
+@attrs.define(eq=False)
+class Relay:
+    """Welcomes the connections of all ports; `welcome` goes to smtp.server.Receivers."""
+
+    user: str
+    keys: Keys
+    well_formed: Callable[[str], bool]
+    rate: Rate
+    budget: Budget
+    submissions: Submissions
+    receipts: Receipts
+    own: Own
+    addresses: Crowd  # connections by address
+    with_key: Crowd  # and by key
+    failures: Failures
+    connections: int  # of all together
+
+    def welcome(self, session: Session) -> Reception | Reply:
+        if len(self.addresses) >= self.connections:
+            return answers.TOO_MANY_CONNECTIONS
+        who = subscriber(session.peer.host)
+        if not self.addresses.enter(who):
+            return answers.TOO_MANY_FOR_ADDRESS
+        return Visit(self, session, who)
+
+    async def caller(self, token: bytes) -> Caller | Reply | None:
+        """Whose key has this SHA-256, or why nobody knows just now."""
+        try:
+            return await self.keys.find(token)
+        except StoreError:
+            return answers.LOGIN_UNAVAILABLE
+
+
+@attrs.frozen
+class Customer:
+    """Who logged in, and the SHA-256 of the key they did it with."""
+
+    caller: Caller
+    token: bytes = attrs.field(repr=False)
+
+
+@attrs.define(eq=False)
+class Visit:
+    """The reception of one connection."""
+
+    _relay: Relay
+    _session: Session
+    _who: str
+    _customer: Customer | None = None
+
+    async def authenticate(self, user: str, password: str) -> Login | Reply:
+        relay = self._relay
+        if relay.failures.exceeded(self._who):
+            return answers.TOO_MANY_FAILURES
+        token = digest(password)
+        known = await relay.caller(token) if relay.well_formed(password) else None
+        if isinstance(known, Reply):
+            return known
+        right_user = hmac.compare_digest(user.encode("utf-8", "surrogateescape"), relay.user.encode())
+        if known is None or not right_user:
+            relay.failures.add(self._who)
+            return replies.LOGIN_FAILED
+        if known.suspended:
+            return answers.SUSPENDED
+        if not relay.with_key.enter(known.key_id):
+            return answers.TOO_MANY_FOR_KEY
+        self._customer = Customer(known, token)
+        return Login(user, known)
+
+    async def mail(self, sender: Path, parameters: MailParameters) -> Reply:
+        if self._customer is None:
+            return replies.SENDER_OK
+        caller = await self._relay.caller(self._customer.token)
+        if isinstance(caller, Reply):
+            return answers.STORE_AWAY
+        if caller is None:
+            return answers.REVOKED
+        if caller.suspended:
+            return answers.SUSPENDED
+        quota = await self._relay.rate.take_shared(caller.account_id, caller.rate_limit)
+        return replies.SENDER_OK if quota.allowed else answers.TOO_FAST
+
+    async def rcpt(self, envelope: Envelope, recipient: Recipient) -> Reply:
+        path = recipient.path
+        if self._customer is None:
+            return replies.RECIPIENT_OK if self._relay.own.takes(path) else answers.NOT_OURS
+        if path.literal:
+            return answers.NO_LITERALS
+        if not path.domain:
+            return answers.NO_DOMAIN
+        return replies.RECIPIENT_OK
+
+    async def body(self, envelope: Envelope) -> Sink | Reply:
+        relay, customer = self._relay, self._customer
+        octets = envelope.parameters.size or 0
+        if not relay.budget.reserve(octets):
+            return NO_ROOM
+        if customer is None:
+            return relay.own.sink(envelope, relay.budget, octets)
+        caller, session = customer.caller, self._session
+        return Letter(relay.budget, lambda arrived: relay.submissions.submit(caller, session, envelope, arrived), octets)
+
+    def dropped(self) -> None:
+        self._relay.addresses.leave(self._who)
+        if self._customer is not None:
+            self._relay.with_key.leave(self._customer.caller.key_id)
+            self._relay.receipts.keep(self._customer.caller, self._session)

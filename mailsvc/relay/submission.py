@@ -1,0 +1,132 @@
+"""A mail that a customer handed in, on its way to intake: its header is read, our lines come in front, the rest stays as it is."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+import attrs
+
+from mailsvc.intake import Admission, AsReceived, Incoming, Key
+from mailsvc.mail import structure, submitted
+from mailsvc.mail.address import AddressError, Mailbox, Path
+from mailsvc.mail.reply import Reply
+from mailsvc.mail.submitted import Submitted, Unfit
+from mailsvc.relay import answers
+from mailsvc.relay.letter import Arrived
+from mailsvc.smtp.session import Envelope, Session
+from mailsvc.store.errors import StoreError
+from mailsvc.store.ids import uuid7
+from mailsvc.store.keys import Caller
+
+ENDPOINT = "smtp"  # the scope of idempotency keys
+
+
+class Submitting(Protocol):
+    """intake"""
+
+    async def submit(
+        self, caller: Caller, emails: Sequence[Incoming], key: Key | None = None, *, permissive: bool = False
+    ) -> Admission: ...
+
+
+@attrs.frozen
+class Submissions:
+    """`host` is our name in the trace; `in_thread` runs a function off the reactor, `clock` tells unix seconds."""
+
+    intake: Submitting
+    host: str
+    in_thread: Callable[[Callable[[], Any]], Awaitable[Any]]
+    clock: Callable[[], float]
+
+    async def submit(self, caller: Caller, session: Session, envelope: Envelope, arrived: Arrived) -> Reply:
+        """The reply to the final dot. Positive only after the commit."""
+        try:
+            mail = submitted.read(arrived.head)
+            await self._check(mail, arrived)
+            email = self._email(session, envelope, mail, arrived)
+            key = await self._key(envelope, mail, arrived)
+            return answers.of_admission(await self.intake.submit(caller, [email], key))
+        except Unfit as unfit:
+            return answers.of_refusal(unfit)
+        except StoreError as error:
+            return answers.of_store(error)
+
+    async def _check(self, mail: Submitted, arrived: Arrived) -> None:
+        def fault() -> str | None:
+            return structure.fault(mail.kept, arrived.octets, arrived.start + 2)
+
+        found = await self.in_thread(fault) if arrived.large else fault()
+        if found is not None:
+            raise Unfit("content", found)
+
+    def _email(self, session: Session, envelope: Envelope, mail: Submitted, arrived: Arrived) -> Incoming:
+        now = self.clock()
+        date, email_id = datetime.fromtimestamp(now, UTC), uuid7(now)
+        message_id = mail.message_id or f"<{email_id}@{mail.sender.domain}>"
+        tls = session.tls.get("cipher") if session.tls else None
+        utf8 = envelope.parameters.smtputf8
+        trace = submitted.received(self.host, f"UTF8SMTP{session.protocol[5:]}" if utf8 else session.protocol, str(email_id), tls, date)
+        recipients = tuple(dict.fromkeys(recipient.path.address for recipient in envelope.recipients))
+        named = {box.address.lower() for box in (*mail.to, *mail.cc)}
+        content = AsReceived(
+            message=arrived.behind(mail.prefix(trace, message_id, date) + mail.kept),
+            recipients=recipients,
+            message_id=message_id,
+            envelope=described(envelope, utf8 and mail.utf8),
+            email_id=email_id,
+        )
+        return Incoming(
+            sender=mail.sender,
+            to=mail.to,
+            cc=mail.cc,
+            bcc=tuple(
+                box for box in (_mailbox(recipient.path) for recipient in envelope.recipients) if box and box.address.lower() not in named
+            ),
+            reply_to=mail.reply_to,
+            subject=mail.subject,
+            content=content,
+            source="smtp",
+        )
+
+    async def _key(self, envelope: Envelope, mail: Submitted, arrived: Arrived) -> Key | None:
+        if mail.key is None:
+            return None
+        parts = [envelope.sender.address, *(recipient.path.address for recipient in envelope.recipients)]
+        digest = submitted.fingerprint(parts, mail.counted)
+
+        def finish() -> bytes:
+            return _digested(digest, arrived)
+
+        return Key(ENDPOINT, mail.key, await self.in_thread(finish) if arrived.large else finish())
+
+
+def _digested(digest: hashlib._Hash, arrived: Arrived) -> bytes:
+    for piece in arrived.rest():
+        digest.update(piece)
+    return digest.digest()
+
+
+def described(envelope: Envelope, utf8: bool) -> dict[str, object]:
+    """What is kept of an envelope: what the next server is to be told, and whom to tell what became of the mail."""
+    parameters = envelope.parameters
+    kept: dict[str, object] = {"sender": envelope.sender.address}
+    kept |= {name: value for name, value in (("ret", parameters.ret), ("envid", parameters.envid)) if value is not None}
+    if utf8:
+        kept["smtputf8"] = True
+    unique = {recipient.path.address: recipient.parameters for recipient in reversed(envelope.recipients)}
+    given = [unique[address] for address in dict.fromkeys(recipient.path.address for recipient in envelope.recipients)]
+    if any(each.notify is not None for each in given):
+        kept["notify"] = [None if each.notify is None else ",".join(sorted(each.notify)) for each in given]
+    if any(each.orcpt is not None for each in given):
+        kept["orcpt"] = [None if each.orcpt is None else ";".join(each.orcpt) for each in given]
+    return kept
+
+
+def _mailbox(path: Path) -> Mailbox | None:
+    try:
+        return Mailbox("", path.local, path.domain)
+    except AddressError:
+        return None

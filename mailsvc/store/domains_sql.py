@@ -1,0 +1,70 @@
+"""The statements of sending domains. What they are for: store/domains, store/domain_checks."""
+
+from __future__ import annotations
+
+COLUMNS = (
+    "id, account_id, name, region, status, trusted_at IS NOT NULL, return_path, signs_with, tls, created_at, sending, receiving, delegated,"
+    " records, advice, since, checks, checked_at, next_check_at"
+)
+_FROM = f"SELECT {COLUMNS} FROM domains WHERE "
+FIND = _FROM + "account_id = %s AND name = %s"
+GET = _FROM + "id = %s"
+OWN = _FROM + "account_id = %s AND id = %s"
+CALLED = _FROM + "name = %s"
+OLDER = _FROM + "account_id = %s AND (%s::uuid IS NULL OR id < %s) ORDER BY id DESC LIMIT %s"
+NEWER = _FROM + "account_id = %s AND id > %s ORDER BY id LIMIT %s"
+ADD = f"""
+INSERT INTO domains (id, account_id, name, region, created_at, return_path, tls, sending, receiving, delegated)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s) RETURNING {COLUMNS}
+"""
+UPDATE = f"""
+UPDATE domains SET tls = coalesce(%s, tls), sending = coalesce(%s, sending), receiving = coalesce(%s, receiving)
+WHERE id = %s RETURNING {COLUMNS}
+"""
+DELETE = "DELETE FROM domains WHERE id = %s"
+TRUST = f"""
+UPDATE domains SET trusted_at = CASE WHEN %s THEN coalesce(trusted_at, %s) END WHERE account_id = %s AND name = %s RETURNING {COLUMNS}
+"""
+
+ADD_KEY = """
+INSERT INTO dkim_keys (id, domain_id, selector, algorithm, public_key, sealed_key, state, created_at)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s)
+"""
+SIGNING = """
+SELECT k.id, k.selector, k.algorithm, k.sealed_key
+FROM dkim_keys k JOIN domains d ON d.id = k.domain_id
+WHERE k.domain_id = %s AND k.state = 'signing' AND k.algorithm = ANY (d.signs_with)
+ORDER BY array_position(d.signs_with, k.algorithm), k.id
+"""
+_KEY = "id, selector, algorithm, public_key, state, created_at, coalesce(changed_at, created_at)"
+PUBLISHED = f"SELECT {_KEY} FROM dkim_keys WHERE domain_id = %s AND state <> 'retired' ORDER BY id"
+DELEGATED = """
+SELECT DISTINCT ON (d.id, k.selector)
+       d.id, k.id, k.selector, k.algorithm, k.public_key, k.state, k.created_at, coalesce(k.changed_at, k.created_at)
+FROM dkim_keys k JOIN domains d ON d.id = k.domain_id WHERE d.delegated ORDER BY d.id, k.selector, k.id DESC
+"""
+# What a retired key was signed with is destroyed.
+MOVE_KEY = """
+UPDATE dkim_keys SET state = %s, changed_at = %s, sealed_key = CASE WHEN %s THEN ''::bytea ELSE sealed_key END
+WHERE domain_id = %s AND id = %s
+"""
+
+HISTORY = "SELECT at, what FROM domain_history WHERE domain_id = %s ORDER BY id DESC LIMIT %s"
+ADD_HISTORY = "INSERT INTO domain_history (id, domain_id, at, what) VALUES (%s, %s, %s, %s)"
+
+# A check that is under way looks as if it were due later; should its process die, it is. The time also fences its result.
+TAKE_DUE = f"""
+UPDATE domains SET next_check_at = %s WHERE id IN (
+    SELECT id FROM domains WHERE next_check_at <= %s ORDER BY next_check_at LIMIT %s FOR UPDATE SKIP LOCKED
+) RETURNING {COLUMNS}
+"""
+PUT_OFF = f"UPDATE domains SET next_check_at = %s WHERE id = %s RETURNING {COLUMNS}"
+# One column of time and one of states is all that a check may have changed under our feet.
+RECORD = f"""
+UPDATE domains SET status = %s, records = %s, advice = %s, since = %s, checks = %s, checked_at = %s, next_check_at = %s
+WHERE id = %s AND next_check_at IS NOT DISTINCT FROM %s RETURNING {COLUMNS}
+"""
+ASK = f"""
+UPDATE domains SET status = %s, since = %s, checks = %s, next_check_at = %s WHERE account_id = %s AND id = %s RETURNING {COLUMNS}
+"""
+NEXT_DUE = "SELECT min(next_check_at) FROM domains WHERE next_check_at IS NOT NULL"

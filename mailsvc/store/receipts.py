@@ -1,0 +1,75 @@
+"""Receipts: what was said in SMTP sessions, kept for the account that logged in, for as many days as the operator wants."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import attrs
+
+from mailsvc.store.batch import Batch
+from mailsvc.store.inserts import document
+from mailsvc.store.pool import Pool
+
+LINGER = 0.2  # seconds; nobody waits for a receipt
+COLUMNS = "receipt_id, key_id, opened_at, closed_at, port, tls, mails, refusals"
+
+ADD = """
+INSERT INTO receipts (account_id, receipt_id, key_id, opened_at, closed_at, port, tls, mails, refusals, transcript)
+SELECT * FROM json_to_recordset(%s) AS r(
+    account_id uuid, receipt_id uuid, key_id uuid, opened_at timestamptz, closed_at timestamptz, port integer, tls text,
+    mails integer, refusals integer, transcript text)
+"""
+LIST = f"SELECT {COLUMNS} FROM receipts WHERE account_id = %s AND (%s::uuid IS NULL OR receipt_id < %s) ORDER BY receipt_id DESC LIMIT %s"
+GET = f"SELECT {COLUMNS}, transcript FROM receipts WHERE account_id = %s AND receipt_id = %s"
+DAYS = """
+SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+WHERE i.inhparent = 'receipts'::regclass AND c.relname < %s ORDER BY c.relname
+"""
+
+
+@attrs.frozen
+class Receipt:
+    """One session. `refusals` counts replies of 4yz and 5yz; `transcript` is None in a list."""
+
+    receipt_id: UUID
+    key_id: UUID | None
+    opened_at: datetime
+    closed_at: datetime
+    port: int
+    tls: str
+    mails: int
+    refusals: int
+    transcript: str | None = attrs.field(default=None, repr=False)
+
+
+class Receipts:
+    def __init__(self, pool: Pool, clock: Any) -> None:
+        self._pool = pool
+        self._batch: Batch[tuple[UUID, Receipt], None] = Batch(self._write, clock, linger=LINGER, writes=1, queue_weight=32 << 20)
+
+    async def add(self, account_id: UUID, receipt: Receipt) -> None:
+        await self._batch.submit((account_id, receipt), len(receipt.transcript or "") + 256)
+
+    async def newest(self, account_id: UUID, limit: int, after: UUID | None = None) -> Sequence[Receipt]:
+        """Newest first, without their transcripts; those older than `after`."""
+        return [Receipt(*row) for row in await self._pool.rows(LIST, (account_id, after, after, limit))]
+
+    async def get(self, account_id: UUID, receipt_id: UUID) -> Receipt | None:
+        rows = await self._pool.rows(GET, (account_id, receipt_id))
+        return Receipt(*rows[0]) if rows else None
+
+    async def sweep(self, now: datetime, days: int) -> int:
+        """Drop what is older than so many days, a day at a time; how many days were dropped."""
+        oldest = (now.astimezone(UTC) - timedelta(days=days)).strftime("receipts_%Y%m%d")
+        names = [name for (name,) in await self._pool.rows(DAYS, (oldest,))]
+        for name in names:
+            await self._pool.run(f"DROP TABLE IF EXISTS {name}")
+        return len(names)
+
+    async def _write(self, items: list[tuple[UUID, Receipt]]) -> list[None]:
+        rows = [{"account_id": account_id} | attrs.asdict(receipt) for account_id, receipt in items]
+        await self._pool.run(ADD, (document(rows),))
+        return [None] * len(items)
