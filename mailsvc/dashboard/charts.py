@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 from markupsafe import Markup
 
-WIDTH, HEIGHT = 720.0, 200.0
+WIDTH, HALF, HEIGHT = 720.0, 400.0, 200.0
 LEFT, BOTTOM, TOP = 44.0, 22.0, 8.0
 
 
@@ -36,12 +36,12 @@ def bars(steps: Sequence[Step], kinds: Sequence[str], name: str) -> Markup:
     return _chart(name, [*_rules(top, lambda value: f"{value:,.0f}"), *drawn, *_labels(steps, room)])
 
 
-def line(steps: Sequence[Step], kind: str, name: str, danger: float | None = None, most: float = 100.0) -> Markup:
+def line(steps: Sequence[Step], kind: str, name: str, danger: float | None = None) -> Markup:
     """Shares in percent; a step without a value breaks the line. `danger`: where it gets dangerous."""
     values = [step.values.get(kind) for step in steps]
     known = [value for value in values if value is not None]
-    top = min(most, scale(max([*known, (danger or 0) * 1.5])))
-    room = (WIDTH - LEFT) / max(len(steps), 1)
+    top = min(100.0, scale(max([*known, (danger or 0) * 1.5])))
+    room = (HALF - LEFT) / max(len(steps), 1)
     height = HEIGHT - BOTTOM - TOP
 
     def at(place: int, value: float) -> str:
@@ -57,9 +57,9 @@ def line(steps: Sequence[Step], kind: str, name: str, danger: float | None = Non
     drawn += [f'<circle class="delivered" cx="{run[0].split(",")[0]}" cy="{run[0].split(",")[1]}" r="3"/>' for run in runs if len(run) == 1]
     if danger is not None:
         y = HEIGHT - BOTTOM - danger / top * height
-        drawn.append(f'<line class="danger" x1="{LEFT}" x2="{WIDTH}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        drawn.append(f'<line class="danger" x1="{LEFT}" x2="{HALF:g}" y1="{y:.1f}" y2="{y:.1f}"/>')
     drawn += [_pointed(LEFT + place * room, room, step.title) for place, step in enumerate(steps)]
-    return _chart(name, [*_rules(top, lambda value: f"{value:g} %"), *drawn, *_labels(steps, room)])
+    return _chart(name, [*_rules(top, lambda value: f"{value:g} %", HALF), *drawn, *_labels(steps, room)], HALF)
 
 
 def scale(most: float) -> float:
@@ -74,19 +74,19 @@ def scale(most: float) -> float:
     return next(unit * part for part in (0.2, 0.5, 1.0, 2.0) if unit * part >= most)
 
 
-def _chart(name: str, parts: Sequence[str]) -> Markup:
+def _chart(name: str, parts: Sequence[str], width: float = WIDTH) -> Markup:
     label = str(Markup.escape(name))
     return Markup(  # noqa: S704  made of numbers and of escaped text
-        f'<svg class="chart" viewBox="0 0 {WIDTH:g} {HEIGHT:g}" role="img" aria-label="{label}">{"".join(parts)}</svg>'
+        f'<svg class="chart" viewBox="0 0 {width:g} {HEIGHT:g}" role="img" aria-label="{label}">{"".join(parts)}</svg>'
     )
 
 
-def _rules(top: float, said: object) -> list[str]:
+def _rules(top: float, said: Callable[[float], str], width: float = WIDTH) -> list[str]:
     parts = []
     for share in (0.0, 0.5, 1.0):
         y = HEIGHT - BOTTOM - share * (HEIGHT - BOTTOM - TOP)
-        text = said(top * share)  # type: ignore[operator]
-        parts.append(f'<line class="rule" x1="{LEFT}" x2="{WIDTH:g}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        text = said(top * share)
+        parts.append(f'<line class="rule" x1="{LEFT}" x2="{width:g}" y1="{y:.1f}" y2="{y:.1f}"/>')
         parts.append(f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{text}</text>')
     return parts
 

@@ -49,7 +49,7 @@ def span(seconds: float) -> str:
     """In the largest unit that fits: 3 hours."""
     for size, unit in _UNITS:
         if abs(seconds) >= size:
-            count = int(abs(seconds) // size)
+            count = int(abs(seconds) / size + 0.02)  # 6.99 days are 7
             return f"{count} {unit}{'' if count == 1 else 's'}"
     return "a moment"
 
