@@ -224,9 +224,10 @@ class Intake:
             message = await self._message(email, message_id, email.scheduled_at or created_at, texts)
         except compose.ComposeError as error:
             return Refusal("content", error.field, str(error))
-        refusal = policy.size_refusal(len(message), self.limits)
-        if refusal is not None:
-            return refusal
+        if isinstance(email.content, Content):  # what was received was measured as it came; our own lines do not count
+            refusal = policy.size_refusal(len(message), self.limits)
+            if refusal is not None:
+                return refusal
         seats = self._seats(email, len(message))
         recipients = tuple(
             NewRecipient(address, seats[_domain(address)].destination, seats[_domain(address)].leased) for address in _addresses(email)

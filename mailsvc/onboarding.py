@@ -45,7 +45,7 @@ class Customers:
     def of(cls, memory: Memory, reactor: Any, settings: Settings) -> Customers:
         """Without a bell: for what changes little and then ends."""
         pool = memory.pool
-        domains = Domains(pool, reactor, memory.seal, payload=wire.payload(publishing_of(settings)))
+        domains = Domains(pool, reactor, memory.seal, payload=wire.payload(publishing_of(settings)), trusting=settings.domains.allow_trust)
         resolver = Resolver(reactor, settings.delivery.nameservers, seconds=settings.delivery.dns_seconds)
         return cls(reactor, Accounts(pool, reactor), domains, Keys(pool, reactor), care_of(settings, reactor, pool, domains, resolver))
 
@@ -96,7 +96,7 @@ def care_of(
 ) -> Care:
     """What makes, checks and rotates domains, by these settings."""
     publishing, allowed = publishing_of(settings), guard.networks(settings.delivery.allowed_networks)
-    checker = Checker(resolver, Authorities(reactor, resolver, allowed, settings.domains.nameserver_port), publishing)
+    checker = Checker(resolver, Authorities(reactor, resolver, allowed, settings.domains.nameserver_port), publishing, reactor)
     rules = Rules.of(settings.delivery.expire, settings.domains.rotate_days)
     return Care(domains, DomainChecks(pool, domains), checker, publishing, rules, partial(in_thread, reactor), _own(settings), wake)
 

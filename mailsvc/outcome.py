@@ -48,6 +48,25 @@ EVENTS: dict[State, str] = {
 }
 
 BounceType = Literal["Permanent", "Transient", "Undetermined"]
+Party = Literal["recipient", "content", "address", "dns", "provider", "network"]
+
+
+@attrs.frozen
+class Meaning:
+    """What a refusal means. `kind` names its class, `rule` the row that says so (diagnosis); `party` is who must act.
+
+    `address`: the operator, for the addresses that mail leaves from; `dns`: the owner of the sending domain.
+    """
+
+    kind: str
+    rule: str
+    party: Party
+    says: str
+    advice: str
+
+    def sentence(self, said: str) -> str:
+        """For people: what was said, what that means, who must do what."""
+        return f"{said if said.endswith(('.', '!', '?')) else said + '.'} {self.says} {self.advice}"
 
 
 @attrs.frozen
@@ -63,15 +82,22 @@ class Deferred:
 
     reason: str
     next_at: datetime
+    meaning: Meaning | None = None
 
 
 @attrs.frozen
 class Bounced:
-    """Never: refused for good or expired. `reply` is the diagnostic as the peer gave it, or a sentence of ours."""
+    """Never: refused for good or expired. `reply` is the diagnostic as the peer gave it, or a sentence of ours.
+
+    `suppress`: the address itself is no good, so its account writes to it no more. `reason` is a sentence for people; "": `reply` is one.
+    """
 
     reply: str
     type: BounceType = "Permanent"
     sub_type: str = "General"
+    suppress: bool = False
+    reason: str = attrs.field(default="", eq=False)  # two bounces are the same whatever words they are explained with
+    meaning: Meaning | None = attrs.field(default=None, eq=False)
 
 
 @attrs.frozen

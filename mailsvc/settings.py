@@ -68,6 +68,10 @@ def _mailbox(value: str) -> str | None:
     return None
 
 
+def _address(value: str) -> str | None:
+    return None if re.fullmatch(r"[^@\s]+@[^@\s]+", value) else "expected an email address"
+
+
 def _networks(value: tuple[str, ...]) -> str | None:
     try:
         guard.networks(value)
@@ -146,6 +150,13 @@ class Smtp:
     slowest: int = setting(500, "Octets a second that a body must make.", check=_at_least(1))
     errors: int = setting(
         20, "Refused commands after which a session is ended; refused recipients of a customer are none.", check=_at_least(1)
+    )
+    names: tuple[str, ...] = setting((), "Names of ours besides delivery.ehlo_name, for which postmaster@ and abuse@ are taken.")
+    postmaster: str | None = setting(
+        None, "Who gets the mail to postmaster@ and abuse@; left out: it is not taken.", check=_address, example="operator@example.com"
+    )
+    postmaster_domain: str | None = setting(
+        None, "The sending domain, of an account of the operator's, under which it is forwarded.", check=_host, example="example.com"
     )
     receipts: int = setting(30, "Days that the transcripts of customers' sessions are kept.", check=_between(1, 3650))
 
@@ -326,6 +337,8 @@ def _agree(settings: Settings) -> None:
         raise SettingsError("The setting delivery.ehlo_name is missing; expected this machine's name in DNS, such as out.example.com.")
     if "smtp" in settings.roles and settings.smtp.listen:
         _agree_on_certificate(settings.smtp)
+    if (settings.smtp.postmaster is None) != (settings.smtp.postmaster_domain is None):
+        raise SettingsError("The settings smtp.postmaster and smtp.postmaster_domain belong together; one of them is missing.")
     if not delivery.connections_initial <= delivery.connections_max <= delivery.connections:
         raise SettingsError("The settings delivery.connections_initial, connections_max and connections have to grow in this order.")
     if settings.domains.hosts and settings.region not in settings.domains.hosts:

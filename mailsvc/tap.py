@@ -47,19 +47,24 @@ from mailsvc.intake import Intake
 from mailsvc.ledger.service import Ledger
 from mailsvc.lifespan import Lifespan, Opened, every
 from mailsvc.mail import returnpath
-from mailsvc.mail.address import parse_mailbox
+from mailsvc.mail.address import AddressError, parse_mailbox
+from mailsvc.mail.reply import Reply
 from mailsvc.memory import in_thread, open_memory
+from mailsvc.offload import Offload
 from mailsvc.onboarding import Customers, care_of, publishing_of
 from mailsvc.ratelimit import RateLimit
 from mailsvc.relay.crowd import Crowd, Failures
-from mailsvc.relay.inbound import Own
+from mailsvc.relay.inbound import ForPostmaster, Own
 from mailsvc.relay.notices import Notices
 from mailsvc.relay.ports import Ports
+from mailsvc.relay.postmaster import Postmaster
 from mailsvc.relay.receipts import Receipts
 from mailsvc.relay.reception import Relay
 from mailsvc.relay.submission import Submissions
+from mailsvc.returns.taking import Returns
 from mailsvc.sandbox.inbox import SandboxInbox
 from mailsvc.sandbox.inbox import door as sandbox_door
+from mailsvc.sandbox.postbag import Postbag
 from mailsvc.sandbox.verdict import verdicts
 from mailsvc.sandbox.welcome import People, Welcome
 from mailsvc.settings import Settings
@@ -75,6 +80,7 @@ from mailsvc.store.domains import Domains
 from mailsvc.store.emails import Emails as StoredEmails
 from mailsvc.store.ids import uuid7
 from mailsvc.store.keys import Keys, is_well_formed
+from mailsvc.store.late import Late
 from mailsvc.store.ledger import Books
 from mailsvc.store.messages import Messages
 from mailsvc.store.notices import Notices as StoredNotices
@@ -137,10 +143,10 @@ class Daemon:
         await self.open_sandbox()
         if {"http", "smtp"} & set(roles):
             self.prepare_doors(handover)
-        relay = await self.open_relay() if "smtp" in roles else {}
+        self.relay_ports = await self.open_relay() if "smtp" in roles else {}
         ports = await self.open_api() if "http" in roles else []
         self.ready = True
-        await self.welcome(ports, relay)
+        await self.welcome(ports, self.relay_ports)
 
     async def remember(self) -> None:
         """The tables, what tells other processes of changes in them, and this process' claim to leases."""
@@ -156,19 +162,26 @@ class Daemon:
         await self.process.start(self.settings.region, self.settings.roles)
         self.opened.add("the leases", self.process.end)
         self.accounts, self.keys = Accounts(pool, reactor, bell), Keys(pool, reactor, bell)
-        self.resolver = Resolver(reactor, self.settings.delivery.nameservers, seconds=self.settings.delivery.dns_seconds)
-        self.domains = Domains(pool, reactor, self.memory.seal, bell, wire.payload(publishing_of(self.settings)))
-        self.care = care_of(self.settings, reactor, pool, self.domains, self.resolver, lambda: bell.ring(DOMAINS))
-        self.messages, self.shelf = Messages(pool), Shelf(pool)
+        # One of its own: strangers' zones that are slow to answer take nothing from delivery.
+        delivery = self.settings.delivery
+        resolver = Resolver(reactor, delivery.nameservers, seconds=delivery.dns_seconds, size=5000, concurrent=50)
+        self.domains = Domains(
+            pool, reactor, self.memory.seal, bell, wire.payload(publishing_of(self.settings)), trusting=self.settings.domains.allow_trust
+        )
+        self.care = care_of(self.settings, reactor, pool, self.domains, resolver, lambda: bell.ring(DOMAINS))
+        self.messages, self.shelf = Messages(pool, reactor), Shelf(pool)
+        late = Late(pool, told=lambda: bell.ring("events"))
+        secret = self.memory.seal.secret_for("return path")
+        self.returns = Returns(lambda path: returnpath.read(path, secret), self.accounts, late, self.in_thread, reactor.seconds)
 
     def deliver(self) -> Handing:
         """The way out: from the queue over lanes to other servers."""
         reactor, settings, terms = self.reactor, self.settings, terms_of(self.settings.delivery)
-        resolver = self.resolver
+        resolver = Resolver(reactor, terms.nameservers, seconds=terms.dns_seconds)
         routes = Routes(reactor, resolver, terms.routes, port=terms.port, own=terms.own_names)
         dial = dialer(reactor, settings.delivery.ehlo_name or "", terms.connect_seconds, timeouts_of(settings.delivery))
         secret = self.memory.seal.secret_for("return path")
-        sending = DomainSide(self.domains, self.accounts, secret, self.in_thread, reactor.seconds)
+        sending = DomainSide(self.domains, self.accounts, secret, Offload(reactor), reactor.seconds)
         linger = settings.database.commit_linger
         settling = Settling(self.pool, reactor, told=lambda: self.bell.ring("events"), linger=linger)
         dispatch = Dispatch(
@@ -198,10 +211,12 @@ class Daemon:
         """In development: a receiving server for the mail that goes out."""
         secret = self.memory.seal.secret_for("return path")
         check = partial(verdicts, published=self.shelf.published, offload=self.in_thread)
-        inbox = SandboxInbox(self.shelf, lambda address: returnpath.read(address, secret), check, self.reactor)
+        postbag = Postbag(self.reactor, lambda: self.relay_ports.get("25"))
+        inbox = SandboxInbox(self.shelf, lambda address: returnpath.read(address, secret), check, self.reactor, postbag)
         receivers = Receivers(sandbox_door("localhost"), inbox.welcome, self.reactor)
         self.opened.add("the sandbox's sessions", receivers.stop)
         await self.listen("sandbox.listen", self.settings.sandbox.listen, receivers)
+        self.opened.add("the sandbox's reports", postbag.stop)
 
     def prepare_doors(self, handover: Handing | Leaving) -> None:
         """What all doors share: the one intake, the count of requests, and how much may come in at once."""
@@ -223,11 +238,10 @@ class Daemon:
         receipts = Receipts(stored, reactor)
         self.opened.add("the receipts", receipts.stop)
         self.opened.add("the receipts' days", every(reactor, DAY, "dropping old receipts", partial(self.drop_receipts, stored)))
-        secret = self.memory.seal.secret_for("return path")
         relay = Relay(
             user=smtp.username, keys=self.keys, well_formed=is_well_formed, rate=self.rate, budget=self.budget,
             submissions=Submissions(self.intake, host, self.in_thread, reactor.seconds), receipts=receipts,
-            own=Own((host,), lambda address: returnpath.read(address, secret)),
+            own=Own((host, *smtp.names), self.returns.whose, self.returns.take, self.postmaster()),
             addresses=Crowd(smtp.connections_per_address), with_key=Crowd(smtp.connections_per_key),
             failures=Failures(reactor, smtp.login_failures), connections=smtp.connections,
         )  # fmt: skip
@@ -241,6 +255,16 @@ class Daemon:
             for listening in await self.listen("smtp.listen", [port.endpoint], port.factory):
                 found.setdefault(port.number, getattr(listening.getHost(), "port", 0))
         return found
+
+    def postmaster(self) -> Callable[[ForPostmaster], Awaitable[Reply | None]] | None:
+        """Where mail for the operator goes."""
+        to, domain = self.settings.smtp.postmaster, self.settings.smtp.postmaster_domain
+        if to is None or domain is None:
+            return None
+        try:
+            return Postmaster(parse_mailbox(to), domain, self.domains, self.intake, self.reactor.seconds).forward
+        except AddressError as error:
+            raise SettingsError(f"The setting smtp.postmaster is no address: {error}") from None
 
     async def open_api(self) -> Sequence[Any]:
         """The door for HTTP."""

@@ -22,6 +22,7 @@ import dns.rdataclass
 import dns.rdatatype
 import dns.rrset
 from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.error import CannotListenError
 from twisted.internet.protocol import DatagramProtocol, Factory
 from twisted.protocols.basic import Int16StringReceiver
 
@@ -56,7 +57,7 @@ class DnsServer:
             self.port = datagrams.getHost().port
             try:
                 streams = reactor.listenTCP(self.port, _streams(self), interface="127.0.0.1")
-            except OSError:
+            except (OSError, CannotListenError):
                 await maybeDeferred(datagrams.stopListening)
             else:
                 self._stops = [datagrams.stopListening, streams.stopListening]

@@ -138,7 +138,7 @@ def cited(text: str) -> set[str]:
 
 
 def test_docs_rfc_points_back_at_every_rfc_that_the_code_cites():
-    sources = [*MODULES, *(ROOT / "mailsvc").rglob("*.sql")]
+    sources = [*MODULES, *(ROOT / "mailsvc").rglob("*.sql"), *(ROOT / "mailsvc").rglob("*.toml")]
     code = {number: path for path in sources for number in cited(path.read_text("utf-8"))}
     told = cited((ROOT / "docs/rfc.md").read_text("utf-8"))
     assert not {number: str(path.relative_to(ROOT)) for number, path in code.items() if number not in told}
@@ -147,7 +147,7 @@ def test_docs_rfc_points_back_at_every_rfc_that_the_code_cites():
 def test_docs_rfc_names_rooms_that_exist_and_cite_it():
     wrong, listed = [], 0
     for line in (ROOT / "docs/rfc.md").read_text("utf-8").splitlines():
-        for name in re.findall(r"`(mailsvc/[\w/]+(?:\.(?:py|sql)|/))`", line):
+        for name in re.findall(r"`(mailsvc/[\w/]+(?:\.(?:py|sql|toml)|/))`", line):
             path = ROOT / name
             files = [file for file in path.rglob("*") if file.suffix in {".py", ".sql"}] if path.is_dir() else [path] * path.exists()
             listed += 1

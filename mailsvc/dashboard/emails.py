@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from urllib.parse import urlencode
 from uuid import UUID
 
@@ -14,7 +15,9 @@ from mailsvc.dashboard.desk import Desk
 from mailsvc.dashboard.page import Visit, area, not_found, page
 from mailsvc.dashboard.preview import embedded
 from mailsvc.dashboard.safety import HOME, mail_csp
+from mailsvc.domains.names import registrable
 from mailsvc.mail import insights, mime
+from mailsvc.mail.insights import Grouped, Insight
 from mailsvc.mail.mime import Parsed
 from mailsvc.outcome import WAITING
 from mailsvc.store.domains import Domains
@@ -102,7 +105,7 @@ class Emails:
             images=visit.query("images") == "1",
             shown=SHOWN,
             source=await self._source(visit, email) if visit.query("view") == "source" else "",
-            insights=insights.grouped(insights.of_message(parsed, email.size, email.bulk)) if parsed else None,
+            insights=await self._insights(email, parsed) if parsed else None,
             done=_DONE.get(visit.query("done"), ""),
             tomorrow=self.desk.now() + timedelta(days=1),
         )
@@ -176,6 +179,19 @@ class Emails:
         message = await self._message(visit, email)
         return (message or b"")[:SHOWN].decode("utf-8", "replace").replace("\r\n", "\n")
 
+    async def _insights(self, email: EmailView, parsed: Parsed) -> Grouped:
+        """What its message shows, and what the last check of its domain found of DMARC."""
+        make = partial(insights.of_message, parsed, email.size, email.bulk, _same_organisation)
+        found: list[Insight] = make() if email.size < IN_THREAD else await self.desk.in_thread(make)
+        domain = await self.domains.get(email.domain_id)
+        for advice in domain.advice if domain else ():
+            if advice.status == "verified":
+                found.append(Insight("great", "The domain has a DMARC policy", advice.told or ""))
+            else:
+                why = "Large receivers ask for one."
+                found.append(Insight("attention", "Publish a DMARC policy", advice.told or "", why, f"{advice.name} TXT {advice.expected}"))
+        return insights.grouped(found)
+
     async def _parsed(self, visit: Visit, email: EmailView) -> Parsed | None:
         message = await self._message(visit, email)
         if message is None:
@@ -187,6 +203,10 @@ class Emails:
             return parsed
         except mime.MimeError:
             return None
+
+
+def _same_organisation(one: str, other: str) -> bool:
+    return one == other or (registrable(one) is not None and registrable(one) == registrable(other))
 
 
 def _view(asked: str, parsed: Parsed | None) -> str:

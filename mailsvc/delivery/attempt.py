@@ -18,9 +18,10 @@ from mailsvc.delivery import pace
 from mailsvc.delivery.cargo import Cargo, Gone, Loaded, Origin
 from mailsvc.delivery.connect import Line, Result, Unreachable
 from mailsvc.delivery.parcel import Parcel, expired
-from mailsvc.delivery.reading import Moment, Reading, deferred, read
+from mailsvc.delivery.reading import Moment, Reading, deferred, read, refused
 from mailsvc.delivery.retry import Random, Schedule
 from mailsvc.delivery.terms import DeliverySettings
+from mailsvc.diagnosis import known
 from mailsvc.outcome import Bounced, Failed, Outcome
 from mailsvc.store.errors import DataRejected, StatementFailed
 from mailsvc.store.queue import Leased
@@ -144,7 +145,7 @@ class Attempts:
         outcomes: list[Outcome] = []
         for leased in parcel.recipients:
             if why.permanent:
-                outcomes.append(Bounced(f"550 5.4.4 {why.reason}"))
+                outcomes.append(refused(f"550 5.4.4 {why.reason}"))
             else:
                 outcomes.append(deferred(why.reason, leased, self.moment))
         record = AttemptRecord(self._new_id(), None, None, None, pace.now(self._clock), 0.0, why.transcript or f"* {why.reason}")
@@ -228,7 +229,7 @@ def _too_late(leased: Leased) -> Outcome:
     """Its time ended while it waited for its turn."""
     if leased.attempts == 0 and leased.status == "queued":
         return Failed("It could not be sent before it expired.")
-    return Bounced("It could not be delivered before it expired.", "Transient", "General")
+    return Bounced("It could not be delivered before it expired.", "Transient", "General", meaning=known("expired"))
 
 
 def _refused(error: Exception) -> bool:
@@ -239,6 +240,6 @@ def _refused(error: Exception) -> bool:
 def _bare(each: RecipientOutcome) -> RecipientOutcome:
     """The same outcome in plain ASCII."""
     outcome: Any = each.outcome
-    field = "reason" if hasattr(outcome, "reason") else "reply"
-    text = "".join(char if " " <= char <= "~" else "?" for char in getattr(outcome, field))
-    return attrs.evolve(each, outcome=attrs.evolve(outcome, **{field: text}))
+    texts = {field: getattr(outcome, field) for field in ("reason", "reply") if hasattr(outcome, field)}
+    plain = {field: "".join(char if " " <= char <= "~" else "?" for char in text) for field, text in texts.items()}
+    return attrs.evolve(each, outcome=attrs.evolve(outcome, **plain))

@@ -29,7 +29,7 @@ from mailsvc.delivery.parcel import Key, Parcel, from_email
 from mailsvc.delivery.placing import Placing, nothing_left
 from mailsvc.delivery.retry import Random
 from mailsvc.delivery.route import NoMail, Route, Routes
-from mailsvc.delivery.slots import Freight, Slots
+from mailsvc.delivery.slots import Freight, Recent, Slots
 from mailsvc.delivery.terms import DeliverySettings
 from mailsvc.store.accept import NewEmail
 from mailsvc.store.errors import StoreError
@@ -96,7 +96,8 @@ class Dispatch(Service):
         random: Random = random_.random,
     ) -> None:
         self._clock, self._terms, self._region, self._process, self._queue, self._routes = clock, terms, region, process, queue, routes
-        self.freight = Freight(terms.memory)
+        self._recent = Recent(terms.memory // 4)
+        self.freight = Freight(terms.memory - terms.memory // 4)
         self.slots = Slots(terms.connections)
         cargo = Cargo(clock, messages, sending, self.freight)
         self.attempts = Attempts(clock, terms, process, cargo, settling, new_id, random, self)
@@ -151,6 +152,8 @@ class Dispatch(Service):
     def take(self, email: NewEmail, seats: Iterable[Seat]) -> None:
         """The email is committed: its recipients born leased go to their lanes."""
         lanes: dict[str, Seat] = {}
+        if email.scheduled_at is None and email.region == self._region and not all(recipient.leased for recipient in email.recipients):
+            self._recent.keep(email.email_id, email.message, email.envelope)
         for seat in seats:
             if seat.destination in lanes:
                 self._leave(seat)
@@ -296,7 +299,7 @@ class Dispatch(Service):
 
     async def _place(self, destination: str, rows: Sequence[Leased], lease: int, *, more: bool) -> None:
         try:
-            await self._placing.place(destination, rows, lease, self._own)
+            await self._placing.place(destination, rows, lease, self._own_claimed)
         finally:
             self._placed.discard(destination)
             if more:
@@ -338,12 +341,22 @@ class Dispatch(Service):
 
             await pace.insist(self._clock, "giving leases back", release)
             for parcel in found:
+                self._recent.keep(parcel.email_id, parcel.body, parcel.envelope)
                 self.disown(parcel)
         if parcels and destination is not None:
             self.ring()
 
     def _own(self, parcel: Parcel) -> None:
         self._mine.update(parcel.keys)
+
+    def _own_claimed(self, parcel: Parcel) -> None:
+        """What was accepted here a moment ago is still in memory."""
+        self._own(parcel)
+        kept = self._recent.pop(parcel.email_id)
+        if kept is not None and self.freight.room(len(kept[0])):
+            parcel.body, parcel.envelope = kept
+            parcel.octets = len(kept[0])
+            self.freight.load(parcel.octets)
 
     def disown(self, parcel: Parcel) -> None:
         self._mine.difference_update(parcel.keys)

@@ -15,8 +15,8 @@ from mailsvc.delivery import pace
 from mailsvc.delivery.attempt import Attempts
 from mailsvc.delivery.holds import Holds
 from mailsvc.delivery.parcel import Parcel, domain_of, from_rows
+from mailsvc.delivery.reading import refused
 from mailsvc.delivery.route import Answer, NoMail, Route, Routes, Unknown
-from mailsvc.outcome import Bounced
 from mailsvc.store.queue import Leased
 
 
@@ -61,7 +61,7 @@ class Placing:
                 await self._routed(destination, domain, answer, parcels)
             elif isinstance(answer, NoMail):
                 for parcel in parcels:
-                    await self._attempts.settle(parcel, [Bounced(answer.reply) for _ in parcel.recipients])
+                    await self._attempts.settle(parcel, [refused(answer.reply) for _ in parcel.recipients])
             else:
                 await self._unknown(domain, answer, parcels)
         except Exception as error:

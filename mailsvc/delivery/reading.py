@@ -13,8 +13,10 @@ import attrs
 from mailsvc.delivery.classify import Stage, classify
 from mailsvc.delivery.connect import Result
 from mailsvc.delivery.retry import Random, Schedule, before_expiry
+from mailsvc.diagnosis import known
 from mailsvc.mail.reply import Reply
-from mailsvc.outcome import Bounced, Deferred, Delivered, Outcome, Uncertain
+from mailsvc.mail.reply import read as written
+from mailsvc.outcome import Bounced, Deferred, Delivered, Meaning, Outcome, Uncertain
 from mailsvc.store.queue import Leased
 from mailsvc.store.settle import RecipientOutcome
 
@@ -70,15 +72,26 @@ def read(result: Result, recipients: Sequence[Leased], host: str, moment: Moment
     return Reading(tuple(outcomes), trouble, tuple(crowded))
 
 
-def deferred(sentence: str, leased: Leased, moment: Moment, *, greylisted: bool = False) -> Deferred | Bounced:
+def deferred(
+    sentence: str, leased: Leased, moment: Moment, *, greylisted: bool = False, meaning: Meaning | None = None
+) -> Deferred | Bounced:
     """Another attempt when the schedule says; the end when the recipient's time is over by then."""
     attempts = leased.attempts + 1
     wanted = moment.schedule.next_attempt(attempts, moment.now, moment.random, greylisted=greylisted)
     when = before_expiry(wanted, moment.now, leased.expires_at)
     if when is not None:
-        return Deferred(sentence, when)
+        return Deferred(sentence, when, meaning)
     times = "1 attempt" if attempts == 1 else f"{attempts} attempts"
-    return Bounced(f"Given up after {times}, the time for delivery is over. {sentence}", "Transient", "General")
+    return Bounced(f"Given up after {times}, the time for delivery is over. {sentence}", "Transient", "General", meaning=known("expired"))
+
+
+def refused(reply: Reply | str, host: str = "", stage: Stage = "ours") -> Bounced:
+    """The end, by a reply of `host` (or by one that we speak for it)."""
+    if isinstance(reply, str):
+        reply = written(reply) or Reply(550, reply)
+    verdict = classify(reply, stage, host)
+    reason = _explained(host, reply, verdict.meaning)
+    return Bounced(str(reply), verdict.type, verdict.sub_type, verdict.suppress, reason, verdict.meaning)
 
 
 def _too_many(reply: Reply, stage: Stage) -> bool:
@@ -92,14 +105,20 @@ def _answered(reply: Reply, stage: Stage, leased: Leased, host: str, moment: Mom
     if verdict.action == "delivered":
         return Delivered(str(reply))
     if verdict.action == "bounced":
-        return Bounced(str(reply), verdict.type, verdict.sub_type)
-    return deferred(_said(host, reply), leased, moment, greylisted=verdict.greylisted)
+        return refused(reply, host, stage)
+    sentence = _explained(host, reply, verdict.meaning)
+    return deferred(sentence, leased, moment, greylisted=verdict.greylisted, meaning=verdict.meaning)
 
 
 def _silent(leased: Leased, host: str, moment: Moment) -> Uncertain:
     """5321 §4.2.5, 1047: to be taken as not delivered; it may have been, which is why the same bytes go out again."""
     reason = f"{host} gave no answer after it had been sent the whole message; it may or may not have been delivered."
     return Uncertain(reason, moment.schedule.after_silence(leased.attempts + 1, moment.now, moment.random))
+
+
+def _explained(host: str, reply: Reply, meaning: Meaning | None) -> str:
+    said = _said(host, reply) if host else _short(str(reply))
+    return meaning.sentence(said) if meaning is not None else said
 
 
 def _said(host: str, reply: Reply) -> str:

@@ -1,11 +1,14 @@
-"""How many connections this process holds, over all lanes, and how many octets of messages."""
+"""How many connections this process holds, over all lanes, and how many octets of messages: bounds that all lanes share."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
+from uuid import UUID
 
 Wake = Callable[[], None]
+Envelope = Mapping[str, Any] | None
 
 
 class Slots:
@@ -73,3 +76,29 @@ class Freight:
 
     def unload(self, octets: int) -> None:
         self.octets -= octets
+
+
+class Recent:
+    """Messages that were accepted here and went to the queue. Who claims them soon after has no need to read them back.
+
+    The oldest make room for new ones.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._octets = 0
+        self._kept: OrderedDict[UUID, tuple[bytes, Envelope]] = OrderedDict()
+
+    def keep(self, email_id: UUID, body: object, envelope: Envelope) -> None:
+        if isinstance(body, bytes) and len(body) <= self._limit // 8:
+            self._kept[email_id] = body, envelope
+            self._octets += len(body)
+            while self._octets > self._limit:
+                self._octets -= len(self._kept.popitem(last=False)[1][0])
+
+    def pop(self, email_id: UUID) -> tuple[bytes, Envelope] | None:
+        """The message, and what was kept of its envelope."""
+        kept = self._kept.pop(email_id, None)
+        if kept is not None:
+            self._octets -= len(kept[0])
+        return kept

@@ -6,11 +6,13 @@ Decisions are in life and rotation, looking is in checking, writing down is in s
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 import attrs
+from twisted.internet.defer import DeferredSemaphore
 
 from mailsvc.domains import life, names, rotation
 from mailsvc.domains.checking import Checker
@@ -18,7 +20,7 @@ from mailsvc.domains.keypair import KeyPair, new_pair
 from mailsvc.domains.records import Publishing, slots
 from mailsvc.domains.rotation import Rules
 from mailsvc.mail.dkim import Algorithm
-from mailsvc.store.domain_checks import DomainChecks, Result
+from mailsvc.store.domain_checks import DomainChecks, KeysMoving, Result
 from mailsvc.store.domains import Choices, DkimKey, Domain, Domains
 from mailsvc.store.errors import Conflict
 
@@ -47,12 +49,15 @@ class Care:
     in_thread: InThread
     own: Collection[str] = ()
     wake: Callable[[], None] = lambda: None
+    _making: DeferredSemaphore = attrs.field(factory=lambda: DeferredSemaphore(1), init=False)  # keys cost time: one domain after the other
 
     # Asked for
 
     async def add(self, account_id: UUID, text: str, region: str, choices: Choices | None = None) -> Domain:
         """A new domain with a key of each algorithm. Raises names.NotADomain or Taken."""
         name = names.parse(text, self.own)
+        if await self.domains.called(name.ascii) is not None:
+            raise Taken(name.shown)
         chosen = attrs.evolve(choices or Choices(), delegated=self.publishing.dkim_zone is not None)
         pairs = await self._pairs(ALGORITHMS, {algorithm: slots(algorithm)[0] for algorithm in ALGORITHMS} if chosen.delegated else {})
         try:
@@ -62,8 +67,12 @@ class Care:
 
     async def verify(self, domain: Domain) -> Domain | None:
         """Have it checked soon; None when it is not there any more."""
-        sentence = None if domain.status in ("verified", "pending") else "Verification was asked for."
-        asked = await self.checks.ask(life.asked(domain, self.domains.now()), sentence)
+
+        def decide(now: Domain) -> tuple[Domain, str | None]:
+            sentence = None if now.status in ("verified", "pending") else "Verification was asked for."
+            return life.asked(now, self.domains.now()), sentence
+
+        asked = await self.checks.ask(domain.id, decide)
         self.wake()
         return asked
 
@@ -72,7 +81,10 @@ class Care:
         keys = await self.domains.published_keys(domain.id)
         if any(rotation.busy(keys, algorithm) for algorithm in domain.signs_with):
             raise Rotating
-        rotated = await self._renew(domain, keys, domain.signs_with)
+        try:
+            rotated = await self._renew(domain, keys, domain.signs_with)
+        except KeysMoving:
+            raise Rotating from None
         self.wake()
         return rotated
 
@@ -98,7 +110,8 @@ class Care:
         if recorded is not None and recorded.status == "verified":
             late = rotation.due(rotation.moved(keys, steps), self.rules, now)
             if late:
-                return await self._renew(recorded, rotation.moved(keys, steps), late)
+                with suppress(KeysMoving):
+                    return await self._renew(recorded, rotation.moved(keys, steps), late)
         return recorded
 
     def _due_again(self, domain: Domain, keys: Sequence[DkimKey], now: datetime) -> Domain:
@@ -119,7 +132,8 @@ class Care:
 
     async def _pairs(self, algorithms: Sequence[Algorithm], selectors: dict[Algorithm, str]) -> Sequence[KeyPair]:
         today = self.domains.now().date()
-        pairs: Sequence[KeyPair] = await self.in_thread(lambda: [new_pair(a, today, selectors.get(a)) for a in algorithms])
+        async with self._making:
+            pairs: Sequence[KeyPair] = await self.in_thread(lambda: [new_pair(a, today, selectors.get(a)) for a in algorithms])
         return pairs
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from twisted.application.service import Service
-from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from mailsvc.store.domain_values import Domain
@@ -14,7 +14,7 @@ from mailsvc.store.errors import StoreError
 
 CHANNEL = "domains"  # of the bell
 POLL = 30.0
-AT_ONCE = 10
+AT_ONCE = 20
 
 
 class Checks(Protocol):
@@ -38,8 +38,11 @@ class Rounds(Service):
     def __init__(self, checks: Checks, care: Care, bell: Bell, clock: Any) -> None:
         self._checks, self._care, self._clock = checks, care, clock
         self._timer: Any = None
-        self._round: Deferred[None] | None = None
+        self._looking = False
         self._again = False
+        self._more = False  # whether the last look found as much as there was room for
+        self._under_way = 0
+        self._stopped: Deferred[None] | None = None
         bell.listen(CHANNEL, self.wake)
 
     def startService(self) -> None:
@@ -47,56 +50,65 @@ class Rounds(Service):
         self.wake()
 
     def stopService(self) -> Deferred[None] | None:
+        """The checks under way end; those that are due are for others."""
         super().stopService()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._round is None:
-            return None
-        stopped: Deferred[None] = Deferred()
-        self._round.addBoth(lambda _: stopped.callback(None))
-        return stopped
+        if self._looking or self._under_way:
+            self._stopped = Deferred()
+        return self._stopped
 
     def wake(self) -> None:
-        """Look now, or once more after the round that is under way."""
-        if not self.running:
-            return
-        if self._round is not None:
+        """Look now, or once more after the look that is under way."""
+        if self._looking:
             self._again = True
+            return
+        if not self.running or self._under_way >= AT_ONCE:
             return
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._round = Deferred.fromCoroutine(self._go())
-        self._round.addErrback(lambda failure: self.log.failure("a round of checks failed", failure=failure))
-        self._round.addBoth(self._ended)
+        self._looking = True
+        Deferred.fromCoroutine(self._look()).addErrback(lambda failure: self.log.failure("the look at what is due failed", failure=failure))
 
-    def _ended(self, _: object) -> None:
-        self._round = None
-        if not self.running:
-            return
-        if self._again:
-            self._again = False
-            self.wake()
-        else:
-            self._timer = self._clock.callLater(POLL, self._due)
-
-    def _due(self) -> None:
-        self._timer = None
-        self.wake()
-
-    async def _go(self) -> None:
+    async def _look(self) -> None:
+        room, found = AT_ONCE - self._under_way, []
         try:
-            while self.running:
-                domains = await self._checks.due(AT_ONCE)
-                await gatherResults([Deferred.fromCoroutine(self._one(domain)) for domain in domains])
-                if len(domains) < AT_ONCE:
-                    break
+            found = list(await self._checks.due(room))
         except StoreError as error:
             self.log.warn("domains could not be checked, next try in {pause:g} s: {reason}", pause=POLL, reason=str(error))
+        finally:
+            self._looking = False
+            self._under_way += len(found)
+            self._more = len(found) == room
+        again, self._again = self._again, False
+        for domain in found:
+            Deferred.fromCoroutine(self._one(domain)).addBoth(self._ended)
+        if self.running and not self._looking and self._timer is None:
+            if again:
+                self.wake()
+            else:
+                self._timer = self._clock.callLater(POLL, self._due)
+        self._consider_stopped()
 
     async def _one(self, domain: Domain) -> None:
         try:
             await self._care.look_after(domain)
         except Exception:
             self.log.failure("the check of {domain} failed", domain=domain.name)
+
+    def _ended(self, _: object) -> None:
+        """The room of one that ended is for the next."""
+        self._under_way -= 1
+        if self._more:
+            self.wake()
+        self._consider_stopped()
+
+    def _due(self) -> None:
+        self._timer = None
+        self.wake()
+
+    def _consider_stopped(self) -> None:
+        if self._stopped is not None and not self._looking and not self._under_way and not self._stopped.called:
+            self._stopped.callback(None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+from mailsvc import diagnosis
 from mailsvc.store.emails import EmailView, RecipientView
 
 
@@ -49,6 +50,7 @@ def single(email: EmailView, html: str | None, text: str | None, recipients: Seq
 
 
 def _recipient(recipient: RecipientView) -> dict[str, object]:
+    meaning = None if recipient.kind is None else diagnosis.known(recipient.kind)
     return {
         "address": recipient.address,
         "status": recipient.status,
@@ -56,4 +58,8 @@ def _recipient(recipient: RecipientView) -> dict[str, object]:
         "next_attempt_at": time_or_none(recipient.next_at),
         "attempts": recipient.attempts,
         "last_reply": recipient.last_reply,
+        "class": recipient.kind,
+        "rule": recipient.rule,
+        "must_act": None if meaning is None else meaning.party,
+        "advice": None if meaning is None else meaning.advice,
     }

@@ -35,7 +35,7 @@ _EVERYBODYS = frozenset(
 )
 # Hosts that mail of every sender links to.
 _SHARED = frozenset(
-    "facebook.com instagram.com twitter.com x.com linkedin.com youtube.com github.com apple.com google.com play.google.com tiktok.com".split()
+    "facebook.com instagram.com twitter.com x.com linkedin.com youtube.com github.com apple.com google.com tiktok.com".split()
 )
 _DANGEROUS = frozenset("exe bat cmd com scr js jse vbs vbe jar msi msp iso img lnk ps1 docm xlsm pptm hta cpl wsf reg dll apk".split())
 _URL = re.compile(r"\b(?:https?://)?((?:[a-z0-9-]+\.)+[a-z]{2,})\b", re.IGNORECASE)

@@ -41,6 +41,21 @@ class Reply:
         return f"{status} {self.text}".rstrip()
 
 
+_WHOLE = re.compile(r"([2-5]\d\d)(?:[ -]|$)(.*)", re.DOTALL)
+
+
+def read(text: str) -> Reply | None:
+    """A reply as it is written out, such as `550 5.1.1 no such user`; further lines may repeat the code. None: it is none."""
+    found = _WHOLE.match(text)
+    if found is None:
+        return None
+    code, lines = int(found[1]), found[2].splitlines() or [""]
+    prefix = re.compile(rf"{code}[ -]")
+    lines = [lines[0], *(prefix.sub("", line, count=1) if prefix.match(line) else line for line in lines[1:])]
+    enhanced, _ = split_enhanced(code, lines[0])
+    return Reply(code, "\n".join(split_enhanced(code, line)[1] for line in lines), enhanced)
+
+
 def split_enhanced(code: int, text: str) -> tuple[str | None, str]:
     """The enhanced code at the start of `text`, when its class agrees with `code` (RFC 2034 §4), and the rest."""
     found = _ENHANCED.match(text)

@@ -36,5 +36,10 @@ def read(address: str, secret: bytes) -> tuple[int, UUID] | None:
     return int.from_bytes(payload[:4], "big"), UUID(bytes=payload[4:])
 
 
+def resembles(address: str) -> bool:
+    """Whether it has the form of one, whoever made it."""
+    return _LOCAL.fullmatch(address.partition("@")[0]) is not None
+
+
 def _mac(payload: bytes, secret: bytes) -> bytes:
     return hmac.digest(secret, b"return-path:" + payload, "sha256")[:_MAC]

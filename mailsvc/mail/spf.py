@@ -20,6 +20,7 @@ _MACRO = re.compile(
     r"%(?:\{(?P<letter>[slodiphcrtv])(?P<digits>[0-9]*)(?P<reverse>r?)(?P<delimiters>[.\-+,/_=]*)\}|(?P<escape>[%_\-])|)", re.IGNORECASE
 )
 _NAMED = frozenset({"include", "exists", "ip4", "ip6"})  # which need what stands after the colon
+LONGEST_TERM = 512  # characters, macros and all
 COUNTED = frozenset({"include", "a", "mx", "ptr", "exists", "redirect"})  # §4.6.4: these ask DNS
 
 
@@ -66,6 +67,8 @@ def parse(text: str) -> Record:
     for term in text[len("v=spf1") :].split(" "):
         if not term:
             continue
+        if len(term) > LONGEST_TERM:
+            raise SpfError("one of its terms is longer than any name can be")
         found = _TERM.fullmatch(term)
         if found is not None:
             mechanisms.append(_mechanism(found, term))

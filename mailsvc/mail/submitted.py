@@ -124,7 +124,10 @@ def _sender(fields: Sequence[Field]) -> Mailbox:
     if commented is not None:
         text = commented[1]
     try:
-        return parse_mailbox(text)
+        mailbox = parse_mailbox(text)
+        if "\ufffd" in mailbox.local:
+            raise AddressError("The part before the @ has octets that are no UTF-8.")
+        return mailbox
     except AddressError as error:
         raise Unfit("from", f"The From header is not one address: {error}") from None
 

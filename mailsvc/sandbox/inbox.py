@@ -2,6 +2,8 @@
 
 - `bounced`: 550 5.1.1, for good
 - `delayed`: 451 twice, then 250. The two are counted per return path and recipient, which for our own mail is per email
+- `complained`: 250, and an abuse report that goes to the return path
+- `bounced-later`: 250, and a delivery status notification that goes there
 - everything else: 250
 
 A label changes nothing: `bounced+anything` bounces too.
@@ -11,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Protocol
 from uuid import UUID
@@ -21,6 +23,7 @@ from twisted.internet.interfaces import IReactorTime
 
 from mailsvc.mail.address import Path
 from mailsvc.mail.reply import Reply
+from mailsvc.sandbox import reports
 from mailsvc.smtp import replies
 from mailsvc.smtp.extensions import MailParameters
 from mailsvc.smtp.session import Door, Envelope, Limits, Login, Reception, Recipient, Session, Sink
@@ -38,6 +41,15 @@ class Shelf(Protocol):
 
     async def add(self, mail: ReceivedMail) -> UUID: ...
 
+
+class Postbag(Protocol):
+    """Carries a report to where it belongs (postbag)."""
+
+    def post(self, to: str, message: bytes) -> None: ...
+
+
+Compose = Callable[[str, str, str, bytes, datetime], bytes]
+REPORTS: Mapping[str, Compose] = {"complained": reports.complaint, "bounced-later": reports.bounce}
 
 # Reads a return path of ours: account number and email id.
 ReadReturnPath = Callable[[str], tuple[int, UUID] | None]
@@ -58,6 +70,7 @@ class SandboxInbox:
     read_return_path: ReadReturnPath
     verify: Verify
     clock: IReactorTime
+    postbag: Postbag | None = None
     _tries: OrderedDict[tuple[str, str], int] = attrs.field(factory=OrderedDict)
 
     def welcome(self, session: Session) -> Reception:
@@ -81,13 +94,29 @@ class SandboxInbox:
             self._tries.popitem(last=False)
         return False
 
-    async def keep(self, envelope: Envelope, message: bytes, tls: str | None) -> UUID:
-        sender = envelope.sender.address
+    async def take(self, envelope: Envelope, message: bytes, tls: str | None) -> UUID:
+        """Kept, and reported on where the local part asks for it."""
+        sender, recipients = envelope.sender.address, [recipient.path.address for recipient in envelope.recipients]
+        kept = await self.keep(sender, recipients, message, tls)
+        self._report(sender, recipients, message)
+        return kept
+
+    def _report(self, sender: str, recipients: Sequence[str], message: bytes) -> None:
+        """Never to a stranger."""
+        if self.postbag is None or self.read_return_path(sender) is None:
+            return
+        now = datetime.fromtimestamp(self.clock.seconds(), UTC)
+        for recipient in recipients:
+            compose = REPORTS.get(recipient.rpartition("@")[0].lower().partition("+")[0])
+            if compose is not None:
+                self.postbag.post(sender, compose("sandbox.localhost", sender, recipient, message, now))
+
+    async def keep(self, sender: str, recipients: Sequence[str], message: bytes, tls: str | None) -> UUID:
         owner = self.read_return_path(sender)
         mail = ReceivedMail(
             received_at=datetime.fromtimestamp(self.clock.seconds(), UTC),
             sender=sender,
-            recipients=tuple(recipient.path.address for recipient in envelope.recipients),
+            recipients=tuple(recipients),
             message=message,
             dkim=await self.verify(message),
             tls=tls,
@@ -140,7 +169,7 @@ class _Letter:
         self._pieces.append(piece)
 
     async def finish(self) -> Reply:
-        kept = await self._inbox.keep(self._envelope, b"".join(self._pieces), self._tls)
+        kept = await self._inbox.take(self._envelope, b"".join(self._pieces), self._tls)
         return Reply(250, f"Kept as {kept}", "2.0.0")
 
     def drop(self) -> None:

@@ -5,7 +5,7 @@ What follows from a result is decided in mailsvc/domains.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -16,6 +16,14 @@ from mailsvc.store.adapt import json
 from mailsvc.store.domain_values import DkimKey, Domain, KeyState, domain_of
 from mailsvc.store.domains import Domains, NewKey
 from mailsvc.store.pool import Pool, Transaction
+
+
+@attrs.define(eq=False, auto_exc=True)
+class KeysMoving(Exception):
+    """The keys of this domain are being replaced already."""
+
+    domain_id: UUID
+
 
 LEASE = timedelta(minutes=5)  # for one check; after it another process may do it
 
@@ -48,25 +56,27 @@ class DomainChecks:
         now = self._domains.now()
         return [domain_of(row) for row in await self._pool.rows(domains_sql.TAKE_DUE, (now + LEASE, now, limit))]
 
-    async def next_due(self) -> datetime | None:
-        [(at,)] = await self._pool.rows(domains_sql.NEXT_DUE)
-        found: datetime | None = at
-        return found
-
     async def take(self, domain: Domain) -> Domain | None:
         """Check this one now, whenever it is due."""
         rows = await self._pool.rows(domains_sql.PUT_OFF, (self._domains.now() + LEASE, domain.id))
         return domain_of(rows[0]) if rows else None
 
-    async def ask(self, after: Domain, sentence: str | None) -> Domain | None:
-        """A check was asked for: `after` is the domain with its new status and time; None when it is not there any more."""
+    async def ask(self, domain_id: UUID, decide: Callable[[Domain], tuple[Domain, str | None]]) -> Domain | None:
+        """A check is asked for: `decide` gives the domain with its new status and time, and what its history says of that.
+
+        None when it is not there any more.
+        """
 
         async def ask(tx: Transaction) -> Domain | None:
+            rows = await tx.rows(domains_sql.GET + " FOR UPDATE", (domain_id,))
+            if not rows:
+                return None
+            after, sentence = decide(domain_of(rows[0]))
             life = (after.status, after.since, after.checks, after.next_check_at)
-            rows = await tx.rows(domains_sql.ASK, (*life, after.account_id, after.id))
-            if rows and sentence is not None:
-                await self._domains.tell(tx, "updated", domain_of(rows[0]), sentence)
-            return domain_of(rows[0]) if rows else None
+            [row] = await tx.rows(domains_sql.ASK, (*life, domain_id))
+            if sentence is not None:
+                await self._domains.tell(tx, "updated", domain_of(row), sentence)
+            return domain_of(row)
 
         domain = await self._pool.transact(ask)
         self._domains.changed()
@@ -94,11 +104,15 @@ class DomainChecks:
         return domain
 
     async def add_keys(self, domain: Domain, keys: Sequence[NewKey], sentence: str, next_check_at: datetime | None) -> Domain | None:
-        """New keys that sign once they were seen; the domain is due at `next_check_at` at the latest."""
+        """New keys that sign once they were seen; the domain is due at `next_check_at`. Raises KeysMoving."""
+        algorithms = {key.algorithm for key in keys}
 
         async def add(tx: Transaction) -> Domain | None:
-            rows = await tx.rows(domains_sql.PUT_OFF, (next_check_at, domain.id))
+            rows = await tx.rows(domains_sql.PUT_OFF, (next_check_at, domain.id))  # which also locks it
             if rows:
+                present = [DkimKey(*row) for row in await tx.rows(domains_sql.PUBLISHED, (domain.id,))]
+                if any(key.algorithm in algorithms and key.state != "signing" for key in present):
+                    raise KeysMoving(domain.id)
                 await self._domains.add_keys(tx, domain.id, keys, "published")
                 await self._domains.tell(tx, "updated", domain_of(rows[0]), sentence)
             return domain_of(rows[0]) if rows else None
@@ -106,7 +120,3 @@ class DomainChecks:
         changed = await self._pool.transact(add)
         self._domains.changed()
         return changed
-
-    async def forget(self, domain_id: UUID) -> None:
-        """Nothing of it is due any more."""
-        await self._pool.run(domains_sql.PUT_OFF, (None, domain_id))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable
 from datetime import datetime
+from itertools import islice
 from typing import Any, Literal
 from uuid import UUID
 
@@ -16,6 +18,23 @@ RecordStatus = Literal["not_started", "pending", "verified", "failed", "temporar
 TlsPolicy = Literal["opportunistic", "enforced"]
 Algorithm = Literal["rsa", "ed25519"]
 KeyState = Literal["published", "signing", "leaving", "retired"]
+
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_MOST, _LONGEST = 20, 2000  # of what strangers publish: values of a record, characters of a value
+
+
+def _clean(text: str) -> str:
+    """Something that strangers wrote, as it may be stored and shown."""
+    return _CONTROL.sub("\ufffd", text[:_LONGEST])
+
+
+def _clean_or_none(text: str | None) -> str | None:
+    return None if text is None else _clean(text)
+
+
+def _clean_all(texts: Iterable[str]) -> tuple[str, ...]:
+    return tuple(_clean(text) for text in islice(texts, _MOST))
 
 
 @attrs.frozen
@@ -32,14 +51,10 @@ class RecordState:
     expected: str
     required: bool
     status: RecordStatus
-    found: tuple[str, ...] = ()
-    where: str | None = None
+    found: tuple[str, ...] = attrs.field(default=(), converter=_clean_all)
+    where: str | None = attrs.field(default=None, converter=_clean_or_none)
     problem: str | None = None
-    told: str | None = None
-
-    @classmethod
-    def of(cls, stored: Mapping[str, Any]) -> RecordState:
-        return cls(**{**stored, "found": tuple(stored["found"])})
+    told: str | None = attrs.field(default=None, converter=_clean_or_none)
 
 
 @attrs.frozen
@@ -112,5 +127,5 @@ def domain_of(row: Row) -> Domain:
     values: list[Any] = [*row]
     values[7] = tuple(values[7])
     for column in (13, 14):
-        values[column] = tuple(RecordState.of(stored) for stored in values[column])
+        values[column] = tuple(RecordState(**stored) for stored in values[column])
     return Domain(*values)

@@ -60,14 +60,17 @@ def brief(domain: Domain, keys: Sequence[DkimKey]) -> Mapping[str, object]:
 
 
 class Domains:
-    """`payload` makes what the account is told of a domain after each change."""
+    """`payload` makes what the account is told of a domain after each change. Without `trusting` the operator's word counts no more."""
 
-    def __init__(self, pool: Pool, clock: Any, seal: Seal, bell: Bell | None = None, payload: Payload = brief) -> None:
+    def __init__(
+        self, pool: Pool, clock: Any, seal: Seal, bell: Bell | None = None, payload: Payload = brief, *, trusting: bool = True
+    ) -> None:
         self._pool = pool
         self._clock = clock
         self._seal = seal
         self._bell = bell
         self._payload = payload
+        self._trusting = trusting
         self._named: Cache[tuple[UUID, str], Domain | None] = Cache(clock, bell)
         self._by_id: Cache[UUID, Domain | None] = Cache(clock, bell)
         self._keys: Cache[UUID, tuple[StoredKey, ...]] = Cache(clock, bell)
@@ -98,7 +101,7 @@ class Domains:
             rows = await self._pool.rows(domains_sql.NEWER, (account_id, before, limit and limit + 1))
         else:
             rows = await self._pool.rows(domains_sql.OLDER, (account_id, after, after, limit and limit + 1))
-        page = [domain_of(row) for row in rows[:limit]]
+        page = [self._of(row) for row in rows[:limit]]
         return (page[::-1] if before is not None else page), limit is not None and len(rows) > limit
 
     async def signing_keys(self, domain_id: UUID) -> tuple[StoredKey, ...]:
@@ -217,7 +220,11 @@ class Domains:
 
     async def _one(self, sql: str, params: Sequence[object]) -> Domain | None:
         rows: Sequence[Row] = await self._pool.rows(sql, params)
-        return domain_of(rows[0]) if rows else None
+        return self._of(rows[0]) if rows else None
+
+    def _of(self, row: Row) -> Domain:
+        domain = domain_of(row)
+        return domain if self._trusting else attrs.evolve(domain, trusted=False)
 
     async def _signing_keys(self, domain_id: UUID) -> tuple[StoredKey, ...]:
         rows = await self._pool.rows(domains_sql.SIGNING, (domain_id,))

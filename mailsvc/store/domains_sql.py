@@ -59,12 +59,10 @@ UPDATE domains SET next_check_at = %s WHERE id IN (
 ) RETURNING {COLUMNS}
 """
 PUT_OFF = f"UPDATE domains SET next_check_at = %s WHERE id = %s RETURNING {COLUMNS}"
-# One column of time and one of states is all that a check may have changed under our feet.
 RECORD = f"""
 UPDATE domains SET status = %s, records = %s, advice = %s, since = %s, checks = %s, checked_at = %s, next_check_at = %s
 WHERE id = %s AND next_check_at IS NOT DISTINCT FROM %s RETURNING {COLUMNS}
 """
 ASK = f"""
-UPDATE domains SET status = %s, since = %s, checks = %s, next_check_at = %s WHERE account_id = %s AND id = %s RETURNING {COLUMNS}
+UPDATE domains SET status = %s, since = %s, checks = %s, next_check_at = %s WHERE id = %s RETURNING {COLUMNS}
 """
-NEXT_DUE = "SELECT min(next_check_at) FROM domains WHERE next_check_at IS NOT NULL"

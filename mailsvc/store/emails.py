@@ -56,7 +56,11 @@ class EmailView:
 
 @attrs.frozen
 class RecipientView:
-    """Where one recipient is. `reason` and `next_at` are set as long as it waits; `last_reply` once a peer or we gave one."""
+    """Where one recipient is. `reason` says why, unless all is well: what was said, what it means, who must act.
+
+    `next_at` is set as long as it waits; `last_reply` once a peer or we gave one. `kind` is the class of what
+    went wrong last, by `rule` (diagnosis); None: nothing, or nobody said.
+    """
 
     recipient: int
     address: str
@@ -65,6 +69,8 @@ class RecipientView:
     next_at: datetime | None
     attempts: int
     last_reply: str | None
+    kind: str | None = None
+    rule: str | None = None
 
 
 @attrs.frozen
@@ -75,6 +81,8 @@ class AttemptView:
     recipients: tuple[int, ...]
     outcomes: tuple[str, ...]
     replies: tuple[str, ...]
+    classes: tuple[str | None, ...]  # what the refusals mean, and by which rule (diagnosis); None: it was none
+    rules: tuple[str | None, ...]
     host: str | None
     address: str | None
     tls: str | None
@@ -102,7 +110,7 @@ class Emails:
     async def attempts(self, account_id: UUID, email_id: UUID) -> list[AttemptView]:
         """Oldest first."""
         rows = await self._pool.rows(emails_sql.ATTEMPTS, (account_id, email_id))
-        return [AttemptView(row[0], tuple(row[1]), tuple(row[2]), tuple(row[3]), *row[4:]) for row in rows]
+        return [AttemptView(row[0], tuple(row[1]), tuple(row[2]), tuple(row[3]), tuple(row[4]), tuple(row[5]), *row[6:]) for row in rows]
 
     async def cancel(self, account_id: UUID, email_id: UUID, now: datetime) -> Cancellation:
         """Cancel the recipients that wait and that nobody is sending to now; too late when there are none."""
@@ -157,6 +165,6 @@ def _email(row: Row) -> EmailView:
 
 
 def _recipient(row: Row) -> RecipientView:
-    number, address, waiting, event, reason, next_at, attempts, last_reply = row
+    number, address, waiting, event, reason, next_at, attempts, last_reply, kind, rule = row
     # Without either, its history was dropped while its email stayed: all that is known is that it waits no longer.
-    return RecipientView(number, address, waiting or FINAL.get(event, "failed"), reason, next_at, attempts, last_reply)
+    return RecipientView(number, address, waiting or FINAL.get(event, "failed"), reason, next_at, attempts, last_reply, kind, rule)

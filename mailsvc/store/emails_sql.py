@@ -24,17 +24,21 @@ RECIPIENTS = """
 WITH given AS (
     SELECT %(account_id)s::uuid AS account_id, %(email_id)s::uuid AS email_id
 ), told AS (
-    SELECT DISTINCT ON (v.recipient) v.recipient, v.type, coalesce(v.data ->> 'reply', v.data ->> 'reason') AS said
+    SELECT DISTINCT ON (v.recipient) v.recipient, v.type, coalesce(v.data ->> 'reply', v.data ->> 'reason') AS said,
+           v.data ->> 'reason' AS reason, v.data ->> 'class' AS class, v.data ->> 'rule' AS rule, v.data ? 'late' AS late
     FROM given g JOIN events v USING (account_id, email_id)
     WHERE v.recipient IS NOT NULL AND v.type = ANY (%(types)s)
     ORDER BY v.recipient, v.event_id DESC
 ), tried AS (
-    SELECT r.recipient, count(*) AS attempts, (array_agg(r.reply ORDER BY a.attempt_id DESC))[1] AS reply
-    FROM given g JOIN attempts a USING (account_id, email_id), unnest(a.recipients, a.replies) AS r(recipient, reply)
+    SELECT r.recipient, count(*) AS attempts, (array_agg(r.reply ORDER BY a.attempt_id DESC))[1] AS reply,
+           (array_agg(r.class ORDER BY a.attempt_id DESC))[1] AS class, (array_agg(r.rule ORDER BY a.attempt_id DESC))[1] AS rule
+    FROM given g JOIN attempts a USING (account_id, email_id),
+         unnest(a.recipients, a.replies, a.classes, a.rules) AS r(recipient, reply, class, rule)
     GROUP BY r.recipient
 )
-SELECT r.number - 1, r.address, w.status, t.type, w.reason, w.next_at, coalesce(w.attempts, tried.attempts, 0),
-       coalesce(tried.reply, t.said)
+SELECT r.number - 1, r.address, w.status, t.type, coalesce(w.reason, t.reason), w.next_at, coalesce(w.attempts, tried.attempts, 0),
+       CASE WHEN t.late THEN t.said ELSE coalesce(tried.reply, t.said) END,
+       CASE WHEN t.type IS NULL THEN tried.class ELSE t.class END, CASE WHEN t.type IS NULL THEN tried.rule ELSE t.rule END
 FROM given g
 JOIN emails e USING (account_id, email_id)
 CROSS JOIN unnest(e.recipients) WITH ORDINALITY AS r(address, number)
@@ -45,7 +49,8 @@ ORDER BY r.number
 """
 
 ATTEMPTS = """
-SELECT attempt_id, recipients, outcomes, replies, host, address, tls, started_at, seconds, transcript
+SELECT attempt_id, recipients, outcomes, replies, coalesce(classes, '{}'), coalesce(rules, '{}'), host, address, tls, started_at, seconds,
+       transcript
 FROM attempts WHERE account_id = %s AND email_id = %s ORDER BY attempt_id
 """
 
@@ -53,13 +58,13 @@ EXISTS = "SELECT EXISTS (SELECT FROM emails WHERE account_id = %s AND email_id =
 
 # What nobody is sending and what has not perhaps been delivered already.
 CANCEL = """
-DELETE FROM queue WHERE account_id = %s AND email_id = %s AND lease IS NULL AND status IN ('scheduled', 'queued', 'delayed')
+DELETE FROM queue WHERE account_id = %s AND email_id = %s AND coalesce(lease, -1) = -1 AND status IN ('scheduled', 'queued', 'delayed')
 RETURNING recipient, domain_id
 """
 
 RESCHEDULE = """
 UPDATE queue SET next_at = %(at)s, expires_at = expires_at + (%(at)s - next_at)
-WHERE account_id = %(account_id)s AND email_id = %(email_id)s AND lease IS NULL AND status = 'scheduled'
+WHERE account_id = %(account_id)s AND email_id = %(email_id)s AND coalesce(lease, -1) = -1 AND status = 'scheduled'
 """
 
 # Told in the email's history alone: nothing happened that a reader of events has to act on.

@@ -8,13 +8,21 @@ from uuid import UUID
 
 import attrs
 
+from mailsvc.store.batch import Batch
 from mailsvc.store.pool import Pool
+from mailsvc.store.prepared import Prepared
+from mailsvc.store.queue_sql import BY_INDEX
 
-# The signature and the first piece; most messages have no other.
-HEAD = """
-SELECT m.piece, m.bytes, e.size, e.envelope FROM emails e JOIN messages m USING (account_id, email_id)
-WHERE e.account_id = %s AND e.email_id = %s AND m.piece <= 0
+AT_ONCE = 16  # first pieces read together: 4 MB at the most
+
+# The signatures and the first pieces; most messages have no other.
+_HEADS = """
+SELECT g.n, m.piece, m.bytes, e.size, CASE WHEN m.piece = 0 THEN e.envelope END
+FROM unnest($1, $2) WITH ORDINALITY AS g(account_id, email_id, n)
+JOIN emails e ON e.account_id = g.account_id AND e.email_id = g.email_id
+JOIN messages m ON m.account_id = g.account_id AND m.email_id = g.email_id AND m.piece <= 0
 """
+HEADS = Prepared("heads", ("uuid[]", "uuid[]"), _HEADS, before=BY_INDEX)
 PIECE = "SELECT bytes FROM messages WHERE account_id = %s AND email_id = %s AND piece = %s"
 
 
@@ -27,23 +35,46 @@ class StoredMessage:
     envelope: Mapping[str, Any] | None = None  # as it was kept with the email
 
 
+@attrs.define
+class _Head:
+    """What one row of a message and its signature's say. `size` 0: there is none."""
+
+    size: int = 0
+    first: bytes | None = None
+    signature: bytes | None = None
+    envelope: Mapping[str, Any] | None = None
+
+
 class Messages:
-    def __init__(self, pool: Pool) -> None:
+    """Those that are wanted within one reactor turn are looked up together."""
+
+    def __init__(self, pool: Pool, clock: Any) -> None:
         self._pool = pool
+        self._heads: Batch[tuple[UUID, UUID], _Head] = Batch(self._read, clock, max_items=AT_ONCE, linger=0.0, writes=4)
 
     async def load(self, account_id: UUID, email_id: UUID) -> StoredMessage | None:
-        """Piece by piece, each in a round trip of its own, so that no reactor turn is long. None when it is not there, or not whole."""
-        rows = await self._pool.rows(HEAD, (account_id, email_id))
-        head = {piece: octets for piece, octets, *_ in rows}
-        if 0 not in head:
+        """A further piece is a round trip of its own, so that no reactor turn is long. None when it is not there, or not whole."""
+        head = await self._heads.submit((account_id, email_id))
+        if head.first is None:
             return None
-        size: int = rows[0][2]
-        pieces: list[bytes] = [head[0]]
-        have = len(head[0])
-        while have < size:
+        pieces = [head.first]
+        have = len(head.first)
+        while have < head.size:
             found = await self._pool.rows(PIECE, (account_id, email_id, len(pieces)))
             if not found:
                 return None
             pieces.append(found[0][0])
             have += len(pieces[-1])
-        return StoredMessage(head.get(-1), pieces[0] if len(pieces) == 1 else b"".join(pieces), rows[0][3])
+        return StoredMessage(head.signature, pieces[0] if len(pieces) == 1 else b"".join(pieces), head.envelope)
+
+    async def _read(self, keys: list[tuple[UUID, UUID]]) -> list[_Head]:
+        accounts, emails = zip(*keys, strict=True)
+        heads = [_Head() for _ in keys]
+        for n, piece, octets, size, envelope in await self._pool.rows(HEADS, (list(accounts), list(emails))):
+            head = heads[n - 1]
+            head.size = size
+            if piece == 0:
+                head.first, head.envelope = octets, envelope
+            else:
+                head.signature = octets
+        return heads

@@ -12,7 +12,7 @@ from uuid import UUID
 
 import attrs
 
-from mailsvc.store.pool import Pool
+from mailsvc.store.pool import Pool, Transaction
 
 SUCCESS, FAILURE, DELAY = 1, 2, 4
 BITS = {"SUCCESS": SUCCESS, "FAILURE": FAILURE, "DELAY": DELAY, "NEVER": 0}
@@ -27,6 +27,11 @@ _INSERT = """
     ) <> 0
 """
 
+_LATE = """
+INSERT INTO notices (account_id, email_id, recipient, event_id, next_at)
+SELECT account_id, email_id, recipient, event_id, at + interval '1 second' FROM events
+WHERE account_id = %s AND email_id = %s AND recipient = ANY (%s) AND at = %s AND type = 'email.bounced' AND data ? 'late'
+"""
 TAKE = """
 WITH due AS MATERIALIZED (
     SELECT email_id, recipient, event_id FROM notices WHERE next_at <= %s ORDER BY next_at LIMIT %s FOR UPDATE SKIP LOCKED
@@ -86,6 +91,16 @@ def wanted(envelope: Mapping[str, object] | None) -> list[int | None] | None:
 def insertion(events: str, condition: str = "true") -> str:
     """For the statements that write events of recipients: notices of those in the relation `events` that somebody asked for."""
     return _INSERT.format(events=events, condition=condition).strip()
+
+
+async def late(
+    tx: Transaction, account_id: UUID, email_id: UUID, envelope: Mapping[str, object] | None, recipients: Sequence[int], at: datetime
+) -> None:
+    """Notices of bounces that came after the delivery and were written at `at`, for those whose failure somebody asked for."""
+    asked = wanted(envelope) or []
+    numbers = [number for number in recipients if number < len(asked) and (asked[number] or 0) & FAILURE]
+    if numbers:
+        await tx.run(_LATE, (account_id, email_id, numbers, at))
 
 
 class Notices:

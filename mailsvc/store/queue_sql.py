@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 # Estimates of a table that swings between empty and millions of rows are never right, and a wrong plan here reads it whole.
-# IS NOT DISTINCT FROM is an equality that no index serves: the row is to be found by its key, and only then compared.
+# IS NOT DISTINCT FROM is an equality that no index serves, and a lease looked at through coalesce is none that a partial index
+# knows: the row is to be found by its key, and only then compared.
 BY_INDEX = "SET LOCAL enable_seqscan = off; SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off; "
 
 # A loose index scan: from each destination straight to the next one, however many rows wait for it.
@@ -54,7 +55,7 @@ WITH urgent AS MATERIALIZED (
 ), along AS MATERIALIZED (
     SELECT q.email_id, q.recipient FROM (SELECT DISTINCT email_id FROM chosen) c JOIN queue q USING (email_id)
     WHERE q.region IS NOT DISTINCT FROM %(region)s AND q.destination IS NOT DISTINCT FROM %(destination)s
-    AND q.lease IS NULL AND q.status <> 'scheduled' AND q.next_at <= %(now)s
+    AND coalesce(q.lease, -1) = -1 AND q.status <> 'scheduled' AND q.next_at <= %(now)s
     FOR UPDATE OF q SKIP LOCKED
 )
 UPDATE queue q SET lease = %(lease)s

@@ -13,7 +13,7 @@ from uuid import UUID
 
 import attrs
 
-from mailsvc.outcome import Bounced, Deferred, Delivered, Failed, Outcome, Uncertain
+from mailsvc.outcome import Bounced, Deferred, Delivered, Failed, Meaning, Outcome, Uncertain
 from mailsvc.store.batch import Batch
 from mailsvc.store.ids import uuid7
 from mailsvc.store.inserts import document, shard
@@ -69,7 +69,9 @@ class Settling:
     def __init__(self, pool: Pool, clock: Any, *, told: Callable[[], None] = lambda: None, linger: float = 0.002) -> None:
         self._pool = pool
         self._told = told
-        self.batch: Batch[Settlement, frozenset[int]] = Batch(self._write, clock, max_items=MAX_ITEMS, max_weight=MAX_WEIGHT, linger=linger)
+        self.batch: Batch[Settlement, frozenset[int]] = Batch(
+            self._write, clock, max_items=MAX_ITEMS, max_weight=MAX_WEIGHT, linger=linger, writes=1
+        )
 
     async def settle(self, settlement: Settlement) -> frozenset[int]:
         """The recipients that were settled: all of them, unless the lease was lost in between."""
@@ -106,21 +108,40 @@ def _outcome(outcome: Outcome) -> dict[str, object]:
     match outcome:
         case Delivered(reply):
             return {"outcome": "delivered", "reply": reply, "type": "email.delivered", "data": {"reply": reply}}
-        case Bounced(reply, kind, sub_type):
-            data = {"type": kind, "sub_type": sub_type, "reply": reply}
-            return {"outcome": "bounced", "reply": reply, "type": "email.bounced", "data": data}
+        case Bounced():
+            told = {"outcome": "bounced", "reply": outcome.reply, "type": "email.bounced", "data": bounce(outcome)}
+            return told | _class(outcome.meaning)
         case Failed(reason):
             return {"outcome": "failed", "reply": reason, "type": "email.failed", "data": {"reason": reason}}
-        case Deferred(reason, next_at):
-            return _waits("deferred", "delayed", reason, next_at)
+        case Deferred(reason, next_at, meaning):
+            return _waits("deferred", "delayed", reason, next_at, meaning)
         case Uncertain(reason, next_at):
             return _waits("uncertain", "uncertain", reason, next_at)
 
 
-def _waits(outcome: str, status: str, reason: str, next_at: datetime) -> dict[str, object]:
-    data = {"reason": reason, "next_at": next_at}
-    event = {"type": "email.delivery_delayed", "data": data}
+def bounce(outcome: Bounced) -> dict[str, object]:
+    """What the event of a bounce has to tell."""
+    told = {"type": outcome.type, "sub_type": outcome.sub_type, "reply": outcome.reply, "reason": outcome.reason or outcome.reply}
+    suppress: dict[str, object] = {"suppress": True} if outcome.suppress else {}
+    return told | suppress | meant(outcome.meaning)
+
+
+def meant(meaning: Meaning | None) -> dict[str, object]:
+    """A meaning as events carry it."""
+    if meaning is None:
+        return {}
+    return {"class": meaning.kind, "rule": meaning.rule, "party": meaning.party, "advice": meaning.advice}
+
+
+def _waits(outcome: str, status: str, reason: str, next_at: datetime, meaning: Meaning | None = None) -> dict[str, object]:
+    data = {"reason": reason, "next_at": next_at} | meant(meaning)
+    event = {"type": "email.delivery_delayed", "data": data} | _class(meaning)
     return {"outcome": outcome, "reply": reason, "status": status, "reason": reason, "next_at": next_at} | event
+
+
+def _class(meaning: Meaning | None) -> dict[str, object]:
+    """For the attempt, which keeps them beside the outcomes."""
+    return {} if meaning is None else {"class": meaning.kind, "rule": meaning.rule}
 
 
 def _once(n: int, settlement: Settlement) -> dict[str, object]:

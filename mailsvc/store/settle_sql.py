@@ -10,7 +10,7 @@ _SETTLE = f"""
 WITH given AS MATERIALIZED (
     SELECT * FROM json_to_recordset($1) AS g(
         n integer, recipient smallint, email_id uuid, account_id uuid, domain_id uuid, shard smallint, lease bigint, at timestamptz,
-        status text, next_at timestamptz, reason text, outcome text, reply text, event_id uuid, type text, data jsonb
+        status text, next_at timestamptz, reason text, outcome text, reply text, class text, rule text, event_id uuid, type text, data jsonb
     )
 ), gone AS (
     DELETE FROM queue q USING given g
@@ -41,13 +41,15 @@ WITH given AS MATERIALIZED (
     )
     JOIN (
         SELECT n, array_agg(recipient ORDER BY recipient) AS recipients, array_agg(outcome ORDER BY recipient) AS outcomes,
-               array_agg(reply ORDER BY recipient) AS replies
+               array_agg(reply ORDER BY recipient) AS replies, array_agg(class ORDER BY recipient) AS classes,
+               array_agg(rule ORDER BY recipient) AS rules
         FROM settled GROUP BY n
     ) a USING (n)
 ), tried AS (
-    INSERT INTO attempts (account_id, email_id, attempt_id, recipients, outcomes, replies, host, address, tls, started_at, seconds,
-                          transcript)
-    SELECT account_id, email_id, attempt_id, recipients, outcomes, replies, host, address, tls, started_at, seconds, transcript
+    INSERT INTO attempts (account_id, email_id, attempt_id, recipients, outcomes, replies, classes, rules, host, address, tls, started_at,
+                          seconds, transcript)
+    SELECT account_id, email_id, attempt_id, recipients, outcomes, replies, classes, rules, host, address, tls, started_at, seconds,
+           transcript
     FROM once WHERE attempt_id IS NOT NULL
 ), signed AS (
     INSERT INTO messages (account_id, email_id, piece, bytes)

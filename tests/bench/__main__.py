@@ -1,7 +1,7 @@
-"""`make bench`: emails a second from accepted to delivered, by single POSTs and by batches, and the CPU that each costs.
+"""`make bench`: mailsvc beside Postfix with OpenDKIM, the same mails in the same round, and what each costs.
 
-One daemon in one process on the embedded Postgres with its default durability, a sink in C as the only mail exchanger,
-everything on loopback. Bounded in number: a run ends by itself.
+Everything on loopback, with a load and a sink in C that are not the bottleneck; bounded in number, so that a run ends by itself.
+Ratios are taken within a round, because machines drift; the table has their medians, with the lowest and the highest.
 """
 
 from __future__ import annotations
@@ -10,186 +10,232 @@ import argparse
 import json
 import os
 import platform
-import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import attrs
 
-from mailsvc.store.embedded import EmbeddedPostgres
-from tests.bench import load
-from tests.whole.rig import Daemon, free_port
-
-HERE = Path(__file__).parent
-TICKS = os.sysconf("SC_CLK_TCK")
+from tests.bench import load, machine, mails, peer
+from tests.bench.machine import Sink
+from tests.bench.peer import Peer
+from tests.bench.product import SPLIT, Product
 
 
 @attrs.frozen
 class Way:
-    """One way in: how many emails in a call, over how many connections."""
+    """One way in. `sessions` connections, each for one mail when `anew`; by HTTP, `per_call` emails in a request."""
 
     name: str
-    per_call: int
-    connections: int
-    emails: int
+    sessions: int
+    size: int = 4096
+    login: bool = False  # of the peer; mailsvc takes no mail without TLS and a login
+    anew: bool = False
+    per_call: int = 0
+    emails: int = 2000
 
 
-WAYS = (Way("POST /emails", 1, 32, 6000), Way("POST /emails/batch of 100", 100, 4, 12000))
+SMTP_50 = Way("SMTP, 50 reused, 4 KB", 50)
+WAYS = (
+    Way("SMTP, 10 reused, 4 KB", 10),
+    SMTP_50,
+    Way("SMTP, 10 reused, 50 KB", 10, 51200, emails=1000),
+    Way("SMTP, STARTTLS and AUTH, 10 reused, 4 KB", 10, login=True),
+    Way("SMTP, STARTTLS and AUTH anew, 10 at a time, 4 KB", 10, login=True, anew=True, emails=1000),
+    Way("POST /emails/batch, 100 a call, 4 clients, 4 KB", 4, per_call=100, emails=4000),
+    Way("POST /emails, 32 connections, 4 KB", 32, per_call=1),
+)
+KINDS: dict[str, Callable[[Path, Sink], Product]] = {
+    "one": lambda folder, sink: Product(folder, sink.port),
+    "two": lambda folder, sink: Product(folder, sink.port, SPLIT),
+    "dual": lambda folder, sink: Product(folder, sink.port, dual=True),
+}
+TITLES = {
+    "peer": "Postfix + OpenDKIM",
+    "one": "mailsvc, one process",
+    "two": "mailsvc, two processes",
+    "dual": "one process, signing twice",
+}
 
 
 @attrs.frozen
 class Figures:
-    """What one round of a way came to; CPU in milliseconds an email."""
+    """What one round of a way came to: mails a second from the first to the last that arrived, times and CPU in milliseconds."""
 
-    accepted: float
-    delivered: float
+    rate: float
     p50: float
     p99: float
-    python: float
-    postgres: float
+    cpu: float
+    spent: tuple[float, ...]  # the same CPU, by root process
 
 
-def cpu(root: int) -> float:
-    """CPU seconds of a process and all that it started, running or ended."""
-    parents, used = {}, {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
+@attrs.frozen
+class Bench:
+    """One run: its folder, its sink, and how many mails of those of a way it sends."""
+
+    folder: Path
+    sink: Sink
+    share: float
+
+    def smtp(self, way: Way, port: int, sender: str, login: Sequence[str], roots: Sequence[int]) -> Figures:
+        count = max(100, int(way.emails * self.share))
+        file = self.folder / "mail.eml"
+        file.write_bytes(mails.mail(sender, way.size))
+        command = [
+            self.folder / "smtpload",
+            "-p",
+            port,
+            "-s",
+            way.sessions,
+            "-m",
+            count,
+            "-k",
+            int(way.anew),
+            "-F",
+            file,
+            "-f",
+            sender,
+            *login,
+        ]
+
+        def go() -> int:
+            done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
+            told = json.loads(done.stdout)
+            assert not told["errors"], told["first_error"]
+            return int(told["start_ns"])
+
+        return self._measured(count, roots, go)
+
+    def http(self, way: Way, product: Product, roots: Sequence[int]) -> Figures:
+        count = max(4 * way.per_call, int(way.emails * self.share))
+        key = str(product.door.facts["api_key"])
+
+        def go() -> int:
+            return load.run(
+                product.door.port,
+                key,
+                product.sender,
+                emails=count,
+                per_call=way.per_call,
+                connections=way.sessions,
+                size=way.size,
+                first=0,
+            ).started_ns
+
+        return self._measured(count, roots, go)
+
+    def _measured(self, count: int, roots: Sequence[int], go: Callable[[], int]) -> Figures:
+        self.sink.ask("reset")
+        before = [machine.cpu((root,)) for root in roots]
+        started = go()
+        stats = self.sink.until(count)
+        time.sleep(0.5)  # what follows a delivery (settling, numbering) is part of its cost
+        spent = tuple((machine.cpu((root,)) - earlier) * 1000 / count for root, earlier in zip(roots, before, strict=True))
+        span = (int(str(stats["last_ns"])) - started) / 1e9
+        times = stats["e2e_ms"]
+        assert isinstance(times, dict)
+        return Figures(count / span, float(times["p50"]), float(times["p99"]), sum(spent), spent)
+
+    def of_peer(self, ways: Sequence[Way]) -> dict[Way, Figures]:
+        with tempfile.TemporaryDirectory(dir=self.folder) as name:
+            postfix = Peer(Path(name), self.sink.port)
+            postfix.write()
+            postfix.start()
             try:
-                fields = (entry / "stat").read_text().rpartition(") ")[2].split()
-            except OSError:
-                continue
-            parents[int(entry.name)], used[int(entry.name)] = int(fields[1]), sum(map(int, fields[11:15]))
-    total = 0
-    for pid, ticks in used.items():
-        above = pid
-        while above and above != root:
-            above = parents.get(above, 0)
-        total += ticks if above else 0
-    return total / TICKS
+                login = ("-u", peer.USER, "-w", peer.PASSWORD, "-S")
+
+                def run(way: Way) -> Figures:
+                    given = login if way.login else ()
+                    return self.smtp(way, postfix.login if way.login else postfix.clear, peer.SENDER, given, postfix.pids)
+
+                self._warm(run)
+                return {way: run(way) for way in ways if not way.per_call}
+            finally:
+                postfix.stop()
+
+    def of_product(self, kind: str, ways: Sequence[Way]) -> dict[Way, Figures]:
+        with tempfile.TemporaryDirectory(dir=self.folder) as name:
+            product = KINDS[kind](Path(name), self.sink)
+            product.start()
+            try:
+                login = ("-u", "mailsvc", "-w", str(product.door.facts["api_key"]), "-S")
+
+                def run(way: Way) -> Figures:
+                    if way.per_call:
+                        return self.http(way, product, product.pids)
+                    return self.smtp(way, product.login, product.sender, login, product.pids)
+
+                self._warm(run)
+                return {way: run(way) for way in ways}
+            finally:
+                product.stop()
+
+    def _warm(self, run: Callable[[Way], Figures]) -> None:
+        run(Way("warming up", 10, emails=int(300 / self.share)))
 
 
-@contextmanager
-def sink() -> Iterator[tuple[int, int]]:
-    """A counting SMTP server: its port and the port that tells its counts."""
-    with tempfile.TemporaryDirectory() as folder:
-        program = Path(folder) / "smtpsink"
-        subprocess.run(["cc", "-O2", "-o", program, HERE / "smtpsink.c", "-lssl", "-lcrypto", "-lpthread"], check=True)
-        port, control = free_port(), free_port()
-        process = subprocess.Popen([program, "-p", str(port), "-c", str(control)])
-        try:
-            yield port, control
-        finally:
-            process.terminate()
-            process.wait(10)
+def spread(values: Sequence[float], form: str) -> str:
+    """The median, the lowest and the highest."""
+    middle, low, high = (form.format(value) for value in (statistics.median(values), min(values), max(values)))
+    return middle if low == high else f"{middle} ({low}–{high})"
 
 
-def ask(control: int, what: str) -> dict[str, object]:
-    """`stats` or `reset` of the sink."""
-    for _ in range(50):
-        try:
-            link = socket.create_connection(("127.0.0.1", control), 5)
-            break
-        except ConnectionRefusedError:
-            time.sleep(0.1)
-    with link:
-        link.sendall(what.encode())
-        answer = b"".join(iter(lambda: link.recv(65536), b""))
-    found = json.loads(answer)
-    assert isinstance(found, dict)
-    return found
-
-
-def measure(way: Way, daemon: Daemon, postgres: int, control: int, size: int, first: int) -> Figures:
-    """One round: load, wait until the sink has it all, and count."""
-    ask(control, "reset")
-    facts = daemon.facts
-    assert daemon.process is not None
-    python, database = cpu(daemon.process.pid), cpu(postgres)
-    sent = load.run(
-        daemon.port,
-        str(facts["api_key"]),
-        f"bench@{facts['domain']}",
-        emails=way.emails,
-        per_call=way.per_call,
-        connections=way.connections,
-        size=size,
-        first=first,
-    )
-    deadline = time.monotonic() + 120
-    while int(str((stats := ask(control, "stats"))["unique"])) < way.emails:
-        assert time.monotonic() < deadline, f"{stats['unique']} of {way.emails} arrived"
-        time.sleep(0.1)
-    time.sleep(0.5)  # what follows a delivery (settling, numbering) is part of its cost
-    span = (int(str(stats["last_ns"])) - sent.started_ns) / 1e9
-    each = 1000 / way.emails
-    return Figures(
-        accepted=sent.rate,
-        delivered=way.emails / span,
-        p50=sent.quantile(0.5) * 1000,
-        p99=sent.quantile(0.99) * 1000,
-        python=(cpu(daemon.process.pid) - python) * each,
-        postgres=(cpu(postgres) - database) * each,
-    )
-
-
-def row(name: str, rounds: list[Figures]) -> str:
-    """A line of the table: medians, with the lowest and the highest."""
-    cells = []
-    for field, form in (
-        ("accepted", "{:.0f}"),
-        ("delivered", "{:.0f}"),
-        ("p50", "{:.1f}"),
-        ("p99", "{:.1f}"),
-        ("python", "{:.2f}"),
-        ("postgres", "{:.2f}"),
-    ):
-        values = [getattr(figures, field) for figures in rounds]
-        cells.append(f"{form.format(statistics.median(values))} ({form.format(min(values))}–{form.format(max(values))})")
-    return f"| {name} | {' | '.join(cells)} |"
+def table(way: Way, rounds: Sequence[dict[str, dict[Way, Figures]]], kinds: Sequence[str]) -> list[str]:
+    """Lines of markdown: one for each kind, its ratios to the peer in the same round."""
+    lines = [
+        f"\n{way.name}\n",
+        "| | mails/s | ratio | CPU ms/mail | ratio | of which | p50 ms | p99 ms |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for kind in kinds:
+        found = [each[kind][way] for each in rounds if way in each[kind]]
+        if not found:
+            continue
+        against = [each["peer"][SMTP_50 if way.per_call else way] for each in rounds] if "peer" in kinds else found
+        parts = " + ".join(f"{statistics.median(values):.2f}" for values in zip(*(each.spent for each in found), strict=True))
+        cells = [
+            spread([each.rate for each in found], "{:.0f}"),
+            spread([each.rate / other.rate for each, other in zip(found, against, strict=True)], "{:.2f}"),
+            spread([each.cpu for each in found], "{:.2f}"),
+            spread([each.cpu / other.cpu for each, other in zip(found, against, strict=True)], "{:.2f}"),
+            parts,
+            spread([each.p50 for each in found], "{:.0f}"),
+            spread([each.p99 for each in found], "{:.0f}"),
+        ]
+        lines.append(f"| {TITLES[kind]} | {' | '.join(cells)} |")
+    return lines
 
 
 def main() -> None:
     options = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
-    options.add_argument("--rounds", type=int, default=3, help="rounds of each way (1–20)")
-    options.add_argument("--size", type=int, default=4096, help="octets of an email, about")
+    options.add_argument("--rounds", type=int, default=3, help="interleaved rounds (1–20)")
+    options.add_argument("--share", type=float, default=1.0, help="of the mails of each way (0.05–20)")
+    options.add_argument("--ways", default="", help="only those whose name has this text; several by |")
+    options.add_argument("--kinds", default="peer,one,two", help=f"which to compare, of {', '.join(TITLES)}")
     chosen = options.parse_args()
-    rounds = min(20, max(1, chosen.rounds))
-    with tempfile.TemporaryDirectory() as name, sink() as (port, control):
+    kinds = [kind for kind in TITLES if kind in chosen.kinds.split(",")]
+    ways = [way for way in WAYS if any(text in way.name for text in chosen.ways.split("|"))]
+    if "peer" in kinds and any(way.per_call for way in ways) and SMTP_50 not in ways:
+        ways.insert(0, SMTP_50)
+    if "peer" in kinds:
+        peer.install()
+    rounds: list[dict[str, dict[Way, Figures]]] = []
+    with tempfile.TemporaryDirectory(prefix="mailsvc-bench-") as name:
         folder = Path(name)
         folder.chmod(0o755)
-        postgres = EmbeddedPostgres.at(folder / "postgres")
-        dsn = postgres.start_blocking()
-        assert postgres.pid is not None
-        daemon = Daemon(folder, dsn, {"delivery": {"routes": {"*": f"smtp://127.0.0.1:{port}"}}})
-        try:
-            daemon.start()
-            results: dict[str, list[Figures]] = {way.name: [] for way in WAYS}
-            first = 0
-            for number in range(rounds + 1):
-                for way in WAYS:
-                    emails = way.emails if number else way.emails // 6  # round 0 warms up
-                    figures = measure(attrs.evolve(way, emails=emails), daemon, postgres.pid, control, chosen.size, first)
-                    first += emails
-                    if number:
-                        results[way.name].append(figures)
-            print(
-                f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, "
-                f"{rounds} rounds, {chosen.size} octets an email"
-            )
-            print("| way | accepted/s | delivered/s | p50 ms | p99 ms | Python CPU ms/email | Postgres CPU ms/email |")
-            print("|---|---|---|---|---|---|---|")
-            for way in WAYS:
-                print(row(way.name, results[way.name]), flush=True)
-        finally:
-            if daemon.process is not None:
-                daemon.stop()
-            postgres.stop_blocking()
+        machine.build(folder)
+        with machine.sink(folder) as sink:
+            bench = Bench(folder, sink, min(20.0, max(0.05, chosen.share)))
+            for number in range(min(20, max(1, chosen.rounds))):
+                rounds.append({kind: bench.of_peer(ways) if kind == "peer" else bench.of_product(kind, ways) for kind in kinds})
+                print(f"round {number + 1} done", file=sys.stderr, flush=True)
+    print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, {len(rounds)} rounds")
+    for way in ways:
+        print("\n".join(table(way, rounds, kinds)), flush=True)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from mailsvc.delivery.dispatch import Dispatch
 from mailsvc.delivery.route import Routes
 from mailsvc.delivery.terms import DeliverySettings
 from mailsvc.dns import Mx, NxDomain, Records, Temporary
+from mailsvc.mail import sevenbit
 from mailsvc.mail.reply import Reply
 from mailsvc.outcome import Deferred as Later
 from mailsvc.outcome import Outcome, Uncertain
@@ -57,6 +58,7 @@ class Store:
         self.outcomes: dict[tuple[UUID, int], list[Outcome]] = {}
         self.signatures: dict[UUID, bytes] = {}
         self.bodies: dict[UUID, bytes | Exception | None] = {}
+        self.envelopes: dict[UUID, Mapping[str, Any]] = {}
         self.hold_rows: dict[str, Hold] = {}
         self.calls: Counter[str] = Counter()
         self.failing: dict[str, Exception] = {}
@@ -184,7 +186,7 @@ class Store:
         body = self.bodies.get(email_id, MESSAGE)
         if isinstance(body, Exception):
             raise body
-        return None if body is None else StoredMessage(self.signatures.get(email_id), body)
+        return None if body is None else StoredMessage(self.signatures.get(email_id), body, self.envelopes.get(email_id))
 
     def last(self, email: int, recipient: int = 0) -> Outcome:
         return self.outcomes[number(email), recipient][-1]
@@ -213,6 +215,9 @@ class Sending:
         if self.error:
             raise self.error
         return b"DKIM-Signature: %d\r\n" % len(self.signed)
+
+    async def seven_bit(self, body: Any) -> bytes:
+        return sevenbit.convert(body)
 
 
 class Names:

@@ -80,3 +80,11 @@ def test_only_a_positive_reply_to_the_dot_delivers_and_only_5yz_bounces(code: in
     # A policy against us or the message never speaks against the address.
     if enhanced and enhanced.startswith("5.7."):
         assert verdict.action != "bounced" or verdict.type == "Transient"
+
+
+@pytest.mark.parametrize(
+    ("code", "enhanced", "suppress"),
+    [(550, "5.1.1", True), (550, "5.1.10", True), (550, "5.2.1", True), (550, None, False), (550, "5.1.0", False), (552, "5.2.2", False)],
+)
+def test_only_what_is_beyond_doubt_suppresses(code: int, enhanced: str | None, suppress: bool) -> None:
+    assert classify(Reply(code, "text", enhanced), "rcpt").suppress is suppress

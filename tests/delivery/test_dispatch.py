@@ -10,6 +10,7 @@ from twisted.internet.defer import Deferred
 from mailsvc.mail.reply import Reply
 from mailsvc.outcome import Bounced, Delivered, Uncertain
 from mailsvc.outcome import Deferred as Later
+from mailsvc.smtp.offers import Offers
 from tests.delivery import fakes
 from tests.delivery.fakes import MESSAGE, World, answered, each, lost, number, taken
 
@@ -52,6 +53,20 @@ def test_born_leased_mail_is_neither_claimed_nor_loaded() -> None:
     assert world.store.last(2, 1) == Delivered("250 2.0.0 queued")
     assert world.store.calls["claim"] == before["claim"]
     assert world.store.calls["load"] == before["load"]
+    assert world.dispatch.freight.octets == 0
+
+
+def test_mail_that_went_to_the_queue_a_moment_ago_is_claimed_but_not_loaded() -> None:
+    world = World()
+    server = world.server("example.com", "1.1.1.1")
+    world.start().run(1)
+    email, seats = world.email(1, "ann@example.com")
+    assert seats == []
+    world.commit(email, seats)
+    world.run(2)
+    assert [mail.octets for mail in server.mails] == [b"DKIM-Signature: 1\r\n" + MESSAGE]
+    assert world.store.calls["claim"] == 2  # under the bare domain, and under the destination that it turned out to have
+    assert world.store.calls["load"] == 0
     assert world.dispatch.freight.octets == 0
 
 
@@ -134,7 +149,7 @@ def test_each_recipient_has_its_own_outcome() -> None:
     server.answer = lambda envelope: each(envelope, replies)
     world.start().run(2)
     assert isinstance(world.store.last(1, 0), Delivered)
-    assert world.store.last(1, 1) == Bounced("550 5.1.1 no such user", "Permanent", "General")
+    assert world.store.last(1, 1) == Bounced("550 5.1.1 no such user", suppress=True)
     assert isinstance(world.store.last(1, 2), Later)
     assert isinstance(world.store.last(1, 3), Later)
 
@@ -167,7 +182,7 @@ def test_a_retry_sends_the_same_bytes() -> None:
     world.start().run(2)
     waiting = world.store.last(1)
     assert isinstance(waiting, Later)
-    assert waiting.reason == "mx.example.com answered 451 4.7.1 Greylisted"
+    assert waiting.reason.startswith("mx.example.com answered 451 4.7.1 Greylisted. The server puts off ")
     assert world.store.rows[number(1), 0].leased.destination == "mx.example.com"  # filed where it shares order and holds
     server.answer = taken
     world.run(290)
@@ -276,3 +291,56 @@ def test_in_flight_mail_finishes_at_shutdown() -> None:
     world.run(1)
     assert stopped.called
     assert isinstance(world.store.last(1), Delivered)
+
+
+# What the submitter asked for
+
+
+ASKED = {"sender": "me@x.example", "ret": "FULL", "envid": "e1", "notify": ["NEVER", "FAILURE"], "orcpt": [None, "rfc822;first@x.example"]}
+
+
+def test_what_was_asked_for_goes_on_to_the_next_server() -> None:
+    world = World()
+    server = world.server("example.com", "1.1.1.1")
+    seen: list[Any] = []
+
+    def remember(envelope: Any) -> Any:
+        seen.append(envelope)
+        return taken(envelope)
+
+    server.answer = remember
+    world.store.add(1, "ann@example.com")
+    world.store.add(1, "bob@example.com", recipient=1)
+    world.store.envelopes[number(1)] = ASKED
+    world.start().run(2)
+    [envelope] = seen
+    assert (envelope.ret, envelope.envid) == ("FULL", "e1")
+    asked = dict(zip(envelope.recipients, zip(envelope.notify, envelope.originals, strict=True), strict=True))
+    assert asked == {"ann@example.com": ("NEVER", None), "bob@example.com": ("FAILURE", "rfc822;first@x.example")}
+    assert envelope.sender == "b-1@send.sender.example"
+
+
+def test_a_report_has_the_null_sender() -> None:
+    world = World()
+    server = world.server("example.com", "1.1.1.1")
+    world.store.add(1, "ann@example.com")
+    world.store.envelopes[number(1)] = {"report": True}
+    world.start().run(2)
+    assert [mail.sender for mail in server.mails] == [""]
+
+
+EIGHT_BIT = "From: a@x.example\r\n\r\nGrüße\r\n".encode()
+
+
+def test_only_a_server_without_8bitmime_gets_a_copy_in_seven_bits() -> None:
+    world = World()
+    modern, old = world.server("modern.example", "1.1.1.1"), world.server("old.example", "1.1.1.2")
+    old.offers = Offers()
+    world.store.add(1, "ann@modern.example")
+    world.store.add(1, "bob@old.example", recipient=1)
+    world.store.bodies[number(1)] = EIGHT_BIT
+    world.start().run(2)
+    assert [mail.octets for mail in modern.mails] == [b"DKIM-Signature: 1\r\n" + EIGHT_BIT]
+    [copy] = old.mails
+    assert copy.octets.isascii() and copy.octets.startswith(b"DKIM-Signature: 2\r\nMIME-Version: 1.0\r\n")
+    assert world.dispatch.freight.octets == 0

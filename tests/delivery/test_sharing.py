@@ -10,7 +10,7 @@ from twisted.internet.task import Clock
 
 from mailsvc.delivery.health import Healths
 from mailsvc.delivery.parcel import Parcel, Turns, from_rows
-from mailsvc.delivery.slots import Slots
+from mailsvc.delivery.slots import Recent, Slots
 from mailsvc.delivery.terms import DeliverySettings
 from mailsvc.store.queue import Leased
 from tests.delivery.fakes import number
@@ -146,3 +146,14 @@ def test_old_success_is_no_licence_for_many_connections() -> None:
     assert healths.of("mx").allowed == 20
     clock.advance(3601)
     assert (healths.of("mx").allowed, healths.of("mx").proven) == (2, False)
+
+
+def test_the_oldest_messages_make_room_for_new_ones() -> None:
+    recent = Recent(800)
+    for email in range(10):
+        recent.keep(number(email), bytes([email]) * 100, {"n": email})
+    recent.keep(number(10), b"x" * 101, None)  # more than its share
+    assert [recent.pop(number(email)) is not None for email in range(11)] == [False] * 2 + [True] * 8 + [False]
+    assert recent.pop(number(5)) is None
+    recent.keep(number(5), b"y", {"smtputf8": True})
+    assert recent.pop(number(5)) == (b"y", {"smtputf8": True})

@@ -61,7 +61,7 @@ class Rig:
             return await dnswire.exchange(reactor, server, query, seconds)
 
         resolver = Resolver(clock, [dns.address], exchange=exchange)
-        checker = Checker(resolver, Authorities(reactor, resolver, guard.networks(["127.0.0.0/8"]), dns.port), publishing)
+        checker = Checker(resolver, Authorities(reactor, resolver, guard.networks(["127.0.0.0/8"]), dns.port), publishing, clock)
         domains = Domains(pool, clock, SEAL, payload=wire.payload(publishing))
         checks = DomainChecks(pool, domains)
         rules = Rules(timedelta(days=7), timedelta(days=180))

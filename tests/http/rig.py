@@ -99,7 +99,7 @@ class Stored:
         return self.emails.get(email_id) if account_id == ACCOUNT else None
 
     async def recipients(self, account_id: UUID, email_id: UUID) -> list[RecipientView]:
-        return [RecipientView(0, "b@example.net", "delayed", "451 later", NOW, 2, "451 later")]
+        return [RecipientView(0, "b@example.net", "delayed", "451 later", NOW, 2, "451 later", "system", "4xx")]
 
     async def list(self, account_id: UUID, limit: int, after: UUID | None = None, before: UUID | None = None) -> Any:
         self.calls.append(("list", limit, after, before))

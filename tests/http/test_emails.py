@@ -11,6 +11,7 @@ import pytest
 from twisted.internet.defer import Deferred
 from twisted.logger import capturedLogs
 
+from mailsvc import diagnosis
 from mailsvc.http import views
 from mailsvc.http.emails import Emails
 from mailsvc.intake import Admitted, Busy, OtherRequest, Rejected
@@ -261,7 +262,8 @@ def test_get() -> None:
         "recipients": [
             {
                 "address": "b@example.net", "status": "delayed", "reason": "451 later", "next_attempt_at": "2026-11-21 00:15:00+00",
-                "attempts": 2, "last_reply": "451 later",
+                "attempts": 2, "last_reply": "451 later", "class": "system", "rule": "4xx", "must_act": "provider",
+                "advice": diagnosis.rules().classes["system"].meaning.advice,
             }
         ],
     }  # fmt: skip

@@ -88,7 +88,7 @@ async def world(pool: Pool) -> World:
     in_thread: Callable[[Callable[[], Any]], Awaitable[Any]] = at_once
     intake = Intake(Acceptance(pool, clock), domains, way, way, Limits(), timedelta(days=5), in_thread, clock.seconds)
     api = Api(
-        reactor=clock, keys=keys, well_formed=is_well_formed, intake=intake, emails=Emails(pool, clock), messages=Messages(pool),
+        reactor=clock, keys=keys, well_formed=is_well_formed, intake=intake, emails=Emails(pool, clock), messages=Messages(pool, clock),
         rate=RateLimit(clock, 10_000), budget=Budget(1 << 28), in_thread=in_thread, checks={},
     )  # fmt: skip
     return World(api.site(), token, foreign_token)

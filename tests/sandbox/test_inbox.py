@@ -9,6 +9,7 @@ import pytest
 from twisted.internet.task import Clock
 
 from mailsvc.mail import returnpath
+from mailsvc.returns import reading
 from mailsvc.sandbox.inbox import SandboxInbox, door
 from mailsvc.store.sandbox import ReceivedMail, Verdict
 from tests.smtp.harness import Call
@@ -103,3 +104,50 @@ def test_delays_twice_per_email_and_recipient(call: Call) -> None:
 def test_nobody_is_sent_away_for_many_bounces(call: Call) -> None:
     assert len(envelope(call, *["bounced@a.test"] * 500)) == 500
     assert not call.closed
+
+
+@attrs.define(eq=False)
+class Postbag:
+    posted: list[tuple[str, bytes]] = attrs.field(factory=list)
+
+    def post(self, to: str, message: bytes) -> None:
+        self.posted.append((to, message))
+
+
+@attrs.define(eq=False)
+class World:
+    shelf: Shelf = attrs.field(factory=Shelf)
+    postbag: Postbag = attrs.field(factory=Postbag)
+
+    def send(self, *recipients: str, sender: str = RETURN_PATH, message: bytes = b"Subject: hi\r\n\r\nHi.\r\n") -> str:
+        """The reply to the final dot."""
+        clock = Clock()
+        clock.advance(1_780_000_000)
+        inbox = SandboxInbox(self.shelf, lambda address: returnpath.read(address, SECRET), verify, clock, self.postbag)
+        call = Call(door("sandbox.test"), clock, inbox.welcome)
+        call.say(b"EHLO me\r\n")
+        call.heard()
+        envelope(call, *recipients, sender=sender)
+        call.say(b"DATA\r\n")
+        call.heard()
+        call.say(message + b".\r\n")
+        return call.heard().decode()
+
+
+@pytest.mark.parametrize(("mailbox", "kind"), [("complained", "complaint"), ("bounced-later", "bounce")])
+def test_reports_go_to_the_return_path_and_are_understood(mailbox: str, kind: str) -> None:
+    world = World()
+    assert world.send(f"{mailbox}+1@example.org", "other@example.org").startswith("250 ")
+    [(to, message)] = world.postbag.posted
+    assert to == RETURN_PATH and b"\nSubject: hi\r\n" in message and b"Hi." not in message
+    letter = reading.read(message)
+    assert letter.kind == kind
+    assert [news.recipient for news in letter.news(["other@example.org", f"{mailbox}+1@example.org"])] == [1]
+    assert b"\n" not in message.replace(b"\r\n", b"")
+
+
+def test_strangers_get_no_report() -> None:
+    world = World()
+    world.send("complained@example.org", sender="someone@example.net")
+    world.send("complained@example.org", sender="")
+    assert not world.postbag.posted and len(world.shelf.mails) == 2

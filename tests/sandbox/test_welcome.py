@@ -15,7 +15,7 @@ import pytest_twisted
 from mailsvc.memory import Memory
 from mailsvc.onboarding import Customers
 from mailsvc.sandbox.welcome import Welcome, greeting
-from mailsvc.settings import Settings
+from mailsvc.settings import Domains, Settings
 from mailsvc.store.keys import digest
 from mailsvc.store.pool import Pool
 from mailsvc.store.seal import Seal
@@ -33,7 +33,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
 def welcome(pool: Pool, file: Path) -> Welcome:
     from twisted.internet import reactor
 
-    customers = Customers.of(Memory("", pool, SEAL), reactor, Settings())
+    customers = Customers.of(Memory("", pool, SEAL), reactor, Settings(domains=Domains(allow_trust=True)))
     return Welcome(customers, Settings(), file, "http://localhost:8025", {"25": 2525})
 
 

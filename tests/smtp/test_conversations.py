@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.smtp.dialogue import FOLDER, play, read
+from tests.smtp.dialogue import FOLDER, everything, play, read
 
-DIALOGUES = sorted(FOLDER.rglob("*.txt"))
+DIALOGUES = everything()
 
 
 def test_there_are_dialogues() -> None:

@@ -21,7 +21,7 @@ from twisted.protocols.tls import TLSMemoryBIOFactory
 from mailsvc.smtp.certificates import self_signed, server_context
 from mailsvc.smtp.server import Receivers
 from mailsvc.smtp.session import Door, Session
-from tests.smtp.dialogue import DOORS, FOLDER, Dialogue, read
+from tests.smtp.dialogue import DOORS, FOLDER, Dialogue, everything, read
 from tests.smtp.harness import Mail, Recorder
 
 VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
@@ -195,7 +195,7 @@ def with_starttls(path: Path) -> bool:
     return any(turn.sent == b"STARTTLS\r\n" and turn.expected == ["220 2.0.0 Ready to start TLS"] for turn in read(path).turns)
 
 
-EVERY = sorted(FOLDER.rglob("*.txt"))
+EVERY = everything()
 IMPLICIT, STARTTLS = [path for path in EVERY if over_tls(path)], [path for path in EVERY if with_starttls(path)]
 
 

@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.logger import globalLogPublisher
 
-from tests.smtp.dialogue import DOORS, FOLDER, read
+from tests.smtp.dialogue import DOORS, everything, read
 from tests.smtp.harness import Call
 
 # The harness can do no TLS in the middle of a segment, and crashes on purpose for one sender.
 DIALOGUES = [
     (dialogue.door, octets)
-    for dialogue in map(read, sorted(FOLDER.rglob("*.txt")))
+    for dialogue in map(read, everything())
     if len(octets := b"".join(turn.sent for turn in dialogue.turns)) < 5000 and b"STARTTLS" not in octets and b"crash@" not in octets
 ]
 MORE = [b"\r\n", b"\r", b"\n", b".", b"\0", b"\xff", b" ", b"<", b">", b'"', b"=", b"\r\n.\r\n", b"x" * 999, b"x" * 2050]
@@ -87,3 +87,10 @@ def test_mutated_dialogues(dialogue: tuple[str, bytes], edits: list[Edit], place
     finally:
         globalLogPublisher.removeObserver(watch)
     assert failures == []
+
+
+def test_the_first_of_the_fuzzer() -> None:
+    """A run of tests/smtp/fuzz as long as a suite can bear; longer ones are for whoever changes the framing or the parser."""
+    from tests.smtp import fuzz
+
+    assert fuzz.run(1000, seed=3) > 5000

@@ -85,7 +85,7 @@ class House:
         present = Clock()
         present.advance(NOW.timestamp())
         self.emails = Emails(self.pool, present)  # however long the run has taken by now
-        self.messages = Messages(self.pool)
+        self.messages = Messages(self.pool, self.clock)
         self.books = Books(self.pool)
 
     async def process(self) -> int:
@@ -139,10 +139,10 @@ def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def visited(plan: dict[str, Any]) -> list[float]:
-    """Rows of the queue that each scan of it looked at, those that it then left out among them."""
+    """Rows of the queue, or entries of its indexes, that each scan looked at, those that it then left out among them."""
     gone = ("Rows Removed by Filter", "Rows Removed by Index Recheck")
     return [
         (node["Actual Rows"] + sum(node.get(key, 0) for key in gone)) * node["Actual Loops"]
         for node in nodes(plan)
-        if node.get("Relation Name") == "queue" and "Scan" in node["Node Type"]
+        if "Scan" in node["Node Type"] and (node.get("Relation Name") == "queue" or node.get("Index Name", "").startswith("queue_"))
     ]

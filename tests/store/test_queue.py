@@ -283,3 +283,14 @@ async def test_plans_go_by_index_before_anything_is_known_of_the_table(house: Ho
     params: dict[str, object] = {"region": REGION, "now": NOW, "limit": 50, "lease": house.lease, "destination": "example.org"}
     scans = [node["Node Type"] for node in nodes(await explain(house, queue_sql.CLAIM, params)) if node.get("Relation Name") == "queue"]
     assert "Seq Scan" not in scans
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_claim_from_a_backlog_that_came_at_once_looks_at_nothing_else(house: House) -> None:
+    """What is known of the table then is that it was empty: every index looks as good as the right one."""
+    await house.pool.run("ANALYZE queue")
+    await backlog(house, NOW, 3_000, "example.org")
+    params: dict[str, object] = {"region": REGION, "now": NOW, "limit": 50, "lease": house.lease, "destination": "example.org"}
+    for _ in range(3):
+        plan = await explain(house, queue_sql.CLAIM, params)
+        assert max(visited(plan)) <= 50, visited(plan)

@@ -7,7 +7,7 @@ from typing import Any
 import attrs
 import pytest_twisted
 
-from mailsvc.outcome import Bounced, Deferred, Delivered, Failed, Uncertain
+from mailsvc.outcome import Bounced, Deferred, Delivered, Failed, Meaning, Uncertain
 from mailsvc.store import settle
 from mailsvc.store.accept import NewEmail
 from mailsvc.store.errors import StoreError
@@ -206,7 +206,7 @@ async def test_event_data_says_what_the_type_has_to_tell(house: House) -> None:
     rows = await house.pool.rows("SELECT data FROM events WHERE recipient IS NOT NULL ORDER BY recipient")
     delivered, bounced, delayed, failed = (data for (data,) in rows)
     assert delivered == {"reply": "250 2.0.0 Ok"}
-    assert bounced == {"type": "Transient", "sub_type": "MailboxFull", "reply": "550 no"}
+    assert bounced == {"type": "Transient", "sub_type": "MailboxFull", "reply": "550 no", "reason": "550 no"}
     assert delayed["reason"] == "451 4.2.2 mailbox full" and delayed["next_at"].startswith(f"{NOW + MINUTE:%Y-%m-%dT%H:%M}")
     assert failed == {"reason": "gone"}
 
@@ -214,3 +214,19 @@ async def test_event_data_says_what_the_type_has_to_tell(house: House) -> None:
 @pytest_twisted.ensureDeferred
 async def test_transcripts_stay_out_of_what_is_printed(house: House) -> None:
     assert "220" not in repr(attempt(transcript="220 secret")) and attrs.has(Settlement)
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_a_refusal_means_is_kept_with_the_attempt_and_the_event(house: House) -> None:
+    full, later = Meaning("mailbox_full", "r1", "recipient", "Full.", "Wait."), Meaning("greylisted", "r2", "provider", "New.", "Wait.")
+    mail = await leased(house, *(f"{n}@example.org" for n in range(3)))
+    bounced = Bounced("552 no", "Transient", "MailboxFull", reason="552 no. Full. Wait.", meaning=full)
+    await house.settle(mail, OK, bounced, Deferred("451 no. New. Wait.", NOW + MINUTE, later))
+    views = await house.emails.recipients(mail.account_id, mail.email_id)
+    assert [(view.kind, view.rule) for view in views] == [(None, None), ("mailbox_full", "r1"), ("greylisted", "r2")]
+    assert [view.reason for view in views] == [None, "552 no. Full. Wait.", "451 no. New. Wait."]
+    [attempt] = await house.emails.attempts(mail.account_id, mail.email_id)
+    assert (attempt.classes, attempt.rules) == ((None, "mailbox_full", "greylisted"), (None, "r1", "r2"))
+    [(told,)] = await house.pool.rows("SELECT data FROM events WHERE type = 'email.bounced'")
+    meant = {"class": "mailbox_full", "rule": "r1", "party": "recipient", "advice": "Wait."}
+    assert told == {"type": "Transient", "sub_type": "MailboxFull", "reply": "552 no", "reason": "552 no. Full. Wait."} | meant

@@ -1,0 +1,106 @@
+"""The way in for mail to our return paths: whoever receives it hands it to `Returns.take`, and gets no mail for an answer.
+
+What a mail says: reading. Writing it down: store/late.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Protocol
+from uuid import UUID
+
+import attrs
+from twisted.logger import Logger
+
+from mailsvc.mail import returnpath
+from mailsvc.returns import reading
+from mailsvc.returns.reading import Letter
+from mailsvc.store.accounts import Account
+from mailsvc.store.errors import Contention
+from mailsvc.store.late import Heard, News
+
+_IN_THREAD = 64 * 1024  # octets above which a mail is read off the reactor
+
+
+class Early(Contention):
+    """The delivery that a mail is about is not settled yet: whoever brings it is to come again."""
+
+
+class Returned(Protocol):
+    """A mail to return paths of ours; `paths` has each with the account's number and the email's id, both signed by us."""
+
+    @property
+    def paths(self) -> tuple[tuple[str, int, UUID], ...]: ...
+    @property
+    def message(self) -> bytes: ...
+
+
+class Accounts(Protocol):
+    """store/accounts"""
+
+    async def numbered(self, number: int) -> Account | None: ...
+
+
+class Store(Protocol):
+    """store/late"""
+
+    async def hear(
+        self, account_id: UUID, email_id: UUID, judge: Callable[[Sequence[str]], Sequence[News]], now: datetime
+    ) -> Mapping[int, Heard] | None: ...
+
+
+@attrs.define(eq=False)
+class Returns:
+    """`read` reads a return path of ours; `in_thread` runs a function off the reactor; `seconds` tells unix time.
+
+    `counts`: what came of each mail, since the start.
+    """
+
+    log = Logger()
+
+    read: Callable[[str], tuple[int, UUID] | None]
+    accounts: Accounts
+    store: Store
+    in_thread: Callable[[Callable[[], Letter]], Awaitable[Any]]
+    seconds: Callable[[], float]
+    counts: Counter[str] = attrs.field(factory=Counter, init=False)
+
+    async def take(self, returned: Returned) -> None:
+        """Written down, or of no consequence, when this returns; else it raises a StoreError, and is to be brought again."""
+        message = returned.message
+
+        def read() -> Letter:
+            return reading.read(message)
+
+        letter = await self.in_thread(read) if len(message) > _IN_THREAD else read()
+        if not (letter.fates or letter.feedback):
+            self._count(letter.kind)
+            return
+        for _, number, email_id in returned.paths:
+            await self._hear(letter, number, email_id)
+
+    def whose(self, address: str) -> tuple[int, UUID] | None:
+        """The account's number and the email's id; None, and counted, when it looks like a return path and we did not sign it."""
+        found = self.read(address)
+        if found is None and returnpath.resembles(address):
+            self._count("forged")
+        return found
+
+    async def _hear(self, letter: Letter, number: int, email_id: UUID) -> None:
+        account = await self.accounts.numbered(number)
+        now = datetime.fromtimestamp(self.seconds(), UTC)
+        heard = None if account is None else await self.store.hear(account.id, email_id, letter.news, now)
+        if not heard:
+            self._count("stranger" if heard is not None else "gone", email_id)
+            return
+        if "early" in heard.values():
+            self._count("early", email_id)
+            raise Early("", "The delivery that this mail is about is not settled yet.")
+        for what in heard.values():
+            self._count(letter.kind if what == "changed" else "repeated", email_id)
+
+    def _count(self, what: str, email_id: UUID | None = None) -> None:
+        self.counts[what] += 1
+        self.log.info("mail came back: {what}", what=what, email_id=str(email_id) if email_id else None)

@@ -1,0 +1,63 @@
+"""What other servers send back for a mail: here an abuse report (RFC 5965) and a late bounce (RFC 3464), as they would make it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from email.utils import format_datetime
+
+_HEAD = """\
+From: {author}\r
+To: <{to}>\r
+Subject: {subject}\r
+Date: {date}\r
+Message-ID: <{kind}.{stamp}@{host}>\r
+Auto-Submitted: auto-generated\r
+MIME-Version: 1.0\r
+Content-Type: multipart/report; report-type={kind}; boundary="{boundary}"\r
+\r
+--{boundary}\r
+Content-Type: text/plain\r
+\r
+{text}\r
+--{boundary}\r
+Content-Type: message/{kind}\r
+\r
+{status}\r
+--{boundary}\r
+Content-Type: text/rfc822-headers\r
+\r
+"""
+
+
+def complaint(host: str, return_path: str, recipient: str, message: bytes, now: datetime) -> bytes:
+    """The recipient pressed the button for unwanted mail."""
+    status = (
+        f"Feedback-Type: abuse\r\nUser-Agent: mailsvc-sandbox/1\r\nVersion: 1\r\nOriginal-Mail-From: <{return_path}>\r\n"
+        f"Original-Rcpt-To: <{recipient}>\r\nArrival-Date: {format_datetime(now)}\r\n"
+    )
+    text = "The recipient of the email below calls it unwanted. This is what the sandbox address `complained` does."
+    return _report("feedback-report", host, f"Feedback <feedback@{host}>", return_path, "Abuse report", text, status, message, now)
+
+
+def bounce(host: str, return_path: str, recipient: str, message: bytes, now: datetime) -> bytes:
+    """A server behind the one that took the mail refused it."""
+    status = (
+        f"Reporting-MTA: dns; {host}\r\n\r\nFinal-Recipient: rfc822; {recipient}\r\nAction: failed\r\nStatus: 5.1.1\r\n"
+        f"Remote-MTA: dns; inner.{host}\r\nDiagnostic-Code: smtp; 550 5.1.1 This sandbox address bounces after it took the mail\r\n"
+    )
+    text = "The email below could not be brought to its mailbox. This is what the sandbox address `bounced-later` does."
+    author, subject = f"Mail Delivery System <mailer-daemon@{host}>", "Undelivered mail returned to sender"
+    return _report("delivery-status", host, author, return_path, subject, text, status, message, now)
+
+
+def _report(
+    kind: str, host: str, author: str, return_path: str, subject: str, text: str, status: str, message: bytes, now: datetime
+) -> bytes:
+    boundary = f"=_sandbox_{int(now.timestamp() * 1000)}"
+    head = _HEAD.format(
+        author=author, to=return_path, subject=subject, date=format_datetime(now.astimezone(UTC)), kind=kind, host=host,
+        stamp=int(now.timestamp() * 1000), boundary=boundary, text=text, status=status,
+    )  # fmt: skip
+    end = message.find(b"\r\n\r\n")
+    fields = message if end < 0 else message[: end + 2]
+    return head.encode("utf-8", "replace") + fields + f"\r\n--{boundary}--\r\n".encode()

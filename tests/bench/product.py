@@ -1,0 +1,70 @@
+"""mailsvc under load: one process, or one that takes mail in and one that sends it, on a Postgres of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import attrs
+import psycopg2
+
+from mailsvc.store.embedded import EmbeddedPostgres
+from tests.whole.rig import Daemon, free_port
+
+SPLIT: Sequence[Sequence[str]] = (("http", "smtp", "ledger", "domains"), ("delivery",))
+
+
+@attrs.define
+class Product:
+    """`roles`: what each of its processes does. RSA is what it signs with, as the peer does, unless `dual`."""
+
+    folder: Path
+    sink: int
+    roles: Sequence[Sequence[str]] = ((),)
+    dual: bool = False
+    login: int = attrs.field(factory=free_port)
+    daemons: list[Daemon] = attrs.field(factory=list)
+    postgres: EmbeddedPostgres = attrs.field(init=False)
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        assert self.postgres.pid is not None
+        return (*(daemon.process.pid for daemon in self.daemons if daemon.process is not None), self.postgres.pid)
+
+    @property
+    def door(self) -> Daemon:
+        return self.daemons[0]
+
+    @property
+    def sender(self) -> str:
+        return f"bench@{self.door.facts['domain']}"
+
+    def start(self) -> None:
+        self.folder.chmod(0o755)
+        self.postgres = EmbeddedPostgres.at(self.folder / "postgres")
+        dsn = self.postgres.start_blocking()
+        for number, roles in enumerate(self.roles):
+            folder = self.folder / str(number)
+            folder.mkdir()
+            relay = {"587": f"tcp:{self.login}:interface=127.0.0.1"} if not number else {}
+            changes: dict[str, dict[str, object]] = {
+                "delivery": {"routes": {"*": f"smtp://127.0.0.1:{self.sink}"}},
+                "smtp": {"listen": relay, "self_signed": str(self.folder / "tls"), "connections_per_key": 1000},
+                "secrets": {"key_file": str(self.folder / "secret.key")},
+            }
+            if roles:
+                changes[""] = {"roles": list(roles)}
+            daemon = Daemon(folder, dsn, changes)
+            daemon.start()
+            self.daemons.append(daemon)
+        if not self.dual:
+            with psycopg2.connect(dsn) as link, link.cursor() as cursor:
+                cursor.execute("UPDATE domains SET signs_with = '{rsa}'")
+            link.close()
+
+    def stop(self) -> None:
+        for daemon in reversed(self.daemons):
+            if daemon.process is not None:
+                daemon.stop()
+        self.daemons.clear()
+        self.postgres.stop_blocking()

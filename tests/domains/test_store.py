@@ -1,0 +1,97 @@
+"""What is written of domains: together or not at all, fenced, and told."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import attrs
+import pytest_twisted
+
+from mailsvc.outcome import Deferred as PutOff
+from mailsvc.outcome import Uncertain
+from mailsvc.store.domain_checks import Result
+from tests.domains.rig import Rig
+from tests.store.house import MINUTE, NOW, House, email
+
+
+@pytest_twisted.ensureDeferred
+async def test_deleting_a_domain_ends_what_waits_to_be_sent_from_it(rig: Rig) -> None:
+    domain, other = await rig.add(), await rig.add("example.org")
+    house = House(rig.pool, rig.reactor)
+    house.lease = await house.process()
+
+    def mail(**changes: object) -> object:
+        return attrs.evolve(email(account=rig.account.id, **changes), domain_id=domain.id)  # type: ignore[arg-type]
+
+    queued, scheduled = mail(), mail(scheduled_at=NOW + timedelta(hours=1))
+    delayed, uncertain, sending = mail(lease=house.lease), mail(lease=house.lease), mail(lease=house.lease)
+    theirs = attrs.evolve(email(account=rig.account.id), domain_id=other.id)
+    await house.accept(queued, scheduled, delayed, uncertain, sending, theirs)  # type: ignore[arg-type]
+    await house.settle(delayed, PutOff("451 later", NOW + MINUTE))  # type: ignore[arg-type]
+    await house.settle(uncertain, Uncertain("lost", NOW + MINUTE))  # type: ignore[arg-type]
+    assert await rig.domains.delete(rig.account.id, domain.id) == domain
+    states = [await house.statuses(one) for one in (queued, scheduled, delayed, uncertain, sending, theirs)]  # type: ignore[arg-type]
+    assert states == [["failed"], ["failed"], ["bounced"], ["bounced"], ["sending"], ["queued"]]
+    for one in (queued, delayed):
+        [recipient] = await house.emails.recipients(rig.account.id, one.email_id)  # type: ignore[attr-defined]
+        assert recipient.last_reply == "The sending domain example.com was deleted." or recipient.attempts
+    [(data,)] = await rig.pool.rows("SELECT data FROM events WHERE email_id = %s AND type = 'email.bounced'", (delayed.email_id,))  # type: ignore[attr-defined]
+    assert (data["type"], data["reply"]) == ("Transient", "The sending domain example.com was deleted.")
+    assert await rig.pool.rows("SELECT count(*) FROM dkim_keys WHERE domain_id = %s", (domain.id,)) == [(0,)]
+    assert await rig.domains.delete(rig.account.id, domain.id) is None
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_result_that_was_overtaken_is_not_written(rig: Rig) -> None:
+    domain = await rig.add()
+    await rig.care.verify(domain)
+    [taken] = await rig.checks.due(10)
+    assert await rig.checks.due(10) == []  # it is being checked
+    await rig.later(seconds=1)
+    await rig.care.verify(taken)  # asked for anew meanwhile
+    assert await rig.care.look_after(taken) is None
+    assert (await rig.now_of(domain)).status == "pending"
+    assert await rig.round() == 1
+    assert (await rig.now_of(domain)).status == "verified"
+    [taken] = [await rig.checks.take(await rig.now_of(domain))]
+    assert taken is not None
+    await rig.domains.delete(rig.account.id, domain.id)
+    assert await rig.checks.record(taken, Result(taken)) is None
+    assert [kind for kind, _ in await rig.events()][-1] == "domain.deleted"
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_a_process_leaves_behind_is_due_again(rig: Rig) -> None:
+    await rig.care.verify(await rig.add())
+    assert len(await rig.checks.due(10)) == 1
+    await rig.later(minutes=4)
+    assert await rig.checks.due(10) == []
+    await rig.later(minutes=1)
+    assert len(await rig.checks.due(10)) == 1
+
+
+@pytest_twisted.ensureDeferred
+async def test_an_event_has_the_whole_domain_and_nothing_is_told_when_nothing_changed(rig: Rig) -> None:
+    domain = await rig.verified(await rig.add())
+    before = await rig.events()
+    assert [kind for kind, _ in before] == ["domain.created", "domain.updated", "domain.updated"]
+    assert [data["status"] for _, data in before] == ["not_started", "pending", "verified"]
+    assert {record["status"] for record in before[-1][1]["records"]} == {"verified"}
+    assert {"id", "name", "status", "created_at", "region", "capabilities", "records"} <= set(before[-1][1])
+    for _ in range(3):
+        await rig.later(days=1)
+        await rig.round()
+    assert await rig.events() == before
+    assert (await rig.now_of(domain)).checked_at == rig.now()
+
+
+@pytest_twisted.ensureDeferred
+async def test_events_stand_in_the_order_of_the_account(rig: Rig) -> None:
+    from mailsvc.store.ledger import Books
+
+    await rig.verified(await rig.add())
+    assert await Books(rig.pool).number(100) == 3
+    rows = await rig.pool.rows(
+        "SELECT l.sequence, e.data ->> 'status' FROM event_log l JOIN events e USING (account_id, email_id, event_id) ORDER BY 1"
+    )
+    assert rows == [(1, "not_started"), (2, "pending"), (3, "verified")]

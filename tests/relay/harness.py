@@ -1,0 +1,172 @@
+"""The relay behind a connection in memory: keys, an intake that remembers, and everything that may say no."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Sequence
+from typing import Any
+from uuid import UUID
+
+from twisted.internet.task import Clock
+
+from mailsvc.budget import Budget
+from mailsvc.intake import Admitted, AsReceived, Incoming, Key
+from mailsvc.mail import returnpath
+from mailsvc.ratelimit import RateLimit
+from mailsvc.relay.crowd import Crowd, Failures
+from mailsvc.relay.inbound import ForPostmaster, Own, Returned
+from mailsvc.relay.ports import door
+from mailsvc.relay.receipts import Receipts
+from mailsvc.relay.reception import Relay
+from mailsvc.relay.submission import Submissions
+from mailsvc.smtp.session import Limits
+from mailsvc.store.keys import Caller, digest
+from mailsvc.store.receipts import Receipt
+from tests.smtp.harness import Call, Transport
+
+ACCOUNT, KEY, SECRET = UUID(int=1), UUID(int=2), b"s" * 32
+TOKEN, OTHER, SUSPENDED = "ms_good", "ms_sending", "ms_suspended"
+ME = b"From: Me <me@example.com>\r\n"
+
+
+class Keys:
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+        self.callers: dict[bytes, Caller] = {
+            digest(TOKEN): Caller(ACCOUNT, KEY, "full_access", None, None),
+            digest(OTHER): Caller(ACCOUNT, UUID(int=3), "sending_access", None, None),
+            digest(SUSPENDED): Caller(ACCOUNT, UUID(int=4), "full_access", None, None, suspended=True),
+        }
+
+    async def find(self, hash: bytes) -> Caller | None:
+        if self.error is not None:
+            raise self.error
+        return self.callers.get(hash)
+
+
+class Intake:
+    """`answer` is an admission, or an error to raise; without one each mail is admitted."""
+
+    def __init__(self) -> None:
+        self.answer: Any = None
+        self.emails: list[Incoming] = []
+        self.keys: list[Key | None] = []
+
+    async def submit(self, caller: Caller, emails: Sequence[Incoming], key: Key | None = None, *, permissive: bool = False) -> Any:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        if self.answer is not None:
+            return self.answer
+        self.emails += emails
+        self.keys.append(key)
+        return Admitted(tuple(self._id(email) for email in emails))
+
+    def _id(self, email: Incoming) -> UUID:
+        assert isinstance(email.content, AsReceived) and email.content.email_id is not None
+        return email.content.email_id
+
+    @property
+    def messages(self) -> list[bytes]:
+        return [b"".join(m) if not isinstance(m := e.content.message, bytes) else m for e in self.emails]  # type: ignore[union-attr]
+
+
+class Kept:
+    def __init__(self) -> None:
+        self.receipts: list[tuple[UUID, Receipt]] = []
+
+    async def add(self, account_id: UUID, receipt: Receipt) -> None:
+        self.receipts.append((account_id, receipt))
+
+
+class World:
+    """One relay and its connections."""
+
+    def __init__(self, *, in_flight: int = 1 << 28, rate: int = 1000, late: bool = True, **limits: Any) -> None:
+        self.clock = Clock()
+        self.clock.advance(1_795_000_000)
+        self.keys, self.intake, self.kept, self.budget = Keys(), Intake(), Kept(), Budget(in_flight)
+        self.returned: list[Returned] = []
+        self.forwarded: list[ForPostmaster] = []
+        self.failure: Exception | None = None
+        self.limits = Limits(**limits)
+
+        async def in_thread(work: Callable[[], Any]) -> Any:
+            return work()
+
+        async def take(mail: Returned) -> None:
+            if self.failure is not None:
+                raise self.failure
+            self.returned.append(mail)
+
+        async def forward(mail: ForPostmaster) -> None:
+            self.forwarded.append(mail)
+
+        self.relay = Relay(
+            user="mailsvc",
+            keys=self.keys,
+            well_formed=lambda token: token.startswith("ms_"),
+            rate=RateLimit(self.clock, rate),
+            budget=self.budget,
+            submissions=Submissions(self.intake, "mx.test", in_thread, self.clock.seconds),
+            receipts=Receipts(self.kept, self.clock),
+            own=Own(("mx.test",), lambda address: returnpath.read(address, SECRET), take if late else None, forward if late else None),
+            addresses=Crowd(3),
+            with_key=Crowd(2),
+            failures=Failures(self.clock, 5),
+            connections=5,
+        )
+
+    def call(self, number: str = "587", host: str = "192.0.2.1") -> Line:
+        return Line(self, number, host)
+
+    def logged_in(self, token: str = TOKEN) -> Line:
+        line = self.call()
+        assert line.say("EHLO me").startswith("250-mx.test")
+        line.say("STARTTLS")
+        line.say("EHLO me")
+        assert line.login(token) == "235 2.7.0 Authenticated"
+        return line
+
+
+class Line:
+    """A connection; `say` gives what is answered."""
+
+    def __init__(self, world: World, number: str, host: str) -> None:
+        self.world = world
+        before = Transport.getPeer
+        peer = type("Peer", (), {"host": host, "port": 4000})()
+        Transport.getPeer = lambda self: peer  # type: ignore[method-assign, assignment]
+        try:
+            self.call = Call(door(number, "mx.test", world.limits, object()), world.clock, world.relay.welcome)
+        finally:
+            Transport.getPeer = before  # type: ignore[method-assign]
+        self.greeting = self.call.heard().decode()
+
+    def say(self, *lines: str) -> str:
+        return self.send("".join(line + "\r\n" for line in lines).encode())
+
+    def send(self, octets: bytes) -> str:
+        self.call.say(octets)
+        return self.call.heard().decode().removesuffix("\r\n")
+
+    def login(self, token: str, user: str = "mailsvc") -> str:
+        return self.say("AUTH PLAIN " + base64.b64encode(f"\0{user}\0{token}".encode()).decode())
+
+    def mail(self, message: bytes, *recipients: str, sender: str = "me@example.com", parameters: str = "") -> str:
+        """The reply to the last thing that could be said."""
+        said = self.say(f"MAIL FROM:<{sender}>{parameters}")
+        for recipient in recipients or ("a@example.net",):
+            if not said.startswith("250"):
+                return said
+            said = self.say(f"RCPT TO:<{recipient}>")
+        if not said.startswith("250"):
+            return said
+        said = self.say("DATA")
+        return self.send(message + b".\r\n") if said.startswith("354") else said
+
+    @property
+    def closed(self) -> bool:
+        return self.call.closed
+
+    def hang_up(self) -> None:
+        self.call.hang_up()

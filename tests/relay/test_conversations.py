@@ -1,0 +1,31 @@
+"""Every dialogue of tests/conversations/relay with the relay itself, whole and with each octet in a segment of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mailsvc.relay.ports import KINDS
+from tests.relay.harness import World
+from tests.smtp.dialogue import RELAY, converse, read
+
+DIALOGUES = sorted(RELAY.glob("*.txt"))
+
+
+def test_there_are_dialogues() -> None:
+    assert len(DIALOGUES) >= 5
+
+
+@pytest.mark.parametrize("split", [False, True], ids=["whole", "split"])
+@pytest.mark.parametrize("path", DIALOGUES, ids=lambda path: path.stem)
+def test_conversation(path: Path, split: bool) -> None:
+    dialogue, world = read(path), World(stranger_octets=None, errors=1000)
+    line = world.call(dialogue.door)
+    if KINDS[dialogue.door] == "tls":
+        line.call.receiver.session.tls = {"version": "TLSv1.3", "cipher": "TLS_AES_256_GCM_SHA384"}
+    assert line.greeting == dialogue.turns[0].expected.pop(0) + "\r\n"
+    converse(dialogue, line.call, split=split)
+    assert len(world.intake.emails) == dialogue.mails
+    assert world.budget.used == 0 and len(world.relay.addresses) == len(world.relay.with_key) == 0
+    assert not world.clock.getDelayedCalls(), "a timer is left"

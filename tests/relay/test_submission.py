@@ -1,0 +1,168 @@
+"""What becomes of a mail between the final dot and intake."""
+
+from __future__ import annotations
+
+import re
+import tracemalloc
+
+import pytest
+
+from mailsvc.intake import AsReceived, Incoming
+from mailsvc.relay.letter import Spooled
+from tests.relay.harness import ME, World
+
+
+def content(email: Incoming) -> AsReceived:
+    assert isinstance(email.content, AsReceived)
+    return email.content
+
+
+def test_lines_come_in_front_and_nothing_else_changes() -> None:
+    world = World()
+    message = b"X-Odd:  a\r\n\tb \r\nBcc: c@example.net\r\n" + ME + b"DKIM-Signature: v=1; b=abc\r\n\r\n.\xff..\r\n \r\n"
+    assert world.logged_in().mail(message.replace(b"\r\n.", b"\r\n..")).startswith("250")
+    [made] = world.intake.messages
+    assert made.endswith(message.replace(b"Bcc: c@example.net\r\n", b""))
+    trace = made.removesuffix(message.replace(b"Bcc: c@example.net\r\n", b"")).decode()
+    assert re.fullmatch(
+        r"Received: by mx\.test with ESMTPSA id [0-9a-f-]{36}\r\n tls TLS_AES_256_GCM_SHA384; .*\r\n"
+        r"Date: .*\r\nMessage-ID: <[0-9a-f-]{36}@example\.com>\r\n",
+        trace,
+    )
+
+
+def test_the_envelope_rules() -> None:
+    world = World()
+    line = world.logged_in()
+    line.mail(ME + b"To: x@example.org\r\nCc: b@example.net\r\n\r\nx\r\n", "a@example.net", "b@example.net", "a@example.net")
+    [email] = world.intake.emails
+    assert content(email).recipients == ("a@example.net", "b@example.net")
+    assert [box.address for box in email.to] == ["x@example.org"]
+    assert next(box.address for box in email.bcc) == "a@example.net" and email.source == "smtp"
+
+
+def test_what_was_asked_for_is_kept_by_recipient() -> None:
+    world = World()
+    line = world.logged_in()
+    line.say("MAIL FROM:<me@example.com> RET=HDRS ENVID=a+2Bb SMTPUTF8 BODY=8BITMIME")
+    line.say("RCPT TO:<a@example.net> NOTIFY=SUCCESS,DELAY ORCPT=rfc822;first@example.net")
+    line.say("RCPT TO:<b@example.net>", "RCPT TO:<c@example.net> NOTIFY=NEVER", "DATA")
+    assert line.send("Subject: Grüße\r\n".encode() + ME + b"\r\nx\r\n.\r\n").startswith("250")
+    assert content(world.intake.emails[0]).envelope == {
+        "sender": "me@example.com",
+        "ret": "HDRS",
+        "envid": "a+b",
+        "smtputf8": True,
+        "notify": ["DELAY,SUCCESS", None, "NEVER"],
+        "orcpt": ["rfc822;first@example.net", None, None],
+    }
+    assert b" with UTF8SMTPSA id " in world.intake.messages[0].replace(b"\r\n", b"")
+
+
+def test_a_key_and_its_fingerprint() -> None:
+    world = World()
+    line = world.logged_in()
+    for head in (b"Date: 1\r\nMessage-ID: <1@x>\r\n", b"Date: 2\r\n"):
+        line.mail(b"Idempotency-Key: k\r\n" + head + ME + b"\r\nx\r\n")
+    line.mail(b"Idempotency-Key: k\r\n" + ME + b"\r\ny\r\n")
+    line.mail(ME + b"\r\ny\r\n")
+    first, second, third, none = world.intake.keys
+    assert first is not None and first == second and third is not None and none is None
+    assert (first.endpoint, first.key) == ("smtp", "k") and third.fingerprint != first.fingerprint
+    assert all(b"Idempotency-Key" not in message for message in world.intake.messages)
+
+
+@pytest.mark.parametrize(
+    ("message", "reply"),
+    [
+        (b"\r\nx\r\n", "550 5.7.1 The message needs a From header."),
+        (b"", "550 5.7.1 The message needs a From header."),
+        (b"From: a@example.com, b@example.com\r\n\r\nx\r\n", "550 5.7.1 The From header is not one address"),
+        (b"no header at all\r\n", "550 5.6.0 The header has a line that is no field."),
+        (ME + b"X: y\r\n" * 1001 + b"\r\nx\r\n", "550 5.6.0 The header has more than 1000 fields."),
+        (
+            ME + b"X: " + b"y" * 900 + b"\r\n" + (b" " + b"y" * 900 + b"\r\n") * 300 + b"\r\nx\r\n",
+            "552 5.3.4 The header is larger than 256 kB",
+        ),
+        (ME + b"Received: x\r\n" * 100 + b"\r\nx\r\n", "554 5.4.6 The message has passed too many servers."),
+        (
+            ME + b"Content-Type: multipart/mixed; boundary=q\r\n\r\n" + b"--q\r\n\r\nx\r\n" * 1001 + b"--q--\r\n",
+            "550 5.6.0 The message has more than 1000 parts.",
+        ),
+        (ME + b"\r\nx\ny\r\n", "550 5.5.2"),
+        (ME + b"\r\n" + b"x" * 999 + b"\r\n", "554 5.6.0"),
+    ],
+)
+def test_a_message_that_nobody_should_get(message: bytes, reply: str) -> None:
+    world = World()
+    line = world.logged_in()
+    assert line.mail(message).startswith(reply)
+    assert not world.intake.emails and world.budget.used == 0
+    assert line.mail(ME + b"\r\nx\r\n").startswith("250")
+
+
+LARGE = ME + b"Subject: large\r\n\r\n" + (b"x" * 998 + b"\r\n") * 4000
+
+
+def test_a_large_mail_waits_on_disk() -> None:
+    world = World()
+    line = world.logged_in()
+    line.say("MAIL FROM:<me@example.com>", *(f"RCPT TO:<r{n}@example.net>" for n in range(50)), "DATA")
+    tracemalloc.start()
+    for start in range(0, len(LARGE), 65536):
+        line.send(LARGE[start : start + 65536])
+    assert tracemalloc.get_traced_memory()[1] < 2_000_000
+    tracemalloc.stop()
+    assert world.budget.used == len(LARGE) - 2  # the last line end may yet become the end
+    assert line.send(b".\r\n").startswith("250")
+    message = content(world.intake.emails[0]).message
+    assert isinstance(message, Spooled) and len(message) == len(world.intake.messages[0])
+    assert world.intake.messages[0].endswith(LARGE) and max(map(len, message)) <= 256 * 1024
+    assert world.budget.used == 0
+
+
+def test_a_large_mail_has_the_same_fingerprint_and_faults_as_a_small_one() -> None:
+    world = World()
+    line = world.logged_in()
+    line.mail(b"Idempotency-Key: k\r\n" + LARGE)
+    line.mail(b"Date: 1\r\nIdempotency-Key: k\r\n" + LARGE)
+    assert world.intake.keys[0] == world.intake.keys[1]
+    deep = b"".join(b"--b%d\r\nContent-Type: multipart/mixed; boundary=b%d\r\n\r\n" % (n, n + 1) for n in range(60))
+    head = ME + b"Content-Type: multipart/mixed; boundary=b0\r\n\r\n"
+    assert line.mail(head + deep + LARGE).startswith("550 5.6.0 The parts")
+
+
+def test_more_than_may_be_in_work_at_once_is_asked_to_come_back() -> None:
+    world = World(in_flight=1_000_000)
+    first, second = world.logged_in(), world.logged_in()
+    first.say("MAIL FROM:<me@example.com>", "RCPT TO:<a@example.net>", "DATA")
+    first.send(LARGE[:900_000])
+    assert second.mail(ME + b"\r\nx\r\n", parameters=" SIZE=200000").startswith("452 4.3.1")
+    assert second.mail(LARGE[:200_000] + b"\r\n").startswith("452 4.3.1")
+    assert second.mail(ME + b"\r\nx\r\n").startswith("250")
+    first.hang_up()
+    assert world.budget.used == 0
+    assert second.mail(ME + b"\r\nx\r\n", parameters=" SIZE=900000").startswith("250")
+    assert world.budget.used == 0
+
+
+def test_a_full_disk_is_told_and_the_next_command_is_in_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    line = world.logged_in()
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("mailsvc.relay.letter.tempfile.TemporaryFile", full)
+        assert line.mail(LARGE) == "452 4.3.1 Insufficient system storage"
+    assert line.mail(LARGE).startswith("250") and world.budget.used == 0
+
+
+def test_a_chunked_mail_is_the_same_mail() -> None:
+    world = World()
+    line = world.logged_in()
+    line.say("MAIL FROM:<me@example.com>", "RCPT TO:<a@example.net>")
+    line.send(b"BDAT %d\r\n" % len(ME) + ME)
+    assert line.send(b"BDAT 9 LAST\r\n\r\n.\r\nab\r\n").startswith("250")
+    assert world.intake.messages[0].endswith(ME + b"\r\n.\r\nab\r\n")

@@ -1,0 +1,56 @@
+"""What was said in sessions: each account reads its own, for as long as the operator wants."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from uuid import UUID
+
+import attrs
+import pytest_twisted
+from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.task import Clock
+
+from mailsvc.store import partitions
+from mailsvc.store.ids import uuid7
+from mailsvc.store.pool import Pool
+from mailsvc.store.receipts import Receipt, Receipts
+from tests.store.house import ACCOUNT, NOW, OTHER
+
+
+def receipt(at: datetime = NOW, transcript: str = "C: QUIT") -> Receipt:
+    return Receipt(uuid7(at.timestamp()), UUID(int=5), at - timedelta(seconds=3), at, 587, "TLSv1.3 X", 2, 1, transcript)
+
+
+async def keep(pool: Pool, *kept: tuple[UUID, Receipt]) -> Receipts:
+    await partitions.ensure(pool, NOW)
+    clock = Clock()
+    receipts = Receipts(pool, clock)
+    writing = [Deferred.fromCoroutine(receipts.add(account, one)) for account, one in kept]
+    clock.advance(1)
+    await gatherResults(writing, consumeErrors=True)
+    return receipts
+
+
+@pytest_twisted.ensureDeferred
+async def test_an_account_reads_its_own(pool: Pool) -> None:
+    first, second, foreign = receipt(), receipt(), receipt()
+    receipts = await keep(pool, (ACCOUNT, first), (OTHER, foreign), (ACCOUNT, second))
+    listed = await receipts.newest(ACCOUNT, 10)
+    assert sorted(r.receipt_id for r in listed) == sorted([first.receipt_id, second.receipt_id])
+    assert all(r.transcript is None for r in listed)
+    assert [r.receipt_id for r in await receipts.newest(ACCOUNT, 1, max(r.receipt_id for r in listed))] == [
+        min(r.receipt_id for r in listed)
+    ]
+    assert await receipts.get(ACCOUNT, first.receipt_id) == first
+    assert await receipts.get(ACCOUNT, foreign.receipt_id) is None
+
+
+@pytest_twisted.ensureDeferred
+async def test_old_days_go(pool: Pool) -> None:
+    one = receipt()
+    receipts = await keep(pool, (ACCOUNT, one))
+    assert await receipts.sweep(NOW + timedelta(days=5), 30) == 0
+    assert await receipts.get(ACCOUNT, one.receipt_id) == attrs.evolve(one)
+    assert await receipts.sweep(NOW + timedelta(days=31), 30) == 2  # yesterday's and today's
+    assert await receipts.get(ACCOUNT, one.receipt_id) is None
+    assert await receipts.sweep(NOW + timedelta(days=31), 30) == 0
