@@ -13,7 +13,9 @@ import attrs
 from klein import Klein
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 from twisted.web.http_headers import Headers
+from werkzeug.exceptions import HTTPException, MethodNotAllowed
 
 from mailsvc.dashboard import safety
 from mailsvc.dashboard.desk import Desk
@@ -102,6 +104,11 @@ class Visit:
         return self.request.path.decode("latin-1")
 
     @property
+    def here(self) -> str:
+        """Where a form leads back to that any page may have."""
+        return self.path if self.request.method in (b"GET", b"HEAD") else f"{HOME}/{self.area}" if self.area != "start" else HOME
+
+    @property
     def area(self) -> str:
         """The part of the dashboard: emails, domains, …"""
         return [*self.path.split("/"), "", ""][2]
@@ -169,8 +176,18 @@ Who = Literal["anybody", "half", "person", "member", "admin"]
 
 
 def area() -> Klein:
+    """The app of one area, in which a path or a method that nobody serves has a page of ours too."""
     app = Klein()
     app.url_map.merge_slashes = False
+
+    def unserved(self: Any, request: Any, failure: Failure) -> Deferred[bytes]:
+        async def stop(visit: Visit) -> bytes:
+            raise Stop(405, "Not so", "This page is not reached this way.") if failure.check(MethodNotAllowed) else not_found()
+
+        return request.detached(serve(self.desk, request, "anybody", stop))  # type: ignore[no-any-return]
+
+    handle: Any = app.handle_errors(HTTPException)
+    handle(unserved)
     return app
 
 

@@ -29,7 +29,7 @@ _OUTCOMES = {"delivered": "good", "deferred": "warn", "uncertain": "warn", "boun
 
 @attrs.frozen
 class Moment:
-    """One line of a timeline. `transcript` only of an attempt over SMTP."""
+    """One line of a timeline. Of an attempt over SMTP alone: `transcript`, and `meaning`, the class of a refusal."""
 
     at: datetime
     title: str
@@ -37,6 +37,7 @@ class Moment:
     text: str = ""
     facts: str = ""
     transcript: str | None = None
+    meaning: str = ""
 
 
 def of_recipient(number: int, events: Sequence[EventView], attempts: Sequence[AttemptView]) -> list[Moment]:
@@ -75,4 +76,5 @@ def _attempt(attempt: AttemptView, count: int, number: int) -> Moment:
     where = attempt.host or "no server was reached"
     at = f" ({attempt.address})" if attempt.address else ""
     facts = f"{where}{at} · {attempt.tls or 'without TLS'} · {duration(attempt.seconds)}"
-    return Moment(attempt.started_at, f"Attempt {count}", _OUTCOMES.get(outcome, "quiet"), reply, facts, attempt.transcript)
+    meaning = (attempt.classes[place] or "").replace("_", " ") if place < len(attempt.classes) else ""
+    return Moment(attempt.started_at, f"Attempt {count}", _OUTCOMES.get(outcome, "quiet"), reply, facts, attempt.transcript, meaning)
