@@ -51,7 +51,7 @@ from mailsvc.mail.address import AddressError, parse_mailbox
 from mailsvc.mail.reply import Reply
 from mailsvc.memory import in_thread, open_memory
 from mailsvc.offload import Offload
-from mailsvc.onboarding import Customers, care_of, publishing_of
+from mailsvc.onboarding import Customers, People, care_of, publishing_of
 from mailsvc.ratelimit import RateLimit
 from mailsvc.relay.crowd import Crowd, Failures
 from mailsvc.relay.inbound import ForPostmaster, Own
@@ -66,7 +66,7 @@ from mailsvc.sandbox.inbox import SandboxInbox
 from mailsvc.sandbox.inbox import door as sandbox_door
 from mailsvc.sandbox.postbag import Postbag
 from mailsvc.sandbox.verdict import verdicts
-from mailsvc.sandbox.welcome import People, Welcome
+from mailsvc.sandbox.welcome import Welcome
 from mailsvc.settings import Settings
 from mailsvc.smtp import session
 from mailsvc.smtp.certificates import CERTBOT, Certificates, self_signed
@@ -304,8 +304,8 @@ class Daemon:
         """In development: somebody to be, and how to begin."""
         file = self.settings.development.dev_file
         if file is not None:
-            customers = Customers(self.reactor, self.accounts, self.domains, self.keys, self.care)
-            welcome = Welcome(customers, self.settings, file, self.address(ports), relay, self.people())
+            customers = Customers(self.reactor, self.accounts, self.domains, self.keys, self.care, self.people())
+            welcome = Welcome(customers, self.settings, file, self.address(ports), relay)
             self.opened.add("the welcome", welcome.end)
             await welcome.begin()
 

@@ -33,7 +33,7 @@ def bars(steps: Sequence[Step], kinds: Sequence[str], name: str) -> Markup:
                 y -= height
                 drawn.append(_rect(x + room * 0.15, y, room * 0.7, height, kind))
         drawn.append(_pointed(x, room, step.title))
-    return _chart(name, [*_rules(top, lambda value: f"{value:,.0f}"), *drawn, *_labels(steps, room)])
+    return _chart(name, [*_rules(top, lambda value: f"{value:,g}"), *drawn, *_labels(steps, room)])
 
 
 def line(steps: Sequence[Step], kind: str, name: str, danger: float | None = None) -> Markup:

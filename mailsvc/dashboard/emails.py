@@ -15,6 +15,7 @@ from mailsvc.dashboard.desk import Desk
 from mailsvc.dashboard.page import Visit, area, not_found, page
 from mailsvc.dashboard.preview import embedded
 from mailsvc.dashboard.safety import HOME, mail_csp
+from mailsvc.dashboard.signin.mails import SOURCE
 from mailsvc.domains.names import registrable
 from mailsvc.mail import insights, mime
 from mailsvc.mail.insights import Grouped, Insight
@@ -170,7 +171,7 @@ class Emails:
 
     async def _message(self, visit: Visit, email: EmailView) -> bytes | None:
         """Mails of the service itself hold links that sign people in: they are for their recipients alone."""
-        if email.source == "system":
+        if email.source == SOURCE:
             return None
         stored = await self.messages.load(visit.account_id, email.email_id)
         return (stored.signature or b"") + stored.body if stored else None

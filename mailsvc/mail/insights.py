@@ -255,7 +255,7 @@ def images(mail: Mail) -> Iterator[Insight]:
     if any(re.search(r"\.svg(\?|$)|^data:image/svg", image.source, re.IGNORECASE) for image in found):
         yield Insight("better", "Avoid SVG images", "There are some.", "Gmail and Outlook do not show them.", "Use PNG.")
     if mail.page and shown and len(mail.page.text) < 400 and len(shown) * 200 > len(mail.page.text):
-        seen = f"{len(shown)} images and {len(mail.page.text)} characters of text."
+        seen = f"{len(shown)} image{'s' * (len(shown) != 1)} and {len(mail.page.text)} characters of text."
         yield Insight("better", "There is little text beside the images", seen, "Mail made of images looks like spam.")
 
 

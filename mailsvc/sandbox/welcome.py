@@ -14,36 +14,25 @@ from typing import Any
 import attrs
 
 from mailsvc.lifespan import say
-from mailsvc.onboarding import Customers
+from mailsvc.onboarding import Customers, People
 from mailsvc.settings import Settings
 from mailsvc.store.accounts import Account
 from mailsvc.store.domains import Domain
 from mailsvc.store.keys import digest
-from mailsvc.store.sessions import Sessions
-from mailsvc.store.users import Users
 
 ACCOUNT = "Development"
 LINK = timedelta(hours=12)
 
 
-@attrs.frozen
-class People:
-    """Who may look at the dashboard, and the links that let them in."""
-
-    users: Users
-    sessions: Sessions
-
-
 @attrs.define(eq=False)
 class Welcome:
-    """`http` is the address of the API, `smtp` says where each standard port of the relay listens here; `people` None: no dashboard."""
+    """`http` is the address of the API, `smtp` says where each standard port of the relay listens here."""
 
     customers: Customers
     settings: Settings
     file: Path
     http: str
     smtp: Mapping[str, int]
-    people: People | None = None
 
     async def begin(self) -> None:
         """Make what is missing, write the file, tell the person. The daemon must be ready by now: the file says so."""
@@ -57,8 +46,8 @@ class Welcome:
             "smtp_username": self.settings.smtp.username,
             "smtp": dict(self.smtp),
         }
-        if self.people is not None:
-            facts |= {"dashboard": f"{self.http}/dashboard", "sign_in": await self._sign_in(account, self.people)}
+        if self.customers.people is not None:
+            facts |= {"dashboard": f"{self.http}/dashboard", "sign_in": await self._sign_in(account, self.customers.people)}
         _write(self.file, json.dumps(facts, indent=2) + "\n")
         say(greeting(facts), sys.__stdout__)
 
@@ -82,9 +71,7 @@ class Welcome:
 
     async def _sign_in(self, account: Account, people: People) -> str:
         """A link that signs the first admin in, once."""
-        user = await people.users.create(self.settings.development.member, "Development")
-        await people.users.join(account.id, user.id, "admin")
-        secret = await people.sessions.make_link("sign-in", user.email, LINK)
+        secret = await people.admit(account.id, self.settings.development.member, "admin", LINK, "Development")
         return f"{self.http}/dashboard/sign-in/link?link={secret}"
 
     async def _key(self, account: Account) -> str:

@@ -16,6 +16,8 @@ from mailsvc.store.keys import Caller
 
 log = Logger()
 
+SOURCE = "dashboard"  # what is written to people alone: such mail is shown to nobody else
+
 
 class Submitting(Protocol):
     """The one door."""
@@ -51,7 +53,7 @@ class Mails:
         except AddressError:
             return
         caller = Caller(domain.account_id, None, "sending_access", None, None)
-        email = Incoming(self.sender, (to,), letter.subject, Content(html=html(letter), text=text(letter)), source="system")
+        email = Incoming(self.sender, (to,), letter.subject, Content(html=html(letter), text=text(letter)), source=SOURCE)
         admission = await self.intake.submit(caller, [email])
         if not isinstance(admission, Admitted):
             log.error("a mail of the service itself was refused: {admission}", admission=admission)

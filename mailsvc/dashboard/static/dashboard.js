@@ -23,6 +23,7 @@ function follow(part) {
   }, seconds * 1000);
 }
 document.querySelectorAll("[data-live]").forEach(follow);
+document.querySelector(".nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
 
 document.addEventListener("click", async (event) => {
   const copy = event.target.closest("[data-copy]");
