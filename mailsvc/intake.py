@@ -309,7 +309,7 @@ class Intake:
         match answer:
             case Accepted():
                 for r in ready:
-                    self.handover.take(r.email, r.seats)
+                    self.handover.take(answer.left(r.email), r.seats)
                 if any(not s.leased for r in ready for s in r.seats.values()):
                     self.bell.ring("queue")
                 self.bell.ring("events")

@@ -132,12 +132,12 @@ def _own(settings: Settings) -> frozenset[str]:
     return frozenset(name.lower() for name in given if name)
 
 
-def mailbox_address(text: str) -> str:
-    """A person's address."""
+def address(text: str) -> str:
+    """An email address."""
     try:
-        return parse_mailbox(text).address.lower()
-    except AddressError as wrong:
-        raise Refused(f"{text!r} is no email address: {wrong}") from None
+        return parse_mailbox(text).address
+    except AddressError as error:
+        raise Refused(f"{text!r} is no email address. {error}") from None
 
 
 def domain_name(text: str) -> str:

@@ -16,9 +16,8 @@ import attrs
 
 from mailsvc import configfile, guard
 from mailsvc.configfile import SettingsError, section, setting
-from mailsvc.mail.address import AddressError, parse_mailbox
 
-ROLES = ("http", "smtp", "delivery", "ledger", "domains")
+ROLES = ("http", "smtp", "delivery", "ledger", "webhooks", "domains")
 RELAY_PORTS = ("25", "587", "2587", "465", "2465")
 
 
@@ -60,14 +59,6 @@ def _host(value: str) -> str | None:
     return None if re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\]", value) else "expected a host name"
 
 
-def _mailbox(value: str) -> str | None:
-    try:
-        parse_mailbox(value)
-    except AddressError as error:
-        return f'expected an address such as "mailsvc <no-reply@example.com>": {error}'
-    return None
-
-
 def _address(value: str) -> str | None:
     return None if re.fullmatch(r"[^@\s]+@[^@\s]+", value) else "expected an email address"
 
@@ -78,6 +69,11 @@ def _networks(value: tuple[str, ...]) -> str | None:
     except ValueError as error:
         return f"expected addresses or networks: {error}"
     return None
+
+
+def _sender(value: str) -> str | None:
+    good = re.fullmatch(r"([^<>@]+ <[^<>@\s]+@[^<>@\s]+>|[^<>@\s]+@[^<>@\s]+)", value)
+    return None if good else "expected an address such as mailsvc <notices@example.com>"
 
 
 def _hosts(value: Mapping[str, str]) -> str | None:
@@ -112,7 +108,7 @@ class Http:
     trusted_proxies: tuple[str, ...] = setting((), "Addresses or networks whose X-Forwarded-For is believed.")
     body_limit: int = setting(160 * 1024 * 1024, "Octets of a JSON body, attachments in their longest form.", check=_at_least(1024))
     in_flight: int = setting(
-        256 * 1024 * 1024, "Octets of all bodies and messages in work at once; above it 503.", check=_at_least(1024 * 1024)
+        256 * 1024 * 1024, "Octets of all bodies and messages in work at once; above it 503, over SMTP 452.", check=_at_least(1024 * 1024)
     )
     rate_limit: int = setting(10, "Requests a second of an account that has no limit of its own.", check=_at_least(1))
     idle_seconds: float = setting(60.0, "Seconds after which a silent connection is closed.", check=_at_least(1))
@@ -210,6 +206,33 @@ class Delivery:
 
 
 @attrs.frozen
+class Fetch:
+    """Web addresses that customers give: webhook endpoints and linked attachments."""
+
+    ports: tuple[int, ...] = setting((80, 443, 8080, 8443), "Ports that may be connected to; empty: any.")
+    allow_http: bool = setting(False, "Whether http is good enough, not only https.")
+    allowed_networks: tuple[str, ...] = setting((), "Networks to connect to although they are private or loopback.")
+    denied_networks: tuple[str, ...] = setting((), "Networks never to connect to, such as this service's own public ones.")
+
+
+@attrs.frozen
+class Webhooks:
+    """Telling customers' endpoints. What has the same name in webhooks/post is the same there."""
+
+    endpoints: int = setting(100, "Endpoints of one account.", check=_between(1, 1000))
+    connections: int = setting(200, "Connections open at once, in all.", check=_between(1, 20000))
+    per_endpoint: int = setting(5, "Connections to one endpoint; one that fails gets a single one.", check=_between(1, 1000))
+    per_host: int = setting(50, "Connections to the endpoints of one host and port.", check=_between(1, 1000))
+    per_account: int = setting(50, "Connections to the endpoints of one account.", check=_between(1, 1000))
+    timeout: float = setting(15.0, "Seconds for a whole attempt.", check=_between(1, 60))
+    schedule: tuple[float, ...] = setting(
+        (5.0, 300.0, 1800.0, 7200.0, 18000.0, 36000.0, 36000.0), "Seconds from each failure to the next attempt.", check=_schedule
+    )
+    warn_after: float = setting(1800.0, "Seconds of nothing but failures after which the account is told.", check=_at_least(1))
+    disable_after: float = setting(432000.0, "The same, after which it is disabled (5 days).", check=_at_least(1))
+
+
+@attrs.frozen
 class Domains:
     """Sending domains."""
 
@@ -276,13 +299,7 @@ class Sandbox:
 class Dashboard:
     """The pages for people."""
 
-    sender: str | None = setting(
-        None,
-        "Who the service's own mails to people are from; the domain is one of an account of the operator's. Left out: it sends none.",
-        check=_mailbox,
-        example="mailsvc <no-reply@example.com>",
-    )
-    sign_up: bool = setting(False, "Whether anybody may open an account; needs sender. Else members are invited.")
+    sign_up: bool = setting(False, "Whether anybody may open an account, which takes a sender. Else members are invited.")
 
 
 @attrs.frozen
@@ -293,7 +310,7 @@ class Development:
         None, "Where the address and the first key are written for scripts; also makes the first account.", example="var/dev.json"
     )
     domain: str = setting("mailsvc.example", "The first account's sending domain, trusted without DNS records.", check=_host)
-    member: str = setting("you@mailsvc.example", "The first account's admin, who gets a link to sign in with.", check=_mailbox)
+    member: str = setting("you@mailsvc.example", "The first account's admin, who gets a link to sign in with.", check=_address)
 
 
 @attrs.frozen
@@ -303,11 +320,19 @@ class Settings:
     roles: tuple[str, ...] = setting(ROLES, f"What this process does: {', '.join(ROLES)}.", check=_roles)
     region: str = setting("us-east-1", "The region whose mail this process delivers.", check=_host)
     base_url: str | None = setting(None, "The address of the API as customers see it.", check=_base_url, example="https://api.example.com")
+    sender: str | None = setting(
+        None,
+        "From of what mailsvc itself writes to customers; in a domain of any account here.",
+        check=_sender,
+        example="mailsvc <notices@example.com>",
+    )
     database: Database = section(Database, "Where everything is kept.")
     http: Http = section(Http, "The API.")
     smtp: Smtp = section(Smtp, "The relay.")
     delivery: Delivery = section(Delivery, "The way out.")
     domains: Domains = section(Domains, "Sending domains.")
+    fetch: Fetch = section(Fetch, "Web addresses that customers give: webhook endpoints and linked attachments.")
+    webhooks: Webhooks = section(Webhooks, "Telling customers' endpoints.")
     limits: Limits = section(Limits, "How much is too much.")
     secrets: Secrets = section(Secrets, "What keeps secrets at rest.")
     log: Log = section(Log, "What is written about the running.")

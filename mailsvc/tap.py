@@ -23,7 +23,7 @@ from twisted.internet.endpoints import serverFromString
 from twisted.logger import Logger
 from twisted.python.usage import Options as UsageOptions
 
-from mailsvc import guard, policy
+from mailsvc import guard, policy, weburl
 from mailsvc import settings as settings_
 from mailsvc.budget import Budget
 from mailsvc.configfile import SettingsError
@@ -40,9 +40,13 @@ from mailsvc.dns import Resolver
 from mailsvc.domains import wire
 from mailsvc.domains.rounds import CHANNEL as DOMAINS
 from mailsvc.domains.rounds import Rounds
+from mailsvc.fetch import Fetcher
 from mailsvc.http import gate
-from mailsvc.http.api import Api
+from mailsvc.http.api import Api, Told
 from mailsvc.http.domains import DomainDesk
+from mailsvc.http.links import Links
+from mailsvc.http.suppressions import Suppressions
+from mailsvc.http.webhooks import Webhooks
 from mailsvc.intake import Intake
 from mailsvc.ledger.service import Ledger
 from mailsvc.lifespan import Lifespan, Opened, every
@@ -52,11 +56,12 @@ from mailsvc.mail.reply import Reply
 from mailsvc.memory import in_thread, open_memory
 from mailsvc.offload import Offload
 from mailsvc.onboarding import Customers, People, care_of, publishing_of
+from mailsvc.ownmail import OwnMail
 from mailsvc.ratelimit import RateLimit
 from mailsvc.relay.crowd import Crowd, Failures
 from mailsvc.relay.inbound import ForPostmaster, Own
 from mailsvc.relay.notices import Notices
-from mailsvc.relay.ports import Ports
+from mailsvc.relay.ports import Ports, stop_sessions
 from mailsvc.relay.postmaster import Postmaster
 from mailsvc.relay.receipts import Receipts
 from mailsvc.relay.reception import Relay
@@ -78,21 +83,28 @@ from mailsvc.store.accounts import Accounts
 from mailsvc.store.bell import Bell
 from mailsvc.store.domains import Domains
 from mailsvc.store.emails import Emails as StoredEmails
+from mailsvc.store.eventlog import EventLog
 from mailsvc.store.ids import uuid7
 from mailsvc.store.keys import Keys, is_well_formed
 from mailsvc.store.late import Late
 from mailsvc.store.ledger import Books
 from mailsvc.store.messages import Messages
 from mailsvc.store.notices import Notices as StoredNotices
+from mailsvc.store.outbox import Outbox
 from mailsvc.store.processes import Incarnation
 from mailsvc.store.queue import Queue
 from mailsvc.store.receipts import Receipts as StoredReceipts
 from mailsvc.store.sandbox import Sandbox as Shelf
 from mailsvc.store.settle import Settling
+from mailsvc.store.suppressions import Suppressions as StoredSuppressions
+from mailsvc.store.webhooklog import WebhookLog
+from mailsvc.store.webhooks import Webhooks as StoredWebhooks
 from mailsvc.watch import logs
 from mailsvc.watch.failures import explain
+from mailsvc.webhooks.notice import Notices as WebhookNotices
+from mailsvc.webhooks.post import Posts, Terms
 
-HOUR, DAY = 3600.0, 86400.0
+DAY, HOUR = 86400.0, 3600.0
 NOTICES_EVERY = 2.0
 
 log = Logger()
@@ -141,8 +153,10 @@ class Daemon:
         if "domains" in roles:
             self.check_domains()
         await self.open_sandbox()
-        if {"http", "smtp"} & set(roles):
+        if {"http", "smtp", "webhooks"} & set(roles):
             self.prepare_doors(handover)
+        if "webhooks" in roles:
+            self.post_webhooks()
         self.relay_ports = await self.open_relay() if "smtp" in roles else {}
         ports = await self.open_api() if "http" in roles else []
         self.ready = True
@@ -173,6 +187,8 @@ class Daemon:
         late = Late(pool, told=lambda: bell.ring("events"))
         secret = self.memory.seal.secret_for("return path")
         self.returns = Returns(lambda path: returnpath.read(path, secret), self.accounts, late, self.in_thread, reactor.seconds)
+        web = Resolver(reactor, delivery.nameservers, seconds=delivery.dns_seconds, concurrent=self.settings.webhooks.connections)
+        self.fetcher = Fetcher(reactor, web, rules_of(self.settings.fetch))
 
     def deliver(self) -> Handing:
         """The way out: from the queue over lanes to other servers."""
@@ -197,9 +213,22 @@ class Daemon:
 
     def keep_books(self) -> None:
         """Numbers and counts what was committed."""
-        ledger = Ledger(Books(self.pool), self.bell, self.reactor)
+        ledger = Ledger(Books(self.pool, lambda: self.bell.ring("webhooks")), self.bell, self.reactor)
         ledger.startService()
         self.opened.add("the ledger", _awaited(ledger.stopService))
+
+    def post_webhooks(self) -> None:
+        """The word back: numbered events to customers' endpoints."""
+        webhooks = self.settings.webhooks
+        terms = Terms(**{field.name: getattr(webhooks, field.name) for field in attrs.fields(Terms)})
+        posts = Posts(Outbox(self.pool, self.reactor, self.memory.seal), self.fetcher, self.bell, self.reactor, terms)
+        posts.startService()
+        self.opened.add("the webhooks", _awaited(posts.stopService))
+        stored = StoredWebhooks(self.pool, self.reactor, self.memory.seal)
+        notices = WebhookNotices(stored, self.own_mail(), self.reactor.seconds, webhooks.warn_after)
+        self.opened.add(
+            "the word of failing webhooks", every(self.reactor, min(60.0, webhooks.warn_after), "telling accounts", notices.tell)
+        )
 
     def check_domains(self) -> None:
         """Looks at customers' DNS when it is due."""
@@ -237,7 +266,7 @@ class Daemon:
         stored = StoredReceipts(self.pool, reactor)
         receipts = Receipts(stored, reactor)
         self.opened.add("the receipts", receipts.stop)
-        self.opened.add("the receipts' days", every(reactor, DAY, "dropping old receipts", partial(self.drop_receipts, stored)))
+        self.opened.add("the receipts' days", every(reactor, HOUR, "dropping old receipts", partial(self.drop_receipts, stored)))
         relay = Relay(
             user=smtp.username, keys=self.keys, well_formed=is_well_formed, rate=self.rate, budget=self.budget,
             submissions=Submissions(self.intake, host, self.in_thread, reactor.seconds), receipts=receipts,
@@ -250,8 +279,9 @@ class Daemon:
         context = await self.in_thread(lambda: certificates_of(smtp, host, reactor.seconds))
         trusted = networks("smtp.trusted_proxies", smtp.trusted_proxies)
         found: dict[str, int] = {}
-        for port in Ports(host, limits_of(settings), context, relay.welcome, reactor, trusted).make(smtp.listen):
-            self.opened.add(f"the sessions at {port.number}", port.receivers.stop)
+        ports = Ports(host, limits_of(settings), context, relay.welcome, reactor, trusted).make(smtp.listen)
+        self.opened.add("the sessions of the relay", partial(stop_sessions, ports))
+        for port in ports:
             for listening in await self.listen("smtp.listen", [port.endpoint], port.factory):
                 found.setdefault(port.number, getattr(listening.getHost(), "port", 0))
         return found
@@ -262,9 +292,15 @@ class Daemon:
         if to is None or domain is None:
             return None
         try:
-            return Postmaster(parse_mailbox(to), domain, self.domains, self.intake, self.reactor.seconds).forward
+            postmaster = Postmaster(parse_mailbox(to), domain, self.domains, self.intake, self.reactor.seconds)
         except AddressError as error:
             raise SettingsError(f"The setting smtp.postmaster is no address: {error}") from None
+
+        async def forward(mail: ForPostmaster) -> Reply | None:
+            await self.returns.overhear(mail.message)
+            return await postmaster.forward(mail)
+
+        return forward
 
     async def open_api(self) -> Sequence[Any]:
         """The door for HTTP."""
@@ -272,11 +308,20 @@ class Daemon:
         http, most = settings.http, settings.limits
         self.dashboard = self.open_dashboard()
         pages = self.dashboard.resource()
+        told = Told(
+            EventLog(self.pool),
+            lambda reader: Webhooks(
+                StoredWebhooks(self.pool, reactor, self.memory.seal), WebhookLog(self.pool), reader,
+                partial(weburl.read, rules=self.fetcher.rules), settings.webhooks.endpoints, lambda: self.bell.ring("webhooks"),
+            ),
+            lambda reader: Suppressions(StoredSuppressions(self.pool, reactor), reader, lambda: self.bell.ring("events")),
+        )  # fmt: skip
         api = Api(
             reactor=reactor, keys=self.keys, well_formed=is_well_formed, intake=self.intake, emails=StoredEmails(self.pool, reactor),
             messages=self.messages, rate=self.rate, budget=self.budget, in_thread=self.in_thread,
             checks={"start": self.started, "database": self.reachable, "heartbeat": self.fresh},
             domains=DomainDesk(self.domains, self.care, self.care.publishing, settings.region),
+            told=told, links=Links(self.fetcher, self.limits.message),
             inbox=self.shelf if settings.sandbox.listen else None,
             limits=gate.Limits(body=http.body_limit, idle=http.idle_seconds), email_limits=self.limits,
             batch_max=most.batch, schedule_ahead=timedelta(days=most.schedule_ahead),
@@ -287,8 +332,8 @@ class Daemon:
 
     def open_dashboard(self) -> Dashboard:
         """The pages for people, beside the API."""
-        settings, sender = self.settings, self.settings.dashboard.sender
-        mails = Mails(self.intake, parse_mailbox(sender), self.domains.called) if sender else None
+        settings = self.settings
+        mails = Mails(self.own_mail()) if settings.sender is not None else None
         dashboard = Dashboard(
             pool=self.pool, clock=self.reactor, seal=self.memory.seal, in_thread=self.in_thread, base_url=settings.base_url or "",
             accounts=self.accounts, domains=self.domains, care=self.care, keys=self.keys, messages=self.messages, mails=mails,
@@ -296,6 +341,10 @@ class Daemon:
         )  # fmt: skip
         self.opened.add("sweeping sessions", every(self.reactor, HOUR, "sweeping sessions", dashboard.sessions.sweep))
         return dashboard
+
+    def own_mail(self) -> OwnMail:
+        sender = self.settings.sender
+        return OwnMail(self.intake, self.domains, None if sender is None else parse_mailbox(sender))
 
     def people(self) -> People | None:
         return People(self.dashboard.users, self.dashboard.sessions) if "http" in self.settings.roles else None
@@ -305,7 +354,8 @@ class Daemon:
         file = self.settings.development.dev_file
         if file is not None:
             customers = Customers(self.reactor, self.accounts, self.domains, self.keys, self.care, self.people())
-            welcome = Welcome(customers, self.settings, file, self.address(ports), relay)
+            suppress = StoredSuppressions(self.pool, self.reactor).add if self.settings.sandbox.listen else None
+            welcome = Welcome(customers, self.settings, file, self.address(ports), relay, suppress)
             self.opened.add("the welcome", welcome.end)
             await welcome.begin()
 
@@ -362,6 +412,12 @@ def terms_of(delivery: settings_.Delivery) -> DeliverySettings:
         retry_after=delivery.retry,
         retry_every=delivery.retry[-1],
     )
+
+
+def rules_of(fetch: settings_.Fetch) -> weburl.Rules:
+    """Where customers may send us."""
+    allowed = networks("fetch.allowed_networks", fetch.allowed_networks)
+    return weburl.Rules(frozenset(fetch.ports), fetch.allow_http, allowed, networks("fetch.denied_networks", fetch.denied_networks))
 
 
 def timeouts_of(delivery: settings_.Delivery) -> Timeouts:

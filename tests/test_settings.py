@@ -107,7 +107,7 @@ def test_other_variables_are_left_alone(tmp_path):
         ("[delivery]\nroutes = {'*' = 'mx'}", "The setting delivery.routes is a table; expected targets such as"),
         ("[delivery]\nretry = []", "The setting delivery.retry is a list; expected one or more numbers of seconds"),
         ("[database]\npool = 10.5", "The setting database.pool is 10.5; expected a whole number."),
-        ("roles = ['smpt']", "The setting roles is a list; expected one or more of: http, smtp, delivery, ledger, domains."),
+        ("roles = ['smpt']", "The setting roles is a list; expected one or more of: http, smtp, delivery, ledger, webhooks, domains."),
         ("base_url = 'localhost'", "The setting base_url is 'localhost'; expected a web address"),
         ("base_url = 'https://a/'", "The setting base_url is 'https://a/'; expected a web address"),
         ("[log]\nlevel = 'loud'", "The setting log.level is 'loud'; expected one of: debug, info, warn, error."),

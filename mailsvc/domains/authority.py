@@ -13,6 +13,7 @@ import dns.exception
 import dns.flags
 import dns.message
 import dns.rcode
+import dns.rdatatype
 from twisted.internet.defer import Deferred, DeferredSemaphore, gatherResults
 from twisted.logger import Logger
 
@@ -145,6 +146,9 @@ def _read(response: dns.message.QueryMessage, name: str, kind: str) -> Result:
     canonical = chain.canonical_name.to_text(omit_final_dot=True).lower()
     if chain.answer is not None:
         return Records(canonical, tuple(resolving.value(kind, rdata) for rdata in chain.answer))
+    kinds = {rrset.rdtype for rrset in response.authority}
+    if canonical == name.lower() and dns.rdatatype.NS in kinds and dns.rdatatype.SOA not in kinds:  # 2308 §2.2: a referral has no SOA
+        return Temporary("it only refers to other servers")
     if response.rcode() == dns.rcode.NXDOMAIN and canonical == name.lower():
         return NxDomain(name)
     return Records(canonical)

@@ -26,7 +26,13 @@ def ok(request: Request, value: Mapping[str, object] | Sequence[object]) -> byte
 
 
 def made(request: Request, value: Mapping[str, object]) -> bytes:
+    """The same of something that was not there before."""
     return request.sized(201, orjson.dumps(value))
+
+
+def page(request: Request, data: Sequence[object], has_more: bool) -> bytes:
+    """A part of a list."""
+    return ok(request, {"object": "list", "has_more": has_more, "data": data})
 
 
 def translated(failure: Failure) -> Problem:

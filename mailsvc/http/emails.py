@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol
 from uuid import UUID
@@ -12,6 +12,7 @@ import attrs
 from mailsvc.http import parameters, shapes, views
 from mailsvc.http.answer import collection, ok
 from mailsvc.http.caller import Caller
+from mailsvc.http.links import Links
 from mailsvc.http.problem import Problem, invalid, missing, not_found, refused
 from mailsvc.http.reading import Reader
 from mailsvc.http.request import Request
@@ -57,6 +58,13 @@ class _Batch:
     problems: dict[int, Problem]
     fingerprint: bytes | None
 
+    def with_email(self, n: int, email: Incoming) -> _Batch:
+        return attrs.evolve(self, emails=(*self.emails[:n], email, *self.emails[n + 1 :]))
+
+    def without(self, problems: Collection[int]) -> _Batch:
+        kept = [(email, place) for email, place in zip(self.emails, self.places, strict=True) if place not in problems]
+        return attrs.evolve(self, emails=tuple(email for email, _ in kept), places=tuple(place for _, place in kept))
+
 
 @attrs.define(eq=False)
 class Emails:
@@ -65,6 +73,7 @@ class Emails:
     stored: Stored
     messages: Messages
     reader: Reader
+    links: Links
     batch_max: int = 100
 
     # The work of a send goes on when the client hangs up: accepted is accepted.
@@ -87,6 +96,10 @@ class Emails:
             return shapes.email(value, rules), shapes.fingerprint(value) if key is not None else None
 
         email, fingerprint = await self.reader.read(request, make)
+        for followed in (await self._follow(request, [email])).values():
+            if isinstance(followed, Problem):
+                raise followed
+            email = followed
         results = await self._submit(request.caller, [email], _key("POST /emails", key, fingerprint), permissive=False)
         if isinstance(results[0], Refusal):
             raise refused(results[0])
@@ -96,6 +109,14 @@ class Emails:
         key, permissive = parameters.idempotency_key(request), parameters.permissive(request)
         batch = await self.reader.read(request, lambda value, rules: self._batch(value, rules, permissive, key is not None))
         problems, ids = dict(batch.problems), []
+        for n, followed in (await self._follow(request, batch.emails)).items():
+            if isinstance(followed, Problem):
+                problems[batch.places[n]] = followed
+            else:
+                batch = batch.with_email(n, followed)
+        if problems and not permissive:
+            raise _first(problems)
+        batch = batch.without(problems)
         if batch.emails:
             name = _key("POST /emails/batch", key, batch.fingerprint)
             results = await self._submit(request.caller, batch.emails, name, permissive=permissive)
@@ -125,6 +146,10 @@ class Emails:
         if problems and not permissive:
             raise _first(problems)
         return _Batch(tuple(emails.values()), tuple(emails), problems, shapes.fingerprint(value) if keyed else None)
+
+    async def _follow(self, request: Request, emails: Sequence[Incoming]) -> Mapping[int, Incoming | Problem]:
+        """By index the emails that have links, with what was fetched, or what is wrong with them."""
+        return await self.links.follow(emails, request.reserve)
 
     async def _submit(
         self, caller: Caller, emails: Sequence[Incoming], key: Key | None, *, permissive: bool

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from uuid import UUID
 
 import attrs
@@ -33,14 +34,36 @@ def uuid(text: str, name: str) -> UUID:
     return UUID(text)
 
 
-def page(request: Request) -> Page:
-    limit, after, before = (_one(request, name) for name in ("limit", "after", "before"))
+def page(request: Request, read_id: Callable[[str, str], UUID] = uuid) -> Page:
+    """`read_id` reads the ids of what is listed."""
+    after, before = (_one(request, name) for name in ("after", "before"))
     if after and before:
         raise invalid("The `after` and `before` parameters exclude each other.")
-    if limit and not (re.fullmatch("[0-9]{1,3}", limit) and 1 <= int(limit) <= PAGE_MAX):
+    given = bool(_one(request, "limit") or after or before)
+    return Page(limit(request), read_id(after, "after") if after else None, read_id(before, "before") if before else None, given)
+
+
+def limit(request: Request) -> int:
+    text = _one(request, "limit")
+    if text and not (re.fullmatch("[0-9]{1,3}", text) and 1 <= int(text) <= PAGE_MAX):
         raise invalid(f"The pagination limit must be a number between 1 and {PAGE_MAX}. Look at the `limit` parameter.")
-    given = bool(limit or after or before)
-    return Page(int(limit or PAGE_DEFAULT), uuid(after, "after") if after else None, uuid(before, "before") if before else None, given)
+    return int(text or PAGE_DEFAULT)
+
+
+def sequence(request: Request, name: str) -> int:
+    """A number of a position; 0 when it is not there."""
+    text = _one(request, name)
+    if text and not re.fullmatch("[0-9]{1,18}", text):
+        raise Problem(422, "invalid_parameter", f"The `{name}` must be a whole number.")
+    return int(text or 0)
+
+
+def choice(request: Request, name: str, *values: str) -> str | None:
+    """One of `values`, None when it is not there."""
+    text = _one(request, name)
+    if text and text not in values:
+        raise Problem(422, "invalid_parameter", f"The `{name}` must be one of: {', '.join(values)}.")
+    return text or None
 
 
 def _one(request: Request, name: str) -> str:

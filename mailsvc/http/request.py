@@ -130,10 +130,16 @@ class Request(server.Request):
             wrong = too_large(self.received, self.entry.body_max)
             if wrong is not None:
                 return wrong
-            if not self.site.gate.budget.reserve(more):
+            if not self.reserve(more):
                 return unavailable()
-            self._reserved += more
         return None
+
+    def reserve(self, octets: int) -> bool:
+        """Room for more in work because of this request, until it is done; whether there is any."""
+        if not self.site.gate.budget.reserve(octets):
+            return False
+        self._reserved += octets
+        return True
 
     @property
     def large(self) -> bool:

@@ -9,6 +9,7 @@ import base64
 import binascii
 import hmac
 import re
+from functools import lru_cache
 from uuid import UUID
 
 _MAC = 10
@@ -42,4 +43,11 @@ def resembles(address: str) -> bool:
 
 
 def _mac(payload: bytes, secret: bytes) -> bytes:
-    return hmac.digest(secret, b"return-path:" + payload, "sha256")[:_MAC]
+    mac = _keyed(secret).copy()
+    mac.update(payload)
+    return mac.digest()[:_MAC]
+
+
+@lru_cache(16)
+def _keyed(secret: bytes) -> hmac.HMAC:
+    return hmac.new(secret, b"return-path:", "sha256")

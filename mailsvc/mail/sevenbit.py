@@ -10,6 +10,7 @@ import re
 from mailsvc.mail import charset, header, transfer
 
 _DEPTH = 60
+_LONG = 10_000  # octets of a field that are looked at word by word
 _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*[^\x00-\x7f](?:[^"\\]|\\.)*)"')
 _BOUNDARY = re.compile(rb'\bboundary\s*=\s*(?:"([^"\r\n]+)"|([^\s;"]+))', re.IGNORECASE)
 _FIELD_END = re.compile(rb"\r\n(?![ \t])")
@@ -75,8 +76,8 @@ def _line(line: bytes) -> bytes:
     """A field; words beyond ASCII as encoded words (2047)."""
     if line.isascii():
         return line
-    [*fields] = header.parse_fields(line, strict=False)
-    if not fields:
+    fields = header.parse_fields(line, strict=False)
+    if not fields or len(line) > _LONG:
         return line.translate(_BLIND)
     text = charset.guess(fields[0].raw).replace("\r\n", "")
     bare = _QUOTED.sub(lambda found: re.sub(r"\\(.)", r"\1", found[1]), text).strip(" \t")

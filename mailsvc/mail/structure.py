@@ -27,15 +27,17 @@ def fault(head: bytes, message: Octets, start: int) -> str | None:
     if boundary is None:
         return None
     stack, parts, at = [boundary], 0, start - 2
+    known = _lines(stack)
     while (at := message.find(b"\r\n--", at)) >= 0:
         line = message[at + 4 : at + 4 + 1000].partition(b"\r\n")[0].rstrip(b" \t")
         at += 4
-        level = next((n for n in range(len(stack) - 1, -1, -1) if line in (stack[n], stack[n] + b"--")), None)
-        if level is None:
+        if line not in known:
             continue
-        del stack[level + 1 :]
-        if line != stack[level]:
-            stack.pop()
+        level = next(n for n in range(len(stack) - 1, -1, -1) if line in (stack[n], stack[n] + b"--"))
+        closing = line != stack[level]
+        del stack[level if closing else level + 1 :]
+        known = _lines(stack)
+        if closing:
             if not stack:
                 return None
             continue
@@ -45,9 +47,15 @@ def fault(head: bytes, message: Octets, start: int) -> str | None:
         inner = _boundary(_part_head(message, at + len(line)))
         if inner is not None:
             stack.append(inner)
+            known = _lines(stack)
         if len(stack) > DEPTH_LIMIT:
             return f"The parts of the message are nested more than {DEPTH_LIMIT} deep."
     return None
+
+
+def _lines(stack: list[bytes]) -> frozenset[bytes]:
+    """What may stand behind the two hyphens of a delimiter."""
+    return frozenset(stack) | {boundary + b"--" for boundary in stack}
 
 
 def _part_head(message: Octets, at: int) -> bytes:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime
-from email.utils import getaddresses
+from itertools import chain, islice
 
 import attrs
 
@@ -27,7 +28,9 @@ _KEY_LIMIT = 256
 _DROPPED = frozenset({*KEYS, "bcc", "resent-bcc", "return-path"})  # 5322 §3.6.3; 5321 §4.4: the last one is the last server's to write
 _UNCOUNTED = frozenset({*KEYS, "date", "message-id"})  # may differ between two tries of one mail
 _MESSAGE_ID = re.compile(r"<[!-;=?-~]{1,400}@[!-;=?-~]{1,400}>")
-_COMMENTED = re.compile(r"([^\s<>(),\"]+@[^\s<>(),\"]+)\s*\(([^()]*)\)")  # `root@example.com (Cron Daemon)`
+_COMMENTED = re.compile(r"([^\s<>(),\"@]++@[^\s<>(),\"@]++)\s*+\([^()]*+\)")  # `root@example.com (Cron Daemon)`
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"|\((?:[^()\\]|\\.)*+\)|[^,"()]++|.')  # of a list of addresses
+_NAMED_MOST = 1000  # addresses in headers that are read for showing
 _LINE = re.compile(rb"\r\n(?![ \t])")
 
 
@@ -139,17 +142,28 @@ def _unfolded(field: Field) -> str:
 def _mailboxes(fields: Sequence[Field]) -> tuple[Mailbox, ...]:
     """Who is named, for showing; what cannot be read is left out, since the envelope says who gets the mail."""
     found: list[Mailbox] = []
-    for name, address in getaddresses([_unfolded(field) for field in fields][:50]):
-        try:
-            plain = parse_mailbox(address)
-            found.append(parse_mailbox(Mailbox(_shown(name), plain.local, plain.domain).display) if name else plain)
-        except AddressError:
-            continue
+    items = chain.from_iterable(_items(_unfolded(field)) for field in fields)
+    for item in islice(items, _NAMED_MOST):
+        with suppress(AddressError):
+            found.append(parse_mailbox(item))
     return tuple(found)
 
 
-def _shown(name: str) -> str:
-    return Field("", name.encode("utf-8", "replace")).value[:200]
+def _items(text: str) -> Iterator[str]:
+    """The parts between the commas of a list, without comments and without the names of groups (5322 §3.4)."""
+    item: list[str] = []
+    for token in _TOKEN.findall(text):
+        if token == ",":
+            yield _bare("".join(item))
+            item.clear()
+        elif not token.startswith("("):
+            item.append(token)
+    yield _bare("".join(item))
+
+
+def _bare(item: str) -> str:
+    head, colon, rest = item.partition(":")
+    return (rest if colon and not set(head) & set('"<@') else item).strip(" ;")
 
 
 def _message_id(fields: Sequence[Field]) -> str | None:
@@ -157,8 +171,9 @@ def _message_id(fields: Sequence[Field]) -> str | None:
         return None
     if len(fields) > 1:
         raise Unfit("content", "The message has more than one Message-ID header.")
-    found = _MESSAGE_ID.search(_unfolded(fields[0]))
-    return found[0] if found else _unfolded(fields[0])[:998]
+    text = _unfolded(fields[0])[:998]
+    found = _MESSAGE_ID.search(text)
+    return found[0] if found else text
 
 
 def _key(fields: Sequence[Field]) -> str | None:

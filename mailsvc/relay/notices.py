@@ -30,6 +30,7 @@ _ACTIONS: dict[str, dsn.Action] = {
     "email.delivered": "relayed",
     "email.bounced": "failed",
     "email.failed": "failed",
+    "email.suppressed": "failed",
     "email.delivery_delayed": "delayed",
 }
 

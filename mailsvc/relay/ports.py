@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
 import attrs
+from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.interfaces import IReactorTime
 from twisted.protocols.tls import TLSMemoryBIOFactory
 
@@ -33,6 +34,11 @@ class Port:
     endpoint: str
     receivers: Receivers
     factory: Any
+
+
+async def stop_sessions(ports: Sequence[Port]) -> None:
+    """Of all ports at once; none of them listens any more."""
+    await gatherResults([Deferred.fromCoroutine(port.receivers.stop()) for port in ports])
 
 
 @attrs.frozen

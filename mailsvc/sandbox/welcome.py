@@ -6,10 +6,11 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import attrs
 
@@ -22,6 +23,7 @@ from mailsvc.store.keys import digest
 
 ACCOUNT = "Development"
 LINK = timedelta(hours=12)
+SUPPRESSED_AT = ("example.com", "example.net", "example.org")  # where `suppressed` is an address that must not be written to
 
 
 @attrs.define(eq=False)
@@ -33,11 +35,14 @@ class Welcome:
     file: Path
     http: str
     smtp: Mapping[str, int]
+    suppress: Callable[[UUID, Sequence[str]], Awaitable[object]] | None = None  # puts addresses on an account's list
 
     async def begin(self) -> None:
         """Make what is missing, write the file, tell the person. The daemon must be ready by now: the file says so."""
         account = await self._account()
         domain = await self._domain(account)
+        if self.suppress is not None:
+            await self.suppress(account.id, [f"suppressed@{name}" for name in (*SUPPRESSED_AT, domain.name)])
         facts: dict[str, object] = {
             "http": self.http,
             "api_key": await self._key(account),
@@ -95,8 +100,14 @@ def greeting(facts: Mapping[str, Any]) -> str:
     }
     headers = f"-H 'Authorization: Bearer {facts['api_key']}' -H 'Content-Type: application/json'"
     curl = f"curl {facts['http']}/emails {headers} -d '{json.dumps(mail)}'"
-    dashboard = f"  dashboard  {facts['dashboard']}\n  sign in    {facts['sign_in']}\n" if "dashboard" in facts else ""
-    return f"\n  mailsvc    {facts['http']}\n{dashboard}  API key    {facts['api_key']}\n  send       {curl}\n"
+    lines = [f"mailsvc    {facts['http']}"]
+    if "dashboard" in facts:
+        lines += [f"dashboard  {facts['dashboard']}", f"sign in    {facts['sign_in']}"]
+    lines += [f"API key    {facts['api_key']}", f"send       {curl}"]
+    if facts["smtp"]:
+        ports = ", ".join(f"{port} for {number}" for number, port in facts["smtp"].items())
+        lines.append(f"SMTP       localhost, ports {ports}; user {facts['smtp_username']}, the password is the API key")
+    return "".join(f"\n  {line}" for line in lines) + "\n"
 
 
 def _write(path: Path, text: str) -> None:

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from OpenSSL import SSL
 from twisted.internet.interfaces import IOpenSSLServerConnectionCreator
-from twisted.internet.ssl import CertificateOptions, TLSVersion
+from twisted.internet.ssl import AcceptableCiphers, CertificateOptions, TLSVersion
 from twisted.logger import Logger
 from zope.interface import implementer
 
@@ -22,16 +22,22 @@ log = Logger()
 
 CERTIFICATE, KEY = "certificate.pem", "key.pem"
 CERTBOT = ("fullchain.pem", "privkey.pem")  # in a folder of /etc/letsencrypt/live
+_CIPHERS = AcceptableCiphers.fromOpenSSLCipherString("ECDHE+AESGCM:ECDHE+CHACHA20:DHE+AESGCM:DHE+CHACHA20")
 _LOOK = 10.0  # seconds between two looks at the files
 _LIFE = timedelta(days=3650)
 
 
 def server_context(certificate: Path, key: Path) -> CertificateOptions:
-    """TLS 1.2 and newer (8997); no client certificates (8314 §4.2). `certificate` may hold the chain, the leaf first."""
+    """TLS 1.2 and newer (8997), forward secrecy and AEAD alone; no client certificates (8314 §4.2).
+
+    `certificate` may hold the chain, the leaf first.
+    """
     chain = x509.load_pem_x509_certificates(certificate.read_bytes())
     private = serialization.load_pem_private_key(key.read_bytes(), password=None)
     make: Any = CertificateOptions  # takes these as cryptography has them; its annotations know the older classes alone
-    options: CertificateOptions = make(private, chain[0], extraCertChain=chain[1:], raiseMinimumTo=TLSVersion.TLSv1_2)
+    options: CertificateOptions = make(
+        private, chain[0], extraCertChain=chain[1:], raiseMinimumTo=TLSVersion.TLSv1_2, acceptableCiphers=_CIPHERS
+    )
     return options
 
 

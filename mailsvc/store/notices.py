@@ -22,8 +22,8 @@ _INSERT = """
     INSERT INTO notices (account_id, email_id, recipient, event_id, next_at)
     SELECT account_id, email_id, recipient, event_id, at + interval '1 second' FROM {events}
     WHERE {condition} AND notify & (
-        CASE type WHEN 'email.delivered' THEN 1 WHEN 'email.bounced' THEN 2 WHEN 'email.failed' THEN 2 WHEN 'email.delivery_delayed' THEN 4
-        ELSE 0 END
+        CASE type WHEN 'email.delivered' THEN 1 WHEN 'email.bounced' THEN 2 WHEN 'email.failed' THEN 2 WHEN 'email.suppressed' THEN 2
+        WHEN 'email.delivery_delayed' THEN 4 ELSE 0 END
     ) <> 0
 """
 

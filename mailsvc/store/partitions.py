@@ -1,6 +1,7 @@
 """Makes the daily partitions of the tables that grow without end, ahead of time.
 
-A partition holds the emails, or the receipts, of one UTC day, by the time inside their UUIDv7. `ensure` at start and once a day.
+A partition holds one UTC day of emails, of events or of receipts, by the time inside their UUIDv7. `ensure` at start and once a
+day.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from functools import partial
 from mailsvc.store.ids import uuid7_floor
 from mailsvc.store.pool import Pool, Transaction
 
-TABLES = ("emails", "messages", "events", "attempts", "event_log", "receipts")
+TABLES = ("emails", "messages", "events", "attempts", "event_log", "receipts", "webhook_messages", "webhook_attempts")
 DAYS_AHEAD = 16
 LOCK = 0x7061727473  # "parts"
 

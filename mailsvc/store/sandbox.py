@@ -125,7 +125,8 @@ class Sandbox:
     async def published(self, domain: str, selector: str) -> str | None:
         """The DKIM record of a key that signs, or may still have signed, as it belongs into the DNS."""
         rows = await self._pool.rows(
-            "SELECT k.algorithm, k.public_key FROM dkim_keys k JOIN domains d ON d.id = k.domain_id WHERE d.name = %s AND k.selector = %s",
+            "SELECT k.algorithm, k.public_key FROM dkim_keys k JOIN domains d ON d.id = k.domain_id"
+            " WHERE d.name = %s AND k.selector = %s AND k.state <> 'retired'",
             (domain.lower(), selector),
         )
         return f"v=DKIM1; k={rows[0][0]}; p={rows[0][1]}" if rows else None

@@ -46,6 +46,7 @@ WAYS = (
     Way("SMTP, 10 reused, 50 KB", 10, 51200, emails=1000),
     Way("SMTP, STARTTLS and AUTH, 10 reused, 4 KB", 10, login=True),
     Way("SMTP, STARTTLS and AUTH anew, 10 at a time, 4 KB", 10, login=True, anew=True, emails=1000),
+    Way("SMTP, STARTTLS and AUTH, 2 reused, 40 MB", 2, 40_000_000, login=True, emails=12),
     Way("POST /emails/batch, 100 a call, 4 clients, 4 KB", 4, per_call=100, emails=4000),
     Way("POST /emails, 32 connections, 4 KB", 32, per_call=1),
 )
@@ -82,7 +83,7 @@ class Bench:
     share: float
 
     def smtp(self, way: Way, port: int, sender: str, login: Sequence[str], roots: Sequence[int]) -> Figures:
-        count = max(100, int(way.emails * self.share))
+        count = max(min(100, way.emails), int(way.emails * self.share))
         file = self.folder / "mail.eml"
         file.write_bytes(mails.mail(sender, way.size))
         command = [
@@ -180,6 +181,8 @@ class Bench:
 
 def spread(values: Sequence[float], form: str) -> str:
     """The median, the lowest and the highest."""
+    if max(values) < 10:
+        form = "{:.2f}"
     middle, low, high = (form.format(value) for value in (statistics.median(values), min(values), max(values)))
     return middle if low == high else f"{middle} ({low}–{high})"
 

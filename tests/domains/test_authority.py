@@ -57,6 +57,8 @@ class Wire:
         kind = dns.rdatatype.to_text(question.rdtype)
         if has.get(kind) and kind != "CNAME":
             response.answer.append(dns.rrset.from_text(question.name, 60, "IN", kind, *has[kind]))
+        for text in has.get("REFERRAL", []):
+            response.authority.append(dns.rrset.from_text(question.name, 60, "IN", "NS", text))
         if not has:
             response.set_rcode(dns.rcode.NXDOMAIN)
         return dns.message.from_wire(response.to_wire())
@@ -120,6 +122,14 @@ async def test_the_nearest_zone_is_asked() -> None:
     wire = Wire(s101={}, s102={}, s109=GOOD)
     assert (await look(wire, resolver=resolver)).where == "the nameservers of send.example.com"
     assert wire.asked == ["192.0.2.109"]
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_referral_is_no_answer() -> None:
+    refers = {"REFERRAL": ["ns.elsewhere.example."]}
+    seen = await look(Wire(s101=refers, s102=refers))
+    assert "refers to other servers" in seen.problem
+    assert (await look(Wire(s101=refers, s102=GOOD))).values == (Mx(10, "out.example.net"),)
 
 
 @pytest_twisted.ensureDeferred

@@ -173,3 +173,26 @@ async def test_a_return_path_may_be_led_elsewhere_by_a_cname(rig: Rig) -> None:
     findings = await rig.checker.check(domain, await rig.domains.published_keys(domain.id))
     told = {(r.purpose, r.type): (r.status, r.where) for r in findings.records}
     assert told[MX] == told[SPF] == ("verified", "the nameservers of example.net, through bounces.example.net")
+
+
+@pytest_twisted.ensureDeferred
+async def test_where_no_authoritative_server_can_be_asked_the_resolver_decides(rig: Rig) -> None:
+    domain = await rig.add()
+    rig.set("ns.example.com", "A", "10.0.0.5")
+    findings = await rig.checker.check(domain, await rig.domains.published_keys(domain.id))
+    assert {(r.status, r.where) for r in findings.records} == {("verified", "the resolver")}
+    rig.dns.rcodes[SEND] = "SERVFAIL"
+    rig.clock.advance(600)
+    wrong = await found(rig, domain)
+    assert {where: problem for where, (problem, _) in wrong.items()} == {MX: "unanswered", SPF: "unanswered"}
+    assert "SERVFAIL" in str(wrong[MX][1])
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_stale_answer_of_the_resolver_does_not_count(rig: Rig) -> None:
+    domain = await rig.verified(await rig.add(publish=False))
+    for record in await rig.records(domain):
+        await rig.checker.resolver.txt(record.name)
+        await rig.checker.resolver.mx(record.name)
+    await rig.publish(domain)
+    assert (await rig.verified(domain)).status == "verified"  # at once, no time has passed

@@ -14,10 +14,13 @@ from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
+from twisted.web.http_headers import Headers
 
 from mailsvc.budget import Budget
+from mailsvc.fetch import NoAnswer, Reply
 from mailsvc.http.api import Api
 from mailsvc.http.gate import Limits
+from mailsvc.http.links import Links
 from mailsvc.intake import Admitted
 from mailsvc.ratelimit import RateLimit
 from mailsvc.store.emails import EmailView, RecipientView
@@ -137,6 +140,23 @@ class Received:
     message: bytes | None = b"Subject: Hi\r\n\r\nx\r\n"
 
 
+class Web:
+    """What links lead to: octets with a content type, or a sentence why not."""
+
+    def __init__(self) -> None:
+        self.pages: dict[str, tuple[int, bytes, str]] = {}
+        self.asked: list[str] = []
+
+    async def ask(self, method: str, url: str, *, seconds: float, keep: int, room: Any, **_: Any) -> Reply:
+        self.asked.append(url)
+        if url not in self.pages:
+            raise NoAnswer("The connection was refused.")
+        status, octets, kind = self.pages[url]
+        if not room(len(octets[:keep])):
+            raise NoAnswer("There is no room for the answer just now.")
+        return Reply(status, Headers({"content-type": [kind]}), octets[:keep], len(octets) <= keep)
+
+
 class Inbox:
     async def list(self, account_id: UUID, limit: int, after: UUID | None = None, before: UUID | None = None) -> Any:
         return ([Received(message=None)] if account_id == ACCOUNT else []), False
@@ -170,6 +190,7 @@ class Rig:
         self.limits = Limits(**limits)
         self.keys, self.intake, self.stored = Keys(), intake or Intake(), Stored()
         self.checks: dict[str, Any] = {}
+        self.web = Web()
         self.threads: list[int] = []
         self.site = Api(
             reactor=self.clock,
@@ -178,6 +199,7 @@ class Rig:
             intake=self.intake,
             emails=self.stored,
             messages=Messages(),
+            links=Links(self.web, 1000),
             rate=RateLimit(self.clock, rate),
             budget=Budget(in_flight),
             in_thread=self._in_thread,

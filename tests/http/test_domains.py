@@ -48,7 +48,7 @@ async def office(pool: Pool) -> Any:
     _, foreign_token = await keys.create(foreign, "a key", "full_access")
     unused: Any = None
     api = Api(
-        reactor=reactor, keys=keys, well_formed=is_well_formed, intake=unused, emails=unused, messages=unused,
+        reactor=reactor, keys=keys, well_formed=is_well_formed, intake=unused, emails=unused, messages=unused, links=unused,
         rate=RateLimit(reactor, 10_000), budget=Budget(1 << 26), in_thread=at_once, checks={}, schedule_ahead=timedelta(days=1),
         domains=DomainDesk(rig.domains, rig.care, rig.care.publishing, "r1"),
     )  # type: ignore[arg-type]  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -13,8 +14,12 @@ from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.interfaces import IReactorTime
 
 from mailsvc.budget import Budget
-from mailsvc.http.api import Api
+from mailsvc.guard import networks
+from mailsvc.http.api import Api, Told
+from mailsvc.http.links import Links
 from mailsvc.http.site import ApiSite
+from mailsvc.http.suppressions import Suppressions
+from mailsvc.http.webhooks import Webhooks
 from mailsvc.intake import Intake
 from mailsvc.policy import Limits
 from mailsvc.ratelimit import RateLimit
@@ -22,10 +27,15 @@ from mailsvc.store.accept import Acceptance
 from mailsvc.store.accounts import Accounts
 from mailsvc.store.domains import Domains
 from mailsvc.store.emails import Emails
+from mailsvc.store.eventlog import EventLog
 from mailsvc.store.keys import Keys, is_well_formed
 from mailsvc.store.messages import Messages
 from mailsvc.store.pool import Pool
-from tests.http.rig import Connection, Response, request
+from mailsvc.store.suppressions import Suppressions as StoredSuppressions
+from mailsvc.store.webhooklog import WebhookLog
+from mailsvc.store.webhooks import Webhooks as StoredWebhooks
+from mailsvc.weburl import Rules, read
+from tests.http.rig import Connection, Response, Web, request
 from tests.store.test_seal import SEAL
 
 GOOD: dict[str, Any] = {"from": "Acme <hello@example.test>", "to": ["zoe@example.net"], "subject": "Grüße", "html": "<p>Hello</p>"}
@@ -55,6 +65,7 @@ class World:
     site: ApiSite
     key: str
     foreign_key: str
+    pool: Any = None
 
     def ask(self, method: str, path: str, body: object = b"", key: str | None = None, **headers: str) -> Deferred[Response]:
         """One request on a connection of its own; the Deferred fires when the answer is there."""
@@ -73,6 +84,15 @@ class World:
         return answered.addTimeout(10, self.site.reactor)
 
 
+def told_of(pool: Pool, clock: Any) -> Told:
+    rules = Rules(clear=True, allowed=networks(["127.0.0.1"]))
+    return Told(
+        EventLog(pool),
+        lambda reader: Webhooks(StoredWebhooks(pool, clock, SEAL), WebhookLog(pool), reader, partial(read, rules=rules), 3),
+        lambda reader: Suppressions(StoredSuppressions(pool, clock), reader),
+    )
+
+
 @pytest_twisted.async_fixture
 async def world(pool: Pool) -> World:
     from twisted.internet import reactor
@@ -89,9 +109,10 @@ async def world(pool: Pool) -> World:
     intake = Intake(Acceptance(pool, clock), domains, way, way, Limits(), timedelta(days=5), in_thread, clock.seconds)
     api = Api(
         reactor=clock, keys=keys, well_formed=is_well_formed, intake=intake, emails=Emails(pool, clock), messages=Messages(pool, clock),
+        links=Links(Web(), 1000), told=told_of(pool, clock),
         rate=RateLimit(clock, 10_000), budget=Budget(1 << 28), in_thread=in_thread, checks={},
     )  # fmt: skip
-    return World(api.site(), token, foreign_token)
+    return World(api.site(), token, foreign_token, pool)
 
 
 @pytest_twisted.ensureDeferred

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime
 from email import message_from_bytes, policy
 
@@ -114,6 +115,19 @@ def test_named_mailboxes_are_read_as_far_as_they_can_be() -> None:
     mail = read(ME + b'To: "B, C" <b@example.net>, =?utf-8?q?Zo=C3=AB?= <z@example.net>,\r\n nobody\r\nCc: team: d@example.net;\r\n')
     assert [box.display for box in mail.to] == ['"B, C" <b@example.net>', "Zoë <z@example.net>"]
     assert [box.address for box in mail.cc] == ["d@example.net"]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [b"@" * 250_000, b"(" * 250_000, b'"' * 250_001, b"a@b," * 60_000, b"<" * 250_000, b"<@" * 120_000, b"\\" * 250_000, b"a:" * 120_000],
+)
+def test_a_monstrous_field_takes_no_time(value: bytes) -> None:
+    folded = b"\r\n ".join(value[start : start + 900] for start in range(0, len(value), 900))
+    began = time.process_time()
+    read(ME + b"To: " + folded + b"\r\nMessage-ID: " + folded + b"\r\n")
+    with pytest.raises(Unfit):
+        read(b"From: " + folded + b"\r\n")
+    assert time.process_time() - began < 2
 
 
 def test_two_tries_of_one_mail_have_one_fingerprint() -> None:

@@ -75,7 +75,7 @@ async def test_a_second_run_is_the_same_somebody(pool: Pool, tmp_path: Path, sai
     await welcome(pool, file).begin()
     again = json.loads(file.read_text())
     assert again["api_key"] != facts["api_key"]
-    assert {**again, "api_key": ""} == {**facts, "api_key": ""}
+    assert {**again, "api_key": "", "sign_in": ""} == {**facts, "api_key": "", "sign_in": ""}
 
 
 @pytest.mark.parametrize("left", ["", "{}", "[]", '{"api_key": "ms_unknown"}', "\0"])
@@ -89,8 +89,12 @@ async def test_what_an_earlier_run_left_is_used_only_when_it_works(pool: Pool, t
 
 
 def test_the_greeting_is_three_facts_and_a_line_to_paste() -> None:
-    facts = {"http": "http://localhost:8025", "api_key": "ms_x", "domain": "mailsvc.example"}
+    facts = {"http": "http://localhost:8025", "api_key": "ms_x", "domain": "mailsvc.example", "smtp": {}}
     lines = greeting(facts).strip().splitlines()
     assert [line.split()[0] for line in lines] == ["mailsvc", "API", "send"]
     assert "-H 'Authorization: Bearer ms_x'" in lines[2] and '"from": "Hello <hello@mailsvc.example>"' in lines[2]
     assert attrs.asdict(Settings().development)["domain"] == "mailsvc.example"
+    ports = {"smtp": {"25": 2525, "465": 4465}, "smtp_username": "mailsvc"}
+    assert greeting(facts | ports).splitlines()[-1] == (
+        "  SMTP       localhost, ports 2525 for 25, 4465 for 465; user mailsvc, the password is the API key"
+    )

@@ -15,9 +15,9 @@ from twisted.internet.task import Clock
 from mailsvc.smtp.certificates import Certificates, self_signed
 
 
-def names(connection: SSL.Connection) -> str:
+def names(connection: SSL.Connection, context: SSL.Context | None = None) -> str:
     """Whom the certificate names: the handshake in memory."""
-    client = SSL.Connection(SSL.Context(SSL.TLS_CLIENT_METHOD), None)
+    client = SSL.Connection(context or SSL.Context(SSL.TLS_CLIENT_METHOD), None)
     client.set_connect_state()
     connection.set_accept_state()
     for _ in range(6):
@@ -44,6 +44,19 @@ def test_a_renewed_pair_is_used_from_the_next_connection_on(tmp_path: Path) -> N
     clock.advance(11)
     assert names(certificates.serverConnectionForTLS(None)) == "new.example"
     assert names(before) == "old.example"
+
+
+@pytest.mark.parametrize(("ciphers", "taken"), [(b"ECDHE+AESGCM", True), (b"AES256-SHA256", False), (b"ECDHE-ECDSA-AES256-SHA384", False)])
+def test_old_ciphers_are_refused(tmp_path: Path, ciphers: bytes, taken: bool) -> None:
+    connection = Certificates(*self_signed(tmp_path, "mx.example"), lambda: 0.0).serverConnectionForTLS(None)
+    old = SSL.Context(SSL.TLS_CLIENT_METHOD)
+    old.set_max_proto_version(SSL.TLS1_2_VERSION)
+    old.set_cipher_list(ciphers)
+    if taken:
+        assert names(connection, old) == "mx.example"
+    else:
+        with pytest.raises(SSL.Error):
+            names(connection, old)
 
 
 def test_half_a_pair_changes_nothing(tmp_path: Path) -> None:

@@ -45,7 +45,8 @@ def daemon(tmp_path_factory: pytest.TempPathFactory, module_database: str) -> It
     changes: dict[str, dict[str, object]] = {
         "delivery": {"routes": {"*": f"smtp://127.0.0.1:{port}"}, "greylist_seconds": 1},
         "sandbox": {"listen": [f"tcp:{port}:interface=127.0.0.1"]},
-        "dashboard": {"sender": "mailsvc <no-reply@mailsvc.example>", "sign_up": True},
+        "": {"sender": "mailsvc <no-reply@mailsvc.example>"},
+        "dashboard": {"sign_up": True},
     }
     daemon = Daemon(folder, module_database, changes)
     daemon.start()

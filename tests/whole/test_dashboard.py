@@ -25,7 +25,8 @@ def daemon(tmp_path_factory: pytest.TempPathFactory, module_database: str) -> It
         {
             "delivery": {"routes": {"*": f"smtp://127.0.0.1:{port}"}},
             "sandbox": {"listen": [f"tcp:{port}:interface=127.0.0.1"]},
-            "dashboard": {"sender": "mailsvc <no-reply@mailsvc.example>", "sign_up": True},
+            "": {"sender": "mailsvc <no-reply@mailsvc.example>"},
+            "dashboard": {"sign_up": True},
         },
     )
     daemon.start()

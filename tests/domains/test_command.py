@@ -1,0 +1,34 @@
+"""`mailsvc domain …` where it needs no DNS. With a daemon and a DNS server: tests/whole/test_domains."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.test_cli import Command
+
+
+def test_domains_are_listed_and_the_operators_zone_is_printed(tmp_path: Path, database: str) -> None:
+    mailsvc = Command(tmp_path, database)
+    one, other = mailsvc.prints("account", "create", "One"), mailsvc.prints("account", "create", "Other")
+    assert "There is no region mars; there are: us-east-1." in mailsvc.refuses(
+        "domain", "add", "a.example", "--account", one, "--region", "mars"
+    )
+    assert "domains.dkim_zone is missing" in mailsvc.refuses("domain", "zone")
+    assert "There is no domain a.example." in mailsvc.refuses("domain", "rotate", "a.example")
+    mailsvc.prints("domain", "add", "a.example", "--account", one)
+    mailsvc.config.write_text(mailsvc.config.read_text() + 'dkim_zone = "dkim.example.net"\n')
+    added = mailsvc.prints("domain", "add", "b.example", "--account", other)
+    assert added.count(" CNAME ms") == 4 and "DKIM1" not in added
+    zone = mailsvc.prints("domain", "zone").splitlines()
+    assert [line.split(".")[0] for line in zone] == ["ms1e", "ms1r"] and all('dkim.example.net. TXT "v=DKIM1' in line for line in zone)
+    listed = mailsvc.prints("domain", "list").splitlines()
+    assert [line.split("\t")[:4] for line in listed] == [
+        ["a.example", "not_started", "us-east-1", "One"],
+        ["b.example", "not_started", "us-east-1", "Other"],
+    ]
+    assert mailsvc.prints("domain", "list", "--account", "Other").startswith("b.example")
+    rotated = mailsvc.prints("domain", "rotate", "b.example").splitlines()
+    assert [line.split(".")[0] for line in rotated] == ["ms2r", "ms2e"]
+    assert "are being replaced" in mailsvc.refuses("domain", "rotate", "b.example")
+    looks = mailsvc("domain", "add", "аррӏе.example", "--account", one)
+    assert looks.returncode == 0 and "mistaken for another name" in looks.stderr
