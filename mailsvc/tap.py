@@ -337,7 +337,9 @@ class Daemon:
         dashboard = Dashboard(
             pool=self.pool, clock=self.reactor, seal=self.memory.seal, in_thread=self.in_thread, base_url=settings.base_url or "",
             accounts=self.accounts, domains=self.domains, care=self.care, keys=self.keys, messages=self.messages, mails=mails,
-            sign_up=settings.dashboard.sign_up, inbox=self.shelf if settings.sandbox.listen else None,
+            sign_up=settings.dashboard.sign_up, webhooks=StoredWebhooks(self.pool, self.reactor, self.memory.seal),
+            read_url=partial(weburl.read, rules=self.fetcher.rules), most_webhooks=settings.webhooks.endpoints, ring=self.bell.ring,
+            inbox=self.shelf if settings.sandbox.listen else None,
         )  # fmt: skip
         self.opened.add("sweeping sessions", every(self.reactor, HOUR, "sweeping sessions", dashboard.sessions.sweep))
         return dashboard

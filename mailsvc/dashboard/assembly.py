@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import attrs
@@ -27,6 +28,8 @@ from mailsvc.dashboard.signin.pages import SignIn
 from mailsvc.dashboard.signin.password import Passwords
 from mailsvc.dashboard.signin.secondfactor import SecondFactor
 from mailsvc.dashboard.signin.throttle import Throttle
+from mailsvc.dashboard.suppressions import SuppressionPages
+from mailsvc.dashboard.webhooks import WebhookPages
 from mailsvc.domains.care import Care
 from mailsvc.store.accounts import Accounts
 from mailsvc.store.audit import Audit
@@ -40,7 +43,11 @@ from mailsvc.store.rollups import Rollups
 from mailsvc.store.seal import Seal
 from mailsvc.store.search import Search
 from mailsvc.store.sessions import Sessions
+from mailsvc.store.suppressions import Suppressions
 from mailsvc.store.users import Users
+from mailsvc.store.webhooklog import WebhookLog
+from mailsvc.store.webhooks import Webhooks
+from mailsvc.weburl import Target
 
 # path below /dashboard, name, icon
 NAVIGATION = (
@@ -49,6 +56,8 @@ NAVIGATION = (
     ("domains", "Domains", "globe"),
     ("keys", "API keys", "key"),
     ("metrics", "Metrics", "chart"),
+    ("webhooks", "Webhooks", "hook"),
+    ("suppressions", "Suppressions", "stop"),
     ("sandbox", "Sandbox inbox", "inbox"),
     ("settings", "Settings", "gear"),
 )
@@ -70,6 +79,10 @@ class Assembly:
     messages: Messages
     mails: Mails | None
     sign_up: bool
+    webhooks: Webhooks
+    read_url: Callable[[str], Target]
+    most_webhooks: int
+    ring: Callable[[str], None]
     inbox: Any = None
 
     def __attrs_post_init__(self) -> None:
@@ -86,9 +99,13 @@ class Assembly:
         home = Home(desk, self.domains, self.keys, search, rollups)
         signin, joining = SignIn(desk, entrance), Joining(desk, entrance, self._new_account)
         second = SecondFactor(desk, entrance)
+        ring_webhooks = partial(self.ring, "webhooks")
+        webhooks = WebhookPages(desk, self.webhooks, WebhookLog(pool), self.read_url, self.most_webhooks, ring_webhooks)
         areas: dict[str, Any] = {
             "": home, "start": home, "emails": emails, "domains": DomainPages(desk, self.domains, self.care),
             "keys": KeyPages(desk, self.keys, self.domains), "metrics": Metrics(desk, rollups, self.domains),
+            "webhooks": webhooks,
+            "suppressions": SuppressionPages(desk, Suppressions(pool, self.clock), lambda: self.ring("events")),
             "settings": Settings(desk, entrance), "settings/security": Security(desk, entrance, second),
             "sign-in": signin, "sign-in/code": second, "sign-in/again": Security(desk, entrance, second),
             "sign-up": joining, "reset": joining, "invitation": joining,

@@ -152,7 +152,20 @@ def test_a_mail_is_followed_until_it_is_delivered(page: Page, daemon: Daemon) ->
     screens(page, daemon, email_id)
 
 
-PAGES = ("", "emails", "domains", "keys", "metrics", "sandbox", "settings", "settings/security", "settings/audit", "nothing")
+PAGES = (
+    "",
+    "emails",
+    "domains",
+    "keys",
+    "metrics",
+    "webhooks",
+    "suppressions",
+    "sandbox",
+    "settings",
+    "settings/security",
+    "settings/audit",
+    "nothing",
+)
 
 
 def screens(page: Page, daemon: Daemon, email_id: str) -> None:

@@ -311,6 +311,32 @@ def test_signing_out_everywhere_ends_the_other_sessions(daemon: Daemon) -> None:
     assert second.get("/dashboard/emails").status == 200
 
 
+def test_a_webhook_is_told_again_and_a_suppression_comes_and_goes(daemon: Daemon, owner: Visitor, stranger: Visitor) -> None:
+    owner.get("/dashboard/webhooks")
+    wrong = owner.post("/dashboard/webhooks", {"url": "ftp://example.com", "on:email.sent": "1"})
+    assert wrong.status == 422 and "must begin with" in wrong.text and "ftp://example.com" in wrong.text
+    added = owner.post("/dashboard/webhooks", {"url": "https://hooks.example.com/in", "on:email.delivered": "1"})
+    assert re.fullmatch(r"/dashboard/webhooks/[0-9a-f-]{36}", added.location)
+    assert owner.get(added.location).text.count("whsec_") == 1
+    assert owner.post(f"{added.location}/test").location.endswith("done=test")
+    event = re.search(r"/dashboard/webhooks/[0-9a-f-]{36}/events/[0-9a-f-]{36}", owner.get(added.location).text)
+    assert event and "&#34;type&#34;: &#34;email.delivered&#34;" in owner.get(event[0]).text
+    assert owner.post(f"{event[0]}/replay").location.endswith("done=again")
+    for path in (added.location, event[0]):
+        assert stranger.get(path).status == 404
+    for what in ("change", "test", "delete"):
+        assert stranger.post(f"{added.location}/{what}", {"url": "https://a.example", "on:email.sent": "1"}).status == 404
+    assert owner.post(f"{added.location}/delete").location.endswith("done=deleted")
+    owner.get("/dashboard/suppressions")
+    assert owner.post("/dashboard/suppressions", {"emails": "no address"}).status == 422
+    assert owner.post("/dashboard/suppressions", {"emails": "Never@example.com, other@example.com"}).status == 303
+    page = owner.get("/dashboard/suppressions?q=never%40example.com").text
+    entry = re.search(r"suppressions/([0-9a-f-]{36})/remove", page)[1]  # type: ignore[index]
+    assert stranger.post(f"/dashboard/suppressions/{entry}/remove").status == 404
+    owner.post(f"/dashboard/suppressions/{entry}/remove")
+    assert "Never@example.com" not in owner.get("/dashboard/suppressions").text
+
+
 # Pages beside the API
 
 
