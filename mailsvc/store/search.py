@@ -14,7 +14,7 @@ import attrs
 from mailsvc.store.ids import uuid7_floor
 from mailsvc.store.pool import Pool
 
-LOOKED = 20_000  # emails that one page of a search looks through
+LOOKED = 10_000  # emails that one page of a search looks through
 LOOKED_FOR_STATUS = 4_000  # where each has to be asked for its newest event
 
 

@@ -152,20 +152,7 @@ def test_a_mail_is_followed_until_it_is_delivered(page: Page, daemon: Daemon) ->
     screens(page, daemon, email_id)
 
 
-PAGES = (
-    "",
-    "emails",
-    "domains",
-    "keys",
-    "metrics",
-    "webhooks",
-    "suppressions",
-    "sandbox",
-    "settings",
-    "settings/security",
-    "settings/audit",
-    "nothing",
-)
+PAGES = ("", *"emails domains keys metrics webhooks suppressions sandbox settings settings/security settings/audit nothing".split())
 
 
 def screens(page: Page, daemon: Daemon, email_id: str) -> None:
@@ -182,6 +169,8 @@ def screens(page: Page, daemon: Daemon, email_id: str) -> None:
             name = path.replace(email_id, "one").replace(domain, "one").replace("/", "-").replace("?view=", "-") or "home"
             page.screenshot(path=SCREENS / f"{name}-{kind}.png", full_page=True)
             assert page.evaluate("document.documentElement.scrollWidth") <= width, (path, kind)
+            if kind == "phone":
+                continue  # the same elements
             found = Axe().run(page, options={"resultTypes": ["violations"]}).response["violations"]
             serious = [(v["id"], [n["html"][:120] for n in v["nodes"]]) for v in found if v["impact"] in ("serious", "critical")]
             assert not serious, (path, kind, serious)
