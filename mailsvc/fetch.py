@@ -7,6 +7,7 @@ environment not used, connections not shared. What an answer may cost is bounded
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -43,6 +44,7 @@ from mailsvc.weburl import BadUrl, Rules, Target
 
 HEAD = 64 * 1024  # octets of an answer besides the part of its body that is wanted
 ADDRESSES = 3  # of a name that are tried
+HOSTS = 50  # whose TLS contexts are kept; each is most of a megabyte
 CONNECT = 5.0  # seconds for one of them
 
 
@@ -79,6 +81,7 @@ class Fetcher:
     resolver: Addresses
     rules: Rules
     trust: Any = None
+    _tls: OrderedDict[str, Any] = attrs.field(factory=OrderedDict, init=False, repr=False)
 
     async def ask(
         self,
@@ -112,6 +115,17 @@ class Fetcher:
             line.cut()
             if timer.active():
                 timer.cancel()
+
+    def tls(self, host: str) -> Any:
+        """How to verify `host`. Kept for the hosts of late: reading the certificate authorities takes longer than all the rest."""
+        options = self._tls.pop(host, None)
+        if options is None:
+            more = {} if self.trust is None else {"trustRoot": self.trust}
+            options = optionsForClientTLS(host, **more)
+        self._tls[host] = options
+        while len(self._tls) > HOSTS:
+            self._tls.popitem(last=False)
+        return options
 
     async def _ask(
         self, line: _Line, method: str, headers: Mapping[str, str], body: bytes | None, keep: int, room: Callable[[int], bool]
@@ -192,8 +206,7 @@ class _Line:
         endpoint = kind(self.fetcher.reactor, address, self.target.port, timeout=CONNECT)
         if not self.target.secure:
             return endpoint
-        more = {} if self.fetcher.trust is None else {"trustRoot": self.fetcher.trust}
-        return wrapClientTLS(optionsForClientTLS(self.target.host, **more), endpoint)
+        return wrapClientTLS(self.fetcher.tls(self.target.host), endpoint)
 
     def give_up(self, asking: Deferred[Reply], why: str) -> None:
         self.why = self.why or why

@@ -46,6 +46,12 @@ def _listen(value: tuple[str, ...]) -> str | None:
     return None if all(re.match(r"[a-z0-9]+:", one) for one in value) else 'expected endpoints such as "tcp:8025:interface=127.0.0.1"'
 
 
+def _watched(value: tuple[str, ...]) -> str | None:
+    loopback = re.compile(r"tcp6?:.*:interface=(127\.0\.0\.1|\\:\\:1|localhost)(:|$)")
+    good = all(text.startswith("unix:/") or loopback.match(text) for text in value)
+    return None if good else 'expected endpoints "unix:/PATH" or "tcp:PORT:interface=127.0.0.1"'
+
+
 def _ports(value: Mapping[str, str]) -> str | None:
     good = all(number in RELAY_PORTS and text.split() and _listen(tuple(text.split())) is None for number, text in value.items())
     return None if good else f'expected endpoints such as "tcp:587" for some of {", ".join(RELAY_PORTS)}'
@@ -112,6 +118,8 @@ class Http:
     )
     rate_limit: int = setting(10, "Requests a second of an account that has no limit of its own.", check=_at_least(1))
     idle_seconds: float = setting(60.0, "Seconds after which a silent connection is closed.", check=_at_least(1))
+    log_days: int = setting(30, "Days that the request log of an account is kept.", check=_between(1, 3650))
+    log_body: int = setting(16384, "About the octets of a body that it keeps; 0: none.", check=_between(0, 1024 * 1024))
 
 
 @attrs.frozen
@@ -289,6 +297,18 @@ class Log:
 
 
 @attrs.frozen
+class Metrics:
+    """What a monitor reads."""
+
+    listen: tuple[str, ...] = setting(
+        (),
+        'Endpoints for Prometheus, "unix:/run/mailsvc/metrics.sock" (0600) or "tcp:9125:interface=127.0.0.1" with a token; empty: none.',
+        check=_watched,
+    )
+    token: str | None = setting(None, "The bearer token that has to be shown at each of them; a TCP one needs it.", secret=True, example="")
+
+
+@attrs.frozen
 class Sandbox:
     """The development inbox: receives mail as other servers would."""
 
@@ -336,6 +356,7 @@ class Settings:
     limits: Limits = section(Limits, "How much is too much.")
     secrets: Secrets = section(Secrets, "What keeps secrets at rest.")
     log: Log = section(Log, "What is written about the running.")
+    metrics: Metrics = section(Metrics, "What a monitor reads.")
     sandbox: Sandbox = section(Sandbox, "The development inbox.")
     dashboard: Dashboard = section(Dashboard, "The pages for people.")
     development: Development = section(Development, "The first run.")
@@ -358,6 +379,8 @@ def _agree(settings: Settings) -> None:
         raise SettingsError("The setting base_url is missing; expected the address of the API, such as https://api.example.com.")
     if "http" in settings.roles and not settings.http.listen:
         raise SettingsError("The setting http.listen is empty; the role http needs an endpoint.")
+    if settings.metrics.token is None and any(not text.startswith("unix:") for text in settings.metrics.listen):
+        raise SettingsError("The setting metrics.token is missing; a TCP endpoint in metrics.listen needs one.")
     if delivery.ehlo_name is None and {"delivery", "smtp"} & set(settings.roles):
         raise SettingsError("The setting delivery.ehlo_name is missing; expected this machine's name in DNS, such as out.example.com.")
     if "smtp" in settings.roles and settings.smtp.listen:

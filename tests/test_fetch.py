@@ -22,7 +22,7 @@ from twisted.internet.testing import MemoryReactorClock
 from twisted.protocols.tls import TLSMemoryBIOFactory
 
 from mailsvc.dns import Records, Resolver
-from mailsvc.fetch import HEAD, Fetcher, NoAnswer
+from mailsvc.fetch import HEAD, HOSTS, Fetcher, NoAnswer
 from mailsvc.guard import networks
 from mailsvc.weburl import Rules
 from tests.dnsserver import DnsServer
@@ -257,6 +257,17 @@ async def test_a_certificate_is_verified_for_the_name(tmp_path: Path) -> None:
             assert "TLS failed" in why or "verif" in why.lower(), why
         await port.stopListening()
     assert set(names) == {b"shop.example"}
+
+
+def test_only_so_many_contexts_are_kept() -> None:
+    fetcher = Fetcher(MemoryReactorClock(), Names([("127.0.0.1",)]), LOCAL)
+    first = fetcher.tls("0.example")
+    for number in range(HOSTS):
+        fetcher.tls(f"{number}.example")
+    assert fetcher.tls("0.example") is first
+    for number in range(1, HOSTS + 1):
+        fetcher.tls(f"{number}.example")
+    assert fetcher.tls("0.example") is not first
 
 
 def _contexts(certificate: Any, names: list[bytes | None]) -> Callable[..., Any]:

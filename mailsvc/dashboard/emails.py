@@ -60,7 +60,7 @@ class Emails:
         if found is not None:
             return visit.redirect(f"{EMAILS}/{found}")
         domains, _ = await self.domains.list(visit.account_id)
-        keys = await self.keys.list(visit.account_id)
+        keys, _ = await self.keys.list(visit.account_id)
         chosen = {name: visit.query(name) for name in ("status", "days", "domain", "key")}
         filters = Filters(
             text=text,
@@ -93,7 +93,7 @@ class Emails:
         attempts = await self.stored.attempts(visit.account_id, email.email_id)
         events = await self.history.events(visit.account_id, email.email_id)
         parsed = await self._parsed(visit, email)
-        key = next((k for k in await self.keys.list(visit.account_id) if k.id == email.key_id), None)
+        key = next((k for k in (await self.keys.list(visit.account_id))[0] if k.id == email.key_id), None)
         return visit.render(
             "emails/one.html",
             email=email,

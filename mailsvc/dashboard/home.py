@@ -8,6 +8,7 @@ import attrs
 
 from mailsvc.dashboard import snippets
 from mailsvc.dashboard.desk import Desk
+from mailsvc.dashboard.metrics import rates, wanted
 from mailsvc.dashboard.page import Visit, area, page
 from mailsvc.dashboard.safety import HOME
 from mailsvc.store.domains import Domains
@@ -38,10 +39,10 @@ class Home:
 
     async def _shown(self, visit: Visit, secret: str) -> bytes:
         domains, _ = await self.domains.list(visit.account_id)
-        keys = await self.keys.list(visit.account_id)
+        keys, _ = await self.keys.list(visit.account_id)
         latest = await self.search.emails(visit.account_id, Filters(), 5)
         now = self.desk.now()
-        counts = await self.rollups.totals(visit.account_id, now - timedelta(days=1), now + timedelta(hours=1))
+        counts = await self.rollups.counts(visit.account_id, wanted(now - timedelta(days=1), now + timedelta(hours=1)))
         ready = next((domain for domain in domains if domain.may_send), None)
         sender = f"hello@{(ready or domains[0]).name}" if domains else "hello@your-domain.example"
         return visit.render(
@@ -52,6 +53,6 @@ class Home:
             secret=secret,
             latest=latest.emails,
             delivered=any(email.last_event == "email.delivered" for email in latest.emails),
-            counts=counts,
+            rates=rates(counts),
             code=snippets.all_of(self.desk.base_url, secret or "ms_…", sender, visit.who.email),
         )

@@ -48,7 +48,7 @@ class KeyPages:
     @page(app, f"{KEYS}/<text>/revoke", "POST")
     async def revoke(self, visit: Visit, text: str) -> bytes:
         key_id = visit.uuid(text, "key")
-        key = next((k for k in await self.keys.list(visit.account_id) if k.id == key_id), None)
+        key = next((k for k in (await self.keys.list(visit.account_id))[0] if k.id == key_id), None)
         if key is None or not await self.keys.revoke(visit.account_id, key_id):
             raise not_found("key")
         await visit.note("key revoked", f"{key.name} ({key.hint}…)")
@@ -59,7 +59,7 @@ class KeyPages:
         return visit.render(
             "keys.html",
             422 if errors else 200,
-            keys=await self.keys.list(visit.account_id),
+            keys=(await self.keys.list(visit.account_id))[0],
             domains={domain.id: domain for domain in domains},
             secret=secret,
             errors=errors or {},

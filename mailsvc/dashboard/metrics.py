@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import attrs
@@ -14,13 +15,13 @@ from mailsvc.dashboard.desk import Desk
 from mailsvc.dashboard.page import Visit, area, page
 from mailsvc.dashboard.safety import HOME
 from mailsvc.store.domains import Domains
-from mailsvc.store.rollups import Count, Rollups
+from mailsvc.store.rollups import Count, Rollups, Unit, Wanted
 
 METRICS = f"{HOME}/metrics"
 RANGES = {"1": "24 hours", "7": "7 days", "30": "30 days", "90": "90 days"}
 BOUNCE_DANGER, COMPLAINT_DANGER = 4.0, 0.08  # percent, where large mailbox providers begin to refuse
-_KINDS = {"email.delivered": "delivered", "email.bounced": "bounced"}
-HOUR, DAY = 3600, 86400
+BOUNCED = tuple(f"email.bounced.{kind}" for kind in ("permanent", "transient", "undetermined"))
+TYPES = ("email.sent", "email.delivered", "email.complained", *BOUNCED)
 
 
 @attrs.frozen
@@ -36,13 +37,20 @@ class Rates:
     complaint: float | None
 
 
-def rates(counts: Mapping[str, int]) -> Rates:
-    delivered, bounced, complained = (counts.get(f"email.{name}", 0) for name in ("delivered", "bounced", "complained"))
+def rates(counts: Iterable[Count]) -> Rates:
+    of: dict[str, int] = {}
+    for count in counts:
+        of[count.type] = of.get(count.type, 0) + count.count
+    delivered, complained, bounced = of.get("email.delivered", 0), of.get("email.complained", 0), sum(of.get(kind, 0) for kind in BOUNCED)
     finished = delivered + bounced
     return Rates(
-        counts.get("email.sent", 0), delivered, bounced, complained,
+        of.get("email.sent", 0), delivered, bounced, complained,
         _share(delivered, finished), _share(bounced, finished), _share(complained, delivered),
     )  # fmt: skip
+
+
+def wanted(since: datetime, until: datetime, unit: Unit = "hour", zone: str = "UTC", **apart: Any) -> Wanted:
+    return Wanted(since, until, unit, zone, TYPES, **apart)
 
 
 @attrs.define(eq=False)
@@ -58,18 +66,18 @@ class Metrics:
         domain = next((d for d in domains if str(d.id) == visit.query("domain")), None)
         days = visit.query("days") if visit.query("days") in RANGES else "7"
         zone_name, zone = _zone(visit.query("zone"))
-        step = HOUR if days == "1" else DAY
-        until = _ceiling(self.desk.now(), step, zone)
+        unit: Unit = "hour" if days == "1" else "day"
+        until = _ceiling(self.desk.now(), unit, zone)
         since = until - timedelta(days=int(days))
-        limit = domain.id if domain else None
-        totals = await self.rollups.totals(visit.account_id, since, until, limit)
-        counts = await self.rollups.series(visit.account_id, since, until, step, limit)
-        by_domain = await self.rollups.by_domain(visit.account_id, since, until)
-        steps = _steps(counts, since, until, step, zone)
+        limit = [domain.id] if domain else None
+        counts = await self.rollups.counts(visit.account_id, wanted(since, until, unit, zone_name, by_period=True, domains=limit))
+        apart = await self.rollups.counts(visit.account_id, wanted(since, until, by_domain=True))
+        by_domain = {d.id: rates(count for count in apart if count.domain_id == d.id) for d in domains}
+        steps = _steps(counts, since, until, unit, zone)
         return visit.render(
             "metrics.html",
-            rates=rates(totals),
-            table=[(d, rates(by_domain[d.id])) for d in domains if d.id in by_domain],
+            rates=rates(counts),
+            table=[(d, by_domain[d.id]) for d in domains if by_domain[d.id].sent],
             domains=domains,
             domain=domain,
             days=days,
@@ -83,31 +91,28 @@ class Metrics:
         )
 
 
-def _steps(counts: Sequence[Count], since: datetime, until: datetime, seconds: int, zone: tzinfo) -> list[Step]:
-    by: dict[datetime, dict[str, int]] = {}
+def _steps(counts: Sequence[Count], since: datetime, until: datetime, unit: Unit, zone: tzinfo) -> list[Step]:
+    by: dict[object, list[Count]] = {}
     for count in counts:
-        by.setdefault(count.at, {})[count.type] = count.count
+        by.setdefault(count.hour if unit == "hour" else count.day, []).append(count)
     steps = []
     at = since
     while at < until:
-        found = by.get(at, {})
-        of = rates(found)
-        values = {kind: float(found.get(type_, 0)) for type_, kind in _KINDS.items()}
-        values |= {name: value for name, value in (("bounce rate", of.bounce), ("complaint rate", of.complaint)) if value is not None}
         local = at.astimezone(zone)
-        said = f"{of.delivered} delivered, {of.bounced} bounced"
-        label = f"{local:%H:%M}" if seconds == HOUR else f"{local.day} {local:%b}"
-        steps.append(Step(label, f"{local:%Y-%m-%d %H:%M}: {said}", values))
-        at += timedelta(seconds=seconds)
+        of = rates(by.get(at if unit == "hour" else local.date(), ()))
+        values = {"delivered": float(of.delivered), "bounced": float(of.bounced)}
+        values |= {name: value for name, value in (("bounce rate", of.bounce), ("complaint rate", of.complaint)) if value is not None}
+        label = f"{local:%H:%M}" if unit == "hour" else f"{local.day} {local:%b}"
+        steps.append(Step(label, f"{local:%Y-%m-%d %H:%M}: {of.delivered} delivered, {of.bounced} bounced", values))
+        at += timedelta(hours=1) if unit == "hour" else timedelta(days=1)
     return steps
 
 
-def _ceiling(now: datetime, seconds: int, zone: tzinfo) -> datetime:
+def _ceiling(now: datetime, unit: Unit, zone: tzinfo) -> datetime:
     """The end of this hour, or of this day where the reader is."""
-    local = now.astimezone(zone)
-    if seconds == HOUR:
-        return local.replace(minute=0, second=0, microsecond=0) + timedelta(hours=1)
-    return local.replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
+    if unit == "hour":
+        return now.replace(minute=0, second=0, microsecond=0) + timedelta(hours=1)
+    return now.astimezone(zone).replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
 
 
 def _zone(name: str) -> tuple[str, tzinfo]:

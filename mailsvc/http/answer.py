@@ -21,13 +21,14 @@ from mailsvc.store.errors import Contention, TimedOut, Unavailable
 log = Logger()
 
 
-def ok(request: Request, value: Mapping[str, object] | Sequence[object]) -> bytes:
-    return request.sized(200, orjson.dumps(value))
+def ok(request: Request, value: Mapping[str, object] | Sequence[object], status: int = 200) -> bytes:
+    request.answered = value
+    return request.sized(status, orjson.dumps(value))
 
 
 def made(request: Request, value: Mapping[str, object]) -> bytes:
     """The same of something that was not there before."""
-    return request.sized(201, orjson.dumps(value))
+    return ok(request, value, 201)
 
 
 def page(request: Request, data: Sequence[object], has_more: bool) -> bytes:

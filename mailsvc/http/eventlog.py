@@ -9,8 +9,10 @@ from uuid import UUID
 import attrs
 
 from mailsvc import payload
+from mailsvc.http import eventschema as schema
 from mailsvc.http import parameters
 from mailsvc.http.answer import collection, page
+from mailsvc.http.describe import listed, told
 from mailsvc.http.request import Request
 from mailsvc.store.eventlog import Fact
 
@@ -27,6 +29,7 @@ class EventLog:
     events: Events
 
     @app.route("/event-log", methods=["GET"])
+    @told("All events of the account in their order, without gaps.", listed(schema.FACT), parameters=schema.SEQUENCES)
     async def list(self, request: Request) -> bytes:
         """Oldest first, from the number that `after` gives. The id is the one under which webhooks tell of the event."""
         after, limit = parameters.sequence(request, "after"), parameters.limit(request)

@@ -15,13 +15,13 @@ from twisted.web import http, server
 
 from mailsvc.http.caller import Caller
 from mailsvc.http.gate import Asked, Entry, too_large
-from mailsvc.http.problem import Problem, no_endpoint, unavailable
+from mailsvc.http.problem import JSON, Problem, no_endpoint, unavailable
+from mailsvc.http.requestlog import HUNG_UP
 from mailsvc.store.detach import detached
 
 T = TypeVar("T")
 log = Logger()
 
-JSON = b"application/json; charset=utf-8"
 _PRIVATE = re.compile(rb"[^/]*[@%][^/]*")
 
 
@@ -31,12 +31,15 @@ class Request(server.Request):
     site: Any  # ApiSite
     channel: Any  # Channel
     defaultContentType = None  # in the lines that all responses have
+    content_type = JSON
     entry: Entry | None = None
     problem: Problem | None = None
     begun = False
     page = False
     received = 0
     started = 0.0
+    asked: object = None  # what the body said, for the request log
+    answered: object = None  # and the answer
     _whole = False
     _works = False
     _reserved = 0
@@ -179,7 +182,7 @@ class Request(server.Request):
     def common_lines(self) -> bytes:
         if self.page:
             return bytes(self.site.page_lines())
-        return bytes(self.site.common_lines(self.client, None if self.entry is None else self.entry.quota))
+        return bytes(self.site.common_lines(self.client, None if self.entry is None else self.entry.quota, self.content_type))
 
     def answer(self, problem: Problem) -> None:
         """Answer with `problem` and be done."""
@@ -191,6 +194,8 @@ class Request(server.Request):
         """Set status and headers of `problem`; its body is returned."""
         for name, value in problem.headers.items():
             self.setHeader(name, value)
+        self.answered = problem.told()
+        self.content_type = JSON
         if self.page:
             self.setHeader(b"content-type", JSON)
         return self.sized(problem.status, problem.body())
@@ -225,11 +230,14 @@ class Request(server.Request):
     def finish(self) -> None:
         super().finish()
         self._free()
+        self._record(self.code)
 
     def connectionLost(self, reason: Any) -> None:
         super().connectionLost(reason)
         if not self._works:
             self._free()
+        if not self.finished:
+            self._record(HUNG_UP)
 
     def detached(self, work: Coroutine[Deferred[Any], Any, T]) -> Deferred[T]:
         """Work that goes on when the client hangs up. Its body counts as in work until it ends."""
@@ -248,6 +256,12 @@ class Request(server.Request):
         if self._reserved:
             self.site.gate.budget.free(self._reserved)
             self._reserved = 0
+
+    def _record(self, status: int) -> None:
+        """For the account's request log."""
+        if self.entry is not None and self.entry.caller is not None:
+            self.site.record(self, self.entry.caller, status)
+            self.asked = self.answered = None
 
     def log_line(self, now: float) -> None:
         """One line for each response: no query, no addresses, nothing secret."""

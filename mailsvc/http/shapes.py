@@ -25,10 +25,11 @@ from mailsvc.mail.address import AddressError, Mailbox, parse_mailbox
 from mailsvc.mail.compose import Attachment
 
 TAGS_MAX = 75
+TAG_PATTERN = "[A-Za-z0-9_-]{1,256}"
 SLICE = 1 << 20  # characters of base64 decoded at a time, so that other threads get their turn; a multiple of 4
 
 _FORM = "The email address needs to follow the `email@example.com` or `Name <email@example.com>` format."
-_TAG = re.compile(r"[A-Za-z0-9_-]{1,256}\Z")
+_TAG = re.compile(TAG_PATTERN + r"\Z")
 _WHITE = re.compile(r"\s+")
 
 Object = Mapping[str, Any]

@@ -14,19 +14,23 @@ from twisted.web.http import datetimeToString
 from twisted.web.resource import Resource
 
 from mailsvc.http import answer, gate
+from mailsvc.http.caller import Caller
 from mailsvc.http.channel import Channel
 from mailsvc.http.gate import Gate, Limits, Networks
-from mailsvc.http.problem import Problem
-from mailsvc.http.request import JSON, Request
+from mailsvc.http.problem import JSON, Problem
+from mailsvc.http.request import Request
+from mailsvc.http.requestlog import Recorder
 from mailsvc.ratelimit import Quota
+from mailsvc.store.ids import uuid7
+from mailsvc.store.requestlog import NewLog
 
 log = Logger()
 
 
 class ApiSite(server.Site):
-    """`collections` maps the first segment of a path to the resource that answers; each gets the whole path.
-
-    `pages` names those that are for people: they have no key, and say themselves what they answer with.
+    """`collections` maps places to the resources that answer; each gets the whole path. A place is the first segment of a path, or
+    narrower: its first two, or the first and the third with `*` between them. `pages` are the first segments of what is for people: that
+    has no key, and says itself what it answers with.
     """
 
     protocol = Channel  # type: ignore[assignment]  # made for HTTP/1.1 alone, not for either version
@@ -34,11 +38,18 @@ class ApiSite(server.Site):
     noisy = False
 
     def __init__(
-        self, collections: Mapping[str, Resource], gate: Gate, reactor: IReactorTime, trusted: Networks = (), pages: Collection[str] = ()
+        self,
+        collections: Mapping[str, Resource],
+        gate: Gate,
+        reactor: IReactorTime,
+        trusted: Networks = (),
+        recorder: Recorder | None = None,
+        pages: Collection[str] = (),
     ) -> None:
         super().__init__(Resource(), reactor=reactor, timeout=gate.limits.idle, parsePOSTFormSubmission=False)
         self.gate = gate
         self.trusted = trusted
+        self.recorder = recorder
         self._dated, self._date_text = 0, b""
         self._channels: set[Channel] = set()
         self._drained: Deferred[None] | None = None
@@ -52,14 +63,19 @@ class ApiSite(server.Site):
     # For requests
 
     def knows(self, path: bytes) -> bool:
-        return _first(path) in self._collections
+        return _segments(path)[0] in self._collections
 
     def is_page(self, path: bytes) -> bool:
-        return _first(path) in self._pages
+        return _segments(path)[0] in self._pages
 
     def resource_for(self, path: bytes) -> Resource:
-        """Only asked for paths that it knows: the gate turns the others away."""
-        return self._collections[_first(path)]
+        """The narrowest. Only asked for paths that it knows: the gate turns the others away."""
+        first, *rest = _segments(path)
+        if len(rest) > 1 and (found := self._collections.get(b"%s/*/%s" % (first, rest[1]))):
+            return found
+        if rest and (found := self._collections.get(b"%s/%s" % (first, rest[0]))):
+            return found
+        return self._collections[first]
 
     def address(self, client: IAddress, forwarded: list[bytes]) -> str:
         return gate.address(getattr(client, "host", ""), forwarded, self.trusted)
@@ -67,10 +83,31 @@ class ApiSite(server.Site):
     def translated(self, failure: Failure) -> Problem:
         return answer.translated(failure)
 
-    def common_lines(self, client: IAddress, quota: Quota | None = None) -> bytes:
+    def record(self, request: Request, caller: Caller, status: int) -> None:
+        """What an account asked and was answered goes into its request log; reading the development inbox does not."""
+        if self.recorder is None or request.path.startswith(b"/sandbox"):
+            return
+        now = self.reactor.seconds()
+        agent = request.requestHeaders.getRawHeaders(b"user-agent")
+        self.recorder.add(
+            NewLog(
+                account_id=caller.account_id,
+                log_id=uuid7(now),
+                key_id=caller.key_id,
+                method=_text(request.method),
+                path=_text(request.path),
+                status=status,
+                user_agent=_text(agent[0]) if agent else None,
+                milliseconds=(now - request.started) * 1000,
+                request_body=self.recorder.body(request.asked),
+                response_body=self.recorder.body(request.answered),
+            )
+        )
+
+    def common_lines(self, client: IAddress, quota: Quota | None = None, content_type: bytes = JSON) -> bytes:
         """The header lines that every response has. Without a `quota`, that of the client's address."""
         quota = quota or self.gate.rate.peek(self.address(client, []))
-        return b"%scontent-type: %s\r\n%s" % (self.page_lines(), JSON, quota.lines())
+        return b"%scontent-type: %s\r\n%s" % (self.page_lines(), content_type, quota.lines())
 
     def page_lines(self) -> bytes:
         """Those that the responses of pages have."""
@@ -127,6 +164,11 @@ class ApiSite(server.Site):
         log.info("unreadable request {status}", status=status)
 
 
-def _first(path: bytes) -> bytes:
-    """The first segment; that of "/" is empty, and what is no path, or has an empty one before others, has one that no resource has."""
-    return b"" if path == b"/" else path[1:].partition(b"/")[0] or path if path.startswith(b"/") else path or b"?"
+def _text(octets: bytes) -> str:
+    return octets[:500].decode("utf-8", "replace").replace("\0", "")
+
+
+def _segments(path: bytes) -> list[bytes]:
+    """The first three, and the rest as one. The first is empty for "/" alone; what is no path has one that nothing has."""
+    first, *rest = path[1:].split(b"/", 3) if path.startswith(b"/") else [b""]
+    return [first or (b"" if path == b"/" else b"/"), *rest]

@@ -8,8 +8,10 @@ from uuid import UUID
 
 import attrs
 
+from mailsvc.http import eventschema as schema
 from mailsvc.http import parameters, shapes
 from mailsvc.http.answer import collection, made, ok, page
+from mailsvc.http.describe import PAGING, listed, told
 from mailsvc.http.problem import invalid, missing, not_found
 from mailsvc.http.reading import Reader
 from mailsvc.http.request import Request
@@ -35,24 +37,26 @@ class List(Protocol):
 
 @attrs.define(eq=False)
 class Suppressions:
-    """`told` is called after each change, since there are events to be numbered."""
+    """`changed` is called after each change, since there are events to be numbered."""
 
     app = collection()
     suppressions: List
     reader: Reader
-    told: Callable[[], None] = lambda: None
+    changed: Callable[[], None] = lambda: None
 
     @app.route("/suppressions", methods=["POST"])
+    @told("Write to an address no more.", schema.SUPPRESSED, status=201, body=schema.SUPPRESS)
     async def add(self, request: Request) -> bytes:
         return await request.detached(self._add(request))
 
     async def _add(self, request: Request) -> bytes:
         email = await self.reader.read(request, _email)
         [added] = await self.suppressions.add(request.caller.account_id, [email])
-        self.told()
+        self.changed()
         return made(request, _named(added))
 
     @app.route("/suppressions/batch/add", methods=["POST"])
+    @told("Write to these addresses no more.", schema.SUPPRESSED_MANY, status=201, body=schema.SUPPRESS_MANY)
     async def add_batch(self, request: Request) -> bytes:
         return await request.detached(self._add_batch(request))
 
@@ -61,48 +65,54 @@ class Suppressions:
         if not emails:
             raise missing("emails")
         added = await self.suppressions.add(request.caller.account_id, emails)
-        self.told()
+        self.changed()
         return made(request, {"data": [_named(each) for each in added]})
 
     @app.route("/suppressions/batch/remove", methods=["POST"])
+    @told("Allow these addresses again.", schema.RELEASED_MANY, body=schema.RELEASE_MANY)
     async def remove_batch(self, request: Request) -> bytes:
         return await request.detached(self._remove_batch(request))
 
     async def _remove_batch(self, request: Request) -> bytes:
         ids, emails = await self.reader.read(request, _either)
         removed = await self.suppressions.remove(request.caller.account_id, ids, emails)
-        self.told()
+        self.changed()
         return ok(request, {"data": [_removed(each) for each in removed]})
 
     @app.route("/suppressions", methods=["GET"])
+    @told("Addresses that the account must not write to.", listed(schema.SUPPRESSION_ROW), parameters=[*PAGING, schema.ORIGIN])
     async def list(self, request: Request) -> bytes:
         asked, origin = parameters.page(request), parameters.choice(request, "origin", "bounce", "complaint", "manual")
         account_id = request.caller.account_id
-        found, more = await request.detached(self.suppressions.list(account_id, asked.limit, asked.after, asked.before, origin))
+        found, more = await request.detached(
+            self.suppressions.list(account_id, asked.limit or parameters.PAGE_DEFAULT, asked.after, asked.before, origin)
+        )
         return page(request, [_listed(each) for each in found], more)
 
-    @app.route("/suppressions/<text>", methods=["GET"])
-    async def get(self, request: Request, text: str) -> bytes:
+    @app.route("/suppressions/<id>", methods=["GET"])
+    @told("One of them, by its id or by the address itself.", schema.SUPPRESSION)
+    async def get(self, request: Request, id: str) -> bytes:
         account_id = request.caller.account_id
-        if "@" in text:
-            found = await request.detached(self.suppressions.named(account_id, _address(text, "email")))
+        if "@" in id:
+            found = await request.detached(self.suppressions.named(account_id, _address(id, "email")))
         else:
-            found = await request.detached(self.suppressions.get(account_id, parameters.uuid(text, "id")))
+            found = await request.detached(self.suppressions.get(account_id, parameters.uuid(id, "id")))
         if found is None:
             raise not_found("Suppression")
         return ok(request, {"object": "suppression", **_listed(found)})
 
-    @app.route("/suppressions/<text>", methods=["DELETE"])
-    async def remove(self, request: Request, text: str) -> bytes:
+    @app.route("/suppressions/<id>", methods=["DELETE"])
+    @told("Allow it again; the answer says why it was there.", schema.RELEASED)
+    async def remove(self, request: Request, id: str) -> bytes:
         """What was removed says why it was there."""
         account_id = request.caller.account_id
-        if "@" in text:
-            removed = await request.detached(self.suppressions.remove(account_id, emails=[_address(text, "email")]))
+        if "@" in id:
+            removed = await request.detached(self.suppressions.remove(account_id, emails=[_address(id, "email")]))
         else:
-            removed = await request.detached(self.suppressions.remove(account_id, [parameters.uuid(text, "id")]))
+            removed = await request.detached(self.suppressions.remove(account_id, [parameters.uuid(id, "id")]))
         if not removed:
             raise not_found("Suppression")
-        self.told()
+        self.changed()
         return ok(request, _removed(removed[0]))
 
 

@@ -13,8 +13,10 @@ from uuid import UUID
 import attrs
 
 from mailsvc import payload
+from mailsvc.http import eventschema as schema
 from mailsvc.http import parameters, shapes
 from mailsvc.http.answer import collection, made, ok, page
+from mailsvc.http.describe import PAGING, acknowledged, const, listed, told
 from mailsvc.http.problem import Problem, invalid, missing, not_found
 from mailsvc.http.reading import Reader
 from mailsvc.http.request import Request
@@ -74,6 +76,7 @@ class Webhooks:
     outgoing: Callable[[], None] = lambda: None
 
     @app.route("/webhooks", methods=["POST"])
+    @told("Be told of events.", schema.WITH_SECRET, status=201, body=schema.NEW_WEBHOOK)
     async def add(self, request: Request) -> bytes:
         return await request.detached(self._add(request))
 
@@ -88,15 +91,17 @@ class Webhooks:
         return made(request, {"object": "webhook", "id": str(added.id), "signing_secret": shown(secret)})
 
     @app.route("/webhooks", methods=["GET"])
+    @told("The webhooks of the account.", listed(schema.WEBHOOK_ROW), parameters=PAGING, about="All of them when no parameter is given.")
     async def list(self, request: Request) -> bytes:
-        asked = parameters.page(request)
-        limit = asked.limit if asked.given else EVERYTHING
+        asked = parameters.page(request, default=None)
+        limit = asked.limit or EVERYTHING
         found, more = await request.detached(self.endpoints.list(request.caller.account_id, limit, asked.after, asked.before))
         return page(request, [_listed(webhook) for webhook in found], more)
 
-    @app.route("/webhooks/<text>", methods=["GET"])
-    async def get(self, request: Request, text: str) -> bytes:
-        webhook, secret = await request.detached(self._one(request, text))
+    @app.route("/webhooks/<id>", methods=["GET"])
+    @told("A webhook with its secret.", schema.WEBHOOK)
+    async def get(self, request: Request, id: str) -> bytes:
+        webhook, secret = await request.detached(self._one(request, id))
         health = {
             "disabled_reason": webhook.disabled_why,
             "failing_since": time_or_none(webhook.failing_since),
@@ -104,9 +109,10 @@ class Webhooks:
         }
         return ok(request, {"object": "webhook", **_listed(webhook), "signing_secret": shown(secret), **health})
 
-    @app.route("/webhooks/<text>", methods=["PATCH"])
-    async def change(self, request: Request, text: str) -> bytes:
-        return await request.detached(self._change(request, parameters.uuid(text, "id")))
+    @app.route("/webhooks/<id>", methods=["PATCH"])
+    @told("Change a webhook.", acknowledged("webhook"), body=schema.CHANGE_WEBHOOK)
+    async def change(self, request: Request, id: str) -> bytes:
+        return await request.detached(self._change(request, parameters.uuid(id, "id")))
 
     async def _change(self, request: Request, webhook_id: UUID) -> bytes:
         url, events, status = await self.reader.read(request, self._changes)
@@ -115,56 +121,67 @@ class Webhooks:
         self.outgoing()
         return ok(request, {"object": "webhook", "id": str(webhook_id)})
 
-    @app.route("/webhooks/<text>", methods=["DELETE"])
-    async def remove(self, request: Request, text: str) -> bytes:
-        webhook_id = parameters.uuid(text, "id")
+    @app.route("/webhooks/<id>", methods=["DELETE"])
+    @told("Delete a webhook.", acknowledged("webhook", deleted=const(True)))
+    async def remove(self, request: Request, id: str) -> bytes:
+        webhook_id = parameters.uuid(id, "id")
         if not await request.detached(self.endpoints.remove(request.caller.account_id, webhook_id)):
             raise not_found("Webhook")
         self.outgoing()
         return ok(request, {"object": "webhook", "id": str(webhook_id), "deleted": True})
 
-    @app.route("/webhooks/<text>/signing-secret/rotate", methods=["POST"])
-    async def rotate(self, request: Request, text: str) -> bytes:
-        webhook_id, secret = parameters.uuid(text, "id"), secrets.token_bytes(SECRET)
+    @app.route("/webhooks/<id>/signing-secret/rotate", methods=["POST"])
+    @told("A new secret; for 24 hours both sign.", schema.WITH_SECRET)
+    async def rotate(self, request: Request, id: str) -> bytes:
+        webhook_id, secret = parameters.uuid(id, "id"), secrets.token_bytes(SECRET)
         if not await request.detached(self.endpoints.rotate(request.caller.account_id, webhook_id, secret)):
             raise not_found("Webhook")
         return ok(request, {"object": "webhook", "id": str(webhook_id), "signing_secret": shown(secret)})
 
-    @app.route("/webhooks/<text>/events", methods=["GET"])
-    async def events(self, request: Request, text: str) -> bytes:
+    @app.route("/webhooks/<id>/events", methods=["GET"])
+    @told("What it was to be told.", listed(schema.MESSAGE_ROW), parameters=schema.MESSAGES)
+    async def events(self, request: Request, id: str) -> bytes:
         asked = parameters.page(request, message_id)
         if asked.before is not None:
             raise invalid("This list has no `before` parameter.")
-        webhook, _ = await request.detached(self._one(request, text))
-        found, more = await request.detached(self.log.list(webhook.account_id, webhook.id, asked.limit, asked.after))
+        webhook, _ = await request.detached(self._one(request, id))
+        found, more = await request.detached(
+            self.log.list(webhook.account_id, webhook.id, asked.limit or parameters.PAGE_DEFAULT, asked.after)
+        )
         return page(request, [_message(message) for message in found], more)
 
-    @app.route("/webhooks/<text>/events/<event>", methods=["GET"])
-    async def event(self, request: Request, text: str, event: str) -> bytes:
-        message = await request.detached(self._message(request, text, event))
+    @app.route("/webhooks/<id>/events/<event>", methods=["GET"])
+    @told("One of these, with its payload.", schema.MESSAGE)
+    async def event(self, request: Request, id: str, event: str) -> bytes:
+        message = await request.detached(self._message(request, id, event))
         next_at = {"next_attempt_at": time_or_none(message.next_at)}
         told = message.payload if message.fact is None else payload.told(message.fact)
         return ok(request, {"object": "webhook_event", **_message(message), **next_at, "payload": told})
 
-    @app.route("/webhooks/<text>/events/<event>/attempts", methods=["GET"])
-    async def attempts(self, request: Request, text: str, event: str) -> bytes:
+    @app.route("/webhooks/<id>/events/<event>/attempts", methods=["GET"])
+    @told("Each try of telling it.", listed(schema.ATTEMPT_ROW), parameters=schema.ATTEMPTS)
+    async def attempts(self, request: Request, id: str, event: str) -> bytes:
         asked = parameters.page(request, attempt_id)
-        message = await request.detached(self._message(request, text, event))
-        account_id, webhook_id = request.caller.account_id, parameters.uuid(text, "id")
-        found, more = await request.detached(self.log.attempts(account_id, webhook_id, message.event_id, asked.limit, asked.after))
+        message = await request.detached(self._message(request, id, event))
+        account_id, webhook_id = request.caller.account_id, parameters.uuid(id, "id")
+        found, more = await request.detached(
+            self.log.attempts(account_id, webhook_id, message.event_id, asked.limit or parameters.PAGE_DEFAULT, asked.after)
+        )
         return page(request, [_attempt(attempt) for attempt in found], more)
 
-    @app.route("/webhooks/<text>/events/<event>/replay", methods=["POST"])
-    async def replay(self, request: Request, text: str, event: str) -> bytes:
-        message = await request.detached(self._message(request, text, event))
-        webhook_id = parameters.uuid(text, "id")
+    @app.route("/webhooks/<id>/events/<event>/replay", methods=["POST"])
+    @told("Tell it again.", schema.REPLAYED)
+    async def replay(self, request: Request, id: str, event: str) -> bytes:
+        message = await request.detached(self._message(request, id, event))
+        webhook_id = parameters.uuid(id, "id")
         await request.detached(self.log.replay(request.caller.account_id, webhook_id, message.event_id, self.reader.now()))
         self.outgoing()
         return ok(request, {"object": "webhook_event", "id": shown_message(message.event_id)})
 
-    @app.route("/webhooks/<text>/replay", methods=["POST"])
-    async def replay_range(self, request: Request, text: str) -> bytes:
-        return await request.detached(self._replay_range(request, text))
+    @app.route("/webhooks/<id>/replay", methods=["POST"])
+    @told("Tell again what was told in a time.", schema.REPLAYED_RANGE, body=schema.REPLAY)
+    async def replay_range(self, request: Request, id: str) -> bytes:
+        return await request.detached(self._replay_range(request, id))
 
     async def _replay_range(self, request: Request, text: str) -> bytes:
         since, until, failed = await self.reader.read(request, _range)
@@ -173,9 +190,10 @@ class Webhooks:
         self.outgoing()
         return ok(request, {"object": "webhook_replay", "id": str(webhook.id), "replayed": count})
 
-    @app.route("/webhooks/<text>/test", methods=["POST"])
-    async def test(self, request: Request, text: str) -> bytes:
-        return await request.detached(self._test(request, text))
+    @app.route("/webhooks/<id>/test", methods=["POST"])
+    @told("Send a sample event.", schema.TESTED, status=201, body=schema.TEST, body_required=False)
+    async def test(self, request: Request, id: str) -> bytes:
+        return await request.detached(self._test(request, id))
 
     async def _test(self, request: Request, text: str) -> bytes:
         kind = await self.reader.read(request, _kind) if request.received else None

@@ -53,18 +53,19 @@ WITH new AS MATERIALIZED (
     SELECT email_id, recipient, account_id, domain_id, region, address, destination, status, bulk, next_at, expires_at, lease, notify
     FROM aimed WHERE barred IS NULL
 ), facts AS MATERIALIZED (
-    SELECT n.shard, n.account_id, n.email_id, n.event_id, n.domain_id, NULL::bigint AS recipient, n.type, n.created_at, n.data
-    FROM new n WHERE n.email_id IN (SELECT email_id FROM aimed WHERE barred IS NULL)
+    SELECT n.shard, n.account_id, n.email_id, n.event_id, n.domain_id, NULL::bigint AS recipient, n.type, n.created_at, n.data,
+           o.count AS weight
+    FROM new n JOIN (SELECT email_id, count(*) FROM aimed WHERE barred IS NULL GROUP BY email_id) AS o USING (email_id)
     UNION ALL
     SELECT n.shard, n.account_id, n.email_id, uuid7_before(n.event_id, a.recipient), n.domain_id, a.recipient, 'email.suppressed',
-           n.created_at, told_of_suppression(a.barred)
+           n.created_at, told_of_suppression(a.barred), 1
     FROM new n JOIN aimed a USING (email_id) WHERE a.barred IS NOT NULL
 ), told AS (
     INSERT INTO events (account_id, email_id, event_id, recipient, type, at, data)
     SELECT account_id, email_id, event_id, recipient, type, created_at, data FROM facts
 ), fresh AS (
-    INSERT INTO fresh_events (shard, account_id, email_id, event_id, domain_id, type, at)
-    SELECT shard, account_id, email_id, event_id, domain_id, type, created_at FROM facts
+    INSERT INTO fresh_events (shard, account_id, email_id, event_id, domain_id, type, at, weight)
+    SELECT shard, account_id, email_id, event_id, domain_id, type, created_at, weight FROM facts
 ), kept AS (
     INSERT INTO messages (account_id, email_id, piece, bytes)
     SELECT account_id, email_id, 0, coalesce(convert_to(body, 'UTF8'), decode(octets, 'base64'))

@@ -27,7 +27,7 @@ WITH taken AS MATERIALIZED (
     DELETE FROM fresh_events WHERE ctid = ANY (ARRAY(
         SELECT ctid FROM fresh_events WHERE shard = ANY (%s::smallint[]) LIMIT %s
     ))
-    RETURNING account_id, email_id, event_id, domain_id, type, at
+    RETURNING account_id, email_id, event_id, domain_id, type, coalesce(kind, type) AS kind, weight, at
 ), public AS (
     SELECT * FROM taken WHERE type <> ALL (%s)
 ), grown AS (
@@ -41,7 +41,7 @@ WITH taken AS MATERIALIZED (
     FROM public t JOIN grown g USING (account_id)
 ), counted AS (
     INSERT INTO rollups AS r (account_id, hour, domain_id, type, count)
-    SELECT account_id, date_trunc('hour', at, 'UTC'), domain_id, type, count(*) FROM taken GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4
+    SELECT account_id, date_trunc('hour', at, 'UTC'), domain_id, kind, sum(weight) FROM taken GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4
     ON CONFLICT (account_id, hour, domain_id, type) DO UPDATE SET count = r.count + excluded.count
 ), told AS (
     INSERT INTO webhook_messages (account_id, webhook_id, event_id, email_id, type, created_at)

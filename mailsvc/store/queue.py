@@ -162,9 +162,9 @@ class Queue:
         return int(count)
 
 
-def _released(now: datetime, account_id: UUID, email_id: UUID, domain_id: UUID, suppressed: int | None, told: Any) -> NewEvent:
+def _released(now: datetime, account_id: UUID, email_id: UUID, domain_id: UUID, suppressed: int | None, told: Any, weight: int) -> NewEvent:
     kind = "email.sent" if suppressed is None else "email.suppressed"
-    return NewEvent(account_id, email_id, domain_id, suppressed, kind, now, told)
+    return NewEvent(account_id, email_id, domain_id, suppressed, kind, now, told, weight=weight)
 
 
 def _expired(

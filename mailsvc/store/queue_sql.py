@@ -93,9 +93,9 @@ WITH first AS MATERIALIZED (
     UPDATE queue q SET status = 'queued' FROM moving m WHERE q.email_id = m.email_id AND q.recipient = m.recipient AND m.barred IS NULL
     RETURNING q.account_id, q.email_id, q.domain_id
 )
-SELECT account_id, email_id, domain_id, recipient, told FROM suppressed
+SELECT account_id, email_id, domain_id, recipient, told, 1 FROM suppressed
 UNION ALL
-(SELECT DISTINCT account_id, email_id, domain_id, NULL::smallint, NULL::jsonb FROM released)
+(SELECT account_id, email_id, domain_id, NULL::smallint, NULL::jsonb, count(*) FROM released GROUP BY 1, 2, 3)
 """
 
 TAKE_EXPIRED = """

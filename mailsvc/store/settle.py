@@ -7,6 +7,7 @@ suppression list by the same statement.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any
@@ -70,6 +71,7 @@ class Settling:
     def __init__(self, pool: Pool, clock: Any, *, told: Callable[[], None] = lambda: None, linger: float = 0.002) -> None:
         self._pool = pool
         self._told = told
+        self.outcomes: Counter[str] = Counter()  # recipients that were settled since the start
         self.batch: Batch[Settlement, frozenset[int]] = Batch(
             self._write, clock, max_items=MAX_ITEMS, max_weight=MAX_WEIGHT, linger=linger, writes=1
         )
@@ -85,6 +87,7 @@ class Settling:
         settled: list[set[int]] = [set() for _ in settlements]
         for n, recipient in await self._pool.rows(SETTLE, (document(rows), document(once))):
             settled[n].add(recipient)
+        self.outcomes.update(row["outcome"] for row in rows if row["recipient"] in settled[row["n"]])
         if any(settled):
             self._told()
         return [frozenset(recipients) for recipients in settled]

@@ -42,8 +42,10 @@ WITH given AS MATERIALIZED (
     INSERT INTO events (account_id, email_id, event_id, recipient, type, at, data)
     SELECT account_id, email_id, event_id, recipient, type, at, data FROM facts
 ), fresh AS (
-    INSERT INTO fresh_events (shard, account_id, email_id, event_id, domain_id, type, at)
-    SELECT shard, account_id, email_id, event_id, domain_id, type, at FROM facts
+    INSERT INTO fresh_events (shard, account_id, email_id, event_id, domain_id, type, at, kind)
+    SELECT shard, account_id, email_id, event_id, domain_id, type, at,
+           CASE WHEN type = 'email.bounced' THEN type || '.' || lower(data ->> 'type') END
+    FROM facts
 ), noticed AS (
     {notices.insertion("settled", "told")}
 ), once AS MATERIALIZED (

@@ -87,6 +87,7 @@ class Posts(Service):
 
     def __init__(self, outbox: Outbox, fetcher: Fetcher, bell: Bell, clock: Any, terms: Terms) -> None:
         self._outbox, self._fetcher, self._clock, self._terms = outbox, fetcher, clock, terms
+        self.outcomes: Counter[str] = Counter()  # of attempts since the start
         self._taken: list[_Place] = []
         self._under_way: set[Deferred[None]] = set()
         self._timer: Any = None
@@ -198,6 +199,7 @@ class Posts(Service):
         verdict = judge(status, retry_after, due.tries, now, self._terms.schedule)
         if due.fact is None and due.payload is None:
             verdict = attrs.evolve(verdict, outcome="failed", next_at=None)
+        self.outcomes[verdict.outcome] += 1
         posted = Posted(
             due, status, said, _time(started), ended - started, now, verdict.outcome, now - timedelta(seconds=self._terms.disable_after),
             verdict.next_at, verdict.hold_until, verdict.why,

@@ -41,7 +41,7 @@ SELECT %(account)s, id, id, 0, CASE WHEN i %% 200 = 0 THEN 'email.bounced' ELSE 
 ROLLUPS = """
 INSERT INTO rollups (account_id, hour, domain_id, type, count)
 SELECT %(account)s, h, d.id, t, 45000 FROM domains d, generate_series(now() - interval '30 days', now(), '1 hour') AS g(at),
-       date_trunc('hour', g.at) AS h, unnest(ARRAY['email.sent', 'email.delivered', 'email.bounced']) AS t
+       date_trunc('hour', g.at) AS h, unnest(ARRAY['email.sent', 'email.delivered', 'email.bounced.permanent']) AS t
 WHERE d.account_id = %(account)s ON CONFLICT DO NOTHING
 """
 

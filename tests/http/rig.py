@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -18,14 +19,21 @@ from twisted.web.http_headers import Headers
 
 from mailsvc.budget import Budget
 from mailsvc.fetch import NoAnswer, Reply
-from mailsvc.http.api import Api
+from mailsvc.http.api import Api, Told
+from mailsvc.http.domains import DomainDesk
 from mailsvc.http.gate import Limits
 from mailsvc.http.links import Links
+from mailsvc.http.requestlog import Recorder
+from mailsvc.http.suppressions import Suppressions
+from mailsvc.http.webhooks import Webhooks
 from mailsvc.intake import Admitted
 from mailsvc.ratelimit import RateLimit
 from mailsvc.store.emails import EmailView, RecipientView
 from mailsvc.store.keys import Caller
 from mailsvc.store.messages import StoredMessage
+from mailsvc.store.requestlog import NewLog
+from mailsvc.weburl import Rules, read
+from tests.http.contract import Contract
 
 ACCOUNT = UUID(int=1)
 EMAIL = UUID("0190a8e6-0000-7000-8000-000000000001")
@@ -176,6 +184,11 @@ class Response:
         return json.loads(self.body)
 
     @property
+    def any(self) -> Any:
+        """The JSON, if it is some."""
+        return self.json if self.body and "json" in self.headers.get("content-type", "") else None
+
+    @property
     def problem(self) -> tuple[int, str]:
         """Status and name; the body must say the same as the status line."""
         assert list(self.json) == ["statusCode", "message", "name"]
@@ -183,8 +196,21 @@ class Response:
         return self.status, self.json["name"]
 
 
+class Nothing:
+    """Collections that have nothing in them."""
+
+    async def list(self, *_: Any) -> Any:
+        return [], False
+
+    async def get(self, *_: Any) -> None:
+        return None
+
+    async def own(self, *_: Any) -> None:
+        return None
+
+
 class Rig:
-    def __init__(self, *, rate: int = 1000, intake: Any = None, in_flight: int = 1 << 28, **limits: Any) -> None:
+    def __init__(self, *, rate: int = 1000, intake: Any = None, recorded: bool = False, in_flight: int = 1 << 28, **limits: Any) -> None:
         self.clock = Clock()
         self.clock.advance(NOW.timestamp())
         self.limits = Limits(**limits)
@@ -192,7 +218,9 @@ class Rig:
         self.checks: dict[str, Any] = {}
         self.web = Web()
         self.threads: list[int] = []
-        self.site = Api(
+        self.logged: list[NewLog] = []
+        self.recorder = Recorder(self._write, self.clock)
+        self.api = Api(
             reactor=self.clock,
             keys=self.keys,
             well_formed=lambda token: token.startswith("ms_"),
@@ -206,7 +234,22 @@ class Rig:
             checks=self.checks,
             inbox=Inbox(),
             limits=self.limits,
-        ).site()
+            api_keys=Nothing(),
+            domains=DomainDesk(Nothing(), Nothing(), Nothing(), "us-east-1"),
+            logs=Nothing(),
+            receipts=Nothing(),
+            rollups=Nothing(),
+            told=Told(
+                Nothing(),
+                lambda reader: Webhooks(Nothing(), Nothing(), reader, partial(read, rules=Rules())),
+                lambda reader: Suppressions(Nothing(), reader),
+            ),
+            link_secret=b"secret",
+            base_url="http://localhost",
+            recorder=self.recorder if recorded else None,
+        )
+        self.site = self.api.site()
+        self.contract = Contract(self.api.document())
         self.budget = self.site.gate.budget
 
     async def _in_thread(self, work: Callable[[], Any]) -> Any:
@@ -221,7 +264,12 @@ class Rig:
         connection = self.connect()
         connection.send(request(method, path, body, key, **headers))
         [response] = connection.responses(head=method == "HEAD")
+        if method != "HEAD":
+            self.contract.check(method, path, response.status, response.headers.get("content-type", ""), response.any)
         return response
+
+    async def _write(self, entries: Sequence[NewLog]) -> None:
+        self.logged += entries
 
 
 class Connection:

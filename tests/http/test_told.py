@@ -11,9 +11,7 @@ import pytest_twisted
 from mailsvc import payload
 from mailsvc.store.ledger import Books
 from tests.http.rig import Response
-from tests.http.test_with_store import GOOD, World, world
-
-__all__ = ["world"]
+from tests.http.world import GOOD, World
 
 HOOK = {"endpoint": "https://shop.example/hook", "events": ["email.sent"]}
 

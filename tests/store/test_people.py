@@ -16,7 +16,6 @@ from mailsvc.store.audit import Audit
 from mailsvc.store.errors import StoreError
 from mailsvc.store.ids import uuid7
 from mailsvc.store.pool import Pool
-from mailsvc.store.rollups import Rollups
 from mailsvc.store.seal import Seal
 from mailsvc.store.search import Filters, Search
 from mailsvc.store.sessions import Sessions, digest
@@ -176,16 +175,3 @@ async def test_a_search_goes_back_page_by_page(house: House, monkeypatch: pytest
     assert page.emails == () and page.after == ids[3] and page.looked_until is not None
     page = await found.emails(ACCOUNT, Filters(text="Order 1"), 3, page.after)
     assert [one.subject for one in page.emails] == ["Order 1"] and page.after is None
-
-
-@pytest_twisted.ensureDeferred
-async def test_rollups_are_read_by_step_and_by_domain(house: House) -> None:
-    await kept(house, 3)
-    while await house.books.number(100):
-        pass
-    rollups = Rollups(house.pool)
-    since, until = NOW - timedelta(days=1), NOW + timedelta(hours=1)
-    assert (await rollups.totals(ACCOUNT, since, until)).get("email.sent") == 3
-    assert sum(count.count for count in await rollups.series(ACCOUNT, since, until, 3600)) == 3
-    assert [sum(of.values()) for of in (await rollups.by_domain(ACCOUNT, since, until)).values()] == [3]
-    assert await rollups.totals(OTHER, since, until) == {}

@@ -8,7 +8,6 @@ import attrs
 import pytest_twisted
 
 from mailsvc.outcome import Bounced, Delivered
-from mailsvc.store import suppressions
 from mailsvc.store.accept import Accepted, NewRecipient
 from mailsvc.store.inserts import INSERT_EMAILS, documents
 from mailsvc.store.late import Complained, Late, News
@@ -146,7 +145,7 @@ async def test_what_is_heard_late_suppresses_in_its_own_transaction(house: House
     mail = email(lease=house.lease)
     await house.accept(mail)
     await house.settle(mail, Delivered("250 ok"))
-    late = Late(house.pool, suppress=suppressions.record)
+    late = Late(house.pool)
     news = [News(0, Complained("It was reported as spam.", "abuse", "agent"))]
     assert await late.hear(ACCOUNT, mail.email_id, lambda addresses: news, NOW + MINUTE) == {0: "changed"}
     [found], _ = await listed(house).list(ACCOUNT, 10)

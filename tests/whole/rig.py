@@ -17,6 +17,8 @@ from typing import Any
 
 import attrs
 
+from tests.http.contract import Contract
+
 PROJECT = Path(__file__).parents[2]
 
 
@@ -60,6 +62,7 @@ class Daemon:
     changes: Mapping[str, Mapping[str, object]] = attrs.field(factory=dict)
     port: int = attrs.field(factory=free_port)
     process: subprocess.Popen[bytes] | None = None
+    _contract: Contract | None = None
 
     @property
     def config(self) -> Path:
@@ -141,6 +144,15 @@ class Daemon:
                 **(headers or {}),
             },
         )
+        answer = self._answer(request)
+        if self._contract is None and path != "/openapi.json":
+            self._contract = Contract(self.call("GET", "/openapi.json").body)
+        if self._contract is not None:
+            kind = next((value for name, value in answer.headers.items() if name.lower() == "content-type"), "")
+            self._contract.check(method, path, answer.status, kind, answer.body)
+        return answer
+
+    def _answer(self, request: urllib.request.Request) -> Answer:
         try:
             with urllib.request.urlopen(request, timeout=30) as response:
                 return Answer(response.status, dict(response.headers), json.load(response))
