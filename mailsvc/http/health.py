@@ -14,6 +14,8 @@ from mailsvc.http.request import Request
 
 log = Logger()
 
+CHECKS = {"type": "object", "additionalProperties": {"type": "string"}}  # by name: "ok", or what there is to remark
+
 # Answers why it is not ready, or None when it is.
 Check = Callable[[], Awaitable[str | None]]
 
@@ -32,13 +34,13 @@ class Health:
         return ok(request, {"status": "ok"})
 
     @app.route("/readyz", methods=["GET"])
-    @told("Whether it is ready to serve.", obj({"status": const("ready")}), key="none")
+    @told("Whether it is ready to serve.", obj({"status": const("ready"), "checks": CHECKS}), key="none")
     async def ready(self, request: Request) -> bytes:
-        refused, told = await _asked(self.checks), await _asked(self.remarks)
+        refused, remarked = await _asked(self.checks), await _asked(self.remarks)
         if any(refused.values()):
-            what = "; ".join(f"{name}: {reason}" for name, reason in (refused | told).items() if reason is not None)
+            what = "; ".join(f"{name}: {reason}" for name, reason in (refused | remarked).items() if reason is not None)
             raise Problem(503, "service_unavailable", f"Not ready: {what}", {"Retry-After": "1"})
-        return ok(request, {"status": "ready", "checks": {name: reason or "ok" for name, reason in (refused | told).items()}})
+        return ok(request, {"status": "ready", "checks": {name: reason or "ok" for name, reason in (refused | remarked).items()}})
 
 
 async def _asked(checks: Mapping[str, Check]) -> dict[str, str | None]:

@@ -43,7 +43,7 @@ class Waiting:
 
 @attrs.frozen
 class Reading:
-    """All of it at one moment. `overdue`: for how many seconds the longest overdue recipient could have been sent;
+    """All of it at one moment. `overdue`: for how many seconds the longest overdue recipient could have been sent.
 
     `webhooks`: messages that wait.
     """
