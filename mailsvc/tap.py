@@ -17,14 +17,13 @@ from urllib.parse import urlsplit
 from uuid import UUID
 
 import attrs
-from OpenSSL import SSL
 from twisted.application.service import IService
 from twisted.internet.defer import Deferred, TimeoutError, maybeDeferred
 from twisted.internet.endpoints import serverFromString
 from twisted.logger import Logger
 from twisted.python.usage import Options as UsageOptions
 
-from mailsvc import guard, policy, weburl
+from mailsvc import policy, weburl
 from mailsvc import settings as settings_
 from mailsvc.budget import Budget
 from mailsvc.configfile import SettingsError
@@ -36,7 +35,6 @@ from mailsvc.delivery.dispatch import Dispatch
 from mailsvc.delivery.handover import Handing, Leaving
 from mailsvc.delivery.route import Routes
 from mailsvc.delivery.sending import DomainSide
-from mailsvc.delivery.terms import DeliverySettings
 from mailsvc.dns import Resolver
 from mailsvc.domains import wire
 from mailsvc.domains.rounds import CHANNEL as DOMAINS
@@ -75,9 +73,6 @@ from mailsvc.sandbox.postbag import Postbag
 from mailsvc.sandbox.verdict import verdicts
 from mailsvc.sandbox.welcome import Welcome
 from mailsvc.settings import Settings
-from mailsvc.smtp import session
-from mailsvc.smtp.certificates import CERTBOT, Certificates, self_signed
-from mailsvc.smtp.client import Timeouts
 from mailsvc.smtp.server import Receivers
 from mailsvc.store import partitions
 from mailsvc.store.accept import Acceptance
@@ -104,6 +99,7 @@ from mailsvc.store.settle import Settling
 from mailsvc.store.suppressions import Suppressions as StoredSuppressions
 from mailsvc.store.webhooklog import WebhookLog
 from mailsvc.store.webhooks import Webhooks as StoredWebhooks
+from mailsvc.terms import certificates_of, limits_of, networks, rules_of, terms_of, timeouts_of
 from mailsvc.watch import logs, metrics
 from mailsvc.watch.failures import explain
 from mailsvc.watch.listener import private
@@ -440,62 +436,6 @@ class Daemon:
             self.opened.add(where, _awaited(port.stopListening))
             log.info("{where}: {at}", where=where, at=_place(port.getHost()))
         return ports
-
-
-def terms_of(delivery: settings_.Delivery) -> DeliverySettings:
-    """The terms of delivery: most settings have the same name there."""
-    same = {field.name: getattr(delivery, field.name) for field in attrs.fields(DeliverySettings) if hasattr(delivery, field.name)}
-    networks("delivery.allowed_networks", delivery.allowed_networks)
-    return DeliverySettings(
-        **same,
-        allow_addresses=delivery.allowed_networks,
-        own_names=(delivery.ehlo_name,) if delivery.ehlo_name else (),
-        retry_after=delivery.retry,
-        retry_every=delivery.retry[-1],
-    )
-
-
-def rules_of(fetch: settings_.Fetch) -> weburl.Rules:
-    """Where customers may send us."""
-    allowed = networks("fetch.allowed_networks", fetch.allowed_networks)
-    return weburl.Rules(frozenset(fetch.ports), fetch.allow_http, allowed, networks("fetch.denied_networks", fetch.denied_networks))
-
-
-def timeouts_of(delivery: settings_.Delivery) -> Timeouts:
-    greeting, reply = delivery.greeting_seconds, delivery.reply_seconds
-    data, block, dot = delivery.data_seconds, delivery.block_seconds, delivery.final_seconds
-    return Timeouts(greeting=greeting, ehlo=greeting, mail=reply, rcpt=reply, data=data, block=block, dot=dot)
-
-
-def certificates_of(smtp: settings_.Smtp, host: str, seconds: Callable[[], float]) -> Certificates:
-    """The certificate of the relay's ports; a SettingsError when it is of no use."""
-    if smtp.self_signed is not None:
-        pair = self_signed(smtp.self_signed, host)
-    elif smtp.certbot is not None:
-        pair = (smtp.certbot / CERTBOT[0], smtp.certbot / CERTBOT[1])
-    else:
-        assert smtp.certificate is not None and smtp.key is not None
-        pair = (smtp.certificate, smtp.key)
-    try:
-        return Certificates(*pair, seconds)
-    except (OSError, ValueError, SSL.Error) as error:
-        raise SettingsError(f"The certificate {pair[0]} with the key {pair[1]} cannot be used: {error}.") from None
-
-
-def limits_of(settings: Settings) -> session.Limits:
-    """What a session of the relay may do."""
-    smtp = settings.smtp
-    return session.Limits(
-        size=settings.limits.message, recipients=smtp.recipients, errors=smtp.errors, idle=smtp.idle_seconds, rate=smtp.slowest,
-        stranger_seconds=smtp.stranger_seconds, stranger_octets=smtp.stranger_octets,
-    )  # fmt: skip
-
-
-def networks(where: str, texts: Sequence[str]) -> Any:
-    try:
-        return guard.networks(texts)
-    except ValueError as error:
-        raise SettingsError(f"The setting {where} is a list; expected addresses or networks: {error}.") from None
 
 
 def _place(address: Any) -> str:
