@@ -15,6 +15,7 @@ from mailsvc.dashboard.domains import DomainPages
 from mailsvc.dashboard.emails import Emails
 from mailsvc.dashboard.home import Home
 from mailsvc.dashboard.keys import KeyPages
+from mailsvc.dashboard.logs import LogPages
 from mailsvc.dashboard.members import Settings
 from mailsvc.dashboard.metrics import Metrics
 from mailsvc.dashboard.pages import VERSION, Dashboard, Frame
@@ -39,6 +40,7 @@ from mailsvc.store.history import History
 from mailsvc.store.keys import Keys
 from mailsvc.store.messages import Messages
 from mailsvc.store.pool import Pool
+from mailsvc.store.requestlog import RequestLog
 from mailsvc.store.rollups import Rollups
 from mailsvc.store.seal import Seal
 from mailsvc.store.search import Search
@@ -56,6 +58,7 @@ NAVIGATION = (
     ("domains", "Domains", "globe"),
     ("keys", "API keys", "key"),
     ("metrics", "Metrics", "chart"),
+    ("logs", "Logs", "list"),
     ("webhooks", "Webhooks", "hook"),
     ("suppressions", "Suppressions", "stop"),
     ("sandbox", "Sandbox inbox", "inbox"),
@@ -104,6 +107,7 @@ class Assembly:
         areas: dict[str, Any] = {
             "": home, "start": home, "emails": emails, "domains": DomainPages(desk, self.domains, self.care),
             "keys": KeyPages(desk, self.keys, self.domains), "metrics": Metrics(desk, rollups, self.domains),
+            "logs": LogPages(desk, RequestLog(pool), self.keys),
             "webhooks": webhooks,
             "suppressions": SuppressionPages(desk, Suppressions(pool, self.clock), lambda: self.ring("events")),
             "settings": Settings(desk, entrance), "settings/security": Security(desk, entrance, second),

@@ -152,7 +152,7 @@ def test_a_mail_is_followed_until_it_is_delivered(page: Page, daemon: Daemon) ->
     screens(page, daemon, email_id)
 
 
-PAGES = ("", *"emails domains keys metrics webhooks suppressions sandbox settings settings/security settings/audit nothing".split())
+PAGES = ("", *"emails domains keys metrics logs webhooks suppressions sandbox settings settings/security settings/audit nothing".split())
 
 
 def screens(page: Page, daemon: Daemon, email_id: str) -> None:

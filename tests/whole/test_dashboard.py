@@ -337,6 +337,17 @@ def test_a_webhook_is_told_again_and_a_suppression_comes_and_goes(daemon: Daemon
     assert "Never@example.com" not in owner.get("/dashboard/suppressions").text
 
 
+def test_a_request_is_logged_for_its_account_alone(daemon: Daemon, owner: Visitor, stranger: Visitor) -> None:
+    assert daemon.call("POST", "/emails", {"from": "nobody", "to": "a@example.com"}).status == 422
+    daemon.until("/logs?limit=1", daemon.facts["api_key"], lambda body: bool(body["data"]))
+    found = None
+    while found is None:
+        found = re.search(r"/dashboard/logs/[0-9a-f-]{36}", owner.get("/dashboard/logs?status=errors").text)
+    page = owner.get(found[0]).text
+    assert "POST /emails" in page and "422" in page
+    assert stranger.get(found[0]).status == 404 and "No requests" in stranger.get("/dashboard/logs").text
+
+
 # Pages beside the API
 
 
