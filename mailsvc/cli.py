@@ -13,6 +13,7 @@ import click
 
 from mailsvc import settings as settings_
 from mailsvc.cli_domains import domain
+from mailsvc.cli_queue import queue
 from mailsvc.cli_work import run
 from mailsvc.configfile import SettingsError
 from mailsvc.onboarding import Customers, address
@@ -111,3 +112,4 @@ def member_add(settings: Settings, email: str, account: str, role: Any) -> None:
 
 
 main.add_command(domain)
+main.add_command(queue)

@@ -33,6 +33,16 @@ class Mx:
 
 
 @attrs.frozen
+class Tlsa:
+    """Which certificate a server has (6698 §2.1)."""
+
+    usage: int
+    selector: int
+    matching: int
+    data: bytes
+
+
+@attrs.frozen
 class Records(Generic[T]):
     """What a name has of the kind asked for; no values when it exists without any. `name` is where CNAMEs led."""
 
@@ -126,6 +136,16 @@ class Resolver:
     async def ns(self, name: str) -> Records[str] | NxDomain | Temporary:
         """The nameservers of a zone."""
         answer: Records[str] | NxDomain | Temporary = await self._shared(name, "NS")
+        return answer
+
+    async def tlsa(self, name: str) -> Records[Tlsa] | NxDomain | Temporary:
+        """The certificates of `_25._tcp.host`. Only what is authenticated says anything."""
+        answer: Records[Tlsa] | NxDomain | Temporary = await self._shared(name, "TLSA")
+        return answer
+
+    async def ptr(self, address: str) -> Records[str] | NxDomain | Temporary:
+        """The names that an address has."""
+        answer: Records[str] | NxDomain | Temporary = await self._shared(ipaddress.ip_address(address).reverse_pointer, "PTR")
         return answer
 
     async def addresses(self, host: str) -> Records[str] | NxDomain | Temporary:
@@ -263,4 +283,6 @@ _VALUES: dict[str, Callable[[Any], Any]] = {
     "TXT": lambda rdata: b"".join(rdata.strings).decode("utf-8", "replace"),
     "CNAME": lambda rdata: _target(rdata.target),
     "NS": lambda rdata: _target(rdata.target),
+    "PTR": lambda rdata: _target(rdata.target),
+    "TLSA": lambda rdata: Tlsa(rdata.usage, rdata.selector, rdata.mtype, rdata.cert),
 }

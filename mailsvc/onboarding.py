@@ -75,12 +75,7 @@ class Customers:
 
     async def account(self, text: str) -> Account:
         """An account by its id, its number or its name."""
-        accounts = await self.accounts.list()
-        exact = [account for account in accounts if text in (str(account.id), str(account.number))]
-        found = exact or [account for account in accounts if account.name == text]
-        if len(found) != 1:
-            raise Refused(f"{'No account is' if not found else f'{len(found)} accounts are'} called {text!r}; name one by its id.")
-        return found[0]
+        return await find_account(self.accounts, text)
 
     async def domain(self, account: Account, text: str) -> Domain:
         """A domain of the account by its name."""
@@ -130,6 +125,16 @@ def _own(settings: Settings) -> frozenset[str]:
     publishing = publishing_of(settings)
     given = (*publishing.hosts.values(), publishing.spf_include, publishing.dkim_zone, urlsplit(settings.base_url or "").hostname)
     return frozenset(name.lower() for name in given if name)
+
+
+async def find_account(accounts: Accounts, text: str) -> Account:
+    """By its id, its number or its name."""
+    known = await accounts.list()
+    exact = [account for account in known if text in (str(account.id), str(account.number))]
+    found = exact or [account for account in known if account.name == text]
+    if len(found) != 1:
+        raise Refused(f"{'No account is' if not found else f'{len(found)} accounts are'} called {text!r}; name one by its id.")
+    return found[0]
 
 
 def address(text: str) -> str:

@@ -172,7 +172,15 @@ class Delivery:
     ehlo_name: str | None = setting(
         None, "Our name towards other mail servers; its address should point back to it.", check=_host, example="out.example.com"
     )
+    sources: tuple[str, ...] = setting(
+        (), 'Our addresses, each with its EHLO name and its weight: "192.0.2.1 out1.example.com 3"; empty: the system chooses.'
+    )
+    mta_sts: bool = setting(True, "Whether the MTA-STS policies of recipients' domains are kept to.")
+    dane: bool = setting(False, "Whether TLSA records are; the resolver has to validate DNSSEC and to be on this machine.")
     routes: Mapping[str, str] = setting({}, 'Domains with a fixed next host instead of their MX; "*" is every other domain.', check=_routes)
+    shaping: Path = setting(
+        Path("/etc/mailsvc/shaping.toml"), "Rules for providers: what they take, and what they say when it was too much."
+    )
     port: int = setting(25, "The port of mail exchangers found in DNS.", check=_between(1, 65535))
     nameservers: tuple[str, ...] = setting((), "Resolvers to ask; empty: those of /etc/resolv.conf.")
     dns_seconds: float = setting(10.0, "Seconds for one look-up, all resolvers and repetitions together.", check=_at_least(1))
@@ -195,6 +203,9 @@ class Delivery:
     connections_max: int = setting(20, "Connections to one destination at most.", check=_between(1, 1000))
     messages_per_connection: int = setting(100, "Messages after which a connection is closed.", check=_at_least(1))
     recipients_per_message: int = setting(100, "Recipients of one transaction; more become further ones.", check=_at_least(1))
+    patience_seconds: float = setting(
+        20.0, "While others wait for a connection: seconds for a destination to show that it works.", check=_at_least(1)
+    )
     idle_seconds: float = setting(5.0, "Seconds that a connection without mail is kept for the next.", check=_between(0, 300))
     window: int = setting(1000, "Emails of one destination in memory; the others wait in Postgres.", check=_at_least(1))
     emails: int = setting(20_000, "Emails of all destinations in memory.", check=_at_least(1))
@@ -211,6 +222,15 @@ class Delivery:
     final_seconds: float = setting(600.0, "Seconds for the reply to the final dot; shorter ones make duplicates.", check=_at_least(1))
     poll_seconds: float = setting(1.0, "The queue is looked at this often, also when nobody rings.", check=_at_least(0.05))
     drain_seconds: float = setting(30.0, "Seconds that a shutdown waits for what is in flight.", check=_between(0, 600))
+
+
+@attrs.frozen
+class Control:
+    """The operator's socket."""
+
+    socket: Path | None = setting(
+        None, "Where `mailsvc queue` reaches the daemon; only its owner may open it.", example="/run/mailsvc/control.sock"
+    )
 
 
 @attrs.frozen
@@ -350,6 +370,7 @@ class Settings:
     http: Http = section(Http, "The API.")
     smtp: Smtp = section(Smtp, "The relay.")
     delivery: Delivery = section(Delivery, "The way out.")
+    control: Control = section(Control, "The operator's socket.")
     domains: Domains = section(Domains, "Sending domains.")
     fetch: Fetch = section(Fetch, "Web addresses that customers give: webhook endpoints and linked attachments.")
     webhooks: Webhooks = section(Webhooks, "Telling customers' endpoints.")

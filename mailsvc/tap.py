@@ -33,8 +33,11 @@ from mailsvc.delivery.connect import Connector
 from mailsvc.delivery.dial import dialer
 from mailsvc.delivery.dispatch import Dispatch
 from mailsvc.delivery.handover import Handing, Leaving
+from mailsvc.delivery.policies import Policies
+from mailsvc.delivery.policyfile import over_https
 from mailsvc.delivery.route import Routes
 from mailsvc.delivery.sending import DomainSide
+from mailsvc.delivery.tally import Tally
 from mailsvc.dns import Resolver
 from mailsvc.domains import wire
 from mailsvc.domains.rounds import CHANNEL as DOMAINS
@@ -87,6 +90,7 @@ from mailsvc.store.late import Late
 from mailsvc.store.ledger import Books
 from mailsvc.store.messages import Messages
 from mailsvc.store.notices import Notices as StoredNotices
+from mailsvc.store.operate import Operating
 from mailsvc.store.outbox import Outbox
 from mailsvc.store.processes import Incarnation
 from mailsvc.store.queue import Queue
@@ -97,12 +101,15 @@ from mailsvc.store.rollups import Rollups
 from mailsvc.store.sandbox import Sandbox as Shelf
 from mailsvc.store.settle import Settling
 from mailsvc.store.suppressions import Suppressions as StoredSuppressions
+from mailsvc.store.tls import TlsRecords
 from mailsvc.store.webhooklog import WebhookLog
 from mailsvc.store.webhooks import Webhooks as StoredWebhooks
-from mailsvc.terms import certificates_of, limits_of, networks, rules_of, terms_of, timeouts_of
+from mailsvc.terms import certificates_of, limits_of, networks, rules_for_providers, rules_of, sources_of, terms_of, timeouts_of
 from mailsvc.watch import logs, metrics
+from mailsvc.watch.control import Controls, open_socket
 from mailsvc.watch.failures import explain
 from mailsvc.watch.listener import private
+from mailsvc.watch.operating import Orders
 from mailsvc.watch.watching import Watching
 from mailsvc.webhooks.notice import Notices as WebhookNotices
 from mailsvc.webhooks.post import Posts, Terms
@@ -152,6 +159,7 @@ class Daemon:
         roles = self.settings.roles
         await self.remember()
         handover = self.deliver() if "delivery" in roles else Leaving(self.process.id)
+        await self.take_orders(handover.dispatch if isinstance(handover, Handing) else None)
         if "ledger" in roles:
             self.keep_books()
         if "domains" in roles:
@@ -202,16 +210,24 @@ class Daemon:
     def deliver(self) -> Handing:
         """The way out: from the queue over lanes to other servers."""
         reactor, settings, terms = self.reactor, self.settings, terms_of(self.settings.delivery)
+        shaping = rules_for_providers(settings.delivery.shaping)
         resolver = Resolver(reactor, terms.nameservers, seconds=terms.dns_seconds)
-        routes = Routes(reactor, resolver, terms.routes, port=terms.port, own=terms.own_names)
+        routes = Routes(reactor, resolver, terms.routes, port=terms.port, own=terms.own_names, provider=shaping.provider)
+        records = TlsRecords(self.pool)
+        tally = Tally(reactor, records)
+        self.opened.add("the results of TLS", tally.write)
+        self.opened.add("their counting", every(reactor, 60.0, "counting results of TLS", tally.write))
+        web = Fetcher(reactor, resolver, attrs.evolve(rules_of(settings.fetch), ports=frozenset({443}), clear=False))
+        policies = Policies(reactor, resolver, over_https(web), records, tally) if settings.delivery.mta_sts else None
         dial = dialer(reactor, settings.delivery.ehlo_name or "", terms.connect_seconds, timeouts_of(settings.delivery))
         secret = self.memory.seal.secret_for("return path")
         sending = DomainSide(self.domains, self.accounts, secret, Offload(reactor), reactor.seconds)
         linger = settings.database.commit_linger
-        settling = Settling(self.pool, reactor, told=lambda: self.bell.ring("events"), linger=linger)
+        settling = self.settling = Settling(self.pool, reactor, told=lambda: self.bell.ring("events"), linger=linger)
+        connector = Connector(reactor, resolver, dial, terms, sources=sources_of(settings.delivery))
         dispatch = Dispatch(
-            reactor, terms, settings.region, self.process, Queue(self.pool), routes, Connector(reactor, resolver, dial, terms),
-            self.messages, settling, sending, lambda: uuid7(reactor.seconds()),
+            reactor, terms, settings.region, self.process, Queue(self.pool), routes, connector,
+            self.messages, settling, sending, lambda: uuid7(reactor.seconds()), shaping=shaping, policies=policies, tally=tally,
         )  # fmt: skip
         self.process.on_replaced = dispatch.replaced
         self.process.on_freed = lambda count: dispatch.ring()
@@ -220,6 +236,17 @@ class Daemon:
         dispatch.startService()
         self.opened.add("delivery", _awaited(dispatch.stopService))
         return Handing(dispatch)
+
+    async def take_orders(self, lanes: Dispatch | None) -> None:
+        """The operator's socket."""
+        where = self.settings.control.socket
+        if where is not None:
+            orders = Orders(
+                Queue(self.pool), Operating(self.pool), self.settings.region, self.reactor.seconds, self.accounts,
+                lambda: self.bell.ring("queue"), lanes, self.settling.outcomes if lanes is not None else {},
+            )  # fmt: skip
+            port = open_socket(self.reactor, where, Controls(orders.by_name(), explain))
+            self.opened.add("control.socket", _awaited(port.stopListening))
 
     def keep_books(self) -> None:
         """Numbers and counts what was committed."""

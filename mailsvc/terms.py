@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from ipaddress import ip_address
+from pathlib import Path
 from typing import Any
 
 import attrs
 from OpenSSL import SSL
 
-from mailsvc import guard, weburl
+from mailsvc import configfile, guard, weburl
 from mailsvc import settings as settings_
 from mailsvc.configfile import SettingsError
+from mailsvc.delivery import shaping, sources
+from mailsvc.delivery.shaping import Shaping
+from mailsvc.delivery.sources import Sources
 from mailsvc.delivery.terms import DeliverySettings
+from mailsvc.dns import configured
 from mailsvc.settings import Settings
 from mailsvc.smtp import session
 from mailsvc.smtp.certificates import CERTBOT, Certificates, self_signed
@@ -29,6 +35,26 @@ def terms_of(delivery: settings_.Delivery) -> DeliverySettings:
         retry_after=delivery.retry,
         retry_every=delivery.retry[-1],
     )
+
+
+def rules_for_providers(path: Path) -> Shaping:
+    """etc/shaping.toml, read."""
+    try:
+        return shaping.read(configfile.read(path))
+    except SettingsError as error:
+        raise SettingsError(f"The setting delivery.shaping names a file with rules for providers. {error}") from None
+    except shaping.BadRules as error:
+        raise SettingsError(f"The rules of delivery.shaping, {path}, are not usable. {error}") from None
+
+
+def sources_of(delivery: settings_.Delivery) -> Sources:
+    """Our addresses."""
+    if delivery.dane and not all(ip_address(server.host).is_loopback for server in configured(delivery.nameservers)):
+        raise SettingsError("The setting delivery.dane needs a resolver on this machine that validates; see delivery.nameservers.")
+    try:
+        return Sources(sources.parse(delivery.sources))
+    except ValueError as error:
+        raise SettingsError(f"The setting delivery.sources has {error}.") from None
 
 
 def rules_of(fetch: settings_.Fetch) -> weburl.Rules:

@@ -5,8 +5,7 @@ Whatever fails on our side is an outcome too, so that no recipient is lost and n
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from typing import Any, Protocol
 from uuid import UUID
@@ -17,11 +16,15 @@ from twisted.logger import Logger
 from mailsvc.delivery import pace
 from mailsvc.delivery.cargo import Cargo, Gone, Loaded, Origin
 from mailsvc.delivery.connect import Line, Result, Unreachable
-from mailsvc.delivery.parcel import Parcel, expired
+from mailsvc.delivery.demand import Demand, demand_of
+from mailsvc.delivery.parcel import Parcel, domain_of, expired
 from mailsvc.delivery.reading import Moment, Reading, deferred, read, refused
 from mailsvc.delivery.retry import Random, Schedule
+from mailsvc.delivery.tally import Tally
 from mailsvc.delivery.terms import DeliverySettings
 from mailsvc.diagnosis import known
+from mailsvc.mail.mtasts import Policy
+from mailsvc.mail.reply import Reply
 from mailsvc.outcome import Bounced, Failed, Outcome
 from mailsvc.store.errors import DataRejected, StatementFailed
 from mailsvc.store.queue import Leased
@@ -47,6 +50,15 @@ class Fresh(Protocol):
 
     def holds(self, lease: int) -> bool: ...
 
+    def peers(self, role: str) -> int:
+        """How many processes of this region have the role, this one counted."""
+
+
+class PolicySource(Protocol):
+    """What recipients' domains demand: policies."""
+
+    async def of(self, domains: Collection[str]) -> Sequence[tuple[str, Policy]]: ...
+
 
 class Keeper(Protocol):
     """Whoever knows what is in memory: dispatch."""
@@ -64,6 +76,7 @@ class Report:
 
     `again`: nothing was tried, the line was dead. `unsent`: it was not to be finished by this process; the lease goes back.
     `tried`: it tells something about the destination. `rest`: those for whom the server had no place among the others.
+    `replies`: what it refused with. `demand`: nothing was tried, the line is not what this mail needs.
     """
 
     usable: bool = True
@@ -72,6 +85,8 @@ class Report:
     unsent: bool = False
     tried: bool = True
     rest: Parcel | None = None
+    replies: tuple[Reply, ...] = ()
+    demand: Demand | None = None
 
 
 class Attempts:
@@ -89,12 +104,14 @@ class Attempts:
         new_id: Callable[[], UUID],
         random: Random,
         keeper: Keeper,
+        policies: PolicySource | None = None,
+        tally: Tally | None = None,
     ) -> None:
         self._clock, self._terms, self._process = clock, terms, process
         self._cargo, self._settling = cargo, settling
         self._new_id, self._random, self._keeper = new_id, random, keeper
+        self._policies, self.tally = policies, tally or Tally(clock)
         self._schedule = Schedule.of(terms)
-        self._poison: OrderedDict[UUID, int] = OrderedDict()
         self.stopping = False  # connections are being cut: what was not sent goes back to the queue
 
     @property
@@ -112,9 +129,10 @@ class Attempts:
         loaded: Loaded | None = None
         try:
             origin = await self._cargo.origin(parcel)
-            if origin.tls_required and line.courier.tls is None:
-                await self._refuse_clear(line, parcel)
-                return Report(tried=False)
+            demand = await self._demand(parcel, origin, line)
+            if not demand.met_by(line.secured):
+                return Report(demand=demand, tried=False)
+            self._count(parcel, demand, line)
             loaded = await self._cargo.load(parcel)
             result = await self._send(line, parcel, origin, loaded)
             if result.lost is not None and not result.sent_dot and (self.stopping or not self._process.holds(parcel.lease)):
@@ -131,8 +149,7 @@ class Attempts:
         finally:
             if loaded is not None:
                 self._cargo.unload(loaded)
-        self._poison.pop(parcel.email_id, None)
-        return Report(usable=line.courier.usable, trouble=reading.trouble, rest=rest)
+        return Report(usable=line.courier.usable, trouble=reading.trouble, rest=rest, replies=_refusals(result))
 
     async def _ours(self, parcel: Parcel) -> bool:
         """Whether the lease is good, waiting for a heartbeat that is late; without one nothing may be finished anyway."""
@@ -155,31 +172,51 @@ class Attempts:
         """Not sent, for a reason that is not this email's."""
         await self.settle(parcel, [deferred(sentence, leased, self.moment) for leased in parcel.recipients])
 
-    async def settle(self, parcel: Parcel, outcomes: Collection[Outcome], record: AttemptRecord | None = None) -> None:
+    async def settle(
+        self, parcel: Parcel, outcomes: Collection[Outcome], record: AttemptRecord | None = None, *, fault: bool = False
+    ) -> None:
         """Write down outcomes, in the order of the parcel's recipients, that came about without a transaction."""
-        pairs = tuple(RecipientOutcome(leased.recipient, outcome) for leased, outcome in zip(parcel.recipients, outcomes, strict=True))
+        pairs = tuple(
+            RecipientOutcome(leased.recipient, outcome, fault) for leased, outcome in zip(parcel.recipients, outcomes, strict=True)
+        )
         await self._settle(parcel, _settlement(parcel, pace.now(self._clock), pairs, record))
 
     async def poisoned(self, parcel: Parcel, error: BaseException) -> None:
         """An error of ours: this email waits, and after some such tries ends, while all others go on."""
-        tries = self._poison.pop(parcel.email_id, 0) + 1
-        self._poison[parcel.email_id] = tries
-        while len(self._poison) > 10_000:
-            self._poison.popitem(last=False)
+        tries = max(leased.faults for leased in parcel.recipients) + 1
         gone = isinstance(error, Gone)
         if not gone:
             self.log.error("attempt {tries} at {email_id} failed: {error!r}", tries=tries, email_id=parcel.email_id, error=error)
         if gone or tries >= self._terms.poison_tries:
-            self._poison.pop(parcel.email_id, None)
             why = str(error) if gone else f"Sending failed {tries} times on our side ({type(error).__name__})."
             await self.settle(parcel, [Failed(why) for _ in parcel.recipients])
         else:
-            await self.deferred(parcel, f"Sending failed on our side ({type(error).__name__}); it will be tried again.")
+            sentence = f"Sending failed on our side ({type(error).__name__}); it will be tried again."
+            await self.settle(parcel, [deferred(sentence, leased, self.moment) for leased in parcel.recipients], fault=True)
 
-    async def _refuse_clear(self, line: Line, parcel: Parcel) -> None:
-        sentence = f"{line.host} offers no working TLS, which the sending domain requires."
-        record = AttemptRecord(self._new_id(), line.host, line.address, None, pace.now(self._clock), 0.0, f"* {sentence}")
-        await self.settle(parcel, [deferred(sentence, leased, self.moment) for leased in parcel.recipients], record)
+    async def unmet(self, parcel: Parcel, demand: Demand, why: Unreachable) -> None:
+        """No host meets what this mail needs; others to the same destination may need less."""
+        for domain, _ in demand.policies:
+            for host, result in why.tls:
+                self.tally.count(domain, "sts", host, result)
+        await self.unreachable(parcel, attrs.evolve(why, reason=f"{why.reason} Verified TLS is needed: {demand.because}.", permanent=False))
+
+    async def _demand(self, parcel: Parcel, origin: Origin, line: Line) -> Demand:
+        if self._policies is None or line.operator:
+            return demand_of(origin.tls_required, ())
+        return demand_of(origin.tls_required, await self._policies.of({domain_of(leased.address) for leased in parcel.recipients}))
+
+    def _count(self, parcel: Parcel, demand: Demand, line: Line) -> None:
+        """The first mail of a connection stands for it."""
+        if line.sent or line.operator:
+            return
+        result = "success" if line.courier.tls is not None else "starttls-not-supported"
+        if line.mode == "dane":
+            self.tally.count(line.host, "tlsa", line.host, result)
+        for domain, _ in demand.policies:
+            self.tally.count(domain, "sts", line.host, result)
+        if line.mode != "dane" and not demand.policies:
+            self.tally.count(domain_of(parcel.recipients[0].address), "no-policy-found", line.host, result)
 
     async def _send(self, line: Line, parcel: Parcel, origin: Origin, loaded: Loaded) -> Result:
         offers = line.courier.offers
@@ -199,7 +236,7 @@ class Attempts:
     def _settlement(self, line: Line, parcel: Parcel, loaded: Loaded, result: Result, reading: Reading, started: datetime) -> Settlement:
         now = pace.now(self._clock)
         seconds = (now - started).total_seconds()
-        record = AttemptRecord(self._new_id(), line.host, line.address, line.courier.tls, started, seconds, result.transcript)
+        record = AttemptRecord(self._new_id(), line.host, line.address, line.tls, started, seconds, result.transcript, line.source)
         keep = loaded.signature if loaded.made and reading.waits else None
         return _settlement(parcel, now, reading.outcomes, record, keep)
 
@@ -230,6 +267,12 @@ def _too_late(leased: Leased) -> Outcome:
     if leased.attempts == 0 and leased.status == "queued":
         return Failed("It could not be sent before it expired.")
     return Bounced("It could not be delivered before it expired.", "Transient", "General", meaning=known("expired"))
+
+
+def _refusals(result: Result) -> tuple[Reply, ...]:
+    """Each refusal once."""
+    replies = [result.sender, *result.recipients, result.final]
+    return tuple({str(reply): reply for reply in replies if reply is not None and not reply.positive}.values())
 
 
 def _refused(error: Exception) -> bool:

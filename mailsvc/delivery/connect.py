@@ -14,11 +14,14 @@ import attrs
 from twisted.logger import Logger
 
 from mailsvc.delivery.classify import Stage
+from mailsvc.delivery.demand import ANY, Demand, How, Mode, Secured, Wish
 from mailsvc.delivery.route import Host, Names, Route
+from mailsvc.delivery.sources import Sources
 from mailsvc.delivery.terms import DeliverySettings
 from mailsvc.dns import Records, Temporary
 from mailsvc.guard import Network, networks, refusal
 from mailsvc.mail.reply import Reply
+from mailsvc.smtp import dane
 from mailsvc.smtp.envelope import Envelope
 from mailsvc.smtp.offers import Offers
 
@@ -71,6 +74,8 @@ class Courier(Protocol):
 
     def abort(self, reason: str) -> object: ...
 
+    def give_up(self, reason: str) -> object: ...  # the same, but not after a final dot
+
 
 @attrs.define(eq=False)
 class CannotConnect(Exception):
@@ -79,22 +84,37 @@ class CannotConnect(Exception):
     reason: str
     transcript: str = ""
     tls: bool = False
+    reply: Reply | None = None
+    result: str = "validation-failure"  # of TLS, as reports name it (8460 §4.3)
 
 
 class Dial(Protocol):
     """Opens a session with one address. Raises CannotConnect; any other error is a fault of ours."""
 
-    def __call__(self, address: str, port: int, host: str, *, clear: bool) -> Awaitable[Courier]: ...
+    def __call__(self, address: str, port: int, host: str, how: How) -> Awaitable[Courier]: ...
 
 
 @attrs.define(eq=False)
 class Line:
-    """A connection of a lane. `sent` counts transactions."""
+    """A connection of a lane. `sent` counts transactions, `source` is our address, `mode` how TLS was to be."""
 
     courier: Courier
     host: str
     address: str
+    mode: Mode = "opportunistic"
+    source: str | None = None
+    operator: bool = False
     sent: int = 0
+
+    @property
+    def secured(self) -> Secured:
+        return Secured(self.host, self.courier.tls is not None, self.mode, self.operator)
+
+    @property
+    def tls(self) -> str | None:
+        """Version, cipher and who vouched for the certificate, as an attempt shows it."""
+        by = {"verified": ", certificate verified by its authority", "dane": ", certificate verified by DANE"}
+        return None if self.courier.tls is None else self.courier.tls + by.get(self.mode, "")
 
 
 @attrs.define(eq=False)
@@ -104,54 +124,101 @@ class Unreachable(Exception):
     reason: str
     permanent: bool = False
     transcript: str = ""
+    replies: tuple[Reply, ...] = ()  # of servers that turned us away
+    tls: tuple[tuple[str, str], ...] = ()  # hosts that failed a demand, and the result type (8460 §4.3)
+
+
+@attrs.define(eq=False)
+class _Tried:
+    """What came of each host."""
+
+    said: list[str] = attrs.field(factory=list)
+    transcripts: list[str] = attrs.field(factory=list)
+    replies: list[Reply] = attrs.field(factory=list)
+    tls: list[tuple[str, str]] = attrs.field(factory=list)
+    permanent: bool = True
+
+    def unreachable(self) -> Unreachable:
+        text = "\n".join(filter(None, self.transcripts))
+        return Unreachable(_sentence(self.said), self.permanent and bool(self.said), text, tuple(self.replies), tuple(self.tls))
 
 
 class Connector:
-    """Connections by route."""
+    """Connections by route. `sources`: our addresses; none: as the system chooses. `dane`: whether TLSA records are asked for."""
 
     log = Logger()
 
     def __init__(
-        self, clock: Any, names: Names, dial: Dial, terms: DeliverySettings, shuffle: Callable[[list[Any]], Any] | None = None
+        self,
+        clock: Any,
+        names: Names,
+        dial: Dial,
+        terms: DeliverySettings,
+        shuffle: Callable[[list[Any]], Any] | None = None,
+        sources: Sources | None = None,
     ) -> None:
         self._clock, self._names, self._dial = clock, names, dial
         self._allowed: tuple[Network, ...] = networks(terms.allow_addresses)
-        self._most = terms.connect_addresses
+        self._most, self._dane = terms.connect_addresses, terms.dane
         self._shuffle = shuffle or random.SystemRandom().shuffle
+        self._sources = sources or Sources(())
         self._broken_tls: OrderedDict[str, float] = OrderedDict()
 
-    async def connect(self, route: Route) -> Line:
-        """The first session that comes about; Unreachable with what each host said."""
-        tried: list[str] = []
-        transcripts: list[str] = []
-        permanent = True
+    async def connect(self, route: Route, wish: Wish = ANY) -> Line:
+        """The first session that comes about and meets the demand; Unreachable with what each host said."""
+        tried = _Tried()
         hosts = route.in_order(self._shuffle)
+        hosts.sort(key=lambda host: host.name != wish.host)
         each = -(-self._most // max(1, len(hosts)))  # so that no host with many addresses keeps us from the next
         for host in hosts:
-            found = await self._names.addresses(host.name)
-            if isinstance(found, Temporary):
-                permanent = False
-                tried.append(f"the address of {host.name} could not be looked up ({found.reason})")
+            line = await self._host(route, host, wish, each, tried)
+            if line is not None:
+                return line
+        raise tried.unreachable()
+
+    async def _host(self, route: Route, host: Host, wish: Wish, most: int, tried: _Tried) -> Line | None:
+        refused = None if route.operator else wish.demand.refusal(host.name)
+        found = await self._names.addresses(host.name)
+        if isinstance(found, Temporary):
+            tried.permanent = False
+            tried.said.append(f"the address of {host.name} could not be looked up ({found.reason})")
+            return None
+        addresses = found.values if isinstance(found, Records) else ()
+        if not addresses:
+            tried.said.append(f"{host.name} has no address")
+            return None
+        secure = isinstance(found, Records) and found.authenticated and route.authenticated and not route.operator
+        how = await self._how(host, found.name, wish.demand) if secure and self._dane else _by(wish.demand, route)
+        if isinstance(how, Temporary) or (refused is not None and how.mode != "dane"):
+            tried.permanent = False
+            said = f"the TLSA records of {host.name} could not be looked up ({how.reason})" if isinstance(how, Temporary) else refused or ""
+            tried.said.append(said)
+            tried.tls.append((host.name, "dnssec-invalid" if isinstance(how, Temporary) else "validation-failure"))
+            return None
+        return await self._addresses(route, host, how, addresses, wish, most, tried)
+
+    async def _addresses(
+        self, route: Route, host: Host, how: How, addresses: Sequence[str], wish: Wish, most: int, tried: _Tried
+    ) -> Line | None:
+        for address in self._spread(addresses):
+            refused = None if route.operator else refusal(address, self._allowed)
+            if refused is not None:
+                tried.said.append(f"{host.name} has an address that mail is not sent to ({refused})")
                 continue
-            addresses = found.values if isinstance(found, Records) else ()
-            if not addresses:
-                tried.append(f"{host.name} has no address")
-            left = each
-            for address in self._spread(addresses):
-                refused = None if route.operator else refusal(address, self._allowed)
-                if refused is not None:
-                    tried.append(f"{host.name} has an address that mail is not sent to ({refused})")
-                    continue
-                permanent = False
-                if left == 0:
-                    break
-                left -= 1
-                try:
-                    return await self._open(host, address)
-                except CannotConnect as error:
-                    tried.append(f"{host.name} ({address}) {error.reason}")
-                    transcripts.append(f"{address}\n{error.transcript}" if error.transcript else "")
-        raise Unreachable(_sentence(tried), permanent and bool(tried), "\n".join(filter(None, transcripts)))
+            tried.permanent = False
+            if most == 0:
+                break
+            most -= 1
+            try:
+                source = self._sources.choose(address, wish.source)
+                return await self._open(route, host, address, attrs.evolve(how, source=source))
+            except CannotConnect as error:
+                tried.said.append(f"{host.name} ({address}) {error.reason}")
+                tried.replies += [] if error.reply is None else [error.reply]
+                tried.transcripts.append(f"{address}\n{error.transcript}" if error.transcript else "")
+                if error.tls:
+                    tried.tls.append((host.name, error.result))
+        return None
 
     def _spread(self, addresses: Sequence[str]) -> list[str]:
         """IPv4 first, since more of what judges senders knows them by it; within a family in any order."""
@@ -162,24 +229,44 @@ class Connector:
             self._shuffle(family)
         return families[0] + families[1]
 
-    async def _open(self, host: Host, address: str) -> Line:
+    async def _how(self, host: Host, canonical: str, demand: Demand) -> How | Temporary:
+        """By DANE, when the host publishes TLSA records under DNSSEC (7672 §2.2); else as without."""
+        for name in dict.fromkeys([canonical, host.name]):  # 7672 §2.1.3: where aliases led first
+            found = await self._names.tlsa(f"_{host.port}._tcp.{name}")
+            if isinstance(found, Temporary):
+                return found  # never downgraded: the host counts as unreachable (7672 §2.1.1)
+            if isinstance(found, Records) and found.values and found.authenticated:
+                if any(dane.usable(record) for record in found.values):
+                    return How("dane", tlsa=found.values, names=(name, host.name))
+                return How("verified" if demand.verified else "encrypted")
+        return _by(demand, None)
+
+    async def _open(self, route: Route, host: Host, address: str, how: How) -> Line:
         shown = f"[{address}]:{host.port}" if ":" in address else f"{address}:{host.port}"
-        clear = self._broken_tls.get(host.name, 0.0) > self._clock.seconds()
+        if how.mode == "opportunistic" and self._broken_tls.get(host.name, 0.0) > self._clock.seconds():
+            how = attrs.evolve(how, mode="clear")
         try:
-            courier = await self._dial(address, host.port, host.name, clear=clear)
+            courier = await self._dial(address, host.port, host.name, how)
         except CannotConnect as error:
-            if clear or not error.tls:
+            if how.mode != "opportunistic" or not error.tls:
                 raise
             # Opportunistic (7435 §3): TLS that does not work is no worse than none.
             self.log.info("TLS with {host} failed, tried again in clear: {reason}", host=host.name, reason=error.reason)
             self._remember(host.name)
-            courier = await self._dial(address, host.port, host.name, clear=True)
-        return Line(courier, host.name, shown)
+            how = attrs.evolve(how, mode="clear")
+            courier = await self._dial(address, host.port, host.name, how)
+        return Line(courier, host.name, shown, how.mode, how.source.address if how.source else None, route.operator)
 
     def _remember(self, host: str) -> None:
         self._broken_tls[host] = self._clock.seconds() + _BROKEN_TLS
         while len(self._broken_tls) > 10_000:
             self._broken_tls.popitem(last=False)
+
+
+def _by(demand: Demand, route: Route | None) -> How:
+    if not demand.verified:
+        return How()
+    return How("encrypted" if route is not None and route.operator else "verified")
 
 
 def _sentence(tried: list[str]) -> str:

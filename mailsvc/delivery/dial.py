@@ -11,15 +11,38 @@ from twisted.internet.error import ConnectError, ConnectionRefusedError, NoRoute
 from twisted.internet.error import TimeoutError as ConnectTimeout
 
 from mailsvc.delivery.connect import CannotConnect
-from mailsvc.smtp.client import Courier, GreetingRefused, NotReady, Timeouts, TlsFailed
+from mailsvc.delivery.demand import How
+from mailsvc.smtp import tls
+from mailsvc.smtp.client import Courier, GreetingRefused, NotReady, Timeouts, TlsFailed, TlsPolicy
+from mailsvc.smtp.tls import ClientTls
+
+# What a failure is called in reports (8460 §4.3), by a part of its reason.
+_RESULTS = (
+    ("does not offer STARTTLS", "starttls-not-supported"),
+    ("does not name", "certificate-host-mismatch"),
+    ("expired", "certificate-expired"),
+    ("TLSA", "tlsa-invalid"),
+    ("self-signed", "certificate-not-trusted"),
+    ("unknown", "certificate-not-trusted"),
+    ("not trusted", "certificate-not-trusted"),
+)
 
 
-def dialer(reactor: Any, ehlo_name: str, seconds: float, timeouts: Timeouts | None = None) -> Callable[..., Awaitable[Courier]]:
-    """Dials from `reactor` under the name `ehlo_name`; one address gets `seconds` to be connected to."""
+def dialer(
+    reactor: Any, ehlo_name: str, seconds: float, timeouts: Timeouts | None = None, roots: str | None = None
+) -> Callable[..., Awaitable[Courier]]:
+    """Dials from `reactor` under the name `ehlo_name`; one address gets `seconds` to be connected to.
 
-    async def dial(address: str, port: int, host: str, *, clear: bool) -> Courier:
-        endpoint = (TCP6ClientEndpoint if ":" in address else TCP4ClientEndpoint)(reactor, address, port, timeout=seconds)
-        courier = Courier(reactor, ehlo_name, host=host, tls="none" if clear else "opportunistic", timeouts=timeouts)
+    `roots`: a PEM file of authorities to trust instead of the system's.
+    """
+
+    async def dial(address: str, port: int, host: str, how: How) -> Courier:
+        kind = TCP6ClientEndpoint if ":" in address else TCP4ClientEndpoint
+        bind = None if how.source is None else (how.source.address, 0)
+        endpoint = kind(reactor, address, port, timeout=seconds, bindAddress=bind)
+        name = ehlo_name if how.source is None else how.source.ehlo
+        policy, options = _security(host, how, roots)
+        courier = Courier(reactor, name, host=host, tls=policy, tls_options=options, timeouts=timeouts)
         try:
             await connectProtocol(endpoint, courier)
         except (ConnectError, OSError, TimeoutError) as error:
@@ -27,16 +50,35 @@ def dialer(reactor: Any, ehlo_name: str, seconds: float, timeouts: Timeouts | No
         try:
             await courier.ready
         except GreetingRefused as error:
-            raise CannotConnect(f"answered {' '.join(str(error.reply).split())}", error.transcript) from None
+            raise CannotConnect(f"answered {' '.join(str(error.reply).split())}", error.transcript, reply=error.reply) from None
+        except TlsFailed as error:
+            raise CannotConnect(f"failed at TLS: {error.reason}", error.transcript, tls=True, result=_result(error.reason)) from None
         except NotReady as error:
-            what = "failed at TLS" if isinstance(error, TlsFailed) else "gave no session"
-            raise CannotConnect(f"{what}: {error.reason}", error.transcript, tls=isinstance(error, TlsFailed)) from None
+            raise CannotConnect(f"gave no session: {error.reason}", error.transcript) from None
         except CancelledError:
             courier.abort("given up")
             raise
         return courier
 
     return dial
+
+
+def _security(host: str, how: How, roots: str | None) -> tuple[TlsPolicy, ClientTls | None]:
+    match how.mode:
+        case "clear":
+            return "none", None
+        case "opportunistic":
+            return "opportunistic", None
+        case "encrypted":
+            return "required", None
+        case "verified":
+            return "required", tls.verified(host, roots)
+        case "dane":
+            return "required", tls.by_dane(host, how.tlsa, how.names)
+
+
+def _result(reason: str) -> str:
+    return next((result for part, result in _RESULTS if part in reason), "validation-failure")
 
 
 def _why(error: BaseException) -> str:

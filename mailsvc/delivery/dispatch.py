@@ -7,59 +7,39 @@ at shutdown what was not sent. How a lane works: lane. Where mail goes: route, p
 from __future__ import annotations
 
 import random as random_
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import Any
 from uuid import UUID
 
 import attrs
 from twisted.application.service import Service
-from twisted.internet.defer import Deferred, DeferredSemaphore, gatherResults
+from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from mailsvc.delivery import pace
-from mailsvc.delivery.attempt import Attempts, Fresh, Settling
+from mailsvc.delivery.attempt import Attempts, Fresh, PolicySource, Settling
+from mailsvc.delivery.budget import Budgets
 from mailsvc.delivery.cargo import Cargo, Messages, Sending
 from mailsvc.delivery.connect import Unreachable
 from mailsvc.delivery.health import Healths
-from mailsvc.delivery.holds import Holds, HoldStore
+from mailsvc.delivery.holds import Holds
 from mailsvc.delivery.lane import Connecting, Lane, Yard
 from mailsvc.delivery.parcel import Key, Parcel, from_email
 from mailsvc.delivery.placing import Placing, nothing_left
 from mailsvc.delivery.retry import Random
-from mailsvc.delivery.route import NoMail, Route, Routes
+from mailsvc.delivery.rounds import QueueStore, Rounds
+from mailsvc.delivery.route import Route, Routes
+from mailsvc.delivery.shaping import NO_RULES, Shaping, provider_of
 from mailsvc.delivery.slots import Freight, Recent, Slots
+from mailsvc.delivery.tally import Tally
 from mailsvc.delivery.terms import DeliverySettings
+from mailsvc.mail.reply import Reply
 from mailsvc.store.accept import NewEmail
 from mailsvc.store.errors import StoreError
-from mailsvc.store.queue import Leased, Ready
 
-_FLOOR = 0.05  # seconds between two looks at the queue, however often the bell rings
-_LOOK = 1000  # destinations seen in one look
-_FEW, _MANY = 10, 200  # rows of a claim: to try a destination that is new here; at most
-_SWEEP = 500  # rows of one sweep
-_CLAIMS = 4  # at once
-_EXPIRY_EVERY, _LOST_EVERY = 10.0, 30.0
 _LAST_WORDS = 10.0  # seconds at shutdown for what was cut to be settled
-
-
-class QueueStore(HoldStore, Protocol):
-    """The queue, as delivery uses it."""
-
-    async def ready(self, region: str, now: datetime, skip: Collection[str], limit: int) -> list[Ready]: ...
-
-    async def claim(self, region: str, destination: str, now: datetime, limit: int, lease: int) -> list[Leased]: ...
-
-    async def release(
-        self, keys: Sequence[Key], lease: int, *, destination: str | None = None, next_at: datetime | None = None, reason: str | None = None
-    ) -> None: ...
-
-    async def leased(self, lease: int) -> list[Key]: ...
-
-    async def release_scheduled(self, now: datetime, limit: int) -> int: ...
-
-    async def expire(self, now: datetime, limit: int) -> int: ...
 
 
 @attrs.define(eq=False)
@@ -94,29 +74,28 @@ class Dispatch(Service):
         sending: Sending,
         new_id: Callable[[], UUID],
         random: Random = random_.random,
+        shaping: Shaping = NO_RULES,
+        policies: PolicySource | None = None,
+        tally: Tally | None = None,
     ) -> None:
         self._clock, self._terms, self._region, self._process, self._queue, self._routes = clock, terms, region, process, queue, routes
         self._recent = Recent(terms.memory // 4)
         self.freight = Freight(terms.memory - terms.memory // 4)
-        self.slots = Slots(terms.connections)
+        self.slots = Slots(terms.connections, clock, terms.patience_seconds)
         cargo = Cargo(clock, messages, sending, self.freight)
-        self.attempts = Attempts(clock, terms, process, cargo, settling, new_id, random, self)
+        self.attempts = Attempts(clock, terms, process, cargo, settling, new_id, random, self, policies, tally)
         self._healths = Healths(clock, terms)
-        self.holds = Holds(clock, queue, region, terms, random, self._spawn)
+        self._shaping, self._budgets = shaping, Budgets(clock, shaping, lambda: process.peers("delivery"))
+        self.holds = Holds(clock, queue, region, terms, random, self.spawn)
         self._yard = Yard(clock, terms, connector, self.attempts, self.slots, self)
         self._placing = Placing(clock, routes, self.holds, self.attempts, self, terms.recipients_per_message)
         self.lanes: dict[str, Lane] = {}
         self._leaving: set[Lane] = set()  # taken out of service, with attempts under way
-        self._backlog: set[tuple[str, bool]] = set()  # destinations, and bulk or not, with due mail in the queue
-        self._placed: set[str] = set()  # destinations of which a claim is being placed
-        self._mine: set[Key] = set()  # every row leased by us that is in memory
-        self._lost: set[Key] = set()  # rows leased by us of which nothing was in memory when last looked
+        self._rounds = Rounds(clock, terms, region, process, queue, self.holds, self._placing, self)
+        self._paused: Mapping[UUID, datetime] = {}  # accounts whose mail waits by the operator's word
+        self.mine: set[Key] = set()  # every row leased by us that is in memory
         self._tasks: set[Deferred[Any]] = set()
-        self._claims = DeferredSemaphore(_CLAIMS)
-        self._due: dict[str, float] = {}
-        self._closing = True
-        self._bell: Deferred[None] | None = None
-        self._rung = False
+        self.closing = True
 
     # The accepting path: what intake.Handover says
 
@@ -133,16 +112,16 @@ class Dispatch(Service):
     def offer(self, domain: str, size: int, bulk: bool) -> Seat | None:
         """A place for one email to `domain`, when it can go out at once and overtakes nothing. Never waits."""
         answer = self._routes.cached(domain)
-        if self._closing or not isinstance(answer, Route) or not self._process.fresh:
+        if self.closing or not isinstance(answer, Route) or not self._process.fresh:
             return None
         destination = answer.destination
-        if self.holds.held(destination) or (destination, False) in self._backlog or (bulk and (destination, True) in self._backlog):
+        if self.holds.held(destination) or self._rounds.waits(destination, bulk):
             return None
         lane = self._lane(answer)
         # Bulk mail leaves half of the window to what is more urgent.
         room = lane.room - (lane.window // 2 if bulk else 0)
-        if room < 1 or not self.freight.room(size) or len(self._mine) >= self._terms.emails:
-            self._backlog.add((destination, bulk))
+        if room < 1 or not self.freight.room(size) or len(self.mine) >= self._terms.emails:
+            self._rounds.overflow(destination, bulk)
             lane.settle_down()
             return None
         lane.reserve()
@@ -161,9 +140,11 @@ class Dispatch(Service):
                 lanes[seat.destination] = seat
         for destination, seat in lanes.items():
             for parcel in from_email(email, destination, seat.lease, self._terms.recipients_per_message, email.message):
-                self._own(parcel)
+                self.own(parcel)
                 if seat.octets:
                     parcel.octets, seat.octets = seat.octets, 0
+                if self.paused(parcel):
+                    continue
                 if seat.lane.closing:
                     self.returned(parcel)
                 else:
@@ -184,8 +165,8 @@ class Dispatch(Service):
 
     def startService(self) -> None:
         super().startService()
-        self._closing = False
-        self._spawn(self._rounds())
+        self.closing = False
+        self.spawn(self._rounds.run())
 
     def stopService(self) -> Deferred[None]:
         super().stopService()
@@ -193,10 +174,7 @@ class Dispatch(Service):
 
     def ring(self) -> None:
         """There may be something new in the queue. For the bell, and for whoever put something there."""
-        self._rung = True
-        if self._bell is not None:
-            bell, self._bell = self._bell, None
-            bell.callback(None)
+        self._rounds.ring()
 
     def replaced(self, old: int, new: int) -> None:
         """Others took this process for dead and took over what it had leased: nothing of that is sent any more."""
@@ -206,119 +184,45 @@ class Dispatch(Service):
                 self.disown(parcel)
 
     async def _drain(self) -> None:
-        self._closing = True
+        self.closing = True
         self.ring()
         lanes = [*self.lanes.values(), *self._leaving]
         unsent = [parcel for lane in lanes for parcel in lane.close()]
-        self._spawn(self.give_back(unsent))
+        self.spawn(self.give_back(unsent))
         if not await nothing_left(self._clock, [lane.ended() for lane in lanes], self._terms.drain_seconds):
             self.log.warn("cutting {count} attempts that wait for a reply", count=sum(lane.busy for lane in lanes))
         self.attempts.stopping = True
+        self.slots.close()
         for lane in lanes:
             lane.abort()
         await nothing_left(self._clock, [lane.ended() for lane in lanes], _LAST_WORDS)
         await nothing_left(self._clock, list(self._tasks), _LAST_WORDS)
 
-    # Looking at the queue
+    # What is shown
 
-    async def _rounds(self) -> None:
-        while not self._closing:
-            try:
-                if self._process.fresh:
-                    await self._round()
-            except Exception as error:
-                self.log.warn("the queue could not be read: {error!r}", error=error)
-                await pace.sleep(self._clock, self._terms.poll_seconds)
-            await pace.sleep(self._clock, _FLOOR)
-            if not self._rung and not self._closing:
-                await self._nap()
-            self._rung = False
-
-    async def _nap(self) -> None:
-        waiting: Deferred[None] = Deferred()
-        self._bell = waiting
-        timer = self._clock.callLater(self._terms.poll_seconds, self.ring)
-        await waiting
-        if timer.active():
-            timer.cancel()
-
-    async def _round(self) -> None:
-        now = pace.now(self._clock)
-        poll = self._terms.poll_seconds
-        await self._tend("schedule", poll, lambda: self._queue.release_scheduled(now, _SWEEP))
-        await self._tend("holds", poll, self._respect_holds)
-        await self._tend("expiry", _EXPIRY_EVERY, lambda: self._queue.expire(now, _SWEEP))
-        await self._tend("lost leases", _LOST_EVERY, self._find_lost)
-        full = {name for name, lane in self.lanes.items() if lane.room < 1} | self._placed
-        ready = await self._queue.ready(self._region, now, [*full, *self.holds.names()], _LOOK)
-        found = {(each.destination, each.bulk) for each in ready if each.next_at <= now}
-        self._backlog = found | {each for each in self._backlog if each[0] in full}
-        await gatherResults([self._spawn(self._claim(destination)) for destination in {name: None for name, _ in found}])
-
-    async def _tend(self, what: str, seconds: float, sweep: Callable[[], Awaitable[int]]) -> None:
-        """Do a chore every so often; in the next round again when it found as much as it may take at once. None stops another."""
-        if self._clock.seconds() < self._due.get(what, 0.0):
-            return
-        self._due[what] = self._clock.seconds() + seconds
-        try:
-            count = await sweep()
-        except Exception as error:
-            self.log.warn("tending to {what} failed: {error!r}", what=what, error=error)
-        else:
-            if count >= _SWEEP:
-                del self._due[what]
-                self.ring()
-
-    async def _claim(self, destination: str) -> None:
-        """As much of a destination as there is room for."""
-        if destination in self._placed or self._closing or self.holds.held(destination) or not self._process.fresh:
-            return
-        limit = self._limit(destination)
-        if limit < 1:
-            return
-        self._placed.add(destination)
-        lease = self.lease
-        try:
-            async with self._claims:
-                rows = await self._queue.claim(self._region, destination, pace.now(self._clock), limit, lease)
-        except BaseException:
-            self._placed.discard(destination)
-            raise
-        if len(rows) < limit:
-            self._backlog -= {(destination, False), (destination, True)}
-        self._spawn(self._place(destination, rows, lease, more=len(rows) >= limit))
-
-    def _limit(self, destination: str) -> int:
-        left = self._terms.emails - len(self._mine)
-        lane = self.lanes.get(destination)
-        if lane is not None:
-            return min(lane.room, left, _MANY)
-        known = self._placing.known(destination)
-        to_sort = isinstance(known, NoMail) or (isinstance(known, Route) and known.destination != destination)
-        return min(_MANY if to_sort else _FEW, left)
-
-    async def _place(self, destination: str, rows: Sequence[Leased], lease: int, *, more: bool) -> None:
-        try:
-            await self._placing.place(destination, rows, lease, self._own_claimed)
-        finally:
-            self._placed.discard(destination)
-            if more:
-                self.ring()
-
-    async def _find_lost(self) -> int:
-        """Rows with our lease that we know nothing of, twice in a row: a commit whose answer never came."""
-        held = set(await self._queue.leased(self.lease))
-        unknown = held - self._mine
-        lost, self._lost = unknown & self._lost, unknown
-        if lost:
-            self.log.warn("{count} leases were lost track of and go back to the queue", count=len(lost))
-            await self._queue.release(sorted(lost), self.lease)
-        return 0
+    def view(self) -> dict[str, dict[str, object]]:
+        """The lanes, as they are now."""
+        return {name: lane.view() for name, lane in self.lanes.items()}
 
     # Parcels
 
+    def paused(self, parcel: Parcel) -> bool:
+        """Whether its account is paused; then it goes back until that is over."""
+        until = self._paused.get(parcel.account_id)
+        if until is None or until <= pace.now(self._clock):
+            return False
+        self.spawn(self._give_back_paused(parcel))
+        return True
+
+    async def _give_back_paused(self, parcel: Parcel) -> None:
+        async def release() -> None:
+            await self._queue.release_paused(parcel.keys, parcel.lease, parcel.account_id, pace.now(self._clock))
+
+        await pace.insist(self._clock, "giving leases back", release)
+        self.disown(parcel)
+
     def accept(self, route: Route, parcel: Parcel) -> bool:
-        if self._closing or self.holds.held(route.destination):
+        if self.closing or self.holds.held(route.destination):
             return False
         lane = self._lane(route)
         if lane.room < 1 and lane.waiting >= 2 * lane.window:
@@ -346,12 +250,12 @@ class Dispatch(Service):
         if parcels and destination is not None:
             self.ring()
 
-    def _own(self, parcel: Parcel) -> None:
-        self._mine.update(parcel.keys)
+    def own(self, parcel: Parcel) -> None:
+        self.mine.update(parcel.keys)
 
-    def _own_claimed(self, parcel: Parcel) -> None:
+    def own_claimed(self, parcel: Parcel) -> None:
         """What was accepted here a moment ago is still in memory."""
-        self._own(parcel)
+        self.own(parcel)
         kept = self._recent.pop(parcel.email_id)
         if kept is not None and self.freight.room(len(kept[0])):
             parcel.body, parcel.envelope = kept
@@ -359,16 +263,14 @@ class Dispatch(Service):
             self.freight.load(parcel.octets)
 
     def disown(self, parcel: Parcel) -> None:
-        self._mine.difference_update(parcel.keys)
+        self.mine.difference_update(parcel.keys)
         self.freight.unload(parcel.octets)
         parcel.octets, parcel.body = 0, None
 
     # Lanes: what lane.Owner says
 
     def drained(self, lane: Lane) -> None:
-        name = lane.destination
-        if ((name, False) in self._backlog or (name, True) in self._backlog) and name not in self._placed:
-            self._spawn(self._claim(name))
+        self._rounds.fetch(lane.destination)
 
     def over(self, lane: Lane) -> None:
         self._leaving.discard(lane)
@@ -381,19 +283,33 @@ class Dispatch(Service):
     def down(self, lane: Lane, why: Unreachable, parcels: list[Parcel]) -> None:
         """The destination rests; the first email tells what happened, the others wait for it untouched."""
         self._retire(lane)
-        if self._closing:
-            self._spawn(self.give_back(parcels))
+        if self.closing:
+            self.spawn(self.give_back(parcels))
             return
         if not why.permanent:
             self.holds.fail(lane.destination, why.reason)
         told = parcels if why.permanent else parcels[:1]
         for parcel in told:
-            self._spawn(self.attempts.unreachable(parcel, why))
-        self._spawn(self.give_back(parcels[len(told) :]))
+            self.spawn(self.attempts.unreachable(parcel, why))
+        self.spawn(self.give_back(parcels[len(told) :]))
+
+    def answered(self, lane: Lane, replies: tuple[Reply, ...]) -> None:
+        """Slow down, or hold the provider altogether, when there is a rule for one of these."""
+        found = self._shaping.reaction(lane.destination, replies)
+        if found is None:
+            return
+        rule, reply = found
+        name = provider_of(lane.destination)
+        if rule.then == "slow":
+            self.log.info("{name} is slowed down by the rule {rule}: {reply}", name=name, rule=rule.name, reply=str(reply))
+            lane.budget.slow(rule.messages_per_minute, rule.seconds)
+            return
+        self.holds.pause(name, f"{name} is left alone because {rule.because} (rule {rule.name}).", rule.seconds)
+        self.retire_held()
 
     def returned(self, parcel: Parcel, pause: float = 0.0) -> None:
         next_at = pace.now(self._clock) + timedelta(seconds=pause) if pause else None
-        self._spawn(self.give_back([parcel], next_at=next_at))
+        self.spawn(self.give_back([parcel], next_at=next_at))
 
     def _lane(self, route: Route) -> Lane:
         lane = self.lanes.get(route.destination)
@@ -401,7 +317,7 @@ class Dispatch(Service):
             health = self._healths.of(route.destination)
             if self.holds.failures(route.destination):
                 health.probe()
-            lane = self.lanes[route.destination] = Lane(route, self._yard, health)
+            lane = self.lanes[route.destination] = Lane(route, self._yard, health, self._budgets.of(route.destination))
         return lane
 
     def _retire(self, lane: Lane) -> None:
@@ -411,15 +327,20 @@ class Dispatch(Service):
         if lane.busy or lane.reserved:
             self._leaving.add(lane)
 
-    async def _respect_holds(self) -> int:
+    async def respect_holds(self) -> int:
         """What others found out, or the operator ordered, counts for lanes that are open."""
         await self.holds.refresh()
-        for lane in [lane for name, lane in self.lanes.items() if self.holds.held(name)]:
-            self._retire(lane)
-            self._spawn(self.give_back(lane.close()))
+        self._paused = dict(await self._queue.paused_accounts(pace.now(self._clock)))
+        self.retire_held()
         return 0
 
-    def _spawn(self, work: Awaitable[None]) -> Deferred[None]:
+    def retire_held(self) -> None:
+        """Nothing more is begun where everything is held; what waited in memory waits in the queue."""
+        for lane in [lane for name, lane in self.lanes.items() if self.holds.held(name)]:
+            self._retire(lane)
+            self.spawn(self.give_back(lane.close()))
+
+    def spawn(self, work: Awaitable[None]) -> Deferred[None]:
         """Run by itself; what it raises is logged. Shutdown waits for it."""
         task: Deferred[None] = Deferred.fromCoroutine(work)  # type: ignore[arg-type]
         self._tasks.add(task)

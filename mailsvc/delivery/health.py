@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from typing import Any
 
 import attrs
@@ -26,6 +26,7 @@ class Health:
     good_at: float = float("-inf")
     troubled: int = 0
     refused: int = 0
+    _minute: deque[tuple[int, int]] = attrs.field(factory=lambda: deque(maxlen=7), init=False)  # tenths of it, and mails in each
     no_more_until: float = 0.0  # there is no point in a further connection before
 
     @property
@@ -35,8 +36,20 @@ class Health:
 
     def succeeded(self) -> None:
         self.good_at = self.clock.seconds()
+        self._note()
         self.troubled = 0
         self.allowed = min(self.most, self.allowed + 1)
+
+    def _note(self) -> None:
+        now = int(self.good_at // 10)
+        count = self._minute.pop()[1] if self._minute and self._minute[-1][0] == now else 0
+        self._minute.append((now, count + 1))
+
+    @property
+    def per_minute(self) -> int:
+        """Mails that it answered, in the last minute."""
+        since = int(self.clock.seconds() // 10) - 6
+        return sum(count for tenth, count in self._minute if tenth > since)
 
     def suffered(self) -> bool:
         """A connection broke down under mail. Whether that is the destination's state by now."""

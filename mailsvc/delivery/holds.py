@@ -10,6 +10,7 @@ from twisted.logger import Logger
 
 from mailsvc.delivery import pace
 from mailsvc.delivery.retry import Random, rest
+from mailsvc.delivery.shaping import provider_of
 from mailsvc.delivery.terms import DeliverySettings
 from mailsvc.store.queue import Hold, HoldState
 
@@ -38,8 +39,9 @@ class Holds:
         self._writing: dict[str, int] = {}
 
     def held(self, destination: str) -> bool:
-        hold = self._known.get(destination)
-        return hold is not None and hold.until > pace.now(self._clock)
+        """It, or all of its provider."""
+        now = pace.now(self._clock)
+        return any(hold is not None and hold.until > now for hold in map(self._known.get, {destination, provider_of(destination)}))
 
     def failures(self, destination: str) -> int:
         """How often in a row it could not be used, lately."""
@@ -71,6 +73,16 @@ class Holds:
         self._known[destination] = hold
         self.log.info("{destination} rests for {seconds:.0f} s: {reason}", destination=destination, seconds=seconds, reason=reason)
         self._write(destination, lambda: self._store.hold(self._region, destination, hold.state, reason, until, failures))
+
+    def pause(self, name: str, reason: str, seconds: float) -> None:
+        """Nothing goes to a destination, or to any of a provider's, whoever delivers. One that lasts longer already stays."""
+        until = pace.now(self._clock) + timedelta(seconds=seconds)
+        known = self._known.get(name)
+        if known is not None and known.until >= until:
+            return
+        hold = self._known[name] = Hold("paused", reason, until, 0)
+        self.log.info("{name} is paused for {seconds:.0f} s: {reason}", name=name, seconds=seconds, reason=reason)
+        self._write(name, lambda: self._store.hold(self._region, name, hold.state, reason, until, 0))
 
     def lift(self, destination: str) -> None:
         """Mail went through. A pause is lifted by whoever ordered it."""

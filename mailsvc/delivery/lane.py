@@ -12,13 +12,17 @@ import attrs
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 
+from mailsvc.delivery import pace
 from mailsvc.delivery.attempt import Report
+from mailsvc.delivery.budget import Budget
 from mailsvc.delivery.connect import Line, Unreachable
+from mailsvc.delivery.demand import ANY, Demand, Wish
 from mailsvc.delivery.health import Health
 from mailsvc.delivery.parcel import Parcel, Turns
 from mailsvc.delivery.route import Route
 from mailsvc.delivery.slots import Slots
 from mailsvc.delivery.terms import DeliverySettings
+from mailsvc.mail.reply import Reply
 
 _PER_CONNECTION = 50  # emails in memory for each connection that there may be
 _UNPROVEN_WINDOW = 10  # emails in memory for a destination that has not taken any yet
@@ -26,11 +30,13 @@ _UNWRITTEN = 300.0  # seconds before an email whose outcome could not be written
 
 
 class Connecting(Protocol):
-    async def connect(self, route: Route) -> Line: ...
+    async def connect(self, route: Route, wish: Wish) -> Line: ...
 
 
 class Attempting(Protocol):
     async def run(self, line: Line, parcel: Parcel) -> Report: ...
+
+    async def unmet(self, parcel: Parcel, demand: Demand, why: Unreachable) -> None: ...
 
 
 class Owner(Protocol):
@@ -48,6 +54,9 @@ class Owner(Protocol):
     def down(self, lane: Lane, why: Unreachable, parcels: list[Parcel]) -> None:
         """The destination cannot be used now; here is what waited for it. The lane takes nothing any more."""
 
+    def answered(self, lane: Lane, replies: tuple[Reply, ...]) -> None:
+        """What the destination refused with; there may be a rule for it."""
+
     def returned(self, parcel: Parcel, pause: float = 0.0) -> None:
         """A parcel that was not sent; its lease goes back, for no use within `pause` seconds."""
 
@@ -64,15 +73,33 @@ class Yard:
     owner: Owner
 
 
+@attrs.define(eq=False)
+class Hand:
+    """One place for a connection, from its first dial until it is given back. `weary`: others would not wait for it any longer."""
+
+    dial: Deferred[Line] | None = None
+    line: Line | None = None
+    weary: bool = False
+
+    def give_up(self) -> None:
+        """For others who wait; a message that was sent whole keeps its time to be answered."""
+        self.weary = True
+        if self.dial is not None:
+            self.dial.cancel()
+        elif self.line is not None:
+            self.line.courier.give_up("others waited for the connection")
+
+
 class Lane:
     """Takes parcels while it has `room`; how many connections it may open is `health`'s to say."""
 
     log = Logger()
 
-    def __init__(self, route: Route, yard: Yard, health: Health) -> None:
+    def __init__(self, route: Route, yard: Yard, health: Health, budget: Budget) -> None:
         self.route = route
         self.destination = route.destination
         self.health = health
+        self.budget = budget
         self.reserved = 0
         self.lines: set[Line] = set()
         self._yard, self._terms, self._clock = yard, yard.terms, yard.clock
@@ -80,6 +107,9 @@ class Lane:
         self._idlers: list[Deferred[Parcel | None]] = []
         self._workers = 0
         self._dials: set[Deferred[Line]] = set()
+        self._naps: set[Deferred[None]] = set()  # of connections that wait for their turn to send
+        self._usual = ANY  # what mail here needed last of a connection
+        self._opening: Any = None  # the timer of the next connection
         self._failing = False  # a dial failed and none has come through since: those under way decide
         self._busy: dict[Line, Parcel] = {}
         self.closing = False
@@ -108,6 +138,17 @@ class Lane:
     def busy(self) -> int:
         return len(self._busy)
 
+    def view(self) -> dict[str, object]:
+        """As it is now, for the operator."""
+        return {
+            "delivered_per_minute": self.health.per_minute,
+            "connections": len(self.lines),
+            "connecting": len(self._dials),
+            "allowed": self.health.allowed,
+            "in_memory": self.waiting + self.busy,
+            "slowed_until": self.budget.slow_until,
+        }
+
     def reserve(self) -> None:
         self.reserved += 1
 
@@ -132,9 +173,11 @@ class Lane:
     def close(self) -> list[Parcel]:
         """Begin nothing more: idle connections quit, what waits comes back. Attempts under way go on."""
         self.closing = True
-        self._yard.slots.forget(self._staff)
+        self._forget_staff()
         for idler in self._idlers[:]:
             idler.callback(None)
+        for nap in list(self._naps):
+            nap.cancel()
         for dial in list(self._dials):
             dial.cancel()
         return self._turns.drain()
@@ -158,10 +201,34 @@ class Lane:
     def _staff(self) -> None:
         """Open connections while there is more to do than hands."""
         while self._wants_another():
-            if not self._yard.slots.take(self.health.proven, self._staff):
+            if self.budget.full(self._staff) or self._must_wait() or not self._take_slot():
                 return
+            self.budget.forget(self._staff)
+            self.budget.taken()
+            self.budget.opening()
             self._workers += 1
             Deferred.fromCoroutine(self._work()).addErrback(self._failed)
+
+    def _take_slot(self) -> bool:
+        return self._yard.slots.take(self.health.proven, self._staff, self._turns.urgent)
+
+    def _must_wait(self) -> bool:
+        """Whether the next connection may not be opened yet; it is then, by itself."""
+        wait = self.budget.wait_to_open()
+        if wait > 0 and self._opening is None:
+            self._opening = self._clock.callLater(wait, self._open_now)
+        return wait > 0
+
+    def _open_now(self) -> None:
+        self._opening = None
+        self._staff()
+
+    def _forget_staff(self) -> None:
+        self._yard.slots.forget(self._staff)
+        self.budget.forget(self._staff)
+        if self._opening is not None:
+            self._opening.cancel()
+            self._opening = None
 
     def _wants_another(self) -> bool:
         if self.closing or self._failing or self._workers >= self.health.allowed or len(self._turns) <= len(self._dials):
@@ -169,19 +236,24 @@ class Lane:
         return not self._workers or self.health.may_grow(len(self._dials))
 
     async def _work(self) -> None:
-        line: Line | None = None
+        hand = Hand()
+        if not self.health.proven:
+            self._yard.slots.trial(hand.give_up)
         try:
-            line = await self._open()
-            while line is not None and not self.closing:
-                parcel = self._turns.next() or await self._idle(line)
+            await self._open(hand)
+            while hand.line is not None and not self.closing:
+                parcel = await self._next(hand.line)
                 if parcel is None:
                     break
-                line = await self._carry(line, parcel)
+                await self._carry(hand, hand.line, parcel)
+                if self.health.proven:
+                    self._yard.slots.tried(hand.give_up)
         finally:
-            if line is not None:
-                self._drop(line)
+            self._yard.slots.tried(hand.give_up)
+            self._drop(hand)
             self._workers -= 1
             self._yard.slots.give()
+            self.budget.give()
             self._staff()
             if not self._workers:
                 for waiting in self._ended:
@@ -189,20 +261,67 @@ class Lane:
                 self._ended = []
             self._over_when_empty()
 
-    async def _carry(self, line: Line, parcel: Parcel) -> Line | None:
-        """One attempt, and the line for the next one; None when there is no use for a further connection."""
+    async def _next(self, line: Line) -> Parcel | None:
+        """What this connection sends next, when it may; None when there is nothing for it."""
+        while not self.closing:
+            parcel = self._turns.next() or await self._idle(line)
+            if parcel is None:
+                break
+            wait = self.budget.send()
+            if not wait:
+                return parcel
+            self._first(parcel)
+            await self._nap(wait)
+        return None
+
+    async def _nap(self, seconds: float) -> None:
+        nap = pace.sleep(self._clock, seconds)
+        self._naps.add(nap)
+        try:
+            await nap
+        except CancelledError:
+            pass
+        finally:
+            self._naps.discard(nap)
+
+    async def _carry(self, hand: Hand, line: Line, parcel: Parcel) -> None:
+        """One attempt, and a line for the next one unless there is no use for it."""
         if not line.courier.usable:
             self._turns.put(parcel, first=True)
-            return await self._replace(line)
-        self._busy[line] = parcel
-        try:
-            report = await self._yard.attempts.run(line, parcel)
-        except Exception:
-            self.log.failure("an attempt at {email_id} was not written down", email_id=parcel.email_id)
-            self._yard.owner.returned(parcel, _UNWRITTEN)
-            report = Report(usable=False, tried=False)
-        finally:
-            del self._busy[line]
+            await self._replace(hand)
+            return
+        found = await self._attempt(hand, line, parcel)
+        if found is None:
+            return
+        line, report = found
+        self._account(parcel, report)
+        if len(self._turns) + self.reserved <= self.window // 2:
+            self._yard.owner.drained(self)
+        if not (report.usable and line.courier.usable and line.sent < self._per_connection) or self.budget.over or self._yields:
+            await self._replace(hand)
+
+    async def _attempt(self, hand: Hand, line: Line, parcel: Parcel) -> tuple[Line, Report] | None:
+        """Over this connection or the one that the mail needs; None when there is none such, which has been seen to then."""
+        wish = Wish.of(parcel)
+        if self._elsewhere(line, wish):
+            other = await self._exchange(hand, wish, parcel)
+            if other is None:
+                return None
+            line = other
+        report = await self._try(line, parcel)
+        if report.demand is None:
+            return line, report
+        met = await self._exchange(hand, attrs.evolve(wish, demand=report.demand), parcel)
+        if met is None:
+            return None
+        self._usual = Wish(report.demand)
+        report = await self._try(met, parcel)
+        if report.demand is not None:  # it grew meanwhile
+            self._first(parcel)
+        return met, report
+
+    def _account(self, parcel: Parcel, report: Report) -> None:
+        """What an attempt says about the destination, and what is left to do."""
         if report.unsent:
             self._yard.owner.returned(parcel)
         elif report.again:
@@ -213,11 +332,47 @@ class Lane:
             self._succeeded()
         if report.rest is not None:
             self._first(report.rest)
-        if len(self._turns) + self.reserved <= self.window // 2:
-            self._yard.owner.drained(self)
-        if report.usable and line.courier.usable and line.sent < self._terms.messages_per_connection:
-            return line
-        return await self._replace(line)
+        if report.replies:
+            self._yard.owner.answered(self, report.replies)
+
+    @property
+    def _yields(self) -> bool:
+        """Bulk mail lets transactional mail of other lanes have its connection."""
+        return self._yard.slots.wanted and not self._turns.urgent
+
+    async def _try(self, line: Line, parcel: Parcel) -> Report:
+        self._busy[line] = parcel
+        try:
+            return await self._yard.attempts.run(line, parcel)
+        except Exception:
+            self.log.failure("an attempt at {email_id} was not written down", email_id=parcel.email_id)
+            self._yard.owner.returned(parcel, _UNWRITTEN)
+            return Report(usable=False, tried=False)
+        finally:
+            del self._busy[line]
+
+    def _elsewhere(self, line: Line, wish: Wish) -> bool:
+        """Whether a mail had better go over another connection, to the host or from the address that had it last."""
+        if wish.host is not None and line.host != wish.host and any(host.name == wish.host for host in self.route.hosts):
+            return True
+        return wish.source is not None and line.source is not None and line.source != wish.source
+
+    async def _exchange(self, hand: Hand, wish: Wish, parcel: Parcel) -> Line | None:
+        """Another connection for what one mail wishes. Without one it has been seen to, and the hand is empty."""
+        self._drop(hand)
+        if self.closing:
+            self._first(parcel)
+            return None
+        self.budget.opening()
+        try:
+            await self._dial(hand, wish)
+        except Unreachable as why:
+            if wish.demand.verified and not self.closing:
+                await self._yard.attempts.unmet(parcel, wish.demand, why)
+            else:
+                self._first(parcel)
+                self._unreachable(why)
+        return hand.line
 
     def _first(self, parcel: Parcel) -> None:
         """What was begun goes on before anything else."""
@@ -226,41 +381,63 @@ class Lane:
         else:
             self._turns.put(parcel, first=True)
 
-    async def _replace(self, line: Line) -> Line | None:
+    async def _replace(self, hand: Hand) -> None:
         """A new connection in place of one that is used up, when something waits for it."""
-        self._drop(line)
-        if self.closing or not self._turns or self._workers > self.health.allowed:
-            return None
-        return await self._open()
+        self._drop(hand)
+        if self.closing or not self._turns or self._workers > self.health.allowed or self._yields:
+            return
+        if self.budget.wait_to_open() or self.budget.over:
+            return  # somebody opens another when it is time
+        self.budget.opening()
+        await self._open(hand)
 
-    async def _open(self) -> Line | None:
-        """A connection; None when there is none to be had, which has been seen to then."""
-        dial: Deferred[Line] = Deferred.fromCoroutine(self._yard.connector.connect(self.route))
+    @property
+    def _per_connection(self) -> int:
+        return min(self._terms.messages_per_connection, self.budget.per_connection or self._terms.messages_per_connection)
+
+    async def _open(self, hand: Hand) -> None:
+        """A connection; when there is none to be had, that has been seen to when this returns."""
+        wish, self._usual = self._usual, ANY
+        try:
+            try:
+                await self._dial(hand, wish)
+                self._usual = wish
+            except Unreachable:
+                if wish is ANY or self.closing or hand.weary:
+                    raise
+                await self._dial(hand, ANY)
+        except Unreachable as why:
+            self._unreachable(why)
+
+    async def _dial(self, hand: Hand, wish: Wish) -> None:
+        """Raises Unreachable, whatever kept it from being connected."""
+        dial: Deferred[Line] = Deferred.fromCoroutine(self._yard.connector.connect(self.route, wish))
         self._dials.add(dial)
-        why: Unreachable
+        hand.dial = dial
         try:
             line = await dial
-        except Unreachable as found:
-            why = found
         except CancelledError:
-            why = Unreachable("The service stops.")
+            why = "It was not ready for mail for long, and others waited." if hand.weary else "The service stops."
+            raise Unreachable(why) from None
+        except Unreachable:
+            raise
         except Exception:
             self.log.failure("connecting to {destination} failed on our side", destination=self.destination)
-            why = Unreachable("Connecting failed on our side; it will be tried again.")
-        else:
+            raise Unreachable("Connecting failed on our side; it will be tried again.") from None
+        finally:
+            hand.dial = None
             self._dials.discard(dial)
-            self._failing = False
-            if self.lines:
-                self.health.grew()
-            self.lines.add(line)
-            return line
-        self._dials.discard(dial)
-        self._unreachable(why)
-        return None
+        self._failing = False
+        if self.lines:
+            self.health.grew()
+        self.lines.add(line)
+        hand.line = line
 
-    def _drop(self, line: Line) -> None:
-        self.lines.discard(line)
-        line.courier.quit()
+    def _drop(self, hand: Hand) -> None:
+        line, hand.line = hand.line, None
+        if line is not None:
+            self.lines.discard(line)
+            line.courier.quit()
 
     async def _idle(self, line: Line) -> Parcel | None:
         """The next parcel, or None when none came in time or somebody else needs the connection."""
@@ -294,6 +471,8 @@ class Lane:
             self._rest(Unreachable(trouble))
 
     def _unreachable(self, why: Unreachable) -> None:
+        if why.replies and not self.closing:
+            self._yard.owner.answered(self, why.replies)
         if self.lines:
             self.health.crowded(len(self.lines))
         elif self._dials:
@@ -313,5 +492,5 @@ class Lane:
 
     def _over_when_empty(self) -> None:
         if not self._workers and not self._turns and not self.reserved:
-            self._yard.slots.forget(self._staff)
+            self._forget_staff()
             self._yard.owner.over(self)

@@ -93,6 +93,11 @@ class Turns:
     def __len__(self) -> int:
         return self._count
 
+    @property
+    def urgent(self) -> bool:
+        """Whether there is more than bulk mail."""
+        return bool(self._classes[False])
+
     def put(self, parcel: Parcel, *, first: bool = False) -> None:
         """At the end of its account's line, or, for one that was begun, at its front."""
         accounts = self._classes[parcel.bulk]

@@ -26,6 +26,9 @@ class Placer(Protocol):
     def accept(self, route: Route, parcel: Parcel) -> bool:
         """Into the lane of that route, when it takes it."""
 
+    def paused(self, parcel: Parcel) -> bool:
+        """Whether its account is, and it was given back for that."""
+
     async def give_back(self, parcels: Sequence[Parcel], destination: str | None = None) -> None:
         """Leases back to the queue, filed under `destination` when one is given."""
 
@@ -38,7 +41,7 @@ class Placing:
 
     def known(self, destination: str) -> Answer | None:
         """What is known of a destination that is still a bare domain; None too for the name of a set of hosts."""
-        return None if " " in destination else self._routes.cached(destination)
+        return None if " " in destination or "/" in destination else self._routes.cached(destination)
 
     async def place(self, destination: str, rows: Sequence[Leased], lease: int, own: Callable[[Parcel], None]) -> None:
         """All rows of a claim, each domain as soon as its route is known. `own` hears of each parcel before anything else."""
@@ -50,7 +53,8 @@ class Placing:
         for found in parcels.values():
             for parcel in found:
                 own(parcel)
-        for domain, found in parcels.items():
+            found[:] = [parcel for parcel in found if not self._placer.paused(parcel)]
+        for domain, found in ((domain, found) for domain, found in parcels.items() if found):
             under_way.append(Deferred.fromCoroutine(self._domain(destination, domain, found)))
         await gatherResults(under_way)  # type: ignore[arg-type]
 

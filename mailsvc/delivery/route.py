@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import ipaddress
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 import attrs
 
-from mailsvc.dns import Mx, NxDomain, Records, Temporary
+from mailsvc.delivery.shaping import destination_name
+from mailsvc.dns import Mx, NxDomain, Records, Temporary, Tlsa
 
 _KEPT = 300.0  # seconds; the resolver beneath keeps answers for their TTL
 _KEPT_FAILURE = 15.0
@@ -32,11 +33,15 @@ class Host:
 
 @attrs.frozen
 class Route:
-    """Where the mail of a domain goes. `operator`: by a setting, so that any address may be connected to."""
+    """Where the mail of a domain goes. `operator`: by a setting, so that any address may be connected to.
+
+    `authenticated`: DNSSEC vouches for it, as far as the resolver says.
+    """
 
     destination: str
     hosts: tuple[Host, ...]
     operator: bool = False
+    authenticated: bool = False
 
     def in_order(self, shuffle: Callable[[list[Host]], Any]) -> list[Host]:
         """Hosts by preference, equal ones in an order of `shuffle`'s (5321 §5.1: randomised for each connection)."""
@@ -71,6 +76,8 @@ class Names(Protocol):
     async def mx(self, domain: str) -> Records[Mx] | NxDomain | Temporary: ...
 
     async def addresses(self, host: str) -> Records[str] | NxDomain | Temporary: ...
+
+    async def tlsa(self, name: str) -> Records[Tlsa] | NxDomain | Temporary: ...
 
 
 def operator_route(target: str) -> Route:
@@ -114,8 +121,10 @@ class Routes:
         port: int = 25,
         own: Collection[str] = (),
         size: int = 50_000,
+        provider: Callable[[Iterable[str]], str | None] = lambda hosts: None,
     ) -> None:
         self._clock, self._names, self._port, self._size = clock, names, port, size
+        self._provider = provider
         self._own = frozenset(name.lower() for name in own)
         self._fixed = {domain.lower().rstrip("."): operator_route(target) for domain, target in routes.items()}
         self._kept: OrderedDict[str, tuple[float, Answer]] = OrderedDict()
@@ -137,12 +146,19 @@ class Routes:
         domain = domain.lower()
         answer = self.cached(domain)
         if answer is None:
-            answer = await self._look_up(domain)
+            answer = self._filed(await self._look_up(domain))
             kept_for = _KEPT_FAILURE if isinstance(answer, Unknown) else _KEPT
             self._kept[domain] = (self._clock.seconds() + kept_for, answer)
             while len(self._kept) > self._size:
                 self._kept.popitem(last=False)
         return answer
+
+    def _filed(self, answer: Answer) -> Answer:
+        """Under the name of the provider, when the hosts belong to one."""
+        if not isinstance(answer, Route):
+            return answer
+        provider = self._provider([host.name for host in answer.hosts])
+        return attrs.evolve(answer, destination=destination_name(provider, answer.destination))
 
     async def _look_up(self, domain: str) -> Answer:
         if not _is_host(domain):  # an address literal, or a single label
@@ -153,7 +169,8 @@ class Routes:
         if isinstance(found, NxDomain):
             return NoMail(f"550 5.1.2 The domain {domain} does not exist")
         if found.values:
-            return mx_route(domain, found.values, self._port, self._own)
+            made = mx_route(domain, found.values, self._port, self._own)
+            return attrs.evolve(made, authenticated=found.authenticated) if isinstance(made, Route) else made
         return await self._implicit(domain)
 
     async def _implicit(self, domain: str) -> Answer:
@@ -165,7 +182,7 @@ class Routes:
             return NoMail(f"550 5.1.2 The domain {domain} has neither a mail exchanger nor an address")
         if domain in self._own:
             return NoMail(f"554 5.4.6 The mail of {domain} would come back to this server")
-        return Route(domain, (Host(domain, self._port),))
+        return Route(domain, (Host(domain, self._port),), authenticated=found.authenticated)
 
 
 def _is_host(name: str) -> bool:

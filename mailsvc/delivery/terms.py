@@ -17,6 +17,7 @@ class DeliverySettings:
     nameservers: tuple[str, ...] = ()  # "127.0.0.1:5353"; empty: those of /etc/resolv.conf
     dns_seconds: float = 10.0  # for one look-up, nameservers and retries together
     allow_addresses: tuple[str, ...] = ()  # networks that may be connected to although they are private or reserved
+    dane: bool = False  # whether TLSA records are asked for, of a resolver that validates
     own_names: tuple[str, ...] = ()  # our own EHLO names: an exchanger called so, and all behind it, would be a loop
 
     # When it is tried again
@@ -35,6 +36,7 @@ class DeliverySettings:
     connections_max: int = 20  # to one destination
     messages_per_connection: int = 100
     recipients_per_message: int = 100  # more become further transactions (5321 §4.5.3.1.8)
+    patience_seconds: float = 20.0  # while others wait, for a destination that has not shown yet that it works
     idle_seconds: float = 5.0  # a connection without mail is kept so long for the next
     connect_seconds: float = 30.0  # for one address
     connect_addresses: int = 5  # tried for one connection, shared among the hosts, at least one of each

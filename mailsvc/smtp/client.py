@@ -122,6 +122,11 @@ class Courier(Opening):
                 self._deadline.set(self._clock.seconds() + self._timeouts.quit, "reply to QUIT")
         return closed
 
+    def give_up(self, reason: str) -> None:
+        """End it, unless the server has a whole message and its answer is all that is waited for."""
+        if self._transaction is None or not self._transaction.sent_dot:
+            self.abort(reason)
+
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         if self._leaving:
             self._open = False  # as agreed

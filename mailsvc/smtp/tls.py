@@ -5,7 +5,8 @@ Contexts are made once and shared; what differs between connections is the name 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from functools import cache
 from ipaddress import ip_address
 
@@ -15,6 +16,9 @@ from service_identity.pyopenssl import verify_hostname, verify_ip_address
 from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.internet.interfaces import IOpenSSLClientConnectionCreator
 from zope.interface import implementer
+
+from mailsvc.dns import Tlsa
+from mailsvc.smtp import dane
 
 # What OpenSSL's numbers mean to the one who has to repair it (X509_V_ERR_*).
 _FAULTS = {
@@ -70,6 +74,18 @@ def unverified(host: str) -> ClientTls:
 def verified(host: str, roots: str | None = None) -> ClientTls:
     """The certificate must be trusted and name `host`. `roots` is a PEM file to trust instead of the system's store."""
     return ClientTls(_context(verify=True, roots=roots), host, lambda connection: _check_name(connection, host.rstrip(".")))
+
+
+def by_dane(host: str, records: Sequence[Tlsa], names: Sequence[str]) -> ClientTls:
+    """The certificate must be one that the TLSA records name; no authority is asked (7672 §3.1)."""
+
+    def check(connection: SSL.Connection) -> None:
+        chain = [certificate.to_cryptography() for certificate in connection.get_peer_cert_chain() or ()]
+        fault = dane.fault(records, chain, names, datetime.now(UTC))
+        if fault is not None:
+            raise Untrusted(fault)
+
+    return ClientTls(_context(verify=False), host, check)
 
 
 def describe(connection: SSL.Connection) -> str:

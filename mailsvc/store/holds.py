@@ -14,12 +14,12 @@ HoldState = Literal["backoff", "paused"]
 
 FOREVER = datetime.max.replace(tzinfo=UTC)  # until somebody lifts it; infinity in the table, which has no datetime
 
-# What reaches further wins: a backoff does not end a pause that lasts longer.
+# What reaches further wins: a backoff does not end a pause that lasts longer, nor does a provider's rule one of the operator's.
 HOLD = """
 INSERT INTO destinations AS d (region, name, state, reason, until, failures) VALUES (%s, %s, %s, %s, %s, %s)
 ON CONFLICT (region, name) DO UPDATE
 SET state = excluded.state, reason = excluded.reason, until = excluded.until, failures = excluded.failures, changed_at = now()
-WHERE excluded.state = 'paused' OR d.state = 'backoff' OR d.until < excluded.until
+WHERE %s OR d.state = 'backoff' OR d.until < excluded.until
 """
 
 LIFT = "DELETE FROM destinations WHERE region = %s AND name = %s AND (state = 'backoff' OR %s)"
@@ -37,8 +37,9 @@ class Hold:
     failures: int
 
 
-async def hold(pool: Pool, region: str, destination: str, held: Hold) -> None:
-    await pool.run(HOLD, (region, destination, held.state, held.reason, held.until, held.failures))
+async def hold(pool: Pool, region: str, destination: str, held: Hold, ordered: bool) -> None:
+    """`ordered`: by the operator, whatever is there."""
+    await pool.run(HOLD, (region, destination, held.state, held.reason, held.until, held.failures, ordered))
 
 
 async def lift(pool: Pool, region: str, destination: str, paused: bool) -> None:

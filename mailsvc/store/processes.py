@@ -31,7 +31,7 @@ KEPT = "7 days"  # how long a row is kept after its process ended
 START = "INSERT INTO processes (host, pid, region, roles) VALUES (%s, %s, %s, %s) RETURNING id"
 BEAT_SQL = "UPDATE processes SET heartbeat_at = clock_timestamp() WHERE id = %s AND ended_at IS NULL"
 LIVE = """
-    SELECT role, count(*) FROM processes, unnest(roles) AS role
+    SELECT role, count(*), count(*) FILTER (WHERE region = %s) FROM processes, unnest(roles) AS role
     WHERE ended_at IS NULL AND heartbeat_at > clock_timestamp() - make_interval(secs => %s) GROUP BY role
 """
 NEIGHBOURS = "SELECT id, pid FROM processes WHERE ended_at IS NULL AND host = %s AND id <> %s"
@@ -74,7 +74,7 @@ class Incarnation:
     roles: tuple[str, ...] = attrs.field(default=(), init=False)
     _id: int | None = attrs.field(default=None, init=False)
     _beaten_at: float = attrs.field(default=float("-inf"), init=False)
-    _live: dict[str, int] = attrs.field(factory=dict, init=False)
+    _live: dict[str, tuple[int, int]] = attrs.field(factory=dict, init=False)
     _running: bool = attrs.field(default=False, init=False)
     _round: Deferred[Any] | None = attrs.field(default=None, init=False)
     _backoff: Backoff = attrs.field(
@@ -109,7 +109,11 @@ class Incarnation:
 
     def live(self, role: str) -> int:
         """How many processes have this role now, as of the last beat; at least ourselves, if we have it."""
-        return max(self._live.get(role, 0), int(role in self.roles))
+        return max(self._live.get(role, (0, 0))[0], int(role in self.roles))
+
+    def peers(self, role: str) -> int:
+        """The same, of this region alone."""
+        return max(self._live.get(role, (0, 0))[1], int(role in self.roles))
 
     async def beat(self) -> None:
         """Say that we live. Who was marked as ended begins anew."""
@@ -164,7 +168,7 @@ class Incarnation:
         self._id, self._beaten_at = number, begun
 
     async def _count(self) -> None:
-        self._live = dict(await self.pool.rows(LIVE, (SILENT,)))
+        self._live = {role: (everywhere, here) for role, everywhere, here in await self.pool.rows(LIVE, (self.region, SILENT))}
 
     def _turn(self) -> None:
         self._round = Deferred.fromCoroutine(self._turn_around())

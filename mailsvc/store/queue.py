@@ -17,6 +17,7 @@ import attrs
 from mailsvc.store import events, holds, queue_sql
 from mailsvc.store.events import NewEvent
 from mailsvc.store.holds import FOREVER, Hold, HoldState
+from mailsvc.store.operate import PAUSES
 from mailsvc.store.pool import Pool, Transaction
 
 __all__ = ["FOREVER", "Count", "Hold", "HoldState", "Leased", "Queue", "Ready"]
@@ -35,7 +36,10 @@ class Ready:
 
 @attrs.frozen
 class Leased:
-    """A recipient that the holder of the lease may send to now. `status` is what it was before: queued, delayed or uncertain."""
+    """A recipient that the holder of the lease may send to now. `status` is what it was before: queued, delayed or uncertain.
+
+    `host` had it last, it was tried from our address `source`, and `faults` of its attempts failed on our side.
+    """
 
     account_id: UUID
     email_id: UUID
@@ -48,6 +52,9 @@ class Leased:
     status: str
     expires_at: datetime
     bulk: bool
+    host: str | None = None
+    source: str | None = None
+    faults: int = 0
 
 
 @attrs.frozen
@@ -85,8 +92,8 @@ class Queue:
         """Lease at most `limit` due recipients, transactional mail first, and with them the due others of the same emails."""
         named = {"region": region, "destination": destination, "now": now, "limit": limit, "lease": lease}
         rows = await self._pool.rows(queue_sql.BY_INDEX + queue_sql.CLAIM, named)
-        rows.sort(key=lambda row: (row[10], row[11], row[1], row[2]))  # bulk, next_at, email_id, recipient
-        return [Leased(*row[:11]) for row in rows]
+        rows.sort(key=lambda row: (row[10], row[14], row[1], row[2]))  # bulk, next_at, email_id, recipient
+        return [Leased(*row[:14]) for row in rows]
 
     async def release(
         self,
@@ -102,6 +109,12 @@ class Queue:
             ordered = sorted(keys)
             held = [email_id for email_id, _ in ordered], [recipient for _, recipient in ordered]
             await self._pool.run(queue_sql.BY_INDEX + queue_sql.RELEASE, (destination, next_at, reason, *held, lease))
+
+    async def release_paused(self, keys: Sequence[tuple[UUID, int]], lease: int, account_id: UUID, now: datetime) -> None:
+        """Give leases back unsent, until the account's pause is over, if it is paused."""
+        ordered = sorted(keys)
+        held = [email_id for email_id, _ in ordered], [recipient for _, recipient in ordered]
+        await self._pool.run(queue_sql.BY_INDEX + queue_sql.RELEASE_PAUSED, (*held, account_id, now, lease))
 
     async def leased(self, lease: int) -> list[tuple[UUID, int]]:
         """Everything that `lease` holds, so that its holder can find what it has lost track of."""
@@ -140,9 +153,14 @@ class Queue:
 
         return await self._pool.transact(fail)
 
-    async def hold(self, region: str, destination: str, state: HoldState, reason: str, until: datetime, failures: int = 0) -> None:
-        """Send nothing to a destination until then (FOREVER: until somebody lifts it). A shorter backoff does not end a pause."""
-        await holds.hold(self._pool, region, destination, Hold(state, reason, until, failures))
+    async def hold(
+        self, region: str, destination: str, state: HoldState, reason: str, until: datetime, failures: int = 0, *, ordered: bool = False
+    ) -> None:
+        """Send nothing to a destination, or to any of a provider's, until then (FOREVER: until somebody lifts it).
+
+        What lasts longer already stays, unless this is `ordered` by the operator.
+        """
+        await holds.hold(self._pool, region, destination, Hold(state, reason, until, failures), ordered)
 
     async def lift(self, region: str, destination: str, *, paused: bool = False) -> None:
         """End a backoff; with `paused` also what the operator paused."""
@@ -151,6 +169,10 @@ class Queue:
     async def holds(self, region: str) -> Mapping[str, Hold]:
         """What is held, and what was held and is over, by destination."""
         return await holds.read(self._pool, region)
+
+    async def paused_accounts(self, now: datetime) -> Mapping[UUID, datetime]:
+        """Accounts of which nothing is sent, and until when."""
+        return {account: until for account, _, until in await self._pool.rows(PAUSES, (now,))}
 
     async def counts(self, region: str) -> list[Count]:
         """Every destination with what waits for it, the longest queue first. Reads the whole queue: for people, not for loops."""

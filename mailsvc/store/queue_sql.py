@@ -27,7 +27,8 @@ WITH RECURSIVE walk (destination, passed) AS (
             AND q.lease IS NULL AND q.status <> 'scheduled' ORDER BY q.next_at LIMIT 1) AS bulk_at
     FROM walk w
     WHERE w.destination IS NOT NULL AND w.destination <> ALL (%(skip)s::text[])
-    AND NOT EXISTS (SELECT FROM destinations d WHERE d.region = %(region)s AND d.name = w.destination AND d.until > %(now)s)
+    AND NOT EXISTS (SELECT FROM destinations d WHERE d.region = %(region)s AND d.until > %(now)s
+                    AND d.name IN (w.destination, split_part(w.destination, '/', 1)))
 )
 (SELECT destination,
         CASE WHEN transactional_at <= %(now)s THEN false WHEN bulk_at <= %(now)s THEN true
@@ -62,7 +63,7 @@ UPDATE queue q SET lease = %(lease)s
 FROM (SELECT email_id, recipient FROM chosen UNION SELECT email_id, recipient FROM along) c
 WHERE q.email_id = c.email_id AND q.recipient = c.recipient
 RETURNING q.account_id, q.email_id, q.recipient, q.domain_id, q.region, q.address, q.destination, q.attempts, q.status, q.expires_at,
-          q.bulk, q.next_at
+          q.bulk, q.host, q.source, q.faults, q.next_at
 """
 
 RELEASE = """
@@ -70,6 +71,18 @@ UPDATE queue q
 SET lease = NULL, destination = coalesce(%s, destination), next_at = coalesce(%s, next_at), reason = coalesce(%s, reason)
 FROM unnest(%s::uuid[], %s::smallint[]) AS k(email_id, recipient)
 WHERE q.email_id = k.email_id AND q.recipient = k.recipient AND q.lease IS NOT DISTINCT FROM %s
+"""
+
+# A pause that is being lifted at this moment is waited for, so that nothing waits for one that is over.
+RELEASE_PAUSED = """
+WITH given AS MATERIALIZED (
+    SELECT * FROM unnest(%s::uuid[], %s::smallint[]) AS k(email_id, recipient)
+), pause AS MATERIALIZED (
+    SELECT account_id, until FROM account_pauses WHERE account_id = %s AND until > %s FOR SHARE
+)
+UPDATE queue q SET lease = NULL, next_at = greatest(q.next_at, (SELECT until FROM pause))
+FROM given g
+WHERE q.email_id = g.email_id AND q.recipient = g.recipient AND q.lease IS NOT DISTINCT FROM %s
 """
 
 LEASED = "SELECT email_id, recipient FROM queue WHERE lease = %s"

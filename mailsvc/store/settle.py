@@ -28,15 +28,19 @@ MAX_WEIGHT = 1 << 20  # octets of transcripts and signatures in a shared commit
 
 @attrs.frozen
 class RecipientOutcome:
-    """What became of one recipient, by its number in the email."""
+    """What became of one recipient, by its number in the email. `fault`: what went wrong was ours."""
 
     recipient: int
     outcome: Outcome
+    fault: bool = False
 
 
 @attrs.frozen
 class AttemptRecord:
-    """One try over SMTP. `address` is host:port that answered; `tls` version and cipher, None: in clear."""
+    """One try over SMTP. `address` is host:port that answered; `tls` version, cipher and how it was verified, None: in clear.
+
+    `source` is our own address.
+    """
 
     attempt_id: UUID
     host: str | None
@@ -45,6 +49,7 @@ class AttemptRecord:
     started_at: datetime
     seconds: float
     transcript: str = attrs.field(repr=False)
+    source: str | None = None
 
 
 @attrs.frozen
@@ -103,8 +108,11 @@ def _rows(n: int, settlement: Settlement) -> list[dict[str, Any]]:
         "lease": settlement.lease,
         "at": settlement.at,
     }
+    if settlement.attempt is not None:
+        whole |= {"host": settlement.attempt.host, "source": settlement.attempt.source}
     at = settlement.at.timestamp()
-    return [whole | {"recipient": o.recipient, "event_id": uuid7(at)} | _outcome(o.outcome, at) for o in settlement.outcomes]
+    own = [{"recipient": o.recipient, "event_id": uuid7(at), "fault": int(o.fault)} | _outcome(o.outcome, at) for o in settlement.outcomes]
+    return [whole | each for each in own]
 
 
 def _outcome(outcome: Outcome, at: float) -> dict[str, object]:
@@ -151,7 +159,7 @@ def _once(n: int, settlement: Settlement) -> dict[str, object]:
     """What a settlement has once, for all of its recipients."""
     row: dict[str, object] = {"n": n, "account_id": settlement.account_id, "email_id": settlement.email_id}
     if settlement.attempt is not None:
-        row |= attrs.asdict(settlement.attempt)
+        row |= attrs.asdict(settlement.attempt, filter=lambda field, _: field.name != "source")
     if settlement.signature is not None:
         row["signature"] = settlement.signature.decode("ascii")
     return row

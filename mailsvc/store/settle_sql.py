@@ -11,7 +11,7 @@ WITH given AS MATERIALIZED (
     SELECT * FROM json_to_recordset($1) AS g(
         n integer, recipient smallint, email_id uuid, account_id uuid, domain_id uuid, shard smallint, lease bigint, at timestamptz,
         status text, next_at timestamptz, reason text, outcome text, reply text, class text, rule text, event_id uuid, type text,
-        data jsonb, suppression uuid
+        data jsonb, suppression uuid, host text, source text, fault smallint
     )
 ), gone AS (
     DELETE FROM queue q USING given g
@@ -20,7 +20,8 @@ WITH given AS MATERIALIZED (
     RETURNING g.n, g.recipient, q.address, true AS told, q.notify
 ), kept AS (
     UPDATE queue q
-    SET lease = NULL, status = g.status, next_at = g.next_at, reason = g.reason, attempts = q.attempts + 1
+    SET lease = NULL, status = g.status, next_at = g.next_at, reason = g.reason, attempts = q.attempts + 1,
+        host = coalesce(g.host, q.host), source = coalesce(g.source, q.source), faults = q.faults + g.fault
     FROM given g JOIN queue was ON was.email_id = g.email_id AND was.recipient = g.recipient
     WHERE q.email_id = g.email_id AND q.recipient = g.recipient AND q.account_id = g.account_id
     AND q.lease IS NOT DISTINCT FROM g.lease AND g.status IS NOT NULL

@@ -14,8 +14,10 @@ from twisted.internet.task import Clock, deferLater
 
 from mailsvc.delivery.cargo import Origin
 from mailsvc.delivery.connect import CannotConnect, Connector
+from mailsvc.delivery.demand import How
 from mailsvc.delivery.dispatch import Dispatch
 from mailsvc.delivery.route import Routes
+from mailsvc.delivery.shaping import NO_RULES, Shaping, provider_of
 from mailsvc.delivery.terms import DeliverySettings
 from mailsvc.dns import Mx, NxDomain, Records, Temporary
 from mailsvc.mail import sevenbit
@@ -60,6 +62,7 @@ class Store:
         self.bodies: dict[UUID, bytes | Exception | None] = {}
         self.envelopes: dict[UUID, Mapping[str, Any]] = {}
         self.hold_rows: dict[str, Hold] = {}
+        self.paused: dict[UUID, datetime] = {}
         self.calls: Counter[str] = Counter()
         self.failing: dict[str, Exception] = {}
         self.settle_waits: list[Deferred[None]] | None = None  # a list: settles wait until a test fires them
@@ -104,8 +107,8 @@ class Store:
         found: dict[str, Ready] = {}
         for row in sorted(self.rows.values(), key=lambda row: (row.leased.bulk, row.next_at)):
             name = row.leased.destination
-            hold = self.hold_rows.get(name)
-            if row.lease is None and name not in skip and not (hold and hold.until > now):
+            held = any(hold and hold.until > now for hold in map(self.hold_rows.get, (name, provider_of(name))))
+            if row.lease is None and name not in skip and not held:
                 found.setdefault(name, Ready(name, row.leased.bulk, row.next_at))
         return list(found.values())[:limit]
 
@@ -152,6 +155,12 @@ class Store:
         self._call("holds")
         return dict(self.hold_rows)
 
+    async def release_paused(self, keys: Sequence[tuple[UUID, int]], lease: int, account_id: UUID, now: datetime) -> None:
+        await self.release(keys, lease, next_at=self.paused.get(account_id))
+
+    async def paused_accounts(self, now: datetime) -> Mapping[UUID, datetime]:
+        return self.paused
+
     # Settling
 
     async def settle(self, settlement: Settlement) -> frozenset[int]:
@@ -171,7 +180,11 @@ class Store:
             self.outcomes.setdefault(key, []).append(each.outcome)
             if isinstance(each.outcome, Later | Uncertain):
                 status = "delayed" if isinstance(each.outcome, Later) else "uncertain"
-                row.leased = attrs.evolve(row.leased, attempts=row.leased.attempts + 1, status=status)
+                tried = settlement.attempt
+                row.leased = attrs.evolve(
+                    row.leased, attempts=row.leased.attempts + 1, status=status, faults=row.leased.faults + each.fault,
+                    host=(tried and tried.host) or row.leased.host, source=(tried and tried.source) or row.leased.source,
+                )  # fmt: skip
                 row.next_at, row.lease, row.reason = each.outcome.next_at, None, each.outcome.reason
             else:
                 del self.rows[key]
@@ -196,9 +209,13 @@ class Store:
 class Process:
     id: int = 7
     fresh: bool = True
+    count: int = 1
 
     def holds(self, lease: int) -> bool:
         return self.fresh and lease == self.id
+
+    def peers(self, role: str) -> int:
+        return self.count
 
 
 class Sending:
@@ -261,6 +278,9 @@ class Server:
         self.answer: Callable[[Envelope], Any] = taken
         self.greeting: Callable[[], Any] = lambda: None
         self.tls: str | None = None
+        self.untrusted = False
+        self.hows: list[How] = []
+        self.sent_dot = False  # whether those who wait have sent the whole message
         self.offers: Offers | None = Offers(eight_bit=True)
         self.connections = 0
         self.open: set[FakeCourier] = set()
@@ -307,11 +327,15 @@ class FakeCourier:
         self.usable = False
         self.server.open.discard(self)
 
-    def abort(self, reason: str) -> None:
+    def give_up(self, reason: str) -> None:
+        if self.waiting is None or not self.server.sent_dot:
+            self.abort(reason, sent_dot=False)
+
+    def abort(self, reason: str, sent_dot: bool = True) -> None:
         self.usable = False
         self.server.open.discard(self)
         if self.waiting is not None:
-            self.waiting.callback(lost(self.envelope, reason, sent_dot=True))
+            self.waiting.callback(lost(self.envelope, reason, sent_dot=sent_dot))
 
 
 def taken(envelope: Envelope) -> Result:
@@ -338,7 +362,7 @@ def lost(envelope: Envelope, why: str, *, sent_dot: bool = False, stale: bool = 
 class World:
     """Everything together; `run` lets time pass from one event to the next."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, shaping: Shaping = NO_RULES, policies: Any = None, sources: Any = None, **settings: Any) -> None:
         self.clock = Clock()
         self.clock.advance(START)
         self.store = Store(self.clock)
@@ -347,12 +371,14 @@ class World:
         self.sending = Sending()
         self.servers: dict[str, Server] = {}
         self.terms = DeliverySettings(**settings)
-        self.routes = Routes(self.clock, self.names, self.terms.routes, port=self.terms.port, own=self.terms.own_names)
-        connector = Connector(self.clock, self.names, self.dial, self.terms, shuffle=lambda hosts: None)
+        self.routes = Routes(
+            self.clock, self.names, self.terms.routes, port=self.terms.port, own=self.terms.own_names, provider=shaping.provider
+        )
+        connector = Connector(self.clock, self.names, self.dial, self.terms, shuffle=lambda hosts: None, sources=sources)
         self._ids = 0
         self.dispatch = Dispatch(
             self.clock, self.terms, "eu", self.process, self.store, self.routes, connector, self.store, self.store, self.sending,
-            self.new_id, lambda: 0.5,
+            self.new_id, lambda: 0.5, shaping, policies,
         )  # fmt: skip
 
     def new_id(self) -> UUID:
@@ -368,11 +394,16 @@ class World:
         self.names.hosts[host] = [address]
         return self.servers.setdefault(address, Server(self))
 
-    async def dial(self, address: str, port: int, host: str, *, clear: bool) -> Any:
+    async def dial(self, address: str, port: int, host: str, how: How) -> Any:
         server = self.servers.get(address)
         if server is None:
             raise CannotConnect("refused the connection")
         server.dials.append(self.clock.seconds())
+        server.hows.append(how)
+        if how.mode in ("encrypted", "verified", "dane") and server.tls is None:
+            raise CannotConnect("failed at TLS: it does not offer STARTTLS", tls=True, result="starttls-not-supported")
+        if how.mode == "verified" and server.untrusted:
+            raise CannotConnect("failed at TLS: the certificate does not name it", tls=True, result="certificate-host-mismatch")
         await deferLater(self.clock, LATENCY)
         refusal = server.greeting()
         if isinstance(refusal, Exception):

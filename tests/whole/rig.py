@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import psycopg2
 
 from tests.http.contract import Contract
 
@@ -53,6 +54,43 @@ class Answer:
     body: Any
 
 
+# Each accepted recipient has one state: it waits in the queue, or exactly one event ended it and nothing of it waits. A late report
+# may follow a delivery. What waits has a reason and a time.
+_STATES = """
+WITH accepted AS (
+    SELECT e.account_id, e.email_id, n - 1 AS recipient FROM emails e, generate_series(1, cardinality(e.recipients)) AS n
+), counted AS (
+    SELECT a.email_id, a.recipient,
+           (SELECT count(*) FROM queue q WHERE q.email_id = a.email_id AND q.recipient = a.recipient) AS waiting,
+           (SELECT count(*) FROM events v WHERE v.account_id = a.account_id AND v.email_id = a.email_id
+            AND (v.recipient = a.recipient OR v.recipient IS NULL)
+            AND v.type IN ('email.delivered', 'email.bounced', 'email.failed', 'email.canceled', 'email.suppressed')
+            AND NOT (v.type = 'email.bounced' AND EXISTS (
+                SELECT FROM events d WHERE d.account_id = v.account_id AND d.email_id = v.email_id AND d.recipient = v.recipient
+                AND d.type = 'email.delivered'))) AS ended
+    FROM accepted a
+)
+SELECT email_id::text, recipient, waiting, ended FROM counted WHERE waiting + ended <> 1 LIMIT 5
+"""
+_UNEXPLAINED = """
+SELECT w.email_id::text, w.recipient, w.status, w.reason, w.next_at::text FROM waiting_at(now()) w
+WHERE coalesce(w.reason, '') = '' OR w.next_at IS NULL OR NOT isfinite(w.next_at) LIMIT 5
+"""
+
+
+def check_invariants(database: str) -> None:
+    """Whatever happened: an AssertionError with the first recipients that have no state, or two, or wait for no reason."""
+    connection = psycopg2.connect(database)
+    try:
+        with connection, connection.cursor() as cursor:
+            for what, statement in (("not exactly one state", _STATES), ("waits without a reason or a time", _UNEXPLAINED)):
+                cursor.execute(statement)
+                found = cursor.fetchall()
+                assert not found, f"{what}: {found}"
+    finally:
+        connection.close()
+
+
 @attrs.define
 class Daemon:
     """One `twistd -n mailsvc` with settings of its own; everything that it writes stays in `folder`."""
@@ -77,6 +115,11 @@ class Daemon:
         return self.folder / "mailsvc.toml"
 
     @property
+    def socket(self) -> str:
+        """Short enough for a Unix socket, wherever the tests keep their files."""
+        return f"/tmp/mailsvc-{os.getpid()}-{self.port}.sock"
+
+    @property
     def facts(self) -> dict[str, Any]:
         """What the daemon wrote for scripts: address, key, domain."""
         facts = json.loads((self.folder / "dev.json").read_text())
@@ -93,8 +136,14 @@ class Daemon:
             "database": {"url": self.database},
             "http": {"listen": [f"tcp:{self.port}:interface=127.0.0.1"], "rate_limit": 100_000},
             "smtp": {"listen": {}},
-            "delivery": {"ehlo_name": "localhost", "allowed_networks": ["127.0.0.0/8"], "retry": [1, 2, 5]},
+            "delivery": {
+                "ehlo_name": "localhost",
+                "shaping": str(PROJECT / "etc" / "shaping.toml"),
+                "allowed_networks": ["127.0.0.0/8"],
+                "retry": [1, 2, 5],
+            },
             "domains": {"allow_trust": True},
+            "control": {"socket": self.socket},
             "secrets": {"key_file": str(self.folder / "secret.key")},
             "log": {"format": "text"},
             "development": {"dev_file": str(self.folder / "dev.json")},
@@ -129,8 +178,10 @@ class Daemon:
         self._end(signal.SIGKILL)
 
     def stop(self) -> int:
-        """End it as an operator would; the exit status."""
-        return self._end(signal.SIGTERM)
+        """End it as an operator would; the exit status. What holds at all times holds then too."""
+        status = self._end(signal.SIGTERM)
+        check_invariants(self.database)
+        return status
 
     def _end(self, how: signal.Signals) -> int:
         assert self.process is not None

@@ -1,0 +1,154 @@
+"""Providers as data: whose mail exchangers these are, what they take, and which of their answers ask for more than one email's
+patience. Pure; read from etc/shaping.toml, which explains the fields. Keeping to the limits: budget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+import attrs
+
+from mailsvc.mail.reply import Reply
+
+Then = Literal["pause", "slow"]
+_LIMITS = ("connections", "messages_per_connection", "connections_per_minute", "messages_per_second")
+_REACTION = {"code", "enhanced", "text", "then", "minutes", "messages_per_minute", "because", "sample"}
+
+
+class BadRules(Exception):
+    """A sentence: what is wrong in the file."""
+
+
+@attrs.frozen
+class Limits:
+    """What a region may use at once or in a time; None: no limit of its own."""
+
+    connections: int | None = None
+    messages_per_connection: int | None = None
+    connections_per_minute: float | None = None
+    messages_per_second: float | None = None
+
+
+@attrs.frozen
+class Reaction:
+    """One kind of answer and what follows. `name` is how people find the rule: provider and number."""
+
+    name: str
+    then: Then
+    seconds: float
+    because: str
+    code: int | None = None
+    enhanced: str | None = None
+    text: str | None = None
+    messages_per_minute: float = 6.0
+    sample: str = ""
+
+    def matches(self, reply: Reply) -> bool:
+        if self.code is not None and reply.code != self.code:
+            return False
+        if self.enhanced is not None and reply.enhanced != self.enhanced:
+            return False
+        return self.text is None or self.text.lower() in str(reply).lower()
+
+
+@attrs.frozen
+class Provider:
+    """`match`: how the names of its mail exchangers end."""
+
+    name: str
+    match: tuple[str, ...]
+    limits: Limits = Limits()
+    reactions: tuple[Reaction, ...] = ()
+
+    def serves(self, hosts: Iterable[str]) -> bool:
+        return all(f".{host}".endswith(self.match) for host in hosts)
+
+
+@attrs.frozen
+class Shaping:
+    """All rules. `reactions` are for every destination, after those of its provider."""
+
+    providers: Mapping[str, Provider] = attrs.field(factory=dict)
+    reactions: tuple[Reaction, ...] = ()
+
+    def provider(self, hosts: Iterable[str]) -> str | None:
+        """The name of the one who serves all of these hosts."""
+        names = list(hosts)
+        return next((each.name for each in self.providers.values() if names and each.serves(names)), None)
+
+    def limits(self, destination: str) -> Limits:
+        provider = self.providers.get(provider_of(destination))
+        return Limits() if provider is None else provider.limits
+
+    def reaction(self, destination: str, replies: Iterable[Reply]) -> tuple[Reaction, Reply] | None:
+        """The first rule that one of the replies is for; a pause before all else."""
+        provider = self.providers.get(provider_of(destination))
+        rules = (() if provider is None else provider.reactions) + self.reactions
+        found = [(rule, reply) for reply in replies for rule in rules if rule.matches(reply)]
+        return min(found, key=lambda each: each[0].then != "pause", default=None)
+
+
+NO_RULES = Shaping()
+
+
+def destination_name(provider: str | None, hosts: str) -> str:
+    """What all processes call a set of hosts: behind the name of its provider, so that one row of holds can mean all of them."""
+    return hosts if provider is None else f"{provider}/{hosts}"
+
+
+def provider_of(destination: str) -> str:
+    """The provider's name; a destination of nobody's is its own."""
+    return destination.partition("/")[0]
+
+
+def read(given: Mapping[str, Any]) -> Shaping:
+    """The rules of a file's tables. Raises BadRules."""
+    _only(given, {"provider", "reply"}, "The file")
+    tables = given.get("provider", {})
+    if not isinstance(tables, dict):
+        raise BadRules("`provider` has to be a table of tables.")
+    return Shaping({name: _provider(name, table) for name, table in tables.items()}, _reactions("any", given.get("reply", [])))
+
+
+def _provider(name: str, table: Any) -> Provider:
+    where = f"The provider {name}"
+    if not name or not set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789-") or not isinstance(table, dict):
+        raise BadRules(f"{where} has to be a table whose name is of small letters, digits and hyphens.")
+    _only(table, {"match", "source", "reply", *_LIMITS}, where)
+    match = table.get("match")
+    if not isinstance(match, list) or not match or not all(isinstance(each, str) and each.startswith(".") for each in match):
+        raise BadRules(f'{where} needs `match`, a list of endings such as ".example.com".')
+    for key in _LIMITS:
+        if key in table and (type(table[key]) not in (int, float) or table[key] <= 0):
+            raise BadRules(f"{where} has {key} = {table[key]!r}; expected a number above 0.")
+    limits = Limits(**{key: table[key] for key in _LIMITS if key in table})
+    return Provider(name, tuple(each.lower() for each in match), limits, _reactions(name, table.get("reply", [])))
+
+
+def _reactions(owner: str, tables: Any) -> tuple[Reaction, ...]:
+    return tuple(_reaction(f"{owner}-{number}", table) for number, table in enumerate(tables, 1))
+
+
+def _reaction(name: str, table: Any) -> Reaction:
+    where = f"The reply {name}"
+    if not isinstance(table, dict):
+        raise BadRules(f"{where} has to be a table.")
+    _only(table, _REACTION, where)
+    if not {"code", "enhanced", "text"} & table.keys():
+        raise BadRules(f"{where} says of no answer what it is like: code, enhanced or text.")
+    if table.get("then") not in ("pause", "slow"):
+        raise BadRules(f'{where} has then = {table.get("then")!r}; expected "pause" or "slow".')
+    minutes, rate = table.get("minutes", 0), table.get("messages_per_minute", 6)
+    if type(minutes) not in (int, float) or minutes <= 0 or type(rate) not in (int, float) or rate <= 0:
+        raise BadRules(f"{where} needs minutes above 0, and messages_per_minute above 0.")
+    if not table.get("because"):
+        raise BadRules(f"{where} needs `because`, which the recipients that wait will show.")
+    rest = {key: table[key] for key in ("code", "enhanced", "text", "sample") if key in table}
+    return Reaction(name, table["then"], 60.0 * minutes, table["because"], messages_per_minute=float(rate), **rest)
+
+
+def _only(table: Mapping[str, Any], known: set[str], where: str) -> None:
+    unknown = sorted(table.keys() - known)
+    if unknown:
+        raise BadRules(f"{where} has {unknown[0]!r}, which means nothing. Known here: {', '.join(sorted(known))}.")

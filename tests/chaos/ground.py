@@ -1,0 +1,236 @@
+"""Where experiments take place: a Postgres of their own, daemons, sinks that keep times, Postfix's smtp-sink, and what is counted."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import statistics
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import attrs
+import psycopg2
+
+from mailsvc.store.embedded import EmbeddedPostgres
+from tests.whole.rig import Answer, Daemon, free_port
+from tests.whole.sink import Envelope, Session, Sink
+from tests.whole.sink import Server as SinkServer
+
+SMTP_SINK = shutil.which("smtp-sink", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/lib/postfix/sbin")
+
+
+@attrs.define
+class Figures:
+    """What came of an experiment. `lost`: accepted, and neither delivered nor waiting nor ended."""
+
+    name: str
+    accepted: int = 0
+    delivered: int = 0
+    duplicates: int = 0
+    lost: int = 0
+    waiting: int = 0
+    seconds: float = 0.0
+    notes: dict[str, object] = attrs.field(factory=dict)
+
+    def row(self) -> str:
+        more = ", ".join(f"{key} {value}" for key, value in self.notes.items())
+        counts = (self.accepted, self.delivered, self.duplicates, self.lost, self.waiting)
+        return f"| {self.name} | {' | '.join(map(str, counts))} | {self.seconds:.0f} s | {more} |"
+
+
+class TimedSink(Sink):
+    """Remembers when each mail came first."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(port)
+        self.times: dict[str, float] = {}
+
+    async def handle_DATA(self, server: SinkServer, session: Session, envelope: Envelope) -> str:
+        answer = await super().handle_DATA(server, session, envelope)
+        with self.arrived:
+            self.times.setdefault(_email(self.received[-1].message_id), time.monotonic())
+        return answer
+
+    def ids(self) -> set[str]:
+        with self.arrived:
+            return {_email(mail.message_id) for mail in self.received}
+
+    def duplicates(self) -> int:
+        return sum(count - 1 for count in self.counts().values())
+
+
+def _email(message_id: str) -> str:
+    return message_id.strip("<>").partition("@")[0]
+
+
+@attrs.define
+class Ground:
+    """One experiment's place."""
+
+    folder: Path
+    server: EmbeddedPostgres
+    dsn: str
+    daemons: list[Daemon] = attrs.field(factory=list)
+
+    def daemon(self, changes: Mapping[str, Mapping[str, object]]) -> Daemon:
+        """A process more; they share the database and the secrets."""
+        folder = self.folder / f"daemon{len(self.daemons)}"
+        folder.mkdir()
+        shared = {"secrets": {"key_file": str(self.folder / "secret.key")}}
+        daemon = Daemon(folder, self.dsn, {**changes, **shared})
+        self.daemons.append(daemon)
+        daemon.start()
+        return daemon
+
+    def end_postgres(self) -> None:
+        """As `pg_ctl -m immediate` does: nothing is written any more, the next start recovers."""
+        pid = self.server.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGQUIT)
+        until(lambda: not self.server.alive, 30)
+        self.server.stop_blocking()
+
+    def start_postgres(self) -> None:
+        self.server.start_blocking()
+
+    def rows(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
+        connection = psycopg2.connect(self.dsn)
+        try:
+            with connection, connection.cursor() as cursor:
+                cursor.execute(statement, values)
+                return list(cursor.fetchall())
+        finally:
+            connection.close()
+
+    def ended(self, ids: Iterable[str]) -> set[str]:
+        """Those of these emails of which no recipient waits any more and each has its last event."""
+        ended = self.rows(
+            "SELECT DISTINCT email_id::text FROM events"
+            " WHERE type IN ('email.delivered', 'email.bounced', 'email.failed', 'email.canceled')"
+            " AND email_id NOT IN (SELECT email_id FROM queue)"
+        )
+        return {row[0] for row in ended} & set(ids)
+
+    def waiting(self) -> int:
+        [(count,)] = self.rows("SELECT count(*) FROM queue")
+        return int(count)
+
+
+@contextmanager
+def ground() -> Iterator[Ground]:
+    folder = Path(tempfile.mkdtemp(prefix="mailsvc-chaos-", dir="/tmp"))
+    folder.chmod(0o711)
+    server = EmbeddedPostgres.at(folder / "postgres", {"fsync": "off", "shared_buffers": "64MB", "max_connections": "100"})
+    made = Ground(folder, server, server.start_blocking())
+    try:
+        yield made
+        for daemon in made.daemons:
+            if daemon.process is not None:
+                daemon.stop()
+    finally:
+        for daemon in made.daemons:
+            if daemon.process is not None:
+                daemon.process.kill()
+                daemon.process.wait()
+        server.stop_blocking()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def sink(port: int | None = None) -> Iterator[TimedSink]:
+    """On a free port, or where another server was."""
+    made = TimedSink(port or free_port())
+    made.start()
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
+@contextmanager
+def postfix_sink(*options: str, port: int | None = None, every_address: bool = False) -> Iterator[int]:
+    """Postfix's smtp-sink with these options; gives its port."""
+    assert SMTP_SINK is not None
+    port = port or free_port()
+    user = ["-u", "nobody"] if os.geteuid() == 0 else []
+    where = f"inet:{'0.0.0.0' if every_address else '127.0.0.1'}:{port}"
+    process = subprocess.Popen([SMTP_SINK, *user, *options, where, "1000"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/")
+    try:
+        time.sleep(0.3)
+        assert process.poll() is None, "smtp-sink ended"
+        yield port
+    finally:
+        process.kill()
+        process.wait()
+
+
+def until(true: Any, seconds: float, what: str = "it") -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, f"{what} did not come true in {seconds} s"
+        time.sleep(0.05)
+
+
+@attrs.define
+class Client:
+    """Sends by batches or one by one, each with a key, and repeats what got no answer."""
+
+    daemon: Daemon
+    ids: list[str] = attrs.field(factory=list)
+    sent_at: dict[str, float] = attrs.field(factory=dict)
+    refused: list[Answer] = attrs.field(factory=list)
+    key: str = ""
+    domain: str = ""
+    _number: int = 0
+
+    def __attrs_post_init__(self) -> None:
+        """These facts are not there while a daemon starts."""
+        self.key, self.domain = str(self.daemon.facts["api_key"]), str(self.daemon.facts["domain"])
+
+    def batch(self, to: Iterable[str], prefix: str = "b") -> list[str]:
+        addresses = list(to)
+        made: list[str] = []
+        for start in range(0, len(addresses), 100):
+            body = [self.email(address) for address in addresses[start : start + 100]]
+            made += [each["id"] for each in self._insist("/emails/batch", body, prefix)["data"]]
+        return made
+
+    def one(self, to: str, prefix: str = "o") -> str:
+        began = time.monotonic()
+        found = str(self._insist("/emails", self.email(to), prefix)["id"])
+        self.sent_at[found] = began
+        return found
+
+    def email(self, to: str) -> dict[str, object]:
+        return {"from": f"shop@{self.domain}", "to": to, "subject": "Order", "text": "Thanks."}
+
+    def _insist(self, path: str, body: object, prefix: str) -> Any:
+        self._number += 1
+        key = f"{prefix}/{self._number}"
+        while True:
+            with suppress(OSError, ValueError):
+                answer = self.daemon.call("POST", path, body, {"Idempotency-Key": key}, self.key)
+                if answer.status == 200:
+                    found = answer.body["data"] if isinstance(body, list) else [answer.body]
+                    self.ids += [each["id"] for each in found]
+                    return answer.body
+                self.refused.append(answer)
+                assert answer.status in (409, 429, 503), answer
+            time.sleep(0.05)
+
+
+def in_background(work: Any) -> threading.Thread:
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread
+
+
+def p95(values: list[float]) -> float:
+    return statistics.quantiles(values, n=20)[-1] if len(values) > 1 else values[0]

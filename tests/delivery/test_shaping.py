@@ -1,0 +1,223 @@
+"""Providers' rules: the file that is shipped, how lanes share a provider's limits, and what follows from an answer."""
+
+from __future__ import annotations
+
+import tomllib
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+
+from mailsvc.delivery import shaping
+from mailsvc.delivery.budget import Budget
+from mailsvc.delivery.connect import CannotConnect
+from mailsvc.delivery.shaping import BadRules, Limits, Provider, Reaction, Shaping, provider_of
+from mailsvc.mail.reply import Reply, split_enhanced
+from mailsvc.outcome import Delivered
+from tests.delivery.fakes import START, World, answered, taken
+
+FILE = Path(__file__).parents[2] / "etc" / "shaping.toml"
+SHIPPED = shaping.read(tomllib.loads(FILE.read_text()))
+
+
+def reply(text: str) -> Reply:
+    code, _, rest = text.partition(" ")
+    enhanced, rest = split_enhanced(int(code), rest)
+    return Reply(int(code), rest, enhanced)
+
+
+def big(reactions: tuple[Reaction, ...] = (), **limits: Any) -> Shaping:
+    return Shaping({"big": Provider("big", (".big.example",), Limits(**limits), reactions)})
+
+
+def two_domains(world: World) -> list[Any]:
+    """Domains with exchangers of their own, all of the provider `big`."""
+    return [world.server(f"{name}.example", f"1.1.1.{number}", host=f"{name}.big.example") for number, name in enumerate(("a", "b"), 1)]
+
+
+# The file
+
+
+@pytest.mark.parametrize("rule", [rule for p in SHIPPED.providers.values() for rule in p.reactions], ids=lambda rule: rule.name)
+def test_each_rule_is_for_its_sample(rule: Reaction) -> None:
+    destination = shaping.destination_name(rule.name.rpartition("-")[0], "mx.example")
+    found = SHIPPED.reaction(destination, [reply(rule.sample)])
+    assert found is not None
+    assert found[0] == rule
+
+
+def test_the_rules_for_everybody_are_for_their_samples() -> None:
+    for rule in SHIPPED.reactions:
+        found = SHIPPED.reaction("mx.example", [reply(rule.sample)])
+        assert found is not None
+        assert found[0] == rule
+
+
+def test_an_ordinary_refusal_has_no_rule() -> None:
+    for text in ("550 5.1.1 no such user", "450 4.2.1 greylisted, come back later", "452 4.2.2 over quota"):
+        for provider in SHIPPED.providers:
+            assert SHIPPED.reaction(f"{provider}/mx", [reply(text)]) is None
+
+
+@pytest.mark.parametrize(
+    ("hosts", "provider"),
+    [
+        (["aspmx.l.google.com", "alt1.aspmx.l.google.com", "aspmx2.googlemail.com"], "google"),
+        (["outlook-com.olc.protection.outlook.com"], "microsoft-consumer"),
+        (["contoso-com.mail.protection.outlook.com"], "microsoft"),
+        (["mta5.am0.yahoodns.net", "mta6.am0.yahoodns.net"], "yahoo"),
+        (["aspmx.l.google.com", "backup.example.org"], None),
+        (["notgoogle.com"], None),
+        ([], None),
+    ],
+)
+def test_a_domain_belongs_to_a_provider_when_all_of_its_exchangers_do(hosts: list[str], provider: str | None) -> None:
+    assert SHIPPED.provider(hosts) == provider
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[provider.x]", "match"),
+        ('[provider.x]\nmatch = ["x"]', "match"),
+        ('[provider.x]\nmatch = [".x"]\nconections = 3', "'conections'"),
+        ('[provider.x]\nmatch = [".x"]\nconnections = 0', "connections = 0"),
+        ('[provider."a/b"]\nmatch = [".x"]', "small letters"),
+        ('[[reply]]\nthen = "pause"', "code, enhanced or text"),
+        ('[[reply]]\ncode = 421\nthen = "stop"', "'stop'"),
+        ('[[reply]]\ncode = 421\nthen = "slow"\nbecause = "x"', "minutes"),
+        ('[[reply]]\ncode = 421\nthen = "slow"\nminutes = 1', "because"),
+    ],
+)
+def test_a_mistake_in_the_file_is_named(text: str, said: str) -> None:
+    with pytest.raises(BadRules, match=said.replace("(", r"\(")):
+        shaping.read(tomllib.loads(text))
+
+
+# Limits
+
+
+def test_the_domains_of_a_provider_share_its_connections() -> None:
+    world = World(big(connections=3), connections_initial=5)
+    servers = two_domains(world)
+    stuck: list[Deferred[Any]] = []
+    for server in servers:
+        server.answer = lambda envelope: stuck.append(Deferred()) or stuck[-1]
+    for email in range(1, 21):
+        world.store.add(email, f"x@{'ab'[email % 2]}.example")
+    world.start().run(3)
+    assert sum(len(server.open) for server in servers) == 3
+    assert {provider_of(lane) for lane in world.dispatch.lanes} == {"big"}
+    for server in servers:
+        server.answer = taken
+    for _ in range(len(stuck)):
+        stuck.pop().callback(taken(type("E", (), {"recipients": ("x",)})()))
+    world.run(60)
+    assert not world.store.rows
+    assert max(server.most_open for server in servers) <= 3
+
+
+def test_processes_of_a_region_share_a_limit_evenly() -> None:
+    peers = [1]
+    budget = Budget(Clock(), Limits(connections=10, messages_per_second=6.0), lambda: peers[0])
+    assert (budget.connections, budget.rate) == (10, 6.0)
+    peers[0] = 3
+    assert (budget.connections, budget.rate) == (3, 2.0)
+    peers[0] = 40
+    assert budget.connections == 1
+
+
+def test_mail_goes_no_faster_than_the_provider_takes_it() -> None:
+    world = World(big(messages_per_second=0.5), idle_seconds=30.0)
+    first, second = two_domains(world)
+    for email in range(1, 9):
+        world.store.add(email, f"x@{'ab'[email % 2]}.example")
+    world.start().run(40)
+    times = sorted(mail.at for mail in first.mails + second.mails)
+    assert len(times) == 8
+    assert min(later - sooner for sooner, later in pairwise(times)) >= 1.99
+
+
+def test_connections_are_opened_no_faster_than_the_provider_takes_them() -> None:
+    world = World(big(connections_per_minute=60.0, messages_per_connection=1))
+    first, second = two_domains(world)
+    for email in range(1, 11):
+        world.store.add(email, f"x@{'ab'[email % 2]}.example")
+    world.start().run(30)
+    assert not world.store.rows
+    dials = sorted(first.dials + second.dials)
+    assert len(dials) == 10
+    assert min(later - sooner for sooner, later in pairwise(dials)) >= 0.99
+
+
+def test_a_connection_carries_as_many_as_the_provider_takes() -> None:
+    world = World(big(messages_per_connection=3), connections_initial=1, connections_max=1)
+    server, _ = two_domains(world)
+    for email in range(1, 8):
+        world.store.add(email, "x@a.example")
+    world.start().run(10)
+    assert [mail.connection for mail in server.mails] == [1, 1, 1, 2, 2, 2, 3]
+
+
+# Answers
+
+PAUSE = Reaction("big-1", "pause", 7200.0, "it defers us for complaints", code=421, text="[TSS")
+SLOW = Reaction("big-2", "slow", 600.0, "it says so", enhanced="4.7.28", messages_per_minute=6.0)
+
+
+def test_a_pause_is_one_row_for_all_domains_of_the_provider_and_ends_by_itself() -> None:
+    world = World(big((PAUSE,)), retry_after=(60.0,), retry_every=60.0)
+    first, second = two_domains(world)
+    first.answer = lambda envelope: answered(envelope, Reply(421, "[TSS04] deferred", "4.7.0"), "mail")
+    for email in range(1, 41):
+        world.store.add(email, f"x@{'ab'[email % 2]}.example")
+    second.answer = lambda envelope: Deferred()
+    world.start().run(3)
+    [(name, hold)] = world.store.hold_rows.items()
+    assert (name, hold.state) == ("big", "paused")
+    assert "big is left alone because it defers us for complaints (rule big-1)" in hold.reason
+    assert hold.until.timestamp() == pytest.approx(START + 7200, abs=5)
+    sent = len(first.mails) + len(second.mails)
+    world.run(3600)
+    assert len(first.mails) + len(second.mails) == sent
+    assert all(seat is None for seat in (world.dispatch.offer("a.example", 10, False), world.dispatch.offer("b.example", 10, False)))
+    first.answer = second.answer = taken
+    world.run(3700)
+    assert all(isinstance(outcomes[-1], Delivered) for key, outcomes in world.store.outcomes.items())
+    assert len(world.store.rows) <= 2  # what still hangs at the second
+
+
+def test_a_greeting_can_ask_for_a_pause_too() -> None:
+    world = World(big((PAUSE,)))
+    first, _ = two_domains(world)
+    refused = CannotConnect("answered 421 4.7.0 [TSS04]", reply=Reply(421, "[TSS04] no", "4.7.0"))
+    first.greeting = lambda: refused
+    world.store.add(1, "x@a.example")
+    world.start().run(3)
+    assert world.store.hold_rows["big"].state == "paused"
+    assert world.store.rows[next(iter(world.store.rows))].lease is None
+
+
+def test_slowed_down_mail_goes_at_the_rate_of_the_rule_over_one_connection() -> None:
+    world = World(big((SLOW,)), connections_initial=3, idle_seconds=60.0)
+    server, _ = two_domains(world)
+    refuse = [True]
+
+    def answer(envelope: Any) -> Any:
+        if refuse:
+            refuse.pop()
+            return answered(envelope, Reply(421, "slow down", "4.7.28"), "dot")
+        return taken(envelope)
+
+    server.answer = answer
+    for email in range(1, 30):
+        world.store.add(email, "x@a.example")
+    world.start().run(120)
+    after = [mail.at - START for mail in server.mails if mail.at > START + 5]
+    assert 9 <= len(after) <= 13
+    assert len(server.open) == 1
+    world.run(900)
+    assert not world.store.rows
