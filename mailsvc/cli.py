@@ -14,7 +14,7 @@ from mailsvc import settings as settings_
 from mailsvc.cli_domains import domain
 from mailsvc.cli_work import run
 from mailsvc.configfile import SettingsError
-from mailsvc.onboarding import Customers
+from mailsvc.onboarding import Customers, address
 from mailsvc.settings import Settings
 
 
@@ -37,13 +37,29 @@ def account() -> None:
 
 @account.command("create")
 @click.argument("name")
+@click.option("--notify", help="The address to write to, when one of its webhooks fails for example.")
 @click.pass_obj
-def account_create(settings: Settings, name: str) -> None:
+def account_create(settings: Settings, name: str, notify: str | None) -> None:
     """Make an account; prints its id."""
 
     async def work(customers: Customers) -> None:
-        made = await customers.accounts.create(name)
+        made = await customers.accounts.create(name, notify=None if notify is None else address(notify))
         click.echo(made.id)
+
+    run(settings, work)
+
+
+@account.command("notify")
+@click.argument("account")
+@click.argument("email")
+@click.pass_obj
+def account_notify(settings: Settings, account: str, email: str) -> None:
+    """Write to another address, when one of its webhooks fails for example."""
+
+    async def work(customers: Customers) -> None:
+        owner = await customers.account(account)
+        await customers.accounts.notify(owner.id, address(email))
+        click.echo(f"{owner.name} is written to at {email}.")
 
     run(settings, work)
 

@@ -21,6 +21,7 @@ from mailsvc.outcome import BounceType, Meaning
 Stage = Literal["greeting", "mail", "rcpt", "data", "dot", "ours", "report"]
 
 _LONGEST = 2000  # characters of a reply that are looked at
+_ADDRESS = re.compile(r"<?[^\s<>@]{1,64}@[^\s<>@]{1,255}>?")  # says nothing: it may be spam@full.example
 
 
 @attrs.frozen
@@ -98,7 +99,7 @@ class Rules:
 
 def diagnose(reply: Reply, host: str, stage: Stage) -> Diagnosis:
     """What `reply` of the exchanger `host` means. Of replies that are no refusal nothing is known."""
-    text = " ".join(str(reply)[:_LONGEST].split())
+    text = _ADDRESS.sub("<@>", " ".join(str(reply)[:_LONGEST].split()))
     seen = Seen(reply.code, (reply.enhanced or "").partition(".")[2], text, "." + host.lower().rstrip("."), stage)
     found = next((rule for rule in rules().rows if rule.matches(seen)), None)
     kind = found.kind if found is not None else rules().classes["undetermined"]

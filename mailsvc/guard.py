@@ -50,15 +50,17 @@ def networks(texts: Sequence[str]) -> tuple[Network, ...]:
     return tuple(ip_network(text) for text in texts)
 
 
-def refusal(address: str, allowed: Sequence[Network] = ()) -> str | None:
+def refusal(address: str, allowed: Sequence[Network] = (), denied: Sequence[Network] = ()) -> str | None:
     """Why we may not connect to `address` (an IP address as text), or None when we may.
 
-    What is in `allowed` may always be connected to.
+    What is in `denied` may never be connected to, what is in `allowed` else always.
     """
     try:
         found = ip_address(address)
     except ValueError:
         return f"{address!r} is not an IP address"
+    if any(found in network for network in denied):
+        return f"{address} is closed by the operator"
     if any(found in network for network in allowed):
         return None
     if isinstance(found, IPv6Address):
@@ -66,7 +68,7 @@ def refusal(address: str, allowed: Sequence[Network] = ()) -> str | None:
             return f"{address} is link-local"
         inner = found.ipv4_mapped or _compatible(found)
         if inner is not None:  # ::ffff:127.0.0.1 reaches 127.0.0.1
-            return refusal(str(inner), allowed)
+            return refusal(str(inner), allowed, denied)
     for network, word in _DENIED:
         if found in network:
             return f"{address} is {word}"

@@ -6,6 +6,7 @@ sent is decided in policy, bytes are made in mail/compose, and everything become
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
@@ -173,6 +174,7 @@ class Intake:
     expiry: timedelta
     in_thread: Callable[[Callable[[], bytes]], Awaitable[bytes]]
     clock: Callable[[], float]
+    accepted: Counter[str] = attrs.field(factory=Counter, init=False)  # emails since the start, by their source
 
     async def submit(self, caller: Caller, emails: Sequence[Incoming], key: Key | None = None, *, permissive: bool = False) -> Admission:
         """Accept all of `emails` in one transaction, or say why not.
@@ -309,7 +311,8 @@ class Intake:
         match answer:
             case Accepted():
                 for r in ready:
-                    self.handover.take(r.email, r.seats)
+                    self.accepted[r.email.source] += 1
+                    self.handover.take(answer.left(r.email), r.seats)
                 if any(not s.leased for r in ready for s in r.seats.values()):
                     self.bell.ring("queue")
                 self.bell.ring("events")

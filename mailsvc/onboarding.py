@@ -18,6 +18,7 @@ from mailsvc.domains.care import Care, Taken
 from mailsvc.domains.checking import Checker
 from mailsvc.domains.records import Publishing
 from mailsvc.domains.rotation import Rules
+from mailsvc.mail.address import AddressError, parse_mailbox
 from mailsvc.memory import Memory, in_thread
 from mailsvc.settings import Settings
 from mailsvc.store.accounts import Account, Accounts
@@ -106,6 +107,14 @@ def _own(settings: Settings) -> frozenset[str]:
     publishing = publishing_of(settings)
     given = (*publishing.hosts.values(), publishing.spf_include, publishing.dkim_zone, urlsplit(settings.base_url or "").hostname)
     return frozenset(name.lower() for name in given if name)
+
+
+def address(text: str) -> str:
+    """An email address."""
+    try:
+        return parse_mailbox(text).address
+    except AddressError as error:
+        raise Refused(f"{text!r} is no email address. {error}") from None
 
 
 def domain_name(text: str) -> str:

@@ -17,7 +17,7 @@ State = Literal[
 
 # from → where a recipient may go next. `sending` is a row of the queue with a lease.
 MOVES: dict[State, frozenset[State]] = {
-    "scheduled": frozenset({"queued", "canceled", "failed"}),
+    "scheduled": frozenset({"queued", "canceled", "failed", "suppressed"}),
     "queued": frozenset({"sending", "canceled", "failed"}),
     "sending": frozenset({"queued", "delivered", "bounced", "delayed", "uncertain", "failed"}),
     "delayed": frozenset({"sending", "canceled", "failed", "bounced"}),

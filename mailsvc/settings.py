@@ -17,7 +17,7 @@ import attrs
 from mailsvc import configfile, guard
 from mailsvc.configfile import SettingsError, section, setting
 
-ROLES = ("http", "smtp", "delivery", "ledger", "domains")
+ROLES = ("http", "smtp", "delivery", "ledger", "webhooks", "domains")
 RELAY_PORTS = ("25", "587", "2587", "465", "2465")
 
 
@@ -46,6 +46,12 @@ def _listen(value: tuple[str, ...]) -> str | None:
     return None if all(re.match(r"[a-z0-9]+:", one) for one in value) else 'expected endpoints such as "tcp:8025:interface=127.0.0.1"'
 
 
+def _watched(value: tuple[str, ...]) -> str | None:
+    loopback = re.compile(r"tcp6?:.*:interface=(127\.0\.0\.1|\\:\\:1|localhost)(:|$)")
+    good = all(text.startswith("unix:/") or loopback.match(text) for text in value)
+    return None if good else 'expected endpoints "unix:/PATH" or "tcp:PORT:interface=127.0.0.1"'
+
+
 def _ports(value: Mapping[str, str]) -> str | None:
     good = all(number in RELAY_PORTS and text.split() and _listen(tuple(text.split())) is None for number, text in value.items())
     return None if good else f'expected endpoints such as "tcp:587" for some of {", ".join(RELAY_PORTS)}'
@@ -69,6 +75,11 @@ def _networks(value: tuple[str, ...]) -> str | None:
     except ValueError as error:
         return f"expected addresses or networks: {error}"
     return None
+
+
+def _sender(value: str) -> str | None:
+    good = re.fullmatch(r"([^<>@]+ <[^<>@\s]+@[^<>@\s]+>|[^<>@\s]+@[^<>@\s]+)", value)
+    return None if good else "expected an address such as mailsvc <notices@example.com>"
 
 
 def _hosts(value: Mapping[str, str]) -> str | None:
@@ -107,6 +118,8 @@ class Http:
     )
     rate_limit: int = setting(10, "Requests a second of an account that has no limit of its own.", check=_at_least(1))
     idle_seconds: float = setting(60.0, "Seconds after which a silent connection is closed.", check=_at_least(1))
+    log_days: int = setting(30, "Days that the request log of an account is kept.", check=_between(1, 3650))
+    log_body: int = setting(16384, "About the octets of a body that it keeps; 0: none.", check=_between(0, 1024 * 1024))
 
 
 @attrs.frozen
@@ -201,6 +214,33 @@ class Delivery:
 
 
 @attrs.frozen
+class Fetch:
+    """Web addresses that customers give: webhook endpoints and linked attachments."""
+
+    ports: tuple[int, ...] = setting((80, 443, 8080, 8443), "Ports that may be connected to; empty: any.")
+    allow_http: bool = setting(False, "Whether http is good enough, not only https.")
+    allowed_networks: tuple[str, ...] = setting((), "Networks to connect to although they are private or loopback.")
+    denied_networks: tuple[str, ...] = setting((), "Networks never to connect to, such as this service's own public ones.")
+
+
+@attrs.frozen
+class Webhooks:
+    """Telling customers' endpoints. What has the same name in webhooks/post is the same there."""
+
+    endpoints: int = setting(100, "Endpoints of one account.", check=_between(1, 1000))
+    connections: int = setting(200, "Connections open at once, in all.", check=_between(1, 20000))
+    per_endpoint: int = setting(5, "Connections to one endpoint; one that fails gets a single one.", check=_between(1, 1000))
+    per_host: int = setting(50, "Connections to the endpoints of one host and port.", check=_between(1, 1000))
+    per_account: int = setting(50, "Connections to the endpoints of one account.", check=_between(1, 1000))
+    timeout: float = setting(15.0, "Seconds for a whole attempt.", check=_between(1, 60))
+    schedule: tuple[float, ...] = setting(
+        (5.0, 300.0, 1800.0, 7200.0, 18000.0, 36000.0, 36000.0), "Seconds from each failure to the next attempt.", check=_schedule
+    )
+    warn_after: float = setting(1800.0, "Seconds of nothing but failures after which the account is told.", check=_at_least(1))
+    disable_after: float = setting(432000.0, "The same, after which it is disabled (5 days).", check=_at_least(1))
+
+
+@attrs.frozen
 class Domains:
     """Sending domains."""
 
@@ -257,6 +297,18 @@ class Log:
 
 
 @attrs.frozen
+class Metrics:
+    """What a monitor reads."""
+
+    listen: tuple[str, ...] = setting(
+        (),
+        'Endpoints for Prometheus, "unix:/run/mailsvc/metrics.sock" (0600) or "tcp:9125:interface=127.0.0.1" with a token; empty: none.',
+        check=_watched,
+    )
+    token: str | None = setting(None, "The bearer token that has to be shown at each of them; a TCP one needs it.", secret=True, example="")
+
+
+@attrs.frozen
 class Sandbox:
     """The development inbox: receives mail as other servers would."""
 
@@ -280,14 +332,23 @@ class Settings:
     roles: tuple[str, ...] = setting(ROLES, f"What this process does: {', '.join(ROLES)}.", check=_roles)
     region: str = setting("us-east-1", "The region whose mail this process delivers.", check=_host)
     base_url: str | None = setting(None, "The address of the API as customers see it.", check=_base_url, example="https://api.example.com")
+    sender: str | None = setting(
+        None,
+        "From of what mailsvc itself writes to customers; in a domain of any account here.",
+        check=_sender,
+        example="mailsvc <notices@example.com>",
+    )
     database: Database = section(Database, "Where everything is kept.")
     http: Http = section(Http, "The API.")
     smtp: Smtp = section(Smtp, "The relay.")
     delivery: Delivery = section(Delivery, "The way out.")
     domains: Domains = section(Domains, "Sending domains.")
+    fetch: Fetch = section(Fetch, "Web addresses that customers give: webhook endpoints and linked attachments.")
+    webhooks: Webhooks = section(Webhooks, "Telling customers' endpoints.")
     limits: Limits = section(Limits, "How much is too much.")
     secrets: Secrets = section(Secrets, "What keeps secrets at rest.")
     log: Log = section(Log, "What is written about the running.")
+    metrics: Metrics = section(Metrics, "What a monitor reads.")
     sandbox: Sandbox = section(Sandbox, "The development inbox.")
     development: Development = section(Development, "The first run.")
 
@@ -309,6 +370,8 @@ def _agree(settings: Settings) -> None:
         raise SettingsError("The setting base_url is missing; expected the address of the API, such as https://api.example.com.")
     if "http" in settings.roles and not settings.http.listen:
         raise SettingsError("The setting http.listen is empty; the role http needs an endpoint.")
+    if settings.metrics.token is None and any(not text.startswith("unix:") for text in settings.metrics.listen):
+        raise SettingsError("The setting metrics.token is missing; a TCP endpoint in metrics.listen needs one.")
     if delivery.ehlo_name is None and {"delivery", "smtp"} & set(settings.roles):
         raise SettingsError("The setting delivery.ehlo_name is missing; expected this machine's name in DNS, such as out.example.com.")
     if "smtp" in settings.roles and settings.smtp.listen:

@@ -14,16 +14,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
+from uuid import UUID
 
 import attrs
 from OpenSSL import SSL
 from twisted.application.service import IService
-from twisted.internet.defer import maybeDeferred
+from twisted.internet.defer import Deferred, TimeoutError, maybeDeferred
 from twisted.internet.endpoints import serverFromString
 from twisted.logger import Logger
 from twisted.python.usage import Options as UsageOptions
 
-from mailsvc import guard, policy
+from mailsvc import guard, policy, weburl
 from mailsvc import settings as settings_
 from mailsvc.budget import Budget
 from mailsvc.configfile import SettingsError
@@ -38,9 +39,14 @@ from mailsvc.dns import Resolver
 from mailsvc.domains import wire
 from mailsvc.domains.rounds import CHANNEL as DOMAINS
 from mailsvc.domains.rounds import Rounds
+from mailsvc.fetch import Fetcher
 from mailsvc.http import gate
-from mailsvc.http.api import Api
+from mailsvc.http.api import Api, Told
 from mailsvc.http.domains import DomainDesk
+from mailsvc.http.links import Links
+from mailsvc.http.requestlog import Recorder
+from mailsvc.http.suppressions import Suppressions
+from mailsvc.http.webhooks import Webhooks
 from mailsvc.intake import Intake
 from mailsvc.ledger.service import Ledger
 from mailsvc.lifespan import Lifespan, Opened, every
@@ -50,7 +56,8 @@ from mailsvc.mail.reply import Reply
 from mailsvc.memory import in_thread, open_memory
 from mailsvc.offload import Offload
 from mailsvc.onboarding import Customers, care_of, publishing_of
-from mailsvc.ratelimit import RateLimit
+from mailsvc.ownmail import OwnMail
+from mailsvc.ratelimit import Block, RateLimit
 from mailsvc.relay.crowd import Crowd, Failures
 from mailsvc.relay.inbound import ForPostmaster, Own
 from mailsvc.relay.notices import Notices
@@ -76,19 +83,31 @@ from mailsvc.store.accounts import Accounts
 from mailsvc.store.bell import Bell
 from mailsvc.store.domains import Domains
 from mailsvc.store.emails import Emails as StoredEmails
+from mailsvc.store.eventlog import EventLog
 from mailsvc.store.ids import uuid7
 from mailsvc.store.keys import Keys, is_well_formed
 from mailsvc.store.late import Late
 from mailsvc.store.ledger import Books
 from mailsvc.store.messages import Messages
 from mailsvc.store.notices import Notices as StoredNotices
+from mailsvc.store.outbox import Outbox
 from mailsvc.store.processes import Incarnation
 from mailsvc.store.queue import Queue
+from mailsvc.store.ratelimit import RateWindows
 from mailsvc.store.receipts import Receipts as StoredReceipts
+from mailsvc.store.requestlog import RequestLog
+from mailsvc.store.rollups import Rollups
 from mailsvc.store.sandbox import Sandbox as Shelf
 from mailsvc.store.settle import Settling
-from mailsvc.watch import logs
+from mailsvc.store.suppressions import Suppressions as StoredSuppressions
+from mailsvc.store.webhooklog import WebhookLog
+from mailsvc.store.webhooks import Webhooks as StoredWebhooks
+from mailsvc.watch import logs, metrics
 from mailsvc.watch.failures import explain
+from mailsvc.watch.listener import private
+from mailsvc.watch.watching import Watching
+from mailsvc.webhooks.notice import Notices as WebhookNotices
+from mailsvc.webhooks.post import Posts, Terms
 
 DAY, HOUR = 86400.0, 3600.0
 NOTICES_EVERY = 2.0
@@ -128,6 +147,7 @@ class Daemon:
         self.reactor, self.settings, self.opened = reactor, settings, opened
         self.in_thread = partial(in_thread, reactor)
         self.ready = False
+        self.relay_ports: dict[str, int] = {}  # where each standard port of the relay really is, once it is open
 
     async def start(self) -> None:
         """First the memory, then the way out, then the doors: nothing is let in that cannot be kept."""
@@ -139,10 +159,14 @@ class Daemon:
         if "domains" in roles:
             self.check_domains()
         await self.open_sandbox()
-        if {"http", "smtp"} & set(roles):
+        if {"http", "smtp", "webhooks"} & set(roles):
             self.prepare_doors(handover)
+        if "webhooks" in roles:
+            self.post_webhooks()
         self.relay_ports = await self.open_relay() if "smtp" in roles else {}
         ports = await self.open_api() if "http" in roles else []
+        monitor = self.settings.metrics
+        await self.listen("metrics.listen", [private(text) for text in monitor.listen], self.watching.site(monitor.token))
         self.ready = True
         await self.welcome(ports, self.relay_ports)
 
@@ -159,6 +183,8 @@ class Daemon:
         self.process = Incarnation(pool, reactor)
         await self.process.start(self.settings.region, self.settings.roles)
         self.opened.add("the leases", self.process.end)
+        self.watching = Watching(reactor, pool, bell, lambda: self.process.id)
+        await self.watching.start(self.opened)
         self.accounts, self.keys = Accounts(pool, reactor, bell), Keys(pool, reactor, bell)
         # One of its own: strangers' zones that are slow to answer take nothing from delivery.
         delivery = self.settings.delivery
@@ -168,9 +194,12 @@ class Daemon:
         )
         self.care = care_of(self.settings, reactor, pool, self.domains, resolver, lambda: bell.ring(DOMAINS))
         self.messages, self.shelf = Messages(pool, reactor), Shelf(pool)
+        self.rates, self.receipts = RateWindows(pool), StoredReceipts(pool, reactor)
         late = Late(pool, told=lambda: bell.ring("events"))
         secret = self.memory.seal.secret_for("return path")
         self.returns = Returns(lambda path: returnpath.read(path, secret), self.accounts, late, self.in_thread, reactor.seconds)
+        web = Resolver(reactor, delivery.nameservers, seconds=delivery.dns_seconds, concurrent=self.settings.webhooks.connections)
+        self.fetcher = Fetcher(reactor, web, rules_of(self.settings.fetch))
 
     def deliver(self) -> Handing:
         """The way out: from the queue over lanes to other servers."""
@@ -189,15 +218,32 @@ class Daemon:
         self.process.on_replaced = dispatch.replaced
         self.process.on_freed = lambda count: dispatch.ring()
         self.bell.listen("queue", dispatch.ring)
+        self.watching.add(metrics.deliveries(dispatch, settling), settle=settling.batch)
         dispatch.startService()
         self.opened.add("delivery", _awaited(dispatch.stopService))
         return Handing(dispatch)
 
     def keep_books(self) -> None:
         """Numbers and counts what was committed."""
-        ledger = Ledger(Books(self.pool), self.bell, self.reactor)
+        ledger = Ledger(Books(self.pool, lambda: self.bell.ring("webhooks")), self.bell, self.reactor)
         ledger.startService()
         self.opened.add("the ledger", _awaited(ledger.stopService))
+
+    def post_webhooks(self) -> None:
+        """The word back: numbered events to customers' endpoints."""
+        webhooks = self.settings.webhooks
+        terms = Terms(**{field.name: getattr(webhooks, field.name) for field in attrs.fields(Terms)})
+        posts = Posts(Outbox(self.pool, self.reactor, self.memory.seal), self.fetcher, self.bell, self.reactor, terms)
+        self.watching.add(metrics.webhooks(posts))
+        posts.startService()
+        self.opened.add("the webhooks", _awaited(posts.stopService))
+        sender = self.settings.sender
+        mail = OwnMail(self.intake, self.domains, None if sender is None else parse_mailbox(sender))
+        stored = StoredWebhooks(self.pool, self.reactor, self.memory.seal)
+        notices = WebhookNotices(stored, mail, self.reactor.seconds, webhooks.warn_after)
+        self.opened.add(
+            "the word of failing webhooks", every(self.reactor, min(60.0, webhooks.warn_after), "telling accounts", notices.tell)
+        )
 
     def check_domains(self) -> None:
         """Looks at customers' DNS when it is due."""
@@ -223,7 +269,8 @@ class Daemon:
         store = Acceptance(self.pool, reactor, linger=settings.database.commit_linger)
         expiry = timedelta(seconds=settings.delivery.expire)
         self.intake = Intake(store, self.domains, handover, self.bell, self.limits, expiry, self.in_thread, reactor.seconds)
-        self.rate = RateLimit(reactor, settings.http.rate_limit, alone=self.alone)
+        self.watching.add(metrics.accepts(self.intake), accept=store.batch)
+        self.rate = RateLimit(reactor, settings.http.rate_limit, self.lease_block, self.alone)
         self.budget = Budget(settings.http.in_flight)
 
     async def open_relay(self) -> dict[str, int]:
@@ -232,10 +279,9 @@ class Daemon:
         smtp, host = settings.smtp, settings.delivery.ehlo_name or ""
         if not smtp.listen:
             return {}
-        stored = StoredReceipts(self.pool, reactor)
-        receipts = Receipts(stored, reactor)
+        receipts = Receipts(self.receipts, reactor)
         self.opened.add("the receipts", receipts.stop)
-        self.opened.add("the receipts' days", every(reactor, HOUR, "dropping old receipts", partial(self.drop_receipts, stored)))
+        self.opened.add("the receipts' days", every(reactor, HOUR, "dropping old receipts", self.drop_receipts))
         relay = Relay(
             user=smtp.username, keys=self.keys, well_formed=is_well_formed, rate=self.rate, budget=self.budget,
             submissions=Submissions(self.intake, host, self.in_thread, reactor.seconds), receipts=receipts,
@@ -261,25 +307,49 @@ class Daemon:
         if to is None or domain is None:
             return None
         try:
-            return Postmaster(parse_mailbox(to), domain, self.domains, self.intake, self.reactor.seconds).forward
+            postmaster = Postmaster(parse_mailbox(to), domain, self.domains, self.intake, self.reactor.seconds)
         except AddressError as error:
             raise SettingsError(f"The setting smtp.postmaster is no address: {error}") from None
+
+        async def forward(mail: ForPostmaster) -> Reply | None:
+            await self.returns.overhear(mail.message)
+            return await postmaster.forward(mail)
+
+        return forward
 
     async def open_api(self) -> Sequence[Any]:
         """The door for HTTP."""
         reactor, settings = self.reactor, self.settings
         http, most = settings.http, settings.limits
+        requests = RequestLog(self.pool)
+        recorder = Recorder(requests.write, reactor, http.log_body)
+        self.opened.add("the request log", recorder.stop)
+        forget = partial(self.forget_requests, requests)
+        self.opened.add("the end of old requests", every(reactor, DAY, "dropping old requests", forget))
+        told = Told(
+            EventLog(self.pool),
+            lambda reader: Webhooks(
+                StoredWebhooks(self.pool, reactor, self.memory.seal), WebhookLog(self.pool), reader,
+                partial(weburl.read, rules=self.fetcher.rules), settings.webhooks.endpoints, lambda: self.bell.ring("webhooks"),
+            ),
+            lambda reader: Suppressions(StoredSuppressions(self.pool, reactor), reader, lambda: self.bell.ring("events")),
+        )  # fmt: skip
         api = Api(
             reactor=reactor, keys=self.keys, well_formed=is_well_formed, intake=self.intake, emails=StoredEmails(self.pool, reactor),
             messages=self.messages, rate=self.rate, budget=self.budget, in_thread=self.in_thread,
-            checks={"start": self.started, "database": self.reachable, "heartbeat": self.fresh},
+            checks={"start": self.started, "database": self.reachable, "heartbeat": self.fresh, "clock": self.watching.punctual},
+            remarks={"ledger": self.watching.numbered},
             domains=DomainDesk(self.domains, self.care, self.care.publishing, settings.region),
+            told=told, links=Links(self.fetcher, self.limits.message),
             inbox=self.shelf if settings.sandbox.listen else None,
             limits=gate.Limits(body=http.body_limit, idle=http.idle_seconds), email_limits=self.limits,
+            api_keys=self.keys, logs=requests, receipts=self.receipts, recorder=recorder, rollups=Rollups(self.pool),
+            link_secret=self.memory.seal.secret_for("links"), base_url=settings.base_url or "",
             batch_max=most.batch, schedule_ahead=timedelta(days=most.schedule_ahead),
             trusted=networks("http.trusted_proxies", http.trusted_proxies),
         )  # fmt: skip
         site = api.site()
+        self.opened.add("the requests in work", lambda: self.within(settings.delivery.drain_seconds, site.drain()))
         return await self.listen("http.listen", http.listen, site)
 
     async def welcome(self, ports: Sequence[Any], relay: Mapping[str, int]) -> None:
@@ -287,7 +357,8 @@ class Daemon:
         file = self.settings.development.dev_file
         if file is not None:
             customers = Customers(self.reactor, self.accounts, self.domains, self.keys, self.care)
-            welcome = Welcome(customers, self.settings, file, self.address(ports), relay)
+            suppress = StoredSuppressions(self.pool, self.reactor).add if self.settings.sandbox.listen else None
+            welcome = Welcome(customers, self.settings, file, self.address(ports), relay, suppress)
             self.opened.add("the welcome", welcome.end)
             await welcome.begin()
 
@@ -296,8 +367,23 @@ class Daemon:
     async def make_partitions(self) -> None:
         await partitions.ensure(self.pool, datetime.fromtimestamp(self.reactor.seconds(), UTC))
 
-    async def drop_receipts(self, receipts: StoredReceipts) -> None:
-        await receipts.sweep(datetime.fromtimestamp(self.reactor.seconds(), UTC), self.settings.smtp.receipts)
+    async def forget_requests(self, requests: RequestLog) -> None:
+        keep = timedelta(days=self.settings.http.log_days)
+        await requests.forget(datetime.fromtimestamp(self.reactor.seconds(), UTC) - keep)
+
+    async def lease_block(self, account_id: UUID, window: int, limit: int, wanted: int) -> Block:
+        """A part of an account's requests of this second, from the count that all processes share."""
+        return Block(*await self.rates.lease(account_id, limit, wanted))
+
+    async def within(self, seconds: float, waiting: Deferred[None]) -> None:
+        """Wait, but not longer than that."""
+        try:
+            await waiting.addTimeout(seconds, self.reactor)
+        except TimeoutError:
+            log.warn("after {seconds:g} s some requests are still in work; they are cut off", seconds=seconds)
+
+    async def drop_receipts(self) -> None:
+        await self.receipts.sweep(datetime.fromtimestamp(self.reactor.seconds(), UTC), self.settings.smtp.receipts)
 
     def alone(self) -> bool:
         """Whether no other process lets anything in."""
@@ -344,6 +430,12 @@ def terms_of(delivery: settings_.Delivery) -> DeliverySettings:
         retry_after=delivery.retry,
         retry_every=delivery.retry[-1],
     )
+
+
+def rules_of(fetch: settings_.Fetch) -> weburl.Rules:
+    """Where customers may send us."""
+    allowed = networks("fetch.allowed_networks", fetch.allowed_networks)
+    return weburl.Rules(frozenset(fetch.ports), fetch.allow_http, allowed, networks("fetch.denied_networks", fetch.denied_networks))
 
 
 def timeouts_of(delivery: settings_.Delivery) -> Timeouts:

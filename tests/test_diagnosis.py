@@ -6,12 +6,13 @@ import re
 import time
 import tomllib
 from importlib import resources
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mailsvc.diagnosis import Rule, Stage, diagnose, rules
+from mailsvc.diagnosis import Class, Rule, Stage, diagnose, rules
 from mailsvc.mail.reply import Reply, read
 
 SAMPLES = [(rule, sample) for rule in rules().rows for sample in rule.samples]
@@ -70,6 +71,9 @@ def test_every_class_is_explained_and_only_the_recipients_own_suppress() -> None
         ("mx.example.org", "550 5.1.1 blocked using zen.spamhaus.org", "dnsbl", False),
         ("mx.example.org", "550 5.7.1 relay access denied", "relay_denied", False),
         ("mx.example.org", "550 Sender unknown: user not found", "recipient_refused", False),
+        # What stands in an address is no word of the server's.
+        ("mx.example.org", "550 5.1.1 <spam@full.example>: user unknown", "user_unknown", True),
+        ("mx.example.org", "550 dmarc-reports@example.org unknown user", "user_unknown", True),
         # A text that knows better than its code.
         ("mx.example.org", "550 5.7.1 User unknown", "user_unknown", True),
         ("mx.example.org", "450 4.1.1 User unknown", "user_unknown", False),
@@ -81,6 +85,12 @@ def test_what_decides(host: str, reply: str, kind: str, suppress: bool) -> None:
     assert parsed is not None
     found = diagnose(parsed, host, "rcpt")
     assert (found.meaning.kind, found.suppress) == (kind, suppress)
+
+
+def test_what_answers_mail_from_speaks_of_the_sender() -> None:
+    for enhanced in ("5.1.0", "5.1.1", "5.1.2", "5.1.3", "5.1.6", "5.1.10", "5.2.0", "5.2.1"):
+        found = diagnose(Reply(550, "no", enhanced), "mx.example.org", "mail")
+        assert (found.meaning.kind, found.suppress) == ("sender_refused", False)
 
 
 @given(st.integers(400, 599), st.none() | st.from_regex(r"[45]\.\d{1,3}\.\d{1,3}", fullmatch=True), st.text(), st.sampled_from(STAGES))
@@ -97,3 +107,15 @@ def test_no_reply_keeps_the_rules_busy(word: str) -> None:
     began = time.process_time()
     diagnose(Reply(550, word * 100_000), "mx.example.org", "rcpt")
     assert time.process_time() - began < 0.2
+
+
+def row(kind: Class) -> str:
+    """As docs/bounces.md has it."""
+    bounce = f"{kind.type}, {kind.sub_type}"
+    flags = ["yes" if flag else "" for flag in (kind.suppress, kind.again)]
+    return f"| `{kind.name}` | `{kind.meaning.party}` | {bounce} | {flags[0]} | {flags[1]} | {kind.meaning.says} |"
+
+
+def test_the_docs_have_every_class() -> None:
+    told = (Path(__file__).parent.parent / "docs/bounces.md").read_text("utf-8").splitlines()
+    assert [line for line in told if line.startswith("| `")] == [row(kind) for kind in rules().classes.values()]

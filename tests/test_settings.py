@@ -107,7 +107,7 @@ def test_other_variables_are_left_alone(tmp_path):
         ("[delivery]\nroutes = {'*' = 'mx'}", "The setting delivery.routes is a table; expected targets such as"),
         ("[delivery]\nretry = []", "The setting delivery.retry is a list; expected one or more numbers of seconds"),
         ("[database]\npool = 10.5", "The setting database.pool is 10.5; expected a whole number."),
-        ("roles = ['smpt']", "The setting roles is a list; expected one or more of: http, smtp, delivery, ledger, domains."),
+        ("roles = ['smpt']", "The setting roles is a list; expected one or more of: http, smtp, delivery, ledger, webhooks, domains."),
         ("base_url = 'localhost'", "The setting base_url is 'localhost'; expected a web address"),
         ("base_url = 'https://a/'", "The setting base_url is 'https://a/'; expected a web address"),
         ("[log]\nlevel = 'loud'", "The setting log.level is 'loud'; expected one of: debug, info, warn, error."),
@@ -174,3 +174,24 @@ def test_the_terms_of_delivery_have_the_same_defaults():
     assert {field.name: field.default for field in shared if not isinstance(field.default, attrs.Factory)} == {
         field.name: getattr(ours, field.name) for field in shared if not isinstance(field.default, attrs.Factory)
     }
+
+
+@pytest.mark.parametrize(
+    ("listen", "token", "wrong"),
+    [
+        ("unix:/run/mailsvc/metrics.sock", None, None),
+        ("tcp:9125:interface=127.0.0.1", "t", None),
+        (r"tcp6:9125:interface=\:\:1", "t", None),
+        ("tcp:9125:interface=127.0.0.1", None, "metrics.token is missing"),
+        ("tcp:9125", "t", "metrics.listen is"),
+        ("tcp:9125:interface=192.0.2.1", "t", "metrics.listen is"),
+        ("tcp:9125:interface=127.0.0.1.example.com", "t", "metrics.listen is"),
+    ],
+)
+def test_figures_are_shown_on_loopback_with_a_token_or_on_a_unix_socket(tmp_path, listen, token, wrong):
+    text = GOOD + f"metrics.listen = ['{listen}']\n" + (f'metrics.token = "{token}"\n' if token else "")
+    if wrong is None:
+        assert load(tmp_path, text).metrics.listen == (listen,)
+    else:
+        said = refusal(tmp_path, text)
+        assert wrong in said

@@ -21,12 +21,19 @@ from mailsvc.store.errors import Contention, TimedOut, Unavailable
 log = Logger()
 
 
-def ok(request: Request, value: Mapping[str, object] | Sequence[object]) -> bytes:
-    return request.sized(200, orjson.dumps(value))
+def ok(request: Request, value: Mapping[str, object] | Sequence[object], status: int = 200) -> bytes:
+    request.answered = value
+    return request.sized(status, orjson.dumps(value))
 
 
 def made(request: Request, value: Mapping[str, object]) -> bytes:
-    return request.sized(201, orjson.dumps(value))
+    """The same of something that was not there before."""
+    return ok(request, value, 201)
+
+
+def page(request: Request, data: Sequence[object], has_more: bool) -> bytes:
+    """A part of a list."""
+    return ok(request, {"object": "list", "has_more": has_more, "data": data})
 
 
 def translated(failure: Failure) -> Problem:

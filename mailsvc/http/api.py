@@ -2,24 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
+from typing import Any
 
 import attrs
 from klein.resource import KleinResource
 from twisted.internet.interfaces import IReactorTime
 
 from mailsvc.budget import Budget
+from mailsvc.http import apikeys, figures, logs
+from mailsvc.http.apikeys import ApiKeys
+from mailsvc.http.attachments import Attachments
 from mailsvc.http.caller import Keys
+from mailsvc.http.contents import Contents, Messages
 from mailsvc.http.domains import DomainDesk, Domains
-from mailsvc.http.emails import Emails, Messages, Stored, Submitting
+from mailsvc.http.emails import Emails, Stored, Submitting
+from mailsvc.http.eventlog import EventLog, Events
+from mailsvc.http.figures import Figures
 from mailsvc.http.gate import Gate, Limits, Networks
 from mailsvc.http.health import Check, Health
+from mailsvc.http.links import Links
+from mailsvc.http.logs import Logs
+from mailsvc.http.openapi import Description, document
 from mailsvc.http.reading import InThread, Reader
+from mailsvc.http.requestlog import Recorder
 from mailsvc.http.sandbox import Inbox, Sandbox
+from mailsvc.http.share import Share
+from mailsvc.http.signed import SignedLinks
 from mailsvc.http.site import ApiSite
+from mailsvc.http.suppressions import Suppressions
+from mailsvc.http.webhooks import Webhooks
 from mailsvc.policy import Limits as EmailLimits
 from mailsvc.ratelimit import RateLimit
+
+
+@attrs.frozen
+class Told:
+    """What tells customers of events."""
+
+    log: Events
+    webhooks: Callable[[Reader], Webhooks]
+    suppressions: Callable[[Reader], Suppressions]
 
 
 @attrs.frozen(kw_only=True)
@@ -32,29 +56,71 @@ class Api:
     intake: Submitting
     emails: Stored
     messages: Messages
+    links: Links
     rate: RateLimit
     budget: Budget
     in_thread: InThread
     checks: Mapping[str, Check]
-    domains: DomainDesk | None = None
+    api_keys: apikeys.Keys
+    domains: DomainDesk
+    receipts: logs.Receipts
+    logs: logs.Stored
+    rollups: figures.Rollups
+    link_secret: bytes = attrs.field(repr=False)
+    told: Told | None = None
+    recorder: Recorder | None = None
+    base_url: str = ""
     inbox: Inbox | None = None
     limits: Limits = attrs.field(factory=Limits)
     email_limits: EmailLimits = attrs.field(factory=EmailLimits)
     batch_max: int = 100
     schedule_ahead: timedelta = timedelta(days=30)
     trusted: Networks = ()
+    remarks: Mapping[str, Check] = attrs.field(factory=dict)
 
     def site(self) -> ApiSite:
         gate = Gate(self.keys, self.rate, self.limits, self.budget, self.well_formed)
-        return ApiSite(self._collections(), gate, self.reactor, self.trusted)
+        return ApiSite(self._resources(), gate, self.reactor, self.trusted, self.recorder)
 
-    def _collections(self) -> dict[str, KleinResource]:
-        reader = Reader(self.email_limits, self.schedule_ahead, self.in_thread, self.reactor.seconds)
-        emails = Emails(self.intake, self.emails, self.messages, reader, self.batch_max).app.resource()
-        health = Health(self.checks).app.resource()
-        found = {"emails": emails, "email": emails, "healthz": health, "readyz": health}
-        if self.domains is not None:
-            found["domains"] = Domains(self.domains, reader).app.resource()
-        if self.inbox is not None:
-            found["sandbox"] = Sandbox(self.inbox).app.resource()
+    def document(self) -> dict[str, Any]:
+        """What `GET /openapi.json` answers."""
+        return document(self.collections(), self.base_url)
+
+    def collections(self) -> list[type]:
+        return [*(type(one) for one in self._collections()), Description]
+
+    def _resources(self) -> dict[str, KleinResource]:
+        """The resource for each place, as the routes of the collections name them; who comes first has the first segment."""
+        found: dict[str, KleinResource] = {}
+        for one in [*self._collections(), Description(self.document())]:
+            resource = one.app.resource()
+            for rule in one.app.url_map.iter_rules():
+                for place in _places(rule.rule):
+                    found.setdefault(place, resource)
         return found
+
+    def _collections(self) -> list[Any]:
+        reader = Reader(self.email_limits, self.schedule_ahead, self.in_thread, self.reactor.seconds)
+        contents, signed = Contents(self.messages, self.in_thread, self.budget), SignedLinks(self.link_secret)
+        found: list[Any] = [
+            Emails(self.intake, self.emails, contents, reader, self.links, self.batch_max),
+            Attachments(self.emails, contents, signed, self.base_url, self.reactor),
+            Share(self.emails, contents, signed, reader, self.base_url, self.reactor),
+            Figures(self.rollups, self.rate.default, self.reactor),
+            ApiKeys(self.api_keys, self.domains.stored, reader),
+            Domains(self.domains, reader),
+            Logs(self.logs, self.receipts),
+            Health(self.checks, self.remarks),
+        ]
+        if self.told is not None:
+            found += [EventLog(self.told.log), self.told.webhooks(reader), self.told.suppressions(reader)]
+        return [*found, Sandbox(self.inbox)] if self.inbox is not None else found
+
+
+def _places(rule: str) -> Iterator[str]:
+    first, *rest = rule[1:].split("/")
+    yield first
+    if len(rest) > 1 and "<" not in rest[1]:
+        yield f"{first}/*/{rest[1]}"
+    elif rest and "<" not in rest[0]:
+        yield f"{first}/{rest[0]}"

@@ -23,6 +23,8 @@ _TOKEN = re.compile(rb"[A-Za-z0-9\-._~+/]{1,256}=*\Z")  # 6750 §2.1
 SENDING = frozenset({b"/emails", b"/email", b"/emails/sending", b"/email/sending", b"/emails/batch"})
 # What every key of the account may call, besides.
 OPEN = re.compile(rb"/sandbox(/|\Z)")
+# What anybody may read: what is no secret, and what its link itself opens.
+PUBLIC = re.compile(rb"/openapi\.json\Z|/shared\Z|/emails/[^/]+/attachments/[^/]+/download\Z")
 
 
 class Caller(Protocol):

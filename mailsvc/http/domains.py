@@ -13,8 +13,10 @@ from mailsvc.domains import names, wire
 from mailsvc.domains.care import Taken
 from mailsvc.domains.names import NotADomain
 from mailsvc.domains.records import Publishing
+from mailsvc.http import domainschema as schema
 from mailsvc.http import parameters, shapes
 from mailsvc.http.answer import collection, made, ok
+from mailsvc.http.describe import PAGING, acknowledged, const, listed, not_served, told
 from mailsvc.http.problem import Problem, invalid, missing, no_endpoint, not_found
 from mailsvc.http.reading import Reader
 from mailsvc.http.request import Request
@@ -71,6 +73,7 @@ class Domains:
     reader: Reader
 
     @app.route("/domains", methods=["POST"])
+    @told("Add a sending domain.", schema.NEW_DOMAIN, status=201, body=schema.CREATE, errors=[403])
     async def create(self, request: Request) -> bytes:
         return await request.detached(self._create(request))
 
@@ -88,68 +91,75 @@ class Domains:
         return made(request, await self._full(domain))
 
     @app.route("/domains", methods=["GET"])
+    @told("The sending domains of the account.", listed(schema.BRIEF), parameters=PAGING, about="All of them when no parameter is given.")
     async def list(self, request: Request) -> bytes:
-        page = parameters.page(request)
-        limit = page.limit if page.given else None
-        found, more = await request.detached(self.desk.stored.list(request.caller.account_id, limit, page.after, page.before))
+        page = parameters.page(request, default=None)
+        found, more = await request.detached(self.desk.stored.list(request.caller.account_id, page.limit, page.after, page.before))
         return ok(request, {"object": "list", "has_more": more, "data": [wire.brief(domain, time) for domain in found]})
 
-    @app.route("/domains/<text>", methods=["GET"])
-    async def get(self, request: Request, text: str) -> bytes:
-        return await request.detached(self._get(request, text))
+    @app.route("/domains/<id>", methods=["GET"])
+    @told("A sending domain: what to publish, and what was found.", schema.DOMAIN)
+    async def get(self, request: Request, id: str) -> bytes:
+        return await request.detached(self._get(request, id))
 
-    async def _get(self, request: Request, text: str) -> bytes:
-        domain = await self._own(request, text)
+    async def _get(self, request: Request, id: str) -> bytes:
+        domain = await self._own(request, id)
         history = await self.desk.stored.history(domain.id)
         told = [{"created_at": time(at), "message": what} for at, what in history]
         checked = {name: None if at is None else time(at) for name, at in _times(domain)}
         return ok(request, {"object": "domain", **await self._full(domain), **checked, "history": told})
 
-    @app.route("/domains/<text>", methods=["PATCH"])
-    async def update(self, request: Request, text: str) -> bytes:
-        return await request.detached(self._update(request, text))
+    @app.route("/domains/<id>", methods=["PATCH"])
+    @told("Change a sending domain.", acknowledged("domain"), body=schema.CHANGE)
+    async def update(self, request: Request, id: str) -> bytes:
+        return await request.detached(self._update(request, id))
 
-    async def _update(self, request: Request, text: str) -> bytes:
-        domain_id = parameters.uuid(text, "id")
+    async def _update(self, request: Request, id: str) -> bytes:
+        domain_id = parameters.uuid(id, "id")
         value = await self.reader.read(request, lambda value, rules: value)
-        before = await self._own(request, text)
+        before = await self._own(request, id)
         changes = _changes(value, before)
         if changes and await self.desk.stored.update(request.caller.account_id, domain_id, changes) is None:
             raise not_found("Domain")
         return ok(request, {"object": "domain", "id": str(domain_id)})
 
-    @app.route("/domains/<text>", methods=["DELETE"])
-    async def delete(self, request: Request, text: str) -> bytes:
-        return await request.detached(self._delete(request, parameters.uuid(text, "id")))
+    @app.route("/domains/<id>", methods=["DELETE"])
+    @told("Delete a sending domain.", acknowledged("domain", deleted=const(True)))
+    async def delete(self, request: Request, id: str) -> bytes:
+        return await request.detached(self._delete(request, parameters.uuid(id, "id")))
 
     async def _delete(self, request: Request, domain_id: UUID) -> bytes:
         if await self.desk.stored.delete(request.caller.account_id, domain_id) is None:
             raise not_found("Domain")
         return ok(request, {"object": "domain", "id": str(domain_id), "deleted": True})
 
-    @app.route("/domains/<text>/verify", methods=["POST"])
-    async def verify(self, request: Request, text: str) -> bytes:
-        return await request.detached(self._verify(request, text))
+    @app.route("/domains/<id>/verify", methods=["POST"])
+    @told("Look at a domain's DNS soon.", acknowledged("domain"))
+    async def verify(self, request: Request, id: str) -> bytes:
+        return await request.detached(self._verify(request, id))
 
-    async def _verify(self, request: Request, text: str) -> bytes:
-        if await self.desk.care.verify(await self._own(request, text)) is None:
+    async def _verify(self, request: Request, id: str) -> bytes:
+        if await self.desk.care.verify(await self._own(request, id)) is None:
             raise not_found("Domain")
-        return ok(request, {"object": "domain", "id": text.lower()})
+        return ok(request, {"object": "domain", "id": id.lower()})
 
     @app.route("/domains/claim", methods=["POST"])
+    @not_served
     async def claim(self, request: Request) -> bytes:
         raise no_endpoint()
 
-    @app.route("/domains/<text>/claim", methods=["GET"])
-    async def claimed(self, request: Request, text: str) -> bytes:
+    @app.route("/domains/<id>/claim", methods=["GET"])
+    @not_served
+    async def claimed(self, request: Request, id: str) -> bytes:
         raise no_endpoint()
 
-    @app.route("/domains/<text>/claim/verify", methods=["POST"])
-    async def verify_claim(self, request: Request, text: str) -> bytes:
+    @app.route("/domains/<id>/claim/verify", methods=["POST"])
+    @not_served
+    async def verify_claim(self, request: Request, id: str) -> bytes:
         raise no_endpoint()
 
-    async def _own(self, request: Request, text: str) -> Domain:
-        domain = await self.desk.stored.own(request.caller.account_id, parameters.uuid(text, "id"))
+    async def _own(self, request: Request, id: str) -> Domain:
+        domain = await self.desk.stored.own(request.caller.account_id, parameters.uuid(id, "id"))
         if domain is None:
             raise not_found("Domain")
         return domain

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol
 from uuid import UUID
 
 import attrs
 
+from mailsvc.http import emailschema as schema
 from mailsvc.http import parameters, shapes, views
 from mailsvc.http.answer import collection, ok
 from mailsvc.http.caller import Caller
-from mailsvc.http.problem import Problem, invalid, missing, not_found, refused
+from mailsvc.http.contents import Contents
+from mailsvc.http.describe import ID, PAGING, acknowledged, listed, not_served, obj, told
+from mailsvc.http.links import Links
+from mailsvc.http.problem import Problem, invalid, missing, no_endpoint, not_found, refused
 from mailsvc.http.reading import Reader
 from mailsvc.http.request import Request
 from mailsvc.intake import Admission, Admitted, Busy, Incoming, Key, OtherRequest, Rejected
-from mailsvc.mail import mime
 from mailsvc.policy import Refusal
 from mailsvc.store.emails import Cancellation, EmailView, RecipientView, Rescheduling
-from mailsvc.store.messages import StoredMessage
-
-PARSE_IN_THREAD = 256 * 1024  # octets of a message from which on it is read back in a thread
 
 
 class Submitting(Protocol):
@@ -42,12 +42,6 @@ class Stored(Protocol):
     async def reschedule(self, account_id: UUID, email_id: UUID, at: datetime, now: datetime) -> Rescheduling: ...
 
 
-class Messages(Protocol):
-    """store/messages"""
-
-    async def load(self, account_id: UUID, email_id: UUID) -> StoredMessage | None: ...
-
-
 @attrs.frozen
 class _Batch:
     """A batch as read: good emails with their places, and what is wrong with the others."""
@@ -57,14 +51,22 @@ class _Batch:
     problems: dict[int, Problem]
     fingerprint: bytes | None
 
+    def with_email(self, n: int, email: Incoming) -> _Batch:
+        return attrs.evolve(self, emails=(*self.emails[:n], email, *self.emails[n + 1 :]))
+
+    def without(self, problems: Collection[int]) -> _Batch:
+        kept = [(email, place) for email, place in zip(self.emails, self.places, strict=True) if place not in problems]
+        return attrs.evolve(self, emails=tuple(email for email, _ in kept), places=tuple(place for _, place in kept))
+
 
 @attrs.define(eq=False)
 class Emails:
     app = collection()
     intake: Submitting
     stored: Stored
-    messages: Messages
+    contents: Contents
     reader: Reader
+    links: Links
     batch_max: int = 100
 
     # The work of a send goes on when the client hangs up: accepted is accepted.
@@ -73,10 +75,12 @@ class Emails:
     @app.route("/email", methods=["POST"])
     @app.route("/emails/sending", methods=["POST"])
     @app.route("/email/sending", methods=["POST"])
+    @told("Send an email.", obj({"id": ID}), body=schema.EMAIL, parameters=[schema.IDEMPOTENCY_KEY], errors=[409, 413], key="sending")
     async def send(self, request: Request) -> bytes:
         return await request.detached(self._send(request))
 
     @app.route("/emails/batch", methods=["POST"])
+    @told("Send a batch.", schema.BATCH_ANSWER, body=schema.BATCH, parameters=schema.BATCH_HEADERS, errors=[409, 413], key="sending")
     async def send_batch(self, request: Request) -> bytes:
         return await request.detached(self._send_batch(request))
 
@@ -87,6 +91,10 @@ class Emails:
             return shapes.email(value, rules), shapes.fingerprint(value) if key is not None else None
 
         email, fingerprint = await self.reader.read(request, make)
+        for followed in (await self._follow(request, [email])).values():
+            if isinstance(followed, Problem):
+                raise followed
+            email = followed
         results = await self._submit(request.caller, [email], _key("POST /emails", key, fingerprint), permissive=False)
         if isinstance(results[0], Refusal):
             raise refused(results[0])
@@ -96,6 +104,14 @@ class Emails:
         key, permissive = parameters.idempotency_key(request), parameters.permissive(request)
         batch = await self.reader.read(request, lambda value, rules: self._batch(value, rules, permissive, key is not None))
         problems, ids = dict(batch.problems), []
+        for n, followed in (await self._follow(request, batch.emails)).items():
+            if isinstance(followed, Problem):
+                problems[batch.places[n]] = followed
+            else:
+                batch = batch.with_email(n, followed)
+        if problems and not permissive:
+            raise _first(problems)
+        batch = batch.without(problems)
         if batch.emails:
             name = _key("POST /emails/batch", key, batch.fingerprint)
             results = await self._submit(request.caller, batch.emails, name, permissive=permissive)
@@ -126,6 +142,10 @@ class Emails:
             raise _first(problems)
         return _Batch(tuple(emails.values()), tuple(emails), problems, shapes.fingerprint(value) if keyed else None)
 
+    async def _follow(self, request: Request, emails: Sequence[Incoming]) -> Mapping[int, Incoming | Problem]:
+        """By index the emails that have links, with what was fetched, or what is wrong with them."""
+        return await self.links.follow(emails, request.reserve)
+
     async def _submit(
         self, caller: Caller, emails: Sequence[Incoming], key: Key | None, *, permissive: bool
     ) -> Sequence[UUID | Refusal | None]:
@@ -140,15 +160,25 @@ class Emails:
             case OtherRequest():
                 raise Problem(409, "invalid_idempotent_request", "The idempotency key was used for a request with another body.")
 
+    @app.route("/emails/receiving", methods=["GET"])
+    @app.route("/emails/receiving/<path:rest>", methods=["GET"])
+    @not_served
+    async def received(self, request: Request, rest: str = "") -> bytes:
+        raise no_endpoint()
+
     @app.route("/emails", methods=["GET"])
+    @told("The emails of the account, newest first.", listed(obj(schema.LISTED)), parameters=PAGING)
     async def list(self, request: Request) -> bytes:
         page = parameters.page(request)
-        found, has_more = await request.detached(self.stored.list(request.caller.account_id, page.limit, page.after, page.before))
+        found, has_more = await request.detached(
+            self.stored.list(request.caller.account_id, page.limit or parameters.PAGE_DEFAULT, page.after, page.before)
+        )
         return ok(request, {"object": "list", "has_more": has_more, "data": [views.listed(email) for email in found]})
 
-    @app.route("/emails/<text>", methods=["GET"])
-    async def get(self, request: Request, text: str) -> bytes:
-        return await request.detached(self._get(request, parameters.uuid(text, "id")))
+    @app.route("/emails/<id>", methods=["GET"])
+    @told("An email: its content, and where each recipient is.", obj(schema.SINGLE))
+    async def get(self, request: Request, id: str) -> bytes:
+        return await request.detached(self._get(request, parameters.uuid(id, "id")))
 
     async def _get(self, request: Request, email_id: UUID) -> bytes:
         account_id = request.caller.account_id
@@ -156,30 +186,23 @@ class Emails:
         if email is None:
             raise not_found("Email")
         recipients = await self.stored.recipients(account_id, email_id)
-        html, text = await self._bodies(account_id, email_id)
-        return ok(request, views.single(email, html, text, recipients))
+        async with self.contents.of(email) as parsed:
+            return ok(request, views.single(email, parsed.html, parsed.text, recipients))
 
-    async def _bodies(self, account_id: UUID, email_id: UUID) -> tuple[str | None, str | None]:
-        """The html and text parts; neither once the message itself is no longer kept."""
-        message = await self.messages.load(account_id, email_id)
-        if message is None:
-            return None, None
-        body = message.body
-        parsed = mime.parse(body) if len(body) < PARSE_IN_THREAD else await self.reader.in_thread(lambda: mime.parse(body))
-        return parsed.html, parsed.text
-
-    @app.route("/emails/<text>", methods=["PATCH"])
-    async def reschedule(self, request: Request, text: str) -> bytes:
-        return await request.detached(self._reschedule(request, parameters.uuid(text, "id")))
+    @app.route("/emails/<id>", methods=["PATCH"])
+    @told("Let a scheduled email go at another time.", acknowledged("email"), body=schema.RESCHEDULE)
+    async def reschedule(self, request: Request, id: str) -> bytes:
+        return await request.detached(self._reschedule(request, parameters.uuid(id, "id")))
 
     async def _reschedule(self, request: Request, email_id: UUID) -> bytes:
         at = await self.reader.read(request, _new_time)
         changed = await self.stored.reschedule(request.caller.account_id, email_id, at, self.reader.now())
         return _changed(request, email_id, changed, "rescheduled")
 
-    @app.route("/emails/<text>/cancel", methods=["POST"])
-    async def cancel(self, request: Request, text: str) -> bytes:
-        email_id = parameters.uuid(text, "id")
+    @app.route("/emails/<id>/cancel", methods=["POST"])
+    @told("Cancel what is not on its way yet.", acknowledged("email"))
+    async def cancel(self, request: Request, id: str) -> bytes:
+        email_id = parameters.uuid(id, "id")
         changed = await request.detached(self.stored.cancel(request.caller.account_id, email_id, self.reader.now()))
         return _changed(request, email_id, changed, "canceled")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 
@@ -15,6 +16,8 @@ from mailsvc.ratelimit import Quota, RateLimit
 
 Networks = Collection[IPv4Network | IPv6Network]
 
+WITH_BODY = frozenset({b"POST", b"PATCH", b"PUT"})
+_JSON = re.compile(rb"\s*(application|text)/([\w.-]+\+)?json\s*(;|\Z)", re.IGNORECASE)
 UNGUARDED = frozenset({b"/healthz", b"/readyz"})
 
 
@@ -69,6 +72,8 @@ class Gate:
             return self._announced(asked, Entry(self.rate.peek(asked.address()), body_max=self.limits.other_body))
         if asked.method == b"OPTIONS":
             return self._counted(asked, None if asked.known else problem.no_endpoint())
+        if asked.known and asked.method in (b"GET", b"HEAD") and caller.PUBLIC.match(asked.path):
+            return self._counted(asked, None)
         try:
             found = await caller.find(self.keys, caller.bearer(asked.headers, self.well_formed))
         except problem.Problem as wrong:
@@ -103,6 +108,9 @@ def _wrong(asked: Asked) -> problem.Problem | None:
     hosts = asked.headers.getRawHeaders(b"host") or []
     if len(hosts) > 1 or (not hosts and asked.version == b"HTTP/1.1"):  # 9112 §3.2
         return problem.invalid("The request needs one Host header.", 400)
+    kinds = asked.headers.getRawHeaders(b"content-type") or []
+    if asked.length != 0 and asked.method in WITH_BODY and kinds and not _JSON.match(kinds[-1]):
+        return problem.Problem(415, "validation_error", "The request body must be sent with `Content-Type: application/json`.")
     codings = asked.headers.getRawHeaders(b"content-encoding") or []
     if any(coding.strip().lower() not in (b"", b"identity") for coding in codings):  # 9110 §15.5.16
         return problem.Problem(415, "validation_error", "The request body must not be compressed.", {"Accept-Encoding": "identity"})

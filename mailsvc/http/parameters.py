@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from uuid import UUID
-
-import attrs
 
 from mailsvc.http.problem import Problem, invalid
 from mailsvc.http.request import Request
+from mailsvc.store.paging import Page
 
 PAGE_DEFAULT = 20
 PAGE_MAX = 100
@@ -17,38 +17,56 @@ KEY_MAX = 256
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z", re.IGNORECASE)
 
 
-@attrs.frozen
-class Page:
-    """A part of a list, newest first; `after` and `before` are ids and not in it themselves."""
-
-    limit: int
-    after: UUID | None
-    before: UUID | None
-    given: bool = True  # whether a part was asked for at all
-
-
 def uuid(text: str, name: str) -> UUID:
     if not _UUID.match(text):
         raise Problem(422, "invalid_parameter", f"The `{name}` must be a valid UUID.")
     return UUID(text)
 
 
-def page(request: Request) -> Page:
-    limit, after, before = (_one(request, name) for name in ("limit", "after", "before"))
+def page(request: Request, read_id: Callable[[str, str], UUID] = uuid, *, default: int | None = PAGE_DEFAULT) -> Page:
+    """Which part of a list is wanted; `default` None: all of it, when no parameter is given. `read_id` reads the ids of what is listed."""
+    after, before = (one(request, name) for name in ("after", "before"))
     if after and before:
         raise invalid("The `after` and `before` parameters exclude each other.")
-    if limit and not (re.fullmatch("[0-9]{1,3}", limit) and 1 <= int(limit) <= PAGE_MAX):
+    length = limit(request) if one(request, "limit") or after or before or default is not None else None
+    return Page(length, read_id(after, "after") if after else None, read_id(before, "before") if before else None)
+
+
+def limit(request: Request) -> int:
+    text = one(request, "limit")
+    if text and not (re.fullmatch("[0-9]{1,3}", text) and 1 <= int(text) <= PAGE_MAX):
         raise invalid(f"The pagination limit must be a number between 1 and {PAGE_MAX}. Look at the `limit` parameter.")
-    given = bool(limit or after or before)
-    return Page(int(limit or PAGE_DEFAULT), uuid(after, "after") if after else None, uuid(before, "before") if before else None, given)
+    return int(text or PAGE_DEFAULT)
 
 
-def _one(request: Request, name: str) -> str:
+def sequence(request: Request, name: str) -> int:
+    """A number of a position; 0 when it is not there."""
+    text = one(request, name)
+    if text and not re.fullmatch("[0-9]{1,18}", text):
+        raise Problem(422, "invalid_parameter", f"The `{name}` must be a whole number.")
+    return int(text or 0)
+
+
+def choice(request: Request, name: str, *values: str) -> str | None:
+    """One of `values`, None when it is not there."""
+    text = one(request, name)
+    if text and text not in values:
+        raise Problem(422, "invalid_parameter", f"The `{name}` must be one of: {', '.join(values)}.")
+    return text or None
+
+
+def one(request: Request, name: str) -> str:
     """A query parameter; empty when it is not there."""
     values: list[bytes] = request.args.get(name.encode(), [])
     if len(values) > 1:
         raise invalid(f"The `{name}` parameter is given twice.")
     return values[0].decode("utf-8", "replace") if values else ""
+
+
+def several(request: Request, name: str) -> list[str]:
+    """A query parameter that may be there more than once, and may have several values apart by commas; also as `name[]`."""
+    values = [*request.args.get(name.encode(), []), *request.args.get(name.encode() + b"[]", [])]
+    return [text for value in values for text in value.decode("utf-8", "replace").split(",") if text]
 
 
 def idempotency_key(request: Request) -> str | None:

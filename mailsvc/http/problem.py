@@ -12,6 +12,8 @@ import orjson
 
 from mailsvc.policy import Refusal
 
+JSON = b"application/json; charset=utf-8"
+
 
 @attrs.frozen
 class Problem(Exception):
@@ -22,9 +24,11 @@ class Problem(Exception):
     message: str
     headers: Mapping[str, str] = attrs.field(factory=dict)
 
+    def told(self) -> dict[str, object]:
+        return {"statusCode": self.status, "message": self.message.encode("utf-8", "replace").decode(), "name": self.name}
+
     def body(self) -> bytes:
-        message = self.message.encode("utf-8", "replace").decode()
-        return orjson.dumps({"statusCode": self.status, "message": message, "name": self.name})
+        return orjson.dumps(self.told())
 
     def at(self, index: int) -> Problem:
         """The same problem, of one item of a batch."""

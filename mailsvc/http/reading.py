@@ -50,7 +50,7 @@ class Reader:
     def _make(self, request: Request, make: Callable[[Any, Rules], T], *, natural: bool) -> T:
         load = strictjson.load_large if request.large else strictjson.load
         try:
-            value = load(request.body())
+            value = request.asked = load(request.body())
         except strictjson.Malformed as wrong:
             raise invalid(str(wrong), 400) from None
         return make(value, Rules(self.now(), self.limits, self.ahead, natural))

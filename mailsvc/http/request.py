@@ -15,13 +15,13 @@ from twisted.web import http, server
 
 from mailsvc.http.caller import Caller
 from mailsvc.http.gate import Asked, Entry, too_large
-from mailsvc.http.problem import Problem, no_endpoint, unavailable
+from mailsvc.http.problem import JSON, Problem, no_endpoint, unavailable
+from mailsvc.http.requestlog import HUNG_UP
 from mailsvc.store.detach import detached
 
 T = TypeVar("T")
 log = Logger()
 
-JSON = b"application/json; charset=utf-8"
 _PRIVATE = re.compile(rb"[^/]*[@%][^/]*")
 
 
@@ -31,11 +31,14 @@ class Request(server.Request):
     site: Any  # ApiSite
     channel: Any  # Channel
     defaultContentType = None  # in the lines that all responses have
+    content_type = JSON
     entry: Entry | None = None
     problem: Problem | None = None
     begun = False
     received = 0
     started = 0.0
+    asked: object = None  # what the body said, for the request log
+    answered: object = None  # and the answer
     _whole = False
     _works = False
     _reserved = 0
@@ -127,10 +130,16 @@ class Request(server.Request):
             wrong = too_large(self.received, self.entry.body_max)
             if wrong is not None:
                 return wrong
-            if not self.site.gate.budget.reserve(more):
+            if not self.reserve(more):
                 return unavailable()
-            self._reserved += more
         return None
+
+    def reserve(self, octets: int) -> bool:
+        """Room for more in work because of this request, until it is done; whether there is any."""
+        if not self.site.gate.budget.reserve(octets):
+            return False
+        self._reserved += octets
+        return True
 
     @property
     def large(self) -> bool:
@@ -168,7 +177,7 @@ class Request(server.Request):
             self.processingFailed(Failure())
 
     def common_lines(self) -> bytes:
-        return bytes(self.site.common_lines(self.client, None if self.entry is None else self.entry.quota))
+        return bytes(self.site.common_lines(self.client, None if self.entry is None else self.entry.quota, self.content_type))
 
     def answer(self, problem: Problem) -> None:
         """Answer with `problem` and be done."""
@@ -180,6 +189,8 @@ class Request(server.Request):
         """Set status and headers of `problem`; its body is returned."""
         for name, value in problem.headers.items():
             self.setHeader(name, value)
+        self.answered = problem.told()
+        self.content_type = JSON
         return self.sized(problem.status, problem.body())
 
     def sized(self, status: int, body: bytes) -> bytes:
@@ -212,11 +223,14 @@ class Request(server.Request):
     def finish(self) -> None:
         super().finish()
         self._free()
+        self._record(self.code)
 
     def connectionLost(self, reason: Any) -> None:
         super().connectionLost(reason)
         if not self._works:
             self._free()
+        if not self.finished:
+            self._record(HUNG_UP)
 
     def detached(self, work: Coroutine[Deferred[Any], Any, T]) -> Deferred[T]:
         """Work that goes on when the client hangs up. Its body counts as in work until it ends."""
@@ -235,6 +249,12 @@ class Request(server.Request):
         if self._reserved:
             self.site.gate.budget.free(self._reserved)
             self._reserved = 0
+
+    def _record(self, status: int) -> None:
+        """For the account's request log."""
+        if self.entry is not None and self.entry.caller is not None:
+            self.site.record(self, self.entry.caller, status)
+            self.asked = self.answered = None
 
     def log_line(self, now: float) -> None:
         """One line for each response: no query, no addresses, nothing secret."""

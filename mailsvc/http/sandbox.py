@@ -11,9 +11,22 @@ import attrs
 
 from mailsvc.http import parameters
 from mailsvc.http.answer import collection, ok
+from mailsvc.http.describe import COUNT, ID, PAGING, TEXT, TEXTS, TIME, const, listed, maybe, obj, told
 from mailsvc.http.problem import not_found
 from mailsvc.http.request import Request
 from mailsvc.http.views import time
+
+VERDICT = {"type": "object", "description": "What a DKIM signature came to."}
+MAIL = {
+    "id": ID,
+    "email_id": maybe(ID),
+    "created_at": TIME,
+    "from": TEXT,
+    "to": TEXTS,
+    "tls": maybe(TEXT),
+    "dkim": {"type": "array", "items": VERDICT},
+    "size": COUNT,
+}
 
 
 class ReceivedMail(Protocol):
@@ -54,14 +67,18 @@ class Sandbox:
     inbox: Inbox
 
     @app.route("/sandbox/emails", methods=["GET"])
+    @told("What the development inbox received for the account.", listed(obj(MAIL)), parameters=PAGING, key="any")
     async def list(self, request: Request) -> bytes:
         page = parameters.page(request)
-        mails, has_more = await request.detached(self.inbox.list(request.caller.account_id, page.limit, page.after, page.before))
+        mails, has_more = await request.detached(
+            self.inbox.list(request.caller.account_id, page.limit or parameters.PAGE_DEFAULT, page.after, page.before)
+        )
         return ok(request, {"object": "list", "has_more": has_more, "data": [_listed(mail) for mail in mails]})
 
-    @app.route("/sandbox/emails/<text>", methods=["GET"])
-    async def get(self, request: Request, text: str) -> bytes:
-        mail = await request.detached(self.inbox.get(request.caller.account_id, parameters.uuid(text, "id")))
+    @app.route("/sandbox/emails/<id>", methods=["GET"])
+    @told("A mail as it arrived.", obj({"object": const("sandbox_email"), **MAIL, "raw": TEXT, "raw_charset": TEXT}), key="any")
+    async def get(self, request: Request, id: str) -> bytes:
+        mail = await request.detached(self.inbox.get(request.caller.account_id, parameters.uuid(id, "id")))
         if mail is None:
             raise not_found("Email")
         return ok(request, {"object": "sandbox_email", **_listed(mail), **_raw(mail.message or b"")})

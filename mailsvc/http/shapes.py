@@ -17,6 +17,7 @@ import orjson
 
 from mailsvc import policy
 from mailsvc.http import problem, schedule
+from mailsvc.http.links import Link
 from mailsvc.http.problem import Problem, invalid, missing
 from mailsvc.http.strictjson import shown
 from mailsvc.intake import Content, Incoming
@@ -24,10 +25,11 @@ from mailsvc.mail.address import AddressError, Mailbox, parse_mailbox
 from mailsvc.mail.compose import Attachment
 
 TAGS_MAX = 75
+TAG_PATTERN = "[A-Za-z0-9_-]{1,256}"
 SLICE = 1 << 20  # characters of base64 decoded at a time, so that other threads get their turn; a multiple of 4
 
 _FORM = "The email address needs to follow the `email@example.com` or `Name <email@example.com>` format."
-_TAG = re.compile(r"[A-Za-z0-9_-]{1,256}\Z")
+_TAG = re.compile(TAG_PATTERN + r"\Z")
 _WHITE = re.compile(r"\s+")
 
 Object = Mapping[str, Any]
@@ -93,7 +95,8 @@ def fingerprint(value: Any) -> bytes:
 
 def _canonical(item: Any) -> Any:
     try:
-        found = [{**a, "content": _digest(_content(a, "attachments"))} for a in objects(item, "attachments")]
+        given = objects(item, "attachments")
+        found = [a if a.get("content") is None else {**a, "content": _digest(_content(a, "attachments"))} for a in given]
         return {**item, "attachments": found}
     except (Problem, AttributeError):
         return item  # one that is refused, in a batch that goes without it
@@ -209,16 +212,17 @@ def _tag(tag: Object, key: str, index: int) -> str:
 
 
 def _attachment(value: Object, path: str) -> Attachment:
-    if value.get("path"):
-        raise invalid(f"The `{path}.path` field is not supported. Send the file itself in `content`.")
-    if value.get("content") is None:
+    url = string(value, "path", f"{path}.")
+    named: dict[str, Any] = {
+        "filename": _first(value, path, "filename"),
+        "content_type": _first(value, path, "content_type", "contentType"),
+        "content_id": _first(value, path, "content_id", "inline_content_id"),
+    }
+    if value.get("content") is not None:
+        return Attachment(content=_content(value, path), **named)
+    if not url:
         raise Problem(422, "invalid_attachment", f"Attachment must have either a `content` or `path`. Look at `{path}`.")
-    return Attachment(
-        content=_content(value, path),
-        filename=_first(value, path, "filename"),
-        content_type=_first(value, path, "content_type", "contentType"),
-        content_id=_first(value, path, "content_id", "inline_content_id"),
-    )
+    return Link(content=b"", url=url, place=path, **named)
 
 
 def _first(value: Object, path: str, *names: str) -> str | None:

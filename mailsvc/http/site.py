@@ -15,26 +15,40 @@ from twisted.web.http import datetimeToString
 from twisted.web.resource import Resource
 
 from mailsvc.http import answer, gate
+from mailsvc.http.caller import Caller
 from mailsvc.http.channel import Channel
 from mailsvc.http.gate import Gate, Limits, Networks
-from mailsvc.http.problem import Problem
-from mailsvc.http.request import JSON, Request
+from mailsvc.http.problem import JSON, Problem
+from mailsvc.http.request import Request
+from mailsvc.http.requestlog import Recorder
 from mailsvc.ratelimit import Quota
+from mailsvc.store.ids import uuid7
+from mailsvc.store.requestlog import NewLog
 
 log = Logger()
 
 
 class ApiSite(server.Site):
-    """`collections` maps the first segment of a path to the resource that answers; each gets the whole path."""
+    """`collections` maps places to the resources that answer; each gets the whole path. A place is the first segment of a path, or
+    narrower: its first two, or the first and the third with `*` between them.
+    """
 
     protocol = Channel  # type: ignore[assignment]  # made for HTTP/1.1 alone, not for either version
     requestFactory = Request
     noisy = False
 
-    def __init__(self, collections: Mapping[str, KleinResource], gate: Gate, reactor: IReactorTime, trusted: Networks = ()) -> None:
+    def __init__(
+        self,
+        collections: Mapping[str, KleinResource],
+        gate: Gate,
+        reactor: IReactorTime,
+        trusted: Networks = (),
+        recorder: Recorder | None = None,
+    ) -> None:
         super().__init__(Resource(), reactor=reactor, timeout=gate.limits.idle, parsePOSTFormSubmission=False)
         self.gate = gate
         self.trusted = trusted
+        self.recorder = recorder
         self._dated, self._date_text = 0, b""
         self._channels: set[Channel] = set()
         self._drained: Deferred[None] | None = None
@@ -47,11 +61,16 @@ class ApiSite(server.Site):
     # For requests
 
     def knows(self, path: bytes) -> bool:
-        return _first(path) in self._collections
+        return _segments(path)[0] in self._collections
 
     def resource_for(self, path: bytes) -> KleinResource:
-        """Only asked for paths that it knows: the gate turns the others away."""
-        return self._collections[_first(path)]
+        """The narrowest. Only asked for paths that it knows: the gate turns the others away."""
+        first, *rest = _segments(path)
+        if len(rest) > 1 and (found := self._collections.get(b"%s/*/%s" % (first, rest[1]))):
+            return found
+        if rest and (found := self._collections.get(b"%s/%s" % (first, rest[0]))):
+            return found
+        return self._collections[first]
 
     def address(self, client: IAddress, forwarded: list[bytes]) -> str:
         return gate.address(getattr(client, "host", ""), forwarded, self.trusted)
@@ -59,10 +78,31 @@ class ApiSite(server.Site):
     def translated(self, failure: Failure) -> Problem:
         return answer.translated(failure)
 
-    def common_lines(self, client: IAddress, quota: Quota | None = None) -> bytes:
+    def record(self, request: Request, caller: Caller, status: int) -> None:
+        """What an account asked and was answered goes into its request log; reading the development inbox does not."""
+        if self.recorder is None or request.path.startswith(b"/sandbox"):
+            return
+        now = self.reactor.seconds()
+        agent = request.requestHeaders.getRawHeaders(b"user-agent")
+        self.recorder.add(
+            NewLog(
+                account_id=caller.account_id,
+                log_id=uuid7(now),
+                key_id=caller.key_id,
+                method=_text(request.method),
+                path=_text(request.path),
+                status=status,
+                user_agent=_text(agent[0]) if agent else None,
+                milliseconds=(now - request.started) * 1000,
+                request_body=self.recorder.body(request.asked),
+                response_body=self.recorder.body(request.answered),
+            )
+        )
+
+    def common_lines(self, client: IAddress, quota: Quota | None = None, content_type: bytes = JSON) -> bytes:
         """The header lines that every response has. Without a `quota`, that of the client's address."""
         quota = quota or self.gate.rate.peek(self.address(client, []))
-        return b"server: mailsvc\r\ndate: %s\r\ncontent-type: %s\r\n%s" % (self._date(), JSON, quota.lines())
+        return b"server: mailsvc\r\ndate: %s\r\ncontent-type: %s\r\n%s" % (self._date(), content_type, quota.lines())
 
     def _date(self) -> bytes:
         second = int(self.reactor.seconds())
@@ -115,5 +155,10 @@ class ApiSite(server.Site):
         log.info("unreadable request {status}", status=status)
 
 
-def _first(path: bytes) -> bytes:
-    return path[1:].partition(b"/")[0] if path.startswith(b"/") else b""
+def _text(octets: bytes) -> str:
+    return octets[:500].decode("utf-8", "replace").replace("\0", "")
+
+
+def _segments(path: bytes) -> list[bytes]:
+    """The first three, and the rest as one."""
+    return path[1:].split(b"/", 3) if path.startswith(b"/") else [b""]

@@ -16,6 +16,11 @@ def time(at: datetime) -> str:
     return f"{text}.{at.microsecond:06}".rstrip("0") + "+00" if at.microsecond else f"{text}+00"
 
 
+def iso(at: datetime) -> str:
+    """As ECMAScript writes a time: milliseconds, and Z."""
+    return f"{at.astimezone(UTC):%Y-%m-%dT%H:%M:%S}.{at.microsecond // 1000:03}Z"
+
+
 def time_or_none(at: datetime | None) -> str | None:
     return None if at is None else time(at)
 

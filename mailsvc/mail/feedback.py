@@ -36,4 +36,5 @@ def read(mail: Report) -> Feedback | None:
     if not kind:
         return None
     given = tuple(address(value) for name, value in fields if name in ("original-rcpt-to", "removal-recipient"))
-    return Feedback(kind, named.get("user-agent", ""), given, address(named.get("original-mail-from", "")))
+    sender = named.get("original-mail-from") or mail.returned.get("return-path", "")
+    return Feedback(kind, named.get("user-agent", ""), given, address(sender))

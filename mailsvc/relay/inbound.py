@@ -6,7 +6,6 @@ Nobody logs in for it, and nobody is relayed for: everything else is `550 5.1.1`
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection
-from typing import Any
 from uuid import UUID
 
 import attrs
@@ -52,7 +51,7 @@ class Own:
 
     names: Collection[str]
     read: ReadReturnPath
-    late: Callable[[Returned], Awaitable[Any]] | None = None
+    late: Callable[[Returned], Awaitable[Reply | None]] | None = None
     forward: Callable[[ForPostmaster], Awaitable[Reply | None]] | None = None
 
     def takes(self, recipient: Path) -> bool:
@@ -78,7 +77,9 @@ class Own:
                 if refusal is not None:
                     return refusal
             if returned and self.late is not None:
-                await self.late(Returned(sender, returned, message))
+                refusal = await self.late(Returned(sender, returned, message))
+                if refusal is not None:
+                    return refusal
         except StoreError as error:
             return answers.of_store(error)
         return Reply(250, "Taken", "2.0.0")

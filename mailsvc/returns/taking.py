@@ -15,12 +15,14 @@ import attrs
 from twisted.logger import Logger
 
 from mailsvc.mail import returnpath
+from mailsvc.mail.reply import Reply
 from mailsvc.returns import reading
 from mailsvc.returns.reading import Letter
 from mailsvc.store.accounts import Account
 from mailsvc.store.errors import Contention
 from mailsvc.store.late import Heard, News
 
+NOBODY = Reply(550, "Nobody reads this address, it takes reports of delivery alone", "5.7.1")
 _IN_THREAD = 64 * 1024  # octets above which a mail is read off the reactor
 
 
@@ -31,6 +33,8 @@ class Early(Contention):
 class Returned(Protocol):
     """A mail to return paths of ours; `paths` has each with the account's number and the email's id, both signed by us."""
 
+    @property
+    def sender(self) -> str: ...
     @property
     def paths(self) -> tuple[tuple[str, int, UUID], ...]: ...
     @property
@@ -67,19 +71,31 @@ class Returns:
     seconds: Callable[[], float]
     counts: Counter[str] = attrs.field(factory=Counter, init=False)
 
-    async def take(self, returned: Returned) -> None:
-        """Written down, or of no consequence, when this returns; else it raises a StoreError, and is to be brought again."""
-        message = returned.message
+    async def take(self, returned: Returned) -> Reply | None:
+        """Written down, or of no consequence, when this returns; else it raises a StoreError, and is to be brought again.
 
+        A refusal for people who write here, so that they know that nobody reads it.
+        """
+        letter = await self._read(returned.message)
+        if not (letter.fates or letter.feedback):
+            self._count(letter.kind)
+            return NOBODY if letter.kind == "unknown" and returned.sender else None
+        for _, number, email_id in returned.paths:
+            await self._hear(letter, number, email_id)
+        return None
+
+    async def overhear(self, message: bytes) -> None:
+        """An abuse report that came to abuse@ or postmaster@, where providers send them; the return path in it tells whose it is."""
+        letter = await self._read(message)
+        found = None if letter.feedback is None else self.whose(letter.feedback.sender)
+        if found is not None:
+            await self._hear(letter, *found)
+
+    async def _read(self, message: bytes) -> Letter:
         def read() -> Letter:
             return reading.read(message)
 
-        letter = await self.in_thread(read) if len(message) > _IN_THREAD else read()
-        if not (letter.fates or letter.feedback):
-            self._count(letter.kind)
-            return
-        for _, number, email_id in returned.paths:
-            await self._hear(letter, number, email_id)
+        return await self.in_thread(read) if len(message) > _IN_THREAD else read()
 
     def whose(self, address: str) -> tuple[int, UUID] | None:
         """The account's number and the email's id; None, and counted, when it looks like a return path and we did not sign it."""

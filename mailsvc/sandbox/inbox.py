@@ -4,6 +4,7 @@
 - `delayed`: 451 twice, then 250. The two are counted per return path and recipient, which for our own mail is per email
 - `complained`: 250, and an abuse report that goes to the return path
 - `bounced-later`: 250, and a delivery status notification that goes there
+- `suppressed` never gets here: at the domains of examples it is on the first account's suppression list (welcome)
 - everything else: 250
 
 A label changes nothing: `bounced+anything` bounces too.

@@ -21,7 +21,7 @@ MOST = 1000  # reports on their way at once; development needs no more
 
 @attrs.define(eq=False)
 class Postbag:
-    """`where` tells the port on this machine, None when there is none."""
+    """`where` tells the port on this machine, None while there is none."""
 
     log = Logger()
 
@@ -59,7 +59,7 @@ class Postbag:
         """Whether there is nothing more to do: it was taken, or refused for good."""
         port = self.where()
         if port is None:
-            return True
+            return False
         endpoint = TCP4ClientEndpoint(self.reactor, "127.0.0.1", port, timeout=10)
         courier = Courier(self.reactor, "sandbox.localhost", host="127.0.0.1", tls="none")
         try:

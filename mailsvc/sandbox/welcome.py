@@ -6,9 +6,10 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import attrs
 
@@ -20,6 +21,7 @@ from mailsvc.store.domains import Domain
 from mailsvc.store.keys import digest
 
 ACCOUNT = "Development"
+SUPPRESSED_AT = ("example.com", "example.net", "example.org")  # where `suppressed` is an address that must not be written to
 
 
 @attrs.define(eq=False)
@@ -31,11 +33,14 @@ class Welcome:
     file: Path
     http: str
     smtp: Mapping[str, int]
+    suppress: Callable[[UUID, Sequence[str]], Awaitable[object]] | None = None  # puts addresses on an account's list
 
     async def begin(self) -> None:
         """Make what is missing, write the file, tell the person. The daemon must be ready by now: the file says so."""
         account = await self._account()
         domain = await self._domain(account)
+        if self.suppress is not None:
+            await self.suppress(account.id, [f"suppressed@{name}" for name in (*SUPPRESSED_AT, domain.name)])
         facts: dict[str, object] = {
             "http": self.http,
             "api_key": await self._key(account),

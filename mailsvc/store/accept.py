@@ -20,6 +20,7 @@ from mailsvc.store.detach import detached
 from mailsvc.store.errors import StoreError, Unavailable
 from mailsvc.store.idempotency import Claim
 from mailsvc.store.inserts import INSERT_EMAILS, INSERT_PIECE, SMALL, documents, pieces
+from mailsvc.store.link import Row
 from mailsvc.store.pool import Pool, Transaction
 from mailsvc.store.values import (
     Accepted,
@@ -100,23 +101,24 @@ class Acceptance:
             return await self._pool.transact(lambda tx: self._write_in(tx, submissions))
         parts = list(documents(email for s in submissions for email in s.emails))
         if len(parts) == 1:
-            await self._pool.rows(INSERT_EMAILS, parts)
-            return [Accepted()] * len(submissions)
+            suppressed = _by_email(await self._pool.rows(INSERT_EMAILS, parts))
+            return [_accepted(s, suppressed) for s in submissions]
         return await self._pool.transact(lambda tx: self._write_in(tx, submissions))
 
     async def _write_in(self, tx: Transaction, submissions: list[Submission]) -> list[AcceptResult]:
         answers = await self._answers(tx, submissions)
         new = [s for s, answer in zip(submissions, answers, strict=True) if answer is None]
         emails = [email for s in new for email in s.emails]
+        suppressed: dict[UUID, frozenset[int]] = {}
         for part in documents(emails):
-            await tx.run(INSERT_EMAILS.plain, (part,))
+            suppressed |= _by_email(await tx.rows(INSERT_EMAILS.plain, (part,)))
         for email in emails:
             for number, piece in enumerate(pieces(email)):
                 await tx.run(INSERT_PIECE, (email.account_id, email.email_id, number, piece))
         claims = [claim for claim in map(_claim, new) if claim is not None]
         if claims:
             await idempotency.keep(tx, claims)
-        return [Accepted() if answer is None else answer for answer in answers]
+        return [_accepted(s, suppressed) if answer is None else answer for s, answer in zip(submissions, answers, strict=True)]
 
     async def _answers(self, tx: Transaction, submissions: list[Submission]) -> list[AcceptResult | None]:
         answers: list[AcceptResult | None] = [None] * len(submissions)
@@ -147,6 +149,19 @@ class Acceptance:
 
 def _claim(submission: Submission) -> Claim | None:
     return None if submission.idempotency is None else Claim(submission.account_id, submission.idempotency)
+
+
+def _by_email(rows: list[Row]) -> dict[UUID, frozenset[int]]:
+    found: dict[UUID, set[int]] = {}
+    for email_id, recipient in rows:
+        found.setdefault(email_id, set()).add(recipient)
+    return {email_id: frozenset(recipients) for email_id, recipients in found.items()}
+
+
+def _accepted(submission: Submission, suppressed: dict[UUID, frozenset[int]]) -> Accepted:
+    if not suppressed:
+        return Accepted()
+    return Accepted({e.email_id: suppressed[e.email_id] for e in submission.emails if e.email_id in suppressed})
 
 
 def _is_large(submission: Submission) -> bool:

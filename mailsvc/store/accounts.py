@@ -13,7 +13,8 @@ from mailsvc.store.ids import uuid7
 from mailsvc.store.pool import Pool
 
 COLUMNS = "id, number, name, rate_limit, suspended_at, created_at"
-CREATE = f"INSERT INTO accounts (id, name, rate_limit, created_at) VALUES (%s, %s, %s, %s) RETURNING {COLUMNS}"
+CREATE = f"INSERT INTO accounts (id, name, rate_limit, created_at, notify) VALUES (%s, %s, %s, %s, %s) RETURNING {COLUMNS}"
+NOTIFY = "UPDATE accounts SET notify = %s WHERE id = %s"
 GET = f"SELECT {COLUMNS} FROM accounts WHERE id = %s"
 NUMBERED = f"SELECT {COLUMNS} FROM accounts WHERE number = %s"
 LIST = f"SELECT {COLUMNS} FROM accounts ORDER BY number"
@@ -38,10 +39,15 @@ class Accounts:
         self._clock = clock
         self._bell = bell
 
-    async def create(self, name: str, rate_limit: int | None = None) -> Account:
+    async def create(self, name: str, rate_limit: int | None = None, notify: str | None = None) -> Account:
+        """`notify` is the address that this service itself writes to."""
         now = self._clock.seconds()
-        [row] = await self._pool.rows(CREATE, (uuid7(now), name, rate_limit, datetime.fromtimestamp(now, UTC)))
+        [row] = await self._pool.rows(CREATE, (uuid7(now), name, rate_limit, datetime.fromtimestamp(now, UTC), notify))
         return Account(*row)
+
+    async def notify(self, account_id: UUID, address: str | None) -> bool:
+        """Write to another address; whether there is such an account."""
+        return await self._pool.run(NOTIFY, (address, account_id)) > 0
 
     async def get(self, account_id: UUID) -> Account | None:
         rows = await self._pool.rows(GET, (account_id,))

@@ -24,7 +24,7 @@ INSERT_EVENTS = f"""
 WITH new AS MATERIALIZED (
     SELECT * FROM json_to_recordset(%s) AS x(
         shard smallint, account_id uuid, email_id uuid, event_id uuid, domain_id uuid, recipient smallint, type text,
-        at timestamptz, data jsonb, notify smallint
+        at timestamptz, data jsonb, weight smallint, notify smallint
     )
 ), told AS (
     INSERT INTO events (account_id, email_id, event_id, recipient, type, at, data)
@@ -32,8 +32,10 @@ WITH new AS MATERIALIZED (
 ), noticed AS (
     {notices.insertion("new")}
 )
-INSERT INTO fresh_events (shard, account_id, email_id, event_id, domain_id, type, at)
-SELECT shard, account_id, email_id, event_id, domain_id, type, at FROM new
+INSERT INTO fresh_events (shard, account_id, email_id, event_id, domain_id, type, at, weight, kind)
+SELECT shard, account_id, email_id, event_id, domain_id, type, at, weight,
+       CASE WHEN type = 'email.bounced' THEN type || '.' || lower(data ->> 'type') END
+FROM new
 """
 
 NO_DOMAIN = UUID(int=0)  # in place of a domain's id in the counts of what concerns none
@@ -41,7 +43,7 @@ NO_DOMAIN = UUID(int=0)  # in place of a domain's id in the counts of what conce
 
 @attrs.frozen
 class NewEvent:
-    """A fact about an email, about one of its recipients, or without an email about the account."""
+    """A fact about an email, about one of its recipients, or without an email about the account. `weight`: recipients that it tells of."""
 
     account_id: UUID
     email_id: UUID | None
@@ -51,6 +53,7 @@ class NewEvent:
     at: datetime
     data: dict[str, object] | None = None
     notify: int | None = None  # what the submitter wants to be told of (store/notices)
+    weight: int = 1
 
 
 async def write(tx: Transaction, events: Sequence[NewEvent]) -> None:
@@ -70,5 +73,6 @@ def _row(event: NewEvent) -> dict[str, object]:
         "type": event.type,
         "at": event.at,
         "data": event.data,
+        "weight": event.weight,
         "notify": event.notify,
     }

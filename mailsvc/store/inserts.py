@@ -1,7 +1,8 @@
 """How emails become rows: one JSON document carries them all, one statement spreads it over the tables.
 
 One parameter in place of some fifty an email is what makes a shared commit cheap: the driver quotes one text and the
-server parses one. Who commits what, together with whom: store/accept.
+server parses one. The same statement leaves out recipients that are on the account's suppression list, and answers with them.
+Who commits what, together with whom: store/accept.
 """
 
 from __future__ import annotations
@@ -37,24 +38,40 @@ WITH new AS MATERIALIZED (
     SELECT account_id, email_id, created_at, source, key_id, domain_id, message_id, sender, to_, cc, bcc, reply_to,
            recipients, subject, tags, headers, envelope, size, bulk, scheduled_at
     FROM new
+), aimed AS MATERIALIZED (
+    SELECT n.email_id, r.number - 1 AS recipient, n.account_id, n.domain_id, n.region, r.address, r.destination,
+           CASE WHEN n.scheduled_at IS NULL THEN 'queued' ELSE 'scheduled' END AS status,
+           n.bulk, coalesce(n.scheduled_at, n.created_at) AS next_at, n.expires_at, r.lease, r.notify,
+           CASE WHEN n.scheduled_at IS NULL THEN (
+               SELECT s.origin FROM suppressions s WHERE s.account_id = n.account_id AND s.address = lower(r.address)
+           ) END AS barred
+    FROM new n,
+         unnest(n.recipients, n.destinations, n.leases, n.notify) WITH ORDINALITY AS r(address, destination, lease, notify, number)
 ), queued AS (
     INSERT INTO queue (email_id, recipient, account_id, domain_id, region, address, destination, status, bulk, next_at, expires_at, lease,
                        notify)
-    SELECT n.email_id, r.number - 1, n.account_id, n.domain_id, n.region, r.address, r.destination,
-           CASE WHEN n.scheduled_at IS NULL THEN 'queued' ELSE 'scheduled' END,
-           n.bulk, coalesce(n.scheduled_at, n.created_at), n.expires_at, r.lease, r.notify
-    FROM new n,
-         unnest(n.recipients, n.destinations, n.leases, n.notify) WITH ORDINALITY AS r(address, destination, lease, notify, number)
+    SELECT email_id, recipient, account_id, domain_id, region, address, destination, status, bulk, next_at, expires_at, lease, notify
+    FROM aimed WHERE barred IS NULL
+), facts AS MATERIALIZED (
+    SELECT n.shard, n.account_id, n.email_id, n.event_id, n.domain_id, NULL::bigint AS recipient, n.type, n.created_at, n.data,
+           o.count AS weight
+    FROM new n JOIN (SELECT email_id, count(*) FROM aimed WHERE barred IS NULL GROUP BY email_id) AS o USING (email_id)
+    UNION ALL
+    SELECT n.shard, n.account_id, n.email_id, uuid7_before(n.event_id, a.recipient), n.domain_id, a.recipient, 'email.suppressed',
+           n.created_at, told_of_suppression(a.barred), 1
+    FROM new n JOIN aimed a USING (email_id) WHERE a.barred IS NOT NULL
 ), told AS (
-    INSERT INTO events (account_id, email_id, event_id, type, at, data)
-    SELECT account_id, email_id, event_id, type, created_at, data FROM new
+    INSERT INTO events (account_id, email_id, event_id, recipient, type, at, data)
+    SELECT account_id, email_id, event_id, recipient, type, created_at, data FROM facts
 ), fresh AS (
-    INSERT INTO fresh_events (shard, account_id, email_id, event_id, domain_id, type, at)
-    SELECT shard, account_id, email_id, event_id, domain_id, type, created_at FROM new
+    INSERT INTO fresh_events (shard, account_id, email_id, event_id, domain_id, type, at, weight)
+    SELECT shard, account_id, email_id, event_id, domain_id, type, created_at, weight FROM facts
+), kept AS (
+    INSERT INTO messages (account_id, email_id, piece, bytes)
+    SELECT account_id, email_id, 0, coalesce(convert_to(body, 'UTF8'), decode(octets, 'base64'))
+    FROM new WHERE body IS NOT NULL OR octets IS NOT NULL
 )
-INSERT INTO messages (account_id, email_id, piece, bytes)
-SELECT account_id, email_id, 0, coalesce(convert_to(body, 'UTF8'), decode(octets, 'base64'))
-FROM new WHERE body IS NOT NULL OR octets IS NOT NULL
+SELECT email_id, recipient::integer FROM aimed WHERE barred IS NOT NULL
 """
 
 INSERT_EMAILS = Prepared("accept", ("json",), _INSERT)

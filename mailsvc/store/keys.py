@@ -18,6 +18,7 @@ import attrs
 
 from mailsvc.store.cache import Bell, Cache
 from mailsvc.store.ids import uuid7
+from mailsvc.store.paging import ALL, Page
 from mailsvc.store.pool import Pool
 
 Permission = Literal["full_access", "sending_access"]
@@ -35,9 +36,8 @@ WHERE k.hash = %s AND k.revoked_at IS NULL
 CREATE = """
 INSERT INTO api_keys (id, account_id, name, hash, hint, permission, domain_id, created_at) VALUES (%s, %s, %s, %s, %s, %s, %s, %s)
 """
-LIST = """
-SELECT id, name, hint, permission, domain_id, created_at FROM api_keys WHERE account_id = %s AND revoked_at IS NULL ORDER BY id DESC
-"""
+LIST = "SELECT id, name, hint, permission, domain_id, created_at, last_used_at FROM api_keys WHERE account_id = %s AND revoked_at IS NULL"
+RENAME = "UPDATE api_keys SET name = %s WHERE account_id = %s AND id = %s AND revoked_at IS NULL"
 REVOKE = "UPDATE api_keys SET revoked_at = %s WHERE account_id = %s AND id = %s AND revoked_at IS NULL"
 
 
@@ -63,6 +63,7 @@ class KeyView:
     permission: Permission
     domain_id: UUID | None
     created_at: datetime
+    last_used_at: datetime | None  # to about a minute
 
 
 class Keys:
@@ -91,9 +92,15 @@ class Keys:
         self._callers.changed()
         return revoked
 
-    async def list(self, account_id: UUID) -> Sequence[KeyView]:
-        """Those in force, newest first."""
-        return [KeyView(*row) for row in await self._pool.rows(LIST, (account_id,))]
+    async def rename(self, account_id: UUID, key_id: UUID, name: str) -> bool:
+        """Whether there was such a key in force."""
+        return await self._pool.run(RENAME, (name, account_id, key_id)) > 0
+
+    async def list(self, account_id: UUID, page: Page = ALL) -> tuple[Sequence[KeyView], bool]:
+        """Those in force, newest first, and whether there are more."""
+        end, edge = page.where("id")
+        rows, has_more = page.cut(await self._pool.rows(LIST + end, (account_id, *edge)))
+        return [KeyView(*row) for row in rows], has_more
 
     async def _load(self, hash: bytes) -> Caller | None:
         rows = await self._pool.rows(FIND, (hash,))

@@ -1,11 +1,12 @@
-"""What is heard of an email after it was delivered: a bounce or a complaint, written down once, in one transaction with its event.
+"""What is heard of an email after it was delivered: a bounce or a complaint, written down once, in one transaction with its
+event, and with the suppression of an address that is no good or does not want it.
 
 Which recipient a report is about and what it means is decided by the caller (returns/), between the look and the change.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Literal
 from uuid import UUID
@@ -13,7 +14,7 @@ from uuid import UUID
 import attrs
 
 from mailsvc.outcome import EVENTS, MOVES, Bounced, State
-from mailsvc.store import events, notices
+from mailsvc.store import events, notices, suppressions
 from mailsvc.store.emails import FINAL
 from mailsvc.store.events import NewEvent
 from mailsvc.store.pool import Pool, Transaction
@@ -33,8 +34,6 @@ WHERE account_id = %s AND email_id = %s AND recipient IS NOT NULL AND type = ANY
 END = "DELETE FROM queue WHERE account_id = %s AND email_id = %s AND recipient = ANY (%s) AND lease IS NULL AND status = 'uncertain'"
 
 Heard = Literal["changed", "repeated", "early"]
-# Writes a suppression: the account, the address, bounce or complaint, the email, the words, the time.
-Suppress = Callable[[Transaction, UUID, str, str, UUID, str, datetime], Awaitable[object]]
 
 
 @attrs.frozen
@@ -60,7 +59,6 @@ class Late:
 
     pool: Pool
     told: Callable[[], None] = lambda: None
-    suppress: Suppress | None = None
 
     async def hear(
         self, account_id: UUID, email_id: UUID, judge: Callable[[Sequence[str]], Sequence[News]], now: datetime
@@ -91,9 +89,11 @@ class Late:
             await events.write(tx, [_event(account_id, email_id, domain_id, each, at) for each in changes])
             await notices.late(tx, *key, envelope, [each.recipient for each in changes if _state(each) == "bounced"], at)
             for each in changes:
-                if self.suppress is not None and _suppresses(each):
-                    origin = "complaint" if isinstance(each.what, Complained) else "bounce"
-                    await self.suppress(tx, account_id, addresses[each.recipient], origin, email_id, each.what.reason, at)
+                address = [addresses[each.recipient]]
+                if isinstance(each.what, Complained):
+                    await suppressions.add(tx, account_id, address, "complaint", at, email_id, each.what.reason)
+                elif each.what.suppress:
+                    await suppressions.add(tx, account_id, address, "bounce", at, email_id, each.what.reply)
             return heard
 
         heard = await self.pool.transact(hear)
@@ -117,10 +117,6 @@ def _heard(state: State | None, news: News) -> Heard:
 def _late_moves(state: State) -> frozenset[State]:
     """Of those that wait, only one whose delivery is uncertain: its bounce shows that it had been delivered."""
     return MOVES[state] if state in ("delivered", "uncertain") else frozenset()
-
-
-def _suppresses(news: News) -> bool:
-    return isinstance(news.what, Complained) or news.what.suppress
 
 
 def _event(account_id: UUID, email_id: UUID, domain_id: UUID, news: News, at: datetime) -> NewEvent:

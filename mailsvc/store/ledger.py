@@ -1,4 +1,5 @@
-"""The books in SQL: committed events get their account's next numbers and are counted, each exactly once.
+"""The books in SQL: committed events get their account's next numbers, are counted and are put into the outbox of the webhooks
+that hear of them, each exactly once.
 
 One transaction takes events of the shards whose locks it got, so that two ledgers never number the same account at once.
 Who calls it, and when: mailsvc/ledger.
@@ -6,6 +7,7 @@ Who calls it, and when: mailsvc/ledger.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 
 import attrs
@@ -25,23 +27,35 @@ WITH taken AS MATERIALIZED (
     DELETE FROM fresh_events WHERE ctid = ANY (ARRAY(
         SELECT ctid FROM fresh_events WHERE shard = ANY (%s::smallint[]) LIMIT %s
     ))
-    RETURNING account_id, email_id, event_id, domain_id, type, at
+    RETURNING account_id, email_id, event_id, domain_id, type, coalesce(kind, type) AS kind, weight, at
+), public AS (
+    SELECT * FROM taken WHERE type <> ALL (%s)
 ), grown AS (
     INSERT INTO event_sequences AS s (account_id, last)
-    SELECT account_id, count(*) FROM taken GROUP BY account_id ORDER BY account_id
+    SELECT account_id, count(*) FROM public GROUP BY account_id ORDER BY account_id
     ON CONFLICT (account_id) DO UPDATE SET last = s.last + excluded.last
     RETURNING account_id, last
 ), numbered AS (
     INSERT INTO event_log (account_id, sequence, email_id, event_id)
     SELECT t.account_id, g.last + 1 - row_number() OVER (PARTITION BY t.account_id ORDER BY t.event_id DESC), t.email_id, t.event_id
-    FROM taken t JOIN grown g USING (account_id)
+    FROM public t JOIN grown g USING (account_id)
 ), counted AS (
     INSERT INTO rollups AS r (account_id, hour, domain_id, type, count)
-    SELECT account_id, date_trunc('hour', at, 'UTC'), domain_id, type, count(*) FROM taken GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4
+    SELECT account_id, date_trunc('hour', at, 'UTC'), domain_id, kind, sum(weight) FROM taken GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4
     ON CONFLICT (account_id, hour, domain_id, type) DO UPDATE SET count = r.count + excluded.count
+), told AS (
+    INSERT INTO webhook_messages (account_id, webhook_id, event_id, email_id, type, created_at)
+    SELECT t.account_id, w.id, t.event_id, t.email_id, t.type, t.at
+    FROM public t JOIN webhooks w ON w.account_id = t.account_id AND w.status = 'enabled' AND t.type = ANY (w.events) AND w.id < t.event_id
+    RETURNING webhook_id, event_id, account_id, email_id, created_at
+), outgoing AS (
+    INSERT INTO webhook_outbox (webhook_id, event_id, account_id, email_id, next_at)
+    SELECT webhook_id, event_id, account_id, email_id, created_at FROM told
+    RETURNING 1
 )
-SELECT count(*) FROM taken
+SELECT (SELECT count(*) FROM taken), (SELECT count(*) FROM outgoing)
 """
+INTERNAL = ["email.queued", "email.canceled"]  # in an email's history alone: no reader of events knows such a type
 
 LAG = "SELECT count(*), min(at) FROM (SELECT at FROM fresh_events LIMIT %s) AS f"
 
@@ -55,21 +69,27 @@ class Lag:
 
 
 class Books:
-    def __init__(self, pool: Pool) -> None:
+    """`outgoing` is called after each commit that put something into the outbox of webhooks."""
+
+    def __init__(self, pool: Pool, outgoing: Callable[[], None] = lambda: None) -> None:
         self._pool = pool
+        self._outgoing = outgoing
 
     async def number(self, limit: int) -> int:
         """Number at most `limit` events of the shards that nobody else is at; how many there were."""
 
-        async def number(tx: Transaction) -> int:
+        async def number(tx: Transaction) -> tuple[int, int]:
             shards = [shard for (shard,) in await tx.rows(TRY_SHARDS, (SHARDS - 1, LOCKS))]
             if not shards:
-                return 0
+                return 0, 0
             # A statement of its own: it sees what the former holders of these locks committed.
-            [(count,)] = await tx.rows(NUMBER, (shards, limit))
-            return int(count)
+            [(count, outgoing)] = await tx.rows(NUMBER, (shards, limit, INTERNAL))
+            return count, outgoing
 
-        return await self._pool.transact(number)
+        count, outgoing = await self._pool.transact(number)
+        if outgoing:
+            self._outgoing()
+        return count
 
     async def lag(self, now: datetime) -> Lag:
         [(count, oldest)] = await self._pool.rows(LAG, (LOOK,))

@@ -1,6 +1,6 @@
 """Makes the daily partitions of the tables that grow without end, ahead of time.
 
-A partition holds the emails, or the receipts, of one UTC day, by the time inside their UUIDv7. `ensure` at start and once a day.
+A partition holds the rows of one UTC day, by the time inside their UUIDv7. `ensure` at start and once a day; `drop` ends what is too old.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from functools import partial
 from mailsvc.store.ids import uuid7_floor
 from mailsvc.store.pool import Pool, Transaction
 
-TABLES = ("emails", "messages", "events", "attempts", "event_log", "receipts")
+TABLES = (
+    "emails", "messages", "events", "attempts", "event_log", "receipts", "webhook_messages", "webhook_attempts", "request_log",
+)  # fmt: skip
 DAYS_AHEAD = 16
 LOCK = 0x7061727473  # "parts"
 
@@ -22,6 +24,15 @@ async def ensure(pool: Pool, now: datetime, days_ahead: int = DAYS_AHEAD) -> lis
     for wanted in days(now, days_ahead):
         made += await pool.transact(partial(_make, wanted=wanted))
     return made
+
+
+async def drop(pool: Pool, table: str, before: datetime) -> list[str]:
+    """Drop the partitions of `table` that end before then; their names."""
+    [*rows] = await pool.rows("SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = %s::regclass ORDER BY 1", (table,))
+    old = [name for (name,) in rows if name < name_of(table, before.astimezone(UTC))]
+    for name in old:
+        await pool.run(f"DROP TABLE IF EXISTS {name}")
+    return old
 
 
 async def _make(transaction: Transaction, wanted: dict[str, str]) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 import attrs
@@ -107,12 +108,15 @@ class Queue:
         return [(email_id, recipient) for email_id, recipient in await self._pool.rows(queue_sql.LEASED, (lease,))]
 
     async def release_scheduled(self, now: datetime, limit: int = 500) -> int:
-        """Queue at most `limit` scheduled emails that are due, and tell of each that it was sent; how many there were."""
+        """Queue at most `limit` scheduled emails that are due, and tell of each that it was sent; how many there were.
+
+        Recipients that their account must not write to by now are suppressed instead.
+        """
 
         async def release(tx: Transaction) -> int:
-            emails = await tx.rows(queue_sql.BY_INDEX + queue_sql.DUE_SCHEDULES, (now, limit))
-            await events.write(tx, [NewEvent(account, email, domain, None, "email.sent", now) for account, email, domain in emails])
-            return len(emails)
+            rows = await tx.rows(queue_sql.BY_INDEX + queue_sql.DUE_SCHEDULES, (now, limit))
+            await events.write(tx, [_released(now, *row) for row in rows])
+            return len({email_id for _, email_id, *_ in rows})
 
         return await self._pool.transact(release)
 
@@ -156,6 +160,11 @@ class Queue:
         """How many recipients wait for no reason that we could tell, or until no time that we know. There should be none."""
         [(count,)] = await self._pool.rows(queue_sql.UNEXPLAINED, (now,))
         return int(count)
+
+
+def _released(now: datetime, account_id: UUID, email_id: UUID, domain_id: UUID, suppressed: int | None, told: Any, weight: int) -> NewEvent:
+    kind = "email.sent" if suppressed is None else "email.suppressed"
+    return NewEvent(account_id, email_id, domain_id, suppressed, kind, now, told, weight=weight)
 
 
 def _expired(

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 import attrs
 
+from mailsvc.store import partitions
 from mailsvc.store.batch import Batch
 from mailsvc.store.inserts import document
+from mailsvc.store.paging import ALL, Page
 from mailsvc.store.pool import Pool
 
 LINGER = 0.2  # seconds; nobody waits for a receipt
@@ -22,12 +24,8 @@ SELECT * FROM json_to_recordset(%s) AS r(
     account_id uuid, receipt_id uuid, key_id uuid, opened_at timestamptz, closed_at timestamptz, port integer, tls text,
     mails integer, refusals integer, transcript text)
 """
-LIST = f"SELECT {COLUMNS} FROM receipts WHERE account_id = %s AND (%s::uuid IS NULL OR receipt_id < %s) ORDER BY receipt_id DESC LIMIT %s"
+LIST = f"SELECT {COLUMNS} FROM receipts WHERE account_id = %s"
 GET = f"SELECT {COLUMNS}, transcript FROM receipts WHERE account_id = %s AND receipt_id = %s"
-DAYS = """
-SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
-WHERE i.inhparent = 'receipts'::regclass AND c.relname < %s ORDER BY c.relname
-"""
 
 
 @attrs.frozen
@@ -53,23 +51,21 @@ class Receipts:
     async def add(self, account_id: UUID, receipt: Receipt) -> None:
         await self._batch.submit((account_id, receipt), len(receipt.transcript or "") + 256)
 
-    async def newest(self, account_id: UUID, limit: int, after: UUID | None = None) -> Sequence[Receipt]:
-        """Newest first, without their transcripts; those older than `after`."""
-        return [Receipt(*row) for row in await self._pool.rows(LIST, (account_id, after, after, limit))]
-
     async def get(self, account_id: UUID, receipt_id: UUID) -> Receipt | None:
         rows = await self._pool.rows(GET, (account_id, receipt_id))
         return Receipt(*rows[0]) if rows else None
 
     async def sweep(self, now: datetime, days: int) -> int:
         """Drop what is older than so many days, a day at a time; how many days were dropped."""
-        oldest = (now.astimezone(UTC) - timedelta(days=days)).strftime("receipts_%Y%m%d")
-        names = [name for (name,) in await self._pool.rows(DAYS, (oldest,))]
-        for name in names:
-            await self._pool.run(f"DROP TABLE IF EXISTS {name}")
-        return len(names)
+        return len(await partitions.drop(self._pool, "receipts", now - timedelta(days=days)))
 
     async def _write(self, items: list[tuple[UUID, Receipt]]) -> list[None]:
         rows = [{"account_id": account_id} | attrs.asdict(receipt) for account_id, receipt in items]
         await self._pool.run(ADD, (document(rows),))
         return [None] * len(items)
+
+    async def list(self, account_id: UUID, page: Page = ALL) -> tuple[Sequence[Receipt], bool]:
+        """Newest first, without their transcripts, and whether there are more."""
+        end, edge = page.where("receipt_id")
+        rows, has_more = page.cut(await self._pool.rows(LIST + end, (account_id, *edge)))
+        return [Receipt(*row) for row in rows], has_more

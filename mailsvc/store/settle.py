@@ -1,11 +1,13 @@
 """Settling: what became of the recipients of one email in one attempt, written down in one transaction.
 
 Queue rows, events, the attempt and the signature go in one statement for all settlements of a shared commit. Whatever is
-no longer leased by who settles it stays untouched, and nothing is told of it.
+no longer leased by who settles it stays untouched, and nothing is told of it. An address that is no good goes to the account's
+suppression list by the same statement.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any
@@ -69,6 +71,7 @@ class Settling:
     def __init__(self, pool: Pool, clock: Any, *, told: Callable[[], None] = lambda: None, linger: float = 0.002) -> None:
         self._pool = pool
         self._told = told
+        self.outcomes: Counter[str] = Counter()  # recipients that were settled since the start
         self.batch: Batch[Settlement, frozenset[int]] = Batch(
             self._write, clock, max_items=MAX_ITEMS, max_weight=MAX_WEIGHT, linger=linger, writes=1
         )
@@ -84,6 +87,7 @@ class Settling:
         settled: list[set[int]] = [set() for _ in settlements]
         for n, recipient in await self._pool.rows(SETTLE, (document(rows), document(once))):
             settled[n].add(recipient)
+        self.outcomes.update(row["outcome"] for row in rows if row["recipient"] in settled[row["n"]])
         if any(settled):
             self._told()
         return [frozenset(recipients) for recipients in settled]
@@ -100,17 +104,17 @@ def _rows(n: int, settlement: Settlement) -> list[dict[str, Any]]:
         "at": settlement.at,
     }
     at = settlement.at.timestamp()
-    return [whole | {"recipient": o.recipient, "event_id": uuid7(at)} | _outcome(o.outcome) for o in settlement.outcomes]
+    return [whole | {"recipient": o.recipient, "event_id": uuid7(at)} | _outcome(o.outcome, at) for o in settlement.outcomes]
 
 
-def _outcome(outcome: Outcome) -> dict[str, object]:
+def _outcome(outcome: Outcome, at: float) -> dict[str, object]:
     """The columns that say what became of a recipient. Without a status it waits no longer."""
     match outcome:
         case Delivered(reply):
             return {"outcome": "delivered", "reply": reply, "type": "email.delivered", "data": {"reply": reply}}
         case Bounced():
             told = {"outcome": "bounced", "reply": outcome.reply, "type": "email.bounced", "data": bounce(outcome)}
-            return told | _class(outcome.meaning)
+            return told | _class(outcome.meaning) | ({"suppression": uuid7(at)} if outcome.suppress else {})
         case Failed(reason):
             return {"outcome": "failed", "reply": reason, "type": "email.failed", "data": {"reason": reason}}
         case Deferred(reason, next_at, meaning):
@@ -122,8 +126,7 @@ def _outcome(outcome: Outcome) -> dict[str, object]:
 def bounce(outcome: Bounced) -> dict[str, object]:
     """What the event of a bounce has to tell."""
     told = {"type": outcome.type, "sub_type": outcome.sub_type, "reply": outcome.reply, "reason": outcome.reason or outcome.reply}
-    suppress: dict[str, object] = {"suppress": True} if outcome.suppress else {}
-    return told | suppress | meant(outcome.meaning)
+    return told | meant(outcome.meaning)
 
 
 def meant(meaning: Meaning | None) -> dict[str, object]:

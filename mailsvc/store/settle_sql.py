@@ -10,28 +10,42 @@ _SETTLE = f"""
 WITH given AS MATERIALIZED (
     SELECT * FROM json_to_recordset($1) AS g(
         n integer, recipient smallint, email_id uuid, account_id uuid, domain_id uuid, shard smallint, lease bigint, at timestamptz,
-        status text, next_at timestamptz, reason text, outcome text, reply text, class text, rule text, event_id uuid, type text, data jsonb
+        status text, next_at timestamptz, reason text, outcome text, reply text, class text, rule text, event_id uuid, type text,
+        data jsonb, suppression uuid
     )
 ), gone AS (
     DELETE FROM queue q USING given g
     WHERE q.email_id = g.email_id AND q.recipient = g.recipient AND q.account_id = g.account_id
     AND q.lease IS NOT DISTINCT FROM g.lease AND g.status IS NULL
-    RETURNING g.n, g.recipient, true AS told, q.notify
+    RETURNING g.n, g.recipient, q.address, true AS told, q.notify
 ), kept AS (
     UPDATE queue q
     SET lease = NULL, status = g.status, next_at = g.next_at, reason = g.reason, attempts = q.attempts + 1
     FROM given g JOIN queue was ON was.email_id = g.email_id AND was.recipient = g.recipient
     WHERE q.email_id = g.email_id AND q.recipient = g.recipient AND q.account_id = g.account_id
     AND q.lease IS NOT DISTINCT FROM g.lease AND g.status IS NOT NULL
-    RETURNING g.n, g.recipient, was.status NOT IN ('delayed', 'uncertain') AS told, q.notify
+    RETURNING g.n, g.recipient, q.address, was.status NOT IN ('delayed', 'uncertain') AS told, q.notify
 ), settled AS MATERIALIZED (
-    SELECT g.*, s.told, s.notify FROM (SELECT * FROM gone UNION ALL SELECT * FROM kept) s JOIN given g USING (n, recipient)
+    SELECT g.*, s.address, s.told, s.notify FROM (SELECT * FROM gone UNION ALL SELECT * FROM kept) s JOIN given g USING (n, recipient)
+), barred AS (
+    INSERT INTO suppressions (id, account_id, address, email, origin, source_id, reason, created_at)
+    SELECT DISTINCT ON (account_id, lower(address)) suppression, account_id, lower(address), address, 'bounce', email_id, reply, at
+    FROM settled WHERE suppression IS NOT NULL ORDER BY account_id, lower(address)
+    ON CONFLICT (account_id, address) DO NOTHING
+    RETURNING *
+), facts AS MATERIALIZED (
+    SELECT shard, account_id, email_id, event_id, domain_id, recipient, type, at, data FROM settled WHERE told
+    UNION ALL
+    SELECT s.shard, b.account_id, b.id, b.id, '00000000-0000-0000-0000-000000000000', NULL, 'suppression.added', b.created_at, told_of(b)
+    FROM barred b JOIN settled s ON s.suppression = b.id
 ), history AS (
     INSERT INTO events (account_id, email_id, event_id, recipient, type, at, data)
-    SELECT account_id, email_id, event_id, recipient, type, at, data FROM settled WHERE told
+    SELECT account_id, email_id, event_id, recipient, type, at, data FROM facts
 ), fresh AS (
-    INSERT INTO fresh_events (shard, account_id, email_id, event_id, domain_id, type, at)
-    SELECT shard, account_id, email_id, event_id, domain_id, type, at FROM settled WHERE told
+    INSERT INTO fresh_events (shard, account_id, email_id, event_id, domain_id, type, at, kind)
+    SELECT shard, account_id, email_id, event_id, domain_id, type, at,
+           CASE WHEN type = 'email.bounced' THEN type || '.' || lower(data ->> 'type') END
+    FROM facts
 ), noticed AS (
     {notices.insertion("settled", "told")}
 ), once AS MATERIALIZED (

@@ -81,7 +81,20 @@ class Submission:
 
 @attrs.frozen
 class Accepted:
-    """The transaction is committed: this service now owes a delivery or a reason."""
+    """The transaction is committed: this service now owes a delivery or a reason.
+
+    `suppressed` has the recipients that got a reason at once, by the email's id: their account must not write to them.
+    """
+
+    suppressed: Mapping[UUID, frozenset[int]] = attrs.field(factory=dict)
+
+    def left(self, email: NewEmail) -> NewEmail:
+        """The email with nobody born leased who was suppressed."""
+        gone = self.suppressed.get(email.email_id)
+        if not gone:
+            return email
+        kept = (attrs.evolve(each, leased=False) if n in gone else each for n, each in enumerate(email.recipients))
+        return attrs.evolve(email, recipients=tuple(kept))
 
 
 @attrs.frozen

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mailsvc.delivery.classify import classify
-from mailsvc.mail.reply import Reply
+from mailsvc.delivery.reading import refused
+from mailsvc.mail.reply import Reply, read
 
 TABLE = [
     # code, enhanced, stage, action, type, sub_type
@@ -88,3 +89,37 @@ def test_only_a_positive_reply_to_the_dot_delivers_and_only_5yz_bounces(code: in
 )
 def test_only_what_is_beyond_doubt_suppresses(code: int, enhanced: str | None, suppress: bool) -> None:
     assert classify(Reply(code, "text", enhanced), "rcpt").suppress is suppress
+
+
+@pytest.mark.parametrize(
+    ("host", "reply"),
+    [
+        ("x.mail.protection.outlook.com", "550 5.7.1 Unfortunately, messages from [192.0.2.1] weren't sent. (S3150)"),
+        ("mx.example.org", "554 5.7.1 Service unavailable; Client host [192.0.2.1] blocked using zen.spamhaus.org"),
+        ("mx.example.org", "550 5.7.1 Relaying denied"),
+        ("mta5.am0.yahoodns.net", "553 5.7.1 [BL21] Connections will not be accepted from 192.0.2.1"),
+    ],
+)
+def test_what_is_said_of_our_address_waits_until_it_is_cured(host: str, reply: str) -> None:
+    parsed = read(reply)
+    assert parsed is not None
+    verdict = classify(parsed, "rcpt", host)
+    assert (verdict.action, verdict.suppress) == ("deferred", False)
+    assert verdict.meaning is not None and verdict.meaning.party in ("address", "provider")
+
+
+@pytest.mark.parametrize(
+    ("reply", "kind", "suppress"),
+    [
+        ("556 5.1.10 example.org accepts no mail (null MX)", "host_unknown", True),
+        ("550 5.1.2 The domain example.org does not exist", "host_unknown", True),
+        ("550 5.4.4 mx.example.org has an address that mail is not sent to (10.0.0.5 is private)", "unroutable", False),
+        ("554 5.4.6 The mail of example.org would come back to this server", "loop", False),
+        ("It has no code", "undetermined", False),
+    ],
+)
+def test_what_we_say_for_a_server_that_is_not_there(reply: str, kind: str, suppress: bool) -> None:
+    bounced = refused(reply)
+    assert bounced.meaning is not None
+    assert (bounced.meaning.kind, bounced.suppress) == (kind, suppress)
+    assert bounced.reason.startswith(reply if reply[0] == "5" else "550 ") and bounced.reason.endswith(bounced.meaning.advice)

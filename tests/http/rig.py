@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -14,15 +15,25 @@ from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
+from twisted.web.http_headers import Headers
 
 from mailsvc.budget import Budget
-from mailsvc.http.api import Api
+from mailsvc.fetch import NoAnswer, Reply
+from mailsvc.http.api import Api, Told
+from mailsvc.http.domains import DomainDesk
 from mailsvc.http.gate import Limits
+from mailsvc.http.links import Links
+from mailsvc.http.requestlog import Recorder
+from mailsvc.http.suppressions import Suppressions
+from mailsvc.http.webhooks import Webhooks
 from mailsvc.intake import Admitted
 from mailsvc.ratelimit import RateLimit
 from mailsvc.store.emails import EmailView, RecipientView
 from mailsvc.store.keys import Caller
 from mailsvc.store.messages import StoredMessage
+from mailsvc.store.requestlog import NewLog
+from mailsvc.weburl import Rules, read
+from tests.http.contract import Contract
 
 ACCOUNT = UUID(int=1)
 EMAIL = UUID("0190a8e6-0000-7000-8000-000000000001")
@@ -137,6 +148,23 @@ class Received:
     message: bytes | None = b"Subject: Hi\r\n\r\nx\r\n"
 
 
+class Web:
+    """What links lead to: octets with a content type, or a sentence why not."""
+
+    def __init__(self) -> None:
+        self.pages: dict[str, tuple[int, bytes, str]] = {}
+        self.asked: list[str] = []
+
+    async def ask(self, method: str, url: str, *, seconds: float, keep: int, room: Any, **_: Any) -> Reply:
+        self.asked.append(url)
+        if url not in self.pages:
+            raise NoAnswer("The connection was refused.")
+        status, octets, kind = self.pages[url]
+        if not room(len(octets[:keep])):
+            raise NoAnswer("There is no room for the answer just now.")
+        return Reply(status, Headers({"content-type": [kind]}), octets[:keep], len(octets) <= keep)
+
+
 class Inbox:
     async def list(self, account_id: UUID, limit: int, after: UUID | None = None, before: UUID | None = None) -> Any:
         return ([Received(message=None)] if account_id == ACCOUNT else []), False
@@ -156,6 +184,11 @@ class Response:
         return json.loads(self.body)
 
     @property
+    def any(self) -> Any:
+        """The JSON, if it is some."""
+        return self.json if self.body and "json" in self.headers.get("content-type", "") else None
+
+    @property
     def problem(self) -> tuple[int, str]:
         """Status and name; the body must say the same as the status line."""
         assert list(self.json) == ["statusCode", "message", "name"]
@@ -163,28 +196,60 @@ class Response:
         return self.status, self.json["name"]
 
 
+class Nothing:
+    """Collections that have nothing in them."""
+
+    async def list(self, *_: Any) -> Any:
+        return [], False
+
+    async def get(self, *_: Any) -> None:
+        return None
+
+    async def own(self, *_: Any) -> None:
+        return None
+
+
 class Rig:
-    def __init__(self, *, rate: int = 1000, intake: Any = None, in_flight: int = 1 << 28, **limits: Any) -> None:
+    def __init__(self, *, rate: int = 1000, intake: Any = None, recorded: bool = False, in_flight: int = 1 << 28, **limits: Any) -> None:
         self.clock = Clock()
         self.clock.advance(NOW.timestamp())
         self.limits = Limits(**limits)
         self.keys, self.intake, self.stored = Keys(), intake or Intake(), Stored()
         self.checks: dict[str, Any] = {}
+        self.web = Web()
         self.threads: list[int] = []
-        self.site = Api(
+        self.logged: list[NewLog] = []
+        self.recorder = Recorder(self._write, self.clock)
+        self.api = Api(
             reactor=self.clock,
             keys=self.keys,
             well_formed=lambda token: token.startswith("ms_"),
             intake=self.intake,
             emails=self.stored,
             messages=Messages(),
+            links=Links(self.web, 1000),
             rate=RateLimit(self.clock, rate),
             budget=Budget(in_flight),
             in_thread=self._in_thread,
             checks=self.checks,
             inbox=Inbox(),
             limits=self.limits,
-        ).site()
+            api_keys=Nothing(),
+            domains=DomainDesk(Nothing(), Nothing(), Nothing(), "us-east-1"),
+            logs=Nothing(),
+            receipts=Nothing(),
+            rollups=Nothing(),
+            told=Told(
+                Nothing(),
+                lambda reader: Webhooks(Nothing(), Nothing(), reader, partial(read, rules=Rules())),
+                lambda reader: Suppressions(Nothing(), reader),
+            ),
+            link_secret=b"secret",
+            base_url="http://localhost",
+            recorder=self.recorder if recorded else None,
+        )
+        self.site = self.api.site()
+        self.contract = Contract(self.api.document())
         self.budget = self.site.gate.budget
 
     async def _in_thread(self, work: Callable[[], Any]) -> Any:
@@ -199,7 +264,12 @@ class Rig:
         connection = self.connect()
         connection.send(request(method, path, body, key, **headers))
         [response] = connection.responses(head=method == "HEAD")
+        if method != "HEAD":
+            self.contract.check(method, path, response.status, response.headers.get("content-type", ""), response.any)
         return response
+
+    async def _write(self, entries: Sequence[NewLog]) -> None:
+        self.logged += entries
 
 
 class Connection:

@@ -16,7 +16,8 @@ from mailsvc.ratelimit import RateLimit
 from mailsvc.store.keys import Keys, is_well_formed
 from mailsvc.store.pool import Pool
 from tests.domains.rig import Rig
-from tests.http.test_with_store import World, at_once
+from tests.http.contract import Contract
+from tests.http.world import World, at_once
 
 NOBODY = "0190a8e6-0000-7000-8000-000000000001"
 
@@ -48,11 +49,13 @@ async def office(pool: Pool) -> Any:
     _, foreign_token = await keys.create(foreign, "a key", "full_access")
     unused: Any = None
     api = Api(
-        reactor=reactor, keys=keys, well_formed=is_well_formed, intake=unused, emails=unused, messages=unused,
+        reactor=reactor, keys=keys, well_formed=is_well_formed, intake=unused, emails=unused, messages=unused, links=unused,
         rate=RateLimit(reactor, 10_000), budget=Budget(1 << 26), in_thread=at_once, checks={}, schedule_ahead=timedelta(days=1),
         domains=DomainDesk(rig.domains, rig.care, rig.care.publishing, "r1"),
+        api_keys=keys, logs=unused, receipts=unused, rollups=unused, link_secret=b"",
     )  # type: ignore[arg-type]  # fmt: skip
-    yield Office(rig, World(api.site(), token, foreign_token), sending)
+    world = World(api.site(), pool, token, foreign_token, rig.account.id, rig.account.id, keys, unused, Contract(api.document()))
+    yield Office(rig, world, sending)
     await rig.dns.stop()
 
 

@@ -370,5 +370,5 @@ def test_no_such_endpoint(path: str) -> None:
 
 def test_the_collection_needs_all_its_parts() -> None:
     """So that a part that is left out is a failure at the start, not at the first request."""
-    assert {a.name for a in attrs.fields(Emails) if a.default is attrs.NOTHING} == {"intake", "stored", "messages", "reader"}
+    assert {a.name for a in attrs.fields(Emails) if a.default is attrs.NOTHING} == {"intake", "stored", "contents", "reader", "links"}
     assert view().email_id == EMAIL

@@ -23,7 +23,7 @@ def test_ready_when_all_checks_pass() -> None:
         raise OSError
 
     rig.checks["database"] = check
-    assert rig.ask("GET", "/readyz", key=None).json == {"status": "ready"}
+    assert rig.ask("GET", "/readyz", key=None).json == {"status": "ready", "checks": {"database": "ok"}}
     told[0] = "no connection"
     response = rig.ask("GET", "/readyz", key=None)
     assert response.problem == (503, "service_unavailable")

@@ -102,7 +102,7 @@ def test_no_body_at_all() -> None:
         ("attachments", {"content": "eA=="}, "validation_error", "`attachments`"),
         ("attachments", [5], "validation_error", "`attachments[0]`"),
         ("attachments", [{"filename": "x"}], "invalid_attachment", "`attachments[0]`"),
-        ("attachments", [{"path": "https://example.com/x"}], "validation_error", "`attachments[0].path`"),
+        ("attachments", [{"path": 5}], "validation_error", "`attachments[0].path`"),
         ("attachments", [{"content": "eA=="}, {"content": "?"}], "validation_error", "`attachments[1].content`"),
         ("attachments", [{"content": "eA==x"}], "validation_error", "`attachments[0].content`"),
         ("attachments", [{"content": 5}], "validation_error", "`attachments[0].content`"),

@@ -329,7 +329,7 @@ def test_a_compressed_body_is_refused() -> None:
 
 def test_a_form_is_not_parsed() -> None:
     response = Rig().ask("POST", "/emails", b"a=b", Content_Type="application/x-www-form-urlencoded")
-    assert response.problem == (400, "validation_error")
+    assert response.problem == (415, "validation_error")
 
 
 @settings(max_examples=150, deadline=None)

@@ -1,97 +1,14 @@
-"""The API over real ports' octets, the real intake and the real store: what goes in comes back out."""
+"""What goes into the API comes back out, over the real intake and the real store."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any
 from uuid import UUID
 
-import attrs
 import pytest_twisted
-from twisted.internet.defer import Deferred, gatherResults
-from twisted.internet.interfaces import IReactorTime
+from twisted.internet.defer import gatherResults
 
-from mailsvc.budget import Budget
-from mailsvc.http.api import Api
-from mailsvc.http.site import ApiSite
-from mailsvc.intake import Intake
-from mailsvc.policy import Limits
-from mailsvc.ratelimit import RateLimit
-from mailsvc.store.accept import Acceptance
-from mailsvc.store.accounts import Accounts
-from mailsvc.store.domains import Domains
-from mailsvc.store.emails import Emails
-from mailsvc.store.keys import Keys, is_well_formed
-from mailsvc.store.messages import Messages
-from mailsvc.store.pool import Pool
-from tests.http.rig import Connection, Response, request
-from tests.store.test_seal import SEAL
-
-GOOD: dict[str, Any] = {"from": "Acme <hello@example.test>", "to": ["zoe@example.net"], "subject": "Grüße", "html": "<p>Hello</p>"}
-
-
-class Elsewhere:
-    """Nobody here delivers."""
-
-    destination = "example.net"
-    leased = False
-    lease = 0
-
-    def offer(self, domain: str, size: int, bulk: bool) -> Elsewhere:
-        return self
-
-    def take(self, email: Any, seats: Any) -> None: ...
-    def free(self, seats: Any) -> None: ...
-    def ring(self, channel: str) -> None: ...
-
-
-async def at_once(work: Callable[[], Any]) -> Any:
-    return work()
-
-
-@attrs.frozen
-class World:
-    site: ApiSite
-    key: str
-    foreign_key: str
-
-    def ask(self, method: str, path: str, body: object = b"", key: str | None = None, **headers: str) -> Deferred[Response]:
-        """One request on a connection of its own; the Deferred fires when the answer is there."""
-        connection: Any = Connection(self, "192.0.2.1")
-        answered: Deferred[Response] = Deferred()
-        write = connection.transport.write
-
-        def written(octets: bytes) -> None:
-            write(octets)
-            for response in connection.responses():
-                if len(response.body) == int(response.headers["content-length"]) and not answered.called:
-                    answered.callback(response)
-
-        connection.transport.write = written
-        connection.send(request(method, path, body, key or self.key, **headers))
-        return answered.addTimeout(10, self.site.reactor)
-
-
-@pytest_twisted.async_fixture
-async def world(pool: Pool) -> World:
-    from twisted.internet import reactor
-
-    clock: IReactorTime = reactor  # type: ignore[assignment]
-    accounts, domains, keys = Accounts(pool, clock), Domains(pool, clock, SEAL), Keys(pool, clock)
-    account, foreign = await accounts.create("one"), await accounts.create("another")
-    await domains.add(account.id, "example.test", "us-east-1", [])
-    await domains.trust(account.id, "example.test")
-    _, token = await keys.create(account.id, "a key", "full_access")
-    _, foreign_token = await keys.create(foreign.id, "a key", "full_access")
-    way: Any = Elsewhere()
-    in_thread: Callable[[Callable[[], Any]], Awaitable[Any]] = at_once
-    intake = Intake(Acceptance(pool, clock), domains, way, way, Limits(), timedelta(days=5), in_thread, clock.seconds)
-    api = Api(
-        reactor=clock, keys=keys, well_formed=is_well_formed, intake=intake, emails=Emails(pool, clock), messages=Messages(pool, clock),
-        rate=RateLimit(clock, 10_000), budget=Budget(1 << 28), in_thread=in_thread, checks={},
-    )  # fmt: skip
-    return World(api.site(), token, foreign_token)
+from tests.http.world import GOOD, World
 
 
 @pytest_twisted.ensureDeferred

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from mailsvc.mail.reply import Reply, split_enhanced
+from mailsvc.mail.reply import Reply, read, split_enhanced
 
 
 @pytest.mark.parametrize(
@@ -34,3 +36,20 @@ def test_each_reply_is_of_one_kind(code: int, kind: str) -> None:
 def test_for_people() -> None:
     assert str(Reply(550, "no such user", "5.1.1")) == "550 5.1.1 no such user"
     assert str(Reply(250, "")) == "250"
+
+
+def test_a_reply_that_was_written_out() -> None:
+    assert read("550 5.1.1 no such user") == Reply(550, "no such user", "5.1.1")
+    assert read("550-5.1.1 no such\n550 5.1.1 user") == Reply(550, "no such\nuser", "5.1.1")
+    assert read("250") == Reply(250, "")
+    assert read("552 4.2.2 x") == Reply(552, "4.2.2 x")
+    for text in ("", "no", "5500 x", "150 x", "55"):
+        assert read(text) is None
+
+
+@given(st.integers(200, 599), st.text(st.characters(codec="ascii", exclude_categories=["Cc"]), max_size=40))
+def test_what_is_written_reads_back(code: int, text: str) -> None:
+    enhanced, rest = split_enhanced(code, text.strip())
+    reply = Reply(code, rest, enhanced)
+    found = read(str(reply))
+    assert found is not None and str(found) == str(reply)

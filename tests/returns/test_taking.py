@@ -116,9 +116,41 @@ def test_a_large_one_is_read_elsewhere() -> None:
     assert (threads, counts) == ([1], {"bounce": 1})
 
 
+def test_people_are_told_that_nobody_reads_it() -> None:
+    def reply(name: str, sender: str) -> Any:
+        outcome: list[Any] = []
+        Deferred.fromCoroutine(returns(Store()).take(Returned(sender, (PATH,), sample(name)))).addBoth(outcome.append)
+        return outcome[0]
+
+    assert reply("person", "rita@example.org").code == 550
+    assert reply("person", "") is None, "perhaps a bounce that is not understood: it would be bounced again"
+    assert reply("vacation", "rita@example.org") is None
+    assert reply("postfix", "rita@example.org") is None
+
+
 def test_forged_paths_are_counted() -> None:
     found = returns(Store())
     assert found.whose(returnpath.make("send.example.com", 7, EMAIL, b"secret")) == (7, EMAIL)
     assert found.whose("postmaster@send.example.com") is None and found.counts == {}
     assert found.whose(returnpath.make("send.example.com", 7, EMAIL, b"other")) is None
     assert found.counts == {"forged": 1}
+
+
+def overhear(found: Returns, message: bytes) -> dict[str, int]:
+    outcome: list[Any] = []
+    Deferred.fromCoroutine(found.overhear(message)).addBoth(outcome.append)
+    assert outcome == [None]
+    return dict(found.counts)
+
+
+def test_a_complaint_that_came_to_a_role_names_its_email() -> None:
+    path = returnpath.make("send.example.com", 7, EMAIL, b"secret").encode()
+    store = Store()
+    named = sample("arf").replace(b"b-x@send.example.com", path)
+    assert overhear(returns(store), named) == {"complaint": 1} and len(store.news) == 1
+    returned = sample("arf-redacted").replace(b"To: redacted@provider.example", b"Return-Path: <" + path + b">")
+    assert overhear(returns(Store()), returned) == {"complaint": 1}
+    assert overhear(returns(Store()), sample("arf")) == {}
+    assert overhear(returns(Store()), named.replace(path[:30], b"b-" + b"a" * 28)) == {"forged": 1}
+    assert overhear(returns(Store()), sample("postfix").replace(b"b-x@send.example.com", path)) == {}, "bounces come to the path itself"
+    assert overhear(returns(Store()), b"Subject: Hello\r\n\r\nI have a question.\r\n") == {}

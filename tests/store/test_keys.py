@@ -118,10 +118,10 @@ async def test_an_account_lists_its_own_keys_without_the_secret(pool: Pool) -> N
     first, _ = await keys.create(mine.id, "first", "full_access")
     second, token = await keys.create(mine.id, "second", "sending_access")
     await keys.create(other.id, "theirs", "full_access")
-    assert [(k.id, k.name) for k in await keys.list(mine.id)] == [(second, "second"), (first, "first")]
-    assert (await keys.list(mine.id))[0].hint == token[:9]
+    assert [(k.id, k.name) for k in (await keys.list(mine.id))[0]] == [(second, "second"), (first, "first")]
+    assert (await keys.list(mine.id))[0][0].hint == token[:9]
     await keys.revoke(mine.id, first)
-    assert [k.id for k in await keys.list(mine.id)] == [second]
+    assert [k.id for k in (await keys.list(mine.id))[0]] == [second]
 
 
 @pytest_twisted.ensureDeferred

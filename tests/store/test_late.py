@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -13,10 +13,9 @@ import pytest_twisted
 from mailsvc.outcome import Bounced, Deferred, Delivered, Failed, Outcome, Uncertain
 from mailsvc.store import late, partitions
 from mailsvc.store.accept import NewEmail
-from mailsvc.store.events import NewEvent, write
 from mailsvc.store.ids import uuid7
 from mailsvc.store.late import Complained, Heard, Late, News
-from mailsvc.store.pool import Transaction
+from mailsvc.store.suppressions import Suppressions
 from tests.store.house import ACCOUNT, MINUTE, NOW, OTHER, House, email, together
 
 LATER = NOW + MINUTE
@@ -51,10 +50,10 @@ async def test_a_delivery_becomes_a_bounce_or_a_complaint(house: House) -> None:
     bounced, complained, delivered = await house.emails.recipients(mail.account_id, mail.email_id)
     assert (bounced.reason, bounced.last_reply) == ("It was refused later.", "550 5.1.1 no")
     assert (complained.reason, delivered.reason, delivered.last_reply) == ("Unwanted.", None, "250 2.0.0 Ok")
-    assert await house.count("fresh_events") == 1 + 3 + 2
-    assert await house.books.number(100) == 6
+    assert await house.count("fresh_events") == 1 + 3 + 2 + 2  # the last two tell of suppressions
+    assert await house.books.number(100) == 8
     rows = await house.pool.rows("SELECT data, at FROM events WHERE type IN ('email.bounced', 'email.complained') ORDER BY recipient")
-    told = {"type": "Permanent", "sub_type": "General", "reply": "550 5.1.1 no", "reason": "It was refused later.", "suppress": True}
+    told = {"type": "Permanent", "sub_type": "General", "reply": "550 5.1.1 no", "reason": "It was refused later."}
     assert rows[0] == (told | {"late": True}, LATER)
     assert rows[1] == ({"reason": "Unwanted.", "feedback_type": "abuse", "user_agent": "Test/1", "late": True}, LATER)
 
@@ -135,7 +134,7 @@ async def test_an_old_partition_takes_it_too(house: House) -> None:
     await house.books.number(100)
     [(name,)] = await house.pool.rows("SELECT tableoid::regclass::text FROM events WHERE type = 'email.bounced'")
     assert name == partitions.name_of("events", long_ago.astimezone(UTC))
-    assert await house.count("event_log") == 3
+    assert await house.count("event_log") == 4
 
 
 @pytest_twisted.ensureDeferred
@@ -157,31 +156,19 @@ async def test_a_clock_that_is_behind_hides_nothing(house: House) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_it_suppresses_in_the_same_transaction_and_only_what_speaks_of_the_address(house: House) -> None:
-    told: list[tuple[object, ...]] = []
-
-    async def suppress(tx: Transaction, account_id: UUID, address: str, origin: str, email_id: UUID, reason: str, at: datetime) -> None:
-        told.append((account_id, address, origin, email_id, reason, at))
-        await write(tx, [NewEvent(account_id, None, None, None, "suppression.added", at, {"email": address})])
-
+async def test_only_what_speaks_of_the_address_suppresses_it(house: House) -> None:
     mail = await settled(house, OK, OK, OK)
     rung: list[int] = []
-    store = Late(house.pool, lambda: rung.append(1), suppress)
+    store = Late(house.pool, lambda: rung.append(1))
     for _ in range(2):
         await store.hear(ACCOUNT, mail.email_id, about(BOUNCE, FULL, COMPLAINT), LATER)
-    assert told == [
-        (ACCOUNT, "0@example.org", "bounce", mail.email_id, "It was refused later.", LATER),
-        (ACCOUNT, "2@example.org", "complaint", mail.email_id, "Unwanted.", LATER),
+    listed, _ = await Suppressions(house.pool, house.clock).list(ACCOUNT, 10)
+    assert sorted((each.email, each.origin, each.source_id, each.reason) for each in listed) == [
+        ("0@example.org", "bounce", mail.email_id, "550 5.1.1 no"),
+        ("2@example.org", "complaint", mail.email_id, "Unwanted."),
     ]
     assert rung == [1]
-
-    async def fails(*_: object) -> None:
-        raise RuntimeError("no")
-
-    other = await settled(house, OK)
-    with pytest.raises(RuntimeError):
-        await Late(house.pool, suppress=fails).hear(ACCOUNT, other.email_id, about(BOUNCE), LATER)
-    assert await house.statuses(other) == ["delivered"]
+    assert await house.pool.rows("SELECT count(*) FROM events WHERE type = 'suppression.added'") == [(2,)]
 
 
 def test_the_second_half_of_the_lock_is_not_the_ledgers() -> None:

@@ -12,6 +12,7 @@ from twisted.internet.task import Clock
 
 from mailsvc.store import partitions
 from mailsvc.store.ids import uuid7
+from mailsvc.store.paging import Page
 from mailsvc.store.pool import Pool
 from mailsvc.store.receipts import Receipt, Receipts
 from tests.store.house import ACCOUNT, NOW, OTHER
@@ -35,12 +36,12 @@ async def keep(pool: Pool, *kept: tuple[UUID, Receipt]) -> Receipts:
 async def test_an_account_reads_its_own(pool: Pool) -> None:
     first, second, foreign = receipt(), receipt(), receipt()
     receipts = await keep(pool, (ACCOUNT, first), (OTHER, foreign), (ACCOUNT, second))
-    listed = await receipts.newest(ACCOUNT, 10)
+    listed, has_more = await receipts.list(ACCOUNT)
     assert sorted(r.receipt_id for r in listed) == sorted([first.receipt_id, second.receipt_id])
     assert all(r.transcript is None for r in listed)
-    assert [r.receipt_id for r in await receipts.newest(ACCOUNT, 1, max(r.receipt_id for r in listed))] == [
-        min(r.receipt_id for r in listed)
-    ]
+    assert not has_more
+    newest, oldest = max(r.receipt_id for r in listed), min(r.receipt_id for r in listed)
+    assert [r.receipt_id for r in (await receipts.list(ACCOUNT, Page(1, after=newest)))[0]] == [oldest]
     assert await receipts.get(ACCOUNT, first.receipt_id) == first
     assert await receipts.get(ACCOUNT, foreign.receipt_id) is None
 

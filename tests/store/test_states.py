@@ -10,6 +10,7 @@ import pytest_twisted
 
 from mailsvc.outcome import EVENTS, MOVES, WAITING, Bounced, Deferred, Delivered, Failed, Outcome, State, Uncertain
 from mailsvc.store.accept import NewEmail, NewRecipient
+from mailsvc.store.suppressions import Suppressions
 from tests.store.house import ACCOUNT, DAY, MINUTE, NOW, House, email
 
 Move = Callable[[House, NewEmail], Awaitable[object]]
@@ -46,6 +47,10 @@ async def due(house: House, mail: NewEmail) -> None:
     await house.queue.release_scheduled(NOW + DAY)
 
 
+async def suppress(house: House, mail: NewEmail) -> None:
+    await Suppressions(house.pool, house.clock).add(mail.account_id, [each.address for each in mail.recipients])
+
+
 LATER = settle(Deferred("451", NOW))
 PERHAPS = settle(Uncertain("lost", NOW))
 
@@ -53,6 +58,7 @@ MAKES: dict[tuple[State, State], tuple[Move, ...]] = {
     ("scheduled", "queued"): (due,),
     ("scheduled", "canceled"): (cancel,),
     ("scheduled", "failed"): (expire,),
+    ("scheduled", "suppressed"): (suppress, due),
     ("queued", "sending"): (claim,),
     ("queued", "canceled"): (cancel,),
     ("queued", "failed"): (expire,),
@@ -104,7 +110,7 @@ async def test_the_move_is_made_and_told(house: House, old: State, new: State) -
     assert await house.statuses(mail) == [new]
     assert EVENTS[new] in [kind for kind, _ in await house.events(mail)]
     assert await house.count("queue") == (new in WAITING)
-    assert await house.count("fresh_events") == len(await house.events(mail))
+    assert await house.count("fresh_events") == len(await house.events(mail)) + (new == "suppressed")  # and that of the list
 
 
 @pytest.mark.parametrize("old", [state for state in MOVES if state not in ("suppressed", "complained")])

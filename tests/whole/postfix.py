@@ -8,6 +8,7 @@ import pwd
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -103,6 +104,13 @@ class Postfix:
     @property
     def log(self) -> str:
         return (self.folder / "log/mail").read_text(errors="replace")
+
+    def logged(self, text: str, times: int, seconds: float = 20) -> bool:
+        """Whether the log has `text` so often by then: a program of its own writes it, after the mail has gone."""
+        deadline = time.monotonic() + seconds
+        while self.log.count(text) < times and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return self.log.count(text) == times
 
     def _do(self, what: str) -> None:
         done = subprocess.run([POSTFIX, "-c", str(self.folder), what], capture_output=True, text=True, timeout=60)

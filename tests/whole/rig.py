@@ -17,6 +17,8 @@ from typing import Any
 
 import attrs
 
+from tests.http.contract import Contract
+
 PROJECT = Path(__file__).parents[2]
 
 
@@ -60,6 +62,15 @@ class Daemon:
     changes: Mapping[str, Mapping[str, object]] = attrs.field(factory=dict)
     port: int = attrs.field(factory=free_port)
     process: subprocess.Popen[bytes] | None = None
+    _contract: Contract | None = None
+    python: Path = Path(sys.executable)
+    home: Path = PROJECT  # its working folder
+    source: Path | None = PROJECT  # where it is run from; None: it is installed
+
+    @property
+    def environment(self) -> dict[str, str]:
+        inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        return inherited if self.source is None else {**inherited, "PYTHONPATH": str(self.source)}
 
     @property
     def config(self) -> Path:
@@ -99,10 +110,10 @@ class Daemon:
         with (self.folder / "daemon.log").open("ab") as log:
             self.process = subprocess.Popen(
                 self._command(),
-                cwd=PROJECT,
+                cwd=self.home,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, "PYTHONPATH": str(PROJECT)},
+                env=self.environment,
             )
         deadline = time.monotonic() + seconds
         while not (self.folder / "dev.json").exists():
@@ -111,7 +122,7 @@ class Daemon:
             time.sleep(0.02)
 
     def _command(self) -> list[str]:
-        return [str(Path(sys.executable).with_name("twistd")), "--nodaemon", "--pidfile=", "mailsvc", "--config", str(self.config)]
+        return [str(self.python.with_name("twistd")), "--nodaemon", "--pidfile=", "mailsvc", "--config", str(self.config)]
 
     def kill(self) -> None:
         """End it as a power cut would."""
@@ -141,6 +152,15 @@ class Daemon:
                 **(headers or {}),
             },
         )
+        answer = self._answer(request)
+        if self._contract is None and path != "/openapi.json":
+            self._contract = Contract(self.call("GET", "/openapi.json").body)
+        if self._contract is not None:
+            kind = next((value for name, value in answer.headers.items() if name.lower() == "content-type"), "")
+            self._contract.check(method, path, answer.status, kind, answer.body)
+        return answer
+
+    def _answer(self, request: urllib.request.Request) -> Answer:
         try:
             with urllib.request.urlopen(request, timeout=30) as response:
                 return Answer(response.status, dict(response.headers), json.load(response))
@@ -169,10 +189,10 @@ class Daemon:
 
     def _run(self, arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-c", "from mailsvc.cli import main; main()", "--config", str(self.config), *arguments],
-            cwd=PROJECT,
+            [str(self.python), "-c", "from mailsvc.cli import main; main()", "--config", str(self.config), *arguments],
+            cwd=self.home,
             capture_output=True,
             text=True,
             timeout=60,
-            env={**os.environ, "PYTHONPATH": str(PROJECT)},
+            env=self.environment,
         )

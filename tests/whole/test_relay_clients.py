@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.whole.node import LIBRARIES, WHY_NOT, environment
 from tests.whole.postfix import Postfix, missing
 from tests.whole.relay import IMPLICIT, NUMBERS, daemon_with_relay
 from tests.whole.rig import Daemon, free_port
 from tests.whole.sink import Received, Sink
 
 REQUIRED = os.environ.get("MAILSVC_TEST_CLIENTS") == "required"  # then what is missing is a failure
-NODE_MODULES = Path(os.environ.get("MAILSVC_TEST_NODE_MODULES", "/nowhere"))
 
 
 def needs(what: str | None) -> None:
@@ -68,15 +68,14 @@ def test_swaks(daemon: Daemon, sink: Sink, number: str) -> None:
 
 
 def test_nodemailer(daemon: Daemon, sink: Sink) -> None:
-    needs(None if shutil.which("node") else "Node is not installed")
-    needs(None if (NODE_MODULES / "nodemailer").exists() else "nodemailer is not in MAILSVC_TEST_NODE_MODULES")
+    needs(None if (LIBRARIES / "node_modules/nodemailer").exists() else WHY_NOT)
     facts = daemon.facts
     given = {
-        "modules": str(NODE_MODULES), "ports": facts["smtp"], "user": facts["smtp_username"], "password": facts["api_key"],
+        "modules": str(LIBRARIES / "node_modules"), "ports": facts["smtp"], "user": facts["smtp_username"], "password": facts["api_key"],
         "from": f"me@{facts['domain']}",
     }  # fmt: skip
     script = Path(__file__).with_name("nodemailer.mjs")
-    done = subprocess.run(["node", str(script), json.dumps(given)], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(["node", str(script), json.dumps(given)], capture_output=True, text=True, timeout=120, env=environment())
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("250 2.0.0 Queued as ") == len(NUMBERS)
     with sink.arrived:
@@ -105,7 +104,7 @@ def test_a_postfix_whose_smarthost_we_are(daemon: Daemon, sink: Sink) -> None:
             mails = arrived(sink, f" by {number}.\r\n", 3)
             assert all(set(mail.recipients) == {f"one@p{number}.example", f"two@p{number}.example"} for mail in mails)
             assert all(mail.raw.endswith("\r\n\r\nGrüße\r\n.\r\n.dot\r\n".encode()) for mail in mails)
-        assert postfix.log.count("status=sent (250 2.0.0 Queued as ") == 2 * 3 * len(NUMBERS)
+        assert postfix.logged("status=sent (250 2.0.0 Queued as ", 2 * 3 * len(NUMBERS))
         assert "Untrusted TLS connection" in postfix.log or "TLS connection established" in postfix.log
     finally:
         postfix.stop()

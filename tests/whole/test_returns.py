@@ -51,11 +51,11 @@ def return_path(daemon: Daemon, email_id: str) -> str:
     return next(str(mail["from"]) for mail in found["data"] if mail["email_id"] == email_id)
 
 
-def come_back(daemon: Daemon, to: str, message: str) -> int:
-    """Mail from the null reverse-path; the code that it came to."""
+def come_back(daemon: Daemon, to: str, message: str, sender: str = "") -> int:
+    """Mail to a return path; the code that it came to."""
     with smtplib.SMTP("127.0.0.1", daemon.facts["smtp"]["25"]) as client:
         client.ehlo("mx.example.net")
-        assert client.docmd("MAIL FROM:<>")[0] == 250
+        assert client.docmd(f"MAIL FROM:<{sender}>")[0] == 250
         code, _ = client.docmd(f"RCPT TO:<{to}>")
         return code if code != 250 else client.data(message.replace("\n", "\r\n").encode())[0]
 
@@ -82,6 +82,19 @@ def test_a_complaint_comes_back_over_smtp(daemon: Daemon) -> None:
     [recipient] = recipients(daemon, email_id := send(daemon, "complained@example.com"), "complained")
     assert recipient["reason"].startswith("The recipient reported this email as unwanted: abuse")
     assert daemon.call("GET", f"/emails/{email_id}").body["last_event"] == "complained"
+
+
+def test_who_complained_is_not_written_to_again(daemon: Daemon) -> None:
+    recipients(daemon, send(daemon, "complained+2@example.com"), "complained")
+    recipients(daemon, send(daemon, "complained+2@example.com", "a@example.com"), "suppressed", "delivered")
+    found = daemon.call("GET", "/suppressions").body["data"]
+    assert ("complained+2@example.com", "complaint") in [(each["email"], each["origin"]) for each in found]
+
+
+def test_the_sandbox_has_an_address_that_is_suppressed(daemon: Daemon) -> None:
+    email_id = send(daemon, "suppressed@example.com")
+    recipients(daemon, email_id, "suppressed")
+    assert daemon.call("GET", f"/emails/{email_id}").body["last_event"] == "suppressed"
 
 
 def test_a_late_bounce_comes_back_over_smtp(daemon: Daemon) -> None:
@@ -119,4 +132,5 @@ def test_what_nobody_signed_and_what_machines_say_changes_nothing(daemon: Daemon
     assert come_back(daemon, wrong, DSN.format(recipient="a@example.com")) == 550
     assert come_back(daemon, path, "Subject: Out of office\nAuto-Submitted: auto-replied\n\n550 5.1.1 <a@example.com>\n") == 250
     assert come_back(daemon, path, "Subject: Hello\n\nWho are you?\n") == 250
+    assert come_back(daemon, path, "Subject: Hello\n\nWho are you?\n", "rita@example.org") == 550
     recipients(daemon, email_id, "delivered")

@@ -1,0 +1,111 @@
+"""Figures of the whole installation for whoever watches it: what waits, since when, and whether clock and ledger keep up.
+
+`Vitals` is looked at again and again and costs next to nothing; `Figures` reads the whole queue and is asked by a monitor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import attrs
+
+from mailsvc.store.ledger import Books, Lag
+from mailsvc.store.pool import Pool
+from mailsvc.store.processes import LIVE, SILENT
+from mailsvc.store.queue import Queue
+
+# An id begins with the milliseconds of its email's acceptance (RFC 9562 §5.7).
+WAITING = """
+    SELECT CASE WHEN lease IS NULL THEN status ELSE 'sending' END, bulk, count(*), min(left(email_id::text, 13) COLLATE "C")
+    FROM queue GROUP BY 1, 2
+"""
+LEASES = "SELECT count(*) FROM queue WHERE lease = %s"
+# Due, leased by nobody, and its destination does not rest.
+OVERDUE = """
+    SELECT min(q.next_at) FROM queue q LEFT JOIN destinations d ON d.region = q.region AND d.name = q.destination
+    WHERE q.lease IS NULL AND q.next_at <= %s AND (d.until IS NULL OR d.until <= %s)
+"""
+WEBHOOKS = 'SELECT count(*), min(left(event_id::text, 13) COLLATE "C") FROM webhook_outbox'
+RESTING = "SELECT state, count(*) FROM destinations WHERE until > %s GROUP BY state"
+
+
+@attrs.frozen
+class Waiting:
+    """Recipients of one state and class; `oldest`: seconds since the first of them was accepted."""
+
+    state: str
+    bulk: bool
+    count: int
+    oldest: float
+
+
+@attrs.frozen
+class Reading:
+    """All of it at one moment. `overdue`: for how many seconds the longest overdue recipient could have been sent.
+
+    `webhooks`: messages that wait.
+    """
+
+    waiting: tuple[Waiting, ...]
+    unexplained: int
+    overdue: float
+    leases: int
+    resting: dict[str, int]
+    processes: dict[str, int]
+    ledger: Lag
+    webhooks: int
+    webhooks_oldest: float
+
+
+@attrs.define(eq=False)
+class Figures:
+    """`lease` tells the number of this process."""
+
+    pool: Pool
+    clock: Any
+    lease: Callable[[], int]
+
+    async def read(self) -> Reading:
+        seconds, pool = self.clock.seconds(), self.pool
+        now = datetime.fromtimestamp(seconds, UTC)
+        waiting = tuple(
+            Waiting(state, bulk, count, max(0.0, seconds - _accepted(oldest))) for state, bulk, count, oldest in await pool.rows(WAITING)
+        )
+        [(due,)] = await pool.rows(OVERDUE, (now, now))
+        [(leases,)] = await pool.rows(LEASES, (self.lease(),))
+        [(messages, first)] = await pool.rows(WEBHOOKS)
+        return Reading(
+            waiting=waiting,
+            unexplained=await Queue(pool).unexplained(now),
+            overdue=0.0 if due is None else (now - due).total_seconds(),
+            leases=leases,
+            resting=dict(await pool.rows(RESTING, (now,))),
+            processes=dict(await pool.rows(LIVE, (SILENT,))),
+            ledger=await Books(pool).lag(now),
+            webhooks=messages,
+            webhooks_oldest=0.0 if first is None else max(0.0, seconds - _accepted(first)),
+        )
+
+
+@attrs.define(eq=False)
+class Vitals:
+    """What was last seen of the database's clock and of the ledger. `clock` tells unix seconds."""
+
+    pool: Pool
+    clock: Any
+    ahead: float = attrs.field(default=0.0, init=False)  # seconds that our clock surely goes before the database's; negative: after
+    ledger: Lag = attrs.field(default=Lag(0, 0.0), init=False)
+
+    async def look(self) -> None:
+        before = self.clock.seconds()
+        [(there,)] = await self.pool.rows("SELECT extract(epoch FROM clock_timestamp())::float8")
+        after = self.clock.seconds()
+        self.ahead = before - there if before > there else min(0.0, after - there)
+        self.ledger = await Books(self.pool).lag(datetime.fromtimestamp(after, UTC))
+
+
+def _accepted(beginning: str) -> float:
+    """When an id was made, in unix seconds."""
+    return int(beginning.replace("-", ""), 16) / 1000

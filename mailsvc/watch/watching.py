@@ -1,0 +1,68 @@
+"""Watching the daemon: which figures there are, and what of them speaks against taking mail."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+
+from mailsvc.lifespan import Opened, every
+from mailsvc.store.figures import Figures, Vitals
+from mailsvc.store.pool import Pool
+from mailsvc.watch import metrics
+from mailsvc.watch.lag import Lateness
+from mailsvc.watch.listener import MetricsSite, Page
+from mailsvc.watch.metrics import Metrics, Sheet
+
+VITALS_EVERY = 10.0
+CLOCK_OFF = 30.0  # seconds from the database's clock, above which no mail is taken: its times and ids would be wrong
+LEDGER_BEHIND = 60.0  # seconds above which it is told
+
+
+@attrs.define(eq=False)
+class Watching:
+    """`lease` tells the number of this process."""
+
+    reactor: Any
+    pool: Pool
+    bell: Any
+    lease: Callable[[], int]
+    vitals: Vitals = attrs.field(init=False)
+    _metrics: Metrics = attrs.field(init=False)
+    _batches: dict[str, Any] = attrs.field(factory=dict, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.vitals = Vitals(self.pool, self.reactor)
+        own = [metrics.database(self.pool, self.bell), metrics.clock(self.vitals), metrics.batches(self._batches)]
+        self._metrics = Metrics(Figures(self.pool, self.reactor, self.lease).read, own)
+
+    async def start(self, opened: Opened) -> None:
+        await self.vitals.look()
+        opened.add("the vitals", every(self.reactor, VITALS_EVERY, "looking at clock and ledger", self.vitals.look))
+        lateness = Lateness(self.reactor, time.monotonic, self._metrics.lag.observe)
+        lateness.start()
+
+        async def stop() -> None:
+            lateness.stop()
+
+        opened.add("the reactor's lateness", stop)
+
+    def add(self, source: Callable[[Sheet], None], **batches: Any) -> None:
+        """Figures of a room, and its shared commits by name."""
+        self._metrics.add(source)
+        self._batches.update(batches)
+
+    def site(self, token: str | None) -> MetricsSite:
+        """The door for the monitor."""
+        return MetricsSite(Page(self._metrics.text, token), self.reactor)
+
+    async def punctual(self) -> str | None:
+        ahead = self.vitals.ahead
+        way = "before" if ahead > 0 else "after"
+        return None if abs(ahead) <= CLOCK_OFF else f"this machine's goes {abs(ahead):.0f} s {way} the database's"
+
+    async def numbered(self) -> str | None:
+        lag = self.vitals.ledger
+        return None if lag.seconds <= LEDGER_BEHIND else f"events since {lag.seconds:.0f} s ago are not numbered yet"

@@ -1,0 +1,277 @@
+"""Sends what the outbox has due: when, how much at once, and to whom first.
+
+Attempts share a number of connections. An endpoint gets a few of them, one that fails a single one; all that fail get at most half
+together, and an account gets a part. So endpoints that hang fill their own places and never those of the others. An endpoint that
+answers has some more messages claimed than it has connections, so that it is not looked for again after each.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+from uuid import UUID
+
+import attrs
+import orjson
+from twisted.application.service import Service
+from twisted.internet.defer import Deferred, DeferredList
+from twisted.logger import Logger
+
+from mailsvc import payload
+from mailsvc.fetch import NoAnswer, Reply
+from mailsvc.store.errors import StoreError
+from mailsvc.store.outbox import Due, Posted, Ready, claim_until
+from mailsvc.webhooks import signature
+from mailsvc.webhooks.verdict import judge
+
+POLL = 1.0
+DEPTH = 20  # messages that are claimed for each connection to an endpoint that answers
+TURN = 1.0  # seconds after which a connection is free for others
+RESPONSE = 1024  # octets of an answer that are kept
+AGENT = "mailsvc-webhooks/1"
+
+
+@attrs.frozen
+class Terms:
+    """How webhooks are sent. Times in seconds; `schedule`: the waits after each failure."""
+
+    connections: int = 200
+    per_endpoint: int = 5
+    per_host: int = 50
+    per_account: int = 50
+    timeout: float = 15.0
+    schedule: tuple[float, ...] = (5, 300, 1800, 7200, 18000, 36000, 36000)
+    disable_after: float = 432000.0
+
+
+class Outbox(Protocol):
+    """store/outbox"""
+
+    async def ready(self, now: datetime, skip: Collection[UUID] = (), *, failing: bool = True, limit: int = 1000) -> list[Ready]: ...
+    async def claim(self, numbers: Mapping[UUID, int], now: datetime, until: datetime) -> list[Due]: ...
+    async def release(self, dues: Sequence[Due], now: datetime, until: datetime) -> None: ...
+    async def settle(self, posted: Posted) -> bool: ...
+    async def clear(self, webhook_id: UUID) -> None: ...
+
+
+class Fetcher(Protocol):
+    """fetch.Fetcher"""
+
+    async def ask(
+        self, method: str, url: str, *, seconds: float, keep: int, headers: Mapping[str, str] | None = None, body: bytes | None = None
+    ) -> Reply: ...
+
+
+class Bell(Protocol):
+    def listen(self, channel: str, callback: Callable[[], None]) -> None: ...
+
+
+@attrs.frozen
+class _Place:
+    """A connection that is taken, and whose it is."""
+
+    webhook_id: UUID
+    account_id: UUID | None
+    host: str
+    failing: bool
+
+
+class Posts(Service):
+    """Runs while the service runs."""
+
+    name = "webhooks"
+    log = Logger()
+
+    def __init__(self, outbox: Outbox, fetcher: Fetcher, bell: Bell, clock: Any, terms: Terms) -> None:
+        self._outbox, self._fetcher, self._clock, self._terms = outbox, fetcher, clock, terms
+        self.outcomes: Counter[str] = Counter()  # of attempts since the start
+        self._taken: list[_Place] = []
+        self._under_way: set[Deferred[None]] = set()
+        self._timer: Any = None
+        self._round: Deferred[None] | None = None
+        self._again = False
+        bell.listen("webhooks", self.wake)
+
+    @property
+    def open(self) -> int:
+        """How many connections are taken now."""
+        return len(self._taken)
+
+    def startService(self) -> None:
+        super().startService()
+        self.wake()
+
+    def stopService(self) -> Deferred[Any]:
+        """What was begun ends, which takes no longer than an attempt may."""
+        super().stopService()
+        self._again = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        return DeferredList([_ended(each) for each in (*self._under_way, *((self._round,) if self._round else ()))])
+
+    def wake(self) -> None:
+        """Look in the next turn, or once more after the round that is under way."""
+        if self._round is not None:
+            self._again = True
+        else:
+            self._look_in(0)
+
+    def _look_in(self, seconds: float) -> None:
+        if not self.running:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._clock.callLater(seconds, self._begin_round)
+
+    def _begin_round(self) -> None:
+        self._timer, self._again = None, False
+        self._round = Deferred()
+        looking = Deferred.fromCoroutine(self._look())
+        looking.addErrback(lambda failure: self.log.failure("sending webhooks failed", failure=failure))
+        looking.addBoth(self._looked)
+
+    def _looked(self, _: object) -> None:
+        ended, self._round = self._round, None
+        self._look_in(0 if self._again else POLL)
+        assert ended is not None
+        ended.callback(None)
+
+    async def _look(self) -> None:
+        try:
+            now, failing = self._now(), sum(place.failing for place in self._taken)
+            ready = await self._outbox.ready(now, self._full(), failing=failing < most_failing(self._terms))
+            for gone in (each.webhook_id for each in ready if not each.live):
+                await self._outbox.clear(gone)
+            chosen = choose(ready, self._taken, self._terms)
+            if chosen and self.running:
+                await self._begin({each.webhook_id: each for each in ready}, chosen, now)
+        except StoreError as error:
+            self.log.warn("webhooks could not be looked at, next try in {pause:g} s: {reason}", pause=POLL, reason=str(error))
+
+    async def _begin(self, ready: Mapping[UUID, Ready], chosen: Mapping[UUID, int], now: datetime) -> None:
+        until = claim_until(now, self._terms.timeout)
+        wanted = {webhook_id: 1 if ready[webhook_id].failing else count * DEPTH for webhook_id, count in chosen.items()}
+        claimed: dict[UUID, deque[Due]] = {}
+        for due in await self._outbox.claim(wanted, now, until):
+            claimed.setdefault(due.webhook_id, deque()).append(due)
+        for webhook_id, waiting in claimed.items():
+            place = _Place(webhook_id, waiting[0].account_id, _host(waiting[0].url), bool(ready[webhook_id].failing))
+            for _ in range(min(chosen[webhook_id], len(waiting))):
+                self._taken.append(place)
+                serving = Deferred.fromCoroutine(self._serve(waiting, until))
+                self._under_way.add(serving)
+                serving.addErrback(lambda failure: self.log.failure("a webhook could not be sent", failure=failure))
+                serving.addBoth(self._served, serving, place)
+
+    async def _serve(self, waiting: deque[Due], until: datetime) -> None:
+        """One connection's turn at an endpoint: it ends with the first failure, which the other messages would have too."""
+        ends = self._clock.seconds() + TURN
+        while waiting:
+            taken = await self._attempt(waiting.popleft())
+            if not taken or self._clock.seconds() >= ends or not self.running:
+                rest = [*waiting]
+                waiting.clear()
+                try:
+                    await self._outbox.release(rest, self._now(), until)
+                except StoreError as error:
+                    self.log.info("webhooks that were not sent wait for the end of their claim: {reason}", reason=str(error))
+
+    def _served(self, _: object, serving: Deferred[None], place: _Place) -> None:
+        self._under_way.discard(serving)
+        self._taken.remove(place)
+        self.wake()
+
+    def _full(self) -> list[UUID]:
+        counts = Counter(place.webhook_id for place in self._taken)
+        slow = {place.webhook_id for place in self._taken if place.failing}
+        return [webhook_id for webhook_id, count in counts.items() if count >= self._terms.per_endpoint or webhook_id in slow]
+
+    async def _attempt(self, due: Due) -> bool:
+        """One POST, written down; whether it was taken. When it cannot be written down, the claim runs out and it is sent again."""
+        started = self._clock.seconds()
+        status, said, retry_after = await self._post(due, started)
+        ended = self._clock.seconds()
+        now = _time(ended)
+        verdict = judge(status, retry_after, due.tries, now, self._terms.schedule)
+        if due.fact is None and due.payload is None:
+            verdict = attrs.evolve(verdict, outcome="failed", next_at=None)
+        self.outcomes[verdict.outcome] += 1
+        posted = Posted(
+            due, status, said, _time(started), ended - started, now, verdict.outcome, now - timedelta(seconds=self._terms.disable_after),
+            verdict.next_at, verdict.hold_until, verdict.why,
+        )  # fmt: skip
+        try:
+            if await self._outbox.settle(posted):
+                await self._outbox.clear(due.webhook_id)
+        except StoreError as error:
+            self.log.warn("a webhook's attempt could not be written down, it is sent again: {reason}", reason=str(error))
+        return verdict.outcome == "success"
+
+    async def _post(self, due: Due, started: float) -> tuple[int, str, str | None]:
+        """Status, what was said, and the Retry-After."""
+        told = due.payload if due.fact is None else payload.told(due.fact)
+        if told is None:
+            return 0, "What happened is no longer kept, so it cannot be told.", None
+        body = orjson.dumps(told)
+        secrets = [due.secret] if due.former is None else [due.secret, due.former]
+        signed = signature.headers(f"msg_{due.event_id.hex}", int(started), body, secrets)
+        headers = {"content-type": "application/json", "user-agent": AGENT, **signed}
+        try:
+            reply = await self._fetcher.ask("POST", due.url, seconds=self._terms.timeout, keep=RESPONSE, headers=headers, body=body)
+        except NoAnswer as error:
+            return 0, str(error), None
+        return reply.status, reply.body.decode("utf-8", "replace"), reply.header("retry-after")
+
+    def _now(self) -> datetime:
+        return _time(self._clock.seconds())
+
+
+def choose(ready: Iterable[Ready], taken: Collection[_Place], terms: Terms) -> dict[UUID, int]:
+    """How many messages each endpoint may have sent now, going round so that everybody gets one before anybody gets two."""
+    of_endpoint = Counter(place.webhook_id for place in taken)
+    of_host = Counter(place.host for place in taken)
+    of_account = Counter(place.account_id for place in taken)
+    failing = sum(place.failing for place in taken)
+    total = len(taken)
+    chosen: Counter[UUID] = Counter()
+    waiting = [(each, _host(each.url or "")) for each in ready if each.live]
+    while waiting and total < terms.connections:
+        following = []
+        for each, host in waiting:
+            most = 1 if each.failing else terms.per_endpoint
+            if total >= terms.connections or of_endpoint[each.webhook_id] >= most or of_host[host] >= terms.per_host:
+                continue
+            if of_account[each.account_id] >= terms.per_account or (each.failing and failing >= most_failing(terms)):
+                continue
+            of_endpoint[each.webhook_id] += 1
+            of_host[host] += 1
+            of_account[each.account_id] += 1
+            failing += bool(each.failing)
+            total += 1
+            chosen[each.webhook_id] += 1
+            following.append((each, host))
+        waiting = following
+    return dict(chosen)
+
+
+def most_failing(terms: Terms) -> int:
+    """Connections that endpoints that fail get together."""
+    return max(1, terms.connections // 2)
+
+
+def _host(url: str) -> str:
+    return urlsplit(url).netloc
+
+
+def _time(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def _ended(work: Deferred[None]) -> Deferred[None]:
+    ended: Deferred[None] = Deferred()
+    work.addBoth(lambda _: ended.callback(None))
+    return ended

@@ -1,0 +1,5 @@
+"""Fixtures of the API's tests."""
+
+from __future__ import annotations
+
+from tests.http.world import world  # noqa: F401

@@ -1,0 +1,82 @@
+"""Attachments that are links: fetched before the email is made, and refused with a reason when they cannot be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.http.rig import Rig
+
+EMAIL: dict[str, Any] = {"from": "a@example.com", "to": "b@example.net", "subject": "s", "text": "t"}
+
+
+def linked(*attachments: dict[str, Any]) -> dict[str, Any]:
+    return EMAIL | {"attachments": list(attachments)}
+
+
+def sent(rig: Rig) -> Any:
+    [(_, [email], *_)] = rig.intake.submitted
+    return email.content.attachments
+
+
+def test_what_a_link_leads_to_is_attached() -> None:
+    rig = Rig()
+    rig.web.pages["https://example.com/files/my%20bill.pdf?x=1"] = (200, b"%PDF", "application/pdf; charset=x")
+    rig.web.pages["https://example.com/"] = (200, b"x", "nonsense")
+    plain = {"content": "aGk=", "filename": "hi.txt"}
+    links = (
+        {"path": "https://example.com/files/my%20bill.pdf?x=1"},
+        {"path": "https://example.com/", "filename": "x.bin", "content_id": "c"},
+    )
+    assert rig.ask("POST", "/emails", linked(links[0], plain, links[1])).status == 200
+    bill, hi, named = sent(rig)
+    assert (bill.content, bill.filename, bill.content_type) == (b"%PDF", "my bill.pdf", "application/pdf")
+    assert (hi.content, hi.filename) == (b"hi", "hi.txt")
+    assert rig.budget.used == 0
+    assert (named.content, named.filename, named.content_type, named.content_id) == (b"x", "x.bin", None, "c")
+
+
+@pytest.mark.parametrize(
+    ("page", "why"),
+    [
+        (None, "The connection was refused."),
+        ((404, b"", "text/plain"), "The answer was 404."),
+        ((302, b"", "text/plain"), "The answer was 302."),
+        ((200, b"x" * 1001, "text/plain"), "It is too large."),
+    ],
+)
+def test_a_link_that_leads_nowhere_is_named(page: Any, why: str) -> None:
+    rig = Rig()
+    if page is not None:
+        rig.web.pages["https://example.com/a"] = page
+    response = rig.ask("POST", "/emails", linked({"path": "https://example.com/a"}))
+    assert response.problem == (422, "invalid_attachment")
+    assert response.json["message"] == f"The `attachments[0].path` could not be fetched. {why}"
+    assert rig.intake.submitted == []
+
+
+def test_links_of_a_request_share_what_may_be_fetched() -> None:
+    rig = Rig()
+    rig.web.pages["https://example.com/a"] = (200, b"x" * 600, "text/plain")
+    response = rig.ask("POST", "/emails", linked({"path": "https://example.com/a"}, {"path": "https://example.com/a"}))
+    assert response.problem == (422, "invalid_attachment")
+    assert rig.ask("POST", "/emails", linked(*[{"path": "https://example.com/a"}] * 51)).problem == (422, "validation_error")
+
+
+def test_a_batch_goes_on_without_the_one_that_fails() -> None:
+    rig = Rig()
+    rig.web.pages["https://example.com/a"] = (200, b"x", "text/plain")
+    batch = [linked({"path": "https://example.com/b"}), linked({"path": "https://example.com/a"}), EMAIL]
+    assert rig.ask("POST", "/emails/batch", batch).problem == (422, "invalid_attachment")
+    assert rig.intake.submitted == []
+    answer = rig.ask("POST", "/emails/batch", batch, x_batch_validation="permissive")
+    assert answer.status == 200
+    assert [each["index"] for each in answer.json["errors"]] == [0]
+    assert len(answer.json["data"]) == 2
+
+
+def test_a_path_beside_a_content_is_not_followed() -> None:
+    rig = Rig()
+    assert rig.ask("POST", "/emails", linked({"path": "https://example.com/a", "content": "aGk="})).status == 200
+    assert rig.web.asked == []

@@ -1,0 +1,160 @@
+"""The collections that stand beside emails, over the real store; every answer is held against its description."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+import pytest_twisted
+from twisted.internet.defer import Deferred, gatherResults
+
+from mailsvc.http.openapi import endpoints
+from mailsvc.store.ids import uuid7
+from mailsvc.store.receipts import Receipt, Receipts
+from tests.http.rig import Rig
+from tests.http.world import GOOD, World
+
+
+def test_every_endpoint_is_described() -> None:
+    assert [f"{one.method} {one.path}" for one in endpoints(Rig().api.collections()) if one.told is None] == []
+
+
+def test_the_description_names_each_operation_once() -> None:
+    document = Rig().contract.document
+    names = [operation["operationId"] for path in document["paths"].values() for operation in path.values()]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize(
+    "path",
+    "contacts segments audiences topics broadcasts contact-properties templates automations events inboxes oauth/grants "
+    "emails/receiving emails/receiving/x emails/receiving/x/attachments domains/x/claim".split(),
+)
+def test_what_is_not_built_is_not_found(path: str) -> None:
+    response = Rig().ask("GET", f"/{path}")
+    assert response.problem == (404, "not_found") and response.json["message"] == "The requested endpoint does not exist."
+    assert Rig().ask("POST", f"/{path}").status in (404, 405)
+
+
+async def make(world: World, **body: Any) -> Any:
+    response = await world.ask("POST", "/api-keys", {"name": "new", **body})
+    assert response.status == 201
+    return response.json
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_key_is_made_used_renamed_and_deleted(world: World) -> None:
+    made = await make(world)
+    assert (await world.ask("GET", "/emails", key=made["token"])).status == 200
+    await world.flush()
+    listed = (await world.ask("GET", "/api-keys")).json
+    assert [key["name"] for key in listed["data"]] == ["new", "a key"] and listed["has_more"] is False
+    assert listed["data"][0]["last_used_at"] is not None
+    assert listed["data"][0]["hint"] == made["token"][:9]
+    renamed = await world.ask("PATCH", f"/api-keys/{made['id']}", {"name": "other", "id": made["id"]})
+    assert renamed.json == {"object": "api_key", "id": made["id"]}
+    assert (await world.ask("GET", "/api-keys")).json["data"][0]["name"] == "other"
+    assert (await world.ask("DELETE", f"/api-keys/{made['id']}")).json == {"object": "api_key", "id": made["id"], "deleted": True}
+    assert (await world.ask("GET", "/emails", key=made["token"])).problem == (403, "invalid_api_key")
+    assert (await world.ask("DELETE", f"/api-keys/{made['id']}")).problem == (404, "not_found")
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_sending_key_of_one_domain(world: World) -> None:
+    made = await make(world, permission="sending_access", domain_id=str(world.domain_id))
+    assert (await world.ask("POST", "/emails", GOOD, key=made["token"])).status == 200
+    assert (await world.ask("GET", "/api-keys", key=made["token"])).problem == (401, "restricted_api_key")
+    [stored, _] = (await world.ask("GET", "/api-keys")).json["data"]
+    assert (stored["permission"], stored["domain_id"]) == ("sending_access", str(world.domain_id))
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        ({}, (422, "missing_required_field")),
+        ({"name": None}, (422, "missing_required_field")),
+        ({"name": 5}, (422, "validation_error")),
+        ({"name": "x" * 51}, (422, "validation_error")),
+        ({"name": "a\0b"}, (422, "validation_error")),
+        ({"name": "x", "permission": "all"}, (422, "invalid_access")),
+        ({"name": "x", "permission": ["full_access"]}, (422, "invalid_access")),
+        ({"name": "x", "domain_id": "x"}, (422, "invalid_parameter")),
+        ({"name": "x", "domain_id": str(UUID(int=5))}, (422, "validation_error")),
+        ({"name": "x", "permission": "sending_access", "domain_id": str(UUID(int=5))}, (404, "not_found")),
+        ([], (422, "validation_error")),
+        (b"{", (400, "validation_error")),
+    ],
+)
+@pytest_twisted.ensureDeferred
+async def test_what_a_key_cannot_be(world: World, body: Any, problem: tuple[int, str]) -> None:
+    assert (await world.ask("POST", "/api-keys", body)).problem == problem
+
+
+@pytest_twisted.ensureDeferred
+async def test_keys_are_all_listed_unless_a_page_is_asked_for(world: World) -> None:
+    ids = [(await make(world, name=f"{n}"))["id"] for n in range(25)][::-1]
+    everything = (await world.ask("GET", "/api-keys")).json
+    assert [key["id"] for key in everything["data"]][:25] == ids and len(everything["data"]) == 26
+    page = (await world.ask("GET", f"/api-keys?limit=3&after={ids[2]}")).json
+    assert ([key["id"] for key in page["data"]], page["has_more"]) == (ids[3:6], True)
+    before = (await world.ask("GET", f"/api-keys?limit=2&before={ids[5]}")).json
+    assert ([key["id"] for key in before["data"]], before["has_more"]) == (ids[3:5], True)
+    assert len((await world.ask("GET", f"/api-keys?after={ids[0]}")).json["data"]) == 20
+    for wrong in (f"after={ids[0]}&before={ids[1]}", "limit=0", "limit=101", "limit=x", "after=x", "limit=1&limit=2"):
+        assert (await world.ask("GET", f"/api-keys?{wrong}")).status == 422
+
+
+@pytest_twisted.ensureDeferred
+async def test_requests_can_be_read_again(world: World) -> None:
+    sent = (await world.ask("POST", "/emails", GOOD, User_Agent="me/1")).json
+    await world.ask("POST", "/emails", {**GOOD, "to": "nobody"})
+    made = await make(world)
+    await world.ask("GET", f"/emails/{uuid4()}")
+    await world.flush()
+    page = (await world.ask("GET", "/logs?limit=10")).json["data"]
+    assert [(entry["method"], entry["response_status"]) for entry in page] == [("GET", 404), ("POST", 201), ("POST", 422), ("POST", 200)]
+    one = (await world.ask("GET", f"/logs/{page[3]['id']}")).json
+    assert one["request_body"] == GOOD and one["response_body"] == sent
+    assert (one["user_agent"], one["endpoint"]) == ("me/1", "/emails") and one["api_key_id"] is not None
+    secret = (await world.ask("GET", f"/logs/{page[1]['id']}")).json
+    assert made["token"] not in str(secret) and secret["response_body"]["id"] == made["id"]
+    wrong = (await world.ask("GET", f"/logs/{page[2]['id']}")).json
+    assert wrong["response_body"]["name"] == "validation_error"
+    for status, count in (("422", 1), ("4xx", 2), ("2xx", 2), ("201", 1), ("5xx", 0)):
+        assert len((await world.ask("GET", f"/logs?status={status}")).json["data"]) == count, status
+    assert (await world.ask("GET", "/logs?status=9")).problem == (422, "validation_error")
+    assert (await world.ask("GET", f"/logs?after={page[0]['id']}&before={page[1]['id']}")).status == 422
+    assert (await world.ask("GET", f"/logs/{page[0]['id']}", key=world.foreign_key)).problem == (404, "not_found")
+    assert (await world.ask("GET", "/logs", key=world.foreign_key)).json["data"] == []
+
+
+@pytest_twisted.ensureDeferred
+async def test_sessions_of_the_relay_stand_beside_the_requests(world: World) -> None:
+    now = datetime.now(UTC)
+    receipts = Receipts(world.pool, world.site.reactor)
+    key = uuid4()
+    good, bad = (Receipt(uuid7(now.timestamp()), key, now, now + timedelta(seconds=2), 587, "TLSv1.3", 2, n, "S: 220") for n in (0, 1))
+    await gatherResults([Deferred.fromCoroutine(receipts.add(world.account_id, one)) for one in (good, bad)])
+    page = (await world.ask("GET", "/logs?source=smtp")).json["data"]
+    assert [(entry["id"], entry["response_status"], entry["duration_ms"]) for entry in page] == [
+        (str(bad.receipt_id), 550, 2000.0),
+        (str(good.receipt_id), 250, 2000.0),
+    ]
+    assert page[0]["smtp"] == {"port": 587, "tls": "TLSv1.3", "mails": 2, "refusals": 1}
+    one = (await world.ask("GET", f"/logs/{good.receipt_id}")).json
+    assert one["smtp"]["transcript"] == "S: 220" and one["object"] == "log"
+    older = (await world.ask("GET", f"/logs?source=smtp&limit=1&after={bad.receipt_id}")).json
+    assert [entry["id"] for entry in older["data"]] == [str(good.receipt_id)] and older["has_more"] is False
+    assert (await world.ask("GET", f"/logs/{good.receipt_id}", key=world.foreign_key)).problem == (404, "not_found")
+    assert (await world.ask("GET", "/logs?source=smtp", key=world.foreign_key)).json["data"] == []
+    for wrong in ("source=fax", "source=smtp&status=550"):
+        assert (await world.ask("GET", f"/logs?{wrong}")).problem == (422, "validation_error")
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_description_is_public(world: World) -> None:
+    response = await world.ask("GET", "/openapi.json", key="")
+    assert response.status == 200 and response.json == world.contract.document
+    assert response.json["openapi"].startswith("3.1")

@@ -1,0 +1,154 @@
+"""The API over real ports' octets with the real intake and the real store behind it, and every answer held against its description."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from functools import partial
+from typing import Any, cast
+from uuid import UUID
+
+import attrs
+import pytest_twisted
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
+
+from mailsvc.budget import Budget
+from mailsvc.domains.care import Care
+from mailsvc.domains.records import Publishing
+from mailsvc.domains.rotation import Rules
+from mailsvc.guard import networks
+from mailsvc.http.api import Api, Told
+from mailsvc.http.domains import DomainDesk
+from mailsvc.http.links import Links
+from mailsvc.http.requestlog import Recorder
+from mailsvc.http.site import ApiSite
+from mailsvc.http.suppressions import Suppressions
+from mailsvc.http.webhooks import Webhooks
+from mailsvc.intake import Intake
+from mailsvc.policy import Limits
+from mailsvc.ratelimit import RateLimit
+from mailsvc.store.accept import Acceptance
+from mailsvc.store.accounts import Accounts
+from mailsvc.store.domain_checks import DomainChecks
+from mailsvc.store.domains import Domains
+from mailsvc.store.emails import Emails
+from mailsvc.store.eventlog import EventLog
+from mailsvc.store.keys import Keys, is_well_formed
+from mailsvc.store.messages import Messages
+from mailsvc.store.pool import Pool
+from mailsvc.store.receipts import Receipts
+from mailsvc.store.requestlog import RequestLog
+from mailsvc.store.rollups import Rollups
+from mailsvc.store.sandbox import Sandbox
+from mailsvc.store.suppressions import Suppressions as StoredSuppressions
+from mailsvc.store.webhooklog import WebhookLog
+from mailsvc.store.webhooks import Webhooks as StoredWebhooks
+from mailsvc.weburl import Rules as WebRules
+from mailsvc.weburl import read
+from tests.http.contract import Contract
+from tests.http.rig import Connection, Response, Web, request
+from tests.store.test_seal import SEAL
+
+GOOD: dict[str, Any] = {"from": "Acme <hello@example.test>", "to": ["zoe@example.net"], "subject": "Grüße", "html": "<p>Hello</p>"}
+
+
+class Elsewhere:
+    """Nobody here delivers."""
+
+    destination = "example.net"
+    leased = False
+    lease = 0
+
+    def offer(self, domain: str, size: int, bulk: bool) -> Elsewhere:
+        return self
+
+    def take(self, email: Any, seats: Any) -> None: ...
+    def free(self, seats: Any) -> None: ...
+    def ring(self, channel: str) -> None: ...
+
+
+async def at_once(work: Callable[[], Any]) -> Any:
+    return work()
+
+
+@attrs.frozen
+class World:
+    site: ApiSite
+    pool: Pool
+    key: str
+    foreign_key: str
+    account_id: UUID
+    domain_id: UUID
+    keys: Keys
+    recorder: Recorder
+    contract: Contract
+
+    async def flush(self) -> None:
+        """Let the request log be written."""
+        await self.recorder.stop()
+
+    def ask(self, method: str, path: str, body: object = b"", key: str | None = None, **headers: str) -> Deferred[Response]:
+        """One request on a connection of its own; the Deferred fires when the answer is there."""
+        connection: Any = Connection(self, "192.0.2.1")
+        answered: Deferred[Response] = Deferred()
+        write = connection.transport.write
+
+        def done(response: Response) -> None:
+            if not answered.called:
+                try:
+                    self.contract.check(method, path, response.status, response.headers["content-type"], response.any)
+                except AssertionError:
+                    answered.errback()
+                else:
+                    answered.callback(response)
+
+        def written(octets: bytes) -> None:
+            write(octets)
+            for response in connection.responses():
+                if len(response.body) == int(response.headers["content-length"]):
+                    self.site.reactor.callLater(0, done, response)  # once the request is over
+
+        connection.transport.write = written
+        connection.send(request(method, path, body, self.key if key is None else key or None, **headers))
+        return answered.addTimeout(10, self.site.reactor)
+
+
+def told_of(pool: Pool, clock: Any) -> Told:
+    rules = WebRules(clear=True, allowed=networks(["127.0.0.1"]))
+    return Told(
+        EventLog(pool),
+        lambda reader: Webhooks(StoredWebhooks(pool, clock, SEAL), WebhookLog(pool), reader, partial(read, rules=rules), 3),
+        lambda reader: Suppressions(StoredSuppressions(pool, clock), reader),
+    )
+
+
+@pytest_twisted.async_fixture
+async def world(pool: Pool) -> World:
+    from twisted.internet import reactor
+
+    clock: IReactorTime = reactor  # type: ignore[assignment]
+    accounts, domains, keys = Accounts(pool, clock), Domains(pool, clock, SEAL), Keys(pool, clock)
+    account, foreign = await accounts.create("one"), await accounts.create("another")
+    domain = await domains.add(account.id, "example.test", "us-east-1", [])
+    await domains.trust(account.id, "example.test")
+    _, token = await keys.create(account.id, "a key", "full_access")
+    _, foreign_token = await keys.create(foreign.id, "a key", "full_access")
+    way: Any = Elsewhere()
+    in_thread: Callable[[Callable[[], Any]], Awaitable[Any]] = at_once
+    intake = Intake(Acceptance(pool, clock), domains, way, way, Limits(), timedelta(days=5), in_thread, clock.seconds)
+    publishing, checker = Publishing({"us-east-1": "out.example.net"}), cast(Any, None)  # nobody looks at DNS here
+    rules = Rules(timedelta(days=7), timedelta(days=180))
+    care = Care(domains, DomainChecks(pool, domains), checker, publishing, rules, in_thread, own=frozenset())
+    requests = RequestLog(pool)
+    recorder = Recorder(requests.write, clock)
+    api = Api(
+        reactor=clock, keys=keys, well_formed=is_well_formed, intake=intake, emails=Emails(pool, clock), messages=Messages(pool, clock),
+        links=Links(Web(), 1000), told=told_of(pool, clock),
+        rate=RateLimit(clock, 10_000), budget=Budget(1 << 28), in_thread=in_thread, checks={}, api_keys=keys,
+        domains=DomainDesk(domains, care, publishing, "us-east-1"), logs=requests, receipts=Receipts(pool, clock),
+        rollups=Rollups(pool), link_secret=b"secret", inbox=Sandbox(pool),
+        base_url="https://api.example.com", recorder=recorder,
+    )  # fmt: skip
+    contract = Contract(api.document())
+    return World(api.site(), pool, token, foreign_token, account.id, domain.id, keys, recorder, contract)

@@ -1,0 +1,73 @@
+"""The request log and the shared count of requests, in a database."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import attrs
+import pytest_twisted
+
+from mailsvc.store import partitions
+from mailsvc.store.ids import uuid7
+from mailsvc.store.paging import Page
+from mailsvc.store.pool import Pool
+from mailsvc.store.ratelimit import RateWindows
+from mailsvc.store.requestlog import NewLog, RequestLog
+from tests.store.house import ACCOUNT, NOW, OTHER, together
+
+ENTRY = NewLog(ACCOUNT, uuid7(NOW.timestamp()), None, "GET", "/emails", 200, "me", 1.5, '{"a": "\\u0000"}', None)
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_batch_is_read_again_page_by_page(pool: Pool) -> None:
+    log = RequestLog(pool)
+    ours = [attrs.evolve(ENTRY, status=200 + n, log_id=uuid7(NOW.timestamp() + n)) for n in range(5)]
+    await log.write([*ours, attrs.evolve(ENTRY, account_id=OTHER)])
+    found, more = await log.list(ACCOUNT, Page(3))
+    assert ([entry.status for entry in found], more) == ([204, 203, 202], True)
+    assert abs(found[0].created_at - (NOW + timedelta(seconds=4))) < timedelta(seconds=1)
+    rest, more = await log.list(ACCOUNT, Page(3, after=found[-1].id))
+    assert ([entry.status for entry in rest], more) == ([201, 200], False)
+    assert [entry.status for entry in (await log.list(ACCOUNT, Page(3, before=rest[0].id)))[0]] == [204, 203, 202]
+    assert [entry.status for entry in (await log.list(ACCOUNT, Page(3), (202, 203)))[0]] == [203, 202]
+    one: Any = await log.get(ACCOUNT, found[0].id)
+    assert one.request_body == {"a": "\0"} and one.response_body is None
+    assert await log.get(OTHER, found[0].id) is None
+
+
+@pytest_twisted.ensureDeferred
+async def test_days_that_are_too_old_go(pool: Pool) -> None:
+    log = RequestLog(pool)
+    now = datetime.now(UTC)
+    await partitions.ensure(pool, now - timedelta(days=40), days_ahead=0)
+    await log.write([ENTRY, attrs.evolve(ENTRY, log_id=uuid7((now - timedelta(days=40)).timestamp()))])
+    assert len((await log.list(ACCOUNT, Page()))[0]) == 2
+    await log.forget(now - timedelta(days=30))
+    assert [entry.status for entry in (await log.list(ACCOUNT, Page()))[0]] == [200]
+    kept = await pool.rows("SELECT count(*) FROM pg_class WHERE relname LIKE 'emails\\_2%%' AND relispartition")
+    assert kept[0][0] >= 4  # the days of mail are not touched
+
+
+@pytest_twisted.ensureDeferred
+async def test_many_processes_give_out_no_more_than_the_limit(pool: Pool) -> None:
+    windows = RateWindows(pool)
+    while time.time() % 1 > 0.5:
+        await pool.rows("SELECT pg_sleep(0.05)")
+    blocks = await together(*(windows.lease(ACCOUNT, 10, 2) for _ in range(9)))
+    assert sum(granted for granted, _ in blocks) == 10
+    assert sorted(blocks)[0] == (0, 0) and max(left for _, left in blocks) == 8
+    assert await windows.lease(OTHER, 3, 5) == (3, 0)
+    await pool.run("UPDATE rate_windows SET second = second - 1")
+    assert await windows.lease(ACCOUNT, 10, 2) == (2, 8)
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_limit_that_was_lowered_gives_nothing_more(pool: Pool) -> None:
+    windows = RateWindows(pool)
+    while time.time() % 1 > 0.5:
+        await pool.rows("SELECT pg_sleep(0.05)")
+    assert await windows.lease(UUID(int=9), 10, 8) == (8, 2)
+    assert await windows.lease(UUID(int=9), 5, 2) == (0, 0)
