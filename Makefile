@@ -8,7 +8,7 @@ ARGS   ?=
 PYTHON ?=
 MARKS  ?= contract
 
-.PHONY: run test lint bench ci-contract
+.PHONY: run test lint bench chaos ci-contract
 .SILENT:
 
 run: $(VENV)/.installed
@@ -25,6 +25,10 @@ lint: $(VENV)/.installed-dev
 
 bench: $(VENV)/.installed-test
 	exec env PYTHONPATH=. "$(VENV)/bin/python" -m tests.bench $(ARGS)
+
+# Faults on purpose, at most a quarter of an hour; ARGS="--kills 200 --emails 100000" for a long run. Figures: docs/reliability.md.
+chaos: $(VENV)/.installed-test
+	exec env PYTHONPATH=. "$(VENV)/bin/python" -m tests.chaos $(ARGS)
 
 # What has to hold on every Python that is supported; a part of `make test`. MARKS="contract and postgres": on every Postgres.
 ci-contract: $(VENV)/.installed-test

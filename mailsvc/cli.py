@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from mailsvc import settings as settings_
+from mailsvc.cli_doctor import doctor
 from mailsvc.cli_domains import domain
 from mailsvc.cli_queue import queue
 from mailsvc.cli_work import run
@@ -113,3 +114,4 @@ def member_add(settings: Settings, email: str, account: str, role: Any) -> None:
 
 main.add_command(domain)
 main.add_command(queue)
+main.add_command(doctor)

@@ -12,7 +12,7 @@ from twisted.internet.task import react
 from twisted.logger import Logger, globalLogBeginner
 
 from mailsvc.lifespan import Opened
-from mailsvc.memory import open_memory
+from mailsvc.memory import Memory, open_memory
 from mailsvc.onboarding import Customers, Refused
 from mailsvc.settings import Settings
 from mailsvc.watch import logs
@@ -21,21 +21,27 @@ from mailsvc.watch.failures import explain
 log = Logger()
 
 Work = Callable[[Customers], Awaitable[None]]
+Bare = Callable[[Memory, Any], Awaitable[None]]
 
 
 def run(settings: Settings, work: Work) -> None:
-    """`work` with the tables open, in a reactor of its own."""
+    """`work` with the tables of customers, in a reactor of its own."""
+    run_with_memory(settings, lambda memory, reactor: work(Customers.of(memory, reactor, settings)))
+
+
+def run_with_memory(settings: Settings, work: Bare) -> None:
+    """`work` with the memory open and the reactor."""
     # What is logged goes to the log file, or else to standard error: standard output is for results.
     sink = logs.observer(settings.log) if settings.log.file else logs.Observer(sys.stderr, form="text", level="warn")
     globalLogBeginner.beginLoggingTo([sink], redirectStandardIO=False, discardBuffer=True)
     react(lambda reactor: Deferred.fromCoroutine(_with_tables(reactor, settings, work)))
 
 
-async def _with_tables(reactor: Any, settings: Settings, work: Work) -> None:
+async def _with_tables(reactor: Any, settings: Settings, work: Bare) -> None:
     opened = Opened()
     try:
         memory = await open_memory(reactor, settings, opened, size=1)
-        await work(Customers.of(memory, reactor, settings))
+        await work(memory, reactor)
     except Exception as error:
         sentence = str(error) if isinstance(error, Refused) else explain(error)
         if sentence is None:

@@ -178,8 +178,10 @@ class Delivery:
     mta_sts: bool = setting(True, "Whether the MTA-STS policies of recipients' domains are kept to.")
     dane: bool = setting(False, "Whether TLSA records are; the resolver has to validate DNSSEC and to be on this machine.")
     routes: Mapping[str, str] = setting({}, 'Domains with a fixed next host instead of their MX; "*" is every other domain.', check=_routes)
-    shaping: Path = setting(
-        Path("/etc/mailsvc/shaping.toml"), "Rules for providers: what they take, and what they say when it was too much."
+    shaping: Path | None = setting(
+        None,
+        "Rules for providers, what they take and what they say when it was too much; left out: those in etc/shaping.toml.",
+        example="/etc/mailsvc/shaping.toml",
     )
     port: int = setting(25, "The port of mail exchangers found in DNS.", check=_between(1, 65535))
     nameservers: tuple[str, ...] = setting((), "Resolvers to ask; empty: those of /etc/resolv.conf.")

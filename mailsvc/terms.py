@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Sequence
+from importlib import resources
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -37,8 +39,10 @@ def terms_of(delivery: settings_.Delivery) -> DeliverySettings:
     )
 
 
-def rules_for_providers(path: Path) -> Shaping:
-    """etc/shaping.toml, read."""
+def rules_for_providers(path: Path | None) -> Shaping:
+    """Those of a file, else those that come with mailsvc."""
+    if path is None:
+        return shaping.read(tomllib.loads((resources.files("mailsvc") / "shaping.toml").read_text("utf-8")))
     try:
         return shaping.read(configfile.read(path))
     except SettingsError as error:

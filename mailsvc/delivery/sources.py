@@ -18,6 +18,7 @@ class Sources:
     """Those of this process' region, each with the name that it greets with and its share."""
 
     def __init__(self, sources: Sequence[Source], pick: Pick = _pick) -> None:
+        self.all = tuple(sources)
         self._families = {six: [each for each in sources if (":" in each.address) == six] for six in (False, True)}
         self._pick = pick
 

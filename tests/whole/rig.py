@@ -138,7 +138,6 @@ class Daemon:
             "smtp": {"listen": {}},
             "delivery": {
                 "ehlo_name": "localhost",
-                "shaping": str(PROJECT / "etc" / "shaping.toml"),
                 "allowed_networks": ["127.0.0.0/8"],
                 "retry": [1, 2, 5],
             },

@@ -113,3 +113,13 @@ def test_without_a_daemon_the_command_says_so(tmp_path: Path, database: str) -> 
     daemon.write()
     with pytest.raises(AssertionError, match="does not answer"):
         daemon.command("queue", "list")
+
+
+def test_the_doctor_examines_this_machine(daemon: Daemon) -> None:
+    done = daemon._run(("doctor", "--json", "--probe", "localhost", "--dnsbl", "list.invalid"))
+    found = {each["check"]: each for each in json.loads(done.stdout)}
+    assert found["clock"]["state"] == "good"
+    assert found["postgres synchronous_commit"]["state"] == "good"
+    assert found["port 25 over IPv4"]["state"] in ("bad", "doubtful")
+    assert done.returncode == int(any(each["state"] == "bad" for each in found.values()))
+    assert all(each["remedy"] for each in found.values() if each["state"] == "bad")

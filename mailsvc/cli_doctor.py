@@ -1,0 +1,135 @@
+"""`mailsvc doctor`: looks for what keeps mail from going out well, and says what to do about it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import attrs
+import click
+from cryptography import x509
+from cryptography.x509.oid import ExtensionOID
+from twisted.internet.defer import Deferred, TimeoutError
+from twisted.internet.endpoints import TCP4ClientEndpoint, TCP6ClientEndpoint, connectProtocol
+from twisted.internet.error import ConnectError
+from twisted.internet.protocol import Protocol
+
+from mailsvc.cli_work import run_with_memory
+from mailsvc.dns import Resolver
+from mailsvc.memory import Memory
+from mailsvc.settings import Settings
+from mailsvc.smtp.certificates import CERTBOT
+from mailsvc.store import server
+from mailsvc.store.figures import Vitals
+from mailsvc.store.pool import Pool
+from mailsvc.terms import sources_of
+from mailsvc.watch.doctor import DNSBLS, Certificate, Doctor, Finding
+
+_SECONDS = 10.0
+_SIGNS = {"good": "ok  ", "doubtful": "?   ", "bad": "BAD "}
+
+
+@click.command()
+@click.option("--probe", default="gmail.com", show_default=True, help="A domain whose mail exchangers are knocked at, port 25.")
+@click.option("--dnsbl", "dnsbls", multiple=True, default=DNSBLS, show_default=True, help="Block lists to ask about our addresses.")
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+@click.pass_obj
+def doctor(settings: Settings, /, probe: str, dnsbls: Sequence[str], as_json: bool) -> None:
+    """Look at port 25, PTR records, block lists, DNS, clock, certificate and Postgres. Exit status 1: something is bad."""
+    found: list[Finding] = []
+
+    async def work(memory: Memory, reactor: Any) -> None:
+        found.extend(await _doctor(settings, memory.pool, reactor, probe, dnsbls).examine())
+        if as_json:
+            click.echo(json.dumps([attrs.asdict(each) for each in found], indent=2))
+        else:
+            for each in found:
+                click.echo(f"{_SIGNS[each.state]}{each.check}: {each.found}{f' {each.remedy}' if each.remedy else ''}")
+        if any(each.state == "bad" for each in found):
+            raise SystemExit(1)
+
+    run_with_memory(settings, work)
+
+
+def _doctor(settings: Settings, pool: Pool, reactor: Any, probe: str, dnsbls: Sequence[str]) -> Doctor:
+    resolver = Resolver(reactor, settings.delivery.nameservers, seconds=settings.delivery.dns_seconds)
+    ours = [(source.address, source.ehlo) for source in sources_of(settings.delivery).all]
+
+    async def ahead() -> float:
+        vitals = Vitals(pool, reactor)
+        await vitals.look()
+        return vitals.ahead
+
+    return Doctor(
+        resolver,
+        ours or [(None, settings.delivery.ehlo_name or "localhost")],
+        knocker(reactor),
+        probe,
+        dnsbls,
+        ahead,
+        lambda: server.settings(pool),
+        settings.database.pool,
+        lambda: _certificate(settings),
+        lambda: datetime.fromtimestamp(reactor.seconds(), UTC),
+    )
+
+
+class _Greeted(Protocol):
+    """Waits for the first octets of a server."""
+
+    def __init__(self) -> None:
+        self.first: Deferred[bytes] = Deferred()
+
+    def dataReceived(self, data: bytes) -> None:
+        if not self.first.called:
+            self.first.callback(data)
+
+    def connectionLost(self, reason: Any = None) -> None:
+        if not self.first.called:
+            self.first.callback(b"")
+
+
+def knocker(reactor: Any) -> Callable[[str, int], Awaitable[str | None]]:
+    """Connects and waits for a greeting, ten seconds each; a phrase why there is none, or None."""
+
+    async def knock(address: str, port: int) -> str | None:
+        endpoint = (TCP6ClientEndpoint if ":" in address else TCP4ClientEndpoint)(reactor, address, port, timeout=_SECONDS)
+        greeted = _Greeted()
+        try:
+            await connectProtocol(endpoint, greeted)
+        except (ConnectError, OSError) as error:
+            return f"cannot be connected to ({error})"
+        try:
+            first = await greeted.first.addTimeout(_SECONDS, reactor)
+        except TimeoutError:
+            return "was connected to, but did not greet"
+        finally:
+            greeted.transport.abortConnection()  # type: ignore[union-attr]
+        return None if first.startswith(b"2") else f"greeted with {first[:80].decode('ascii', 'replace').strip()!r}"
+
+    return knock
+
+
+def _certificate(settings: Settings) -> Certificate | str | None:
+    smtp = settings.smtp
+    if "smtp" not in settings.roles or not smtp.listen or smtp.self_signed is not None:
+        return None
+    path = smtp.certbot / CERTBOT[0] if smtp.certbot is not None else smtp.certificate
+    if path is None:
+        return "There is no certificate for the relay's ports."
+    return _read(path)
+
+
+def _read(path: Path) -> Certificate | str:
+    try:
+        [certificate, *_] = x509.load_pem_x509_certificates(path.read_bytes())
+    except (OSError, ValueError) as error:
+        return f"The certificate {path} cannot be read: {error}."
+    try:
+        names = certificate.extensions.get_extension_for_oid(ExtensionOID.SUBJECT_ALTERNATIVE_NAME).value
+    except x509.ExtensionNotFound:
+        return Certificate(certificate.not_valid_after_utc, ())
+    return Certificate(certificate.not_valid_after_utc, tuple(names.get_values_for_type(x509.DNSName)))  # type: ignore[attr-defined]
