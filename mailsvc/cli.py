@@ -5,6 +5,7 @@ Exit status: 0 done, 1 not done (and a sentence why), 2 wrongly called.
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,28 @@ def key_create(settings: Settings, account: str, permission: Any, domain: str | 
         only = await customers.domain(owner, domain) if domain is not None else None
         _, token = await customers.keys.create(owner.id, name, permission, only.id if only is not None else None)
         click.echo(token)
+
+    run(settings, work)
+
+
+@main.group()
+def member() -> None:
+    """People who may look at an account's dashboard."""
+
+
+@member.command("add")
+@click.argument("email")
+@click.option("--account", required=True, help="Its id, number or name.")
+@click.option("--role", type=click.Choice(["admin", "member"]), default="admin", show_default=True)
+@click.pass_obj
+def member_add(settings: Settings, email: str, account: str, role: Any) -> None:
+    """Make somebody a member; prints a link that signs them in once, within a day. For one who is a member already, a new link."""
+
+    async def work(customers: Customers) -> None:
+        owner = await customers.account(account)
+        assert customers.people is not None
+        secret = await customers.people.admit(owner.id, address(email).lower(), role, timedelta(days=1))
+        click.echo(f"{settings.base_url}/dashboard/sign-in/link?link={secret}")
 
     run(settings, work)
 

@@ -25,8 +25,8 @@ from mailsvc.smtp.certificates import CERTBOT
 from mailsvc.store import server
 from mailsvc.store.figures import Vitals
 from mailsvc.store.pool import Pool
+from mailsvc.terms import sources_of
 from mailsvc.watch.doctor import DNSBLS, Certificate, Doctor, Finding
-from mailsvc.wayout import sources_of
 
 _SECONDS = 10.0
 _SIGNS = {"good": "ok  ", "doubtful": "?   ", "bad": "BAD "}

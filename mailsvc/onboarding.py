@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
@@ -26,6 +27,8 @@ from mailsvc.store.domain_checks import DomainChecks
 from mailsvc.store.domains import Domain, Domains
 from mailsvc.store.keys import Keys
 from mailsvc.store.pool import Pool
+from mailsvc.store.sessions import Sessions
+from mailsvc.store.users import Role, Users
 
 
 class Refused(Exception):
@@ -33,14 +36,30 @@ class Refused(Exception):
 
 
 @attrs.frozen
+class People:
+    """Who may look at an account's dashboard, and the links that let them in."""
+
+    users: Users
+    sessions: Sessions
+
+    async def admit(self, account_id: UUID, email: str, role: Role, lives: timedelta, name: str = "") -> str:
+        """Make somebody a member; the secret of a link that signs them in once."""
+        user = await self.users.create(email, name)
+        if not await self.users.join(account_id, user.id, role):
+            await self.users.set_role(account_id, user.id, role)
+        return await self.sessions.make_link("sign-in", user.email, lives)
+
+
+@attrs.frozen
 class Customers:
-    """The tables that belong to customers."""
+    """The tables that belong to customers. `people` None: no process shows a dashboard."""
 
     reactor: Any
     accounts: Accounts
     domains: Domains
     keys: Keys
     care: Care
+    people: People | None = None
 
     @classmethod
     def of(cls, memory: Memory, reactor: Any, settings: Settings) -> Customers:
@@ -48,7 +67,11 @@ class Customers:
         pool = memory.pool
         domains = Domains(pool, reactor, memory.seal, payload=wire.payload(publishing_of(settings)), trusting=settings.domains.allow_trust)
         resolver = Resolver(reactor, settings.delivery.nameservers, seconds=settings.delivery.dns_seconds)
-        return cls(reactor, Accounts(pool, reactor), domains, Keys(pool, reactor), care_of(settings, reactor, pool, domains, resolver))
+        care, people = (
+            care_of(settings, reactor, pool, domains, resolver),
+            People(Users(pool, reactor, memory.seal), Sessions(pool, reactor)),
+        )
+        return cls(reactor, Accounts(pool, reactor), domains, Keys(pool, reactor), care, people)
 
     async def account(self, text: str) -> Account:
         """An account by its id, its number or its name."""

@@ -41,7 +41,7 @@ class OwnMail:
     domains: Domains
     sender: Mailbox | None
 
-    async def send(self, to: str | None, subject: str, text: str, key: str) -> bool:
+    async def send(self, to: str | None, subject: str, text: str, key: str, *, html: str | None = None, source: str = "system") -> bool:
         """Whether it is dealt with: sent, now or under the same key before, or never to be sent. False: try again later."""
         if self.sender is None or to is None:
             return True
@@ -52,7 +52,7 @@ class OwnMail:
             )
             return True
         try:
-            email = Incoming(self.sender, (parse_mailbox(to),), subject, Content(text=text), source="system")
+            email = Incoming(self.sender, (parse_mailbox(to),), subject, Content(html=html, text=text), source=source)
         except AddressError as error:
             log.warn("mail to a customer was not sent: {why}", why=str(error))
             return True

@@ -338,6 +338,13 @@ class Sandbox:
 
 
 @attrs.frozen
+class Dashboard:
+    """The pages for people."""
+
+    sign_up: bool = setting(False, "Whether anybody may open an account, which takes a sender. Else members are invited.")
+
+
+@attrs.frozen
 class Development:
     """The first run."""
 
@@ -345,6 +352,7 @@ class Development:
         None, "Where the address and the first key are written for scripts; also makes the first account.", example="var/dev.json"
     )
     domain: str = setting("mailsvc.example", "The first account's sending domain, trusted without DNS records.", check=_host)
+    member: str = setting("you@mailsvc.example", "The first account's admin, who gets a link to sign in with.", check=_address)
 
 
 @attrs.frozen
@@ -373,6 +381,7 @@ class Settings:
     log: Log = section(Log, "What is written about the running.")
     metrics: Metrics = section(Metrics, "What a monitor reads.")
     sandbox: Sandbox = section(Sandbox, "The development inbox.")
+    dashboard: Dashboard = section(Dashboard, "The pages for people.")
     development: Development = section(Development, "The first run.")
 
 

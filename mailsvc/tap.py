@@ -17,7 +17,6 @@ from urllib.parse import urlsplit
 from uuid import UUID
 
 import attrs
-from OpenSSL import SSL
 from twisted.application.service import IService
 from twisted.internet.defer import Deferred, TimeoutError, maybeDeferred
 from twisted.internet.endpoints import serverFromString
@@ -28,6 +27,8 @@ from mailsvc import policy, weburl
 from mailsvc import settings as settings_
 from mailsvc.budget import Budget
 from mailsvc.configfile import SettingsError
+from mailsvc.dashboard.assembly import Assembly as Dashboard
+from mailsvc.dashboard.signin.mails import Mails
 from mailsvc.delivery.connect import Connector
 from mailsvc.delivery.dial import dialer
 from mailsvc.delivery.dispatch import Dispatch
@@ -57,7 +58,7 @@ from mailsvc.mail.address import AddressError, parse_mailbox
 from mailsvc.mail.reply import Reply
 from mailsvc.memory import in_thread, open_memory
 from mailsvc.offload import Offload
-from mailsvc.onboarding import Customers, care_of, publishing_of
+from mailsvc.onboarding import Customers, People, care_of, publishing_of
 from mailsvc.ownmail import OwnMail
 from mailsvc.ratelimit import Block, RateLimit
 from mailsvc.relay.crowd import Crowd, Failures
@@ -75,8 +76,6 @@ from mailsvc.sandbox.postbag import Postbag
 from mailsvc.sandbox.verdict import verdicts
 from mailsvc.sandbox.welcome import Welcome
 from mailsvc.settings import Settings
-from mailsvc.smtp import session
-from mailsvc.smtp.certificates import CERTBOT, Certificates, self_signed
 from mailsvc.smtp.server import Receivers
 from mailsvc.store import partitions
 from mailsvc.store.accept import Acceptance
@@ -105,13 +104,13 @@ from mailsvc.store.suppressions import Suppressions as StoredSuppressions
 from mailsvc.store.tls import TlsRecords
 from mailsvc.store.webhooklog import WebhookLog
 from mailsvc.store.webhooks import Webhooks as StoredWebhooks
+from mailsvc.terms import certificates_of, limits_of, networks, rules_for_providers, rules_of, sources_of, terms_of, timeouts_of
 from mailsvc.watch import logs, metrics
 from mailsvc.watch.control import Controls, open_socket
 from mailsvc.watch.failures import explain
 from mailsvc.watch.listener import private
 from mailsvc.watch.operating import Orders
 from mailsvc.watch.watching import Watching
-from mailsvc.wayout import networks, rules_for_providers, sources_of, terms_of, timeouts_of
 from mailsvc.webhooks.notice import Notices as WebhookNotices
 from mailsvc.webhooks.post import Posts, Terms
 
@@ -263,10 +262,8 @@ class Daemon:
         self.watching.add(metrics.webhooks(posts))
         posts.startService()
         self.opened.add("the webhooks", _awaited(posts.stopService))
-        sender = self.settings.sender
-        mail = OwnMail(self.intake, self.domains, None if sender is None else parse_mailbox(sender))
         stored = StoredWebhooks(self.pool, self.reactor, self.memory.seal)
-        notices = WebhookNotices(stored, mail, self.reactor.seconds, webhooks.warn_after)
+        notices = WebhookNotices(stored, self.own_mail(), self.reactor.seconds, webhooks.warn_after)
         self.opened.add(
             "the word of failing webhooks", every(self.reactor, min(60.0, webhooks.warn_after), "telling accounts", notices.tell)
         )
@@ -347,6 +344,8 @@ class Daemon:
         """The door for HTTP."""
         reactor, settings = self.reactor, self.settings
         http, most = settings.http, settings.limits
+        self.dashboard = self.open_dashboard()
+        pages = self.dashboard.resource()
         requests = RequestLog(self.pool)
         recorder = Recorder(requests.write, reactor, http.log_body)
         self.opened.add("the request log", recorder.stop)
@@ -372,17 +371,38 @@ class Daemon:
             api_keys=self.keys, logs=requests, receipts=self.receipts, recorder=recorder, rollups=Rollups(self.pool),
             link_secret=self.memory.seal.secret_for("links"), base_url=settings.base_url or "",
             batch_max=most.batch, schedule_ahead=timedelta(days=most.schedule_ahead),
-            trusted=networks("http.trusted_proxies", http.trusted_proxies),
+            trusted=networks("http.trusted_proxies", http.trusted_proxies), pages={"": pages, "dashboard": pages},
         )  # fmt: skip
         site = api.site()
         self.opened.add("the requests in work", lambda: self.within(settings.delivery.drain_seconds, site.drain()))
         return await self.listen("http.listen", http.listen, site)
 
+    def open_dashboard(self) -> Dashboard:
+        """The pages for people, beside the API."""
+        settings = self.settings
+        mails = Mails(self.own_mail()) if settings.sender is not None else None
+        dashboard = Dashboard(
+            pool=self.pool, clock=self.reactor, seal=self.memory.seal, in_thread=self.in_thread, base_url=settings.base_url or "",
+            accounts=self.accounts, domains=self.domains, care=self.care, keys=self.keys, messages=self.messages, mails=mails,
+            sign_up=settings.dashboard.sign_up, webhooks=StoredWebhooks(self.pool, self.reactor, self.memory.seal),
+            read_url=partial(weburl.read, rules=self.fetcher.rules), most_webhooks=settings.webhooks.endpoints, ring=self.bell.ring,
+            inbox=self.shelf if settings.sandbox.listen else None,
+        )  # fmt: skip
+        self.opened.add("sweeping sessions", every(self.reactor, HOUR, "sweeping sessions", dashboard.sessions.sweep))
+        return dashboard
+
+    def own_mail(self) -> OwnMail:
+        sender = self.settings.sender
+        return OwnMail(self.intake, self.domains, None if sender is None else parse_mailbox(sender))
+
+    def people(self) -> People | None:
+        return People(self.dashboard.users, self.dashboard.sessions) if "http" in self.settings.roles else None
+
     async def welcome(self, ports: Sequence[Any], relay: Mapping[str, int]) -> None:
         """In development: somebody to be, and how to begin."""
         file = self.settings.development.dev_file
         if file is not None:
-            customers = Customers(self.reactor, self.accounts, self.domains, self.keys, self.care)
+            customers = Customers(self.reactor, self.accounts, self.domains, self.keys, self.care, self.people())
             suppress = StoredSuppressions(self.pool, self.reactor).add if self.settings.sandbox.listen else None
             welcome = Welcome(customers, self.settings, file, self.address(ports), relay, suppress)
             self.opened.add("the welcome", welcome.end)
@@ -443,36 +463,6 @@ class Daemon:
             self.opened.add(where, _awaited(port.stopListening))
             log.info("{where}: {at}", where=where, at=_place(port.getHost()))
         return ports
-
-
-def rules_of(fetch: settings_.Fetch) -> weburl.Rules:
-    """Where customers may send us."""
-    allowed = networks("fetch.allowed_networks", fetch.allowed_networks)
-    return weburl.Rules(frozenset(fetch.ports), fetch.allow_http, allowed, networks("fetch.denied_networks", fetch.denied_networks))
-
-
-def certificates_of(smtp: settings_.Smtp, host: str, seconds: Callable[[], float]) -> Certificates:
-    """The certificate of the relay's ports; a SettingsError when it is of no use."""
-    if smtp.self_signed is not None:
-        pair = self_signed(smtp.self_signed, host)
-    elif smtp.certbot is not None:
-        pair = (smtp.certbot / CERTBOT[0], smtp.certbot / CERTBOT[1])
-    else:
-        assert smtp.certificate is not None and smtp.key is not None
-        pair = (smtp.certificate, smtp.key)
-    try:
-        return Certificates(*pair, seconds)
-    except (OSError, ValueError, SSL.Error) as error:
-        raise SettingsError(f"The certificate {pair[0]} with the key {pair[1]} cannot be used: {error}.") from None
-
-
-def limits_of(settings: Settings) -> session.Limits:
-    """What a session of the relay may do."""
-    smtp = settings.smtp
-    return session.Limits(
-        size=settings.limits.message, recipients=smtp.recipients, errors=smtp.errors, idle=smtp.idle_seconds, rate=smtp.slowest,
-        stranger_seconds=smtp.stranger_seconds, stranger_octets=smtp.stranger_octets,
-    )  # fmt: skip
 
 
 def _place(address: Any) -> str:

@@ -32,13 +32,15 @@ QUICK = {"fsync": "off", "full_page_writes": "off", "shared_buffers": "64MB"}  #
 settings.register_profile("mailsvc", deadline=None)  # how long an example takes says more about the machine than about us
 settings.load_profile("mailsvc")
 
-NOT_CONTRACT = ("test_house.py", "test_conversations.py", "test_mutations.py")  # look at the source; the same on every Python
+# What customers and operators build on, and what depends on the version of Python or of Postgres.
+CONTRACT = ("store", "ledger", "mail", "http", "whole/test_python_client.py", "whole/test_start.py", "whole/test_relay.py", "test_cli.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks the contract (every test but the slow ones and a few that are the same everywhere), and what needs Postgres."""
+    """Marks the contract, a part of the suite that is run on every Python, and what needs Postgres."""
     for item in items:
-        if item.get_closest_marker("slow") is None and item.path.name not in NOT_CONTRACT:
+        place = item.path.relative_to(Path(__file__).parent).as_posix()
+        if item.get_closest_marker("slow") is None and place.startswith(CONTRACT):
             item.add_marker(pytest.mark.contract)
         if "postgres" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.postgres)

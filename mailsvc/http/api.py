@@ -7,8 +7,8 @@ from datetime import timedelta
 from typing import Any
 
 import attrs
-from klein.resource import KleinResource
 from twisted.internet.interfaces import IReactorTime
+from twisted.web.resource import Resource
 
 from mailsvc.budget import Budget
 from mailsvc.http import apikeys, figures, logs
@@ -77,10 +77,12 @@ class Api:
     schedule_ahead: timedelta = timedelta(days=30)
     trusted: Networks = ()
     remarks: Mapping[str, Check] = attrs.field(factory=dict)
+    pages: Mapping[str, Resource] = attrs.field(factory=dict)  # beside the API, by the first segment of their paths
 
     def site(self) -> ApiSite:
         gate = Gate(self.keys, self.rate, self.limits, self.budget, self.well_formed)
-        return ApiSite(self._resources(), gate, self.reactor, self.trusted, self.recorder)
+        resources = {**self._resources(), **self.pages}
+        return ApiSite(resources, gate, self.reactor, self.trusted, self.recorder, self.pages)
 
     def document(self) -> dict[str, Any]:
         """What `GET /openapi.json` answers."""
@@ -89,9 +91,9 @@ class Api:
     def collections(self) -> list[type]:
         return [*(type(one) for one in self._collections()), Description]
 
-    def _resources(self) -> dict[str, KleinResource]:
+    def _resources(self) -> dict[str, Resource]:
         """The resource for each place, as the routes of the collections name them; who comes first has the first segment."""
-        found: dict[str, KleinResource] = {}
+        found: dict[str, Resource] = {}
         for one in [*self._collections(), Description(self.document())]:
             resource = one.app.resource()
             for rule in one.app.url_map.iter_rules():

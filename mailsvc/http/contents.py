@@ -35,7 +35,13 @@ class Contents:
 
     @asynccontextmanager
     async def of(self, email: EmailView) -> AsyncIterator[Parsed]:
-        """Its parts; none once the message itself is no longer kept, or when it has more of them than mail has."""
+        """Its parts; none once the message itself is no longer kept, or when it has more of them than mail has.
+
+        What the dashboard writes to people holds links that sign them in: it is for them alone.
+        """
+        if email.source == "dashboard":
+            yield NOTHING
+            return
         octets = 2 * email.size  # the message, and what it comes to
         if not self.budget.reserve(octets):
             raise unavailable()

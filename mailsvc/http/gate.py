@@ -46,6 +46,7 @@ class Asked:
     address: Callable[[], str]
     length: int | None
     known: bool
+    page: bool = False  # for people: it asks for no key
 
 
 @attrs.frozen
@@ -68,7 +69,7 @@ class Gate:
 
     async def ask(self, asked: Asked) -> Entry:
         """Count the request, know its key, look at what it announces. Never raises a Problem: the entry has it."""
-        if asked.path in UNGUARDED:
+        if asked.path in UNGUARDED or asked.page:
             return self._announced(asked, Entry(self.rate.peek(asked.address()), body_max=self.limits.other_body))
         if asked.method == b"OPTIONS":
             return self._counted(asked, None if asked.known else problem.no_endpoint())
@@ -109,7 +110,7 @@ def _wrong(asked: Asked) -> problem.Problem | None:
     if len(hosts) > 1 or (not hosts and asked.version == b"HTTP/1.1"):  # 9112 §3.2
         return problem.invalid("The request needs one Host header.", 400)
     kinds = asked.headers.getRawHeaders(b"content-type") or []
-    if asked.length != 0 and asked.method in WITH_BODY and kinds and not _JSON.match(kinds[-1]):
+    if not asked.page and asked.length != 0 and asked.method in WITH_BODY and kinds and not _JSON.match(kinds[-1]):
         return problem.Problem(415, "validation_error", "The request body must be sent with `Content-Type: application/json`.")
     codings = asked.headers.getRawHeaders(b"content-encoding") or []
     if any(coding.strip().lower() not in (b"", b"identity") for coding in codings):  # 9110 §15.5.16

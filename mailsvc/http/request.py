@@ -35,6 +35,7 @@ class Request(server.Request):
     entry: Entry | None = None
     problem: Problem | None = None
     begun = False
+    page = False
     received = 0
     started = 0.0
     asked: object = None  # what the body said, for the request log
@@ -55,14 +56,16 @@ class Request(server.Request):
         self.path = path.rstrip(b"/") or b"/"
         self.args = http.parse_qs(query, 1) if query else {}
         self.content = tempfile.SpooledTemporaryFile(self.site.limits.spool_above)  # noqa: SIM115 (closed with the request)
-        asked = Asked(method, self.path, version, self.requestHeaders, self._address, length, self.site.knows(self.path))
+        self.page = self.site.is_page(self.path)
+        asked = Asked(method, self.path, version, self.requestHeaders, self.address, length, self.site.knows(self.path), self.page)
         answer = Deferred.fromCoroutine(self.site.gate.ask(asked))
         if not answer.called:
             self.channel.hold()
         answer.addCallbacks(self._entered, self._failed, callbackArgs=(length or 0,))
         answer.addErrback(self._defective)
 
-    def _address(self) -> str:
+    def address(self) -> str:
+        """Whose request it is, as an address; of IPv6 its /64."""
         return str(self.site.address(self.client, self.requestHeaders.getRawHeaders(b"x-forwarded-for") or []))
 
     def _entered(self, entry: Entry, length: int) -> None:
@@ -177,6 +180,8 @@ class Request(server.Request):
             self.processingFailed(Failure())
 
     def common_lines(self) -> bytes:
+        if self.page:
+            return bytes(self.site.page_lines())
         return bytes(self.site.common_lines(self.client, None if self.entry is None else self.entry.quota, self.content_type))
 
     def answer(self, problem: Problem) -> None:
@@ -191,6 +196,8 @@ class Request(server.Request):
             self.setHeader(name, value)
         self.answered = problem.told()
         self.content_type = JSON
+        if self.page:
+            self.setHeader(b"content-type", JSON)
         return self.sized(problem.status, problem.body())
 
     def sized(self, status: int, body: bytes) -> bytes:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
-from klein.resource import KleinResource
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IAddress, IReactorTime
 from twisted.logger import Logger
@@ -30,7 +29,8 @@ log = Logger()
 
 class ApiSite(server.Site):
     """`collections` maps places to the resources that answer; each gets the whole path. A place is the first segment of a path, or
-    narrower: its first two, or the first and the third with `*` between them.
+    narrower: its first two, or the first and the third with `*` between them. `pages` are the first segments of what is for people: that
+    has no key, and says itself what it answers with.
     """
 
     protocol = Channel  # type: ignore[assignment]  # made for HTTP/1.1 alone, not for either version
@@ -39,11 +39,12 @@ class ApiSite(server.Site):
 
     def __init__(
         self,
-        collections: Mapping[str, KleinResource],
+        collections: Mapping[str, Resource],
         gate: Gate,
         reactor: IReactorTime,
         trusted: Networks = (),
         recorder: Recorder | None = None,
+        pages: Collection[str] = (),
     ) -> None:
         super().__init__(Resource(), reactor=reactor, timeout=gate.limits.idle, parsePOSTFormSubmission=False)
         self.gate = gate
@@ -53,6 +54,7 @@ class ApiSite(server.Site):
         self._channels: set[Channel] = set()
         self._drained: Deferred[None] | None = None
         self._collections = {name.encode(): resource for name, resource in collections.items()}
+        self._pages = frozenset(name.encode() for name in pages)
 
     @property
     def limits(self) -> Limits:
@@ -63,7 +65,10 @@ class ApiSite(server.Site):
     def knows(self, path: bytes) -> bool:
         return _segments(path)[0] in self._collections
 
-    def resource_for(self, path: bytes) -> KleinResource:
+    def is_page(self, path: bytes) -> bool:
+        return _segments(path)[0] in self._pages
+
+    def resource_for(self, path: bytes) -> Resource:
         """The narrowest. Only asked for paths that it knows: the gate turns the others away."""
         first, *rest = _segments(path)
         if len(rest) > 1 and (found := self._collections.get(b"%s/*/%s" % (first, rest[1]))):
@@ -102,7 +107,11 @@ class ApiSite(server.Site):
     def common_lines(self, client: IAddress, quota: Quota | None = None, content_type: bytes = JSON) -> bytes:
         """The header lines that every response has. Without a `quota`, that of the client's address."""
         quota = quota or self.gate.rate.peek(self.address(client, []))
-        return b"server: mailsvc\r\ndate: %s\r\ncontent-type: %s\r\n%s" % (self._date(), content_type, quota.lines())
+        return b"%scontent-type: %s\r\n%s" % (self.page_lines(), content_type, quota.lines())
+
+    def page_lines(self) -> bytes:
+        """Those that the responses of pages have."""
+        return b"server: mailsvc\r\ndate: %s\r\n" % self._date()
 
     def _date(self) -> bytes:
         second = int(self.reactor.seconds())
@@ -160,5 +169,6 @@ def _text(octets: bytes) -> str:
 
 
 def _segments(path: bytes) -> list[bytes]:
-    """The first three, and the rest as one."""
-    return path[1:].split(b"/", 3) if path.startswith(b"/") else [b""]
+    """The first three, and the rest as one. The first is empty for "/" alone; what is no path has one that nothing has."""
+    first, *rest = path[1:].split(b"/", 3) if path.startswith(b"/") else [b""]
+    return [first or (b"" if path == b"/" else b"/"), *rest]

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -14,13 +15,14 @@ from uuid import UUID
 import attrs
 
 from mailsvc.lifespan import say
-from mailsvc.onboarding import Customers
+from mailsvc.onboarding import Customers, People
 from mailsvc.settings import Settings
 from mailsvc.store.accounts import Account
 from mailsvc.store.domains import Domain
 from mailsvc.store.keys import digest
 
 ACCOUNT = "Development"
+LINK = timedelta(hours=12)
 SUPPRESSED_AT = ("example.com", "example.net", "example.org")  # where `suppressed` is an address that must not be written to
 
 
@@ -49,6 +51,8 @@ class Welcome:
             "smtp_username": self.settings.smtp.username,
             "smtp": dict(self.smtp),
         }
+        if self.customers.people is not None:
+            facts |= {"dashboard": f"{self.http}/dashboard", "sign_in": await self._sign_in(account, self.customers.people)}
         _write(self.file, json.dumps(facts, indent=2) + "\n")
         say(greeting(facts), sys.__stdout__)
 
@@ -69,6 +73,11 @@ class Welcome:
         if not domain.trusted:
             await self.customers.domains.trust(account.id, domain.name)
         return domain
+
+    async def _sign_in(self, account: Account, people: People) -> str:
+        """A link that signs the first admin in, once."""
+        secret = await people.admit(account.id, self.settings.development.member, "admin", LINK, "Development")
+        return f"{self.http}/dashboard/sign-in/link?link={secret}"
 
     async def _key(self, account: Account) -> str:
         """The one that an earlier run left, if it still works; else a new one, since only its hash is stored."""
@@ -91,7 +100,10 @@ def greeting(facts: Mapping[str, Any]) -> str:
     }
     headers = f"-H 'Authorization: Bearer {facts['api_key']}' -H 'Content-Type: application/json'"
     curl = f"curl {facts['http']}/emails {headers} -d '{json.dumps(mail)}'"
-    lines = [f"mailsvc    {facts['http']}", f"API key    {facts['api_key']}", f"send       {curl}"]
+    lines = [f"mailsvc    {facts['http']}"]
+    if "dashboard" in facts:
+        lines += [f"dashboard  {facts['dashboard']}", f"sign in    {facts['sign_in']}"]
+    lines += [f"API key    {facts['api_key']}", f"send       {curl}"]
     if facts["smtp"]:
         ports = ", ".join(f"{port} for {number}" for number, port in facts["smtp"].items())
         lines.append(f"SMTP       localhost, ports {ports}; user {facts['smtp_username']}, the password is the API key")

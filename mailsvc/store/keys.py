@@ -63,7 +63,7 @@ class KeyView:
     permission: Permission
     domain_id: UUID | None
     created_at: datetime
-    last_used_at: datetime | None  # to about a minute
+    last_used_at: datetime | None  # to about a minute; over SMTP, when a session ended
 
 
 class Keys:

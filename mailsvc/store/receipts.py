@@ -13,7 +13,8 @@ from mailsvc.store import partitions
 from mailsvc.store.batch import Batch
 from mailsvc.store.inserts import document
 from mailsvc.store.paging import ALL, Page
-from mailsvc.store.pool import Pool
+from mailsvc.store.pool import Pool, Transaction
+from mailsvc.store.requestlog import USED
 
 LINGER = 0.2  # seconds; nobody waits for a receipt
 COLUMNS = "receipt_id, key_id, opened_at, closed_at, port, tls, mails, refusals"
@@ -61,7 +62,14 @@ class Receipts:
 
     async def _write(self, items: list[tuple[UUID, Receipt]]) -> list[None]:
         rows = [{"account_id": account_id} | attrs.asdict(receipt) for account_id, receipt in items]
-        await self._pool.run(ADD, (document(rows),))
+        keys = {receipt.key_id for _, receipt in items if receipt.key_id is not None}
+        at = max(receipt.closed_at for _, receipt in items)
+
+        async def write(tx: Transaction) -> None:
+            await tx.run(ADD, (document(rows),))
+            await tx.run(USED, (at, list(keys), at - timedelta(minutes=1)))
+
+        await self._pool.transact(write)
         return [None] * len(items)
 
     async def list(self, account_id: UUID, page: Page = ALL) -> tuple[Sequence[Receipt], bool]:

@@ -47,6 +47,19 @@ async def test_an_account_reads_its_own(pool: Pool) -> None:
 
 
 @pytest_twisted.ensureDeferred
+async def test_the_key_was_used_then(pool: Pool) -> None:
+    await pool.run("INSERT INTO accounts (id, name, created_at) VALUES (%s, 'Example', now())", (ACCOUNT,))
+    key = (UUID(int=5), ACCOUNT, b"h" * 32, NOW)
+    await pool.run(
+        "INSERT INTO api_keys (id, account_id, name, hash, hint, permission, created_at) "
+        "VALUES (%s, %s, 'k', %s, 'ms_', 'sending_access', %s)",
+        key,
+    )
+    await keep(pool, (ACCOUNT, receipt()))
+    assert await pool.rows("SELECT last_used_at FROM api_keys") == [(NOW,)]
+
+
+@pytest_twisted.ensureDeferred
 async def test_old_days_go(pool: Pool) -> None:
     one = receipt()
     receipts = await keep(pool, (ACCOUNT, one))

@@ -1,6 +1,6 @@
 """What an email costs, counted and not timed: statements, commits, turns of the reactor, entries of indexes read.
 
-The bounds are about twice what is counted on a machine with other work; what breaks sharing or reads a backlog goes far beyond.
+The bounds leave room for a busy machine, where less is shared: two to four times what was counted on one, more for entries.
 """
 
 from __future__ import annotations

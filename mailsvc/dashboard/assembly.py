@@ -1,0 +1,135 @@
+"""Who gets what: every area made with what it needs, and the templates with what all of them share."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+import attrs
+from klein.resource import KleinResource
+
+from mailsvc.dashboard import words
+from mailsvc.dashboard.desk import Desk
+from mailsvc.dashboard.domains import DomainPages
+from mailsvc.dashboard.emails import Emails
+from mailsvc.dashboard.home import Home
+from mailsvc.dashboard.keys import KeyPages
+from mailsvc.dashboard.logs import LogPages
+from mailsvc.dashboard.members import Settings
+from mailsvc.dashboard.metrics import Metrics
+from mailsvc.dashboard.pages import VERSION, Dashboard, Frame
+from mailsvc.dashboard.safety import HOME
+from mailsvc.dashboard.sandbox import Inbox
+from mailsvc.dashboard.security import Security
+from mailsvc.dashboard.signin.entrance import Entrance
+from mailsvc.dashboard.signin.joining import Joining
+from mailsvc.dashboard.signin.mails import Mails
+from mailsvc.dashboard.signin.pages import SignIn
+from mailsvc.dashboard.signin.password import Passwords
+from mailsvc.dashboard.signin.secondfactor import SecondFactor
+from mailsvc.dashboard.signin.throttle import Throttle
+from mailsvc.dashboard.suppressions import SuppressionPages
+from mailsvc.dashboard.webhooks import WebhookPages
+from mailsvc.domains.care import Care
+from mailsvc.store.accounts import Accounts
+from mailsvc.store.audit import Audit
+from mailsvc.store.domains import Domains
+from mailsvc.store.emails import Emails as StoredEmails
+from mailsvc.store.history import History
+from mailsvc.store.keys import Keys
+from mailsvc.store.messages import Messages
+from mailsvc.store.pool import Pool
+from mailsvc.store.requestlog import RequestLog
+from mailsvc.store.rollups import Rollups
+from mailsvc.store.seal import Seal
+from mailsvc.store.search import Search
+from mailsvc.store.sessions import Sessions
+from mailsvc.store.suppressions import Suppressions
+from mailsvc.store.users import Users
+from mailsvc.store.webhooklog import WebhookLog
+from mailsvc.store.webhooks import Webhooks
+from mailsvc.weburl import Target
+
+# path below /dashboard, name, icon
+NAVIGATION = (
+    ("", "Home", "home"),
+    ("emails", "Emails", "mail"),
+    ("domains", "Domains", "globe"),
+    ("keys", "API keys", "key"),
+    ("metrics", "Metrics", "chart"),
+    ("logs", "Logs", "list"),
+    ("webhooks", "Webhooks", "hook"),
+    ("suppressions", "Suppressions", "stop"),
+    ("sandbox", "Sandbox inbox", "inbox"),
+    ("settings", "Settings", "gear"),
+)
+
+
+@attrs.define(eq=False, kw_only=True)
+class Assembly:
+    """`mails` None: the service sends none of its own. `inbox`: only in development."""
+
+    pool: Pool
+    clock: Any
+    seal: Seal
+    in_thread: Callable[[Callable[[], Any]], Awaitable[Any]]
+    base_url: str
+    accounts: Accounts
+    domains: Domains
+    care: Care
+    keys: Keys
+    messages: Messages
+    mails: Mails | None
+    sign_up: bool
+    webhooks: Webhooks
+    read_url: Callable[[str], Target]
+    most_webhooks: int
+    ring: Callable[[str], None]
+    inbox: Any = None
+
+    def __attrs_post_init__(self) -> None:
+        self.users, self.sessions = Users(self.pool, self.clock, self.seal), Sessions(self.pool, self.clock)
+
+    users: Users = attrs.field(init=False)
+    sessions: Sessions = attrs.field(init=False)
+
+    def resource(self) -> Dashboard:
+        desk, pool = self._desk(), self.pool
+        entrance = Entrance(desk, Passwords(self.in_thread), Throttle(self.clock.seconds), self.mails)
+        search, rollups = Search(pool), Rollups(pool)
+        emails = Emails(desk, StoredEmails(pool, self.clock), search, History(pool), self.messages, self.domains, self.keys)
+        home = Home(desk, self.domains, self.keys, search, rollups)
+        signin, joining = SignIn(desk, entrance), Joining(desk, entrance, self._new_account)
+        second = SecondFactor(desk, entrance)
+        ring_webhooks = partial(self.ring, "webhooks")
+        webhooks = WebhookPages(desk, self.webhooks, WebhookLog(pool), self.read_url, self.most_webhooks, ring_webhooks)
+        areas: dict[str, Any] = {
+            "": home, "start": home, "emails": emails, "domains": DomainPages(desk, self.domains, self.care),
+            "keys": KeyPages(desk, self.keys, self.domains), "metrics": Metrics(desk, rollups, self.domains),
+            "logs": LogPages(desk, RequestLog(pool), self.keys),
+            "webhooks": webhooks,
+            "suppressions": SuppressionPages(desk, Suppressions(pool, self.clock), lambda: self.ring("events")),
+            "settings": Settings(desk, entrance), "settings/security": Security(desk, entrance, second),
+            "sign-in": signin, "sign-in/code": second, "sign-in/again": Security(desk, entrance, second),
+            "sign-up": joining, "reset": joining, "invitation": joining,
+        }  # fmt: skip
+        if self.inbox is not None:
+            areas["sandbox"] = Inbox(desk, self.inbox)
+        return Dashboard({name: _resource(made) for name, made in areas.items()}, _resource(Frame(desk)))
+
+    def _desk(self) -> Desk:
+        templates = words.environment(navigation=NAVIGATION, static=lambda name: f"{HOME}/static/{VERSION}/{name}")
+        return Desk(
+            users=self.users, sessions=self.sessions, audit=Audit(self.pool, self.clock), templates=templates,
+            secret=self.seal.secret_for("dashboard"), base_url=self.base_url, clock=self.clock, in_thread=self.in_thread,
+            inbox=self.inbox is not None, sign_up=self.sign_up, mails=self.mails is not None,
+        )  # fmt: skip
+
+    async def _new_account(self, name: str) -> Any:
+        return (await self.accounts.create(name)).id
+
+
+def _resource(made: Any) -> KleinResource:
+    resource: KleinResource = made.app.resource()
+    return resource

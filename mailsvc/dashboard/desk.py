@@ -1,0 +1,49 @@
+"""What every page needs: who looks, the templates, and the few things that all areas share. Serving a page: page.py."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+import attrs
+from jinja2 import Environment
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+
+from mailsvc.store.audit import Audit
+from mailsvc.store.sessions import Sessions
+from mailsvc.store.users import Users
+
+T = TypeVar("T")
+InThread = Callable[[Callable[[], T]], Awaitable[T]]
+
+log = Logger()
+
+
+@attrs.define(eq=False, kw_only=True)
+class Desk:
+    """`base_url` is the service as people see it; `secret` signs what forms carry; `inbox`: whether there is a development inbox."""
+
+    users: Users
+    sessions: Sessions
+    audit: Audit
+    templates: Environment
+    secret: bytes = attrs.field(repr=False)
+    base_url: str
+    clock: Any
+    in_thread: InThread[Any]
+    inbox: bool = False
+    sign_up: bool = False
+    mails: bool = False  # whether the service can send mails of its own
+
+    @property
+    def secure(self) -> bool:
+        return self.base_url.startswith("https:")
+
+    def now(self) -> datetime:
+        return datetime.fromtimestamp(self.clock.seconds(), UTC)
+
+    def later(self, what: str, work: Coroutine[Deferred[Any], Any, object]) -> None:
+        """Do it without keeping the page waiting, so that its time tells nothing; a failure is logged."""
+        Deferred.fromCoroutine(work).addErrback(lambda failure: log.failure("{what} failed", failure=failure, what=what))

@@ -1,0 +1,133 @@
+"""Domains: add one, see what to publish and what was found, have it checked, change how it is used."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+import attrs
+
+from mailsvc.dashboard.desk import Desk
+from mailsvc.dashboard.page import Visit, area, not_found, page
+from mailsvc.dashboard.safety import HOME
+from mailsvc.domains import names
+from mailsvc.domains.care import Care, Rotating, Taken
+from mailsvc.domains.records import Record, dmarc
+from mailsvc.store.domain_values import Domain, RecordState
+from mailsvc.store.domains import Choices
+from mailsvc.store.domains import Domains as Stored
+
+DOMAINS = f"{HOME}/domains"
+_DONE = {
+    "asked": "It is being checked. This page follows by itself.",
+    "changed": "Changed.",
+    "rotating": "New keys are made. They sign once they are seen in DNS; until then the old ones do.",
+    "busy": "New keys wait to be seen in DNS already.",
+    "deleted": "Deleted.",
+}
+
+
+@attrs.frozen
+class Row:
+    """A record to publish, and what the last check made of it; `state` None: not checked yet."""
+
+    record: Record
+    relative: str
+    state: RecordState | None
+
+
+@attrs.define(eq=False)
+class DomainPages:
+    app = area()
+    desk: Desk
+    stored: Stored
+    care: Care
+
+    @page(app, DOMAINS)
+    async def list(self, visit: Visit) -> bytes:
+        return await self._listed(visit, {}, "")
+
+    @page(app, DOMAINS, "POST")
+    async def add(self, visit: Visit) -> bytes:
+        text = visit.field("name")
+        region = visit.field("region")
+        if region not in self.care.publishing.hosts:
+            region = next(iter(self.care.publishing.hosts))
+        try:
+            domain = await self.care.add(visit.account_id, text, region, Choices())
+        except names.NotADomain as wrong:
+            return await self._listed(visit, {"name": str(wrong)}, text)
+        except Taken:
+            return await self._listed(visit, {"name": "This domain is in use already, by your account or by another one."}, text)
+        await visit.note("domain added", domain.name)
+        return visit.redirect(f"{DOMAINS}/{domain.id}")
+
+    async def _listed(self, visit: Visit, errors: dict[str, str], text: str) -> bytes:
+        domains, _ = await self.stored.list(visit.account_id)
+        regions = list(self.care.publishing.hosts)
+        return visit.render(
+            "domains/list.html", 422 if errors else 200, domains=domains, errors=errors, text=text, regions=regions, shown=names.shown,
+            done=_DONE.get(visit.query("done"), ""),
+        )  # fmt: skip
+
+    @page(app, f"{DOMAINS}/<text>")
+    async def one(self, visit: Visit, text: str) -> bytes:
+        domain = await self._domain(visit, text)
+        keys = await self.stored.published_keys(domain.id)
+        return visit.render(
+            "domains/one.html",
+            domain=domain,
+            name=names.shown(domain.name),
+            rows=_rows(domain, self.care.publishing.records(domain, keys)),
+            advice=_rows(domain, [dmarc(domain.name)]),
+            history=await self.stored.history(domain.id, 20),
+            live=domain.status == "pending",
+            done=_DONE.get(visit.query("done"), ""),
+        )
+
+    @page(app, f"{DOMAINS}/<text>/verify", "POST")
+    async def verify(self, visit: Visit, text: str) -> bytes:
+        domain = await self._domain(visit, text)
+        if await self.care.verify(domain) is None:
+            raise not_found("domain")
+        await visit.note("domain check asked for", domain.name)
+        return visit.redirect(f"{DOMAINS}/{domain.id}", done="asked")
+
+    @page(app, f"{DOMAINS}/<text>/change", "POST")
+    async def change(self, visit: Visit, text: str) -> bytes:
+        domain = await self._domain(visit, text)
+        tls = "enforced" if visit.field("tls") == "enforced" else "opportunistic"
+        await self.stored.update(visit.account_id, domain.id, {"tls": tls, "sending": visit.field("sending") == "on"})
+        await visit.note("domain changed", f"{domain.name}: TLS {tls}, sending {visit.field('sending') or 'off'}")
+        return visit.redirect(f"{DOMAINS}/{domain.id}", done="changed")
+
+    @page(app, f"{DOMAINS}/<text>/rotate", "POST")
+    async def rotate(self, visit: Visit, text: str) -> bytes:
+        domain = await self._domain(visit, text)
+        try:
+            await self.care.rotate(domain)
+        except Rotating:
+            return visit.redirect(f"{DOMAINS}/{domain.id}", done="busy")
+        await visit.note("domain keys rotated", domain.name)
+        return visit.redirect(f"{DOMAINS}/{domain.id}", done="rotating")
+
+    @page(app, f"{DOMAINS}/<text>/delete", "POST")
+    async def delete(self, visit: Visit, text: str) -> bytes:
+        domain = await self._domain(visit, text)
+        if visit.field("name").lower() not in (domain.name, names.shown(domain.name)):
+            return visit.redirect(f"{DOMAINS}/{domain.id}")
+        await self.stored.delete(visit.account_id, domain.id)
+        await visit.note("domain deleted", domain.name)
+        return visit.redirect(DOMAINS, done="deleted")
+
+    async def _domain(self, visit: Visit, text: str) -> Domain:
+        domain_id: UUID = visit.uuid(text, "domain")
+        domain = await self.stored.own(visit.account_id, domain_id)
+        if domain is None:
+            raise not_found("domain")
+        return domain
+
+
+def _rows(domain: Domain, records: Sequence[Record]) -> list[Row]:
+    known = {(state.type, state.name): state for state in (*domain.records, *domain.advice)}
+    return [Row(record, names.relative(record.name, domain.name), known.get((record.type, record.name))) for record in records]

@@ -1,0 +1,155 @@
+"""Settings: who is a member of the account, what the account is called, and what was done in it."""
+
+from __future__ import annotations
+
+import csv
+import io
+from datetime import timedelta
+
+import attrs
+
+from mailsvc.dashboard.desk import Desk
+from mailsvc.dashboard.page import Visit, area, forbidden, not_found, page
+from mailsvc.dashboard.safety import HOME
+from mailsvc.dashboard.signin import mails
+from mailsvc.dashboard.signin.entrance import Entrance
+from mailsvc.mail.address import AddressError, parse_mailbox
+from mailsvc.store.users import Role
+
+SETTINGS = f"{HOME}/settings"
+INVITED = timedelta(days=7)
+PAGE = 50
+_DONE = {
+    "invited": "The invitation is on its way.",
+    "withdrawn": "The invitation is withdrawn.",
+    "removed": "They are not a member any more.",
+    "role": "Their role is changed.",
+    "changed": "Changed.",
+    "last": "An account needs an admin, so the last one stays.",
+}
+
+
+@attrs.define(eq=False)
+class Settings:
+    app = area()
+    desk: Desk
+    entrance: Entrance
+
+    @page(app, SETTINGS)
+    async def show(self, visit: Visit) -> bytes:
+        return await self._shown(visit)
+
+    async def _shown(self, visit: Visit, status: int = 200, **values: object) -> bytes:
+        shown: dict[str, object] = {"errors": {}, "email": "", "link": "", "done": _DONE.get(visit.query("done"), "")}
+        return visit.render(
+            "settings/members.html",
+            status,
+            members=await self.desk.users.members(visit.account_id),
+            invitations=await self.desk.sessions.invitations(visit.account_id) if visit.admin else [],
+            accounts=await self.desk.users.accounts(visit.who.user_id),
+            **shown | values,
+        )
+
+    @page(app, f"{SETTINGS}/account", "POST", who="admin")
+    async def account(self, visit: Visit) -> bytes:
+        name, required = visit.field("name")[:100], visit.field("mfa") == "on"
+        if not name:
+            return await self._shown(visit, 422, errors={"name": "An account has a name."})
+        if required and not visit.who.totp:
+            return await self._shown(visit, 422, errors={"mfa": "Set up your own second factor first."})
+        await self.desk.users.rename_account(visit.account_id, name)
+        await self.desk.users.require_mfa(visit.account_id, required)
+        await visit.note("account changed", f"{name}, second factor {'required' if required else 'not required'}")
+        return visit.redirect(SETTINGS, done="changed")
+
+    @page(app, f"{SETTINGS}/show", "POST")
+    async def switch(self, visit: Visit) -> bytes:
+        account_id = visit.uuid(visit.field("account"), "account")
+        if account_id not in [account.account_id for account in await self.desk.users.accounts(visit.who.user_id)]:
+            raise not_found("account")
+        await self.desk.sessions.show(visit.who.hash, account_id)
+        return visit.redirect(HOME)
+
+    # Members
+
+    @page(app, f"{SETTINGS}/invite", "POST", who="admin")
+    async def invite(self, visit: Visit) -> bytes:
+        email, role = visit.field("email").lower(), _role(visit)
+        try:
+            email = parse_mailbox(email).address.lower()
+        except AddressError:
+            return await self._shown(visit, 422, errors={"email": "This is no email address."}, email=email)
+        if email in [member.email for member in await self.desk.users.members(visit.account_id)]:
+            return await self._shown(visit, 422, errors={"email": "They are a member already."}, email=email)
+        secret = await self.desk.sessions.make_link("invite", email, INVITED, visit.account_id, role, visit.who.user_id)
+        link = self.entrance.link(f"{HOME}/invitation", secret)
+        await visit.note("member invited", f"{email} as {role}")
+        if not self.desk.mails:
+            return await self._shown(visit, link=link)
+        self.entrance.write(email, mails.invitation(visit.who.account or "", visit.who.email, link))
+        return visit.redirect(SETTINGS, done="invited")
+
+    @page(app, f"{SETTINGS}/invitations/<text>/withdraw", "POST", who="admin")
+    async def withdraw(self, visit: Visit, text: str) -> bytes:
+        if not await self.desk.sessions.withdraw(visit.account_id, visit.uuid(text, "invitation")):
+            raise not_found("invitation")
+        await visit.note("invitation withdrawn")
+        return visit.redirect(SETTINGS, done="withdrawn")
+
+    @page(app, f"{SETTINGS}/members/<text>/role", "POST", who="admin")
+    async def role(self, visit: Visit, text: str) -> bytes:
+        email = await self._member(visit, text)
+        if not await self.desk.users.set_role(visit.account_id, visit.uuid(text, "member"), _role(visit)):
+            return visit.redirect(SETTINGS, done="last")
+        await visit.note("role changed", f"{email} is {_role(visit)}")
+        return visit.redirect(SETTINGS, done="role")
+
+    @page(app, f"{SETTINGS}/members/<text>/remove", "POST")
+    async def remove(self, visit: Visit, text: str) -> bytes:
+        """By an admin, or by themselves."""
+        user_id = visit.uuid(text, "member")
+        if not visit.admin and user_id != visit.who.user_id:
+            raise forbidden("This is for admins of the account.")
+        email = await self._member(visit, text)
+        if not await self.desk.users.remove(visit.account_id, user_id):
+            return visit.redirect(SETTINGS, done="last")
+        await visit.note("member removed", email)
+        return visit.redirect(SETTINGS, done="removed")
+
+    async def _member(self, visit: Visit, text: str) -> str:
+        user_id = visit.uuid(text, "member")
+        email = next((m.email for m in await self.desk.users.members(visit.account_id) if m.user_id == user_id), None)
+        if email is None:
+            raise not_found("member")
+        return email
+
+    # The audit log
+
+    @page(app, f"{SETTINGS}/audit", who="admin")
+    async def audit(self, visit: Visit) -> bytes:
+        after = visit.uuid(visit.query("after")) if visit.query("after") else None
+        entries, more = await self.desk.audit.list(visit.account_id, PAGE, after)
+        older = f"{SETTINGS}/audit?after={entries[-1].id}" if more else None
+        return visit.render("settings/audit.html", entries=entries, older=older, first=after is None)
+
+    @page(app, f"{SETTINGS}/audit.csv", who="admin")
+    async def export(self, visit: Visit) -> bytes:
+        out = io.StringIO()
+        writer = csv.writer(out)
+        writer.writerow(["time", "who", "address", "action", "subject"])
+        async for entries in self.desk.audit.all(visit.account_id):
+            for entry in entries:
+                row = [entry.at.isoformat(), entry.actor, entry.address, entry.action, entry.subject]
+                writer.writerow([plain(value) for value in row])
+        await visit.note("audit log exported")
+        visit.set_header("Content-Disposition", 'attachment; filename="audit.csv"')
+        return visit.send(out.getvalue().encode(), "text/csv; charset=utf-8")
+
+
+def plain(value: str) -> str:
+    """A cell that no spreadsheet takes for a formula."""
+    return f"'{value}" if value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
+
+
+def _role(visit: Visit) -> Role:
+    return "admin" if visit.field("role") == "admin" else "member"

@@ -1,0 +1,126 @@
+"""Metrics: how much was sent, what became of it, and whether bounces and complaints are where they harm. From rollups alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import attrs
+
+from mailsvc.dashboard import charts
+from mailsvc.dashboard.charts import Step
+from mailsvc.dashboard.desk import Desk
+from mailsvc.dashboard.page import Visit, area, page
+from mailsvc.dashboard.safety import HOME
+from mailsvc.store.domains import Domains
+from mailsvc.store.rollups import Count, Rollups, Unit, Wanted
+
+METRICS = f"{HOME}/metrics"
+RANGES = {"1": "24 hours", "7": "7 days", "30": "30 days", "90": "90 days"}
+BOUNCE_DANGER, COMPLAINT_DANGER = 4.0, 0.08  # percent, where large mailbox providers begin to refuse
+BOUNCED = tuple(f"email.bounced.{kind}" for kind in ("permanent", "transient", "undetermined"))
+TYPES = ("email.sent", "email.delivered", "email.complained", *BOUNCED)
+
+
+@attrs.frozen
+class Rates:
+    """In percent of what was finished; None where nothing was."""
+
+    sent: int
+    delivered: int
+    bounced: int
+    complained: int
+    deliverability: float | None
+    bounce: float | None
+    complaint: float | None
+
+
+def rates(counts: Iterable[Count]) -> Rates:
+    of: dict[str, int] = {}
+    for count in counts:
+        of[count.type] = of.get(count.type, 0) + count.count
+    delivered, complained, bounced = of.get("email.delivered", 0), of.get("email.complained", 0), sum(of.get(kind, 0) for kind in BOUNCED)
+    finished = delivered + bounced
+    return Rates(
+        of.get("email.sent", 0), delivered, bounced, complained,
+        _share(delivered, finished), _share(bounced, finished), _share(complained, delivered),
+    )  # fmt: skip
+
+
+def wanted(since: datetime, until: datetime, unit: Unit = "hour", zone: str = "UTC", **apart: Any) -> Wanted:
+    return Wanted(since, until, unit, zone, TYPES, **apart)
+
+
+@attrs.define(eq=False)
+class Metrics:
+    app = area()
+    desk: Desk
+    rollups: Rollups
+    domains: Domains
+
+    @page(app, METRICS)
+    async def show(self, visit: Visit) -> bytes:
+        domains, _ = await self.domains.list(visit.account_id)
+        domain = next((d for d in domains if str(d.id) == visit.query("domain")), None)
+        days = visit.query("days") if visit.query("days") in RANGES else "7"
+        zone_name, zone = _zone(visit.query("zone"))
+        unit: Unit = "hour" if days == "1" else "day"
+        until = _ceiling(self.desk.now(), unit, zone)
+        since = until - timedelta(days=int(days))
+        limit = [domain.id] if domain else None
+        counts = await self.rollups.counts(visit.account_id, wanted(since, until, unit, zone_name, by_period=True, domains=limit))
+        apart = await self.rollups.counts(visit.account_id, wanted(since, until, by_domain=True))
+        by_domain = {d.id: rates(count for count in apart if count.domain_id == d.id) for d in domains}
+        steps = _steps(counts, since, until, unit, zone)
+        return visit.render(
+            "metrics.html",
+            rates=rates(counts),
+            table=[(d, by_domain[d.id]) for d in domains if by_domain[d.id].sent],
+            domains=domains,
+            domain=domain,
+            days=days,
+            ranges=RANGES,
+            zone=zone_name,
+            bounce_danger=BOUNCE_DANGER,
+            complaint_danger=COMPLAINT_DANGER,
+            volume=charts.bars(steps, ("delivered", "bounced"), f"Emails by what became of them, {RANGES[days]}"),
+            bounces=charts.line(steps, "bounce rate", "Bounce rate over time", BOUNCE_DANGER),
+            complaints=charts.line(steps, "complaint rate", "Complaint rate over time", COMPLAINT_DANGER),
+        )
+
+
+def _steps(counts: Sequence[Count], since: datetime, until: datetime, unit: Unit, zone: tzinfo) -> list[Step]:
+    by: dict[object, list[Count]] = {}
+    for count in counts:
+        by.setdefault(count.hour if unit == "hour" else count.day, []).append(count)
+    steps = []
+    at = since
+    while at < until:
+        local = at.astimezone(zone)
+        of = rates(by.get(at if unit == "hour" else local.date(), ()))
+        values = {"delivered": float(of.delivered), "bounced": float(of.bounced)}
+        values |= {name: value for name, value in (("bounce rate", of.bounce), ("complaint rate", of.complaint)) if value is not None}
+        label = f"{local:%H:%M}" if unit == "hour" else f"{local.day} {local:%b}"
+        steps.append(Step(label, f"{local:%Y-%m-%d %H:%M}: {of.delivered} delivered, {of.bounced} bounced", values))
+        at += timedelta(hours=1) if unit == "hour" else timedelta(days=1)
+    return steps
+
+
+def _ceiling(now: datetime, unit: Unit, zone: tzinfo) -> datetime:
+    """The end of this hour, or of this day where the reader is."""
+    if unit == "hour":
+        return now.replace(minute=0, second=0, microsecond=0) + timedelta(hours=1)
+    return now.astimezone(zone).replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
+
+
+def _zone(name: str) -> tuple[str, tzinfo]:
+    try:
+        return (name, ZoneInfo(name)) if name else ("UTC", UTC)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        return "UTC", UTC
+
+
+def _share(part: int, whole: int) -> float | None:
+    return 100.0 * part / whole if whole else None

@@ -1,0 +1,34 @@
+"""An email's html as its preview shows it: whole in itself, with links that open elsewhere. Pure. What it may do is for its CSP to say."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Mapping
+
+from mailsvc.mail import mime
+from mailsvc.mail.mime import Parsed
+
+INLINE_MOST = 8 * 1024 * 1024  # octets of the images that a preview carries in itself
+
+_CID = re.compile(r"""(=\s*["']?|url\(\s*["']?)cid:([^"'\s)>]+)""", re.IGNORECASE)
+_HEAD = re.compile(r"<head[^>]*>|<!doctype[^>]*>", re.IGNORECASE)
+
+
+def embedded(parsed: Parsed) -> str:
+    """The html with the images that came along in it, and with links that open outside of the frame."""
+    files: Mapping[str, mime.File] = {file.content_id: file for file in parsed.files if file.content_id}
+    left = INLINE_MOST
+
+    def image(found: re.Match[str]) -> str:
+        nonlocal left
+        file = files.get(found[2])
+        if file is None or not file.content_type.startswith("image/") or len(file.content) > left:
+            return found[0]
+        left -= len(file.content)
+        return f"{found[1]}data:{file.content_type};base64,{base64.b64encode(file.content).decode()}"
+
+    html = _CID.sub(image, parsed.html or "")
+    base = '<base target="_blank">'
+    head = _HEAD.search(html, 0, 2000)
+    return html[: head.end()] + base + html[head.end() :] if head else base + html

@@ -1,0 +1,67 @@
+"""The development inbox: what the sandbox received, as its recipients would see it."""
+
+from __future__ import annotations
+
+import attrs
+
+from mailsvc.dashboard.desk import Desk
+from mailsvc.dashboard.page import Visit, area, not_found, page
+from mailsvc.dashboard.preview import embedded
+from mailsvc.dashboard.safety import HOME, mail_csp
+from mailsvc.mail import mime
+from mailsvc.store.sandbox import Sandbox, SandboxEmail
+
+SANDBOX = f"{HOME}/sandbox"
+PAGE = 50
+SHOWN = 256 * 1024
+
+
+@attrs.define(eq=False)
+class Inbox:
+    app = area()
+    desk: Desk
+    shelf: Sandbox
+
+    @page(app, SANDBOX)
+    async def list(self, visit: Visit) -> bytes:
+        after = visit.uuid(visit.query("after")) if visit.query("after") else None
+        mails, more = await self.shelf.list(visit.account_id, PAGE, after)
+        subjects = {}
+        for mail in mails:
+            found = await self.shelf.get(visit.account_id, mail.id) if mail.size < SHOWN else None
+            subjects[mail.id] = _subject(found)
+        older = f"{SANDBOX}?after={mails[-1].id}" if more and mails else None
+        return visit.render("sandbox/list.html", mails=mails, subjects=subjects, older=older, first=after is None)
+
+    @page(app, f"{SANDBOX}/<text>")
+    async def one(self, visit: Visit, text: str) -> bytes:
+        mail = await self._mail(visit, text)
+        parsed = _parsed(mail)
+        view = visit.query("view") or ("preview" if parsed is not None and parsed.html is not None else "text")
+        source = (mail.message or b"")[:SHOWN].decode("utf-8", "replace").replace("\r\n", "\n")
+        return visit.render("sandbox/one.html", mail=mail, parsed=parsed, view=view, source=source, subject=_subject(mail))
+
+    @page(app, f"{SANDBOX}/<text>/preview")
+    async def preview(self, visit: Visit, text: str) -> bytes:
+        parsed = _parsed(await self._mail(visit, text))
+        if parsed is None or parsed.html is None:
+            raise not_found("preview")
+        return visit.send(embedded(parsed).encode("utf-8", "replace"), "text/html; charset=utf-8", csp=mail_csp(images=False))
+
+    async def _mail(self, visit: Visit, text: str) -> SandboxEmail:
+        mail = await self.shelf.get(visit.account_id, visit.uuid(text, "mail"))
+        if mail is None:
+            raise not_found("mail")
+        return mail
+
+
+def _parsed(mail: SandboxEmail) -> mime.Parsed | None:
+    try:
+        return mime.parse(mail.message or b"")
+    except mime.MimeError:
+        return None
+
+
+def _subject(mail: SandboxEmail | None) -> str:
+    parsed = _parsed(mail) if mail is not None else None
+    return (parsed.header("Subject") or "").strip() if parsed is not None else ""

@@ -1,0 +1,69 @@
+"""Passwords: which are good enough, and their Argon2id form. Computed on threads, few at a time, since each takes 19 MiB."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import attrs
+from argon2 import PasswordHasher
+from argon2.exceptions import Argon2Error, InvalidHashError
+from twisted.internet.defer import DeferredSemaphore
+from zxcvbn import zxcvbn
+
+AT_ONCE = 2
+WAITING = 50  # above it nobody else queues up
+SHORTEST, LONGEST = 10, 1000
+_JUDGED = 64  # characters that are looked at for being easily guessed
+EASY = "This password is easily guessed. A few unrelated words make a good one."
+
+_HASHER = PasswordHasher(time_cost=2, memory_cost=19 * 1024, parallelism=1)  # 9106 §4, with the memory that OWASP names
+_NOBODY = _HASHER.hash("of somebody who is not there")
+
+
+@attrs.define(eq=False)
+class Passwords:
+    """`in_thread` runs a function off the reactor."""
+
+    in_thread: Callable[[Callable[[], Any]], Awaitable[Any]]
+    _turn: DeferredSemaphore = attrs.field(factory=lambda: DeferredSemaphore(AT_ONCE), init=False)
+
+    async def hash(self, password: str) -> str:
+        return str(await self._run(lambda: _HASHER.hash(password)))
+
+    async def good(self, password: str, stored: str | None) -> bool:
+        """Whether it is this one. Takes the same time when there is none."""
+        checked = await self._run(lambda: _verified(password[:LONGEST], stored or _NOBODY))
+        return bool(checked) and stored is not None
+
+    async def wrong(self, password: str, *known: str) -> str | None:
+        """Why it will not do, as a sentence. `known`: what a guesser knows of the person."""
+        if len(password) < SHORTEST:
+            return f"A password has at least {SHORTEST} characters."
+        if len(password) > LONGEST:
+            return f"A password has at most {LONGEST} characters."
+        easy = await self._run(lambda: zxcvbn(password[:_JUDGED], user_inputs=[*known, "mailsvc"])["score"] < 2)
+        return EASY if easy else None
+
+    @property
+    def busy(self) -> bool:
+        return len(self._turn.waiting) >= WAITING
+
+    async def _run(self, work: Callable[[], Any]) -> Any:
+        await self._turn.acquire()
+        try:
+            return await self.in_thread(work)
+        finally:
+            self._turn.release()
+
+
+def outdated(stored: str) -> bool:
+    """Whether it was made with other parameters than today's."""
+    return _HASHER.check_needs_rehash(stored)
+
+
+def _verified(password: str, stored: str) -> bool:
+    try:
+        return _HASHER.verify(stored, password)
+    except (Argon2Error, InvalidHashError):
+        return False

@@ -1,0 +1,101 @@
+"""The second factor: six digits of an authenticator app, or one of ten recovery codes. Where it is asked for, and whether it is good."""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import secrets
+
+import attrs
+import pyotp
+
+from mailsvc.dashboard.desk import Desk
+from mailsvc.dashboard.page import SIGN_IN, Visit, area, page
+from mailsvc.dashboard.safety import inside
+from mailsvc.dashboard.signin.entrance import Entrance
+from mailsvc.dashboard.words import span
+from mailsvc.store.users import User
+
+STEP = 30  # seconds of one code (6238 §4)
+AROUND = (0, -1, 1)  # steps that a clock may be off (6238 §5.2)
+OCTETS = 20  # of a secret (4226 §4)
+CODES, CODE_OCTETS = 10, 7
+ISSUER = "mailsvc"
+
+
+def new_secret() -> bytes:
+    return secrets.token_bytes(OCTETS)
+
+
+def shown(secret: bytes) -> str:
+    """As a person types it into an app."""
+    return base64.b32encode(secret).decode()
+
+
+def uri(secret: bytes, email: str) -> str:
+    """What the QR code holds."""
+    return str(pyotp.TOTP(shown(secret)).provisioning_uri(name=email, issuer_name=ISSUER))
+
+
+def step_of(secret: bytes, code: str, now: float) -> int | None:
+    """The time step whose code this is; None: of none that counts now."""
+    totp, present = pyotp.TOTP(shown(secret)), int(now) // STEP
+    return next((present + off for off in AROUND if hmac.compare_digest(totp.at((present + off) * STEP), code)), None)
+
+
+def new_codes() -> list[str]:
+    """Recovery codes: 56 bits each, of letters that are not mistaken for one another."""
+    texts = [base64.b32encode(secrets.token_bytes(CODE_OCTETS)).decode().rstrip("=").lower() for _ in range(CODES)]
+    return [f"{text[:4]}-{text[4:8]}-{text[8:]}" for text in texts]
+
+
+@attrs.define(eq=False)
+class SecondFactor:
+    app = area()
+    desk: Desk
+    entrance: Entrance
+
+    @page(app, f"{SIGN_IN}/code", who="half")
+    async def ask(self, visit: Visit) -> bytes:
+        if visit.who.stage == "whole":
+            return visit.redirect(inside(visit.query("next")))
+        return self._asked(visit, {})
+
+    @page(app, f"{SIGN_IN}/code", "POST", who="half")
+    async def check(self, visit: Visit) -> bytes:
+        user = await self.desk.users.get(visit.who.user_id)
+        if user is None or visit.who.stage == "whole":
+            return visit.redirect(SIGN_IN)
+        subjects = [("code", str(user.id))]
+        wait = self.entrance.throttle.wait(subjects)
+        if wait:
+            return self._asked(visit, {"code": f"Too many attempts. Try again in {span(max(wait, 2))}."}, 429)
+        proof = await self.proof(user, visit.field("code"))
+        if proof is None:
+            self.entrance.throttle.failed(subjects)
+            for account in await self.desk.users.accounts(user.id):
+                await self.desk.audit.add(account.account_id, user.id, user.email, visit.address, "sign-in failed", "second factor")
+            return self._asked(visit, {"code": "This code is not good, or it was used already."}, 422)
+        self.entrance.throttle.passed(subjects[0])
+        await self.entrance.begin(visit, user, "whole")
+        await self.entrance.entered(visit, user, proof)
+        if proof == "recovery code":
+            await self.entrance.notice(visit, user.email, "recovery code was used")
+        return visit.redirect(inside(visit.field("next")))
+
+    async def proof(self, user: User, text: str) -> str | None:
+        """Which second factor this is; what can be used once is used up by it."""
+        code = text.replace(" ", "").replace("-", "").lower()
+        if len(code) == 6 and code.isdecimal():
+            secret = await self.desk.users.totp(user.id)
+            step = step_of(secret, code, self.desk.clock.seconds()) if secret and user.totp else None
+            return "authenticator app" if step is not None and await self.desk.users.take_totp(user.id, step) else None
+        return "recovery code" if await self.desk.users.take_recovery_code(user.id, self.hashed(code)) else None
+
+    def hashed(self, code: str) -> bytes:
+        """What is stored of a recovery code: nothing that could be guessed from a copy of the database alone."""
+        return hmac.digest(self.desk.secret, b"recovery " + code.replace("-", "").encode("utf-8", "surrogateescape"), "sha256")
+
+    def _asked(self, visit: Visit, errors: dict[str, str], status: int = 200) -> bytes:
+        next_ = inside(visit.field("next") or visit.query("next"))
+        return visit.render("signin/code.html", status, errors=errors, next=next_)

@@ -1,0 +1,167 @@
+"""Webhooks: endpoints, what each was sent with every attempt, sending again, and a test."""
+
+from __future__ import annotations
+
+import base64
+import secrets
+from collections.abc import Callable, Sequence
+from typing import Any
+from uuid import UUID
+
+import attrs
+import orjson
+
+from mailsvc import payload
+from mailsvc.dashboard.desk import Desk
+from mailsvc.dashboard.page import Visit, area, not_found, page
+from mailsvc.dashboard.safety import HOME
+from mailsvc.store.webhooklog import Message, WebhookLog
+from mailsvc.store.webhooks import Webhook
+from mailsvc.store.webhooks import Webhooks as Stored
+from mailsvc.weburl import BadUrl, Target
+
+WEBHOOKS = f"{HOME}/webhooks"
+SECRET = 32  # octets
+PAGE = 50
+# What happens here; the other types that may be subscribed to are of services that this one is compatible with.
+OFFERED = tuple(kind for kind in payload.TYPES if kind.partition(".")[0] in ("email", "domain", "suppression") and kind != "email.received")
+_DONE = {
+    "changed": "Changed.",
+    "deleted": "Deleted.",
+    "test": "A test is on its way. This page follows by itself.",
+    "again": "It is sent again. This page follows by itself.",
+    "most": "There are as many endpoints as an account may have.",
+}
+
+
+@attrs.define(eq=False)
+class WebhookPages:
+    """`read_url` refuses what no endpoint may be; `outgoing` is called when something is to be sent at once."""
+
+    app = area()
+    desk: Desk
+    stored: Stored
+    log: WebhookLog
+    read_url: Callable[[str], Target]
+    most: int
+    outgoing: Callable[[], None]
+
+    @page(app, WEBHOOKS)
+    async def list(self, visit: Visit) -> bytes:
+        return await self._listed(visit)
+
+    async def _listed(self, visit: Visit, status: int = 200, **values: object) -> bytes:
+        found, _ = await self.stored.list(visit.account_id, 1000)
+        shown: dict[str, object] = {"errors": {}, "url": "", "done": _DONE.get(visit.query("done"), "")}
+        chosen = [kind for kind in OFFERED if visit.form.get(f"on:{kind}")] or [kind for kind in OFFERED if kind.startswith("email.")]
+        return visit.render("webhooks/list.html", status, webhooks=found, offered=OFFERED, chosen=chosen, **shown | values)
+
+    @page(app, WEBHOOKS, "POST")
+    async def add(self, visit: Visit) -> bytes:
+        url, events, errors = self._given(visit)
+        if errors:
+            return await self._listed(visit, 422, errors=errors, url=visit.field("url"))
+        added = await self.stored.add(visit.account_id, url, events, secrets.token_bytes(SECRET), self.most)
+        if added is None:
+            return visit.redirect(WEBHOOKS, done="most")
+        await visit.note("webhook added", url)
+        return visit.redirect(f"{WEBHOOKS}/{added.id}")
+
+    @page(app, f"{WEBHOOKS}/<text>")
+    async def one(self, visit: Visit, text: str) -> bytes:
+        webhook, secret = await self._webhook(visit, text)
+        after = visit.uuid(visit.query("after")) if visit.query("after") else None
+        messages, more = await self.log.list(visit.account_id, webhook.id, PAGE, after)
+        return visit.render(
+            "webhooks/one.html",
+            webhook=webhook,
+            secret=f"whsec_{base64.b64encode(secret).decode()}" if visit.admin else "",
+            messages=messages,
+            older=f"{WEBHOOKS}/{webhook.id}?after={messages[-1].event_id}" if more else None,
+            first=after is None,
+            offered=OFFERED,
+            live=any(message.status in ("pending", "attempting") for message in messages),
+            errors={},
+            done=_DONE.get(visit.query("done"), ""),
+        )
+
+    @page(app, f"{WEBHOOKS}/<text>/change", "POST")
+    async def change(self, visit: Visit, text: str) -> bytes:
+        webhook, _ = await self._webhook(visit, text)
+        url, events, errors = self._given(visit)
+        if errors:
+            return await self._listed(visit, 422, errors=errors, url=visit.field("url"))
+        status: Any = "enabled" if visit.field("enabled") == "on" else "disabled"
+        await self.stored.change(visit.account_id, webhook.id, url, events, status)
+        self.outgoing()
+        await visit.note("webhook changed", f"{url}, {status}")
+        return visit.redirect(f"{WEBHOOKS}/{webhook.id}", done="changed")
+
+    @page(app, f"{WEBHOOKS}/<text>/test", "POST")
+    async def test(self, visit: Visit, text: str) -> bytes:
+        webhook, _ = await self._webhook(visit, text)
+        kind, now = webhook.events[0], self.desk.now()
+        await self.log.test(visit.account_id, webhook.id, kind, payload.sample(kind, now), now)
+        self.outgoing()
+        await visit.note("webhook tested", webhook.url)
+        return visit.redirect(f"{WEBHOOKS}/{webhook.id}", done="test")
+
+    @page(app, f"{WEBHOOKS}/<text>/delete", "POST")
+    async def delete(self, visit: Visit, text: str) -> bytes:
+        webhook, _ = await self._webhook(visit, text)
+        await self.stored.remove(visit.account_id, webhook.id)
+        self.outgoing()
+        await visit.note("webhook deleted", webhook.url)
+        return visit.redirect(WEBHOOKS, done="deleted")
+
+    # One message
+
+    @page(app, f"{WEBHOOKS}/<text>/events/<event>")
+    async def event(self, visit: Visit, text: str, event: str) -> bytes:
+        webhook, message = await self._message(visit, text, event)
+        attempts, _ = await self.log.attempts(visit.account_id, webhook.id, message.event_id, 100)
+        told = message.payload if message.fact is None else payload.told(message.fact)
+        return visit.render(
+            "webhooks/event.html",
+            webhook=webhook,
+            message=message,
+            attempts=attempts,
+            told=orjson.dumps(told, option=orjson.OPT_INDENT_2).decode(),
+            live=message.status in ("pending", "attempting"),
+            done=_DONE.get(visit.query("done"), ""),
+        )
+
+    @page(app, f"{WEBHOOKS}/<text>/events/<event>/replay", "POST")
+    async def replay(self, visit: Visit, text: str, event: str) -> bytes:
+        webhook, message = await self._message(visit, text, event)
+        await self.log.replay(visit.account_id, webhook.id, message.event_id, self.desk.now())
+        self.outgoing()
+        await visit.note("webhook event sent again", f"{message.type} to {webhook.url}")
+        return visit.redirect(f"{WEBHOOKS}/{webhook.id}/events/{message.event_id}", done="again")
+
+    def _given(self, visit: Visit) -> tuple[str, Sequence[str], dict[str, str]]:
+        """The URL in its one spelling, the types that were chosen, and what is wrong with them."""
+        errors: dict[str, str] = {}
+        events = [kind for kind in OFFERED if visit.form.get(f"on:{kind}")]
+        url = ""
+        try:
+            url = self.read_url(visit.field("url")).text
+        except BadUrl as wrong:
+            errors["url"] = f"The address {wrong}."
+        if not events:
+            errors["events"] = "Choose at least one."
+        return url, events, errors
+
+    async def _webhook(self, visit: Visit, text: str) -> tuple[Webhook, bytes]:
+        found = await self.stored.get(visit.account_id, visit.uuid(text, "webhook"))
+        if found is None:
+            raise not_found("webhook")
+        return found
+
+    async def _message(self, visit: Visit, text: str, event: str) -> tuple[Webhook, Message]:
+        webhook, _ = await self._webhook(visit, text)
+        event_id: UUID = visit.uuid(event, "event")
+        message = await self.log.get(visit.account_id, webhook.id, event_id)
+        if message is None:
+            raise not_found("event")
+        return webhook, message

@@ -1,0 +1,111 @@
+"""How facts are said on pages: times, sizes, counts, and what each status is called. Pure."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+# event or state → its name, and the tone it is shown in
+STATUSES: dict[str, tuple[str, str]] = {
+    "sent": ("Sent", "info"),
+    "queued": ("Queued", "info"),
+    "sending": ("Sending", "info"),
+    "scheduled": ("Scheduled", "quiet"),
+    "delivered": ("Delivered", "good"),
+    "delivery_delayed": ("Delayed", "warn"),
+    "delayed": ("Delayed", "warn"),
+    "uncertain": ("Uncertain", "warn"),
+    "bounced": ("Bounced", "bad"),
+    "complained": ("Complained", "bad"),
+    "failed": ("Failed", "bad"),
+    "suppressed": ("Suppressed", "bad"),
+    "canceled": ("Canceled", "quiet"),
+    "opened": ("Opened", "good"),
+    "clicked": ("Clicked", "good"),
+    "deferred": ("Deferred", "warn"),
+    "verified": ("Verified", "good"),
+    "pending": ("Pending", "warn"),
+    "temporary_failure": ("Temporary failure", "warn"),
+    "not_started": ("Not started", "quiet"),
+    "partially_verified": ("Partly verified", "warn"),
+    "trusted": ("Trusted", "good"),
+    "pass": ("Pass", "good"),
+    "fail": ("Fail", "bad"),
+    "nokey": ("No key", "bad"),
+    "invalid": ("Invalid", "bad"),
+}
+_UNITS = ((86400, "day"), (3600, "hour"), (60, "minute"), (1, "second"))
+
+
+def status(name: str) -> tuple[str, str]:
+    short = name.removeprefix("email.").removeprefix("domain.")
+    return STATUSES.get(short, (short.replace("_", " ").capitalize() or "Accepted", "quiet"))
+
+
+def span(seconds: float) -> str:
+    """In the largest unit that fits: 3 hours."""
+    for size, unit in _UNITS:
+        if abs(seconds) >= size:
+            count = int(abs(seconds) / size + 0.02)  # 6.99 days are 7
+            return f"{count} {unit}{'' if count == 1 else 's'}"
+    return "a moment"
+
+
+def ago(moment: datetime, now: datetime) -> str:
+    seconds = (now - moment).total_seconds()
+    if abs(seconds) < 2:
+        return "just now"
+    return f"{span(seconds)} ago" if seconds > 0 else f"in {span(seconds)}"
+
+
+def stamp(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def clock(moment: datetime) -> str:
+    return f"{moment:%H:%M:%S}.{moment.microsecond // 1000:03d}"
+
+
+def octets(count: int) -> str:
+    for limit, unit in ((1 << 20, "MB"), (1 << 10, "kB")):
+        if count >= limit:
+            return f"{count / limit:.1f} {unit}"
+    return f"{count} bytes"
+
+
+def duration(seconds: float) -> str:
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
+
+
+def number(count: int) -> str:
+    return f"{count:,}"
+
+
+def browser(agent: str) -> str:
+    """A browser and a system, as far as a User-Agent tells."""
+    browsers = (("Edg/", "Edge"), ("OPR/", "Opera"), ("Firefox/", "Firefox"), ("Chrome/", "Chrome"), ("Safari/", "Safari"))
+    systems = (
+        ("iPhone", "iPhone"),
+        ("iPad", "iPad"),
+        ("Android", "Android"),
+        ("Windows", "Windows"),
+        ("Mac OS", "macOS"),
+        ("Linux", "Linux"),
+    )
+    name = next((label for mark, label in browsers if mark in agent), "A browser")
+    system = next((label for mark, label in systems if mark in agent), "")
+    return f"{name} on {system}" if system else name
+
+
+def environment(**shared: Any) -> Environment:
+    """The templates. Everything is escaped, and a name that is not there is an error."""
+    folder = Path(__file__).parent / "templates"
+    made = Environment(loader=FileSystemLoader(folder), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    made.filters |= {
+        "stamp": stamp, "clock": clock, "octets": octets, "duration": duration, "number": number, "browser": browser, "span": span,
+    }  # fmt: skip
+    made.globals |= {"ago": ago, "status_of": status, **shared}
+    return made

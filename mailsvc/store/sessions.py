@@ -1,0 +1,204 @@
+"""Browsers that are signed in, and links that sign somebody in once. Of both only the SHA-256 of the secret is stored."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
+from uuid import UUID
+
+import attrs
+
+from mailsvc.store.ids import uuid7
+from mailsvc.store.pool import Pool
+from mailsvc.store.users import Role
+
+Stage = Literal["password", "whole"]
+Purpose = Literal["sign-up", "reset", "sign-in", "invite"]
+
+SEEN_EVERY = timedelta(minutes=1)
+
+BEGIN = """
+INSERT INTO sessions (hash, id, user_id, account_id, stage, address, agent, created_at, seen_at, proved_at, expires_at)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
+"""
+FIND = """
+SELECT s.hash, s.id, s.user_id, s.account_id, s.stage, s.created_at, s.seen_at, s.proved_at, u.email, u.name, u.totp_at IS NOT NULL,
+       a.name, m.role, a.mfa_since IS NOT NULL
+FROM sessions s JOIN users u ON u.id = s.user_id
+LEFT JOIN (members m JOIN accounts a ON a.id = m.account_id) ON m.account_id = s.account_id AND m.user_id = s.user_id
+WHERE s.hash = %s AND s.expires_at > %s AND s.seen_at > %s
+"""
+LIST = """
+SELECT id, address, agent, created_at, seen_at FROM sessions
+WHERE user_id = %s AND stage = 'whole' AND expires_at > %s AND seen_at > %s ORDER BY seen_at DESC, id
+"""
+MAKE_LINK = """
+INSERT INTO links (hash, purpose, email, account_id, role, created_by, created_at, expires_at, id)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s)
+"""
+LINK = "purpose, email, account_id, role"
+FIND_LINK = f"SELECT {LINK} FROM links WHERE hash = %s AND purpose = %s AND expires_at > %s"
+TAKE_LINK = f"DELETE FROM links WHERE hash = %s AND purpose = %s AND expires_at > %s RETURNING {LINK}"
+INVITATIONS = (
+    "SELECT id, email, role, created_at, expires_at FROM links WHERE account_id = %s AND purpose = 'invite' AND expires_at > %s ORDER BY id"
+)
+
+
+@attrs.frozen
+class Session:
+    """A session, whose it is, and the account whose pages it shows; `role` is None where they are no member of it any more."""
+
+    hash: bytes = attrs.field(repr=False)
+    id: UUID
+    user_id: UUID
+    account_id: UUID | None
+    stage: Stage
+    created_at: datetime
+    seen_at: datetime
+    proved_at: datetime
+    email: str
+    name: str
+    totp: bool
+    account: str | None
+    role: Role | None
+    mfa_required: bool | None
+
+
+@attrs.frozen
+class SessionView:
+    """A session as its owner sees it in a list."""
+
+    id: UUID
+    address: str
+    agent: str
+    created_at: datetime
+    seen_at: datetime
+
+
+@attrs.frozen
+class LinkView:
+    """What a link is for. `account_id` and `role`: of an invitation."""
+
+    purpose: Purpose
+    email: str
+    account_id: UUID | None
+    role: Role | None
+
+
+@attrs.frozen
+class Invitation:
+    id: UUID
+    email: str
+    role: Role
+    created_at: datetime
+    expires_at: datetime
+
+
+class Sessions:
+    """`idle` and `longest`: after how much silence, and how long after its begin, a session ends."""
+
+    def __init__(self, pool: Pool, clock: Any, idle: timedelta = timedelta(hours=24), longest: timedelta = timedelta(days=30)) -> None:
+        self._pool = pool
+        self._clock = clock
+        self._idle = idle
+        self._longest = longest
+
+    async def begin(
+        self, user_id: UUID, account_id: UUID | None, stage: Stage, address: str, agent: str, instead_of: bytes | None = None
+    ) -> str:
+        """The secret of a new session. `instead_of`: the SHA-256 of the one that it takes the place of."""
+        now, secret = self._now(), new_secret()
+        if instead_of is not None:
+            await self.end(instead_of)
+        row = (digest(secret), uuid7(now.timestamp()), user_id, account_id, stage, address[:100], agent[:300])
+        await self._pool.run(BEGIN, (*row, now, now, now, now + self._longest))
+        return secret
+
+    async def find(self, secret: str) -> Session | None:
+        """The session, noted as alive."""
+        now = self._now()
+        rows = await self._pool.rows(FIND, (digest(secret), now, now - self._idle))
+        if not rows:
+            return None
+        session = Session(*rows[0])
+        if now - session.seen_at >= SEEN_EVERY:
+            await self._pool.run("UPDATE sessions SET seen_at = %s WHERE hash = %s", (now, session.hash))
+        return session
+
+    async def proved(self, hash: bytes) -> None:
+        """They have just shown again who they are."""
+        await self._pool.run("UPDATE sessions SET proved_at = %s WHERE hash = %s", (self._now(), hash))
+
+    async def show(self, hash: bytes, account_id: UUID) -> None:
+        """From now on it shows this account's pages."""
+        await self._pool.run("UPDATE sessions SET account_id = %s WHERE hash = %s", (account_id, hash))
+
+    async def list(self, user_id: UUID) -> list[SessionView]:
+        now = self._now()
+        return [SessionView(*row) for row in await self._pool.rows(LIST, (user_id, now, now - self._idle))]
+
+    async def end(self, hash: bytes) -> None:
+        await self._pool.run("DELETE FROM sessions WHERE hash = %s", (hash,))
+
+    async def end_one(self, user_id: UUID, session_id: UUID) -> bool:
+        return await self._pool.run("DELETE FROM sessions WHERE user_id = %s AND id = %s", (user_id, session_id)) > 0
+
+    async def end_others(self, user_id: UUID, but: bytes = b"") -> int:
+        """All of a person's sessions, except the one with the SHA-256 `but`."""
+        return await self._pool.run("DELETE FROM sessions WHERE user_id = %s AND hash <> %s", (user_id, but))
+
+    # Links
+
+    async def make_link(
+        self,
+        purpose: Purpose,
+        email: str,
+        lives: timedelta,
+        account_id: UUID | None = None,
+        role: Role | None = None,
+        created_by: UUID | None = None,
+    ) -> str:
+        """The secret of a link; earlier ones for the same purpose and address end."""
+        now, secret = self._now(), new_secret()
+        await self._pool.run(
+            "DELETE FROM links WHERE purpose = %s AND email = %s AND account_id IS NOT DISTINCT FROM %s",
+            (purpose, email.lower(), account_id),
+        )
+        row = (digest(secret), purpose, email.lower(), account_id, role, created_by, now, now + lives, uuid7(now.timestamp()))
+        await self._pool.run(MAKE_LINK, row)
+        return secret
+
+    async def find_link(self, secret: str, purpose: Purpose) -> LinkView | None:
+        rows = await self._pool.rows(FIND_LINK, (digest(secret), purpose, self._now()))
+        return LinkView(*rows[0]) if rows else None
+
+    async def take_link(self, secret: str, purpose: Purpose) -> LinkView | None:
+        """What it is for; it works no more."""
+        rows = await self._pool.rows(TAKE_LINK, (digest(secret), purpose, self._now()))
+        return LinkView(*rows[0]) if rows else None
+
+    async def invitations(self, account_id: UUID) -> Sequence[Invitation]:
+        return [Invitation(*row) for row in await self._pool.rows(INVITATIONS, (account_id, self._now()))]
+
+    async def withdraw(self, account_id: UUID, link_id: UUID) -> bool:
+        return await self._pool.run("DELETE FROM links WHERE account_id = %s AND id = %s AND purpose = 'invite'", (account_id, link_id)) > 0
+
+    async def sweep(self) -> None:
+        """What has ended by itself goes."""
+        now = self._now()
+        await self._pool.run("DELETE FROM sessions WHERE expires_at < %s OR seen_at < %s", (now, now - self._idle))
+        await self._pool.run("DELETE FROM links WHERE expires_at < %s", (now,))
+
+    def _now(self) -> datetime:
+        return datetime.fromtimestamp(self._clock.seconds(), UTC)
+
+
+def new_secret() -> str:
+    return secrets.token_urlsafe(32)
+
+
+def digest(secret: str) -> bytes:
+    return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).digest()

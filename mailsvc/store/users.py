@@ -1,0 +1,195 @@
+"""People and their memberships. What they prove themselves with is stored here; whether the proof is good is decided elsewhere."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, Literal
+from uuid import UUID
+
+import attrs
+
+from mailsvc.store.ids import uuid7
+from mailsvc.store.pool import Pool, Transaction
+from mailsvc.store.seal import Seal
+
+Role = Literal["admin", "member"]
+
+COLUMNS = "id, email, name, password, totp_at IS NOT NULL, totp_step, created_at, signed_in_at"
+GET = f"SELECT {COLUMNS} FROM users WHERE id = %s"
+NAMED = f"SELECT {COLUMNS} FROM users WHERE email = %s"
+CREATE = f"""
+INSERT INTO users (id, email, name, password, created_at) VALUES (%s, %s, %s, %s, %s)
+ON CONFLICT (email) DO NOTHING RETURNING {COLUMNS}
+"""
+SET_PASSWORD = "UPDATE users SET password = %s WHERE id = %s"
+SIGNED_IN = "UPDATE users SET signed_in_at = %s WHERE id = %s"
+ADD_MEMBER = "INSERT INTO members (account_id, user_id, role, created_at) VALUES (%s, %s, %s, %s) ON CONFLICT DO NOTHING"
+ACCOUNTS = """
+SELECT a.id, a.name, m.role, a.mfa_since IS NOT NULL FROM members m JOIN accounts a ON a.id = m.account_id
+WHERE m.user_id = %s ORDER BY m.created_at, a.id
+"""
+MEMBERS = """
+SELECT u.id, u.email, u.name, m.role, u.totp_at IS NOT NULL, u.signed_in_at, m.created_at
+FROM members m JOIN users u ON u.id = m.user_id WHERE m.account_id = %s ORDER BY m.created_at, u.id
+"""
+# The admins of an account are locked while their number matters, so that two of them cannot remove each other at once.
+ADMINS = "SELECT user_id FROM members WHERE account_id = %s AND role = 'admin' ORDER BY user_id FOR UPDATE"
+REMOVE = "DELETE FROM members WHERE account_id = %s AND user_id = %s"
+END_SESSIONS = "DELETE FROM sessions WHERE account_id = %s AND user_id = %s"
+SET_ROLE = "UPDATE members SET role = %s WHERE account_id = %s AND user_id = %s"
+REQUIRE_MFA = "UPDATE accounts SET mfa_since = CASE WHEN %s THEN coalesce(mfa_since, %s) END WHERE id = %s"
+RENAME_ACCOUNT = "UPDATE accounts SET name = %s WHERE id = %s"
+
+
+@attrs.frozen
+class User:
+    """`password` is its Argon2id form; `totp`: whether an authenticator app is in force."""
+
+    id: UUID
+    email: str
+    name: str
+    password: str | None = attrs.field(repr=False)
+    totp: bool
+    totp_step: int
+    created_at: datetime
+    signed_in_at: datetime | None
+
+
+@attrs.frozen
+class Membership:
+    """An account as one of its members sees it."""
+
+    account_id: UUID
+    name: str
+    role: Role
+    mfa_required: bool
+
+
+@attrs.frozen
+class Member:
+    """A person as the other members of an account see them."""
+
+    user_id: UUID
+    email: str
+    name: str
+    role: Role
+    totp: bool
+    signed_in_at: datetime | None
+    since: datetime
+
+
+class Users:
+    def __init__(self, pool: Pool, clock: Any, seal: Seal) -> None:
+        self._pool = pool
+        self._clock = clock
+        self._seal = seal
+
+    async def get(self, user_id: UUID) -> User | None:
+        return await self._one(GET, user_id)
+
+    async def named(self, email: str) -> User | None:
+        return await self._one(NAMED, email.lower())
+
+    async def create(self, email: str, name: str = "", password: str | None = None) -> User:
+        """A new person, or the one who has this address already, unchanged."""
+        now = self._now()
+        rows = await self._pool.rows(CREATE, (uuid7(now.timestamp()), email.lower(), name, password, now))
+        found = User(*rows[0]) if rows else await self.named(email)
+        assert found is not None
+        return found
+
+    async def set_password(self, user_id: UUID, password: str) -> None:
+        await self._pool.run(SET_PASSWORD, (password, user_id))
+
+    async def signed_in(self, user_id: UUID) -> None:
+        await self._pool.run(SIGNED_IN, (self._now(), user_id))
+
+    # Memberships
+
+    async def accounts(self, user_id: UUID) -> list[Membership]:
+        """The oldest membership first."""
+        return [Membership(*row) for row in await self._pool.rows(ACCOUNTS, (user_id,))]
+
+    async def members(self, account_id: UUID) -> list[Member]:
+        return [Member(*row) for row in await self._pool.rows(MEMBERS, (account_id,))]
+
+    async def join(self, account_id: UUID, user_id: UUID, role: Role) -> bool:
+        """Whether they were not a member before."""
+        return await self._pool.run(ADD_MEMBER, (account_id, user_id, role, self._now())) > 0
+
+    async def remove(self, account_id: UUID, user_id: UUID) -> bool:
+        """End a membership and what shows the account's pages; not the last admin's. Whether it was ended."""
+
+        async def remove(tx: Transaction) -> bool:
+            if await _last_admin(tx, account_id, user_id) or not await tx.run(REMOVE, (account_id, user_id)):
+                return False
+            await tx.run(END_SESSIONS, (account_id, user_id))
+            return True
+
+        return await self._pool.transact(remove)
+
+    async def set_role(self, account_id: UUID, user_id: UUID, role: Role) -> bool:
+        """Not for the last admin to stop being one. Whether there was such a member."""
+
+        async def change(tx: Transaction) -> bool:
+            if role != "admin" and await _last_admin(tx, account_id, user_id):
+                return False
+            return await tx.run(SET_ROLE, (role, account_id, user_id)) > 0
+
+        return await self._pool.transact(change)
+
+    async def require_mfa(self, account_id: UUID, required: bool) -> None:
+        await self._pool.run(REQUIRE_MFA, (required, self._now(), account_id))
+
+    async def rename_account(self, account_id: UUID, name: str) -> None:
+        await self._pool.run(RENAME_ACCOUNT, (name, account_id))
+
+    # The second factor
+
+    async def propose_totp(self, user_id: UUID, secret: bytes) -> None:
+        """Keep the secret of an authenticator app; it counts once `take_totp` took a first code. One in force stays."""
+        await self._pool.run("UPDATE users SET totp = %s WHERE id = %s AND totp_at IS NULL", (self._seal.seal(secret, user_id), user_id))
+
+    async def totp(self, user_id: UUID) -> bytes | None:
+        """The secret, proposed or in force."""
+        rows = await self._pool.rows("SELECT totp FROM users WHERE id = %s AND totp IS NOT NULL", (user_id,))
+        return self._seal.open(rows[0][0], user_id) if rows else None
+
+    async def take_totp(self, user_id: UUID, step: int) -> bool:
+        """A good code of this time step: taken, unless one of it or of a later one was before."""
+        sql = "UPDATE users SET totp_step = %s, totp_at = coalesce(totp_at, %s) WHERE id = %s AND totp IS NOT NULL AND totp_step < %s"
+        return await self._pool.run(sql, (step, self._now(), user_id, step)) > 0
+
+    async def set_recovery_codes(self, user_id: UUID, hashes: list[bytes]) -> None:
+        """Instead of those there were."""
+
+        async def replace(tx: Transaction) -> None:
+            await tx.run("DELETE FROM recovery_codes WHERE user_id = %s", (user_id,))
+            await tx.run("INSERT INTO recovery_codes (user_id, hash) SELECT %s, unnest(%s::bytea[])", (user_id, hashes))
+
+        await self._pool.transact(replace)
+
+    async def take_recovery_code(self, user_id: UUID, hash: bytes) -> bool:
+        return await self._pool.run("DELETE FROM recovery_codes WHERE user_id = %s AND hash = %s", (user_id, hash)) > 0
+
+    async def recovery_codes_left(self, user_id: UUID) -> int:
+        [(left,)] = await self._pool.rows("SELECT count(*) FROM recovery_codes WHERE user_id = %s", (user_id,))
+        return int(left)
+
+    async def end_totp(self, user_id: UUID) -> None:
+        async def end(tx: Transaction) -> None:
+            await tx.run("UPDATE users SET totp = NULL, totp_at = NULL WHERE id = %s", (user_id,))
+            await tx.run("DELETE FROM recovery_codes WHERE user_id = %s", (user_id,))
+
+        await self._pool.transact(end)
+
+    async def _one(self, sql: str, key: object) -> User | None:
+        rows = await self._pool.rows(sql, (key,))
+        return User(*rows[0]) if rows else None
+
+    def _now(self) -> datetime:
+        return datetime.fromtimestamp(self._clock.seconds(), UTC)
+
+
+async def _last_admin(tx: Transaction, account_id: UUID, user_id: UUID) -> bool:
+    return [row[0] for row in await tx.rows(ADMINS, (account_id,))] == [user_id]

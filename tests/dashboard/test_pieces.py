@@ -1,0 +1,201 @@
+"""The parts of the dashboard that need no server: throttling, safety, passwords, codes, times in words, charts, timelines."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.internet.defer import Deferred, succeed
+
+from mailsvc.dashboard import charts, safety, timeline, words
+from mailsvc.dashboard.members import plain
+from mailsvc.dashboard.preview import embedded
+from mailsvc.dashboard.signin import password, secondfactor
+from mailsvc.dashboard.signin.password import Passwords
+from mailsvc.dashboard.signin.throttle import FREE, FREE_ADDRESS, LONGEST, Throttle
+from mailsvc.mail import mime
+from mailsvc.store.emails import AttemptView
+from mailsvc.store.history import EventView
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+def result_of(coroutine):
+    found: list[object] = []
+    Deferred.fromCoroutine(coroutine).addCallback(found.append)
+    return found[0]
+
+
+# Throttling
+
+
+def test_failures_cost_more_each_time_and_never_more_than_a_quarter_of_an_hour():
+    now = [1000.0]
+    throttle, subject = Throttle(lambda: now[0]), [("email", "a@example.com")]
+    waits = []
+    for _ in range(40):
+        throttle.failed(subject)
+        waits.append(throttle.wait(subject))
+    assert waits[: FREE - 1] == [0] * (FREE - 1)
+    assert waits[FREE - 1 : FREE + 3] == [1, 2, 4, 8]
+    assert waits == sorted(waits) and waits[-1] == LONGEST
+    now[0] += LONGEST
+    assert throttle.wait(subject) == 0
+
+
+def test_one_address_on_the_network_may_be_many_people():
+    throttle = Throttle(lambda: 0.0)
+    for _ in range(FREE_ADDRESS - 1):
+        throttle.failed([("address", "192.0.2.1")])
+    assert throttle.wait([("address", "192.0.2.1"), ("email", "other@example.com")]) == 0
+    throttle.failed([("address", "192.0.2.1")])
+    assert throttle.wait([("address", "192.0.2.1"), ("email", "other@example.com")]) == 1
+
+
+def test_success_and_time_forget_failures():
+    now = [0.0]
+    throttle, subject = Throttle(lambda: now[0]), ("email", "a@example.com")
+    for _ in range(FREE + 3):
+        throttle.failed([subject])
+    throttle.passed(subject)
+    assert throttle.wait([subject]) == 0
+    for _ in range(FREE + 3):
+        throttle.failed([subject])
+    now[0] += 3601
+    throttle.failed([subject])
+    assert throttle.wait([subject]) == 0
+
+
+# Safety
+
+
+@pytest.mark.parametrize(
+    "path", ["/dashboard", "/dashboard/emails", "/dashboard/emails?q=a%40b&status=sent", "/dashboard/invitation?link=a_b-c"]
+)
+def test_our_own_pages_may_be_led_to(path):
+    assert safety.inside(path) == path
+
+
+@given(st.text(max_size=30))
+def test_a_redirect_stays_here(text):
+    for path in (text, f"/{text}", f"/dashboard{text}", f"/dashboard/{text}"):
+        found = safety.inside(path)
+        assert found.startswith("/dashboard") and "//" not in found and "\\" not in found and "\n" not in found and "\r" not in found
+
+
+def test_a_token_belongs_to_one_browser():
+    assert safety.same_token(b"s", "one", safety.token(b"s", "one"))
+    assert not safety.same_token(b"s", "two", safety.token(b"s", "one"))
+    assert not safety.same_token(b"t", "one", safety.token(b"s", "one"))
+    assert not safety.same_token(b"s", "", safety.token(b"s", ""))
+
+
+def test_with_tls_cookies_are_bound_to_the_host():
+    assert safety.cookie("mailsvc", "x", secure=True, seconds=60) == "__Host-mailsvc=x; Path=/; HttpOnly; SameSite=Lax; Max-Age=60; Secure"
+    assert "max-age=31536000" in safety.headers(secure=True)["Strict-Transport-Security"]
+    assert "Strict-Transport-Security" not in safety.headers(secure=False)
+
+
+@given(st.text(max_size=20))
+def test_no_cell_of_an_export_is_a_formula(text):
+    assert not plain(text).startswith(("=", "+", "-", "@"))
+
+
+# Passwords and codes
+
+
+def test_looking_for_a_password_of_nobody_takes_as_long(monkeypatch):
+    verified = []
+    monkeypatch.setattr(password, "_verified", lambda given, stored: verified.append(stored) or True)
+    passwords = Passwords(lambda work: succeed(work()))
+    assert result_of(passwords.good("x", None)) is False
+    assert result_of(passwords.good("x", "$argon2id$real")) is True
+    assert len(verified) == 2 and verified[0].startswith("$argon2id$v=19$m=19456,t=2,p=1$")
+
+
+def test_a_password_is_found_again_and_no_other():
+    passwords = Passwords(lambda work: succeed(work()))
+    stored = result_of(passwords.hash("long enough to be good"))
+    assert "long enough" not in stored and not password.outdated(stored)
+    assert result_of(passwords.good("long enough to be good", stored))
+    assert not result_of(passwords.good("long enough to be bad", stored))
+    assert not result_of(passwords.good("anything", "no hash at all"))
+
+
+@pytest.mark.parametrize("bad", ["short", "aaaaaaaaaaaa", "password123", "ann@example.com", "x" * 1001])
+def test_easy_passwords_are_refused(bad):
+    assert result_of(Passwords(lambda work: succeed(work())).wrong(bad, "ann@example.com"))
+
+
+@pytest.mark.parametrize("good", ["seven quiet green lamps", "Tr0ub4dor&3xyzzy", "пароль из четырёх слов"])
+def test_no_kind_of_character_is_asked_for(good):
+    assert result_of(Passwords(lambda work: succeed(work())).wrong(good, "ann@example.com")) is None
+
+
+def test_codes_are_those_of_the_standard():
+    """6238 appendix B: the last six digits of the SHA-1 examples."""
+    secret = b"12345678901234567890"
+    for at, code in ((59, "287082"), (1111111109, "081804"), (1234567890, "005924"), (20000000000, "353130")):
+        assert secondfactor.step_of(secret, code, at) == at // 30
+        assert secondfactor.step_of(secret, code, at + 30) == at // 30
+        assert secondfactor.step_of(secret, code, at + 61) is None
+
+
+def test_recovery_codes_are_ten_and_long():
+    codes = secondfactor.new_codes()
+    assert len(set(codes)) == 10 and all(len(code.replace("-", "")) >= 11 for code in codes)
+
+
+# Words, charts, timelines
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(0, "just now"), (5, "5 seconds ago"), (60, "1 minute ago"), (7200, "2 hours ago"), (-86400, "in 1 day"), (-604790, "in 7 days")],
+)
+def test_times_in_words(seconds, said):
+    assert words.ago(NOW - timedelta(seconds=seconds), NOW) == said
+
+
+@given(st.floats(min_value=0, max_value=1e9, allow_nan=False))
+def test_a_scale_is_round_and_not_below(most):
+    top = charts.scale(most)
+    assert top >= most and (most < 0.01 or top <= most * 10.0001 or top == 1)
+
+
+def test_a_chart_escapes_what_it_is_called():
+    svg = charts.bars([charts.Step("<b>", "<i>", {"delivered": 3})], ["delivered"], '"><script>')
+    assert "<script>" not in svg and "<b>" not in svg and "<i>" not in svg
+
+
+def test_a_recipients_timeline_has_its_own_events_and_attempts_in_order():
+    ids = UUID(int=1)
+    events = [
+        EventView(ids, None, "email.sent", NOW, {}),
+        EventView(ids, 0, "email.delivered", NOW + timedelta(seconds=3), {}),
+        EventView(ids, 1, "email.bounced", NOW + timedelta(seconds=2), {"reply": "550 no"}),
+    ]
+    attempt = AttemptView(
+        attempt_id=ids, recipients=(0, 1), outcomes=("delivered", "bounced"), replies=("250 ok", "550 no"), host="mx", address="1.2.3.4:25",
+        tls=None, started_at=NOW + timedelta(seconds=1), seconds=0.2, transcript="C: QUIT",
+        classes=(None, "user_unknown"), rules=(None, None),
+    )  # fmt: skip
+    attempts = [attempt]
+    moments = timeline.of_recipient(1, events, attempts)
+    assert [(m.title, m.text) for m in moments] == [("Accepted", "Stored, and on its way."), ("Attempt 1", "550 no"), ("Bounced", "")]
+    assert moments[1].meaning == "user unknown"
+    assert [m.title for m in timeline.of_recipient(0, events, attempts)] == ["Accepted", "Attempt 1", "Delivered"]
+
+
+def test_a_preview_carries_its_images_and_opens_links_elsewhere():
+    image = mime.File("a.png", "image/png", "logo@x", "inline", b"png")
+    page = mime.File("b.html", "text/html", "evil", "inline", b"<script>")
+    parsed = mime.Parsed(
+        (), '<html><head><title>x</title></head><img src="cid:logo@x"><img src=cid:evil><img src="cid:none">', None, (image, page)
+    )
+    html = embedded(parsed)
+    assert 'src="data:image/png;base64,cG5n"' in html and "cid:evil" in html and "cid:none" in html
+    assert html.index('<base target="_blank">') < html.index("<title>")
