@@ -24,8 +24,11 @@ WAITING = """
 LEASES = "SELECT count(*) FROM queue WHERE lease = %s"
 # Due, leased by nobody, and its destination does not rest.
 OVERDUE = """
-    SELECT min(q.next_at) FROM queue q LEFT JOIN destinations d ON d.region = q.region AND d.name = q.destination
-    WHERE q.lease IS NULL AND q.next_at <= %s AND (d.until IS NULL OR d.until <= %s)
+    SELECT min(q.next_at) FROM queue q
+    WHERE q.lease IS NULL AND q.next_at <= %s AND NOT EXISTS (
+        SELECT FROM destinations d
+        WHERE d.region = q.region AND d.name IN (q.destination, split_part(q.destination, '/', 1)) AND d.until > %s
+    )
 """
 WEBHOOKS = 'SELECT count(*), min(left(event_id::text, 13) COLLATE "C") FROM webhook_outbox'
 RESTING = "SELECT state, count(*) FROM destinations WHERE until > %s GROUP BY state"
@@ -82,7 +85,7 @@ class Figures:
             overdue=0.0 if due is None else (now - due).total_seconds(),
             leases=leases,
             resting=dict(await pool.rows(RESTING, (now,))),
-            processes=dict(await pool.rows(LIVE, (SILENT,))),
+            processes={role: everywhere for role, everywhere, _ in await pool.rows(LIVE, ("", SILENT))},
             ledger=await Books(pool).lag(now),
             webhooks=messages,
             webhooks_oldest=0.0 if first is None else max(0.0, seconds - _accepted(first)),
