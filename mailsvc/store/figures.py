@@ -82,7 +82,7 @@ class Figures:
             overdue=0.0 if due is None else (now - due).total_seconds(),
             leases=leases,
             resting=dict(await pool.rows(RESTING, (now,))),
-            processes=dict(await pool.rows(LIVE, (SILENT,))),
+            processes={role: everywhere for role, everywhere, _ in await pool.rows(LIVE, ("", SILENT))},
             ledger=await Books(pool).lag(now),
             webhooks=messages,
             webhooks_oldest=0.0 if first is None else max(0.0, seconds - _accepted(first)),
