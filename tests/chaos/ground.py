@@ -139,6 +139,8 @@ def ground() -> Iterator[Ground]:
             if daemon.process is not None:
                 daemon.process.kill()
                 daemon.process.wait()
+            for left in (daemon.socket, f"{daemon.socket}.lock"):
+                Path(left).unlink(missing_ok=True)
         server.stop_blocking()
         shutil.rmtree(folder, ignore_errors=True)
 

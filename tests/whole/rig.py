@@ -179,6 +179,7 @@ class Daemon:
     def stop(self) -> int:
         """End it as an operator would; the exit status. What holds at all times holds then too."""
         status = self._end(signal.SIGTERM)
+        Path(self.socket).unlink(missing_ok=True)
         check_invariants(self.database)
         return status
 
