@@ -217,6 +217,11 @@ class Daemon:
         tally = Tally(reactor, records)
         self.opened.add("the results of TLS", tally.write)
         self.opened.add("their counting", every(reactor, 60.0, "counting results of TLS", tally.write))
+
+        async def sweep() -> None:
+            await records.sweep(datetime.fromtimestamp(reactor.seconds(), UTC))
+
+        self.opened.add("their sweeping", every(reactor, DAY, "dropping what is known of TLS", sweep))
         web = Fetcher(reactor, resolver, attrs.evolve(rules_of(settings.fetch), ports=frozenset({443}), clear=False))
         policies = Policies(reactor, resolver, over_https(web), records, tally) if settings.delivery.mta_sts else None
         dial = dialer(reactor, settings.delivery.ehlo_name or "", terms.connect_seconds, timeouts_of(settings.delivery))

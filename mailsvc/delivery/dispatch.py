@@ -25,7 +25,7 @@ from mailsvc.delivery.cargo import Cargo, Messages, Sending
 from mailsvc.delivery.connect import Unreachable
 from mailsvc.delivery.health import Healths
 from mailsvc.delivery.holds import Holds
-from mailsvc.delivery.lane import Connecting, Lane, Yard
+from mailsvc.delivery.lane import Lane
 from mailsvc.delivery.parcel import Key, Parcel, from_email
 from mailsvc.delivery.placing import Placing, nothing_left
 from mailsvc.delivery.retry import Random
@@ -35,6 +35,7 @@ from mailsvc.delivery.shaping import NO_RULES, Shaping, provider_of
 from mailsvc.delivery.slots import Freight, Recent, Slots
 from mailsvc.delivery.tally import Tally
 from mailsvc.delivery.terms import DeliverySettings
+from mailsvc.delivery.yard import Connecting, Yard
 from mailsvc.mail.reply import Reply
 from mailsvc.store.accept import NewEmail
 from mailsvc.store.errors import StoreError

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 
 from mailsvc.store.pool import Pool
 
@@ -20,6 +20,8 @@ SELECT * FROM unnest(%s::date[], %s::text[], %s::text[], %s::text[], %s::text[],
 ON CONFLICT (day, domain, policy, host, result) DO UPDATE SET sessions = t.sessions + excluded.sessions
 """
 SWEEP = "DELETE FROM mta_sts WHERE expires_at < %s"
+SWEEP_RESULTS = "DELETE FROM tls_results WHERE day < %s"
+_KEPT = timedelta(days=90)  # results; a report is about one day
 
 
 class TlsRecords:
@@ -43,4 +45,6 @@ class TlsRecords:
             await self._pool.run(ADD, tuple(list(column) for column in zip(*rows, strict=True)))
 
     async def sweep(self, now: datetime) -> int:
+        """What says nothing any more; how many policies it was."""
+        await self._pool.run(SWEEP_RESULTS, ((now - _KEPT).date(),))
         return await self._pool.run(SWEEP, (now,))

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import pytest
 import pytest_twisted
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
 from OpenSSL import SSL
 
+from mailsvc.dns import Tlsa
 from mailsvc.smtp.client import Courier, Envelope, Lost, Timeouts, TlsFailed
-from mailsvc.smtp.tls import unverified, verified
+from mailsvc.smtp.tls import by_dane, unverified, verified
 from tests.smtp.listener import Certificate, Listener
 
 BODY = b"Subject: x\r\n\r\n.dot\r\n" + b"y" * 70 + b"\r\n"
@@ -235,6 +239,25 @@ async def test_a_certificate_that_does_not_hold(
         options, reason = verified("mx.example.org", str(shown.certificate)), "the certificate has expired"
     courier = await listener.courier(reactor, tls="required", tls_options=options)
     with pytest.raises(TlsFailed, match=reason):
+        await courier.ready
+    await courier.when_closed()
+    assert listener.heard == [b"CONNECT", b"EHLO", b"STARTTLS"], "nothing was said inside"
+
+
+@pytest.mark.parametrize("version", [SSL.TLS1_2_VERSION, SSL.TLS1_3_VERSION])
+@pytest.mark.parametrize("usage", [2, 3])
+@pytest_twisted.ensureDeferred
+async def test_a_certificate_that_dane_names(reactor, listener: Listener, certificate: Certificate, usage: int, version: int) -> None:
+    listener.use(certificate, version)
+    der = x509.load_pem_x509_certificate(certificate.certificate.read_bytes()).public_bytes(Encoding.DER)
+    record = Tlsa(usage, 0, 1, hashlib.sha256(der).digest())
+    options = by_dane("mx.example.org", [record], ["mx.example.org"])
+    await mailed(await listener.courier(reactor, tls="required", tls_options=options))
+    assert listener.messages == [BODY, BODY]
+    listener.heard.clear()
+    other = by_dane("mx.example.org", [Tlsa(usage, 0, 1, b"x" * 32)], ["mx.example.org"])
+    courier = await listener.courier(reactor, tls="required", tls_options=other)
+    with pytest.raises(TlsFailed, match="no TLSA record is for the server's certificate"):
         await courier.ready
     await courier.when_closed()
     assert listener.heard == [b"CONNECT", b"EHLO", b"STARTTLS"], "nothing was said inside"
