@@ -131,7 +131,7 @@ async def test_the_queue_is_counted_by_state_and_class(pool: Pool) -> None:
     await house.claim("example.org")
     found = await reading(house, pool, later=100)
     assert {(each.state, each.bulk, each.count) for each in found.waiting} == {("sending", True, 1), ("queued", False, 2)}
-    assert all(98 < each.oldest < 102 for each in found.waiting)
+    assert all(88 < each.oldest < 102 for each in found.waiting)  # ids made meanwhile may be up to ten seconds ahead
     assert found.unexplained == 0 and found.leases == 1 and found.ledger.events > 0
     assert found.overdue == 100
     await house.settle(sent, Delivered("250 2.0.0 ok"))
