@@ -45,6 +45,15 @@ def _value(value: object) -> str:
     return json.dumps(value)
 
 
+def eventually(look: Callable[[], list[tuple[Any, ...]]], seconds: float = 30) -> list[tuple[Any, ...]]:
+    """What `look` finds, as soon as it finds anything; an AssertionError when it does not in time."""
+    deadline = time.monotonic() + seconds
+    while not (found := look()):
+        assert time.monotonic() < deadline, f"not in {seconds} s"
+        time.sleep(0.05)  # another process: it has to be asked
+    return found
+
+
 @attrs.define
 class Answer:
     """What the API answered."""

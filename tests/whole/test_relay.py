@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import re
 import smtplib
-import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +11,7 @@ import psycopg2
 import pytest
 
 from tests.whole.relay import NUMBERS, connect, daemon_with_relay, email_id
-from tests.whole.rig import Daemon, free_port
+from tests.whole.rig import Daemon, eventually, free_port
 from tests.whole.sink import Received, Sink
 
 pytestmark = pytest.mark.contract
@@ -81,7 +81,7 @@ def test_many_recipients_are_one_email(daemon: Daemon, sink: Sink) -> None:
     assert [r["address"] for r in email["recipients"]] == everybody
     mails = [mail for mail in sink.received if b"to many" in mail.raw]
     assert sorted(address for mail in mails for address in mail.recipients) == sorted(everybody)
-    assert all(b"hidden@" not in mail.raw and b"Bcc" not in mail.raw for mail in mails)
+    assert all(b"hidden@" not in mail.raw and mail.message["Bcc"] is None for mail in mails)
 
 
 def test_the_same_key_is_the_same_mail(daemon: Daemon, sink: Sink) -> None:
@@ -126,14 +126,10 @@ def test_a_receipt_has_the_refusals_and_no_secret(daemon: Daemon, module_databas
         client.mail(f"me@{daemon.facts['domain']}")
         assert client.rcpt("someone@[192.0.2.1]")[0] == 550
     sql = "SELECT transcript, mails, refusals FROM receipts WHERE transcript LIKE '%%192.0.2.1%%'"
-    for _ in range(100):
-        found = rows(module_database, sql)
-        if found:
-            break
-        socket.create_connection(("127.0.0.1", daemon.port)).close()
-    [(transcript, mails, refusals)] = found
+    [(transcript, mails, refusals)] = eventually(lambda: rows(module_database, sql))
     assert (mails, refusals) == (0, 1)
-    assert "C: rcpt TO:<someone@[192.0.2.1]>\nS: 550 5.1.2 " in transcript and "C: AUTH PLAIN\n" in transcript
+    assert re.search(r"^C: rcpt TO:<someone@\[192\.0\.2\.1\]>\nS: 550 5\.1\.2 ", transcript, re.IGNORECASE | re.MULTILINE)
+    assert "C: AUTH PLAIN\n" in transcript
     assert daemon.facts["api_key"] not in transcript
 
 
@@ -169,5 +165,5 @@ def test_nothing_is_relayed_for_strangers(daemon: Daemon) -> None:
 def test_a_wrong_key_gets_in_nowhere(daemon: Daemon) -> None:
     for number in ("25", "465"):
         with connect(daemon, number, login=False) as client, pytest.raises(smtplib.SMTPAuthenticationError) as refused:
-            client.login("mailsvc", daemon.facts["api_key"][:-1] + "x")
+            client.login("mailsvc", daemon.facts["api_key"].swapcase())
         assert refused.value.smtp_code == 535
