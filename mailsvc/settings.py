@@ -18,6 +18,7 @@ from mailsvc import configfile, guard
 from mailsvc.configfile import SettingsError, section, setting
 
 ROLES = ("http", "smtp", "delivery", "ledger", "webhooks", "domains")
+BLOCK_LISTS = ("zen.spamhaus.org", "bl.spamcop.net")
 RELAY_PORTS = ("25", "587", "2587", "465", "2465")
 
 
@@ -342,6 +343,8 @@ class Dashboard:
     """The pages for people."""
 
     sign_up: bool = setting(False, "Whether anybody may open an account, which takes a sender. Else members are invited.")
+    block_lists: tuple[str, ...] = setting(BLOCK_LISTS, "Lists of addresses that insights look our own up in.")
+    domain_lists: tuple[str, ...] = setting((), "Lists of domains that they look up From and links in; most want to be asked first.")
 
 
 @attrs.frozen

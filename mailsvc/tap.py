@@ -104,7 +104,17 @@ from mailsvc.store.suppressions import Suppressions as StoredSuppressions
 from mailsvc.store.tls import TlsRecords
 from mailsvc.store.webhooklog import WebhookLog
 from mailsvc.store.webhooks import Webhooks as StoredWebhooks
-from mailsvc.terms import certificates_of, limits_of, networks, rules_for_providers, rules_of, sources_of, terms_of, timeouts_of
+from mailsvc.terms import (
+    certificates_of,
+    limits_of,
+    networks,
+    rules_for_providers,
+    rules_of,
+    sources_of,
+    standing_of,
+    terms_of,
+    timeouts_of,
+)
 from mailsvc.watch import logs, metrics
 from mailsvc.watch.control import Controls, open_socket
 from mailsvc.watch.failures import explain
@@ -392,7 +402,7 @@ class Daemon:
             sign_up=settings.dashboard.sign_up, webhooks=StoredWebhooks(self.pool, self.reactor, self.memory.seal),
             read_url=partial(weburl.read, rules=self.fetcher.rules), most_webhooks=settings.webhooks.endpoints, ring=self.bell.ring,
             inbox=self.shelf if settings.sandbox.listen else None,
-            intake=self.intake, settings=settings, relay_ports=self.relay_ports,
+            intake=self.intake, settings=settings, relay_ports=self.relay_ports, standing=standing_of(settings, self.pool, self.reactor),
         )  # fmt: skip
         self.opened.add("sweeping sessions", every(self.reactor, HOUR, "sweeping sessions", dashboard.sessions.sweep))
         return dashboard
