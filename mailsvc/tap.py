@@ -189,6 +189,7 @@ class Daemon:
         self.opened.add("the bell", bell.stop)
         self.process = Incarnation(pool, reactor)
         await self.process.start(self.settings.region, self.settings.roles)
+        self.process.announce(bell)
         self.opened.add("the leases", self.process.end)
         self.watching = Watching(reactor, pool, bell, lambda: self.process.id)
         await self.watching.start(self.opened)
