@@ -378,6 +378,7 @@ class Daemon:
             sign_up=settings.dashboard.sign_up, webhooks=StoredWebhooks(self.pool, self.reactor, self.memory.seal),
             read_url=partial(weburl.read, rules=self.fetcher.rules), most_webhooks=settings.webhooks.endpoints, ring=self.bell.ring,
             inbox=self.shelf if settings.sandbox.listen else None,
+            intake=self.intake, settings=settings, relay_ports=self.relay_ports,
         )  # fmt: skip
         self.opened.add("sweeping sessions", every(self.reactor, HOUR, "sweeping sessions", dashboard.sessions.sweep))
         return dashboard
