@@ -155,6 +155,9 @@ class Smtp:
     errors: int = setting(
         20, "Refused commands after which a session is ended; refused recipients of a customer are none.", check=_at_least(1)
     )
+    tarpit: float = setting(
+        1.0, "Seconds before a login is refused, and each command of a session that has half of its errors; 0: at once.", check=_at_least(0)
+    )
     names: tuple[str, ...] = setting((), "Names of ours besides delivery.ehlo_name, for which postmaster@ and abuse@ are taken.")
     postmaster: str | None = setting(
         None, "Who gets the mail to postmaster@ and abuse@; left out: it is not taken.", check=_address, example="operator@example.com"
