@@ -201,6 +201,11 @@ class Dispatch(Service):
 
     # What is shown
 
+    @property
+    def expired(self) -> int:
+        """Recipients whose time this process saw end in the queue."""
+        return self._rounds.expired
+
     def view(self) -> dict[str, dict[str, object]]:
         """The lanes, as they are now."""
         return {name: lane.view() for name, lane in self.lanes.items()}

@@ -141,7 +141,10 @@ class Store:
 
     async def expire(self, now: datetime, limit: int) -> int:
         self._call("expire")
-        return 0
+        over = [key for key, row in self.rows.items() if row.lease is None and row.leased.expires_at <= now]
+        for key in over[:limit]:
+            del self.rows[key]
+        return len(over[:limit])
 
     async def hold(self, region: str, destination: str, state: Any, reason: str, until: datetime, failures: int) -> None:
         self._call("hold")
