@@ -206,6 +206,7 @@ class Daemon:
         late = Late(pool, told=lambda: bell.ring("events"))
         secret = self.memory.seal.secret_for("return path")
         self.returns = Returns(lambda path: returnpath.read(path, secret), self.accounts, late, self.in_thread, reactor.seconds)
+        self.watching.add(metrics.returned(self.returns))
         web = Resolver(reactor, delivery.nameservers, seconds=delivery.dns_seconds, concurrent=self.settings.webhooks.connections)
         self.fetcher = Fetcher(reactor, web, rules_of(self.settings.fetch))
 
