@@ -229,7 +229,7 @@ class Daemon:
         policies = Policies(reactor, resolver, over_https(web), records, tally) if settings.delivery.mta_sts else None
         dial = dialer(reactor, settings.delivery.ehlo_name or "", terms.connect_seconds, timeouts_of(settings.delivery))
         secret = self.memory.seal.secret_for("return path")
-        sending = DomainSide(self.domains, self.accounts, secret, Offload(reactor), reactor.seconds)
+        sending = DomainSide(self.domains, self.accounts, secret, Offload(reactor))
         linger = settings.database.commit_linger
         settling = self.settling = Settling(self.pool, reactor, told=lambda: self.bell.ring("events"), linger=linger)
         connector = Connector(reactor, resolver, dial, terms, sources=sources_of(settings.delivery))
