@@ -191,6 +191,7 @@ class Daemon:
         self.opened.add("the bell", bell.stop)
         self.process = Incarnation(pool, reactor)
         await self.process.start(self.settings.region, self.settings.roles)
+        self.process.announce(bell)
         self.opened.add("the leases", self.process.end)
         self.watching = Watching(reactor, pool, bell, lambda: self.process.id)
         await self.watching.start(self.opened)
@@ -207,6 +208,7 @@ class Daemon:
         late = Late(pool, told=lambda: bell.ring("events"))
         secret = self.memory.seal.secret_for("return path")
         self.returns = Returns(lambda path: returnpath.read(path, secret), self.accounts, late, self.in_thread, reactor.seconds)
+        self.watching.add(metrics.returned(self.returns))
         web = Resolver(reactor, delivery.nameservers, seconds=delivery.dns_seconds, concurrent=self.settings.webhooks.connections)
         self.fetcher = Fetcher(reactor, web, rules_of(self.settings.fetch))
 
@@ -371,6 +373,7 @@ class Daemon:
             sign_up=settings.dashboard.sign_up, webhooks=StoredWebhooks(self.pool, self.reactor, self.memory.seal),
             read_url=partial(weburl.read, rules=self.fetcher.rules), most_webhooks=settings.webhooks.endpoints, ring=self.bell.ring,
             inbox=self.shelf if settings.sandbox.listen else None,
+            intake=self.intake, settings=settings, relay_ports=self.relay_ports,
         )  # fmt: skip
 
     def own_mail(self) -> OwnMail:

@@ -18,9 +18,9 @@ from mailsvc.http.contents import GONE, Contents
 from mailsvc.http.describe import COUNT, ID, ISO_TIME, PAGING, TEXT, Parameter, const, listed, maybe, obj, told
 from mailsvc.http.problem import Problem, no_longer_kept, not_found
 from mailsvc.http.request import Request
-from mailsvc.http.signed import Opened, SignedLinks
 from mailsvc.http.views import iso
 from mailsvc.mail.mime import File, Parsed
+from mailsvc.signed import Opened, SignedLinks
 from mailsvc.store.emails import EmailView
 from mailsvc.store.paging import Page
 
