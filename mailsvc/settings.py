@@ -16,8 +16,10 @@ import attrs
 
 from mailsvc import configfile, guard
 from mailsvc.configfile import SettingsError, section, setting
+from mailsvc.retention import Retention
 
 ROLES = ("http", "smtp", "delivery", "ledger", "webhooks", "domains")
+MOVED = {"http.log_days": "retention.requests", "smtp.receipts": "retention.receipts"}
 RELAY_PORTS = ("25", "587", "2587", "465", "2465")
 
 
@@ -118,8 +120,7 @@ class Http:
     )
     rate_limit: int = setting(10, "Requests a second of an account that has no limit of its own.", check=_at_least(1))
     idle_seconds: float = setting(60.0, "Seconds after which a silent connection is closed.", check=_at_least(1))
-    log_days: int = setting(30, "Days that the request log of an account is kept.", check=_between(1, 3650))
-    log_body: int = setting(16384, "About the octets of a body that it keeps; 0: none.", check=_between(0, 1024 * 1024))
+    log_body: int = setting(16384, "About the octets of a body that the request log keeps; 0: none.", check=_between(0, 1024 * 1024))
 
 
 @attrs.frozen
@@ -165,7 +166,6 @@ class Smtp:
     postmaster_domain: str | None = setting(
         None, "The sending domain, of an account of the operator's, under which it is forwarded.", check=_host, example="example.com"
     )
-    receipts: int = setting(30, "Days that the transcripts of customers' sessions are kept.", check=_between(1, 3650))
 
 
 @attrs.frozen
@@ -380,6 +380,7 @@ class Settings:
     fetch: Fetch = section(Fetch, "Web addresses that customers give: webhook endpoints and linked attachments.")
     webhooks: Webhooks = section(Webhooks, "Telling customers' endpoints.")
     limits: Limits = section(Limits, "How much is too much.")
+    retention: Retention = section(Retention, "How many days things are kept; what still waits stays, with all that it needs.")
     secrets: Secrets = section(Secrets, "What keeps secrets at rest.")
     log: Log = section(Log, "What is written about the running.")
     metrics: Metrics = section(Metrics, "What a monitor reads.")
@@ -390,7 +391,7 @@ class Settings:
 
 def load(path: Path, environ: Mapping[str, str] = os.environ) -> Settings:
     """The settings of a file and the environment, or SettingsError."""
-    settings = configfile.build(Settings, configfile.read(path), environ)
+    settings = configfile.build(Settings, configfile.read(path), environ, MOVED)
     _agree(settings)
     return settings
 
