@@ -315,7 +315,7 @@ class Daemon:
             addresses=Crowd(smtp.connections_per_address), with_key=Crowd(smtp.connections_per_key),
             failures=Failures(reactor, smtp.login_failures), connections=smtp.connections,
         )  # fmt: skip
-        notices = Notices(StoredNotices(self.pool), self.messages, self.domains, self.intake, host, reactor.seconds)
+        notices = Notices(StoredNotices(self.pool), self.messages, self.intake, host, reactor.seconds)
         self.opened.add("the notifications", every(reactor, NOTICES_EVERY, "sending notifications", notices.tell))
         context = await self.in_thread(lambda: certificates_of(smtp, host, reactor.seconds))
         trusted = networks("smtp.trusted_proxies", smtp.trusted_proxies)
@@ -415,7 +415,9 @@ class Daemon:
         return Block(*await self.rates.lease(account_id, limit, wanted))
 
     async def drop_receipts(self) -> None:
-        await self.receipts.sweep(datetime.fromtimestamp(self.reactor.seconds(), UTC), self.settings.smtp.receipts)
+        now = datetime.fromtimestamp(self.reactor.seconds(), UTC)
+        await self.receipts.sweep(now, self.settings.smtp.receipts)
+        await StoredNotices(self.pool).sweep(now)
 
     def alone(self) -> bool:
         """Whether no other process lets anything in."""
