@@ -205,9 +205,7 @@ class Delivery:
 
     connections: int = setting(500, "Connections open at once, in all.", check=_between(1, 20000))
     connections_initial: int = setting(2, "Connections to a destination that has not shown itself well.", check=_between(1, 1000))
-    connections_max: int = setting(
-        20, "Connections to one destination at most, of all processes of the region together.", check=_between(1, 1000)
-    )
+    connections_max: int = setting(20, "Connections to one destination at most, of all processes in the region.", check=_between(1, 1000))
     messages_per_connection: int = setting(100, "Messages after which a connection is closed.", check=_at_least(1))
     recipients_per_message: int = setting(100, "Recipients of one transaction; more become further ones.", check=_at_least(1))
     patience_seconds: float = setting(

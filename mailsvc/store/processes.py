@@ -170,7 +170,7 @@ class Incarnation:
 
     def _recount(self) -> None:
         if self._running:
-            counting = Deferred.fromCoroutine(self._count())
+            counting = Deferred.fromCoroutine(self.count_live())
             counting.addErrback(lambda failure: self.log.info("processes are counted at the next beat: {error}", error=failure.value))
 
     async def _begin(self) -> None:
