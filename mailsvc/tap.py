@@ -311,7 +311,7 @@ class Daemon:
             addresses=Crowd(smtp.connections_per_address), with_key=Crowd(smtp.connections_per_key),
             failures=Failures(reactor, smtp.login_failures), connections=smtp.connections,
         )  # fmt: skip
-        notices = Notices(StoredNotices(self.pool), self.messages, self.domains, self.intake, host, reactor.seconds)
+        notices = Notices(StoredNotices(self.pool), self.messages, self.intake, host, reactor.seconds)
         self.opened.add("the notifications", every(reactor, NOTICES_EVERY, "sending notifications", notices.tell))
         context = await self.in_thread(lambda: certificates_of(smtp, host, reactor.seconds))
         trusted = networks("smtp.trusted_proxies", smtp.trusted_proxies)
@@ -402,6 +402,14 @@ class Daemon:
         """A part of an account's requests of this second, from the count that all processes share."""
         return Block(*await self.rates.lease(account_id, limit, wanted))
 
+<<<<<<< HEAD
+=======
+    async def drop_receipts(self) -> None:
+        now = datetime.fromtimestamp(self.reactor.seconds(), UTC)
+        await self.receipts.sweep(now, self.settings.smtp.receipts)
+        await StoredNotices(self.pool).sweep(now)
+
+>>>>>>> relay3
     def alone(self) -> bool:
         """Whether no other process lets anything in."""
         return max(self.process.live("http"), self.process.live("smtp")) <= 1
