@@ -155,6 +155,9 @@ class Smtp:
     errors: int = setting(
         20, "Refused commands after which a session is ended; refused recipients of a customer are none.", check=_at_least(1)
     )
+    tarpit: float = setting(
+        1.0, "Seconds before a login is refused, and each command of a session that has half of its errors; 0: at once.", check=_at_least(0)
+    )
     names: tuple[str, ...] = setting((), "Names of ours besides delivery.ehlo_name, for which postmaster@ and abuse@ are taken.")
     postmaster: str | None = setting(
         None, "Who gets the mail to postmaster@ and abuse@; left out: it is not taken.", check=_address, example="operator@example.com"
@@ -202,7 +205,7 @@ class Delivery:
 
     connections: int = setting(500, "Connections open at once, in all.", check=_between(1, 20000))
     connections_initial: int = setting(2, "Connections to a destination that has not shown itself well.", check=_between(1, 1000))
-    connections_max: int = setting(20, "Connections to one destination at most.", check=_between(1, 1000))
+    connections_max: int = setting(20, "Connections to one destination at most, of all processes in the region.", check=_between(1, 1000))
     messages_per_connection: int = setting(100, "Messages after which a connection is closed.", check=_at_least(1))
     recipients_per_message: int = setting(100, "Recipients of one transaction; more become further ones.", check=_at_least(1))
     patience_seconds: float = setting(

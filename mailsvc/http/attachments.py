@@ -17,9 +17,9 @@ from mailsvc.http.contents import Contents
 from mailsvc.http.describe import COUNT, ID, ISO_TIME, PAGING, TEXT, Parameter, const, listed, maybe, obj, told
 from mailsvc.http.problem import Problem, not_found
 from mailsvc.http.request import Request
-from mailsvc.http.signed import Opened, SignedLinks
 from mailsvc.http.views import iso
 from mailsvc.mail.mime import File
+from mailsvc.signed import Opened, SignedLinks
 from mailsvc.store.emails import EmailView
 from mailsvc.store.paging import Page
 

@@ -62,7 +62,8 @@ class Due:
 class Posted:
     """One attempt and what it comes to. `status`: of HTTP, 0: no answer. `why`: the endpoint is to be disabled, and this is the reason.
 
-    An endpoint that has done nothing but fail since `failing_before` is disabled too.
+    An endpoint that has done nothing but fail since `failing_before` is disabled too. `asked`: whether it was asked at all; when it was
+    not, this says nothing of it.
     """
 
     due: Due
@@ -76,6 +77,7 @@ class Posted:
     next_at: datetime | None = None
     hold_until: datetime | None = None
     why: str | None = None
+    asked: bool = True
 
 
 class Outbox:
@@ -126,8 +128,7 @@ class Outbox:
     def _due(self, row: Row) -> Due:
         webhook_id, event_id, account_id, tries, url, secret, former, payload, *columns = row
         opened = None if former is None else self._seal.open(former, webhook_id)
-        found = None if columns[0] is None else fact(tuple(columns))
-        return Due(webhook_id, event_id, account_id, tries, url, self._seal.open(secret, webhook_id), opened, payload, found)
+        return Due(webhook_id, event_id, account_id, tries, url, self._seal.open(secret, webhook_id), opened, payload, fact(columns))
 
 
 async def clear(pool: Pool, webhook_id: UUID) -> None:

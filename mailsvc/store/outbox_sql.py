@@ -61,7 +61,7 @@ WITH given AS MATERIALIZED (
     SELECT * FROM json_to_recordset($1) AS g(
         n integer, account_id uuid, webhook_id uuid, event_id uuid, tries smallint, attempt_id uuid, status integer, response text,
         seconds real, started_at timestamptz, at timestamptz, outcome text, next_at timestamptz, hold_until timestamptz,
-        why text, failing_before timestamptz
+        why text, failing_before timestamptz, asked boolean
     )
 ), done AS (
     DELETE FROM webhook_outbox o USING given g
@@ -76,10 +76,13 @@ WITH given AS MATERIALIZED (
     WHERE m.account_id = g.account_id AND m.webhook_id = g.webhook_id AND m.event_id = g.event_id
 ), logged AS (
     INSERT INTO webhook_attempts (account_id, webhook_id, event_id, attempt_id, status, response, seconds, started_at, next_at)
-    SELECT account_id, webhook_id, event_id, attempt_id, status, response, seconds, started_at, next_at FROM given
+    SELECT account_id, webhook_id, event_id, attempt_id, status, response, seconds, started_at, next_at FROM given g
+    WHERE EXISTS ( -- else its day may be gone, and the attempt's place with it
+        SELECT FROM webhook_messages m WHERE m.account_id = g.account_id AND m.webhook_id = g.webhook_id AND m.event_id = g.event_id
+    )
 ), newest AS (
     SELECT DISTINCT ON (webhook_id) g.*, bool_or(outcome = 'success') OVER (PARTITION BY webhook_id) AS good
-    FROM given g ORDER BY webhook_id, at DESC, n DESC
+    FROM given g WHERE asked ORDER BY webhook_id, at DESC, n DESC
 ), health AS (
     UPDATE webhooks w
     SET failing_since = CASE WHEN h.good THEN NULL ELSE coalesce(w.failing_since, h.at) END,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Literal
 from uuid import UUID
 
 import attrs
 
+from mailsvc.store import partitions
 from mailsvc.store.eventlog import FACT, Fact, fact
 from mailsvc.store.ids import uuid7
 from mailsvc.store.link import Row
@@ -72,7 +73,7 @@ FIRST = UUID(int=0)
 
 @attrs.frozen
 class Message:
-    """What an endpoint was told, or is to be told. `payload` only of a test."""
+    """What an endpoint was told, or is to be told: `fact`, or of a test its `payload`; neither when that is no longer kept."""
 
     event_id: UUID
     type: str
@@ -142,6 +143,15 @@ class WebhookLog:
         rows = await self._pool.rows(BY_INDEX + LIST, named)
         return [Message(*row) for row in rows[:limit]], len(rows) > limit
 
+    async def sweep(self, now: datetime, days: int) -> int:
+        """Drop what happened more than so many days ago, a day at a time; how many partitions were dropped.
+
+        What still waits for an endpoint is told all the same, as long as its event is kept; its attempts are no longer written down.
+        """
+        before = now - timedelta(days=days)
+        # The messages first: attempts are written down for messages that are there.
+        return sum([len(await partitions.drop(self._pool, table, before)) for table in ("webhook_messages", "webhook_attempts")])
+
 
 async def _again(tx: Transaction, named: dict[str, object]) -> list[UUID]:
     found = [event_id for (event_id,) in await tx.rows(BY_INDEX + RANGE, named)]
@@ -152,4 +162,4 @@ async def _again(tx: Transaction, named: dict[str, object]) -> list[UUID]:
 
 def _whole(row: Row) -> Message:
     event_id, kind, created_at, status, next_at, payload, *columns = row
-    return Message(event_id, kind, created_at, status, next_at, payload, None if columns[0] is None else fact(tuple(columns)))
+    return Message(event_id, kind, created_at, status, next_at, payload, fact(columns))

@@ -25,7 +25,7 @@ from mailsvc.fetch import NoAnswer, Reply
 from mailsvc.store.errors import StoreError
 from mailsvc.store.outbox import Due, Posted, Ready, claim_until
 from mailsvc.webhooks import signature
-from mailsvc.webhooks.verdict import judge
+from mailsvc.webhooks.verdict import Verdict, judge
 
 POLL = 1.0
 DEPTH = 20  # messages that are claimed for each connection to an endpoint that answers
@@ -171,8 +171,8 @@ class Posts(Service):
         """One connection's turn at an endpoint: it ends with the first failure, which the other messages would have too."""
         ends = self._clock.seconds() + TURN
         while waiting:
-            taken = await self._attempt(waiting.popleft())
-            if not taken or self._clock.seconds() >= ends or not self.running:
+            well = await self._attempt(waiting.popleft())
+            if not well or self._clock.seconds() >= ends or not self.running:
                 rest = [*waiting]
                 waiting.clear()
                 try:
@@ -191,25 +191,24 @@ class Posts(Service):
         return [webhook_id for webhook_id, count in counts.items() if count >= self._terms.per_endpoint or webhook_id in slow]
 
     async def _attempt(self, due: Due) -> bool:
-        """One POST, written down; whether it was taken. When it cannot be written down, the claim runs out and it is sent again."""
+        """One POST, written down; whether the next may follow. When it cannot be written down, the claim runs out and it is sent again."""
         started = self._clock.seconds()
         status, said, retry_after = await self._post(due, started)
         ended = self._clock.seconds()
         now = _time(ended)
-        verdict = judge(status, retry_after, due.tries, now, self._terms.schedule)
-        if due.fact is None and due.payload is None:
-            verdict = attrs.evolve(verdict, outcome="failed", next_at=None)
+        kept = due.fact is not None or due.payload is not None
+        verdict = judge(status, retry_after, due.tries, now, self._terms.schedule) if kept else Verdict("failed")
         self.outcomes[verdict.outcome] += 1
         posted = Posted(
             due, status, said, _time(started), ended - started, now, verdict.outcome, now - timedelta(seconds=self._terms.disable_after),
-            verdict.next_at, verdict.hold_until, verdict.why,
+            verdict.next_at, verdict.hold_until, verdict.why, kept,
         )  # fmt: skip
         try:
             if await self._outbox.settle(posted):
                 await self._outbox.clear(due.webhook_id)
         except StoreError as error:
             self.log.warn("a webhook's attempt could not be written down, it is sent again: {reason}", reason=str(error))
-        return verdict.outcome == "success"
+        return verdict.outcome == "success" or not kept
 
     async def _post(self, due: Due, started: float) -> tuple[int, str, str | None]:
         """Status, what was said, and the Retry-After."""

@@ -232,6 +232,14 @@ def test_expired_mail_bounces_as_transient() -> None:
     assert world.store.now - world.store.settled[-1].at > timedelta(seconds=200)
 
 
+def test_what_expires_in_the_queue_is_counted() -> None:
+    world = World()
+    for email in range(3):
+        world.store.add(email, "bob@example.com", expires=60 * (email + 1), due=3600)
+    world.start().run(150)
+    assert (world.dispatch.expired, len(world.store.rows)) == (2, 1)
+
+
 def test_connections_are_reused_then_closed_when_idle_and_the_lane_goes() -> None:
     world = World(messages_per_connection=3, connections_max=1)
     server = world.server("example.com", "1.1.1.1")

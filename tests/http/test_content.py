@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 import pytest_twisted
 
-from mailsvc.http.signed import Opened, SignedLinks
+from mailsvc.signed import Opened, SignedLinks
 from tests.http.world import GOOD, World
 
 ONE = Opened(UUID(int=1), UUID(int=2), UUID(int=3))

@@ -12,6 +12,7 @@ from twisted.internet.task import Clock
 
 from mailsvc.outcome import Delivered
 from mailsvc.store.accounts import Accounts
+from mailsvc.store.eventlog import EventLog
 from mailsvc.store.ids import uuid7
 from mailsvc.store.outbox import Due, Outbox, Posted
 from mailsvc.store.outbox_sql import CLAIM
@@ -309,3 +310,41 @@ async def test_an_account_has_only_so_many(desk: Desk) -> None:
     assert not await desk.webhooks.rotate(other, oldest.id, SECRET)
     assert not await desk.webhooks.remove(other, oldest.id)
     assert await desk.webhooks.remove(desk.account, oldest.id)
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_is_no_longer_kept_is_nobodys_failure(desk: Desk) -> None:
+    webhook = await desk.subscribe("email.sent", "email.delivered")
+    [mail, other] = await desk.happen(2)
+    await desk.house.pool.run("DELETE FROM emails WHERE email_id = %s", (mail.email_id,))
+    await desk.house.pool.run("DELETE FROM events WHERE email_id = %s AND type = 'email.sent'", (mail.email_id,))
+    dues = await desk.claim()
+    gone = [due for due in dues if due.fact is None]
+    assert (len(dues), len(gone)) == (4, 2)
+    for due in gone:
+        assert not await desk.settle(due, 0, "failed", NOW + 9 * DAY, asked=False)
+        message = await desk.log.get(desk.account, webhook.id, due.event_id)
+        assert message is not None
+        assert (message.status, message.fact) == ("failed", None)
+        [attempt], _ = await desk.log.attempts(desk.account, webhook.id, due.event_id, 2)
+        assert attempt.response == "said"
+    assert ((await desk.state(webhook)).failing_since, (await desk.state(webhook)).failed_at) == (None, None)
+    log, more = await EventLog(desk.house.pool).after(desk.account, 0, 10)
+    assert ({fact.mail.email_id for _, fact in log if fact.mail is not None}, len(log), more) == ({other.email_id}, 2, False)
+
+
+@pytest_twisted.ensureDeferred
+async def test_days_that_are_too_old_are_dropped_and_what_waits_goes_on(desk: Desk) -> None:
+    webhook = await desk.subscribe("email.sent")
+    await desk.happen(2)
+    for due in await desk.claim():
+        await desk.fail(due)
+    await desk.log.sweep(NOW + DAY, 1)
+    assert await desk.statuses(webhook) == ["attempting"] * 2
+    assert await desk.log.sweep(NOW + 3 * DAY, 1) >= 2
+    assert await desk.statuses(webhook) == []
+    late, well = await desk.claim(now=NOW + 3 * DAY)
+    assert late.fact is not None
+    await together(desk.fail(late, NOW + 3 * DAY), desk.settle(well, 200, "success", NOW + 3 * DAY))
+    assert await desk.waiting() == 1
+    assert await desk.house.count("webhook_attempts") == 0

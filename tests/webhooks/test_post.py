@@ -45,6 +45,7 @@ class World:
         self.open: Counter[str] = Counter()
         self.most: Counter[str] = Counter()
         self.away = False
+        self.forgotten: set[UUID] = set()  # messages whose event is no longer kept
         self.cleared: list[UUID] = []
         self.disabled: set[UUID] = set()
         self.ring: Any = None
@@ -84,7 +85,8 @@ class World:
             mine = [(key, row) for key, row in self.rows.items() if row.webhook_id == webhook_id and row.next_at <= now][:most]
             for key, row in mine:
                 row.next_at = until
-                found.append(Due(webhook_id, key, webhook_id, row.tries, row.url, b"s" * 32, None, {"type": "t"}, None))
+                told = None if key in self.forgotten else {"type": "t"}
+                found.append(Due(webhook_id, key, webhook_id, row.tries, row.url, b"s" * 32, None, told, None))
         return found
 
     async def release(self, dues: Sequence[Due], now: datetime, until: datetime) -> None:
@@ -102,7 +104,8 @@ class World:
             row.tries, row.next_at = row.tries + 1, posted.next_at
         else:
             del self.rows[posted.due.event_id]
-        (self.failing.discard if posted.outcome == "success" else self.failing.add)(posted.due.webhook_id)
+        if posted.asked:
+            (self.failing.discard if posted.outcome == "success" else self.failing.add)(posted.due.webhook_id)
         return posted.why is not None
 
     async def clear(self, webhook_id: UUID) -> None:
@@ -225,6 +228,18 @@ def test_an_endpoint_that_is_gone_is_cleared() -> None:
     world.run(2)
     assert world.at("off") == []
     assert world.rows == {}
+
+
+def test_what_is_no_longer_kept_ends_alone() -> None:
+    world = World(per_endpoint=1)
+    world.add(9, "good", 1)
+    world.forgotten = {*list(world.rows)[::2]}
+    world.posts.startService()
+    world.run(0.1)
+    assert (world.rows, world.failing, len(world.at("good"))) == ({}, set(), 4)
+    ended = [posted for posted in world.posted if not posted.asked]
+    assert {posted.due.event_id for posted in ended} == world.forgotten
+    assert {(posted.outcome, posted.response) for posted in ended} == {("failed", "What happened is no longer kept, so it cannot be told.")}
 
 
 def test_stopping_waits_for_what_was_begun() -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import smtplib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from tests.whole.rig import Daemon, free_port
+from tests.whole.test_watch import Local, answer
 
 
 @pytest.fixture(scope="module")
@@ -18,6 +21,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory, module_database: str) -> It
         "smtp": {"listen": {"25": f"tcp:{free_port()}:interface=127.0.0.1"}, "self_signed": str(folder / "tls")},
         "sandbox": {"listen": [f"tcp:{port}:interface=127.0.0.1"]},
         "delivery": {"routes": {"*": f"smtp://127.0.0.1:{port}"}},
+        "metrics": {"listen": [f"unix:{folder}/metrics.sock"]},
     }
     daemon = Daemon(folder, module_database, changes)
     daemon.start()
@@ -58,6 +62,12 @@ def come_back(daemon: Daemon, to: str, message: str, sender: str = "") -> int:
         assert client.docmd(f"MAIL FROM:<{sender}>")[0] == 250
         code, _ = client.docmd(f"RCPT TO:<{to}>")
         return code if code != 250 else client.data(message.replace("\n", "\r\n").encode())[0]
+
+
+def counted(daemon: Daemon) -> Counter[str]:
+    """What came back so far, as the monitor reads it."""
+    found = re.findall(r'mailsvc_returned_total\{kind="(\w+)"\} ([0-9.]+)', answer(Local(daemon.folder / "metrics.sock"))[1])
+    return Counter({kind: int(float(value)) for kind, value in found})
 
 
 DSN = """\
@@ -127,10 +137,11 @@ def test_only_who_is_named_changes_and_only_once(daemon: Daemon) -> None:
 def test_what_nobody_signed_and_what_machines_say_changes_nothing(daemon: Daemon) -> None:
     email_id = send(daemon, "a@example.com")
     recipients(daemon, email_id, "delivered")
-    path = return_path(daemon, email_id)
+    path, before = return_path(daemon, email_id), counted(daemon)
     wrong = path[:49] + ("a" if path[49] != "a" else "b") + path[50:]
     assert come_back(daemon, wrong, DSN.format(recipient="a@example.com")) == 550
     assert come_back(daemon, path, "Subject: Out of office\nAuto-Submitted: auto-replied\n\n550 5.1.1 <a@example.com>\n") == 250
     assert come_back(daemon, path, "Subject: Hello\n\nWho are you?\n") == 250
     assert come_back(daemon, path, "Subject: Hello\n\nWho are you?\n", "rita@example.org") == 550
     recipients(daemon, email_id, "delivered")
+    assert counted(daemon) - before == {"forged": 1, "automatic": 1, "unknown": 2}
