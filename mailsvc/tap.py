@@ -160,7 +160,7 @@ class Daemon:
         """First the memory, then the way out, then the doors: nothing is let in that cannot be kept."""
         roles = self.settings.roles
         await self.remember()
-        handover = self.deliver() if "delivery" in roles else Leaving(self.process.id)
+        handover = self.deliver() if "delivery" in roles else Leaving(self.process.id, self.routes(self.resolver()))
         await self.take_orders(handover.dispatch if isinstance(handover, Handing) else None)
         if "ledger" in roles:
             self.keep_books()
@@ -212,12 +212,19 @@ class Daemon:
         web = Resolver(reactor, delivery.nameservers, seconds=delivery.dns_seconds, concurrent=self.settings.webhooks.connections)
         self.fetcher = Fetcher(reactor, web, rules_of(self.settings.fetch))
 
+    def resolver(self) -> Resolver:
+        return Resolver(self.reactor, self.settings.delivery.nameservers, seconds=self.settings.delivery.dns_seconds)
+
+    def routes(self, resolver: Resolver) -> Routes:
+        terms, shaping = terms_of(self.settings.delivery), rules_for_providers(self.settings.delivery.shaping)
+        return Routes(self.reactor, resolver, terms.routes, port=terms.port, own=terms.own_names, provider=shaping.provider)
+
     def deliver(self) -> Handing:
         """The way out: from the queue over lanes to other servers."""
         reactor, settings, terms = self.reactor, self.settings, terms_of(self.settings.delivery)
         shaping = rules_for_providers(settings.delivery.shaping)
-        resolver = Resolver(reactor, terms.nameservers, seconds=terms.dns_seconds)
-        routes = Routes(reactor, resolver, terms.routes, port=terms.port, own=terms.own_names, provider=shaping.provider)
+        resolver = self.resolver()
+        routes = self.routes(resolver)
         records = TlsRecords(self.pool)
         tally = Tally(reactor, records)
         self.opened.add("the results of TLS", tally.write)
