@@ -409,14 +409,6 @@ class Daemon:
         """A part of an account's requests of this second, from the count that all processes share."""
         return Block(*await self.rates.lease(account_id, limit, wanted))
 
-<<<<<<< HEAD
-=======
-    async def drop_receipts(self) -> None:
-        now = datetime.fromtimestamp(self.reactor.seconds(), UTC)
-        await self.receipts.sweep(now, self.settings.smtp.receipts)
-        await StoredNotices(self.pool).sweep(now)
-
->>>>>>> relay3
     def alone(self) -> bool:
         """Whether no other process lets anything in."""
         return max(self.process.live("http"), self.process.live("smtp")) <= 1
