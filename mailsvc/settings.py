@@ -299,8 +299,8 @@ class Secrets:
     """What keeps secrets at rest."""
 
     key_file: Path = setting(
-        Path("/etc/mailsvc/secret.key"),
-        "Seals DKIM keys in the database; made when missing, the same for all processes. A line: a number, and 32 octets in base64.",
+        Path("/var/lib/mailsvc/secret.key"),
+        "Seals secrets in the database, for all processes; see `mailsvc secrets`. A line: a number, and 32 octets in base64.",
     )
     key: str | None = setting(None, "The lines themselves, for the environment: MAILSVC_SECRETS__KEY.", secret=True, example="")
 

@@ -19,7 +19,7 @@ import attrs
 from twisted.application.service import IService
 from twisted.python.usage import Options as UsageOptions
 
-from mailsvc import policy, weburl
+from mailsvc import __version__, policy, weburl
 from mailsvc import settings as settings_
 from mailsvc.budget import Budget
 from mailsvc.configfile import SettingsError
@@ -52,7 +52,7 @@ from mailsvc.lifespan import Lifespan, Opened, awaited, every
 from mailsvc.listening import Listening, address, within
 from mailsvc.mail import returnpath
 from mailsvc.mail.address import parse_mailbox
-from mailsvc.memory import in_thread, open_memory
+from mailsvc.memory import follow_keys, in_thread, open_memory
 from mailsvc.offload import Offload
 from mailsvc.onboarding import Customers, People, care_of, publishing_of
 from mailsvc.ownmail import OwnMail
@@ -117,7 +117,7 @@ from mailsvc.webhooks.notice import Notices as WebhookNotices
 from mailsvc.webhooks.post import Posts, Terms
 
 DAY, HOUR = 86400.0, 3600.0
-NOTICES_EVERY = 2.0
+NOTICES_EVERY = KEYS_EVERY = 2.0
 
 
 class Options(UsageOptions):
@@ -187,9 +187,11 @@ class Daemon:
         bell = self.bell = Bell(self.memory.dsn, reactor)
         await bell.start()
         self.opened.add("the bell", bell.stop)
-        self.process = Incarnation(pool, reactor)
+        self.process = Incarnation(pool, reactor, version=__version__, keys=self.memory.seal.keys.fingerprints)
         await self.process.start(self.settings.region, self.settings.roles)
         self.opened.add("the leases", self.process.end)
+        follow = partial(follow_keys, self.memory.seal, self.process)
+        self.opened.add("the sealing keys", every(reactor, KEYS_EVERY, "reading the sealing keys", follow))
         self.watching = Watching(reactor, pool, bell, lambda: self.process.id)
         await self.watching.start(self.opened)
         self.accounts, self.keys = Accounts(pool, reactor, bell), Keys(pool, reactor, bell)
@@ -203,8 +205,8 @@ class Daemon:
         self.messages, self.shelf = Messages(pool, reactor), Shelf(pool)
         self.rates, self.receipts = RateWindows(pool), StoredReceipts(pool, reactor)
         late = Late(pool, told=lambda: bell.ring("events"))
-        secret = self.memory.seal.secret_for("return path")
-        self.returns = Returns(lambda path: returnpath.read(path, secret), self.accounts, late, self.in_thread, reactor.seconds)
+        signing = self.signing = partial(self.memory.seal.secrets_for, "return path")
+        self.returns = Returns(lambda path: returnpath.read(path, *signing()), self.accounts, late, self.in_thread, reactor.seconds)
         web = Resolver(reactor, delivery.nameservers, seconds=delivery.dns_seconds, concurrent=self.settings.webhooks.connections)
         self.fetcher = Fetcher(reactor, web, rules_of(self.settings.fetch))
 
@@ -226,8 +228,7 @@ class Daemon:
         web = Fetcher(reactor, resolver, attrs.evolve(rules_of(settings.fetch), ports=frozenset({443}), clear=False))
         policies = Policies(reactor, resolver, over_https(web), records, tally) if settings.delivery.mta_sts else None
         dial = dialer(reactor, settings.delivery.ehlo_name or "", terms.connect_seconds, timeouts_of(settings.delivery))
-        secret = self.memory.seal.secret_for("return path")
-        sending = DomainSide(self.domains, self.accounts, secret, Offload(reactor), reactor.seconds)
+        sending = DomainSide(self.domains, self.accounts, self.signing, Offload(reactor), reactor.seconds)
         linger = settings.database.commit_linger
         settling = self.settling = Settling(self.pool, reactor, told=lambda: self.bell.ring("events"), linger=linger)
         connector = Connector(reactor, resolver, dial, terms, sources=sources_of(settings.delivery))
@@ -359,7 +360,7 @@ class Daemon:
             inbox=self.shelf if settings.sandbox.listen else None,
             limits=gate.Limits(body=http.body_limit, idle=http.idle_seconds), email_limits=self.limits,
             api_keys=self.keys, logs=requests, receipts=self.receipts, recorder=recorder, rollups=Rollups(self.pool),
-            link_secret=self.memory.seal.secret_for("links"), base_url=settings.base_url or "",
+            link_secrets=partial(self.memory.seal.secrets_for, "links"), base_url=settings.base_url or "",
             batch_max=most.batch, schedule_ahead=timedelta(days=most.schedule_ahead),
             trusted=networks("http.trusted_proxies", http.trusted_proxies), pages={"": pages, "dashboard": pages},
         )  # fmt: skip

@@ -122,7 +122,7 @@ class Assembly:
         templates = words.environment(navigation=NAVIGATION, static=lambda name: f"{HOME}/static/{VERSION}/{name}")
         return Desk(
             users=self.users, sessions=self.sessions, audit=Audit(self.pool, self.clock), templates=templates,
-            secret=self.seal.secret_for("dashboard"), base_url=self.base_url, clock=self.clock, in_thread=self.in_thread,
+            secrets=partial(self.seal.secrets_for, "dashboard"), base_url=self.base_url, clock=self.clock, in_thread=self.in_thread,
             inbox=self.inbox is not None, sign_up=self.sign_up, mails=self.mails is not None,
         )  # fmt: skip
 
