@@ -16,8 +16,10 @@ import attrs
 
 from mailsvc import configfile, guard
 from mailsvc.configfile import SettingsError, section, setting
+from mailsvc.retention import Retention
 
 ROLES = ("http", "smtp", "delivery", "ledger", "webhooks", "domains")
+MOVED = {"http.log_days": "retention.requests", "smtp.receipts": "retention.receipts"}
 RELAY_PORTS = ("25", "587", "2587", "465", "2465")
 
 
@@ -118,8 +120,7 @@ class Http:
     )
     rate_limit: int = setting(10, "Requests a second of an account that has no limit of its own.", check=_at_least(1))
     idle_seconds: float = setting(60.0, "Seconds after which a silent connection is closed.", check=_at_least(1))
-    log_days: int = setting(30, "Days that the request log of an account is kept.", check=_between(1, 3650))
-    log_body: int = setting(16384, "About the octets of a body that it keeps; 0: none.", check=_between(0, 1024 * 1024))
+    log_body: int = setting(16384, "About the octets of a body that the request log keeps; 0: none.", check=_between(0, 1024 * 1024))
 
 
 @attrs.frozen
@@ -155,6 +156,9 @@ class Smtp:
     errors: int = setting(
         20, "Refused commands after which a session is ended; refused recipients of a customer are none.", check=_at_least(1)
     )
+    tarpit: float = setting(
+        1.0, "Seconds before a login is refused, and each command of a session that has half of its errors; 0: at once.", check=_at_least(0)
+    )
     names: tuple[str, ...] = setting((), "Names of ours besides delivery.ehlo_name, for which postmaster@ and abuse@ are taken.")
     postmaster: str | None = setting(
         None, "Who gets the mail to postmaster@ and abuse@; left out: it is not taken.", check=_address, example="operator@example.com"
@@ -162,7 +166,6 @@ class Smtp:
     postmaster_domain: str | None = setting(
         None, "The sending domain, of an account of the operator's, under which it is forwarded.", check=_host, example="example.com"
     )
-    receipts: int = setting(30, "Days that the transcripts of customers' sessions are kept.", check=_between(1, 3650))
 
 
 @attrs.frozen
@@ -202,7 +205,7 @@ class Delivery:
 
     connections: int = setting(500, "Connections open at once, in all.", check=_between(1, 20000))
     connections_initial: int = setting(2, "Connections to a destination that has not shown itself well.", check=_between(1, 1000))
-    connections_max: int = setting(20, "Connections to one destination at most.", check=_between(1, 1000))
+    connections_max: int = setting(20, "Connections to one destination at most, of all processes in the region.", check=_between(1, 1000))
     messages_per_connection: int = setting(100, "Messages after which a connection is closed.", check=_at_least(1))
     recipients_per_message: int = setting(100, "Recipients of one transaction; more become further ones.", check=_at_least(1))
     patience_seconds: float = setting(
@@ -377,6 +380,7 @@ class Settings:
     fetch: Fetch = section(Fetch, "Web addresses that customers give: webhook endpoints and linked attachments.")
     webhooks: Webhooks = section(Webhooks, "Telling customers' endpoints.")
     limits: Limits = section(Limits, "How much is too much.")
+    retention: Retention = section(Retention, "How many days things are kept; what still waits stays, with all that it needs.")
     secrets: Secrets = section(Secrets, "What keeps secrets at rest.")
     log: Log = section(Log, "What is written about the running.")
     metrics: Metrics = section(Metrics, "What a monitor reads.")
@@ -387,7 +391,7 @@ class Settings:
 
 def load(path: Path, environ: Mapping[str, str] = os.environ) -> Settings:
     """The settings of a file and the environment, or SettingsError."""
-    settings = configfile.build(Settings, configfile.read(path), environ)
+    settings = configfile.build(Settings, configfile.read(path), environ, MOVED)
     _agree(settings)
     return settings
 
