@@ -1,4 +1,5 @@
-"""The one round in which everything goes whose days are over: what accounts keep, what is known of TLS, sessions of browsers.
+"""The one round in which everything goes whose days are over: what accounts keep, what is known of TLS, sessions of browsers,
+notifications that were sent.
 
 How long each is kept: retention.py. What is held back because it waits: store/retention.
 """
@@ -39,12 +40,8 @@ class Keeping:
     async def sweep(self) -> None:
         """All of it; what fails does not keep the rest from being done."""
         rounds: Sequence[Callable[[datetime], Awaitable[object]]] = (
-            self._partitions,
-            self._accounts,
-            self._tls,
-            self._sessions,
-            self._notices,
-        )
+            self._partitions, self._accounts, self._tls, self._sessions, self._notices,
+        )  # fmt: skip
         failed: Exception | None = None
         for one in rounds:
             try:
