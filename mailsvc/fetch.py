@@ -2,7 +2,8 @@
 
 Each request looks the name up, checks every address that it has, and goes to one of those that were checked: what the name
 leads to a moment later does not matter. Certificates are verified for the name. Redirects are not followed, proxies of the
-environment not used; a connection serves one request, or those of one Line to one place. What an answer may cost is bounded in time, octets of its head and octets of its body.
+environment not used; a connection serves one request, or those of one Line to one place. What an answer may cost is bounded in time,
+octets of its head and octets of its body.
 """
 
 from __future__ import annotations
@@ -130,7 +131,8 @@ class Line:
         self.why: str | None = None
         self.most = self.received = 0  # octets of the answer under way
         self._coded = False
-        self._target: Target | None = None
+        self._url: str | None = None
+        self._target: Target | None = None  # what it means
         self._address: str | None = None
         self._wire: Any = None
         self._pool = HTTPConnectionPool(fetcher.reactor, persistent=again)
@@ -149,13 +151,8 @@ class Line:
         room: Callable[[int], bool] = lambda octets: True,
     ) -> Reply:
         """As Fetcher.ask."""
-        try:
-            target = weburl.read(url, self.fetcher.rules)
-        except BadUrl as error:
-            raise NoAnswer(f"The URL {error}.") from None
-        if self._target is not None and _place(self._target) != _place(target):
-            self.close()
-        self.why, self.most, self.received, self._target = None, keep + HEAD, 0, target
+        target = self._target if url == self._url and self._target is not None else self._read(url)
+        self.why, self.most, self.received = None, keep + HEAD, 0
         asking = Deferred.fromCoroutine(self._ask(method, target, headers or {}, body, keep, room))
         timer = self.fetcher.reactor.callLater(seconds, self._give_up, asking, f"There was no whole answer within {seconds:g} s.")
         try:
@@ -177,6 +174,16 @@ class Line:
         if wire is not None and wire.transport is not None:
             wire.transport.abortConnection()
         self._pool.closeCachedConnections()
+
+    def _read(self, url: str) -> Target:
+        try:
+            target = weburl.read(url, self.fetcher.rules)
+        except BadUrl as error:
+            raise NoAnswer(f"The URL {error}.") from None
+        if self._target is not None and _place(self._target) != _place(target):
+            self.close()
+        self._url, self._target = url, target
+        return target
 
     async def _ask(
         self, method: str, target: Target, headers: Mapping[str, str], body: bytes | None, keep: int, room: Callable[[int], bool]
