@@ -89,7 +89,7 @@ class Incarnation:
         self.region, self.roles = region, tuple(roles)
         await self._begin()
         await self.take_over()
-        await self._count()
+        await self.count_live()
         self._running = True
         self._timer = self.clock.callLater(BEAT, self._turn)
         return self.id
@@ -170,7 +170,7 @@ class Incarnation:
 
     def _recount(self) -> None:
         if self._running:
-            counting = Deferred.fromCoroutine(self._count())
+            counting = Deferred.fromCoroutine(self.count_live())
             counting.addErrback(lambda failure: self.log.info("processes are counted at the next beat: {error}", error=failure.value))
 
     async def _begin(self) -> None:
@@ -179,7 +179,8 @@ class Incarnation:
         _ours.add(number)
         self._id, self._beaten_at = number, begun
 
-    async def _count(self) -> None:
+    async def count_live(self) -> None:
+        """See who lives now."""
         self._live = {role: (everywhere, here) for role, everywhere, here in await self.pool.rows(LIVE, (self.region, SILENT))}
 
     def _turn(self) -> None:
@@ -196,7 +197,7 @@ class Incarnation:
             try:
                 await self.beat()
                 await self.take_over()
-                await self._count()
+                await self.count_live()
             except StoreError as error:
                 self.log.warn("no heartbeat, next try in {pause:g} s: {error}", pause=self._backoff.upcoming, error=str(error))
                 await self._backoff.pause()
