@@ -100,6 +100,7 @@ from mailsvc.terms import (
     certificates_of,
     limits_of,
     networks,
+    null_mx_of,
     postmaster_of,
     rules_for_providers,
     rules_of,
@@ -208,13 +209,14 @@ class Daemon:
         self.returns = Returns(lambda path: returnpath.read(path, secret), self.accounts, late, self.in_thread, reactor.seconds)
         self.watching.add(metrics.returned(self.returns))
         web = Resolver(reactor, delivery.nameservers, seconds=delivery.dns_seconds, concurrent=self.settings.webhooks.connections)
+        self.resolver = Resolver(reactor, delivery.nameservers, seconds=delivery.dns_seconds)  # about recipients' domains
         self.fetcher = Fetcher(reactor, web, rules_of(self.settings.fetch))
 
     def deliver(self) -> Handing:
         """The way out: from the queue over lanes to other servers."""
         reactor, settings, terms = self.reactor, self.settings, terms_of(self.settings.delivery)
         shaping = rules_for_providers(settings.delivery.shaping)
-        resolver = Resolver(reactor, terms.nameservers, seconds=terms.dns_seconds)
+        resolver = self.resolver
         routes = Routes(reactor, resolver, terms.routes, port=terms.port, own=terms.own_names, provider=shaping.provider)
         records = TlsRecords(self.pool)
         tally = Tally(reactor, records)
@@ -314,6 +316,7 @@ class Daemon:
             own=Own((host, *smtp.names), self.returns.whose, self.returns.take, self.postmaster()),
             addresses=Crowd(smtp.connections_per_address), with_key=Crowd(smtp.connections_per_key),
             failures=Failures(reactor, smtp.login_failures), connections=smtp.connections,
+            null_mx=null_mx_of(settings, self.resolver, reactor),
         )  # fmt: skip
         notices = Notices(StoredNotices(self.pool), self.messages, self.intake, host, reactor.seconds)
         self.opened.add("the notifications", every(reactor, NOTICES_EVERY, "sending notifications", notices.tell))
