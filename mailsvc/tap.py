@@ -161,7 +161,7 @@ class Daemon:
         """First the memory, then the way out, then the doors: nothing is let in that cannot be kept."""
         roles = self.settings.roles
         await self.remember()
-        handover = self.deliver() if "delivery" in roles else Leaving(self.process.id, self.routes(self.resolver()))
+        handover = self.deliver() if "delivery" in roles else Leaving(self.process.id, self.routes(self.names))
         await self.take_orders(handover.dispatch if isinstance(handover, Handing) else None)
         if "ledger" in roles:
             self.keep_books()
