@@ -93,7 +93,9 @@ class Smtp:
         check=checks.at_least(0),
     )
     null_mx: float = setting(
-        0.25, "Seconds that the recipients of a mail wait in all for DNS to say that a domain takes no mail; 0: none.", check=at_least(0)
+        0.25,
+        "Seconds that the recipients of a mail wait in all for DNS to say that a domain takes no mail; 0: none.",
+        check=checks.at_least(0),
     )
     names: tuple[str, ...] = setting((), "Names of ours besides delivery.ehlo_name, for which postmaster@ and abuse@ are taken.")
     postmaster: str | None = setting(
