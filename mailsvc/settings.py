@@ -92,6 +92,11 @@ class Smtp:
         "Seconds before a login is refused, and each command of a session that has half of its errors; 0: at once.",
         check=checks.at_least(0),
     )
+    null_mx: float = setting(
+        0.25,
+        "Seconds that the recipients of a mail wait in all for DNS to say that a domain takes no mail; 0: none.",
+        check=checks.at_least(0),
+    )
     names: tuple[str, ...] = setting((), "Names of ours besides delivery.ehlo_name, for which postmaster@ and abuse@ are taken.")
     postmaster: str | None = setting(
         None,

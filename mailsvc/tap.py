@@ -101,6 +101,7 @@ from mailsvc.terms import (
     certificates_of,
     limits_of,
     networks,
+    null_mx_of,
     postmaster_of,
     rules_for_providers,
     rules_of,
@@ -160,7 +161,7 @@ class Daemon:
         """First the memory, then the way out, then the doors: nothing is let in that cannot be kept."""
         roles = self.settings.roles
         await self.remember()
-        handover = self.deliver() if "delivery" in roles else Leaving(self.process.id, self.routes(self.resolver()))
+        handover = self.deliver() if "delivery" in roles else Leaving(self.process.id, self.routes(self.names))
         await self.take_orders(handover.dispatch if isinstance(handover, Handing) else None)
         if "ledger" in roles:
             self.keep_books()
@@ -212,6 +213,7 @@ class Daemon:
         self.returns = Returns(lambda path: returnpath.read(path, *signing()), self.accounts, late, self.in_thread, reactor.seconds)
         self.watching.add(metrics.returned(self.returns))
         web = Resolver(reactor, delivery.nameservers, seconds=delivery.dns_seconds, concurrent=self.settings.webhooks.connections)
+        self.names = self.resolver()  # of recipients' domains
         self.fetcher = Fetcher(reactor, web, rules_of(self.settings.fetch))
 
     def resolver(self) -> Resolver:
@@ -225,7 +227,7 @@ class Daemon:
         """The way out: from the queue over lanes to other servers."""
         reactor, settings, terms = self.reactor, self.settings, terms_of(self.settings.delivery)
         shaping = rules_for_providers(settings.delivery.shaping)
-        resolver = self.resolver()
+        resolver = self.names
         routes = self.routes(resolver)
         records = TlsRecords(self.pool)
         tally = Tally(reactor, records)
@@ -318,6 +320,7 @@ class Daemon:
             own=Own((host, *smtp.names), self.returns.whose, self.returns.take, self.postmaster()),
             addresses=Crowd(smtp.connections_per_address), with_key=Crowd(smtp.connections_per_key),
             failures=Failures(reactor, smtp.login_failures), connections=smtp.connections,
+            null_mx=null_mx_of(settings, self.names, reactor),
         )  # fmt: skip
         notices = Notices(StoredNotices(self.pool), self.messages, self.intake, host, reactor.seconds)
         self.opened.add("the notifications", every(reactor, NOTICES_EVERY, "sending notifications", notices.tell))
