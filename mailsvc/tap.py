@@ -106,6 +106,7 @@ from mailsvc.terms import (
     rules_for_providers,
     rules_of,
     sources_of,
+    standing_of,
     terms_of,
     timeouts_of,
 )
@@ -384,7 +385,7 @@ class Daemon:
             sign_up=settings.dashboard.sign_up, webhooks=StoredWebhooks(self.pool, self.reactor, self.memory.seal),
             read_url=partial(weburl.read, rules=self.fetcher.rules), most_webhooks=settings.webhooks.endpoints, ring=self.bell.ring,
             inbox=self.shelf if settings.sandbox.listen else None,
-            intake=self.intake, settings=settings, relay_ports=self.relay_ports,
+            intake=self.intake, settings=settings, relay_ports=self.relay_ports, standing=standing_of(settings, self.pool, self.reactor),
         )  # fmt: skip
 
     def own_mail(self) -> OwnMail:

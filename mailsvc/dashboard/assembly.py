@@ -40,6 +40,7 @@ from mailsvc.domains.care import Care
 from mailsvc.intake import Intake
 from mailsvc.settings import Settings as Configured
 from mailsvc.signed import SignedLinks
+from mailsvc.standing import Standing
 from mailsvc.store.accounts import Accounts
 from mailsvc.store.audit import Audit
 from mailsvc.store.domains import Domains
@@ -100,6 +101,7 @@ class Assembly:
     intake: Intake
     settings: Configured
     relay_ports: Mapping[str, int]
+    standing: Standing
     inbox: Any = None
 
     def __attrs_post_init__(self) -> None:
@@ -113,11 +115,9 @@ class Assembly:
         entrance = Entrance(desk, Passwords(self.in_thread), Throttle(self.clock.seconds), self.mails)
         search, rollups = Search(pool), Rollups(pool)
         stored = StoredEmails(pool, self.clock)
-        sending, links = (
-            SendAgain(self.intake, self.accounts, self.in_thread, self.clock),
-            SignedLinks(partial(self.seal.secrets_for, "links")),
-        )
-        emails = Emails(desk, stored, History(pool), self.messages, self.domains, self.keys, sending, links)
+        sending = SendAgain(self.intake, self.accounts, self.in_thread, self.clock)
+        links = SignedLinks(partial(self.seal.secrets_for, "links"))
+        emails = Emails(desk, stored, History(pool), self.messages, self.domains, self.keys, sending, links, self.standing)
         emaillist = EmailList(desk, stored, search, self.domains, self.keys)
         logs = LogList(desk, LogSearch(pool), RequestLog(pool), Receipts(pool, self.clock), self.keys)
         exports = ExportPages(desk, Exports(pool, self.clock), emaillist, logs)
