@@ -16,6 +16,7 @@ import attrs
 
 from mailsvc import configfile, guard
 from mailsvc.configfile import SettingsError, section, setting
+from mailsvc.plans import Plans
 from mailsvc.retention import Retention
 
 ROLES = ("http", "smtp", "delivery", "ledger", "webhooks", "domains")
@@ -382,6 +383,7 @@ class Settings:
     fetch: Fetch = section(Fetch, "Web addresses that customers give: webhook endpoints and linked attachments.")
     webhooks: Webhooks = section(Webhooks, "Telling customers' endpoints.")
     limits: Limits = section(Limits, "How much is too much.")
+    plans: Plans = section(Plans, "How much accounts may send.")
     retention: Retention = section(Retention, "How many days things are kept; what still waits stays, with all that it needs.")
     secrets: Secrets = section(Secrets, "What keeps secrets at rest.")
     log: Log = section(Log, "What is written about the running.")
