@@ -1,4 +1,5 @@
-"""The one round in which everything goes whose days are over: what accounts keep, what is known of TLS, sessions of browsers.
+"""The one round in which everything goes whose days are over: what accounts keep, what is known of TLS, sessions of browsers,
+notifications that were sent.
 
 How long each is kept: retention.py. What is held back because it waits: store/retention.
 """
@@ -14,6 +15,7 @@ from twisted.logger import Logger
 
 from mailsvc import retention
 from mailsvc.lifespan import Opened, every
+from mailsvc.store.notices import Notices
 from mailsvc.store.pool import Pool
 from mailsvc.store.retention import Retention as Stored
 from mailsvc.store.sessions import Sessions
@@ -37,7 +39,9 @@ class Keeping:
 
     async def sweep(self) -> None:
         """All of it; what fails does not keep the rest from being done."""
-        rounds: Sequence[Callable[[datetime], Awaitable[object]]] = (self._partitions, self._accounts, self._tls, self._sessions)
+        rounds: Sequence[Callable[[datetime], Awaitable[object]]] = (
+            self._partitions, self._accounts, self._tls, self._sessions, self._notices,
+        )  # fmt: skip
         failed: Exception | None = None
         for one in rounds:
             try:
@@ -66,3 +70,6 @@ class Keeping:
 
     async def _sessions(self, now: datetime) -> None:
         await Sessions(self.pool, self.clock).sweep()
+
+    async def _notices(self, now: datetime) -> None:
+        await Notices(self.pool).sweep(now)

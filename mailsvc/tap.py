@@ -161,7 +161,7 @@ class Daemon:
         """First the memory, then the way out, then the doors: nothing is let in that cannot be kept."""
         roles = self.settings.roles
         await self.remember()
-        handover = self.deliver() if "delivery" in roles else Leaving(self.process.id)
+        handover = self.deliver() if "delivery" in roles else Leaving(self.process.id, self.routes(self.resolver()))
         await self.take_orders(handover.dispatch if isinstance(handover, Handing) else None)
         if "ledger" in roles:
             self.keep_books()
@@ -213,12 +213,19 @@ class Daemon:
         web = Resolver(reactor, delivery.nameservers, seconds=delivery.dns_seconds, concurrent=self.settings.webhooks.connections)
         self.fetcher = Fetcher(reactor, web, rules_of(self.settings.fetch))
 
+    def resolver(self) -> Resolver:
+        return Resolver(self.reactor, self.settings.delivery.nameservers, seconds=self.settings.delivery.dns_seconds)
+
+    def routes(self, resolver: Resolver) -> Routes:
+        terms, shaping = terms_of(self.settings.delivery), rules_for_providers(self.settings.delivery.shaping)
+        return Routes(self.reactor, resolver, terms.routes, port=terms.port, own=terms.own_names, provider=shaping.provider)
+
     def deliver(self) -> Handing:
         """The way out: from the queue over lanes to other servers."""
         reactor, settings, terms = self.reactor, self.settings, terms_of(self.settings.delivery)
         shaping = rules_for_providers(settings.delivery.shaping)
-        resolver = Resolver(reactor, terms.nameservers, seconds=terms.dns_seconds)
-        routes = Routes(reactor, resolver, terms.routes, port=terms.port, own=terms.own_names, provider=shaping.provider)
+        resolver = self.resolver()
+        routes = self.routes(resolver)
         records = TlsRecords(self.pool)
         tally = Tally(reactor, records)
         self.opened.add("the results of TLS", tally.write)
@@ -227,7 +234,7 @@ class Daemon:
         policies = Policies(reactor, resolver, over_https(web), records, tally) if settings.delivery.mta_sts else None
         dial = dialer(reactor, settings.delivery.ehlo_name or "", terms.connect_seconds, timeouts_of(settings.delivery))
         secret = self.memory.seal.secret_for("return path")
-        sending = DomainSide(self.domains, self.accounts, secret, Offload(reactor), reactor.seconds)
+        sending = DomainSide(self.domains, self.accounts, secret, Offload(reactor))
         linger = settings.database.commit_linger
         settling = self.settling = Settling(self.pool, reactor, told=lambda: self.bell.ring("events"), linger=linger)
         connector = Connector(reactor, resolver, dial, terms, sources=sources_of(settings.delivery))
@@ -316,7 +323,7 @@ class Daemon:
             addresses=Crowd(smtp.connections_per_address), with_key=Crowd(smtp.connections_per_key),
             failures=Failures(reactor, smtp.login_failures), connections=smtp.connections,
         )  # fmt: skip
-        notices = Notices(StoredNotices(self.pool), self.messages, self.domains, self.intake, host, reactor.seconds)
+        notices = Notices(StoredNotices(self.pool), self.messages, self.intake, host, reactor.seconds)
         self.opened.add("the notifications", every(reactor, NOTICES_EVERY, "sending notifications", notices.tell))
         context = await self.in_thread(lambda: certificates_of(smtp, host, reactor.seconds))
         trusted = networks("smtp.trusted_proxies", smtp.trusted_proxies)

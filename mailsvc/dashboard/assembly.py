@@ -15,9 +15,10 @@ from mailsvc.dashboard.desk import Desk
 from mailsvc.dashboard.domains import DomainPages
 from mailsvc.dashboard.emaillist import EmailList
 from mailsvc.dashboard.emails import Emails
+from mailsvc.dashboard.export import ExportPages
 from mailsvc.dashboard.home import Home
 from mailsvc.dashboard.keys import KeyPages
-from mailsvc.dashboard.logs import LogPages
+from mailsvc.dashboard.logs import LogList
 from mailsvc.dashboard.members import Settings
 from mailsvc.dashboard.metrics import Metrics
 from mailsvc.dashboard.pages import VERSION, Dashboard, Frame
@@ -44,10 +45,13 @@ from mailsvc.store.accounts import Accounts
 from mailsvc.store.audit import Audit
 from mailsvc.store.domains import Domains
 from mailsvc.store.emails import Emails as StoredEmails
+from mailsvc.store.exports import Exports
 from mailsvc.store.history import History
 from mailsvc.store.keys import Keys
+from mailsvc.store.logsearch import LogSearch
 from mailsvc.store.messages import Messages
 from mailsvc.store.pool import Pool
+from mailsvc.store.receipts import Receipts
 from mailsvc.store.requestlog import RequestLog
 from mailsvc.store.rollups import Rollups
 from mailsvc.store.seal import Seal
@@ -113,6 +117,9 @@ class Assembly:
         stored = StoredEmails(pool, self.clock)
         sending, links = SendAgain(self.intake, self.accounts, self.in_thread, self.clock), SignedLinks(self.seal.secret_for("links"))
         emails = Emails(desk, stored, History(pool), self.messages, self.domains, self.keys, sending, links)
+        emaillist = EmailList(desk, stored, search, self.domains, self.keys)
+        logs = LogList(desk, LogSearch(pool), RequestLog(pool), Receipts(pool, self.clock), self.keys)
+        exports = ExportPages(desk, Exports(pool, self.clock), emaillist, logs)
         home = Home(desk, self.domains, self.keys, search, rollups)
         signin, joining = SignIn(desk, entrance), Joining(desk, entrance, self._new_account)
         second = SecondFactor(desk, entrance)
@@ -120,10 +127,9 @@ class Assembly:
         webhooks = WebhookPages(desk, self.webhooks, WebhookLog(pool), self.read_url, self.most_webhooks, ring_webhooks)
         areas: dict[str, Any] = {
             "": home, "start": home,
-            "emails/": EmailList(desk, stored, search, self.domains, self.keys),
+            "emails/": emaillist, "emails/export": exports, "logs/export": exports, "logs": logs,
             "emails": emails, "domains": DomainPages(desk, self.domains, self.care),
             "keys": KeyPages(desk, self.keys, self.domains), "metrics": Metrics(desk, rollups, self.domains),
-            "logs": LogPages(desk, RequestLog(pool), self.keys),
             "webhooks": webhooks,
             "suppressions": SuppressionPages(desk, Suppressions(pool, self.clock), lambda: self.ring("events")),
             "settings/usage": Usage(

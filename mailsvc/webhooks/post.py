@@ -1,7 +1,8 @@
 """Sends what the outbox has due: when, how much at once, and to whom first.
 
 Attempts share a number of connections. An endpoint gets a few of them, one that fails a single one; all that fail get at most half
-together, and an account gets a part. So endpoints that hang fill their own places and never those of the others. An endpoint that
+together, and an account gets a part. A third is for those alone that took a message lately: however many new ones hang, these go on. So
+endpoints that hang fill their own places and never those of the others. An endpoint that
 answers has some more messages claimed than it has connections, so that it is not looked for again after each.
 """
 
@@ -77,6 +78,7 @@ class _Place:
     account_id: UUID | None
     host: str
     failing: bool
+    well: bool = False
 
 
 class Posts(Service):
@@ -159,7 +161,8 @@ class Posts(Service):
         for due in await self._outbox.claim(wanted, now, until):
             claimed.setdefault(due.webhook_id, deque()).append(due)
         for webhook_id, waiting in claimed.items():
-            place = _Place(webhook_id, waiting[0].account_id, _host(waiting[0].url), bool(ready[webhook_id].failing))
+            found = ready[webhook_id]
+            place = _Place(webhook_id, waiting[0].account_id, _host(waiting[0].url), bool(found.failing), found.well)
             for _ in range(min(chosen[webhook_id], len(waiting))):
                 self._taken.append(place)
                 serving = Deferred.fromCoroutine(self._serve(waiting, until))
@@ -234,7 +237,7 @@ def choose(ready: Iterable[Ready], taken: Collection[_Place], terms: Terms) -> d
     of_endpoint = Counter(place.webhook_id for place in taken)
     of_host = Counter(place.host for place in taken)
     of_account = Counter(place.account_id for place in taken)
-    failing = sum(place.failing for place in taken)
+    failing, unproven = sum(place.failing for place in taken), sum(not place.well for place in taken)
     total = len(taken)
     chosen: Counter[UUID] = Counter()
     waiting = [(each, _host(each.url or "")) for each in ready if each.live]
@@ -246,10 +249,13 @@ def choose(ready: Iterable[Ready], taken: Collection[_Place], terms: Terms) -> d
                 continue
             if of_account[each.account_id] >= terms.per_account or (each.failing and failing >= most_failing(terms)):
                 continue
+            if not each.well and unproven >= most_unproven(terms):
+                continue
             of_endpoint[each.webhook_id] += 1
             of_host[host] += 1
             of_account[each.account_id] += 1
             failing += bool(each.failing)
+            unproven += not each.well
             total += 1
             chosen[each.webhook_id] += 1
             following.append((each, host))
@@ -260,6 +266,11 @@ def choose(ready: Iterable[Ready], taken: Collection[_Place], terms: Terms) -> d
 def most_failing(terms: Terms) -> int:
     """Connections that endpoints that fail get together."""
     return max(1, terms.connections // 2)
+
+
+def most_unproven(terms: Terms) -> int:
+    """Connections that endpoints get together which are not known to be well."""
+    return max(1, terms.connections - terms.connections // 3)
 
 
 def _host(url: str) -> str:

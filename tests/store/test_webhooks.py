@@ -201,6 +201,30 @@ async def test_one_success_makes_an_endpoint_well(desk: Desk) -> None:
 
 
 @pytest_twisted.ensureDeferred
+async def test_who_took_a_message_lately_comes_first(desk: Desk) -> None:
+    webhooks = [await desk.subscribe("email.sent") for _ in range(4)]
+    await desk.happen(2)
+    took, failed, late = (each.id for each in webhooks[1:])
+    for due in await desk.claim(1):
+        if due.webhook_id == took:
+            await desk.settle(due, 200, "success")
+        elif due.webhook_id == failed:
+            await desk.settle(due, 200, "success")
+            await desk.fail(due)
+        elif due.webhook_id == late:
+            await desk.settle(due, 200, "success", NOW - DAY)
+    found = {each.webhook_id: each.well for each in await desk.outbox.ready(NOW + 2 * MINUTE)}
+    assert [webhook_id for webhook_id, well in found.items() if well] == [took] == [*found][:1]
+    assert [*found][-1] == failed
+    [first, *_] = await desk.outbox.ready(NOW + 2 * MINUTE, limit=1)
+    assert first.webhook_id == took
+    [again] = [due for due in await desk.claim(1, NOW + 2 * MINUTE) if due.webhook_id == took]
+    await desk.settle(again, 200, "success")  # within the minute: written down, but not here
+    sql = "SELECT took_at FROM webhooks WHERE id = %s"
+    assert await desk.house.pool.rows(sql, (took,)) == [(NOW + MINUTE,)]
+
+
+@pytest_twisted.ensureDeferred
 async def test_gone_is_the_end(desk: Desk) -> None:
     webhook = await desk.subscribe("email.sent")
     await desk.happen(2)

@@ -39,6 +39,7 @@ class World:
         self.clock.advance(START)
         self.rows: dict[UUID, Row] = {}
         self.failing: set[UUID] = set()
+        self.well: set[UUID] = set()
         self.answers: dict[str, Any] = {}
         self.asked: list[tuple[float, str, bytes, Mapping[str, str]]] = []
         self.posted: list[Posted] = []
@@ -76,8 +77,8 @@ class World:
         if self.away:
             raise Unavailable("away")
         due = {row.webhook_id: row.url for row in self.rows.values() if row.next_at <= now and row.webhook_id not in skip}
-        found = [Ready(id_, id_, url, id_ in self.failing, id_ not in self.disabled) for id_, url in due.items()]
-        return sorted((each for each in found if failing or not each.failing), key=lambda each: each.failing)[:limit]
+        found = [Ready(id_, id_, url, id_ in self.failing, id_ not in self.disabled, id_ in self.well) for id_, url in due.items()]
+        return sorted((each for each in found if failing or not each.failing), key=lambda each: (not each.well, each.failing))[:limit]
 
     async def claim(self, numbers: Mapping[UUID, int], now: datetime, until: datetime) -> list[Due]:
         found = []
@@ -178,6 +179,22 @@ def test_ten_thousand_that_hang_leave_the_good_one_alone() -> None:
     assert sum(world.most[url] for url in world.most if url != "good") <= 25
 
 
+def test_ten_thousand_new_ones_that_hang_leave_a_third_to_those_that_are_well() -> None:
+    world = World(connections=60)
+    world.well = {UUID(int=1)}
+    for number in range(10_000):
+        world.add(1, f"hangs{number}", number + 2)
+        world.answers[f"hangs{number}"] = "hang"
+    world.posts.startService()
+    world.run(2)
+    assert world.posts.open == 40
+    world.add(100, "good", 1)
+    world.ring()
+    world.run(1)
+    assert len(world.at("good")) == 100
+    assert sum(world.most[url] for url in world.most if url != "good") == 40
+
+
 def test_an_endpoint_gets_a_few_connections_and_a_failing_one_a_single_one() -> None:
     world = World(per_endpoint=4)
     world.answers["slow"] = "hang"
@@ -259,13 +276,16 @@ def test_stopping_waits_for_what_was_begun() -> None:
 
 def test_choosing_is_fair() -> None:
     terms = Terms(connections=10, per_endpoint=5, per_host=6)
-    many = [Ready(UUID(int=n), ACCOUNT, f"https://h{n}/", False, True) for n in range(4)]
+    many = [Ready(UUID(int=n), ACCOUNT, f"https://h{n}/", False, True, True) for n in range(4)]
     assert sorted(choose(many, [], terms).values()) == [2, 2, 3, 3]
-    same = [Ready(UUID(int=n), ACCOUNT, "https://one/", False, True) for n in range(4)]
+    same = [Ready(UUID(int=n), ACCOUNT, "https://one/", False, True, True) for n in range(4)]
     assert sum(choose(same, [], terms).values()) == 6
-    mine = [Ready(UUID(int=n), ACCOUNT, f"https://h{n}/", False, True) for n in range(9)]
-    other = Ready(UUID(int=9), UUID(int=2), "https://h9/", False, True)
+    mine = [Ready(UUID(int=n), ACCOUNT, f"https://h{n}/", False, True, True) for n in range(9)]
+    other = Ready(UUID(int=9), UUID(int=2), "https://h9/", False, True, True)
     shared = choose([*mine, other], [], Terms(connections=10, per_account=6))
     assert (sum(shared.values()), shared[other.webhook_id]) == (10, 4)
     failing = [Ready(UUID(int=n), ACCOUNT, f"https://h{n}/", True, True) for n in range(40)]
     assert sum(choose(failing, [], terms).values()) == 5
+    well = [Ready(UUID(int=100 + n), ACCOUNT, f"https://w{n}/", False, True, True) for n in range(3)]
+    shared = choose([*failing, *well], [], terms)
+    assert sum(shared[each.webhook_id] for each in well) == 5
