@@ -16,6 +16,7 @@ import attrs
 from mailsvc import checks, configfile
 from mailsvc.checks import RELAY_PORTS, ROLES
 from mailsvc.configfile import SettingsError, section, setting
+from mailsvc.plans import Plans
 from mailsvc.retention import Retention
 
 BLOCK_LISTS = ("zen.spamhaus.org", "bl.spamcop.net")
@@ -336,6 +337,7 @@ class Settings:
     fetch: Fetch = section(Fetch, "Web addresses that customers give: webhook endpoints and linked attachments.")
     webhooks: Webhooks = section(Webhooks, "Telling customers' endpoints.")
     limits: Limits = section(Limits, "How much is too much.")
+    plans: Plans = section(Plans, "How much accounts may send.")
     retention: Retention = section(Retention, "How many days things are kept; what still waits stays, with all that it needs.")
     secrets: Secrets = section(Secrets, "What keeps secrets at rest.")
     log: Log = section(Log, "What is written about the running.")

@@ -21,6 +21,7 @@ from twisted.python.usage import Options as UsageOptions
 
 from mailsvc import __version__, policy, weburl
 from mailsvc import settings as settings_
+from mailsvc.accounting import Accounting
 from mailsvc.budget import Budget
 from mailsvc.configfile import SettingsError
 from mailsvc.dashboard.assembly import Assembly as Dashboard
@@ -303,6 +304,10 @@ class Daemon:
         store = Acceptance(self.pool, reactor, linger=settings.database.commit_linger)
         expiry = timedelta(seconds=settings.delivery.expire)
         self.intake = Intake(store, self.domains, handover, self.bell, self.limits, expiry, self.in_thread, reactor.seconds)
+        accounting = Accounting.of(self.pool, reactor, settings.plans, self.own_mail())
+        accounting.start(reactor, self.opened)
+        self.watching.add(accounting.figures)
+        self.intake.quotas = self.quotas = accounting.quotas
         self.watching.add(metrics.accepts(self.intake), accept=store.batch)
         self.rate = RateLimit(reactor, settings.http.rate_limit, self.lease_block, self.alone)
         self.budget = Budget(settings.http.in_flight)
@@ -366,7 +371,7 @@ class Daemon:
             told=told, links=Links(self.fetcher, self.limits.message),
             inbox=self.shelf if settings.sandbox.listen else None,
             limits=gate.Limits(body=http.body_limit, idle=http.idle_seconds), email_limits=self.limits,
-            api_keys=self.keys, logs=requests, receipts=self.receipts, recorder=recorder, rollups=Rollups(self.pool),
+            api_keys=self.keys, logs=requests, receipts=self.receipts, recorder=recorder, rollups=Rollups(self.pool), quotas=self.quotas,
             link_secrets=partial(self.memory.seal.secrets_for, "links"), base_url=settings.base_url or "",
             batch_max=most.batch, schedule_ahead=timedelta(days=most.schedule_ahead),
             trusted=networks("http.trusted_proxies", http.trusted_proxies), pages={"": pages, "dashboard": pages},
@@ -385,7 +390,8 @@ class Daemon:
             sign_up=settings.dashboard.sign_up, webhooks=StoredWebhooks(self.pool, self.reactor, self.memory.seal),
             read_url=partial(weburl.read, rules=self.fetcher.rules), most_webhooks=settings.webhooks.endpoints, ring=self.bell.ring,
             inbox=self.shelf if settings.sandbox.listen else None,
-            intake=self.intake, settings=settings, relay_ports=self.relay_ports, standing=standing_of(settings, self.pool, self.reactor),
+            intake=self.intake, quotas=self.quotas, settings=settings, relay_ports=self.relay_ports,
+            standing=standing_of(settings, self.pool, self.reactor),
         )  # fmt: skip
 
     def own_mail(self) -> OwnMail:

@@ -38,6 +38,7 @@ from mailsvc.dashboard.usage import Usage
 from mailsvc.dashboard.webhooks import WebhookPages
 from mailsvc.domains.care import Care
 from mailsvc.intake import Intake
+from mailsvc.quota import Quotas
 from mailsvc.settings import Settings as Configured
 from mailsvc.signed import SignedLinks
 from mailsvc.standing import Standing
@@ -97,6 +98,7 @@ class Assembly:
     webhooks: Webhooks
     read_url: Callable[[str], Target]
     most_webhooks: int
+    quotas: Quotas
     ring: Callable[[str], None]
     intake: Intake
     settings: Configured
@@ -135,6 +137,7 @@ class Assembly:
             "suppressions": SuppressionPages(desk, Suppressions(pool, self.clock), lambda: self.ring("events")),
             "settings/usage": Usage(
                 desk, rollups, self.accounts, self.domains, self.webhooks, self.settings.http.rate_limit, self.most_webhooks,
+                self.quotas,
             ),
             "settings/smtp": Connection(desk, Relay.of(self.settings, self.relay_ports), self.keys, self.domains),
             "settings": Settings(desk, entrance), "settings/security": Security(desk, entrance, second),
