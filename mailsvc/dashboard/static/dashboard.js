@@ -27,7 +27,9 @@ function renew(part, fresh) {
 }
 const FOCUSED = "a, button, input, select, summary, pre";
 follow();
-document.querySelector(".nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+document.querySelectorAll(".nav [aria-current], .tabs.settings [aria-current]").forEach((one) => {
+  one.scrollIntoView({ block: "nearest", inline: "center" });
+});
 
 document.addEventListener("click", async (event) => {
   const copy = event.target.closest("[data-copy]");
