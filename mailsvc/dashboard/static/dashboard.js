@@ -9,7 +9,8 @@ function follow() {
   setTimeout(async () => {
     try {
       if (!document.hidden) {
-        const answer = await fetch(location.href, { headers: { "X-Live": "1" }, redirect: "error" });
+        const from = document.querySelector("[data-live-from]")?.dataset.liveFrom || location.href;
+        const answer = await fetch(from, { headers: { "X-Live": "1" }, redirect: "error" });
         const page = new DOMParser().parseFromString(await answer.text(), "text/html");
         if (answer.ok) parts.forEach((part) => renew(part, page.getElementById(part.id)));
       }
