@@ -12,6 +12,7 @@ import attrs
 from mailsvc.dashboard.desk import Desk
 from mailsvc.dashboard.emails import EMAILS
 from mailsvc.dashboard.page import Visit, area, page
+from mailsvc.dashboard.words import status
 from mailsvc.store.domains import Domain, Domains
 from mailsvc.store.emails import Emails as Stored
 from mailsvc.store.keys import Keys, KeyView
@@ -24,10 +25,11 @@ SPANS = {"1": "Last 24 hours", "3": "Last 3 days", "7": "Last 7 days", "15": "La
 
 @attrs.frozen
 class Asked:
-    """What the address of the page asks for. `kept` are the parts that say something."""
+    """What the address of the page asks for. `kept` are the parts that say something, `said` the same for people."""
 
     filters: Filters
     kept: dict[str, str]
+    said: Sequence[tuple[str, str]]
     domains: Sequence[Domain]
     keys: Sequence[KeyView]
 
@@ -72,8 +74,15 @@ class EmailList:
             domain_id=domain.id if domain else None,
             key_id=key.id if key else None,
         )
-        holds = {"q": filters.text, "status": filters.status, "days": filters.since, "domain": domain, "key": key}
-        return Asked(filters, {name: value for name, value in given.items() if holds[name]}, domains, keys)
+        said = {
+            "q": ("Text", given["q"]),
+            "status": ("Status", status(given["status"])[0] if filters.status else ""),
+            "days": ("Time", SPANS.get(given["days"], "")),
+            "domain": ("Domain", domain.name if domain else ""),
+            "key": ("API key", key.name if key else ""),
+        }
+        kept = {name: given[name] for name, (_, value) in said.items() if value}
+        return Asked(filters, kept, [said[name] for name in kept], domains, keys)
 
     async def _named(self, visit: Visit, text: str) -> UUID | None:
         """The email whose whole id was searched for."""

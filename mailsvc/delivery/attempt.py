@@ -134,6 +134,8 @@ class Attempts:
                 return Report(demand=demand, tried=False)
             self._count(parcel, demand, line)
             loaded = await self._cargo.load(parcel)
+            if not self._process.holds(parcel.lease):
+                return Report(unsent=True)
             result = await self._send(line, parcel, origin, loaded)
             if result.lost is not None and not result.sent_dot and (self.stopping or not self._process.holds(parcel.lease)):
                 return Report(usable=False, unsent=True)
@@ -238,7 +240,9 @@ class Attempts:
         seconds = (now - started).total_seconds()
         record = AttemptRecord(self._new_id(), line.host, line.address, line.tls, started, seconds, result.transcript, line.source)
         keep = loaded.signature if loaded.made and reading.waits else None
-        return _settlement(parcel, now, reading.outcomes, record, keep)
+        offers = line.courier.offers
+        told = offers is not None and offers.dsn and bool(loaded.asked.notify)
+        return attrs.evolve(_settlement(parcel, now, reading.outcomes, record, keep), passed_on=told)
 
     async def _settle(self, parcel: Parcel, settlement: Settlement) -> None:
         """Until it is written. When the database refuses a text of the peer's, without the peer's texts; never raises."""

@@ -16,7 +16,7 @@ from mailsvc.http.attachments import Stored
 from mailsvc.http.contents import Contents
 from mailsvc.http.describe import TEXT, Parameter, acknowledged, told
 from mailsvc.http.fields import Record, Text
-from mailsvc.http.problem import Problem, invalid, not_found
+from mailsvc.http.problem import NO_LONGER_KEPT, Problem, invalid, not_found
 from mailsvc.http.reading import Reader
 from mailsvc.http.request import Request
 from mailsvc.signed import SHARE, SHARED_LONGEST, Opened, SignedLinks
@@ -110,7 +110,7 @@ def _page(email: EmailView, html: str | None, text: str | None) -> bytes:
         framed = escape(f'<base target="_blank">{html}')
         content = f'<iframe sandbox="allow-popups allow-popups-to-escape-sandbox" srcdoc="{framed}" title="The email"></iframe>'
     else:
-        content = f"<pre>{escape(text or 'The content of this email is no longer kept.')}</pre>"
+        content = f"<pre>{escape(text or NO_LONGER_KEPT)}</pre>"
     sent = datetime.strftime(email.created_at.astimezone(UTC), "%Y-%m-%d %H:%M UTC")
     to = escape(", ".join([*email.to, *email.cc]))
     page = _PAGE.format(subject=escape(email.subject), sender=escape(email.sender), to=to, sent=sent, content=content)

@@ -15,7 +15,7 @@ import orjson
 
 from mailsvc.store.errors import DataRejected
 from mailsvc.store.ids import uuid7
-from mailsvc.store.notices import wanted
+from mailsvc.store.notices import FAILURE, wanted
 from mailsvc.store.prepared import Prepared
 from mailsvc.store.values import NewEmail
 
@@ -24,7 +24,7 @@ PIECE = 256 * 1024  # the most octets in one row of messages
 STATEMENT = 512 * 1024  # about the most octets of messages that one statement carries, so that no reactor turn is long
 SMALL = 64 * 1024  # a message up to here is written with its email; a larger one in pieces of its own
 
-_INSERT = """
+_INSERT = f"""
 WITH new AS MATERIALIZED (
     SELECT * FROM json_to_recordset($1) AS x(
         account_id uuid, email_id uuid, created_at timestamptz, source text, key_id uuid, domain_id uuid, message_id text, sender text,
@@ -66,6 +66,10 @@ WITH new AS MATERIALIZED (
 ), fresh AS (
     INSERT INTO fresh_events (shard, account_id, email_id, event_id, domain_id, type, at, weight)
     SELECT shard, account_id, email_id, event_id, domain_id, type, created_at, weight FROM facts
+), noticed AS (
+    INSERT INTO notices (account_id, email_id, recipient, event_id, next_at)
+    SELECT n.account_id, n.email_id, a.recipient, uuid7_before(n.event_id, a.recipient), n.created_at + interval '1 second'
+    FROM new n JOIN aimed a USING (email_id) WHERE a.barred IS NOT NULL AND a.notify & {FAILURE} <> 0
 ), kept AS (
     INSERT INTO messages (account_id, email_id, piece, bytes)
     SELECT account_id, email_id, 0, substring($2 FROM at + 1 FOR size) FROM new WHERE at IS NOT NULL

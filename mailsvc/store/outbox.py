@@ -25,19 +25,24 @@ from mailsvc.store.seal import Seal
 WALK = 5000  # endpoints that one look at the outbox passes
 BITE = 1000  # messages given up in one transaction
 FIRST = UUID(int=0)
+LATELY = timedelta(days=1)  # who took a message since then is well
 
 Outcome = Literal["success", "failed", "retry"]
 
 
 @attrs.frozen
 class Ready:
-    """An endpoint with something due. `live`: it is there and enabled; else what waits for it is to be cleared."""
+    """An endpoint with something due. `live`: it is there and enabled; else what waits for it is to be cleared.
+
+    `well`: it took a message lately, and has not failed since.
+    """
 
     webhook_id: UUID
     account_id: UUID | None
     url: str | None
     failing: bool | None
     live: bool
+    well: bool = False
 
 
 @attrs.frozen
@@ -91,11 +96,13 @@ class Outbox:
         self.batch: Batch[Posted, bool] = Batch(self._write, clock)
 
     async def ready(self, now: datetime, skip: Collection[UUID] = (), *, failing: bool = True, limit: int = 1000) -> list[Ready]:
-        """Endpoints with something due, without those in `skip`; those that fail come last, or with `failing` off not at all.
+        """Endpoints with something due, without those in `skip`; those that are well come first, those that fail last, or with
+        `failing` off not at all.
 
         With very many, each call goes on where the one before stopped.
         """
         named = {"now": now, "skip": [*skip], "failing": failing, "limit": limit, "walk": self._walk, "start": self._stopped}
+        named["lately"] = now - LATELY
         *found, (last, *_) = await self._pool.rows(outbox_sql.READY, named)
         self._stopped = last or FIRST
         return [Ready(*row) for row in found]

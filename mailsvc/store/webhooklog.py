@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
 
 import attrs
 
-from mailsvc.store import partitions
 from mailsvc.store.eventlog import FACT, Fact, fact
 from mailsvc.store.ids import uuid7
 from mailsvc.store.link import Row
@@ -142,15 +141,6 @@ class WebhookLog:
         named = {"account_id": account_id, "webhook_id": webhook_id, "after": after, "limit": limit + 1}
         rows = await self._pool.rows(BY_INDEX + LIST, named)
         return [Message(*row) for row in rows[:limit]], len(rows) > limit
-
-    async def sweep(self, now: datetime, days: int) -> int:
-        """Drop what happened more than so many days ago, a day at a time; how many partitions were dropped.
-
-        What still waits for an endpoint is told all the same, as long as its event is kept; its attempts are no longer written down.
-        """
-        before = now - timedelta(days=days)
-        # The messages first: attempts are written down for messages that are there.
-        return sum([len(await partitions.drop(self._pool, table, before)) for table in ("webhook_messages", "webhook_attempts")])
 
 
 async def _again(tx: Transaction, named: dict[str, object]) -> list[UUID]:

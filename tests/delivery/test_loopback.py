@@ -100,7 +100,7 @@ class Site:
                 return
         raise AssertionError("no port is free at all addresses")
 
-    async def start(self, **settings: Any) -> Site:
+    async def start(self, policies: Any = None, **settings: Any) -> Site:
         await self.dns.start(self.reactor)
         terms = DeliverySettings(port=self.port, allow_addresses=("127.0.0.0/8",), poll_seconds=0.05, connect_seconds=2, **settings)
         resolver = Resolver(self.reactor, [self.dns.address], seconds=1)
@@ -108,7 +108,7 @@ class Site:
         numbers = iter(range(10**6, 10**7))
         self.dispatch = Dispatch(
             self.reactor, terms, "eu", Process(), self.store, Routes(self.reactor, resolver, {}, port=self.port), connector,
-            self.store, self.store, Sending(), lambda: number(next(numbers)),
+            self.store, self.store, Sending(), lambda: number(next(numbers)), policies=policies,
         )  # fmt: skip
         self.dispatch.startService()
         return self

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import re
+import smtplib
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -28,6 +31,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory, module_database: str) -> It
             "sandbox": {"listen": [f"tcp:{port}:interface=127.0.0.1"]},
             "": {"sender": "mailsvc <no-reply@mailsvc.example>"},
             "dashboard": {"sign_up": True},
+            "smtp": {"listen": {"587": f"tcp:{free_port()}:interface=127.0.0.1"}, "self_signed": str(folder / "tls")},
         },
     )
     daemon.start()
@@ -420,6 +424,48 @@ def test_a_request_is_logged_for_its_account_alone(daemon: Daemon, owner: Visito
     page = owner.get(found[0]).text
     assert "POST /emails" in page and "422" in page
     assert stranger.get(found[0]).status == 404 and "No requests" in stranger.get("/dashboard/logs").text
+
+
+def test_emails_are_taken_away_as_the_list_shows_them(daemon: Daemon, owner: Visitor, stranger: Visitor, email: str) -> None:
+    mail = {"from": f"a@{daemon.facts['domain']}", "to": ["ann@example.com", "bob@example.com"], "subject": "=SUM(1), taken", "text": "x"}
+    ids = [str(daemon.call("POST", "/emails", mail).body["id"]) for _ in range(3)]
+    begun = owner.get("/dashboard/emails/export?q=taken&status=nothing").location
+    assert re.fullmatch(r"/dashboard/emails/export\?q=taken&id=[0-9a-f-]{36}", begun)
+    assert "Not begun" in owner.get(begun).text
+    taken = owner.post(begun)
+    assert taken.status == 200 and re.fullmatch(r'attachment; filename="emails-[\d-]+\.csv"', taken.headers["content-disposition"])
+    rows = list(csv.DictReader(io.StringIO(taken.text)))
+    assert [row["id"] for row in rows] == ids[::-1]
+    assert {(row["subject"], row["recipients"], row["domain"]) for row in rows} == {
+        ("'=SUM(1), taken", "ann@example.com, bob@example.com", daemon.facts["domain"])
+    }
+    page = owner.get(begun).text
+    assert "Done" in page and "<strong>3</strong> lines" in page and "data-live" not in page
+    assert "Not begun" in stranger.get(begun).text and len(stranger.post(begun).text.splitlines()) == 1
+    everything = owner.get("/dashboard/emails/export").location
+    assert email in owner.post(everything).text
+    assert "emails exported,Text: taken" in owner.get("/dashboard/settings/audit.csv").text
+    assert owner.post("/dashboard/emails/export").status == 404
+
+
+def test_logs_tell_of_requests_and_of_sessions_and_are_taken_away(daemon: Daemon, owner: Visitor, stranger: Visitor) -> None:
+    with smtplib.SMTP("127.0.0.1", daemon.facts["smtp"]["587"]) as relay:
+        relay.starttls()
+        relay.login("mailsvc", daemon.facts["api_key"])
+        relay.sendmail("a@x.example", ["ann@example.com"], f"From: a@{daemon.facts['domain']}\r\nSubject: By SMTP\r\n\r\nHi\r\n")
+    daemon.until("/logs?source=smtp", daemon.facts["api_key"], lambda body: bool(body["data"]))
+    page = owner.get("/dashboard/logs?source=smtp").text
+    found = re.search(r"/dashboard/logs/[0-9a-f-]{36}", page)
+    assert found and "1 mail" in page and "POST /emails" not in page
+    session = owner.get(found[0]).text
+    assert "mail from" in session.lower() and daemon.facts["api_key"] not in session
+    made = re.search(r"/dashboard/emails/[0-9a-f-]{36}", session)
+    assert made and "By SMTP" in owner.get(made[0]).text
+    assert stranger.get(found[0]).status == 404
+    assert "POST /emails" in owner.get("/dashboard/logs?source=api&q=post").text
+    assert "No request or session" in owner.get("/dashboard/logs?status=418").text
+    rows = list(csv.DictReader(io.StringIO(owner.post(owner.get("/dashboard/logs/export?source=smtp").location).text)))
+    assert rows and {row["source"] for row in rows} == {"smtp"} and rows[0]["mails"] == "1"
 
 
 # Pages beside the API
