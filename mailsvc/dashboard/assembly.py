@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -10,18 +10,22 @@ import attrs
 from klein.resource import KleinResource
 
 from mailsvc.dashboard import words
+from mailsvc.dashboard.connection import Connection, Relay
 from mailsvc.dashboard.desk import Desk
 from mailsvc.dashboard.domains import DomainPages
+from mailsvc.dashboard.emaillist import EmailList
 from mailsvc.dashboard.emails import Emails
+from mailsvc.dashboard.export import ExportPages
 from mailsvc.dashboard.home import Home
 from mailsvc.dashboard.keys import KeyPages
-from mailsvc.dashboard.logs import LogPages
+from mailsvc.dashboard.logs import LogList
 from mailsvc.dashboard.members import Settings
 from mailsvc.dashboard.metrics import Metrics
 from mailsvc.dashboard.pages import VERSION, Dashboard, Frame
 from mailsvc.dashboard.safety import HOME
 from mailsvc.dashboard.sandbox import Inbox
 from mailsvc.dashboard.security import Security
+from mailsvc.dashboard.sendagain import SendAgain
 from mailsvc.dashboard.signin.entrance import Entrance
 from mailsvc.dashboard.signin.joining import Joining
 from mailsvc.dashboard.signin.mails import Mails
@@ -30,16 +34,25 @@ from mailsvc.dashboard.signin.password import Passwords
 from mailsvc.dashboard.signin.secondfactor import SecondFactor
 from mailsvc.dashboard.signin.throttle import Throttle
 from mailsvc.dashboard.suppressions import SuppressionPages
+from mailsvc.dashboard.usage import Usage
 from mailsvc.dashboard.webhooks import WebhookPages
 from mailsvc.domains.care import Care
+from mailsvc.intake import Intake
+from mailsvc.quota import Quotas
+from mailsvc.settings import Settings as Configured
+from mailsvc.signed import SignedLinks
+from mailsvc.standing import Standing
 from mailsvc.store.accounts import Accounts
 from mailsvc.store.audit import Audit
 from mailsvc.store.domains import Domains
 from mailsvc.store.emails import Emails as StoredEmails
+from mailsvc.store.exports import Exports
 from mailsvc.store.history import History
 from mailsvc.store.keys import Keys
+from mailsvc.store.logsearch import LogSearch
 from mailsvc.store.messages import Messages
 from mailsvc.store.pool import Pool
+from mailsvc.store.receipts import Receipts
 from mailsvc.store.requestlog import RequestLog
 from mailsvc.store.rollups import Rollups
 from mailsvc.store.seal import Seal
@@ -85,7 +98,12 @@ class Assembly:
     webhooks: Webhooks
     read_url: Callable[[str], Target]
     most_webhooks: int
+    quotas: Quotas
     ring: Callable[[str], None]
+    intake: Intake
+    settings: Configured
+    relay_ports: Mapping[str, int]
+    standing: Standing
     inbox: Any = None
 
     def __attrs_post_init__(self) -> None:
@@ -98,18 +116,30 @@ class Assembly:
         desk, pool = self._desk(), self.pool
         entrance = Entrance(desk, Passwords(self.in_thread), Throttle(self.clock.seconds), self.mails)
         search, rollups = Search(pool), Rollups(pool)
-        emails = Emails(desk, StoredEmails(pool, self.clock), search, History(pool), self.messages, self.domains, self.keys)
+        stored = StoredEmails(pool, self.clock)
+        sending = SendAgain(self.intake, self.accounts, self.in_thread, self.clock)
+        links = SignedLinks(partial(self.seal.secrets_for, "links"))
+        emails = Emails(desk, stored, History(pool), self.messages, self.domains, self.keys, sending, links, self.standing)
+        emaillist = EmailList(desk, stored, search, self.domains, self.keys)
+        logs = LogList(desk, LogSearch(pool), RequestLog(pool), Receipts(pool, self.clock), self.keys)
+        exports = ExportPages(desk, Exports(pool, self.clock), emaillist, logs)
         home = Home(desk, self.domains, self.keys, search, rollups)
         signin, joining = SignIn(desk, entrance), Joining(desk, entrance, self._new_account)
         second = SecondFactor(desk, entrance)
         ring_webhooks = partial(self.ring, "webhooks")
         webhooks = WebhookPages(desk, self.webhooks, WebhookLog(pool), self.read_url, self.most_webhooks, ring_webhooks)
         areas: dict[str, Any] = {
-            "": home, "start": home, "emails": emails, "domains": DomainPages(desk, self.domains, self.care),
+            "": home, "start": home,
+            "emails/": emaillist, "emails/export": exports, "logs/export": exports, "logs": logs,
+            "emails": emails, "domains": DomainPages(desk, self.domains, self.care),
             "keys": KeyPages(desk, self.keys, self.domains), "metrics": Metrics(desk, rollups, self.domains),
-            "logs": LogPages(desk, RequestLog(pool), self.keys),
             "webhooks": webhooks,
             "suppressions": SuppressionPages(desk, Suppressions(pool, self.clock), lambda: self.ring("events")),
+            "settings/usage": Usage(
+                desk, rollups, self.accounts, self.domains, self.webhooks, self.settings.http.rate_limit, self.most_webhooks,
+                self.quotas,
+            ),
+            "settings/smtp": Connection(desk, Relay.of(self.settings, self.relay_ports), self.keys, self.domains),
             "settings": Settings(desk, entrance), "settings/security": Security(desk, entrance, second),
             "sign-in": signin, "sign-in/code": second, "sign-in/again": Security(desk, entrance, second),
             "sign-up": joining, "reset": joining, "invitation": joining,
@@ -122,7 +152,7 @@ class Assembly:
         templates = words.environment(navigation=NAVIGATION, static=lambda name: f"{HOME}/static/{VERSION}/{name}")
         return Desk(
             users=self.users, sessions=self.sessions, audit=Audit(self.pool, self.clock), templates=templates,
-            secret=self.seal.secret_for("dashboard"), base_url=self.base_url, clock=self.clock, in_thread=self.in_thread,
+            secrets=partial(self.seal.secrets_for, "dashboard"), base_url=self.base_url, clock=self.clock, in_thread=self.in_thread,
             inbox=self.inbox is not None, sign_up=self.sign_up, mails=self.mails is not None,
         )  # fmt: skip
 

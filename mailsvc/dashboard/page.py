@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from functools import wraps
 from typing import Any, Literal, Protocol, TypeVar
 from urllib.parse import parse_qs, urlencode, urlsplit
@@ -45,6 +45,7 @@ class Request(Protocol):
     def setResponseCode(self, code: int) -> None: ...
     def address(self) -> str: ...
     def body(self) -> bytes: ...
+    async def stream(self, chunks: AsyncGenerator[bytes, None]) -> bool: ...
     def detached(self, work: Coroutine[Deferred[Any], Any, T]) -> Deferred[T]: ...
 
 
@@ -75,6 +76,7 @@ class Visit:
     anchor: str
     form: Mapping[str, str]
     theme: str
+    streaming: bool = False
 
     # What came in
 
@@ -133,7 +135,7 @@ class Visit:
 
     @property
     def token(self) -> str:
-        return safety.token(self.desk.secret, self.anchor)
+        return safety.token(self.desk.secrets()[0], self.anchor)
 
     # What goes out
 
@@ -149,6 +151,14 @@ class Visit:
         for name, value in safety.headers(secure=self.desk.secure, **headers).items():
             self.set_header(name, value)
         return body
+
+    async def download(self, name: str, kind: str, chunks: AsyncGenerator[bytes, None]) -> bool:
+        """A file that is made while it is sent; whether all of it was. It ends the page: what follows sends nothing."""
+        self.set_header("Content-Disposition", f'attachment; filename="{name}"')
+        self.send(b"", kind)
+        self.request.responseHeaders.removeHeader(b"content-length")
+        self.streaming = True
+        return await self.request.stream(chunks)
 
     def set_header(self, name: str, value: str) -> None:
         self.request.responseHeaders.setRawHeaders(name.encode(), [value.encode("latin-1", "replace")])
@@ -217,9 +227,13 @@ async def serve(desk: Desk, request: Request, who: Who, function: Callable[[Visi
     except Stop as stop:
         return _stopped(visit, stop)
     except (Unavailable, TimedOut, Contention) as error:
+        if visit.streaming:
+            raise
         log.warn("the store could not serve a page: {reason}", reason=str(error))
         return _stopped(visit, Stop(503, "One moment", "The service cannot reach its database just now. Reload the page in a few seconds."))
     except Exception:
+        if visit.streaming:
+            raise  # the connection is cut, so that nobody takes a part for the whole
         error_id = uuid4().hex[:12]
         log.failure("error {error_id} in a page", error_id=error_id)
         return _stopped(visit, Stop(500, "That went wrong", f"The fault is ours, and it is in our log as {error_id}."))
@@ -251,7 +265,7 @@ def _form(visit: Visit) -> dict[str, str]:
         form = {name: values[0] for name, values in parse_qs(text, keep_blank_values=True, max_num_fields=FIELDS).items()}
     except ValueError:
         raise Stop(400, "Not a form", "The form could not be read.") from None
-    if not safety.same_token(visit.desk.secret, visit.anchor, form.get("token", "")):
+    if not safety.same_token(visit.desk.secrets(), visit.anchor, form.get("token", "")):
         raise Stop(403, "The form was too old", "Go back, reload the page, and send it again.")
     return form
 

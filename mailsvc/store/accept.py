@@ -87,6 +87,15 @@ class Acceptance:
                 self._reclaim(submission)
             raise
 
+    async def recall(self, submission: Submission) -> AcceptResult | None:
+        """What is answered to a submission that was accepted before under its key, or is being accepted; None: nothing, it is new."""
+        claim = _claim(submission)
+        if claim is None:
+            return None
+        if claim.place in self._running:
+            return InProgress()
+        return (await self._pool.transact(lambda tx: self._answers(tx, [submission])))[0]
+
     async def _accept(self, submission: Submission, claim: Claim | None) -> AcceptResult:
         if claim is None:
             return await self.batch.submit(submission, _weight(submission))
@@ -101,7 +110,7 @@ class Acceptance:
             return await self._pool.transact(lambda tx: self._write_in(tx, submissions))
         parts = list(documents(email for s in submissions for email in s.emails))
         if len(parts) == 1:
-            suppressed = _by_email(await self._pool.rows(INSERT_EMAILS, parts))
+            suppressed = _by_email(await self._pool.rows(INSERT_EMAILS, parts[0]))
             return [_accepted(s, suppressed) for s in submissions]
         return await self._pool.transact(lambda tx: self._write_in(tx, submissions))
 
@@ -111,7 +120,7 @@ class Acceptance:
         emails = [email for s in new for email in s.emails]
         suppressed: dict[UUID, frozenset[int]] = {}
         for part in documents(emails):
-            suppressed |= _by_email(await tx.rows(INSERT_EMAILS.plain, (part,)))
+            suppressed |= _by_email(await tx.rows(INSERT_EMAILS, part))
         for email in emails:
             for number, piece in enumerate(pieces(email)):
                 await tx.run(INSERT_PIECE, (email.account_id, email.email_id, number, piece))

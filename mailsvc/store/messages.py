@@ -11,7 +11,7 @@ import attrs
 from mailsvc.store.batch import Batch
 from mailsvc.store.pool import Pool
 from mailsvc.store.prepared import Prepared
-from mailsvc.store.queue_sql import BY_INDEX
+from mailsvc.store.queue_sql import PLAN_BY_INDEX
 
 AT_ONCE = 16  # first pieces read together: 4 MB at the most
 
@@ -22,8 +22,10 @@ FROM unnest($1, $2) WITH ORDINALITY AS g(account_id, email_id, n)
 JOIN emails e ON e.account_id = g.account_id AND e.email_id = g.email_id
 JOIN messages m ON m.account_id = g.account_id AND m.email_id = g.email_id AND m.piece <= 0
 """
-HEADS = Prepared("heads", ("uuid[]", "uuid[]"), _HEADS, before=BY_INDEX)
-PIECE = "SELECT bytes FROM messages WHERE account_id = %s AND email_id = %s AND piece = %s"
+HEADS = Prepared("heads", ("uuid[]", "uuid[]"), _HEADS, PLAN_BY_INDEX)
+PIECE = Prepared(
+    "a_piece", ("uuid", "uuid", "smallint"), "SELECT bytes FROM messages WHERE account_id = $1 AND email_id = $2 AND piece = $3"
+)
 
 
 @attrs.frozen
@@ -52,14 +54,17 @@ class Messages:
         self._pool = pool
         self._heads: Batch[tuple[UUID, UUID], _Head] = Batch(self._read, clock, max_items=AT_ONCE, linger=0.0, writes=4)
 
-    async def load(self, account_id: UUID, email_id: UUID) -> StoredMessage | None:
-        """A further piece is a round trip of its own, so that no reactor turn is long. None when it is not there, or not whole."""
+    async def load(self, account_id: UUID, email_id: UUID, most: int | None = None) -> StoredMessage | None:
+        """A further piece is a round trip of its own, so that no reactor turn is long. None when it is not there, or not whole.
+
+        With `most` its body may end in the middle, once it has so many octets.
+        """
         head = await self._heads.submit((account_id, email_id))
         if head.first is None:
             return None
         pieces = [head.first]
         have = len(head.first)
-        while have < head.size:
+        while have < (head.size if most is None else min(most, head.size)):
             found = await self._pool.rows(PIECE, (account_id, email_id, len(pieces)))
             if not found:
                 return None

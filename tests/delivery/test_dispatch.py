@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+import pytest
 from twisted.internet.defer import Deferred
 
 from mailsvc.mail.reply import Reply
@@ -326,6 +327,16 @@ def test_what_was_asked_for_goes_on_to_the_next_server() -> None:
     asked = dict(zip(envelope.recipients, zip(envelope.notify, envelope.originals, strict=True), strict=True))
     assert asked == {"ann@example.com": ("NEVER", None), "bob@example.com": ("FAILURE", "rfc822;first@x.example")}
     assert envelope.sender == "b-1@send.sender.example"
+
+
+@pytest.mark.parametrize(("offered", "asked", "passed"), [(True, ASKED, True), (False, ASKED, False), (True, {"sender": "a@b.c"}, False)])
+def test_who_was_told_what_to_tell_is_left_to_it(offered: bool, asked: dict[str, Any], passed: bool) -> None:
+    world = World()
+    world.server("example.com", "1.1.1.1").offers = Offers(eight_bit=True, dsn=offered)
+    world.store.add(1, "ann@example.com")
+    world.store.envelopes[number(1)] = asked
+    world.start().run(2)
+    assert [settlement.passed_on for settlement in world.store.settled] == [passed]
 
 
 def test_a_report_has_the_null_sender() -> None:

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 import pytest_twisted
 
-from mailsvc.http.signed import Opened, SignedLinks
+from mailsvc.signed import Opened, SignedLinks
 from tests.http.world import GOOD, World
 
 ONE = Opened(UUID(int=1), UUID(int=2), UUID(int=3))
@@ -18,16 +18,16 @@ PIXEL = base64.b64encode(b"\x89PNG\r\n\x1a\nnot really").decode()
 
 
 def test_a_link_opens_what_it_was_made_for_until_its_time() -> None:
-    links = SignedLinks(b"secret")
+    links = SignedLinks(lambda: (b"secret",))
     token = links.make("share", ONE, 100)
     assert links.read("share", token, 99) == ONE
     assert links.read("share", token, 100) is None
     assert links.read("download", token, 99) is None
-    assert SignedLinks(b"other").read("share", token, 99) is None
+    assert SignedLinks(lambda: (b"other",)).read("share", token, 99) is None
 
 
 def test_a_link_with_any_other_octet_opens_nothing() -> None:
-    links = SignedLinks(b"secret")
+    links = SignedLinks(lambda: (b"secret",))
     token = links.make("share", ONE, 100)
     octets = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
     for place in range(len(octets)):
@@ -147,3 +147,19 @@ async def test_nobody_shares_what_is_not_theirs(world: World) -> None:
     logs = (await world.ask("GET", "/logs?limit=5")).json["data"]
     bodies = [(await world.ask("GET", f"/logs/{entry['id']}")).json for entry in logs]
     assert not [body for body in bodies if "token=" in str(body["response_body"]) and "token=…" not in str(body["response_body"])]
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_message_that_is_no_longer_kept_says_so(world: World) -> None:
+    email = await sent(world, attachments=FILES)
+    whole = (await world.ask("GET", f"/emails/{email}")).json
+    assert whole["html"] and whole["note"] is None
+    [file, *_] = (await world.ask("GET", f"/emails/{email}/attachments")).json["data"]
+    await world.pool.run("TRUNCATE messages")
+    left = (await world.ask("GET", f"/emails/{email}")).json
+    assert (left["html"], left["text"], left["last_event"]) == (None, None, "sent")
+    assert left["note"] == "The content of this email is no longer kept: its days are over."
+    link = file["download_url"].removeprefix("https://api.example.com")
+    for path, key in ((f"/emails/{email}/attachments", None), (f"/emails/{email}/attachments/{file['id']}", None), (link, "")):
+        gone = await (world.ask("GET", path) if key is None else world.ask("GET", path, key=key))
+        assert (gone.status, gone.json["name"], gone.json["message"]) == (404, "not_found", left["note"])

@@ -11,10 +11,13 @@ import pytest_twisted
 from twisted.internet.task import Clock
 
 from mailsvc.outcome import Delivered
+from mailsvc.store import partitions
 from mailsvc.store.accounts import Accounts
+from mailsvc.store.eventlog import EventLog
 from mailsvc.store.ids import uuid7
 from mailsvc.store.outbox import Due, Outbox, Posted
 from mailsvc.store.outbox_sql import CLAIM
+from mailsvc.store.retention import Retention
 from mailsvc.store.webhooklog import WebhookLog
 from mailsvc.store.webhooks import Webhook, Webhooks
 from tests.store.house import DAY, MINUTE, NOW, House, email, together
@@ -161,7 +164,7 @@ async def test_an_endpoint_that_only_fails_is_told_of_and_disabled(desk: Desk) -
     assert (await desk.state(webhook)).failing_since == NOW + MINUTE
     assert await desk.webhooks.untold(NOW) == []
     [(told, to)] = await desk.webhooks.untold(NOW + MINUTE)
-    assert (told.id, told.failed_with, to) == (webhook.id, 500, "admin@acme.example")
+    assert (told.id, told.failed_with, to) == (webhook.id, 500, ["admin@acme.example"])
     await desk.webhooks.told(told)
     assert await desk.webhooks.untold(NOW + DAY) == []
     assert not await desk.fail(second, NOW + 5 * DAY)
@@ -182,6 +185,22 @@ async def test_an_endpoint_that_only_fails_is_told_of_and_disabled(desk: Desk) -
 
 
 @pytest_twisted.ensureDeferred
+async def test_the_admins_of_an_account_are_told(desk: Desk) -> None:
+    await desk.subscribe("email.sent")
+    await desk.happen()
+    for email_, role in (("zoe@acme.example", "admin"), ("admin@acme.example", "admin"), ("m@acme.example", "member")):
+        user = uuid7(NOW.timestamp())
+        await desk.house.pool.run("INSERT INTO users (id, email, created_at) VALUES (%s, %s, %s)", (user, email_, NOW))
+        joined = "INSERT INTO members (account_id, user_id, role, created_at) VALUES (%s, %s, %s, %s)"
+        await desk.house.pool.run(joined, (desk.account, user, role, NOW))
+    await Accounts(desk.house.pool, desk.clock).notify(desk.account, "Admin@Acme.example")
+    [due] = await desk.claim()
+    await desk.fail(due)
+    [(_, to)] = await desk.webhooks.untold(NOW + MINUTE)
+    assert to == ["Admin@Acme.example", "zoe@acme.example"]
+
+
+@pytest_twisted.ensureDeferred
 async def test_one_success_makes_an_endpoint_well(desk: Desk) -> None:
     webhook = await desk.subscribe("email.sent")
     await desk.happen(3)
@@ -195,6 +214,30 @@ async def test_one_success_makes_an_endpoint_well(desk: Desk) -> None:
     assert (state.failing_since, state.hold_until, state.failed_with) == (None, None, 500)
     await together(desk.fail(dues[2]), desk.settle(dues[0], 200, "success"))  # in one shared commit
     assert (await desk.state(webhook)).status == "enabled"
+
+
+@pytest_twisted.ensureDeferred
+async def test_who_took_a_message_lately_comes_first(desk: Desk) -> None:
+    webhooks = [await desk.subscribe("email.sent") for _ in range(4)]
+    await desk.happen(2)
+    took, failed, late = (each.id for each in webhooks[1:])
+    for due in await desk.claim(1):
+        if due.webhook_id == took:
+            await desk.settle(due, 200, "success")
+        elif due.webhook_id == failed:
+            await desk.settle(due, 200, "success")
+            await desk.fail(due)
+        elif due.webhook_id == late:
+            await desk.settle(due, 200, "success", NOW - DAY)
+    found = {each.webhook_id: each.well for each in await desk.outbox.ready(NOW + 2 * MINUTE)}
+    assert [webhook_id for webhook_id, well in found.items() if well] == [took] == [*found][:1]
+    assert [*found][-1] == failed
+    [first, *_] = await desk.outbox.ready(NOW + 2 * MINUTE, limit=1)
+    assert first.webhook_id == took
+    [again] = [due for due in await desk.claim(1, NOW + 2 * MINUTE) if due.webhook_id == took]
+    await desk.settle(again, 200, "success")  # within the minute: written down, but not here
+    sql = "SELECT took_at FROM webhooks WHERE id = %s"
+    assert await desk.house.pool.rows(sql, (took,)) == [(NOW + MINUTE,)]
 
 
 @pytest_twisted.ensureDeferred
@@ -309,3 +352,42 @@ async def test_an_account_has_only_so_many(desk: Desk) -> None:
     assert not await desk.webhooks.rotate(other, oldest.id, SECRET)
     assert not await desk.webhooks.remove(other, oldest.id)
     assert await desk.webhooks.remove(desk.account, oldest.id)
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_is_no_longer_kept_is_nobodys_failure(desk: Desk) -> None:
+    webhook = await desk.subscribe("email.sent", "email.delivered")
+    [mail, other] = await desk.happen(2)
+    await desk.house.pool.run("DELETE FROM emails WHERE email_id = %s", (mail.email_id,))
+    await desk.house.pool.run("DELETE FROM events WHERE email_id = %s AND type = 'email.sent'", (mail.email_id,))
+    dues = await desk.claim()
+    gone = [due for due in dues if due.fact is None]
+    assert (len(dues), len(gone)) == (4, 2)
+    for due in gone:
+        assert not await desk.settle(due, 0, "failed", NOW + 9 * DAY, asked=False)
+        message = await desk.log.get(desk.account, webhook.id, due.event_id)
+        assert message is not None
+        assert (message.status, message.fact) == ("failed", None)
+        [attempt], _ = await desk.log.attempts(desk.account, webhook.id, due.event_id, 2)
+        assert attempt.response == "said"
+    assert ((await desk.state(webhook)).failing_since, (await desk.state(webhook)).failed_at) == (None, None)
+    log, more = await EventLog(desk.house.pool).after(desk.account, 0, 10)
+    assert ({fact.mail.email_id for _, fact in log if fact.mail is not None}, len(log), more) == ({other.email_id}, 2, False)
+
+
+@pytest_twisted.ensureDeferred
+async def test_days_that_are_too_old_are_dropped_and_what_waits_goes_on(desk: Desk) -> None:
+    webhook = await desk.subscribe("email.sent")
+    await desk.happen(2)
+    for due in await desk.claim():
+        await desk.fail(due)
+    await Retention(desk.house.pool).sweep({"webhooks": 1}, NOW + 3 * DAY)
+    assert await desk.statuses(webhook) == ["attempting"] * 2  # a day of which something waits stays
+    days = (partitions.name_of(table, NOW) for table in ("webhook_messages", "webhook_attempts"))
+    await desk.house.pool.run(f"DROP TABLE {', '.join(days)}")  # and if it were gone all the same
+    assert await desk.statuses(webhook) == []
+    late, well = await desk.claim(now=NOW + 3 * DAY)
+    assert late.fact is not None
+    await together(desk.fail(late, NOW + 3 * DAY), desk.settle(well, 200, "success", NOW + 3 * DAY))
+    assert await desk.waiting() == 1
+    assert await desk.house.count("webhook_attempts") == 0

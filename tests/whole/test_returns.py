@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import smtplib
+import ssl
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -86,6 +87,33 @@ Diagnostic-Code: smtp; 552 5.2.2 Over quota
 
 --b--
 """
+
+
+def test_who_asks_is_told_what_became_of_a_mail(daemon: Daemon) -> None:
+    """The sandbox offers DSN: of the delivery it tells itself, and that goes on to the envelope sender, whoever it is."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    me, asking = f"me@{daemon.facts['domain']}", "asking@elsewhere.example"
+    with smtplib.SMTP("127.0.0.1", daemon.facts["smtp"]["25"]) as client:
+        client.starttls(context=context)
+        client.login(daemon.facts["smtp_username"], daemon.facts["api_key"])
+        client.mail(asking, ["ENVID=e7", "RET=HDRS"])
+        for address, notify in (("fine", "SUCCESS"), ("bounced", "FAILURE"), ("suppressed", "FAILURE"), ("bounced+no", "NEVER")):
+            assert (
+                client.rcpt(f"{address}@example.com", [f"NOTIFY={notify}", f"ORCPT=rfc822;{address.replace('+', '+2B')}@example.org"])[0]
+                == 250
+            )
+        assert client.data(f"From: {me}\r\nSubject: tell me\r\n\r\nx\r\n")[0] == 250
+
+    def told(body: Any) -> str:
+        mails = [mail["id"] for mail in body["data"] if asking in mail["to"]]
+        return "".join(str(daemon.call("GET", f"/sandbox/emails/{each}").body) for each in mails)
+
+    wanted = [f"{address}@example.com" for address in ("fine", "bounced", "suppressed")]
+    found = told(waited(daemon, "/sandbox/emails?limit=100", lambda body: all(f"rfc822; {each}" in told(body) for each in wanted)))
+    assert "Action: delivered" in found and "Remote-MTA: dns; sandbox.localhost" in found and "Action: relayed" not in found
+    assert "Original-Envelope-Id: e7" in found and "Original-Recipient: rfc822; fine@example.org" in found
+    assert "suppression list" in found and "bounced+no" not in found
 
 
 def test_a_complaint_comes_back_over_smtp(daemon: Daemon) -> None:
