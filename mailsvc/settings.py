@@ -16,8 +16,10 @@ import attrs
 from mailsvc import checks, configfile
 from mailsvc.checks import RELAY_PORTS, ROLES
 from mailsvc.configfile import SettingsError, section, setting
+from mailsvc.plans import Plans
 from mailsvc.retention import Retention
 
+BLOCK_LISTS = ("zen.spamhaus.org", "bl.spamcop.net")
 MOVED = {"http.log_days": "retention.requests", "smtp.receipts": "retention.receipts"}
 
 
@@ -90,6 +92,11 @@ class Smtp:
     tarpit: float = setting(
         1.0,
         "Seconds before a login is refused, and each command of a session that has half of its errors; 0: at once.",
+        check=checks.at_least(0),
+    )
+    null_mx: float = setting(
+        0.25,
+        "Seconds that the recipients of a mail wait in all for DNS to say that a domain takes no mail; 0: none.",
         check=checks.at_least(0),
     )
     names: tuple[str, ...] = setting((), "Names of ours besides delivery.ehlo_name, for which postmaster@ and abuse@ are taken.")
@@ -248,8 +255,8 @@ class Secrets:
     """What keeps secrets at rest."""
 
     key_file: Path = setting(
-        Path("/etc/mailsvc/secret.key"),
-        "Seals DKIM keys in the database; made when missing, the same for all processes. A line: a number, and 32 octets in base64.",
+        Path("/var/lib/mailsvc/secret.key"),
+        "Seals secrets in the database, for all processes; see `mailsvc secrets`. A line: a number, and 32 octets in base64.",
     )
     key: str | None = setting(None, "The lines themselves, for the environment: MAILSVC_SECRETS__KEY.", secret=True, example="")
 
@@ -291,6 +298,8 @@ class Dashboard:
     """The pages for people."""
 
     sign_up: bool = setting(False, "Whether anybody may open an account, which takes a sender. Else members are invited.")
+    block_lists: tuple[str, ...] = setting(BLOCK_LISTS, "Lists of addresses that insights look our own up in.")
+    domain_lists: tuple[str, ...] = setting((), "Lists of domains that they look up From and links in; most want to be asked first.")
 
 
 @attrs.frozen
@@ -328,6 +337,7 @@ class Settings:
     fetch: Fetch = section(Fetch, "Web addresses that customers give: webhook endpoints and linked attachments.")
     webhooks: Webhooks = section(Webhooks, "Telling customers' endpoints.")
     limits: Limits = section(Limits, "How much is too much.")
+    plans: Plans = section(Plans, "How much accounts may send.")
     retention: Retention = section(Retention, "How many days things are kept; what still waits stays, with all that it needs.")
     secrets: Secrets = section(Secrets, "What keeps secrets at rest.")
     log: Log = section(Log, "What is written about the running.")
