@@ -22,7 +22,7 @@ from twisted.internet.defer import Deferred, DeferredList
 from twisted.logger import Logger
 
 from mailsvc import payload
-from mailsvc.fetch import NoAnswer, Reply
+from mailsvc.fetch import Asking, NoAnswer
 from mailsvc.store.errors import StoreError
 from mailsvc.store.outbox import Due, Posted, Ready, claim_until
 from mailsvc.webhooks import signature
@@ -60,12 +60,9 @@ class Outbox(Protocol):
     async def clear(self, webhook_id: UUID) -> None: ...
 
 
-class Line(Protocol):
+class Line(Asking, Protocol):
     """fetch.Line"""
 
-    async def ask(
-        self, method: str, url: str, *, seconds: float, keep: int, headers: Mapping[str, str] | None = None, body: bytes | None = None
-    ) -> Reply: ...
     def close(self) -> None: ...
 
 
