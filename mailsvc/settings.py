@@ -19,6 +19,7 @@ from mailsvc.configfile import SettingsError, section, setting
 from mailsvc.plans import Plans
 from mailsvc.retention import Retention
 
+BLOCK_LISTS = ("zen.spamhaus.org", "bl.spamcop.net")
 MOVED = {"http.log_days": "retention.requests", "smtp.receipts": "retention.receipts"}
 
 
@@ -91,6 +92,11 @@ class Smtp:
     tarpit: float = setting(
         1.0,
         "Seconds before a login is refused, and each command of a session that has half of its errors; 0: at once.",
+        check=checks.at_least(0),
+    )
+    null_mx: float = setting(
+        0.25,
+        "Seconds that the recipients of a mail wait in all for DNS to say that a domain takes no mail; 0: none.",
         check=checks.at_least(0),
     )
     names: tuple[str, ...] = setting((), "Names of ours besides delivery.ehlo_name, for which postmaster@ and abuse@ are taken.")
@@ -249,8 +255,8 @@ class Secrets:
     """What keeps secrets at rest."""
 
     key_file: Path = setting(
-        Path("/etc/mailsvc/secret.key"),
-        "Seals DKIM keys in the database; made when missing, the same for all processes. A line: a number, and 32 octets in base64.",
+        Path("/var/lib/mailsvc/secret.key"),
+        "Seals secrets in the database, for all processes; see `mailsvc secrets`. A line: a number, and 32 octets in base64.",
     )
     key: str | None = setting(None, "The lines themselves, for the environment: MAILSVC_SECRETS__KEY.", secret=True, example="")
 
@@ -292,6 +298,8 @@ class Dashboard:
     """The pages for people."""
 
     sign_up: bool = setting(False, "Whether anybody may open an account, which takes a sender. Else members are invited.")
+    block_lists: tuple[str, ...] = setting(BLOCK_LISTS, "Lists of addresses that insights look our own up in.")
+    domain_lists: tuple[str, ...] = setting((), "Lists of domains that they look up From and links in; most want to be asked first.")
 
 
 @attrs.frozen

@@ -11,6 +11,8 @@ from pathlib import Path
 import psycopg2
 import pytest
 
+from mailsvc.store import keyfile
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -18,6 +20,7 @@ class Command:
     def __init__(self, folder: Path, database: str) -> None:
         self.config, self.folder, self.database = folder / "mailsvc.toml", folder, database
         self.write(allow_trust=True)
+        keyfile.make(folder / "secret.key")
 
     def write(self, *, allow_trust: bool) -> None:
         self.config.write_text(

@@ -37,10 +37,12 @@ from mailsvc.dashboard.suppressions import SuppressionPages
 from mailsvc.dashboard.usage import Usage
 from mailsvc.dashboard.webhooks import WebhookPages
 from mailsvc.domains.care import Care
+from mailsvc.domains.names import suffixes
 from mailsvc.intake import Intake
 from mailsvc.quota import Quotas
 from mailsvc.settings import Settings as Configured
 from mailsvc.signed import SignedLinks
+from mailsvc.standing import Standing
 from mailsvc.store.accounts import Accounts
 from mailsvc.store.audit import Audit
 from mailsvc.store.domains import Domains
@@ -102,6 +104,7 @@ class Assembly:
     intake: Intake
     settings: Configured
     relay_ports: Mapping[str, int]
+    standing: Standing
     inbox: Any = None
 
     def __attrs_post_init__(self) -> None:
@@ -111,12 +114,14 @@ class Assembly:
     sessions: Sessions = attrs.field(init=False)
 
     def resource(self) -> Dashboard:
+        suffixes()  # read now: the first email to be looked at would wait 50 ms for them
         desk, pool = self._desk(), self.pool
         entrance = Entrance(desk, Passwords(self.in_thread), Throttle(self.clock.seconds), self.mails)
         search, rollups = Search(pool), Rollups(pool)
         stored = StoredEmails(pool, self.clock)
-        sending, links = SendAgain(self.intake, self.accounts, self.in_thread, self.clock), SignedLinks(self.seal.secret_for("links"))
-        emails = Emails(desk, stored, History(pool), self.messages, self.domains, self.keys, sending, links)
+        sending = SendAgain(self.intake, self.accounts, self.in_thread, self.clock)
+        links = SignedLinks(partial(self.seal.secrets_for, "links"))
+        emails = Emails(desk, stored, History(pool), self.messages, self.domains, self.keys, sending, links, self.standing)
         emaillist = EmailList(desk, stored, search, self.domains, self.keys)
         logs = LogList(desk, LogSearch(pool), RequestLog(pool), Receipts(pool, self.clock), self.keys)
         exports = ExportPages(desk, Exports(pool, self.clock), emaillist, logs)
@@ -149,7 +154,7 @@ class Assembly:
         templates = words.environment(navigation=NAVIGATION, static=lambda name: f"{HOME}/static/{VERSION}/{name}")
         return Desk(
             users=self.users, sessions=self.sessions, audit=Audit(self.pool, self.clock), templates=templates,
-            secret=self.seal.secret_for("dashboard"), base_url=self.base_url, clock=self.clock, in_thread=self.in_thread,
+            secrets=partial(self.seal.secrets_for, "dashboard"), base_url=self.base_url, clock=self.clock, in_thread=self.in_thread,
             inbox=self.inbox is not None, sign_up=self.sign_up, mails=self.mails is not None,
         )  # fmt: skip
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -23,13 +23,16 @@ log = Logger()
 
 @attrs.define(eq=False, kw_only=True)
 class Desk:
-    """`base_url` is the service as people see it; `secret` signs what forms carry; `inbox`: whether there is a development inbox."""
+    """`base_url` is the service as people see it; the first of `secrets` signs what forms carry.
+
+    `inbox`: whether there is a development inbox.
+    """
 
     users: Users
     sessions: Sessions
     audit: Audit
     templates: Environment
-    secret: bytes = attrs.field(repr=False)
+    secrets: Callable[[], Sequence[bytes]]
     base_url: str
     clock: Any
     in_thread: InThread[Any]

@@ -157,7 +157,7 @@ class Security:
 
     async def _new_codes(self, user: User) -> list[str]:
         codes = secondfactor.new_codes()
-        await self.desk.users.set_recovery_codes(user.id, [self.second.hashed(code) for code in codes])
+        await self.desk.users.set_recovery_codes(user.id, [self.second.hashes(code)[0] for code in codes])
         return codes
 
     # Sessions

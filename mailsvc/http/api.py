@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -69,7 +69,7 @@ class Api:
     receipts: logs.Receipts
     logs: logs.Stored
     rollups: figures.Rollups
-    link_secret: bytes = attrs.field(repr=False)
+    link_secrets: Callable[[], Sequence[bytes]]  # the first signs
     quotas: Quotas | None = None
     told: Told | None = None
     recorder: Recorder | None = None
@@ -110,7 +110,7 @@ class Api:
 
     def _collections(self) -> list[Any]:
         reader = Reader(self.email_limits, self.schedule_ahead, self.in_thread, self.reactor.seconds)
-        contents, signed = Contents(self.messages, self.in_thread, self.budget), SignedLinks(self.link_secret)
+        contents, signed = Contents(self.messages, self.in_thread, self.budget), SignedLinks(self.link_secrets)
         found: list[Any] = [
             Emails(self.intake, self.emails, contents, reader, self.links, self.batch_max, self._used),
             Attachments(self.emails, contents, signed, self.base_url, self.reactor),

@@ -87,10 +87,10 @@ def test_a_redirect_stays_here(text):
 
 
 def test_a_token_belongs_to_one_browser():
-    assert safety.same_token(b"s", "one", safety.token(b"s", "one"))
-    assert not safety.same_token(b"s", "two", safety.token(b"s", "one"))
-    assert not safety.same_token(b"t", "one", safety.token(b"s", "one"))
-    assert not safety.same_token(b"s", "", safety.token(b"s", ""))
+    assert safety.same_token((b"r", b"s"), "one", safety.token(b"s", "one"))
+    assert not safety.same_token((b"r", b"s"), "two", safety.token(b"s", "one"))
+    assert not safety.same_token((b"t",), "one", safety.token(b"s", "one"))
+    assert not safety.same_token((b"r", b"s"), "", safety.token(b"s", ""))
 
 
 def test_with_tls_cookies_are_bound_to_the_host():

@@ -151,7 +151,7 @@ async def world(pool: Pool) -> World:
         links=Links(Web(), 1000), told=told_of(pool, clock),
         rate=RateLimit(clock, 10_000), budget=Budget(1 << 28), in_thread=in_thread, checks={}, api_keys=keys,
         domains=DomainDesk(domains, care, publishing, "us-east-1"), logs=requests, receipts=Receipts(pool, clock),
-        rollups=Rollups(pool), quotas=quotas, link_secret=b"secret", inbox=Sandbox(pool),
+        rollups=Rollups(pool), quotas=quotas, link_secrets=lambda: (b"secret",), inbox=Sandbox(pool),
         base_url="https://api.example.com", recorder=recorder,
     )  # fmt: skip
     contract = Contract(api.document())

@@ -52,7 +52,7 @@ class Entrance:
 
     async def entered(self, visit: Visit, user: User, proof: str) -> None:
         await self.desk.users.signed_in(user.id)
-        visit.set_cookie(DEVICE, self._device(user.email, secrets.token_hex(8)), YEAR)
+        visit.set_cookie(DEVICE, _device(self.desk.secrets()[0], user.email, secrets.token_hex(8)), YEAR)
         for account in await self.desk.users.accounts(user.id):
             await self.desk.audit.add(account.account_id, user.id, user.email, visit.address, "signed in", proof)
 
@@ -60,7 +60,7 @@ class Entrance:
         """What a failed attempt is counted by."""
         device = visit.cookie(DEVICE)
         nonce = device.partition(".")[0]
-        if device and hmac.compare_digest(device.encode(), self._device(email, nonce).encode()):
+        if device and any(hmac.compare_digest(device.encode(), _device(each, email, nonce).encode()) for each in self.desk.secrets()):
             return [("device", device)]
         return [("email", email.lower()), ("address", visit.address)]
 
@@ -77,5 +77,6 @@ class Entrance:
     def link(self, path: str, secret: str) -> str:
         return f"{self.desk.base_url}{path}?link={secret}"
 
-    def _device(self, email: str, nonce: str) -> str:
-        return f"{nonce}.{hmac.digest(self.desk.secret, f'device {email.lower()} {nonce}'.encode(), 'sha256').hex()}"
+
+def _device(secret: bytes, email: str, nonce: str) -> str:
+    return f"{nonce}.{hmac.digest(secret, f'device {email.lower()} {nonce}'.encode(), 'sha256').hex()}"
