@@ -157,7 +157,7 @@ def _cards(values: Values) -> list[tuple[str, list[tuple[str, str]]]]:
         return number(values[key]) if key in values else "–"
 
     def each(name: str) -> str:
-        return ", ".join(f"{number(value)} {' '.join(labels)}" for labels, value in of_each(values, name).items() if value) or "none"
+        return ", ".join(f"{number(value)}\u00a0{' '.join(labels)}" for labels, value in of_each(values, name).items() if value) or "none"
 
     def size(batch: str) -> str:
         writes = values.get(("commit_writes_total", batch), 0.0)
@@ -184,12 +184,12 @@ def _cards(values: Values) -> list[tuple[str, list[tuple[str, str]]]]:
             ("connections", each("pool_connections")), ("callers that wait", of("pool_waiting")),
             ("statements", of("pool_statements_total")),
             ("emails in a commit", size("accept")), ("outcomes in a commit", size("settle")),
-            ("this clock is ahead by", f"{values.get(('clock_ahead_seconds',), 0.0):.2f} s"),
+            ("this clock is ahead by", f"{values.get(('clock_ahead_seconds',), 0.0):.2f}\u00a0s"),
         ]),
         ("Processes", [
             *((role, number(count)) for (role,), count in of_each(values, "processes").items()),
-            ("99 % of calls are late by less than", "over 2.5 s" if lag is None else f"{lag * 1000:g} ms"),
-            ("memory of this one", f"{values.get(('process_resident_memory_bytes',), 0.0) / 1e6:,.0f} MB"),
+            ("99 % of calls are late by less than", "over 2.5\u00a0s" if lag is None else f"{lag * 1000:g}\u00a0ms"),
+            ("memory of this one", f"{values.get(('process_resident_memory_bytes',), 0.0) / 1e6:,.0f}\u00a0MB"),
         ]),
     ]  # fmt: skip
 

@@ -138,6 +138,29 @@ async def test_a_writer_is_not_overtaken(house: House) -> None:
 
 
 @pytest_twisted.ensureDeferred
+async def test_a_backup_is_waited_for_once_and_not_for_each_day(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    for days in (37, 36, 35):
+        await delivered(house, days)
+    monkeypatch.setattr(retention_, "PATIENCE", "SET LOCAL lock_timeout = 10")
+    tried: list[datetime] = []
+    end = Retention._end
+
+    async def count(self: Retention, kind: retention_.Kind, day: datetime) -> list[str]:
+        tried.append(day)
+        return await end(self, kind, day)
+
+    monkeypatch.setattr(Retention, "_end", count)
+
+    async def read(tx: Transaction) -> None:
+        await tx.rows("SELECT 1 FROM emails, messages LIMIT 1")
+        assert await Retention(house.pool).sweep({"emails": 30, "bodies": 30}, NOW) == []
+        assert len(tried) == 2
+
+    await house.pool.transact(read)
+    assert len(await Retention(house.pool).sweep({"emails": 30}, NOW)) == 4 * len(MAIL)
+
+
+@pytest_twisted.ensureDeferred
 async def test_what_begins_to_wait_at_that_moment_is_seen(house: House) -> None:
     """A late bounce is committed between the look and the lock: its event waits for a number, so the day stays."""
     mail = await delivered(house, 35)
