@@ -16,6 +16,7 @@ import attrs
 
 from mailsvc import configfile, guard
 from mailsvc.configfile import SettingsError, section, setting
+from mailsvc.identity import SignIn
 
 ROLES = ("http", "smtp", "delivery", "ledger", "webhooks", "domains")
 RELAY_PORTS = ("25", "587", "2587", "465", "2465")
@@ -382,6 +383,7 @@ class Settings:
     metrics: Metrics = section(Metrics, "What a monitor reads.")
     sandbox: Sandbox = section(Sandbox, "The development inbox.")
     dashboard: Dashboard = section(Dashboard, "The pages for people.")
+    sign_in: SignIn = section(SignIn, "Signing in to the dashboard at other services, beside a password.")
     development: Development = section(Development, "The first run.")
 
 

@@ -29,6 +29,7 @@ from mailsvc.budget import Budget
 from mailsvc.configfile import SettingsError
 from mailsvc.dashboard.assembly import Assembly as Dashboard
 from mailsvc.dashboard.signin.mails import Mails
+from mailsvc.dashboard.signin.providers import providers_of
 from mailsvc.delivery.connect import Connector
 from mailsvc.delivery.dial import dialer
 from mailsvc.delivery.dispatch import Dispatch
@@ -391,9 +392,10 @@ class Daemon:
             accounts=self.accounts, domains=self.domains, care=self.care, keys=self.keys, messages=self.messages, mails=mails,
             sign_up=settings.dashboard.sign_up, webhooks=StoredWebhooks(self.pool, self.reactor, self.memory.seal),
             read_url=partial(weburl.read, rules=self.fetcher.rules), most_webhooks=settings.webhooks.endpoints, ring=self.bell.ring,
+            providers=providers_of(settings.sign_in, self.fetcher, self.reactor.seconds),
             inbox=self.shelf if settings.sandbox.listen else None,
         )  # fmt: skip
-        self.opened.add("sweeping sessions", every(self.reactor, HOUR, "sweeping sessions", dashboard.sessions.sweep))
+        self.opened.add("sweeping sessions", every(self.reactor, HOUR, "sweeping sessions", dashboard.sweep))
         return dashboard
 
     def own_mail(self) -> OwnMail:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -11,7 +11,11 @@ from jinja2 import Environment
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from mailsvc.dashboard.signin.authenticators import Site
+from mailsvc.dashboard.signin.providers import Provider
 from mailsvc.store.audit import Audit
+from mailsvc.store.identities import Identities
+from mailsvc.store.passkeys import Passkeys
 from mailsvc.store.sessions import Sessions
 from mailsvc.store.users import Users
 
@@ -23,7 +27,10 @@ log = Logger()
 
 @attrs.define(eq=False, kw_only=True)
 class Desk:
-    """`base_url` is the service as people see it; `secret` signs what forms carry; `inbox`: whether there is a development inbox."""
+    """`base_url` is the service as people see it; `secret` signs what forms carry; `inbox`: whether there is a development inbox.
+
+    `providers`: other services that people sign in at, by name; `site`: whom passkeys are made for, None: nobody can have one.
+    """
 
     users: Users
     sessions: Sessions
@@ -36,6 +43,10 @@ class Desk:
     inbox: bool = False
     sign_up: bool = False
     mails: bool = False  # whether the service can send mails of its own
+    identities: Identities
+    passkeys: Passkeys
+    providers: Mapping[str, Provider] = attrs.field(factory=dict)
+    site: Site | None = None
 
     @property
     def secure(self) -> bool:
