@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from mailsvc import settings as settings_
+from mailsvc.cli_accounts import account_retention
 from mailsvc.cli_doctor import doctor
 from mailsvc.cli_domains import domain
 from mailsvc.cli_queue import queue
@@ -112,6 +113,7 @@ def member_add(settings: Settings, email: str, account: str, role: Any) -> None:
     run(settings, work)
 
 
+account.add_command(account_retention)
 main.add_command(domain)
 main.add_command(queue)
 main.add_command(doctor)

@@ -17,6 +17,7 @@ from twisted.internet.endpoints import TCP4ClientEndpoint, TCP6ClientEndpoint, c
 from twisted.internet.error import ConnectError
 from twisted.internet.protocol import Protocol
 
+from mailsvc import retention
 from mailsvc.cli_work import run_with_memory
 from mailsvc.dns import Resolver
 from mailsvc.memory import Memory
@@ -25,7 +26,9 @@ from mailsvc.smtp.certificates import CERTBOT
 from mailsvc.store import server
 from mailsvc.store.figures import Vitals
 from mailsvc.store.pool import Pool
+from mailsvc.store.retention import Retention
 from mailsvc.terms import sources_of
+from mailsvc.watch import sizes
 from mailsvc.watch.doctor import DNSBLS, Certificate, Doctor, Finding
 
 _SECONDS = 10.0
@@ -38,11 +41,13 @@ _SIGNS = {"good": "ok  ", "doubtful": "?   ", "bad": "BAD "}
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 @click.pass_obj
 def doctor(settings: Settings, /, probe: str, dnsbls: Sequence[str], as_json: bool) -> None:
-    """Look at port 25, PTR records, block lists, DNS, clock, certificate and Postgres. Exit status 1: something is bad."""
+    """Look at port 25, PTR records, block lists, DNS, clock, certificate, Postgres and sizes. Exit status 1: something is bad."""
     found: list[Finding] = []
 
     async def work(memory: Memory, reactor: Any) -> None:
         found.extend(await _doctor(settings, memory.pool, reactor, probe, dnsbls).examine())
+        now = datetime.fromtimestamp(reactor.seconds(), UTC)
+        found.extend(sizes.findings(await Retention(memory.pool).sizes(), retention.days(settings.retention), now))
         if as_json:
             click.echo(json.dumps([attrs.asdict(each) for each in found], indent=2))
         else:

@@ -12,7 +12,7 @@ from twisted.logger import Logger
 
 from mailsvc.cli_work import run
 from mailsvc.domains import names
-from mailsvc.domains.care import Rotating
+from mailsvc.domains.care import ALGORITHMS, Rotating, Unseen
 from mailsvc.domains.checking import Findings
 from mailsvc.domains.records import dmarc, in_zone_file
 from mailsvc.onboarding import Customers, Refused, domain_name
@@ -128,6 +128,26 @@ def domain_rotate(settings: Settings, name: str) -> None:
             click.echo("\n".join(customers.care.publishing.zone([(rotated.id, key) for key in new])))
         else:
             await _print_records(customers, rotated, new)
+
+    run(settings, work)
+
+
+@domain.command("signs")
+@click.argument("name")
+@click.argument("algorithms", type=click.Choice([*ALGORITHMS, "both"]))
+@click.pass_obj
+def domain_signs(settings: Settings, name: str, algorithms: str) -> None:
+    """Choose which of a domain's DKIM keys sign its mail; the records of the others are not required then."""
+
+    async def work(customers: Customers) -> None:
+        found = await customers.any_domain(name)
+        try:
+            chosen = await customers.care.sign_with(found, [each for each in ALGORITHMS if algorithms in (each, "both")])
+        except Unseen as missing:
+            raise Refused(f"DNS has not what would sign for {found.name}: {missing}. Publish it first.") from None
+        if chosen is None:
+            raise Refused(f"The domain {found.name} was deleted meanwhile.")
+        click.echo(f"{chosen.name}: signed with {' and '.join(chosen.signs_with)}.")
 
     run(settings, work)
 

@@ -52,9 +52,21 @@ def read(path: Path) -> dict[str, Any]:
         raise SettingsError(f"The settings file {path} is not TOML: {error}.") from None
 
 
-def build(cls: type[T], given: Mapping[str, Any], environ: Mapping[str, str]) -> T:
-    """An instance of `cls` from `given`, with the overrides of `environ` on top."""
+def build(cls: type[T], given: Mapping[str, Any], environ: Mapping[str, str], moved: Mapping[str, str] = types.MappingProxyType({})) -> T:
+    """An instance of `cls` from `given`, with the overrides of `environ` on top. `moved`: former keys, and what they are called now."""
+    for old, new in moved.items():
+        table, _, key = old.rpartition(".")
+        name = variable(table, key)
+        if name in environ:
+            raise SettingsError(f"The environment variable {name} is {variable(*new.split('.'))} now.")
+        if isinstance(given.get(table), Mapping) and key in given[table]:
+            raise SettingsError(f"The setting {old} is {new} now.")
     return _table(cls, _overlaid(cls, given, environ), "")
+
+
+def variable(table: str, key: str) -> str:
+    """The environment variable of a key."""
+    return PREFIX + (f"{table}__{key}" if table else key).upper()
 
 
 def keys(cls: type) -> Iterator[tuple[str, str, attrs.Attribute[Any]]]:
@@ -69,7 +81,7 @@ def keys(cls: type) -> Iterator[tuple[str, str, attrs.Attribute[Any]]]:
 
 def _overlaid(cls: type, given: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
     result = {key: dict(value) if isinstance(value, dict) else value for key, value in given.items()}
-    places = {PREFIX + (f"{table}__{key}" if table else key).upper(): (table, key) for table, key, _ in keys(cls)}
+    places = {variable(table, key): (table, key) for table, key, _ in keys(cls)}
     sections = {field.name: field.metadata["section"] for field in attrs.fields(cls) if "section" in field.metadata}
     for name in sorted(environ):
         if not name.startswith(PREFIX) or name.startswith(RESERVED):

@@ -11,7 +11,7 @@ from typing import Any
 
 import attrs
 from twisted.application.service import Service
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.task import LoopingCall
 from twisted.logger import ILogObserver, Logger
 
@@ -145,6 +145,11 @@ def every(clock: Any, seconds: float, what: str, do: Callable[[], Awaitable[obje
             await done
 
     return end
+
+
+def awaited(stop: Callable[[], Any]) -> Callable[[], Awaitable[object]]:
+    """What Twisted's stop methods give, as something to await."""
+    return lambda: maybeDeferred(stop)
 
 
 def say(text: str, out: Any) -> None:

@@ -6,91 +6,20 @@ etc/mailsvc.toml is printed from here (`python -m mailsvc.settings`). How a file
 from __future__ import annotations
 
 import os
-import re
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import attrs
 
-from mailsvc import configfile, guard
+from mailsvc import checks, configfile
+from mailsvc.checks import RELAY_PORTS, ROLES
 from mailsvc.configfile import SettingsError, section, setting
 from mailsvc.identity import SignIn
+from mailsvc.retention import Retention
 
-ROLES = ("http", "smtp", "delivery", "ledger", "webhooks", "domains")
-RELAY_PORTS = ("25", "587", "2587", "465", "2465")
-
-
-def _at_least(lowest: float) -> Callable[[float], str | None]:
-    return lambda value: None if value >= lowest else f"expected at least {lowest}"
-
-
-def _between(lowest: float, highest: float) -> Callable[[float], str | None]:
-    return lambda value: None if lowest <= value <= highest else f"expected {lowest} to {highest}"
-
-
-def _one_of(*names: str) -> Callable[[str], str | None]:
-    return lambda value: None if value in names else f"expected one of: {', '.join(names)}"
-
-
-def _roles(value: tuple[str, ...]) -> str | None:
-    return None if value and set(value) <= set(ROLES) else f"expected one or more of: {', '.join(ROLES)}"
-
-
-def _base_url(value: str) -> str | None:
-    good = re.fullmatch(r"https?://[^/\s?#]+(/[^\s?#]*[^/\s?#])?", value)
-    return None if good else "expected a web address without a slash at its end, such as https://api.example.com"
-
-
-def _listen(value: tuple[str, ...]) -> str | None:
-    return None if all(re.match(r"[a-z0-9]+:", one) for one in value) else 'expected endpoints such as "tcp:8025:interface=127.0.0.1"'
-
-
-def _watched(value: tuple[str, ...]) -> str | None:
-    loopback = re.compile(r"tcp6?:.*:interface=(127\.0\.0\.1|\\:\\:1|localhost)(:|$)")
-    good = all(text.startswith("unix:/") or loopback.match(text) for text in value)
-    return None if good else 'expected endpoints "unix:/PATH" or "tcp:PORT:interface=127.0.0.1"'
-
-
-def _ports(value: Mapping[str, str]) -> str | None:
-    good = all(number in RELAY_PORTS and text.split() and _listen(tuple(text.split())) is None for number, text in value.items())
-    return None if good else f'expected endpoints such as "tcp:587" for some of {", ".join(RELAY_PORTS)}'
-
-
-def _schedule(value: tuple[float, ...]) -> str | None:
-    return None if value and min(value) >= 1 else "expected one or more numbers of seconds, each at least 1"
-
-
-def _host(value: str) -> str | None:
-    return None if re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\]", value) else "expected a host name"
-
-
-def _address(value: str) -> str | None:
-    return None if re.fullmatch(r"[^@\s]+@[^@\s]+", value) else "expected an email address"
-
-
-def _networks(value: tuple[str, ...]) -> str | None:
-    try:
-        guard.networks(value)
-    except ValueError as error:
-        return f"expected addresses or networks: {error}"
-    return None
-
-
-def _sender(value: str) -> str | None:
-    good = re.fullmatch(r"([^<>@]+ <[^<>@\s]+@[^<>@\s]+>|[^<>@\s]+@[^<>@\s]+)", value)
-    return None if good else "expected an address such as mailsvc <notices@example.com>"
-
-
-def _hosts(value: Mapping[str, str]) -> str | None:
-    wrong = [name for name in (*value, *value.values()) if _host(name)]
-    return f'expected hosts by region, such as {{ "us-east-1" = "out.example.com" }}, not {wrong[0]!r}' if wrong else None
-
-
-def _routes(value: Mapping[str, str]) -> str | None:
-    wrong = [target for target in value.values() if not re.fullmatch(r"smtp://(\[[0-9A-Fa-f:]+\]|[^\s:/\[\]]+)(:\d{1,5})?", target)]
-    return f'expected targets such as "smtp://127.0.0.1:2526", not {wrong[0]!r}' if wrong else None
+MOVED = {"http.log_days": "retention.requests", "smtp.receipts": "retention.receipts"}
 
 
 @attrs.frozen
@@ -101,8 +30,8 @@ class Database:
         None, "A Postgres of 15 or newer: a libpq URL.", secret=True, example="postgresql://mailsvc@/mailsvc?host=/run/postgresql"
     )
     embedded: Path | None = setting(None, "Instead of url: the folder of a Postgres of its own, to try mailsvc.", example="var/postgres")
-    pool: int = setting(10, "Connections to it.", check=_between(2, 200))
-    commit_linger: float = setting(0.002, "Seconds that a commit waits for others to share it.", check=_between(0, 1))
+    pool: int = setting(10, "Connections to it.", check=checks.between(2, 200))
+    commit_linger: float = setting(0.002, "Seconds that a commit waits for others to share it.", check=checks.between(0, 1))
 
 
 @attrs.frozen
@@ -110,17 +39,20 @@ class Http:
     """The API."""
 
     listen: tuple[str, ...] = setting(
-        ("tcp:8025:interface=127.0.0.1",), 'Endpoints, as Twisted writes them; TLS is ended in front of them or by "tls:".', check=_listen
+        ("tcp:8025:interface=127.0.0.1",),
+        'Endpoints, as Twisted writes them; TLS is ended in front of them or by "tls:".',
+        check=checks.listen,
     )
     trusted_proxies: tuple[str, ...] = setting((), "Addresses or networks whose X-Forwarded-For is believed.")
-    body_limit: int = setting(160 * 1024 * 1024, "Octets of a JSON body, attachments in their longest form.", check=_at_least(1024))
+    body_limit: int = setting(160 * 1024 * 1024, "Octets of a JSON body, attachments in their longest form.", check=checks.at_least(1024))
     in_flight: int = setting(
-        256 * 1024 * 1024, "Octets of all bodies and messages in work at once; above it 503, over SMTP 452.", check=_at_least(1024 * 1024)
+        256 * 1024 * 1024,
+        "Octets of all bodies and messages in work at once; above it 503, over SMTP 452.",
+        check=checks.at_least(1024 * 1024),
     )
-    rate_limit: int = setting(10, "Requests a second of an account that has no limit of its own.", check=_at_least(1))
-    idle_seconds: float = setting(60.0, "Seconds after which a silent connection is closed.", check=_at_least(1))
-    log_days: int = setting(30, "Days that the request log of an account is kept.", check=_between(1, 3650))
-    log_body: int = setting(16384, "About the octets of a body that it keeps; 0: none.", check=_between(0, 1024 * 1024))
+    rate_limit: int = setting(10, "Requests a second of an account that has no limit of its own.", check=checks.at_least(1))
+    idle_seconds: float = setting(60.0, "Seconds after which a silent connection is closed.", check=checks.at_least(1))
+    log_body: int = setting(16384, "About the octets of a body that the request log keeps; 0: none.", check=checks.between(0, 1024 * 1024))
 
 
 @attrs.frozen
@@ -130,7 +62,7 @@ class Smtp:
     listen: Mapping[str, str] = setting(
         types.MappingProxyType({number: f"tcp:{number}" for number in RELAY_PORTS}),
         'Endpoints by standard port, several separated by spaces; "haproxy:" before one: a load balancer tells who connected.',
-        check=_ports,
+        check=checks.ports,
     )
     trusted_proxies: tuple[str, ...] = setting((), 'Addresses or networks whose PROXY header is believed, at endpoints with "haproxy:".')
     certificate: Path | None = setting(
@@ -144,26 +76,33 @@ class Smtp:
         None, "Instead, to try mailsvc: a folder for a certificate that is made at the first start.", example="var/tls"
     )
     username: str = setting("mailsvc", "The user name of every customer; the password is an API key.")
-    connections: int = setting(5000, "Connections at once, in all.", check=_at_least(1))
-    connections_per_address: int = setting(100, "Connections at once from one address; of IPv6, from one /64.", check=_at_least(1))
-    connections_per_key: int = setting(20, "Connections at once that logged in with one API key.", check=_at_least(1))
-    login_failures: int = setting(5, "Failed logins a minute from one address; further ones are not looked at.", check=_at_least(1))
-    recipients: int = setting(1000, "Recipients of one mail.", check=_between(100, 10_000))
-    idle_seconds: float = setting(300.0, "Seconds for a command to come, or for a body to show its pace.", check=_at_least(1))
-    stranger_seconds: float = setting(60.0, "Seconds for logging in, or for a first recipient of ours.", check=_at_least(1))
-    stranger_octets: int = setting(8192, "Octets of commands before that.", check=_at_least(1024))
-    slowest: int = setting(500, "Octets a second that a body must make.", check=_at_least(1))
+    connections: int = setting(5000, "Connections at once, in all.", check=checks.at_least(1))
+    connections_per_address: int = setting(100, "Connections at once from one address; of IPv6, from one /64.", check=checks.at_least(1))
+    connections_per_key: int = setting(20, "Connections at once that logged in with one API key.", check=checks.at_least(1))
+    login_failures: int = setting(5, "Failed logins a minute from one address; further ones are not looked at.", check=checks.at_least(1))
+    recipients: int = setting(1000, "Recipients of one mail.", check=checks.between(100, 10_000))
+    idle_seconds: float = setting(300.0, "Seconds for a command to come, or for a body to show its pace.", check=checks.at_least(1))
+    stranger_seconds: float = setting(60.0, "Seconds for logging in, or for a first recipient of ours.", check=checks.at_least(1))
+    stranger_octets: int = setting(8192, "Octets of commands before that.", check=checks.at_least(1024))
+    slowest: int = setting(500, "Octets a second that a body must make.", check=checks.at_least(1))
     errors: int = setting(
-        20, "Refused commands after which a session is ended; refused recipients of a customer are none.", check=_at_least(1)
+        20, "Refused commands after which a session is ended; refused recipients of a customer are none.", check=checks.at_least(1)
+    )
+    tarpit: float = setting(
+        1.0,
+        "Seconds before a login is refused, and each command of a session that has half of its errors; 0: at once.",
+        check=checks.at_least(0),
     )
     names: tuple[str, ...] = setting((), "Names of ours besides delivery.ehlo_name, for which postmaster@ and abuse@ are taken.")
     postmaster: str | None = setting(
-        None, "Who gets the mail to postmaster@ and abuse@; left out: it is not taken.", check=_address, example="operator@example.com"
+        None,
+        "Who gets the mail to postmaster@ and abuse@; left out: it is not taken.",
+        check=checks.address,
+        example="operator@example.com",
     )
     postmaster_domain: str | None = setting(
-        None, "The sending domain, of an account of the operator's, under which it is forwarded.", check=_host, example="example.com"
+        None, "The sending domain, of an account of the operator's, under which it is forwarded.", check=checks.host, example="example.com"
     )
-    receipts: int = setting(30, "Days that the transcripts of customers' sessions are kept.", check=_between(1, 3650))
 
 
 @attrs.frozen
@@ -171,60 +110,68 @@ class Delivery:
     """The way out. What has the same name in delivery/terms is the same there."""
 
     ehlo_name: str | None = setting(
-        None, "Our name towards other mail servers; its address should point back to it.", check=_host, example="out.example.com"
+        None, "Our name towards other mail servers; its address should point back to it.", check=checks.host, example="out.example.com"
     )
     sources: tuple[str, ...] = setting(
         (), 'Our addresses, each with its EHLO name and its weight: "192.0.2.1 out1.example.com 3"; empty: the system chooses.'
     )
     mta_sts: bool = setting(True, "Whether the MTA-STS policies of recipients' domains are kept to.")
     dane: bool = setting(False, "Whether TLSA records are; the resolver has to validate DNSSEC and to be on this machine.")
-    routes: Mapping[str, str] = setting({}, 'Domains with a fixed next host instead of their MX; "*" is every other domain.', check=_routes)
+    routes: Mapping[str, str] = setting(
+        {}, 'Domains with a fixed next host instead of their MX; "*" is every other domain.', check=checks.routes
+    )
     shaping: Path | None = setting(
         None,
         "Rules for providers, what they take and what they say when it was too much; left out: those in etc/shaping.toml.",
         example="/etc/mailsvc/shaping.toml",
     )
-    port: int = setting(25, "The port of mail exchangers found in DNS.", check=_between(1, 65535))
+    port: int = setting(25, "The port of mail exchangers found in DNS.", check=checks.between(1, 65535))
     nameservers: tuple[str, ...] = setting((), "Resolvers to ask; empty: those of /etc/resolv.conf.")
-    dns_seconds: float = setting(10.0, "Seconds for one look-up, all resolvers and repetitions together.", check=_at_least(1))
+    dns_seconds: float = setting(10.0, "Seconds for one look-up, all resolvers and repetitions together.", check=checks.at_least(1))
     allowed_networks: tuple[str, ...] = setting(
-        (), "Networks to connect to although they are private or loopback; routes need them too.", check=_networks
+        (), "Networks to connect to although they are private or loopback; routes need them too.", check=checks.networks
     )
 
     retry: tuple[float, ...] = setting(
-        (60.0, 300.0, 900.0, 1800.0, 3600.0, 7200.0, 14400.0), "Seconds before each further attempt; the last one repeats.", check=_schedule
+        (60.0, 300.0, 900.0, 1800.0, 3600.0, 7200.0, 14400.0),
+        "Seconds before each further attempt; the last one repeats.",
+        check=checks.schedule,
     )
-    retry_jitter: float = setting(0.2, "Each of these is stretched or shortened by up to this share.", check=_between(0, 0.9))
-    greylist_seconds: float = setting(300.0, 'The least seconds after a server said "later" to a recipient.', check=_at_least(0))
-    uncertain_seconds: float = setting(300.0, "The least seconds after a final dot that got no reply.", check=_at_least(0))
-    hold_first: float = setting(60.0, "Seconds that a destination rests when it cannot be reached; doubled each time.", check=_at_least(1))
-    hold_longest: float = setting(1800.0, "The longest of these rests.", check=_at_least(1))
-    expire: float = setting(432000.0, "Seconds after which a mail that nobody accepted bounces (5 days).", check=_at_least(60))
+    retry_jitter: float = setting(0.2, "Each of these is stretched or shortened by up to this share.", check=checks.between(0, 0.9))
+    greylist_seconds: float = setting(300.0, 'The least seconds after a server said "later" to a recipient.', check=checks.at_least(0))
+    uncertain_seconds: float = setting(300.0, "The least seconds after a final dot that got no reply.", check=checks.at_least(0))
+    hold_first: float = setting(
+        60.0, "Seconds that a destination rests when it cannot be reached; doubled each time.", check=checks.at_least(1)
+    )
+    hold_longest: float = setting(1800.0, "The longest of these rests.", check=checks.at_least(1))
+    expire: float = setting(432000.0, "Seconds after which a mail that nobody accepted bounces (5 days).", check=checks.at_least(60))
 
-    connections: int = setting(500, "Connections open at once, in all.", check=_between(1, 20000))
-    connections_initial: int = setting(2, "Connections to a destination that has not shown itself well.", check=_between(1, 1000))
-    connections_max: int = setting(20, "Connections to one destination at most.", check=_between(1, 1000))
-    messages_per_connection: int = setting(100, "Messages after which a connection is closed.", check=_at_least(1))
-    recipients_per_message: int = setting(100, "Recipients of one transaction; more become further ones.", check=_at_least(1))
+    connections: int = setting(500, "Connections open at once, in all.", check=checks.between(1, 20000))
+    connections_initial: int = setting(2, "Connections to a destination that has not shown itself well.", check=checks.between(1, 1000))
+    connections_max: int = setting(
+        20, "Connections to one destination at most, of all processes in the region.", check=checks.between(1, 1000)
+    )
+    messages_per_connection: int = setting(100, "Messages after which a connection is closed.", check=checks.at_least(1))
+    recipients_per_message: int = setting(100, "Recipients of one transaction; more become further ones.", check=checks.at_least(1))
     patience_seconds: float = setting(
-        20.0, "While others wait for a connection: seconds for a destination to show that it works.", check=_at_least(1)
+        20.0, "While others wait for a connection: seconds for a destination to show that it works.", check=checks.at_least(1)
     )
-    idle_seconds: float = setting(5.0, "Seconds that a connection without mail is kept for the next.", check=_between(0, 300))
-    window: int = setting(1000, "Emails of one destination in memory; the others wait in Postgres.", check=_at_least(1))
-    emails: int = setting(20_000, "Emails of all destinations in memory.", check=_at_least(1))
+    idle_seconds: float = setting(5.0, "Seconds that a connection without mail is kept for the next.", check=checks.between(0, 300))
+    window: int = setting(1000, "Emails of one destination in memory; the others wait in Postgres.", check=checks.at_least(1))
+    emails: int = setting(20_000, "Emails of all destinations in memory.", check=checks.at_least(1))
     memory: int = setting(
-        64 * 1024 * 1024, "Octets of their messages in memory; the others are read when it is their turn.", check=_at_least(1024)
+        64 * 1024 * 1024, "Octets of their messages in memory; the others are read when it is their turn.", check=checks.at_least(1024)
     )
 
-    connect_seconds: float = setting(30.0, "Seconds to connect to one address.", check=_at_least(1))
-    connect_addresses: int = setting(5, "Addresses tried for one connection.", check=_at_least(1))
-    greeting_seconds: float = setting(300.0, "Seconds for the greeting, and for the reply to EHLO.", check=_at_least(1))
-    reply_seconds: float = setting(300.0, "Seconds for the replies to MAIL and RCPT.", check=_at_least(1))
-    data_seconds: float = setting(120.0, "Seconds for the reply to DATA.", check=_at_least(1))
-    block_seconds: float = setting(180.0, "Seconds for a slice of a message to be taken.", check=_at_least(1))
-    final_seconds: float = setting(600.0, "Seconds for the reply to the final dot; shorter ones make duplicates.", check=_at_least(1))
-    poll_seconds: float = setting(1.0, "The queue is looked at this often, also when nobody rings.", check=_at_least(0.05))
-    drain_seconds: float = setting(30.0, "Seconds that a shutdown waits for what is in flight.", check=_between(0, 600))
+    connect_seconds: float = setting(30.0, "Seconds to connect to one address.", check=checks.at_least(1))
+    connect_addresses: int = setting(5, "Addresses tried for one connection.", check=checks.at_least(1))
+    greeting_seconds: float = setting(300.0, "Seconds for the greeting, and for the reply to EHLO.", check=checks.at_least(1))
+    reply_seconds: float = setting(300.0, "Seconds for the replies to MAIL and RCPT.", check=checks.at_least(1))
+    data_seconds: float = setting(120.0, "Seconds for the reply to DATA.", check=checks.at_least(1))
+    block_seconds: float = setting(180.0, "Seconds for a slice of a message to be taken.", check=checks.at_least(1))
+    final_seconds: float = setting(600.0, "Seconds for the reply to the final dot; shorter ones make duplicates.", check=checks.at_least(1))
+    poll_seconds: float = setting(1.0, "The queue is looked at this often, also when nobody rings.", check=checks.at_least(0.05))
+    drain_seconds: float = setting(30.0, "Seconds that a shutdown waits for what is in flight.", check=checks.between(0, 600))
 
 
 @attrs.frozen
@@ -250,17 +197,17 @@ class Fetch:
 class Webhooks:
     """Telling customers' endpoints. What has the same name in webhooks/post is the same there."""
 
-    endpoints: int = setting(100, "Endpoints of one account.", check=_between(1, 1000))
-    connections: int = setting(200, "Connections open at once, in all.", check=_between(1, 20000))
-    per_endpoint: int = setting(5, "Connections to one endpoint; one that fails gets a single one.", check=_between(1, 1000))
-    per_host: int = setting(50, "Connections to the endpoints of one host and port.", check=_between(1, 1000))
-    per_account: int = setting(50, "Connections to the endpoints of one account.", check=_between(1, 1000))
-    timeout: float = setting(15.0, "Seconds for a whole attempt.", check=_between(1, 60))
+    endpoints: int = setting(100, "Endpoints of one account.", check=checks.between(1, 1000))
+    connections: int = setting(200, "Connections open at once, in all.", check=checks.between(1, 20000))
+    per_endpoint: int = setting(5, "Connections to one endpoint; one that fails gets a single one.", check=checks.between(1, 1000))
+    per_host: int = setting(50, "Connections to the endpoints of one host and port.", check=checks.between(1, 1000))
+    per_account: int = setting(50, "Connections to the endpoints of one account.", check=checks.between(1, 1000))
+    timeout: float = setting(15.0, "Seconds for a whole attempt.", check=checks.between(1, 60))
     schedule: tuple[float, ...] = setting(
-        (5.0, 300.0, 1800.0, 7200.0, 18000.0, 36000.0, 36000.0), "Seconds from each failure to the next attempt.", check=_schedule
+        (5.0, 300.0, 1800.0, 7200.0, 18000.0, 36000.0, 36000.0), "Seconds from each failure to the next attempt.", check=checks.schedule
     )
-    warn_after: float = setting(1800.0, "Seconds of nothing but failures after which the account is told.", check=_at_least(1))
-    disable_after: float = setting(432000.0, "The same, after which it is disabled (5 days).", check=_at_least(1))
+    warn_after: float = setting(1800.0, "Seconds of nothing but failures after which the account is told.", check=checks.at_least(1))
+    disable_after: float = setting(432000.0, "The same, after which it is disabled (5 days).", check=checks.at_least(1))
 
 
 @attrs.frozen
@@ -269,30 +216,32 @@ class Domains:
 
     allow_trust: bool = setting(False, "Whether `mailsvc domain trust` may take the place of DNS records.")
     hosts: Mapping[str, str] = setting(
-        {}, "The host of each region: takes bounces, its addresses send. Empty: `region` with delivery.ehlo_name.", check=_hosts
+        {}, "The host of each region: takes bounces, its addresses send. Empty: `region` with delivery.ehlo_name.", check=checks.hosts
     )
     spf_include: str | None = setting(
         None,
         "A name whose SPF record lists the sending addresses, when they are more than the hosts'.",
-        check=_host,
+        check=checks.host,
         example="spf.example.com",
     )
     dkim_zone: str | None = setting(
         None, "A zone of yours that serves new domains' DKIM keys (`mailsvc domain zone`); customers publish CNAMEs into it.",
-        check=_host, example="dkim.example.com",
+        check=checks.host, example="dkim.example.com",
     )  # fmt: skip
-    rotate_days: int = setting(180, "Days after which a DKIM key is replaced; 0: only by `mailsvc domain rotate`.", check=_between(0, 3650))
-    nameserver_port: int = setting(53, "The port of customers' nameservers.", check=_between(1, 65535))
+    rotate_days: int = setting(
+        180, "Days after which a DKIM key is replaced; 0: only by `mailsvc domain rotate`.", check=checks.between(0, 3650)
+    )
+    nameserver_port: int = setting(53, "The port of customers' nameservers.", check=checks.between(1, 65535))
 
 
 @attrs.frozen
 class Limits:
     """How much is too much."""
 
-    recipients: int = setting(50, "Addresses in each of to, cc and bcc.", check=_between(1, 1000))
-    batch: int = setting(100, "Emails in one batch.", check=_between(1, 1000))
-    message: int = setting(40 * 1024 * 1024, "Octets of a message as it goes out (40 MB).", check=_at_least(1024))
-    schedule_ahead: int = setting(30, "Days that scheduled_at may lie ahead.", check=_between(1, 365))
+    recipients: int = setting(50, "Addresses in each of to, cc and bcc.", check=checks.between(1, 1000))
+    batch: int = setting(100, "Emails in one batch.", check=checks.between(1, 1000))
+    message: int = setting(40 * 1024 * 1024, "Octets of a message as it goes out (40 MB).", check=checks.at_least(1024))
+    schedule_ahead: int = setting(30, "Days that scheduled_at may lie ahead.", check=checks.between(1, 365))
 
 
 @attrs.frozen
@@ -310,11 +259,11 @@ class Secrets:
 class Log:
     """What is written about the running."""
 
-    format: str = setting("json", '"json": one object a line; "text": for reading.', check=_one_of("json", "text"))
+    format: str = setting("json", '"json": one object a line; "text": for reading.', check=checks.one_of("json", "text"))
     level: str = setting(
         "info",
         "debug, info, warn or error; addresses of recipients appear at debug alone.",
-        check=_one_of("debug", "info", "warn", "error"),
+        check=checks.one_of("debug", "info", "warn", "error"),
     )
     file: Path | None = setting(None, "Where to; left out: standard output.", example="/var/log/mailsvc.json")
 
@@ -326,7 +275,7 @@ class Metrics:
     listen: tuple[str, ...] = setting(
         (),
         'Endpoints for Prometheus, "unix:/run/mailsvc/metrics.sock" (0600) or "tcp:9125:interface=127.0.0.1" with a token; empty: none.',
-        check=_watched,
+        check=checks.watched,
     )
     token: str | None = setting(None, "The bearer token that has to be shown at each of them; a TCP one needs it.", secret=True, example="")
 
@@ -335,7 +284,7 @@ class Metrics:
 class Sandbox:
     """The development inbox: receives mail as other servers would."""
 
-    listen: tuple[str, ...] = setting((), "Endpoints; empty: there is no inbox.", check=_listen)
+    listen: tuple[str, ...] = setting((), "Endpoints; empty: there is no inbox.", check=checks.listen)
 
 
 @attrs.frozen
@@ -352,21 +301,23 @@ class Development:
     dev_file: Path | None = setting(
         None, "Where the address and the first key are written for scripts; also makes the first account.", example="var/dev.json"
     )
-    domain: str = setting("mailsvc.example", "The first account's sending domain, trusted without DNS records.", check=_host)
-    member: str = setting("you@mailsvc.example", "The first account's admin, who gets a link to sign in with.", check=_address)
+    domain: str = setting("mailsvc.example", "The first account's sending domain, trusted without DNS records.", check=checks.host)
+    member: str = setting("you@mailsvc.example", "The first account's admin, who gets a link to sign in with.", check=checks.address)
 
 
 @attrs.frozen
 class Settings:
     """The whole of it."""
 
-    roles: tuple[str, ...] = setting(ROLES, f"What this process does: {', '.join(ROLES)}.", check=_roles)
-    region: str = setting("us-east-1", "The region whose mail this process delivers.", check=_host)
-    base_url: str | None = setting(None, "The address of the API as customers see it.", check=_base_url, example="https://api.example.com")
+    roles: tuple[str, ...] = setting(ROLES, f"What this process does: {', '.join(ROLES)}.", check=checks.roles)
+    region: str = setting("us-east-1", "The region whose mail this process delivers.", check=checks.host)
+    base_url: str | None = setting(
+        None, "The address of the API as customers see it.", check=checks.base_url, example="https://api.example.com"
+    )
     sender: str | None = setting(
         None,
         "From of what mailsvc itself writes to customers; in a domain of any account here.",
-        check=_sender,
+        check=checks.sender,
         example="mailsvc <notices@example.com>",
     )
     database: Database = section(Database, "Where everything is kept.")
@@ -378,6 +329,7 @@ class Settings:
     fetch: Fetch = section(Fetch, "Web addresses that customers give: webhook endpoints and linked attachments.")
     webhooks: Webhooks = section(Webhooks, "Telling customers' endpoints.")
     limits: Limits = section(Limits, "How much is too much.")
+    retention: Retention = section(Retention, "How many days things are kept; what still waits stays, with all that it needs.")
     secrets: Secrets = section(Secrets, "What keeps secrets at rest.")
     log: Log = section(Log, "What is written about the running.")
     metrics: Metrics = section(Metrics, "What a monitor reads.")
@@ -389,7 +341,7 @@ class Settings:
 
 def load(path: Path, environ: Mapping[str, str] = os.environ) -> Settings:
     """The settings of a file and the environment, or SettingsError."""
-    settings = configfile.build(Settings, configfile.read(path), environ)
+    settings = configfile.build(Settings, configfile.read(path), environ, MOVED)
     _agree(settings)
     return settings
 

@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
-from urllib.parse import urlsplit
 from uuid import UUID
 
 import attrs
 from twisted.application.service import IService
-from twisted.internet.defer import Deferred, TimeoutError, maybeDeferred
-from twisted.internet.endpoints import serverFromString
-from twisted.logger import Logger
 from twisted.python.usage import Options as UsageOptions
 
 from mailsvc import policy, weburl
@@ -52,18 +48,19 @@ from mailsvc.http.requestlog import Recorder
 from mailsvc.http.suppressions import Suppressions
 from mailsvc.http.webhooks import Webhooks
 from mailsvc.intake import Intake
+from mailsvc.keeping import Keeping
 from mailsvc.ledger.service import Ledger
-from mailsvc.lifespan import Lifespan, Opened, every
+from mailsvc.lifespan import Lifespan, Opened, awaited, every
+from mailsvc.listening import Listening, address, within
 from mailsvc.mail import returnpath
-from mailsvc.mail.address import AddressError, parse_mailbox
-from mailsvc.mail.reply import Reply
+from mailsvc.mail.address import parse_mailbox
 from mailsvc.memory import in_thread, open_memory
 from mailsvc.offload import Offload
 from mailsvc.onboarding import Customers, People, care_of, publishing_of
 from mailsvc.ownmail import OwnMail
 from mailsvc.ratelimit import Block, RateLimit
 from mailsvc.relay.crowd import Crowd, Failures
-from mailsvc.relay.inbound import ForPostmaster, Own
+from mailsvc.relay.inbound import Forward, Own
 from mailsvc.relay.notices import Notices
 from mailsvc.relay.ports import Ports, stop_sessions
 from mailsvc.relay.postmaster import Postmaster
@@ -71,13 +68,9 @@ from mailsvc.relay.receipts import Receipts
 from mailsvc.relay.reception import Relay
 from mailsvc.relay.submission import Submissions
 from mailsvc.returns.taking import Returns
-from mailsvc.sandbox.inbox import SandboxInbox
-from mailsvc.sandbox.inbox import door as sandbox_door
-from mailsvc.sandbox.postbag import Postbag
-from mailsvc.sandbox.verdict import verdicts
+from mailsvc.sandbox.opening import sandbox
 from mailsvc.sandbox.welcome import Welcome
 from mailsvc.settings import Settings
-from mailsvc.smtp.server import Receivers
 from mailsvc.store import partitions
 from mailsvc.store.accept import Acceptance
 from mailsvc.store.accounts import Accounts
@@ -105,7 +98,17 @@ from mailsvc.store.suppressions import Suppressions as StoredSuppressions
 from mailsvc.store.tls import TlsRecords
 from mailsvc.store.webhooklog import WebhookLog
 from mailsvc.store.webhooks import Webhooks as StoredWebhooks
-from mailsvc.terms import certificates_of, limits_of, networks, rules_for_providers, rules_of, sources_of, terms_of, timeouts_of
+from mailsvc.terms import (
+    certificates_of,
+    limits_of,
+    networks,
+    postmaster_of,
+    rules_for_providers,
+    rules_of,
+    sources_of,
+    terms_of,
+    timeouts_of,
+)
 from mailsvc.watch import logs, metrics
 from mailsvc.watch.control import Controls, open_socket
 from mailsvc.watch.failures import explain
@@ -115,10 +118,8 @@ from mailsvc.watch.watching import Watching
 from mailsvc.webhooks.notice import Notices as WebhookNotices
 from mailsvc.webhooks.post import Posts, Terms
 
-DAY, HOUR = 86400.0, 3600.0
+DAY = 86400.0
 NOTICES_EVERY = 2.0
-
-log = Logger()
 
 
 class Options(UsageOptions):
@@ -151,6 +152,7 @@ class Daemon:
 
     def __init__(self, reactor: Any, settings: Settings, opened: Opened) -> None:
         self.reactor, self.settings, self.opened = reactor, settings, opened
+        self.listen = Listening(reactor, opened).open
         self.in_thread = partial(in_thread, reactor)
         self.ready = False
         self.relay_ports: dict[str, int] = {}  # where each standard port of the relay really is, once it is open
@@ -159,7 +161,7 @@ class Daemon:
         """First the memory, then the way out, then the doors: nothing is let in that cannot be kept."""
         roles = self.settings.roles
         await self.remember()
-        handover = self.deliver() if "delivery" in roles else Leaving(self.process.id)
+        handover = self.deliver() if "delivery" in roles else Leaving(self.process.id, self.routes(self.resolver()))
         await self.take_orders(handover.dispatch if isinstance(handover, Handing) else None)
         if "ledger" in roles:
             self.keep_books()
@@ -184,11 +186,13 @@ class Daemon:
         pool = self.pool = self.memory.pool
         await self.make_partitions()
         self.opened.add("the daily round", every(reactor, DAY, "making partitions", self.make_partitions))
+        Keeping(pool, reactor, self.settings.retention).start(self.opened)
         bell = self.bell = Bell(self.memory.dsn, reactor)
         await bell.start()
         self.opened.add("the bell", bell.stop)
         self.process = Incarnation(pool, reactor)
         await self.process.start(self.settings.region, self.settings.roles)
+        self.process.announce(bell)
         self.opened.add("the leases", self.process.end)
         self.watching = Watching(reactor, pool, bell, lambda: self.process.id)
         await self.watching.start(self.opened)
@@ -205,29 +209,32 @@ class Daemon:
         late = Late(pool, told=lambda: bell.ring("events"))
         secret = self.memory.seal.secret_for("return path")
         self.returns = Returns(lambda path: returnpath.read(path, secret), self.accounts, late, self.in_thread, reactor.seconds)
+        self.watching.add(metrics.returned(self.returns))
         web = Resolver(reactor, delivery.nameservers, seconds=delivery.dns_seconds, concurrent=self.settings.webhooks.connections)
         self.fetcher = Fetcher(reactor, web, rules_of(self.settings.fetch))
+
+    def resolver(self) -> Resolver:
+        return Resolver(self.reactor, self.settings.delivery.nameservers, seconds=self.settings.delivery.dns_seconds)
+
+    def routes(self, resolver: Resolver) -> Routes:
+        terms, shaping = terms_of(self.settings.delivery), rules_for_providers(self.settings.delivery.shaping)
+        return Routes(self.reactor, resolver, terms.routes, port=terms.port, own=terms.own_names, provider=shaping.provider)
 
     def deliver(self) -> Handing:
         """The way out: from the queue over lanes to other servers."""
         reactor, settings, terms = self.reactor, self.settings, terms_of(self.settings.delivery)
         shaping = rules_for_providers(settings.delivery.shaping)
-        resolver = Resolver(reactor, terms.nameservers, seconds=terms.dns_seconds)
-        routes = Routes(reactor, resolver, terms.routes, port=terms.port, own=terms.own_names, provider=shaping.provider)
+        resolver = self.resolver()
+        routes = self.routes(resolver)
         records = TlsRecords(self.pool)
         tally = Tally(reactor, records)
         self.opened.add("the results of TLS", tally.write)
         self.opened.add("their counting", every(reactor, 60.0, "counting results of TLS", tally.write))
-
-        async def sweep() -> None:
-            await records.sweep(datetime.fromtimestamp(reactor.seconds(), UTC))
-
-        self.opened.add("their sweeping", every(reactor, DAY, "dropping what is known of TLS", sweep))
         web = Fetcher(reactor, resolver, attrs.evolve(rules_of(settings.fetch), ports=frozenset({443}), clear=False))
         policies = Policies(reactor, resolver, over_https(web), records, tally) if settings.delivery.mta_sts else None
         dial = dialer(reactor, settings.delivery.ehlo_name or "", terms.connect_seconds, timeouts_of(settings.delivery))
         secret = self.memory.seal.secret_for("return path")
-        sending = DomainSide(self.domains, self.accounts, secret, Offload(reactor), reactor.seconds)
+        sending = DomainSide(self.domains, self.accounts, secret, Offload(reactor))
         linger = settings.database.commit_linger
         settling = self.settling = Settling(self.pool, reactor, told=lambda: self.bell.ring("events"), linger=linger)
         connector = Connector(reactor, resolver, dial, terms, sources=sources_of(settings.delivery))
@@ -240,7 +247,7 @@ class Daemon:
         self.bell.listen("queue", dispatch.ring)
         self.watching.add(metrics.deliveries(dispatch, settling), settle=settling.batch)
         dispatch.startService()
-        self.opened.add("delivery", _awaited(dispatch.stopService))
+        self.opened.add("delivery", awaited(dispatch.stopService))
         return Handing(dispatch)
 
     async def take_orders(self, lanes: Dispatch | None) -> None:
@@ -252,13 +259,13 @@ class Daemon:
                 lambda: self.bell.ring("queue"), lanes, self.settling.outcomes if lanes is not None else {},
             )  # fmt: skip
             port = open_socket(self.reactor, where, Controls(orders.by_name(), explain))
-            self.opened.add("control.socket", _awaited(port.stopListening))
+            self.opened.add("control.socket", awaited(port.stopListening))
 
     def keep_books(self) -> None:
         """Numbers and counts what was committed."""
         ledger = Ledger(Books(self.pool, lambda: self.bell.ring("webhooks")), self.bell, self.reactor)
         ledger.startService()
-        self.opened.add("the ledger", _awaited(ledger.stopService))
+        self.opened.add("the ledger", awaited(ledger.stopService))
 
     def post_webhooks(self) -> None:
         """The word back: numbered events to customers' endpoints."""
@@ -267,7 +274,7 @@ class Daemon:
         posts = Posts(Outbox(self.pool, self.reactor, self.memory.seal), self.fetcher, self.bell, self.reactor, terms)
         self.watching.add(metrics.webhooks(posts))
         posts.startService()
-        self.opened.add("the webhooks", _awaited(posts.stopService))
+        self.opened.add("the webhooks", awaited(posts.stopService))
         stored = StoredWebhooks(self.pool, self.reactor, self.memory.seal)
         notices = WebhookNotices(stored, self.own_mail(), self.reactor.seconds, webhooks.warn_after)
         self.opened.add(
@@ -278,18 +285,13 @@ class Daemon:
         """Looks at customers' DNS when it is due."""
         rounds = Rounds(self.care.checks, self.care, self.bell, self.reactor)
         rounds.startService()
-        self.opened.add("the checks of domains", _awaited(rounds.stopService))
+        self.opened.add("the checks of domains", awaited(rounds.stopService))
 
     async def open_sandbox(self) -> None:
         """In development: a receiving server for the mail that goes out."""
-        secret = self.memory.seal.secret_for("return path")
-        check = partial(verdicts, published=self.shelf.published, offload=self.in_thread)
-        postbag = Postbag(self.reactor, lambda: self.relay_ports.get("25"))
-        inbox = SandboxInbox(self.shelf, lambda address: returnpath.read(address, secret), check, self.reactor, postbag)
-        receivers = Receivers(sandbox_door("localhost"), inbox.welcome, self.reactor)
-        self.opened.add("the sandbox's sessions", receivers.stop)
+        port_25 = lambda: self.relay_ports.get("25")  # noqa: E731
+        receivers = sandbox(self.reactor, self.opened, self.shelf, self.returns.whose, self.in_thread, port_25)
         await self.listen("sandbox.listen", self.settings.sandbox.listen, receivers)
-        self.opened.add("the sandbox's reports", postbag.stop)
 
     def prepare_doors(self, handover: Handing | Leaving) -> None:
         """What all doors share: the one intake, the count of requests, and how much may come in at once."""
@@ -310,7 +312,6 @@ class Daemon:
             return {}
         receipts = Receipts(self.receipts, reactor)
         self.opened.add("the receipts", receipts.stop)
-        self.opened.add("the receipts' days", every(reactor, HOUR, "dropping old receipts", self.drop_receipts))
         relay = Relay(
             user=smtp.username, keys=self.keys, well_formed=is_well_formed, rate=self.rate, budget=self.budget,
             submissions=Submissions(self.intake, host, self.in_thread, reactor.seconds), receipts=receipts,
@@ -318,7 +319,7 @@ class Daemon:
             addresses=Crowd(smtp.connections_per_address), with_key=Crowd(smtp.connections_per_key),
             failures=Failures(reactor, smtp.login_failures), connections=smtp.connections,
         )  # fmt: skip
-        notices = Notices(StoredNotices(self.pool), self.messages, self.domains, self.intake, host, reactor.seconds)
+        notices = Notices(StoredNotices(self.pool), self.messages, self.intake, host, reactor.seconds)
         self.opened.add("the notifications", every(reactor, NOTICES_EVERY, "sending notifications", notices.tell))
         context = await self.in_thread(lambda: certificates_of(smtp, host, reactor.seconds))
         trusted = networks("smtp.trusted_proxies", smtp.trusted_proxies)
@@ -330,21 +331,10 @@ class Daemon:
                 found.setdefault(port.number, getattr(listening.getHost(), "port", 0))
         return found
 
-    def postmaster(self) -> Callable[[ForPostmaster], Awaitable[Reply | None]] | None:
+    def postmaster(self) -> Forward | None:
         """Where mail for the operator goes."""
-        to, domain = self.settings.smtp.postmaster, self.settings.smtp.postmaster_domain
-        if to is None or domain is None:
-            return None
-        try:
-            postmaster = Postmaster(parse_mailbox(to), domain, self.domains, self.intake, self.reactor.seconds)
-        except AddressError as error:
-            raise SettingsError(f"The setting smtp.postmaster is no address: {error}") from None
-
-        async def forward(mail: ForPostmaster) -> Reply | None:
-            await self.returns.overhear(mail.message)
-            return await postmaster.forward(mail)
-
-        return forward
+        to = postmaster_of(self.settings.smtp)
+        return None if to is None else Postmaster(*to, self.domains, self.intake, self.reactor.seconds, self.returns.overhear).forward
 
     async def open_api(self) -> Sequence[Any]:
         """The door for HTTP."""
@@ -355,8 +345,6 @@ class Daemon:
         requests = RequestLog(self.pool)
         recorder = Recorder(requests.write, reactor, http.log_body)
         self.opened.add("the request log", recorder.stop)
-        forget = partial(self.forget_requests, requests)
-        self.opened.add("the end of old requests", every(reactor, DAY, "dropping old requests", forget))
         told = Told(
             EventLog(self.pool),
             lambda reader: Webhooks(
@@ -380,23 +368,22 @@ class Daemon:
             trusted=networks("http.trusted_proxies", http.trusted_proxies), pages={"": pages, "dashboard": pages},
         )  # fmt: skip
         site = api.site()
-        self.opened.add("the requests in work", lambda: self.within(settings.delivery.drain_seconds, site.drain()))
+        self.opened.add("the requests in work", lambda: within(settings.delivery.drain_seconds, site.drain(), reactor))
         return await self.listen("http.listen", http.listen, site)
 
     def open_dashboard(self) -> Dashboard:
         """The pages for people, beside the API."""
         settings = self.settings
         mails = Mails(self.own_mail()) if settings.sender is not None else None
-        dashboard = Dashboard(
+        return Dashboard(
             pool=self.pool, clock=self.reactor, seal=self.memory.seal, in_thread=self.in_thread, base_url=settings.base_url or "",
             accounts=self.accounts, domains=self.domains, care=self.care, keys=self.keys, messages=self.messages, mails=mails,
             sign_up=settings.dashboard.sign_up, webhooks=StoredWebhooks(self.pool, self.reactor, self.memory.seal),
             read_url=partial(weburl.read, rules=self.fetcher.rules), most_webhooks=settings.webhooks.endpoints, ring=self.bell.ring,
             providers=providers_of(settings.sign_in, self.fetcher, self.reactor.seconds),
             inbox=self.shelf if settings.sandbox.listen else None,
+            intake=self.intake, settings=settings, relay_ports=self.relay_ports,
         )  # fmt: skip
-        self.opened.add("sweeping sessions", every(self.reactor, HOUR, "sweeping sessions", dashboard.sweep))
-        return dashboard
 
     def own_mail(self) -> OwnMail:
         sender = self.settings.sender
@@ -411,7 +398,7 @@ class Daemon:
         if file is not None:
             customers = Customers(self.reactor, self.accounts, self.domains, self.keys, self.care, self.people())
             suppress = StoredSuppressions(self.pool, self.reactor).add if self.settings.sandbox.listen else None
-            welcome = Welcome(customers, self.settings, file, self.address(ports), relay, suppress)
+            welcome = Welcome(customers, self.settings, file, address(self.settings.base_url or "", ports), relay, suppress)
             self.opened.add("the welcome", welcome.end)
             await welcome.begin()
 
@@ -420,23 +407,9 @@ class Daemon:
     async def make_partitions(self) -> None:
         await partitions.ensure(self.pool, datetime.fromtimestamp(self.reactor.seconds(), UTC))
 
-    async def forget_requests(self, requests: RequestLog) -> None:
-        keep = timedelta(days=self.settings.http.log_days)
-        await requests.forget(datetime.fromtimestamp(self.reactor.seconds(), UTC) - keep)
-
     async def lease_block(self, account_id: UUID, window: int, limit: int, wanted: int) -> Block:
         """A part of an account's requests of this second, from the count that all processes share."""
         return Block(*await self.rates.lease(account_id, limit, wanted))
-
-    async def within(self, seconds: float, waiting: Deferred[None]) -> None:
-        """Wait, but not longer than that."""
-        try:
-            await waiting.addTimeout(seconds, self.reactor)
-        except TimeoutError:
-            log.warn("after {seconds:g} s some requests are still in work; they are cut off", seconds=seconds)
-
-    async def drop_receipts(self) -> None:
-        await self.receipts.sweep(datetime.fromtimestamp(self.reactor.seconds(), UTC), self.settings.smtp.receipts)
 
     def alone(self) -> bool:
         """Whether no other process lets anything in."""
@@ -450,32 +423,3 @@ class Daemon:
 
     async def fresh(self) -> str | None:
         return None if self.process.fresh else "the heartbeat could not be written"
-
-    def address(self, ports: Sequence[Any]) -> str:
-        """Where the API is: base_url, or the port that was really taken."""
-        base = self.settings.base_url or ""
-        real = [port.getHost().port for port in ports if hasattr(port.getHost(), "port")]
-        return f"http://127.0.0.1:{real[0]}" if real and urlsplit(base).port not in real else base
-
-    async def listen(self, where: str, endpoints: Sequence[str], factory: Any) -> Sequence[Any]:
-        """Open `factory` on the endpoints of the setting `where`."""
-        ports = []
-        for text in endpoints:
-            try:
-                endpoint = serverFromString(self.reactor, text)
-            except (ValueError, KeyError, TypeError) as error:
-                raise SettingsError(f"The setting {where} has {text!r}, which is no endpoint: {error}.") from None
-            port = await endpoint.listen(factory)
-            ports.append(port)
-            self.opened.add(where, _awaited(port.stopListening))
-            log.info("{where}: {at}", where=where, at=_place(port.getHost()))
-        return ports
-
-
-def _place(address: Any) -> str:
-    return f"{address.host}:{address.port}" if hasattr(address, "port") else str(address)
-
-
-def _awaited(stop: Callable[[], Any]) -> Callable[[], Awaitable[object]]:
-    """What Twisted's stop methods give, as something to await."""
-    return lambda: maybeDeferred(stop)

@@ -20,6 +20,7 @@ from mailsvc.delivery.shaping import Shaping
 from mailsvc.delivery.sources import Sources
 from mailsvc.delivery.terms import DeliverySettings
 from mailsvc.dns import configured
+from mailsvc.mail.address import AddressError, Mailbox, parse_mailbox
 from mailsvc.settings import Settings
 from mailsvc.smtp import session
 from mailsvc.smtp.certificates import CERTBOT, Certificates, self_signed
@@ -93,8 +94,18 @@ def limits_of(settings: Settings) -> session.Limits:
     smtp = settings.smtp
     return session.Limits(
         size=settings.limits.message, recipients=smtp.recipients, errors=smtp.errors, idle=smtp.idle_seconds, rate=smtp.slowest,
-        stranger_seconds=smtp.stranger_seconds, stranger_octets=smtp.stranger_octets,
+        stranger_seconds=smtp.stranger_seconds, stranger_octets=smtp.stranger_octets, tarpit=smtp.tarpit,
     )  # fmt: skip
+
+
+def postmaster_of(smtp: settings_.Smtp) -> tuple[Mailbox, str] | None:
+    """The operator's address, and the sending domain under which mail goes there."""
+    if smtp.postmaster is None or smtp.postmaster_domain is None:
+        return None
+    try:
+        return parse_mailbox(smtp.postmaster), smtp.postmaster_domain
+    except AddressError as error:
+        raise SettingsError(f"The setting smtp.postmaster is no address: {error}") from None
 
 
 def networks(where: str, texts: Sequence[str]) -> Any:

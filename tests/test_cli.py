@@ -106,3 +106,13 @@ def test_a_database_that_is_away_gets_a_sentence(mailsvc: Command) -> None:
     said = mailsvc.refuses("account", "create", "x")
     assert said.startswith("mailsvc: The database cannot be reached:")
     assert "hunter2" not in said
+
+
+def test_an_account_keeps_things_for_fewer_days_but_not_for_more(mailsvc: Command) -> None:
+    mailsvc.prints("account", "create", "Example Ltd")
+    told = mailsvc.prints("account", "retention", "Example Ltd", "--emails", "10", "--receipts", "3").splitlines()
+    assert {"emails      10 days (others: 30)", "bodies      10 days (others: 30)", "receipts     3 days (others: 30)"} <= set(told)
+    assert "requests    30 days" in told
+    said = mailsvc.refuses("account", "retention", "Example Ltd", "--bodies", "31")
+    assert said == "mailsvc: An account can only keep less than others: the setting retention.bodies comes to 30 days."
+    assert "others" not in mailsvc.prints("account", "retention", "Example Ltd", "--reset")

@@ -195,3 +195,20 @@ def test_figures_are_shown_on_loopback_with_a_token_or_on_a_unix_socket(tmp_path
     else:
         said = refusal(tmp_path, text)
         assert wrong in said
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [(("http", "log_days"), "retention.requests"), (("smtp", "receipts"), "retention.receipts")],
+)
+def test_a_setting_that_has_moved_says_where_to(tmp_path, old, new):
+    table, key = old
+    text = GOOD.replace('self_signed = "tls"', 'self_signed = "tls", receipts = 5') if table == "smtp" else GOOD + "[http]\nlog_days = 5\n"
+    assert refusal(tmp_path, text) == f"The setting {table}.{key} is {new} now."
+    name = f"MAILSVC_{table}__{key}".upper()
+    assert refusal(tmp_path, GOOD, **{name: "5"}) == f"The environment variable {name} is MAILSVC_{new.replace('.', '__').upper()} now."
+
+
+def test_every_key_that_has_moved_leads_to_one_that_exists():
+    known = {f"{table}.{key}" for table, key, _ in configfile.keys(settings.Settings)}
+    assert set(settings.MOVED.values()) <= known and not set(settings.MOVED) & known

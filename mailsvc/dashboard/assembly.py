@@ -10,12 +10,15 @@ import attrs
 from klein.resource import KleinResource
 
 from mailsvc.dashboard import words
+from mailsvc.dashboard.connection import Connection, Relay
 from mailsvc.dashboard.desk import Desk
 from mailsvc.dashboard.domains import DomainPages
+from mailsvc.dashboard.emaillist import EmailList
 from mailsvc.dashboard.emails import Emails
+from mailsvc.dashboard.export import ExportPages
 from mailsvc.dashboard.home import Home
 from mailsvc.dashboard.keys import KeyPages
-from mailsvc.dashboard.logs import LogPages
+from mailsvc.dashboard.logs import LogList
 from mailsvc.dashboard.members import Settings
 from mailsvc.dashboard.metrics import Metrics
 from mailsvc.dashboard.pages import VERSION, Dashboard, Frame
@@ -23,6 +26,7 @@ from mailsvc.dashboard.passkeys import IdentityPages, PasskeyPages
 from mailsvc.dashboard.safety import HOME
 from mailsvc.dashboard.sandbox import Inbox
 from mailsvc.dashboard.security import Security
+from mailsvc.dashboard.sendagain import SendAgain
 from mailsvc.dashboard.signin.authenticators import Site
 from mailsvc.dashboard.signin.entrance import Entrance
 from mailsvc.dashboard.signin.federation import Federation
@@ -35,19 +39,26 @@ from mailsvc.dashboard.signin.providers import Provider
 from mailsvc.dashboard.signin.secondfactor import SecondFactor
 from mailsvc.dashboard.signin.throttle import Throttle
 from mailsvc.dashboard.suppressions import SuppressionPages
+from mailsvc.dashboard.usage import Usage
 from mailsvc.dashboard.webhooks import WebhookPages
 from mailsvc.domains.care import Care
+from mailsvc.intake import Intake
+from mailsvc.settings import Settings as Configured
+from mailsvc.signed import SignedLinks
 from mailsvc.store.accounts import Accounts
 from mailsvc.store.attempts import Attempts
 from mailsvc.store.audit import Audit
 from mailsvc.store.domains import Domains
 from mailsvc.store.emails import Emails as StoredEmails
+from mailsvc.store.exports import Exports
 from mailsvc.store.history import History
 from mailsvc.store.identities import Identities
 from mailsvc.store.keys import Keys
+from mailsvc.store.logsearch import LogSearch
 from mailsvc.store.messages import Messages
 from mailsvc.store.passkeys import Passkeys
 from mailsvc.store.pool import Pool
+from mailsvc.store.receipts import Receipts
 from mailsvc.store.requestlog import RequestLog
 from mailsvc.store.rollups import Rollups
 from mailsvc.store.seal import Seal
@@ -94,6 +105,9 @@ class Assembly:
     read_url: Callable[[str], Target]
     most_webhooks: int
     ring: Callable[[str], None]
+    intake: Intake
+    settings: Configured
+    relay_ports: Mapping[str, int]
     providers: Mapping[str, Provider] = attrs.field(factory=dict)
     inbox: Any = None
 
@@ -105,17 +119,17 @@ class Assembly:
     sessions: Sessions = attrs.field(init=False)
     attempts: Attempts = attrs.field(init=False)
 
-    async def sweep(self) -> None:
-        """What has ended by itself goes."""
-        await self.sessions.sweep()
-        await self.attempts.sweep()
-
     def resource(self) -> Dashboard:
         desk, pool = self._desk(), self.pool
         throttle = Throttle(self.attempts, self.clock.seconds, self.seal.secret_for("attempts"))
         entrance = Entrance(desk, Passwords(self.in_thread), throttle, self.attempts, self.mails)
         search, rollups = Search(pool), Rollups(pool)
-        emails = Emails(desk, StoredEmails(pool, self.clock), search, History(pool), self.messages, self.domains, self.keys)
+        stored = StoredEmails(pool, self.clock)
+        sending, links = SendAgain(self.intake, self.accounts, self.in_thread, self.clock), SignedLinks(self.seal.secret_for("links"))
+        emails = Emails(desk, stored, History(pool), self.messages, self.domains, self.keys, sending, links)
+        emaillist = EmailList(desk, stored, search, self.domains, self.keys)
+        logs = LogList(desk, LogSearch(pool), RequestLog(pool), Receipts(pool, self.clock), self.keys)
+        exports = ExportPages(desk, Exports(pool, self.clock), emaillist, logs)
         home = Home(desk, self.domains, self.keys, search, rollups)
         passkeys = PasskeyEntrance(desk, entrance)
         signin, joining = SignIn(desk, entrance, passkeys), Joining(desk, entrance, self._new_account)
@@ -123,11 +137,16 @@ class Assembly:
         ring_webhooks = partial(self.ring, "webhooks")
         webhooks = WebhookPages(desk, self.webhooks, WebhookLog(pool), self.read_url, self.most_webhooks, ring_webhooks)
         areas: dict[str, Any] = {
-            "": home, "start": home, "emails": emails, "domains": DomainPages(desk, self.domains, self.care),
+            "": home, "start": home,
+            "emails/": emaillist, "emails/export": exports, "logs/export": exports, "logs": logs,
+            "emails": emails, "domains": DomainPages(desk, self.domains, self.care),
             "keys": KeyPages(desk, self.keys, self.domains), "metrics": Metrics(desk, rollups, self.domains),
-            "logs": LogPages(desk, RequestLog(pool), self.keys),
             "webhooks": webhooks,
             "suppressions": SuppressionPages(desk, Suppressions(pool, self.clock), lambda: self.ring("events")),
+            "settings/usage": Usage(
+                desk, rollups, self.accounts, self.domains, self.webhooks, self.settings.http.rate_limit, self.most_webhooks,
+            ),
+            "settings/smtp": Connection(desk, Relay.of(self.settings, self.relay_ports), self.keys, self.domains),
             "settings": Settings(desk, entrance), "settings/security": Security(desk, entrance, second),
             "settings/passkeys": PasskeyPages(desk, entrance, passkeys, second), "settings/identities": IdentityPages(desk, entrance),
             "sign-in": signin, "sign-in/code": second, "sign-in/passkey": passkeys, "sign-in/with": Federation(desk, entrance, joining),

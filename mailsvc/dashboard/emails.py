@@ -1,12 +1,11 @@
-"""Emails: the list with its filters, and everything about one of them."""
+"""One email: what became of it for each recipient, what it looked like, and what may still be done with it. The list: emaillist.py."""
 
 from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from urllib.parse import urlencode
-from uuid import UUID
+from uuid import uuid4
 
 import attrs
 
@@ -15,30 +14,30 @@ from mailsvc.dashboard.desk import Desk
 from mailsvc.dashboard.page import Visit, area, not_found, page
 from mailsvc.dashboard.preview import embedded
 from mailsvc.dashboard.safety import HOME, mail_csp
+from mailsvc.dashboard.sendagain import NotSent, SendAgain
 from mailsvc.dashboard.signin.mails import SOURCE
 from mailsvc.domains.names import registrable
 from mailsvc.mail import insights, mime
 from mailsvc.mail.insights import Grouped, Insight
 from mailsvc.mail.mime import Parsed
 from mailsvc.outcome import WAITING
+from mailsvc.signed import SHARED_LONGEST, SignedLinks
 from mailsvc.store.domains import Domains
 from mailsvc.store.emails import Emails as Stored
 from mailsvc.store.emails import EmailView
 from mailsvc.store.history import History
 from mailsvc.store.keys import Keys
 from mailsvc.store.messages import Messages
-from mailsvc.store.search import Filters, Search
 
 EMAILS = f"{HOME}/emails"
-PAGE = 50
 IN_THREAD = 64 * 1024  # octets above which a message is read off the reactor
 SHOWN = 256 * 1024  # characters of text or source on a page; the whole is a download
-_STATUSES = ("delivered", "sent", "delivery_delayed", "bounced", "complained", "failed", "scheduled", "canceled", "suppressed")
-_SPANS = {"1": "Last 24 hours", "7": "Last 7 days", "30": "Last 30 days"}
+HOURS = {"1": "1 hour", "24": "24 hours", "48": "48 hours"}  # that a link to an email may work
 _DONE = {
     "canceled": "Canceled: what had not left yet will not leave.",
     "rescheduled": "It goes out at the new time.",
     "too_late": "Too late: it is on its way already.",
+    "again": "This is the new email. It has the content of the other one, and an id of its own.",
 }
 
 
@@ -47,55 +46,28 @@ class Emails:
     app = area()
     desk: Desk
     stored: Stored
-    search: Search
     history: History
     messages: Messages
     domains: Domains
     keys: Keys
-
-    @page(app, EMAILS)
-    async def list(self, visit: Visit) -> bytes:
-        text = visit.query("q")[:200]
-        found = await self._named(visit, text)
-        if found is not None:
-            return visit.redirect(f"{EMAILS}/{found}")
-        domains, _ = await self.domains.list(visit.account_id)
-        keys, _ = await self.keys.list(visit.account_id)
-        chosen = {name: visit.query(name) for name in ("status", "days", "domain", "key")}
-        filters = Filters(
-            text=text,
-            status=f"email.{chosen['status']}" if chosen["status"] in _STATUSES else "",
-            since=self.desk.now() - timedelta(days=int(chosen["days"])) if chosen["days"] in _SPANS else None,
-            domain_id=next((d.id for d in domains if str(d.id) == chosen["domain"]), None),
-            key_id=next((k.id for k in keys if str(k.id) == chosen["key"]), None),
-        )
-        after = visit.uuid(visit.query("after")) if visit.query("after") else None
-        result = await self.search.emails(visit.account_id, filters, PAGE, after)
-        kept = {name: value for name, value in {"q": text, **chosen}.items() if value}
-        older = f"{EMAILS}?{urlencode({**kept, 'after': str(result.after)})}" if result.after else None
-        return visit.render(
-            "emails/list.html", page=result, older=older, first=after is None, filtered=not filters.empty, q=text, chosen=chosen,
-            statuses=_STATUSES, spans=_SPANS, domains=domains, keys=keys,
-        )  # fmt: skip
-
-    async def _named(self, visit: Visit, text: str) -> UUID | None:
-        """The email whose whole id was searched for."""
-        try:
-            email_id = UUID(text)
-        except ValueError:
-            return None
-        return email_id if await self.stored.get(visit.account_id, email_id) else None
+    sending: SendAgain
+    links: SignedLinks
 
     @page(app, f"{EMAILS}/<text>")
     async def one(self, visit: Visit, text: str) -> bytes:
-        email = await self._email(visit, text)
+        return await self._shown(visit, await self._email(visit, text))
+
+    async def _shown(self, visit: Visit, email: EmailView, status: int = 200, **values: object) -> bytes:
+        """`values`: what a form that led here has to tell."""
         recipients = await self.stored.recipients(visit.account_id, email.email_id)
         attempts = await self.stored.attempts(visit.account_id, email.email_id)
         events = await self.history.events(visit.account_id, email.email_id)
         parsed = await self._parsed(visit, email)
         key = next((k for k in (await self.keys.list(visit.account_id))[0] if k.id == email.key_id), None)
+        told: dict[str, object] = {"shared": "", "not_sent": "", "errors": {}, "done": _DONE.get(visit.query("done"), "")}
         return visit.render(
             "emails/one.html",
+            status,
             email=email,
             key=key,
             recipients=[(r, timeline.of_recipient(r.recipient, events, attempts)) for r in recipients],
@@ -107,8 +79,10 @@ class Emails:
             shown=SHOWN,
             source=await self._source(visit, email) if visit.query("view") == "source" else "",
             insights=await self._insights(email, parsed) if parsed else None,
-            done=_DONE.get(visit.query("done"), ""),
             tomorrow=self.desk.now() + timedelta(days=1),
+            hours=HOURS,
+            once=uuid4().hex,
+            **told | values,
         )
 
     @page(app, f"{EMAILS}/<text>/preview")
@@ -154,7 +128,7 @@ class Emails:
         try:
             at = datetime.fromisoformat(visit.field("at")).replace(tzinfo=UTC)
         except ValueError:
-            return visit.redirect(f"{EMAILS}/{email_id}")
+            return await self._shown(visit, await self._email(visit, text), 422, errors={"at": "This is no time."})
         now = self.desk.now()
         result = await self.stored.reschedule(visit.account_id, email_id, min(max(at, now), now + timedelta(days=30)), now)
         if result == "not_found":
@@ -162,6 +136,42 @@ class Emails:
         if result == "rescheduled":
             await visit.note("email rescheduled", str(email_id))
         return visit.redirect(f"{EMAILS}/{email_id}", done=result)
+
+    @page(app, f"{EMAILS}/<text>/again", "POST")
+    async def again(self, visit: Visit, text: str) -> bytes:
+        """To all of its recipients, or to the one that was chosen."""
+        email, message = await self._readable(visit, text)
+        chosen = visit.field("to")
+        if chosen and chosen not in email.recipients:
+            raise not_found("recipient")
+        try:
+            sent = await self.sending.send(
+                email, message, [chosen] if chosen else email.recipients, visit.field("once")[:64] or uuid4().hex
+            )
+        except NotSent as why:
+            return await self._shown(visit, email, 422, not_sent=why.sentence)
+        await visit.note("email sent again", f"{email.email_id} as {sent}")
+        return visit.redirect(f"{EMAILS}/{sent}", done="again")
+
+    @page(app, f"{EMAILS}/<text>/share", "POST")
+    async def share(self, visit: Visit, text: str) -> bytes:
+        """A link for people without a sign-in."""
+        email, _ = await self._readable(visit, text)
+        hours = visit.field("hours") if visit.field("hours") in HOURS else "24"
+        expires = self.desk.clock.seconds() + min(int(hours) * 3600, SHARED_LONGEST)
+        await visit.note("email shared", f"{email.email_id} for {HOURS[hours]}")
+        link = self.links.shared(self.desk.base_url, visit.account_id, email.email_id, expires)
+        return await self._shown(visit, email, shared=link, shared_for=HOURS[hours])
+
+    async def _readable(self, visit: Visit, text: str) -> tuple[EmailView, bytes]:
+        """An email whose message may be read, and that message without the signature of its first way."""
+        email = await self._email(visit, text)
+        if email.source == SOURCE:
+            raise not_found("message")
+        stored = await self.messages.load(visit.account_id, email.email_id)
+        if stored is None:
+            raise not_found("message")
+        return email, stored.body
 
     async def _email(self, visit: Visit, text: str) -> EmailView:
         email = await self.stored.get(visit.account_id, visit.uuid(text, "email"))

@@ -1,6 +1,13 @@
-"""Logs: the API requests of the account, each with what was asked and answered."""
+"""Logs: what the account's programs asked over HTTP and said over SMTP, and what they were answered."""
 
 from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, cast
+from urllib.parse import urlencode
+from uuid import UUID
 
 import attrs
 import orjson
@@ -8,39 +15,106 @@ import orjson
 from mailsvc.dashboard.desk import Desk
 from mailsvc.dashboard.page import Visit, area, not_found, page
 from mailsvc.dashboard.safety import HOME
-from mailsvc.store.keys import Keys
-from mailsvc.store.paging import Page
+from mailsvc.store.keys import Keys, KeyView
+from mailsvc.store.logsearch import Filters, LogSearch, Source
+from mailsvc.store.receipts import Receipts
 from mailsvc.store.requestlog import RequestLog
 
 LOGS = f"{HOME}/logs"
 PAGE = 50
-STATUSES = {"ok": ("Successes", (200, 399)), "errors": ("Errors", (400, 599))}
+SOURCES = {"api": "API requests", "smtp": "SMTP sessions"}
+OUTCOMES = {"ok": "Successes", "errors": "Errors"}
+SPANS = {"1": "Last 24 hours", "3": "Last 3 days", "7": "Last 7 days", "30": "Last 30 days"}
+
+_QUEUED = re.compile(r"[Qq]ueued as ([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
+
+
+@attrs.frozen
+class Asked:
+    """What the address of the page asks for. `kept` are the parts that say something, `said` the same for people."""
+
+    filters: Filters
+    kept: dict[str, str]
+    said: Sequence[tuple[str, str]]
+    keys: Sequence[KeyView]
+
+    @property
+    def query(self) -> str:
+        return urlencode(self.kept)
 
 
 @attrs.define(eq=False)
-class LogPages:
+class LogList:
+    """The list, and one entry of it."""
+
     app = area()
     desk: Desk
+    search: LogSearch
     stored: RequestLog
+    receipts: Receipts
     keys: Keys
 
     @page(app, LOGS)
     async def list(self, visit: Visit) -> bytes:
-        chosen = visit.query("status") if visit.query("status") in STATUSES else ""
+        asked = await self.asked(visit)
         after = visit.uuid(visit.query("after")) if visit.query("after") else None
-        found, more = await self.stored.list(visit.account_id, Page(PAGE, after), STATUSES[chosen][1] if chosen else None)
-        older = f"{LOGS}?status={chosen}&after={found[-1].id}" if more else None
-        return visit.render("logs/list.html", found=found, older=older, first=after is None, chosen=chosen, statuses=STATUSES)
+        found = await self.search.page(visit.account_id, asked.filters, PAGE, after)
+        older = f"{LOGS}?{urlencode({**asked.kept, 'after': str(found.after)})}" if found.after else None
+        return visit.render(
+            "logs/list.html", page=found, older=older, first=after is None, asked=asked, sources=SOURCES, outcomes=OUTCOMES, spans=SPANS,
+        )  # fmt: skip
+
+    async def asked(self, visit: Visit) -> Asked:
+        """What is no filter that there is, is none. `status` may be one of a request, such as 429."""
+        keys, _ = await self.keys.list(visit.account_id)
+        given = {name: visit.query(name)[:200] for name in ("q", "source", "status", "days", "key")}
+        key = next((k for k in keys if str(k.id) == given["key"]), None)
+        status = int(given["status"]) if re.fullmatch(r"[1-5]\d\d", given["status"], re.ASCII) else None
+        filters = Filters(
+            source=cast(Source, given["source"]) if given["source"] in SOURCES else "",
+            refused={"ok": False, "errors": True}.get(given["status"]),
+            status=status,
+            since=self.desk.now() - timedelta(days=int(given["days"])) if given["days"] in SPANS else None,
+            key_id=key.id if key else None,
+            text=given["q"],
+        )
+        said = {
+            "q": ("Text", given["q"]),
+            "source": ("Source", SOURCES.get(given["source"], "")),
+            "status": ("Status", given["status"] if status else OUTCOMES.get(given["status"], "")),
+            "days": ("Time", SPANS.get(given["days"], "")),
+            "key": ("API key", key.name if key else ""),
+        }
+        kept = {name: given[name] for name, (_, value) in said.items() if value}
+        return Asked(filters, kept, [said[name] for name in kept], keys)
 
     @page(app, f"{LOGS}/<text>")
     async def one(self, visit: Visit, text: str) -> bytes:
-        log = await self.stored.get(visit.account_id, visit.uuid(text, "request"))
-        if log is None:
-            raise not_found("request")
+        log_id = visit.uuid(text, "entry")
+        log = await self.stored.get(visit.account_id, log_id)
         keys, _ = await self.keys.list(visit.account_id)
+        if log is None:
+            return await self._session(visit, log_id, keys)
         key = next((k for k in keys if k.id == log.key_id), None)
-        return visit.render("logs/one.html", log=log, key=key, asked=_shown(log.request_body), answered=_shown(log.response_body))
+        emails = _made(log.response_body) if log.method == "POST" and log.path.startswith("/emails") else []
+        return visit.render(
+            "logs/one.html", log=log, key=key, asked=_shown(log.request_body), answered=_shown(log.response_body), emails=emails,
+        )  # fmt: skip
+
+    async def _session(self, visit: Visit, log_id: UUID, keys: Sequence[KeyView]) -> bytes:
+        """What was said over SMTP."""
+        session = await self.receipts.get(visit.account_id, log_id)
+        if session is None:
+            raise not_found("entry")
+        key = next((k for k in keys if k.id == session.key_id), None)
+        return visit.render("logs/session.html", session=session, key=key, emails=_QUEUED.findall(session.transcript or ""))
 
 
 def _shown(body: object) -> str:
     return "" if body is None else orjson.dumps(body, option=orjson.OPT_INDENT_2).decode()
+
+
+def _made(body: Any) -> list[str]:
+    """The ids of the emails that a request made, as its answer tells them."""
+    told = body.get("data", [body]) if isinstance(body, dict) else []
+    return [str(one["id"]) for one in told if isinstance(one, dict) and "id" in one] if isinstance(told, list) else []

@@ -8,6 +8,7 @@ from datetime import timedelta
 
 import attrs
 
+from mailsvc.dashboard.csvfile import plain
 from mailsvc.dashboard.desk import Desk
 from mailsvc.dashboard.page import Visit, area, forbidden, not_found, page
 from mailsvc.dashboard.safety import HOME
@@ -146,11 +147,6 @@ class Settings:
         await visit.note("audit log exported")
         visit.set_header("Content-Disposition", 'attachment; filename="audit.csv"')
         return visit.send(out.getvalue().encode(), "text/csv; charset=utf-8")
-
-
-def plain(value: str) -> str:
-    """A cell that no spreadsheet takes for a formula."""
-    return f"'{value}" if value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
 
 
 def _role(visit: Visit) -> Role:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from datetime import timedelta
 from functools import wraps
 from typing import Any, Literal, Protocol, TypeVar
@@ -50,6 +50,7 @@ class Request(Protocol):
     def setResponseCode(self, code: int) -> None: ...
     def address(self) -> str: ...
     def body(self) -> bytes: ...
+    async def stream(self, chunks: AsyncGenerator[bytes, None]) -> bool: ...
     def detached(self, work: Coroutine[Deferred[Any], Any, T]) -> Deferred[T]: ...
 
 
@@ -80,6 +81,7 @@ class Visit:
     anchor: str
     form: Mapping[str, str]
     theme: str
+    streaming: bool = False
 
     # What came in
 
@@ -163,6 +165,14 @@ class Visit:
             self.set_header(name, value)
         return body
 
+    async def download(self, name: str, kind: str, chunks: AsyncGenerator[bytes, None]) -> bool:
+        """A file that is made while it is sent; whether all of it was. It ends the page: what follows sends nothing."""
+        self.set_header("Content-Disposition", f'attachment; filename="{name}"')
+        self.send(b"", kind)
+        self.request.responseHeaders.removeHeader(b"content-length")
+        self.streaming = True
+        return await self.request.stream(chunks)
+
     def set_header(self, name: str, value: str) -> None:
         self.request.responseHeaders.setRawHeaders(name.encode(), [value.encode("latin-1", "replace")])
 
@@ -242,9 +252,13 @@ async def serve(desk: Desk, request: Request, who: Who, function: Callable[[Visi
     except Stop as stop:
         return _stopped(visit, stop)
     except (Unavailable, TimedOut, Contention) as error:
+        if visit.streaming:
+            raise
         log.warn("the store could not serve a page: {reason}", reason=str(error))
         return _stopped(visit, Stop(503, "One moment", "The service cannot reach its database just now. Reload the page in a few seconds."))
     except Exception:
+        if visit.streaming:
+            raise  # the connection is cut, so that nobody takes a part for the whole
         error_id = uuid4().hex[:12]
         log.failure("error {error_id} in a page", error_id=error_id)
         return _stopped(visit, Stop(500, "That went wrong", f"The fault is ours, and it is in our log as {error_id}."))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import attrs
+
 
 def all_of(base_url: str, key: str, sender: str, to: str) -> list[tuple[str, str]]:
     """Each with its name."""
@@ -37,3 +39,87 @@ def _node(base_url: str, key: str, body: str) -> str:
     head = f'const answer = await fetch("{base_url}/emails", {{\n  method: "POST",\n'
     headers = f'  headers: {{ Authorization: "Bearer {key}", "Content-Type": "application/json" }},\n'
     return head + headers + "  body: JSON.stringify(" + body.replace("\n", "\n  ") + "),\n});\nconsole.log(await answer.json());"
+
+
+@attrs.frozen
+class Login:
+    """What a program needs to hand in mail over SMTP: one port with TLS from the first octet, one with STARTTLS."""
+
+    host: str
+    port: int
+    starttls: int
+    user: str
+    key: str
+    sender: str
+    to: str
+
+
+def over_smtp(login: Login) -> list[tuple[str, str]]:
+    """Each with its name."""
+    return [
+        ("swaks", _swaks(login)),
+        ("Python", _smtplib(login)),
+        ("Node, with nodemailer", _nodemailer(login)),
+        ("Postfix, which sends all of its mail this way", _postfix(login)),
+        ("Environment variables, as Laravel and others read them", _environment(login)),
+    ]
+
+
+def _swaks(login: Login) -> str:
+    return (
+        f"swaks --server {login.host}:{login.starttls} --tls \\\n  --auth PLAIN --auth-user {login.user} --auth-password '{login.key}' \\\n"
+        f"  --from {login.sender} --to {login.to}"
+    )
+
+
+def _smtplib(login: Login) -> str:
+    return f"""import smtplib
+from email.message import EmailMessage
+
+mail = EmailMessage()
+mail["From"], mail["To"] = "{login.sender}", "{login.to}"
+mail["Subject"] = "Hello from mailsvc"
+mail.set_content("It works.")
+
+with smtplib.SMTP_SSL("{login.host}", {login.port}) as relay:
+    relay.login("{login.user}", "{login.key}")
+    relay.send_message(mail)"""
+
+
+def _nodemailer(login: Login) -> str:
+    return f"""import nodemailer from "nodemailer";
+
+const relay = nodemailer.createTransport({{
+  host: "{login.host}",
+  port: {login.port},
+  secure: true,
+  auth: {{ user: "{login.user}", pass: "{login.key}" }},
+}});
+await relay.sendMail({{
+  from: "{login.sender}",
+  to: "{login.to}",
+  subject: "Hello from mailsvc",
+  text: "It works.",
+}});"""
+
+
+def _postfix(login: Login) -> str:
+    return f"""# /etc/postfix/main.cf
+relayhost = [{login.host}]:{login.starttls}
+smtp_tls_security_level = verify
+smtp_sasl_auth_enable = yes
+smtp_sasl_security_options = noanonymous
+smtp_sasl_password_maps = texthash:/etc/postfix/sasl_passwd
+
+# /etc/postfix/sasl_passwd, for root's eyes only (chmod 600)
+[{login.host}]:{login.starttls} {login.user}:{login.key}"""
+
+
+def _environment(login: Login) -> str:
+    return f"""MAIL_MAILER=smtp
+MAIL_HOST={login.host}
+MAIL_PORT={login.starttls}
+MAIL_ENCRYPTION=tls
+MAIL_USERNAME={login.user}
+MAIL_PASSWORD={login.key}
+MAIL_FROM_ADDRESS={login.sender}"""

@@ -238,7 +238,9 @@ class Attempts:
         seconds = (now - started).total_seconds()
         record = AttemptRecord(self._new_id(), line.host, line.address, line.tls, started, seconds, result.transcript, line.source)
         keep = loaded.signature if loaded.made and reading.waits else None
-        return _settlement(parcel, now, reading.outcomes, record, keep)
+        offers = line.courier.offers
+        told = offers is not None and offers.dsn and bool(loaded.asked.notify)
+        return attrs.evolve(_settlement(parcel, now, reading.outcomes, record, keep), passed_on=told)
 
     async def _settle(self, parcel: Parcel, settlement: Settlement) -> None:
         """Until it is written. When the database refuses a text of the peer's, without the peer's texts; never raises."""

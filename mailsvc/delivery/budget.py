@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import attrs
 
 from mailsvc.delivery.shaping import Limits, Shaping, provider_of
+from mailsvc.store.queue import Slowdown
 
 Wake = Callable[[], None]
 _SIZE = 10_000
@@ -32,14 +34,15 @@ class Meter:
 
 
 class Budget:
-    """Of one provider, or of one destination that belongs to none, in this process. `peers` tells how many processes share it."""
+    """Of one provider, or of one destination that belongs to none, in this process.
 
-    def __init__(self, clock: Any, limits: Limits, peers: Callable[[], int]) -> None:
-        self._clock, self._limits, self._peers = clock, limits, peers
+    `peers` tells how many processes share it, `slowdown` what all of them know of its slowness.
+    """
+
+    def __init__(self, clock: Any, limits: Limits, peers: Callable[[], int], slowdown: Callable[[], Slowdown | None]) -> None:
+        self._clock, self._limits, self._peers, self._slowdown = clock, limits, peers, slowdown
         self._opening, self._sending = Meter(), Meter()
         self._waiting: OrderedDict[Wake, None] = OrderedDict()
-        self._slow_until = float("-inf")
-        self._slow_rate = 0.0
         self.open = 0
 
     @property
@@ -47,18 +50,15 @@ class Budget:
         return max(1, self._peers())
 
     @property
-    def slowed(self) -> bool:
-        return bool(self._clock.seconds() < self._slow_until)
-
-    @property
     def slow_until(self) -> float | None:
         """Until when it is slowed down, as unix time."""
-        return self._slow_until if self.slowed else None
+        slowdown = self._slowdown()
+        return None if slowdown is None else slowdown.until.timestamp()
 
     @property
     def connections(self) -> int | None:
         """At once, from this process."""
-        if self.slowed:
+        if self._slowdown() is not None:
             return 1
         most = self._limits.connections
         return None if most is None else max(1, int(most) // self._share)
@@ -76,13 +76,11 @@ class Budget:
     @property
     def rate(self) -> float | None:
         """Emails a second, from this process."""
-        whole = self._limits.messages_per_second
-        if self.slowed:
-            whole = min(whole, self._slow_rate) if whole is not None else self._slow_rate
+        whole, slowdown = self._limits.messages_per_second, self._slowdown()
+        if slowdown is not None:
+            slow = slowdown.per_minute / 60.0
+            whole = slow if whole is None else min(whole, slow)
         return None if whole is None else whole / self._share
-
-    def slow(self, messages_per_minute: float, seconds: float) -> None:
-        self._slow_rate, self._slow_until = messages_per_minute / 60.0, self._clock.seconds() + seconds
 
     # Connections
 
@@ -136,15 +134,15 @@ class Budget:
 class Budgets:
     """By provider, else by destination; those without open connections and not seen for longest are forgotten."""
 
-    def __init__(self, clock: Any, shaping: Shaping, peers: Callable[[], int]) -> None:
-        self._clock, self._shaping, self._peers = clock, shaping, peers
+    def __init__(self, clock: Any, shaping: Shaping, peers: Callable[[], int], slowdown: Callable[[str], Slowdown | None]) -> None:
+        self._clock, self._shaping, self._peers, self._slowdown = clock, shaping, peers, slowdown
         self._known: OrderedDict[str, Budget] = OrderedDict()
 
     def of(self, destination: str) -> Budget:
         name = provider_of(destination)
         budget = self._known.get(name)
         if budget is None:
-            budget = self._known[name] = Budget(self._clock, self._shaping.limits(destination), self._peers)
+            budget = self._known[name] = Budget(self._clock, self._shaping.limits(destination), self._peers, partial(self._slowdown, name))
             while len(self._known) > _SIZE and not next(iter(self._known.values())).open:
                 self._known.popitem(last=False)
         self._known.move_to_end(name)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random as random_
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -85,9 +86,10 @@ class Dispatch(Service):
         self.slots = Slots(terms.connections, clock, terms.patience_seconds)
         cargo = Cargo(clock, messages, sending, self.freight)
         self.attempts = Attempts(clock, terms, process, cargo, settling, new_id, random, self, policies, tally)
-        self._healths = Healths(clock, terms)
-        self._shaping, self._budgets = shaping, Budgets(clock, shaping, lambda: process.peers("delivery"))
         self.holds = Holds(clock, queue, region, terms, random, self.spawn)
+        peers = partial(process.peers, "delivery")
+        self._healths = Healths(clock, terms, peers)
+        self._shaping, self._budgets = shaping, Budgets(clock, shaping, peers, self.holds.slowdown)
         self._yard = Yard(clock, terms, connector, self.attempts, self.slots, self)
         self._placing = Placing(clock, routes, self.holds, self.attempts, self, terms.recipients_per_message)
         self.lanes: dict[str, Lane] = {}
@@ -201,6 +203,11 @@ class Dispatch(Service):
 
     # What is shown
 
+    @property
+    def expired(self) -> int:
+        """Recipients whose time this process saw end in the queue."""
+        return self._rounds.expired
+
     def view(self) -> dict[str, dict[str, object]]:
         """The lanes, as they are now."""
         return {name: lane.view() for name, lane in self.lanes.items()}
@@ -299,11 +306,11 @@ class Dispatch(Service):
         found = self._shaping.reaction(lane.destination, replies)
         if found is None:
             return
-        rule, reply = found
+        rule, _ = found
         name = provider_of(lane.destination)
         if rule.then == "slow":
-            self.log.info("{name} is slowed down by the rule {rule}: {reply}", name=name, rule=rule.name, reply=str(reply))
-            lane.budget.slow(rule.messages_per_minute, rule.seconds)
+            rate = rule.messages_per_minute
+            self.holds.slow(name, rate, f"{name} gets {rate:g} emails a minute because {rule.because} (rule {rule.name}).", rule.seconds)
             return
         self.holds.pause(name, f"{name} is left alone because {rule.because} (rule {rule.name}).", rule.seconds)
         self.retire_held()

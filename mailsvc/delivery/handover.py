@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 import attrs
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
 
 from mailsvc.delivery.dispatch import Dispatch, Seat
+from mailsvc.delivery.route import Route, Routes
 from mailsvc.store.values import NewEmail
+
+_ASKED = 100  # domains that are looked up at once by a process that only takes mail in
 
 
 @attrs.frozen
@@ -43,20 +48,40 @@ class Handing:
         self.dispatch.free(_seats(offers))
 
 
-@attrs.frozen
+@attrs.define(eq=False)
 class Leaving:
-    """To the queue: this process does not deliver."""
+    """To the queue: this process does not deliver.
+
+    What it knows of a domain's route says under which destination mail waits, so that whoever claims it need not file it anew. What it
+    does not know it looks up for the next mail; nobody waits for that.
+    """
+
+    log = Logger()
 
     lease: int
+    routes: Routes
+    _asked: set[str] = attrs.field(factory=set, init=False)
 
     def offer(self, domain: str, size: int, bulk: bool) -> Offer:
-        return Offer(domain.lower())
+        domain = domain.lower()
+        answer = self.routes.cached(domain)
+        if answer is None:
+            self._ask(domain)
+        return Offer(answer.destination if isinstance(answer, Route) else domain)
 
     def take(self, email: NewEmail, offers: Mapping[str, object]) -> None:
         """Whoever delivers finds it."""
 
     def free(self, offers: Mapping[str, object]) -> None:
         """Nothing was reserved."""
+
+    def _ask(self, domain: str) -> None:
+        if domain in self._asked or len(self._asked) >= _ASKED:
+            return
+        self._asked.add(domain)
+        asking = Deferred.fromCoroutine(self.routes.resolve(domain))
+        asking.addErrback(lambda failure: self.log.failure("looking up a route failed", failure=failure))
+        asking.addBoth(lambda _: self._asked.discard(domain))
 
 
 def _seats(offers: Mapping[str, object]) -> Iterator[Seat]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -17,17 +18,32 @@ _PAUSE_FIRST, _PAUSE_LONGEST = 10.0, 300.0  # before one more connection is trie
 
 @attrs.define(eq=False)
 class Health:
-    """`allowed` connections at once: one more after each mail that went through, half as many after trouble."""
+    """`allowed` connections at once: one more after each mail that went through, half as many after trouble.
+
+    Never more than this process' share of the region's.
+    """
 
     clock: Any
-    initial: int
-    most: int
-    allowed: int
+    whole: int  # of all processes of the region together
+    peers: Callable[[], int]
+    wanted: int
     good_at: float = float("-inf")
     troubled: int = 0
     refused: int = 0
     _minute: deque[tuple[int, int]] = attrs.field(factory=lambda: deque(maxlen=7), init=False)  # tenths of it, and mails in each
     no_more_until: float = 0.0  # there is no point in a further connection before
+
+    @property
+    def most(self) -> int:
+        return max(1, self.whole // max(1, self.peers()))
+
+    @property
+    def allowed(self) -> int:
+        return min(self.wanted, self.most)
+
+    def begin(self, initial: int) -> None:
+        """It was not heard of for long: no more than at first."""
+        self.wanted = min(self.wanted, initial)
 
     @property
     def proven(self) -> bool:
@@ -38,7 +54,7 @@ class Health:
         self.good_at = self.clock.seconds()
         self._note()
         self.troubled = 0
-        self.allowed = min(self.most, self.allowed + 1)
+        self.wanted = self.allowed + 1
 
     def _note(self) -> None:
         now = int(self.good_at // 10)
@@ -54,12 +70,12 @@ class Health:
     def suffered(self) -> bool:
         """A connection broke down under mail. Whether that is the destination's state by now."""
         self.troubled += 1
-        self.allowed = max(1, self.allowed // 2)
+        self.wanted = max(1, self.allowed // 2)
         return self.troubled >= _COHORT
 
     def crowded(self, open_now: int) -> None:
         """A further connection was refused while others work: it is asked for again later, and less and less often."""
-        self.allowed = max(1, open_now)
+        self.wanted = max(1, open_now)
         self.no_more_until = self.clock.seconds() + min(_PAUSE_LONGEST, _PAUSE_FIRST * 2.0 ** min(self.refused, 10))
         self.refused += 1
 
@@ -72,24 +88,24 @@ class Health:
 
     def probe(self) -> None:
         """Begin again, with one connection."""
-        self.allowed, self.troubled, self.refused, self.good_at, self.no_more_until = 1, 0, 0, float("-inf"), 0.0
+        self.wanted, self.troubled, self.refused, self.good_at, self.no_more_until = 1, 0, 0, float("-inf"), 0.0
 
 
 class Healths:
     """By destination; the ones not seen for longest are forgotten."""
 
-    def __init__(self, clock: Any, terms: DeliverySettings) -> None:
-        self._clock, self._most = clock, max(1, terms.connections_max)
+    def __init__(self, clock: Any, terms: DeliverySettings, peers: Callable[[], int] = lambda: 1) -> None:
+        self._clock, self._most, self._peers = clock, max(1, terms.connections_max), peers
         self._initial = max(1, min(terms.connections_initial, self._most))
         self._known: OrderedDict[str, Health] = OrderedDict()
 
     def of(self, destination: str) -> Health:
         health = self._known.get(destination)
         if health is None:
-            health = self._known[destination] = Health(self._clock, self._initial, self._most, self._initial)
+            health = self._known[destination] = Health(self._clock, self._most, self._peers, self._initial)
             if len(self._known) > _SIZE:
                 self._known.popitem(last=False)
         elif not health.proven:
-            health.allowed = min(health.allowed, self._initial)
+            health.begin(self._initial)
         self._known.move_to_end(destination)
         return health

@@ -234,7 +234,7 @@ class Lane:
         self._account(parcel, report)
         if len(self._turns) + self.reserved <= self.window // 2:
             self._yard.owner.drained(self)
-        if not (report.usable and line.courier.usable and line.sent < self._per_connection) or self.budget.over or self._yields:
+        if not (report.usable and line.courier.usable and line.sent < self._per_connection) or self._too_many or self._yields:
             await self._replace(hand)
 
     async def _attempt(self, hand: Hand, line: Line, parcel: Parcel) -> tuple[Line, Report] | None:
@@ -321,12 +321,17 @@ class Lane:
     async def _replace(self, hand: Hand) -> None:
         """A new connection in place of one that is used up, when something waits for it."""
         self._drop(hand)
-        if self.closing or not self._turns or self._workers > self.health.allowed or self._yields:
+        if self.closing or not self._turns or self._too_many or self._yields:
             return
-        if self.budget.wait_to_open() or self.budget.over:
+        if self.budget.wait_to_open():
             return  # somebody opens another when it is time
         self.budget.opening()
         await self._open(hand)
+
+    @property
+    def _too_many(self) -> bool:
+        """Whether there are more connections than there may be by now: others share the limit, or it went badly."""
+        return self.budget.over or self._workers > self.health.allowed
 
     @property
     def _per_connection(self) -> int:

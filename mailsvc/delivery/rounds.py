@@ -15,7 +15,7 @@ from twisted.logger import Logger
 
 from mailsvc.delivery import pace
 from mailsvc.delivery.attempt import Fresh
-from mailsvc.delivery.holds import Holds, HoldStore
+from mailsvc.delivery.holds import FORGOTTEN, Holds, HoldStore
 from mailsvc.delivery.lane import Lane
 from mailsvc.delivery.parcel import Key, Parcel
 from mailsvc.delivery.placing import Placing
@@ -28,7 +28,7 @@ _LOOK = 1000  # destinations seen in one look
 _FEW, _MANY = 10, 200  # rows of a claim: to try a destination that is new here; at most
 _SWEEP = 500  # rows of one sweep
 _CLAIMS = 4  # at once
-_EXPIRY_EVERY, _LOST_EVERY = 10.0, 30.0
+_EXPIRY_EVERY, _LOST_EVERY, _FORGET_EVERY = 10.0, 30.0, 3600.0
 
 
 class QueueStore(HoldStore, Protocol):
@@ -47,6 +47,8 @@ class QueueStore(HoldStore, Protocol):
     async def leased(self, lease: int) -> list[Key]: ...
 
     async def paused_accounts(self, now: datetime) -> Mapping[UUID, datetime]: ...
+
+    async def forget_holds(self, region: str, before: datetime) -> int: ...
 
     async def release_scheduled(self, now: datetime, limit: int) -> int: ...
 
@@ -95,6 +97,7 @@ class Rounds:
         self._lost: set[Key] = set()  # rows leased by us of which nothing was in memory when last looked
         self._claims = DeferredSemaphore(_CLAIMS)
         self._due: dict[str, float] = {}
+        self.expired = 0  # recipients whose time ended in the queue
         self._bell: Deferred[None] | None = None
         self._rung = False
 
@@ -145,13 +148,19 @@ class Rounds:
         poll = self._terms.poll_seconds
         await self._tend("schedule", poll, lambda: self._queue.release_scheduled(now, _SWEEP))
         await self._tend("holds", poll, self._hall.respect_holds)
-        await self._tend("expiry", _EXPIRY_EVERY, lambda: self._queue.expire(now, _SWEEP))
+        await self._tend("old holds", _FORGET_EVERY, lambda: self._queue.forget_holds(self._region, now - FORGOTTEN))
+        await self._tend("expiry", _EXPIRY_EVERY, self._expire)
         await self._tend("lost leases", _LOST_EVERY, self._find_lost)
         full = {name for name, lane in self._hall.lanes.items() if lane.room < 1} | self._placed
         ready = await self._queue.ready(self._region, now, [*full, *self._holds.names()], _LOOK)
         found = {(each.destination, each.bulk) for each in ready if each.next_at <= now}
         self._backlog = found | {each for each in self._backlog if each[0] in full}
         await gatherResults([self._hall.spawn(self._claim(destination)) for destination in {name: None for name, _ in found}])
+
+    async def _expire(self) -> int:
+        count = await self._queue.expire(pace.now(self._clock), _SWEEP)
+        self.expired += count
+        return count
 
     async def _tend(self, what: str, seconds: float, sweep: Callable[[], Awaitable[int]]) -> None:
         """Do a chore every so often; in the next round again when it found as much as it may take at once. None stops another."""

@@ -18,6 +18,7 @@ from mailsvc.mail import dkim, returnpath, sevenbit
 from mailsvc.mail.dkim import SigningKey
 from mailsvc.store.accounts import Account
 from mailsvc.store.domains import Domain, StoredKey
+from mailsvc.store.ids import uuid7_seconds
 from mailsvc.store.values import Pieces
 
 _LOADED = 2000  # signing keys in memory; loading one costs more than a signature
@@ -42,13 +43,12 @@ _GONE = "The sending domain does not exist any more."
 
 @attrs.define(eq=False)
 class DomainSide:
-    """`in_thread` runs a function off the reactor; `seconds` tells unix time; `secret` is what return paths are signed with."""
+    """`in_thread` runs a function off the reactor; `secret` is what return paths are signed with."""
 
     domains: Domains
     accounts: Accounts
     secret: bytes = attrs.field(repr=False)
     in_thread: Callable[[Callable[[], bytes]], Awaitable[bytes]]
-    seconds: Callable[[], float]
     _loaded: OrderedDict[tuple[str, bytes], SigningKey] = attrs.field(factory=OrderedDict, init=False, repr=False)
     _numbers: OrderedDict[UUID, int] = attrs.field(factory=OrderedDict, init=False)
 
@@ -59,16 +59,21 @@ class DomainSide:
         return Origin(path, domain.tls == "enforced")
 
     async def sign(self, parcel: Parcel, body: bytes | Pieces) -> bytes:
-        """The DKIM-Signature fields to put before the message, one for each of the domain's keys; none without keys."""
+        """The DKIM-Signature fields to put before the message, one for each of the domain's keys; none without keys.
+
+        The same whoever makes them and whenever: their times are those of the email's acceptance and expiry, and both algorithms
+        are deterministic. Two processes that attempt first, or one that takes over from another, send the same octets.
+        """
         domain = await self._domain(parcel)
         stored = await self.domains.signing_keys(parcel.domain_id)
         if not stored:
             return b""
-        now = int(self.seconds())
+        begins = int(uuid7_seconds(parcel.email_id))
+        ends = int(parcel.recipients[0].expires_at.timestamp()) + dkim.AFTER_EXPIRY
 
         def sign() -> bytes:
             message = body if isinstance(body, bytes) else b"".join(body)
-            return dkim.sign(message, domain.name, [(key.selector, self._load(key)) for key in stored], now)
+            return dkim.sign(message, domain.name, [(key.selector, self._load(key)) for key in stored], begins, ends - begins)
 
         return await self.in_thread(sign)
 

@@ -33,7 +33,7 @@ class DeliverySettings:
     # How much at once
     connections: int = 500  # of this process, to all destinations
     connections_initial: int = 2  # to a destination that has not shown itself well
-    connections_max: int = 20  # to one destination
+    connections_max: int = 20  # to one destination, of all processes of the region together
     messages_per_connection: int = 100
     recipients_per_message: int = 100  # more become further transactions (5321 §4.5.3.1.8)
     patience_seconds: float = 20.0  # while others wait, for a destination that has not shown yet that it works

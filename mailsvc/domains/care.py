@@ -37,6 +37,10 @@ class Rotating(Exception):
     """A rotation of this domain's keys is under way."""
 
 
+class Unseen(Exception):
+    """The names at which DNS has not the keys that are to sign."""
+
+
 @attrs.define(eq=False)
 class Care:
     """`own` are the operator's names, `wake` is called when something has become due."""
@@ -87,6 +91,19 @@ class Care:
             raise Rotating from None
         self.wake()
         return rotated
+
+    async def sign_with(self, domain: Domain, algorithms: Sequence[Algorithm]) -> Domain | None:
+        """Which of its keys sign from now on. Raises Unseen when it sends and DNS has not the keys that would sign."""
+        if domain.status == "verified" and not domain.trusted:
+            wanted = attrs.evolve(domain, signs_with=tuple(algorithms))
+            findings = await self.checker.check(wanted, await self.domains.published_keys(domain.id))
+            needed = [record for record in findings.records if record.purpose == "DKIM" and record.required]
+            missing = [record.name for record in needed if record.status != "verified"]
+            if missing:
+                raise Unseen(", ".join(missing))
+        chosen = await self.domains.sign_with(domain.id, algorithms)
+        self.wake()
+        return chosen
 
     # Due
 

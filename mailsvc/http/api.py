@@ -29,12 +29,12 @@ from mailsvc.http.reading import InThread, Reader
 from mailsvc.http.requestlog import Recorder
 from mailsvc.http.sandbox import Inbox, Sandbox
 from mailsvc.http.share import Share
-from mailsvc.http.signed import SignedLinks
 from mailsvc.http.site import ApiSite
 from mailsvc.http.suppressions import Suppressions
 from mailsvc.http.webhooks import Webhooks
 from mailsvc.policy import Limits as EmailLimits
 from mailsvc.ratelimit import RateLimit
+from mailsvc.signed import SignedLinks
 
 
 @attrs.frozen

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any, Protocol
 from urllib.parse import quote
@@ -13,13 +14,13 @@ import attrs
 
 from mailsvc.http import parameters
 from mailsvc.http.answer import collection, ok
-from mailsvc.http.contents import Contents
+from mailsvc.http.contents import GONE, Contents
 from mailsvc.http.describe import COUNT, ID, ISO_TIME, PAGING, TEXT, Parameter, const, listed, maybe, obj, told
-from mailsvc.http.problem import Problem, not_found
+from mailsvc.http.problem import Problem, no_longer_kept, not_found
 from mailsvc.http.request import Request
-from mailsvc.http.signed import Opened, SignedLinks
 from mailsvc.http.views import iso
-from mailsvc.mail.mime import File
+from mailsvc.mail.mime import File, Parsed
+from mailsvc.signed import Opened, SignedLinks
 from mailsvc.store.emails import EmailView
 from mailsvc.store.paging import Page
 
@@ -63,7 +64,7 @@ class Attachments:
 
     async def _list(self, request: Request, email_id: UUID, page: Page) -> bytes:
         email = await self._email(request.caller.account_id, email_id)
-        async with self.contents.of(email) as parsed:
+        async with self._parsed(email) as parsed:
             rows = [self._listed(email, place, file) for place, file in enumerate(parsed.files)]
         found, has_more = _page(rows, page)
         return ok(request, {"object": "list", "has_more": has_more, "data": found})
@@ -75,7 +76,7 @@ class Attachments:
 
     async def _get(self, request: Request, email_id: UUID, attachment_id: UUID) -> bytes:
         email = await self._email(request.caller.account_id, email_id)
-        async with self.contents.of(email) as parsed:
+        async with self._parsed(email) as parsed:
             place = _place(email_id, attachment_id, parsed.files)
             return ok(request, {"object": "attachment", **self._listed(email, place, parsed.files[place])})
 
@@ -90,7 +91,7 @@ class Attachments:
 
     async def _download(self, request: Request, opened: Opened) -> bytes:
         email = await self._email(opened.account_id, opened.email_id)
-        async with self.contents.of(email) as parsed:
+        async with self._parsed(email) as parsed:
             file = parsed.files[_place(opened.email_id, opened.part, parsed.files)]
         request.content_type = (file.content_type if _MEDIA_TYPE.match(file.content_type) else "application/octet-stream").encode()
         request.setHeader("Content-Disposition", _disposition(file.filename))
@@ -103,6 +104,13 @@ class Attachments:
         if email is None:
             raise not_found("Email")
         return email
+
+    @asynccontextmanager
+    async def _parsed(self, email: EmailView) -> AsyncIterator[Parsed]:
+        async with self.contents.of(email) as parsed:
+            if parsed is GONE:
+                raise no_longer_kept()
+            yield parsed
 
     def _listed(self, email: EmailView, place: int, file: File) -> dict[str, object]:
         attachment_id, expires = _id(email.email_id, place), self.clock.seconds() + GOOD_FOR

@@ -19,6 +19,7 @@ from mailsvc.store.messages import StoredMessage
 
 IN_THREAD = 256 * 1024  # octets of a message from which on it is read back in a thread
 NOTHING = Parsed((), None, None, ())
+GONE = Parsed((), None, None, ())  # its days are over (retention.bodies)
 
 
 class Messages(Protocol):
@@ -35,7 +36,7 @@ class Contents:
 
     @asynccontextmanager
     async def of(self, email: EmailView) -> AsyncIterator[Parsed]:
-        """Its parts; none once the message itself is no longer kept, or when it has more of them than mail has.
+        """Its parts; GONE once the message itself is no longer kept, none when it has more of them than mail has.
 
         What the dashboard writes to people holds links that sign them in: it is for them alone.
         """
@@ -47,7 +48,7 @@ class Contents:
             raise unavailable()
         try:
             message = await self.messages.load(email.account_id, email.email_id)
-            yield NOTHING if message is None else await self._parsed(message.body)
+            yield GONE if message is None else await self._parsed(message.body)
         finally:
             self.budget.free(octets)
 

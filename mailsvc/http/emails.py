@@ -13,10 +13,10 @@ from mailsvc.http import emailschema as schema
 from mailsvc.http import parameters, shapes, views
 from mailsvc.http.answer import collection, ok
 from mailsvc.http.caller import Caller
-from mailsvc.http.contents import Contents
+from mailsvc.http.contents import GONE, Contents
 from mailsvc.http.describe import ID, PAGING, acknowledged, listed, not_served, obj, told
 from mailsvc.http.links import Links
-from mailsvc.http.problem import Problem, invalid, missing, no_endpoint, not_found, refused
+from mailsvc.http.problem import NO_LONGER_KEPT, Problem, invalid, missing, no_endpoint, not_found, refused
 from mailsvc.http.reading import Reader
 from mailsvc.http.request import Request
 from mailsvc.intake import Admission, Admitted, Busy, Incoming, Key, OtherRequest, Rejected
@@ -187,7 +187,8 @@ class Emails:
             raise not_found("Email")
         recipients = await self.stored.recipients(account_id, email_id)
         async with self.contents.of(email) as parsed:
-            return ok(request, views.single(email, parsed.html, parsed.text, recipients))
+            note = NO_LONGER_KEPT if parsed is GONE else None
+            return ok(request, views.single(email, parsed.html, parsed.text, recipients, note))
 
     @app.route("/emails/<id>", methods=["PATCH"])
     @told("Let a scheduled email go at another time.", acknowledged("email"), body=schema.RESCHEDULE)

@@ -124,4 +124,5 @@ SINGLE: dict[str, Schema] = {
     "text": maybe(TEXT),
     "tags": array(obj({"name": TEXT, "value": TEXT})),
     "recipients": array(RECIPIENT),
+    "note": maybe(TEXT),
 }

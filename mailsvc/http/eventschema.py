@@ -89,7 +89,7 @@ _MESSAGE: dict[str, Schema] = {
     "status": {"enum": ["success", "failed", "attempting", "pending"]},
 }
 MESSAGE_ROW = obj(_MESSAGE)
-MESSAGE = obj({"object": const("webhook_event"), **_MESSAGE, "next_attempt_at": maybe(TIME), "payload": obj(_PAYLOAD)})
+MESSAGE = obj({"object": const("webhook_event"), **_MESSAGE, "next_attempt_at": maybe(TIME), "payload": maybe(obj(_PAYLOAD))})
 ATTEMPT_ROW = obj(
     {
         "id": _ATTEMPT_ID,

@@ -13,6 +13,7 @@ import orjson
 from mailsvc.policy import Refusal
 
 JSON = b"application/json; charset=utf-8"
+NO_LONGER_KEPT = "The content of this email is no longer kept: its days are over."
 
 
 @attrs.frozen
@@ -46,6 +47,11 @@ def missing(field: str) -> Problem:
 
 def not_found(what: str) -> Problem:
     return Problem(404, "not_found", f"{what} not found")
+
+
+def no_longer_kept() -> Problem:
+    """The email is there, its message is not."""
+    return Problem(404, "not_found", NO_LONGER_KEPT)
 
 
 def no_endpoint() -> Problem:

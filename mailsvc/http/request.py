@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Coroutine
+from collections.abc import AsyncGenerator, Coroutine
 from typing import IO, Any, TypeVar
 from urllib.parse import unquote_to_bytes
 
@@ -17,6 +17,7 @@ from mailsvc.http.caller import Caller
 from mailsvc.http.gate import Asked, Entry, too_large
 from mailsvc.http.problem import JSON, Problem, no_endpoint, unavailable
 from mailsvc.http.requestlog import HUNG_UP
+from mailsvc.http.stream import Flow
 from mailsvc.store.detach import detached
 
 T = TypeVar("T")
@@ -204,6 +205,10 @@ class Request(server.Request):
         self.setResponseCode(status)
         self.responseHeaders.setRawHeaders(b"content-length", [b"%d" % len(body)])
         return body
+
+    async def stream(self, chunks: AsyncGenerator[bytes, None]) -> bool:
+        """Write a body as it is made; whether the client has got all of it. Status and headers are set before."""
+        return await Flow(self, self.site.reactor).run(chunks)
 
     def answer_unread(self) -> None:
         """Answer although the body is not here; the connection closes."""

@@ -16,14 +16,12 @@ from mailsvc.http.attachments import Stored
 from mailsvc.http.contents import Contents
 from mailsvc.http.describe import TEXT, Parameter, acknowledged, told
 from mailsvc.http.fields import Record, Text
-from mailsvc.http.problem import Problem, invalid, not_found
+from mailsvc.http.problem import NO_LONGER_KEPT, Problem, invalid, not_found
 from mailsvc.http.reading import Reader
 from mailsvc.http.request import Request
-from mailsvc.http.signed import Opened, SignedLinks
+from mailsvc.signed import SHARE, SHARED_LONGEST, Opened, SignedLinks
 from mailsvc.store.emails import EmailView
 
-PURPOSE = "share"
-LONGEST = 48 * 3600
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 BODY = Record({"expires_in": Text(least=1, most=40, about="`10m`, `2 hours`, `1 day`: at most, and when left out, 48 hours.")})
 TOKEN = Parameter("token", TEXT, "From `url`.", required=True)
@@ -72,13 +70,13 @@ class Share:
         email = await self.stored.get(request.caller.account_id, email_id)
         if email is None:
             raise not_found("Email")
-        token = self.links.make(PURPOSE, Opened(email.account_id, email_id, email_id), self.clock.seconds() + seconds)
-        return ok(request, {"object": "email", "id": str(email_id), "url": f"{self.base_url}/shared?token={token}"})
+        url = self.links.shared(self.base_url, email.account_id, email_id, self.clock.seconds() + seconds)
+        return ok(request, {"object": "email", "id": str(email_id), "url": url})
 
     @app.route("/shared", methods=["GET"])
     @told("A shared email, as a page.", "text/html", parameters=[TOKEN], key="none", errors=[403, 404])
     async def show(self, request: Request) -> bytes:
-        opened = self.links.read(PURPOSE, parameters.one(request, "token"), self.clock.seconds())
+        opened = self.links.read(SHARE, parameters.one(request, "token"), self.clock.seconds())
         if opened is None:
             raise Problem(403, "validation_error", "This link is not valid, or its time is over.")
         return await request.detached(self._show(request, opened))
@@ -97,12 +95,12 @@ class Share:
 
 def _seconds(text: str | None) -> int:
     if text is None:
-        return LONGEST
+        return SHARED_LONGEST
     found = _DURATION.fullmatch(text.strip())
     if found is None or int(found[1]) == 0:
         raise invalid("The `expires_in` field must be a duration such as `10m`, `2 hours` or `1 day`.")
     seconds = int(found[1]) * UNITS[found[2][0].lower()]
-    if seconds > LONGEST:
+    if seconds > SHARED_LONGEST:
         raise invalid("The `expires_in` field must not exceed 48 hours.")
     return seconds
 
@@ -112,7 +110,7 @@ def _page(email: EmailView, html: str | None, text: str | None) -> bytes:
         framed = escape(f'<base target="_blank">{html}')
         content = f'<iframe sandbox="allow-popups allow-popups-to-escape-sandbox" srcdoc="{framed}" title="The email"></iframe>'
     else:
-        content = f"<pre>{escape(text or 'The content of this email is no longer kept.')}</pre>"
+        content = f"<pre>{escape(text or NO_LONGER_KEPT)}</pre>"
     sent = datetime.strftime(email.created_at.astimezone(UTC), "%Y-%m-%d %H:%M UTC")
     to = escape(", ".join([*email.to, *email.cc]))
     page = _PAGE.format(subject=escape(email.subject), sender=escape(email.sender), to=to, sent=sent, content=content)

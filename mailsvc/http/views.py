@@ -42,8 +42,10 @@ def listed(email: EmailView) -> dict[str, object]:
     }
 
 
-def single(email: EmailView, html: str | None, text: str | None, recipients: Sequence[RecipientView]) -> dict[str, object]:
-    """The answer of `GET /emails/{id}`. `recipients` is ours: where each one is, why, and what happens next."""
+def single(
+    email: EmailView, html: str | None, text: str | None, recipients: Sequence[RecipientView], note: str | None = None
+) -> dict[str, object]:
+    """The answer of `GET /emails/{id}`. `recipients` is ours: where each one is, why, and what happens next; so is `note`."""
     return {
         "object": "email",
         **listed(email),
@@ -51,6 +53,7 @@ def single(email: EmailView, html: str | None, text: str | None, recipients: Seq
         "text": text,
         "tags": [{"name": name, "value": value} for name, value in email.tags],
         "recipients": [_recipient(recipient) for recipient in recipients],
+        "note": note,
     }
 
 

@@ -26,7 +26,8 @@ from mailsvc.mail.header import Field, HeaderError, parse_fields, split_message
 
 Algorithm = Literal["rsa", "ed25519"]
 
-LIFETIME = 14 * 86400  # x= after t=: the longest stay in the queue, and the bounces after it
+LIFETIME = 14 * 86400  # x= after t=, unless somebody knows better
+AFTER_EXPIRY = 9 * 86400  # x= after the last attempt: for bounces and for those who look later
 RSA_BITS = 2048
 
 # 6376 §5.4.1, 8058 §4. True: listed once more than present, so that nobody can add one (§5.4.2, §8.15).

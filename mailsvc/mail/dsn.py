@@ -1,4 +1,7 @@
-"""Delivery status notifications (RFC 3464, in the frame of RFC 6522): what became of a mail, told to whoever sent it."""
+"""Delivery status notifications (RFC 3464, in the frame of RFC 6522): what became of a mail, told to whoever sent it.
+
+One about a mail with SMTPUTF8 is in the forms of RFC 6533: addresses are in it as people write them.
+"""
 
 from __future__ import annotations
 
@@ -13,43 +16,56 @@ import attrs
 from mailsvc.mail import header
 from mailsvc.mail.address import Mailbox
 from mailsvc.mail.compose import rfc5322_date
+from mailsvc.mail.xtext import UTF8, escaped
 
-Action = Literal["failed", "delayed", "relayed"]
+Action = Literal["failed", "delayed", "relayed", "delivered", "expanded"]
 
 _SUBJECTS: dict[Action, str] = {
     "failed": "Your mail could not be delivered",
     "delayed": "Your mail is delayed",
     "relayed": "Your mail was handed to the recipient's server",
+    "delivered": "Your mail was delivered",
+    "expanded": "Your mail was sent on to a list",
 }
 _SENTENCES: dict[Action, str] = {
     "failed": "It could not be delivered to the following recipients, and will not be tried again:",
     "delayed": "It could not be delivered to the following recipients yet. It is tried again; you need not send it again:",
     "relayed": "It was handed to the servers of the following recipients, which may send no further notification:",
+    "delivered": "It was delivered to the following recipients:",
+    "expanded": "It was delivered to the following recipients, which are lists, and sent on to their members:",
 }
+_CLASSES: dict[Action, str] = {"failed": "5", "delayed": "4", "relayed": "2", "delivered": "2", "expanded": "2"}
 _ENHANCED = re.compile(r"(?:\d{3}[ -])?([245]\.\d{1,3}\.\d{1,3})(?:\s|$)")
 
 
 @attrs.frozen
 class Fate:
-    """What became of one recipient. `said` is a reply, or a sentence of ours; `original` is the ORCPT, type and address."""
+    """What became of one recipient. `said` is a reply, or a sentence of ours; `original` is the ORCPT, type and address.
+
+    `reporter` is the server that told us, when it is not we who know it.
+    """
 
     address: str
     action: Action
     said: str
     at: datetime
     original: str | None = None
+    reporter: str = ""
 
     @property
     def status(self) -> str:
         """3463: that of the reply when it agrees with what became of it, else the class alone."""
-        first = {"failed": "5", "delayed": "4", "relayed": "2"}[self.action]
+        first = _CLASSES[self.action]
         found = _ENHANCED.match(self.said) or re.search(r"answered \d{3} ([245]\.\d{1,3}\.\d{1,3})\s", self.said)
         return found[1] if found and found[1][0] == first else f"{first}.0.0"
 
 
 @attrs.frozen
 class Notification:
-    """One mail that tells about another. `full`: the whole of `message` goes with it, not only its header (RET)."""
+    """One mail that tells about another. `full`: the whole of `message` goes with it, not only its header (RET).
+
+    `smtputf8`: the mail that it tells about came with it, so its sender reads the forms for addresses beyond ASCII.
+    """
 
     host: str  # that reports
     sender: Mailbox
@@ -62,6 +78,7 @@ class Notification:
     fates: tuple[Fate, ...]
     message: bytes = attrs.field(repr=False)
     full: bool = False
+    smtputf8: bool = False
 
 
 def compose(notice: Notification) -> bytes:
@@ -70,7 +87,7 @@ def compose(notice: Notification) -> bytes:
     returned_type, returned = _returned(notice)
     parts = (
         ("text/plain; charset=utf-8", _explanation(notice)),
-        ("message/delivery-status", _status(notice)),
+        (f"message/{_kind(notice)}", _status(notice)),
         (returned_type, returned),
     )
     pieces = [_head(notice, boundary)]
@@ -82,8 +99,11 @@ def compose(notice: Notification) -> bytes:
 
 
 def _worst(fates: Sequence[Fate]) -> Action:
-    actions: tuple[Action, ...] = ("failed", "delayed", "relayed")
-    return next(action for action in actions if any(fate.action == action for fate in fates))
+    return next(action for action in _CLASSES if any(fate.action == action for fate in fates))
+
+
+def _kind(notice: Notification) -> str:
+    return "global-delivery-status" if notice.smtputf8 else "delivery-status"  # 6533 §4
 
 
 def _head(notice: Notification, boundary: str) -> bytes:
@@ -95,7 +115,7 @@ def _head(notice: Notification, boundary: str) -> bytes:
         header.fold("Message-ID", (" " + notice.message_id,)),
         "Auto-Submitted: auto-replied\r\n",  # 3834 §5
         "MIME-Version: 1.0\r\n",
-        f'Content-Type: multipart/report; report-type=delivery-status;\r\n boundary="{boundary}"\r\n',
+        f'Content-Type: multipart/report; report-type={_kind(notice)};\r\n boundary="{boundary}"\r\n',
     ]
     if re.fullmatch(r"<[!-;=?-~]{1,900}>", notice.about):
         fields[5:5] = [f"In-Reply-To: {notice.about}\r\n", f"References: {notice.about}\r\n"]
@@ -104,7 +124,7 @@ def _head(notice: Notification, boundary: str) -> bytes:
 
 def _explanation(notice: Notification) -> bytes:
     lines = [f"This is the mail service at {notice.host}, about the mail that is appended.", ""]
-    for action in ("failed", "delayed", "relayed"):
+    for action in _CLASSES:
         fates = [fate for fate in notice.fates if fate.action == action]
         if fates:
             lines += [_SENTENCES[fates[0].action], ""]
@@ -120,12 +140,13 @@ def _status(notice: Notification) -> bytes:
         lines.append(f"Original-Envelope-Id: {notice.envid}")
     lines.append(f"Arrival-Date: {rfc5322_date(notice.arrived)}")
     for fate in notice.fates:
-        kind = "rfc822" if fate.address.isascii() else "utf-8"
         lines.append("")
         if fate.original:
-            kind_, _, address = fate.original.partition(";")
-            lines.append(f"Original-Recipient: {kind_}; {address}")
-        lines += [f"Final-Recipient: {kind}; {fate.address}", f"Action: {fate.action}", f"Status: {fate.status}"]
+            lines.append(f"Original-Recipient: {_typed(*fate.original.split(';', 1), smtputf8=notice.smtputf8)}")
+        final = _typed("rfc822" if fate.address.isascii() else UTF8, fate.address, smtputf8=notice.smtputf8)
+        lines += [f"Final-Recipient: {final}", f"Action: {fate.action}", f"Status: {fate.status}"]
+        if fate.reporter:
+            lines.append(f"Remote-MTA: dns; {_one_line(fate.reporter)}")
         if re.match(r"[245]\d\d[ -]", fate.said):
             lines.append(f"Diagnostic-Code: smtp; {_one_line(fate.said)}")
         lines.append(f"Last-Attempt-Date: {rfc5322_date(fate.at)}")
@@ -134,9 +155,18 @@ def _status(notice: Notification) -> bytes:
 
 def _returned(notice: Notification) -> tuple[str, bytes]:
     """What goes back of the mail: all of it when that was asked for and it failed (3461 §4.3), else its header."""
+    block = header.split_message(notice.message)[0]
+    beyond = notice.smtputf8 and not block.isascii()
     if notice.full and _worst(notice.fates) == "failed":
-        return "message/rfc822", notice.message
-    return "text/rfc822-headers", header.split_message(notice.message)[0]
+        return "message/global" if beyond else "message/rfc822", notice.message
+    return "message/global-headers" if beyond else "text/rfc822-headers", block  # 6533 §5
+
+
+def _typed(kind: str, address: str, *, smtputf8: bool) -> str:
+    """6533 §3: of type utf-8 as it is where that may stand, else in ASCII; every other one is ASCII."""
+    if kind.lower() == UTF8:
+        return f"{UTF8}; {address if smtputf8 else escaped(address)}"
+    return f"{kind}; {address}"
 
 
 def _one_line(text: str) -> str:

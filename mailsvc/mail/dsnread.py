@@ -10,12 +10,12 @@ import attrs
 
 from mailsvc.mail import report
 from mailsvc.mail.report import Report
+from mailsvc.mail.xtext import unescaped
 
 Action = Literal["failed", "delayed", "delivered", "relayed", "expanded"]  # 3464 §2.3.3
 
 _STATUS = re.compile(r"([245])\.(\d{1,3})\.(\d{1,3})(?!\d)")
 _ACTIONS = frozenset(get_args(Action))
-_ESCAPE = re.compile(r"\\x\{([0-9A-Fa-f]{2,6})\}")  # 6533 §3: utf-8-addr-xtext
 _XTEXT = re.compile(r"\+([0-9A-F]{2})")  # 3461 §4
 _LONGEST = 2000  # characters of a diagnostic
 
@@ -83,13 +83,8 @@ def address(value: str) -> str:
         kind, rest = "rfc822", value
     rest = _uncommented(rest).strip().removeprefix("<").removesuffix(">").strip()
     if kind.strip().lower() == "utf-8":
-        return _ESCAPE.sub(_character, rest)
+        return unescaped(rest)
     return _XTEXT.sub(lambda found: chr(int(found[1], 16)), rest) if "@" not in rest and "+40" in rest else rest
-
-
-def _character(found: re.Match[str]) -> str:
-    number = int(found[1], 16)
-    return found[0] if number > 0x10FFFF or 0xD800 <= number < 0xE000 or number < 0x20 else chr(number)
 
 
 def _diagnostic(value: str) -> str:

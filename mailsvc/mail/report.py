@@ -44,6 +44,7 @@ def read(message: bytes) -> Report:
     fields = first(parsed.fields)
     kind, named = parameters.decode(fields.get("content-type", ""))
     report = named.get("report-type", "").lower() if kind == "multipart/report" else ""
+    report = "delivery-status" if report == "global-delivery-status" else report  # 6533 §4: one with the same meaning
     files = {file.content_type: file.content for file in reversed(parsed.files)}
     status = next((files[name] for name in _STATUS.get(report, ()) if name in files), None)
     returned = next((files[name] for name in _RETURNED if name in files), b"")

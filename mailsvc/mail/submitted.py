@@ -85,8 +85,7 @@ def read(head: bytes) -> Submitted:
         named.setdefault(field.name.lower(), []).append(field)
     if len(named.get("received", ())) >= HOPS_LIMIT:
         raise Unfit("loop", "The message has passed too many servers.")
-    lines = [line + b"\r\n" for line in _LINE.split(head.removesuffix(b"\r\n"))] if head else []
-    paired = list(zip((field.name.lower() for field in fields), lines, strict=True))
+    paired = list(zip((field.name.lower() for field in fields), _lines(head), strict=True))
     return Submitted(
         sender=_sender(named.get("from", ())),
         to=_mailboxes(named.get("to", ())),
@@ -99,6 +98,15 @@ def read(head: bytes) -> Submitted:
         counted=b"".join(line for name, line in paired if name not in _UNCOUNTED),
         dated="date" in named,
     )
+
+
+def lines(head: bytes) -> list[tuple[str, bytes]]:
+    """The fields of a header block that `read` has read: each one's name in lower case, and its octets with the CRLF."""
+    return [(line.partition(b":")[0].rstrip().decode("ascii").lower(), line) for line in _lines(head)]
+
+
+def _lines(head: bytes) -> list[bytes]:
+    return [line + b"\r\n" for line in _LINE.split(head.removesuffix(b"\r\n"))] if head else []
 
 
 def fingerprint(envelope: Sequence[str], counted: bytes) -> hashlib._Hash:

@@ -42,6 +42,9 @@ class ForPostmaster:
     message: bytes = attrs.field(repr=False)
 
 
+Forward = Callable[[ForPostmaster], Awaitable[Reply | None]]
+
+
 @attrs.frozen
 class Own:
     """`late` takes bounces and complaints, `forward` what is for the operator; None: nobody does, so none is accepted.
@@ -52,7 +55,7 @@ class Own:
     names: Collection[str]
     read: ReadReturnPath
     late: Callable[[Returned], Awaitable[Reply | None]] | None = None
-    forward: Callable[[ForPostmaster], Awaitable[Reply | None]] | None = None
+    forward: Forward | None = None
 
     def takes(self, recipient: Path) -> bool:
         if self._is_role(recipient):

@@ -1,7 +1,7 @@
 """Tells the senders of mails what became of them, where they asked for it (NOTIFY, RFC 3461). What is told is in store/notices.
 
-A notification is an email like any other, signed and queued, with the null sender and never one of its own. It goes only to an
-address in a domain that the account itself may send from: what somebody wrote into MAIL FROM brings mail to nobody else.
+A notification is an email like any other, signed and queued, with the null sender and never one of its own. Whoever logged in may
+have it sent to any address, as they may any other mail; docs/decisions/relay.md says why.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ import attrs
 from twisted.logger import Logger
 
 from mailsvc.intake import Admission, AsReceived, Busy, Incoming, Key, Rejected
-from mailsvc.mail import dsn
+from mailsvc.mail import dsn, header
 from mailsvc.mail.address import AddressError, Mailbox, parse_mailbox
-from mailsvc.store.domains import Domain
 from mailsvc.store.ids import uuid7
 from mailsvc.store.keys import Caller
 from mailsvc.store.messages import StoredMessage
@@ -26,6 +25,8 @@ from mailsvc.store.notices import Notice, Told
 log = Logger()
 
 ENDPOINT = "notice"
+RETURNED = 1024 * 1024  # octets of a mail that goes back whole; of a larger one its header does
+_HEADER = header.BLOCK_LIMIT + 4096  # in which the header of a stored message ends
 _ACTIONS: dict[str, dsn.Action] = {
     "email.delivered": "relayed",
     "email.bounced": "failed",
@@ -41,11 +42,7 @@ class Store(Protocol):
 
 
 class Messages(Protocol):
-    async def load(self, account_id: UUID, email_id: UUID) -> StoredMessage | None: ...
-
-
-class Domains(Protocol):
-    async def find(self, account_id: UUID, name: str) -> Domain | None: ...
+    async def load(self, account_id: UUID, email_id: UUID, most: int | None = None) -> StoredMessage | None: ...
 
 
 class Submitting(Protocol):
@@ -60,7 +57,6 @@ class Notices:
 
     store: Store
     messages: Messages
-    domains: Domains
     intake: Submitting
     host: str
     clock: Callable[[], float]
@@ -75,15 +71,18 @@ class Notices:
 
     async def _tell(self, notice: Notice) -> bool:
         """Whether it was told, or need not be."""
-        to = await self._recipient(notice)
-        stored = await self.messages.load(notice.account_id, notice.email_id) if to else None
-        if to is None or stored is None or not notice.told:
+        to, full = _submitter(notice), notice.envelope.get("ret") == "FULL"
+        if to is None or not notice.told:
+            return True
+        stored = await self.messages.load(notice.account_id, notice.email_id, RETURNED + 1 if full else _HEADER)
+        if stored is None:
             return True
         email_id = uuid7(self.clock())
         sender = Mailbox("Mail Delivery System", "mailer-daemon", notice.domain)
         message_id = f"<{email_id}@{notice.domain}>"
-        message = dsn.compose(self._notification(notice, sender, to, message_id, stored.body))
-        content = AsReceived(message, (to.address,), message_id, {"report": True}, email_id)
+        message = dsn.compose(self._notification(notice, sender, to, message_id, stored.body, full))
+        kept = {"report": True} | ({"smtputf8": True} if to.needs_smtputf8 else {})
+        content = AsReceived(message, (to.address,), message_id, kept, email_id)
         email = Incoming(sender, (to,), "Delivery status notification", content, source="system")
         caller = Caller(notice.account_id, None, "sending_access", notice.domain_id, None)
         answer = await self.intake.submit(caller, [email], Key(ENDPOINT, str(notice.report), notice.report.bytes))
@@ -91,15 +90,7 @@ class Notices:
             log.info("a notification about {email_id} was refused: {why}", email_id=notice.email_id, why=answer.refusals[0].message)
         return not isinstance(answer, Busy)
 
-    async def _recipient(self, notice: Notice) -> Mailbox | None:
-        try:
-            to = parse_mailbox(str(notice.envelope.get("sender", "")))
-        except AddressError:
-            return None
-        domain = await self.domains.find(notice.account_id, to.domain)
-        return to if domain is not None and domain.may_send else None
-
-    def _notification(self, notice: Notice, sender: Mailbox, to: Mailbox, message_id: str, message: bytes) -> dsn.Notification:
+    def _notification(self, notice: Notice, sender: Mailbox, to: Mailbox, message_id: str, message: bytes, full: bool) -> dsn.Notification:
         originals: Any = notice.envelope.get("orcpt") or ()
         return dsn.Notification(
             host=self.host,
@@ -110,16 +101,27 @@ class Notices:
             about=notice.message_id,
             envid=notice.envelope.get("envid"),
             arrived=notice.created_at.astimezone(UTC),
-            fates=tuple(_fate(told, originals) for told in notice.told if told.type in _ACTIONS),
+            fates=tuple(_fate(told, originals) for told in notice.told),
             message=message,
-            full=notice.envelope.get("ret") == "FULL",
+            full=full and len(message) <= RETURNED,
+            smtputf8=notice.envelope.get("smtputf8") is True or not all(told.address.isascii() for told in notice.told),
         )
 
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self.clock(), UTC)
 
 
+def _submitter(notice: Notice) -> Mailbox | None:
+    try:
+        return parse_mailbox(str(notice.envelope.get("sender", "")))
+    except AddressError:
+        return None
+
+
 def _fate(told: Told, originals: Sequence[str | None]) -> dsn.Fate:
-    said = str(told.data.get("reply") or told.data.get("reason") or "")
     original = originals[told.recipient] if told.recipient < len(originals) else None
+    if told.type == "passed":
+        action, said, reporter = told.data["action"], told.data["said"], told.data["reporter"]
+        return dsn.Fate(told.address, action, said, told.at.astimezone(UTC), original, reporter)
+    said = str(told.data.get("reply") or told.data.get("reason") or "")
     return dsn.Fate(told.address, _ACTIONS[told.type], said, told.at.astimezone(UTC), original)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Protocol
 
@@ -38,9 +38,11 @@ class Postmaster:
     domains: Domains
     intake: Submitting
     clock: Callable[[], float]
+    overhear: Callable[[bytes], Awaitable[None]]  # a report of abuse is read before it goes on
 
     async def forward(self, mail: ForPostmaster) -> Reply | None:
         """None when it is on its way."""
+        await self.overhear(mail.message)
         domain = await self.domains.called(self.domain)
         if domain is None:
             log.error("mail for {role} cannot be forwarded: no account has the domain {name}", role=mail.recipients[0], name=self.domain)

@@ -18,6 +18,7 @@ from mailsvc.mail.reply import Reply
 from mailsvc.mail.reply import read as written
 from mailsvc.outcome import Bounced
 from mailsvc.store.late import Complained, News
+from mailsvc.store.notices import Passed
 
 # Why a mail changed nothing, by what it is.
 Kind = Literal["bounce", "delay", "success", "complaint", "feedback", "automatic", "unknown"]
@@ -28,12 +29,16 @@ _LONGEST = 500
 
 @attrs.frozen
 class Letter:
-    """A mail that came back, understood. `fates` are those who failed; `feedback` is a complaint."""
+    """A mail that came back, understood. `fates` are those who failed; `feedback` is a complaint.
+
+    `told` are all others that a notification tells of; nothing of ours changes for them.
+    """
 
     kind: Kind
     fates: tuple[Fate, ...] = ()
     reporter: str = ""
     feedback: Feedback | None = None
+    told: tuple[Fate, ...] = ()
 
     def news(self, addresses: Sequence[str]) -> list[News]:
         """What it says about an email's recipients, given their addresses."""
@@ -46,6 +51,17 @@ class Letter:
                 found.setdefault(number, News(number, bounced(fate, self.reporter, named)))
         return [*found.values()]
 
+    def passed(self, addresses: Sequence[str]) -> list[Passed]:
+        """What it says of recipients whose senders may want to hear it, given their addresses."""
+        found: dict[int, Passed] = {}
+        for fate in self.told:
+            for number in whom(addresses, fate.original, fate.final, alone=len(self.told) == 1 and not self.fates)[:1]:
+                assert fate.action != "failed"
+                text = _short(fate.diagnostic)
+                said = text if written(text) is not None else f"{fate.status} {text}".strip()
+                found.setdefault(number, Passed(number, fate.action, said, _short(fate.remote or self.reporter)))
+        return [*found.values()]
+
 
 def read(message: bytes) -> Letter:
     """Never raises, whatever the message is."""
@@ -53,12 +69,12 @@ def read(message: bytes) -> Letter:
     dsn = dsnread.read(mail)
     if dsn is not None:
         failed = tuple(fate for fate in dsn.fates if fate.action == "failed")
-        if failed:
-            return Letter("bounce", failed, dsn.reporter)
-        return Letter("delay" if any(fate.action == "delayed" for fate in dsn.fates) else "success" if dsn.fates else "unknown")
-    told = feedback.read(mail)
-    if told is not None:
-        return Letter("complaint", feedback=told) if told.complaint else Letter("feedback")
+        told = tuple(fate for fate in dsn.fates if fate.action != "failed")
+        delayed = any(fate.action == "delayed" for fate in told)
+        return Letter("bounce" if failed else "delay" if delayed else "success" if told else "unknown", failed, dsn.reporter, told=told)
+    complaint = feedback.read(mail)
+    if complaint is not None:
+        return Letter("complaint", feedback=complaint) if complaint.complaint else Letter("feedback")
     failed = oldbounce.read(mail)
     if failed:
         return Letter("bounce", failed)

@@ -21,6 +21,7 @@ from mailsvc.returns.reading import Letter
 from mailsvc.store.accounts import Account
 from mailsvc.store.errors import Contention
 from mailsvc.store.late import Heard, News
+from mailsvc.store.notices import Passed
 
 NOBODY = Reply(550, "Nobody reads this address, it takes reports of delivery alone", "5.7.1")
 _IN_THREAD = 64 * 1024  # octets above which a mail is read off the reactor
@@ -54,6 +55,10 @@ class Store(Protocol):
         self, account_id: UUID, email_id: UUID, judge: Callable[[Sequence[str]], Sequence[News]], now: datetime
     ) -> Mapping[int, Heard] | None: ...
 
+    async def pass_on(
+        self, account_id: UUID, email_id: UUID, judge: Callable[[Sequence[str]], Sequence[Passed]], now: datetime
+    ) -> None: ...
+
 
 @attrs.define(eq=False)
 class Returns:
@@ -77,6 +82,8 @@ class Returns:
         A refusal for people who write here, so that they know that nobody reads it.
         """
         letter = await self._read(returned.message)
+        for _, number, email_id in returned.paths if letter.told else ():
+            await self._pass_on(letter, number, email_id)
         if not (letter.fates or letter.feedback):
             self._count(letter.kind)
             return NOBODY if letter.kind == "unknown" and returned.sender else None
@@ -116,6 +123,12 @@ class Returns:
             raise Early("", "The delivery that this mail is about is not settled yet.")
         for what in heard.values():
             self._count(letter.kind if what == "changed" else "repeated", email_id)
+
+    async def _pass_on(self, letter: Letter, number: int, email_id: UUID) -> None:
+        """What the next server told of a mail goes on to whoever asked for it (3461 §5.2)."""
+        account = await self.accounts.numbered(number)
+        if account is not None:
+            await self.store.pass_on(account.id, email_id, letter.passed, datetime.fromtimestamp(self.seconds(), UTC))
 
     def _count(self, what: str, email_id: UUID | None = None) -> None:
         self.counts[what] += 1

@@ -7,7 +7,8 @@
 - `suppressed` never gets here: at the domains of examples it is on the first account's suppression list (welcome)
 - everything else: 250
 
-A label changes nothing: `bounced+anything` bounces too.
+A label changes nothing: `bounced+anything` bounces too. Who asks to be told of the delivery (NOTIFY=SUCCESS) is told; who asks not
+to be told of a late bounce is not.
 """
 
 from __future__ import annotations
@@ -99,18 +100,18 @@ class SandboxInbox:
         """Kept, and reported on where the local part asks for it."""
         sender, recipients = envelope.sender.address, [recipient.path.address for recipient in envelope.recipients]
         kept = await self.keep(sender, recipients, message, tls)
-        self._report(sender, recipients, message)
+        self._report(sender, envelope.recipients, message)
         return kept
 
-    def _report(self, sender: str, recipients: Sequence[str], message: bytes) -> None:
+    def _report(self, sender: str, recipients: Sequence[Recipient], message: bytes) -> None:
         """Never to a stranger."""
         if self.postbag is None or self.read_return_path(sender) is None:
             return
         now = datetime.fromtimestamp(self.clock.seconds(), UTC)
         for recipient in recipients:
-            compose = REPORTS.get(recipient.rpartition("@")[0].lower().partition("+")[0])
+            compose = _wanted(recipient)
             if compose is not None:
-                self.postbag.post(sender, compose("sandbox.localhost", sender, recipient, message, now))
+                self.postbag.post(sender, compose("sandbox.localhost", sender, recipient.path.address, message, now))
 
     async def keep(self, sender: str, recipients: Sequence[str], message: bytes, tls: str | None) -> UUID:
         owner = self.read_return_path(sender)
@@ -125,6 +126,15 @@ class SandboxInbox:
             email_id=owner[1] if owner else _email_id(message),
         )
         return await self.shelf.add(mail)
+
+
+def _wanted(recipient: Recipient) -> Compose | None:
+    """The report that goes back for a recipient."""
+    compose = REPORTS.get(recipient.path.local.lower().partition("+")[0])
+    notify = recipient.parameters.notify
+    if compose is reports.bounce and notify is not None and "FAILURE" not in notify:
+        return None
+    return reports.delivery if compose is None and notify is not None and "SUCCESS" in notify else compose
 
 
 def _email_id(message: bytes) -> UUID | None:

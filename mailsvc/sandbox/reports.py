@@ -1,4 +1,4 @@
-"""What other servers send back for a mail: here an abuse report (RFC 5965) and a late bounce (RFC 3464), as they would make it."""
+"""What other servers send back for a mail, as they would make it: an abuse report (RFC 5965), or what became of it (RFC 3464)."""
 
 from __future__ import annotations
 
@@ -47,6 +47,14 @@ def bounce(host: str, return_path: str, recipient: str, message: bytes, now: dat
     )
     text = "The email below could not be brought to its mailbox. This is what the sandbox address `bounced-later` does."
     author, subject = f"Mail Delivery System <mailer-daemon@{host}>", "Undelivered mail returned to sender"
+    return _report("delivery-status", host, author, return_path, subject, text, status, message, now)
+
+
+def delivery(host: str, return_path: str, recipient: str, message: bytes, now: datetime) -> bytes:
+    """The mail is in its mailbox, as somebody wanted to hear."""
+    status = f"Reporting-MTA: dns; {host}\r\n\r\nFinal-Recipient: rfc822; {recipient}\r\nAction: delivered\r\nStatus: 2.0.0\r\n"
+    text = "The email below is in its mailbox in the sandbox. Its sender asked to be told of that (NOTIFY=SUCCESS)."
+    author, subject = f"Mail Delivery System <mailer-daemon@{host}>", "Your mail was delivered"
     return _report("delivery-status", host, author, return_path, subject, text, status, message, now)
 
 

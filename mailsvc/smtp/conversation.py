@@ -59,6 +59,9 @@ class Conversation:
                 self.wire.send(end.reply)
         except Gone:
             pass
+        except Exception:
+            log.failure("a conversation broke off")
+            self.wire.send(replies.BROKEN)
         finally:
             self.wire.finish(abort=abort)
             self.reset()
@@ -141,8 +144,15 @@ class Conversation:
             self.note(_fit_to_show(verb, line))
             reply = await self._answer(verb, argument.strip(b" "), line)
         if reply is not None:
+            if self._is_error(verb, reply) and (self._errors >= self.door.limits.errors // 2 or verb == b"AUTH"):
+                await self._tarpit()
             self.wire.send(reply)
             self._judge(verb, reply)
+
+    async def _tarpit(self) -> None:
+        """Who guesses or floods gets no more than an answer a second."""
+        if self.door.limits.tarpit:
+            await self.wire.pause(self.door.limits.tarpit)
 
     async def _answer(self, verb: bytes, argument: bytes, line: bytes) -> Reply | None:
         command = COMMANDS.get(verb)
@@ -177,6 +187,9 @@ class Conversation:
             return replies.LOGIN_FIRST
         return None
 
+    def _is_error(self, verb: bytes, reply: Reply) -> bool:
+        return reply.permanent and not (self.session.login is not None and verb in _MAIL)
+
     def _judge(self, verb: bytes, reply: Reply) -> None:
         """A client that only makes errors, or only talks, is sent away. A customer's bad recipients are no errors."""
         limits = self.door.limits
@@ -184,7 +197,7 @@ class Conversation:
             raise Hangup(None)
         if verb == b"AUTH" and reply.code in (525, 535):
             self._failed_logins += 1
-        if reply.permanent and not (self.session.login is not None and verb in _MAIL):
+        if self._is_error(verb, reply):
             self._errors += 1
         if verb not in _MAIL:
             self._chatter += 1

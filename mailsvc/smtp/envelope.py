@@ -11,6 +11,7 @@ from typing import Literal
 import attrs
 from attrs.validators import deep_iterable, matches_re, optional
 
+from mailsvc.mail.xtext import typed, xtext
 from mailsvc.smtp.offers import Offers
 
 _ADDRESS_LIMIT = 320  # octets: 64 + "@" + 255, 5321 §4.5.3.1
@@ -29,7 +30,7 @@ _ADDRESS = re.compile(
 
 
 _NOTIFY = r"NEVER|(SUCCESS|FAILURE|DELAY)(,(SUCCESS|FAILURE|DELAY)){0,2}"
-_ORIGINAL = re.compile(r"[A-Za-z0-9-]+;[ -~]+")
+_ORIGINAL = re.compile(r"[A-Za-z0-9-]+;[ -~]+|[uU][tT][fF]-8;[^\x00-\x1f\x7f]+")
 
 
 class BadAddress(ValueError):
@@ -77,7 +78,7 @@ def mail_command(sender: bytes, envelope: Envelope, offers: Offers, utf8: bool) 
         if envelope.ret:
             command += b" RET=" + envelope.ret.encode("ascii")
         if envelope.envid:
-            command += b" ENVID=" + _xtext(envelope.envid)
+            command += b" ENVID=" + xtext(envelope.envid).encode("ascii")
     return command + b"\r\n"
 
 
@@ -91,11 +92,5 @@ def rcpt_command(recipient: bytes, number: int, envelope: Envelope, offers: Offe
     original = envelope.originals[number] if envelope.originals else None
     if original and _ORIGINAL.fullmatch(original):
         kind, _, address = original.partition(";")
-        command += b" ORCPT=" + kind.encode("ascii") + b";" + _xtext(address)
+        command += b" ORCPT=" + typed(kind, address).encode("ascii")
     return command + b"\r\n"
-
-
-def _xtext(text: str) -> bytes:
-    """3461 §4: what is not printable ASCII, and `+` and `=`, as `+XX`."""
-    octets = text.encode("utf-8")
-    return b"".join(b"%c" % o if 33 <= o <= 126 and o not in b"+=" else b"+%02X" % o for o in octets)

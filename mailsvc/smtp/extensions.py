@@ -11,11 +11,10 @@ from typing import Any, Literal
 
 import attrs
 
+from mailsvc.mail.xtext import UTF8, from_utf8, from_xtext
 from mailsvc.smtp.replies import Refused, bad_argument, bad_parameter
 
-_PARAMETER = re.compile(rb"([A-Za-z0-9][A-Za-z0-9-]*)(?:=([\x21-\x3c\x3e-\x7e]*))?")
-_XTEXT = re.compile(r"(?:[!-*,-<>-~]|\+[0-9A-F]{2})*")
-_HEX = re.compile(r"\+([0-9A-F]{2})")
+_PARAMETER = re.compile(rb"([A-Za-z0-9][A-Za-z0-9-]*)(?:=([\x21-\x3c\x3e-\x7e\x80-\xff]*))?")
 _ORCPT = re.compile(r"([A-Za-z0-9-]+);(.+)")
 
 Notify = Literal["NEVER", "SUCCESS", "FAILURE", "DELAY"]
@@ -39,24 +38,11 @@ class RcptParameters:
     """The parameters of RCPT; None: not given."""
 
     notify: frozenset[Notify] | None = None
-    orcpt: tuple[str, str] | None = None  # address type, address
+    orcpt: tuple[str, str] | None = None  # address type, address as it is behind its encoding
 
 
 NO_MAIL_PARAMETERS = MailParameters()
 NO_RCPT_PARAMETERS = RcptParameters()
-
-
-def xtext(text: str) -> str:
-    """ASCII text as xtext (3461 §4)."""
-    return "".join(c if "!" <= c <= "~" and c not in "+=" else f"+{ord(c):02X}" for c in text)
-
-
-def from_xtext(text: str) -> str | None:
-    """What xtext stands for, None when it is malformed or stands for anything but printable ASCII."""
-    if not _XTEXT.fullmatch(text):
-        return None
-    decoded = _HEX.sub(lambda found: chr(int(found[1], 16)), text)
-    return decoded if decoded.isascii() and decoded.isprintable() else None
 
 
 def offers(*, size: int, recipients: int, mails: int | None, starttls: bool, login: bool) -> tuple[str, ...]:
@@ -87,16 +73,16 @@ def _read(text: bytes, readers: dict[str, Reader]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for word in filter(None, text.split(b" ")):
         found = _PARAMETER.fullmatch(word)
-        if found is None:
+        name = found[1].decode("ascii").upper() if found is not None else ""
+        if found is None or not (word.isascii() or name == "ORCPT"):  # 6533 §3
             raise Refused(bad_argument("A parameter is malformed"))
-        name = found[1].decode("ascii").upper()
         reader = readers.get(name)
         if reader is None:
             raise Refused(bad_parameter(f"Parameter {name[:40]} is not known"))
         if name.lower() in values:
             raise Refused(bad_argument(f"Parameter {name} is given twice"))
         try:
-            values[name.lower()] = reader(None if found[2] is None else found[2].decode("ascii"))
+            values[name.lower()] = reader(None if found[2] is None else found[2].decode("utf-8"))
         except ValueError:
             raise Refused(bad_parameter(f"Parameter {name} has no such value")) from None
     return values
@@ -147,9 +133,12 @@ def _notify(value: str | None) -> frozenset[Notify]:
 
 def _orcpt(value: str | None) -> tuple[str, str]:
     found = _ORCPT.fullmatch(value or "")
-    if found is None or len(found[0]) > 500:  # 3461 §4.2
+    if found is None or len(found[0].encode("utf-8")) > 500:  # 3461 §4.2
         raise ValueError
-    return found[1], _decoded(found[2])
+    address = from_utf8(found[2]) if found[1].lower() == UTF8 else from_xtext(found[2])  # 6533 §3
+    if address is None:
+        raise ValueError
+    return found[1], address
 
 
 def _decoded(value: str) -> str:

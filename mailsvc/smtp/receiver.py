@@ -25,7 +25,7 @@ from mailsvc.smtp import replies
 from mailsvc.smtp.conversation import Conversation
 from mailsvc.smtp.framing import Inbox
 from mailsvc.smtp.replies import Hangup, encode
-from mailsvc.smtp.session import Door, Peer, Session, Welcome
+from mailsvc.smtp.session import Door, Peer, Reception, Session, Welcome
 from mailsvc.smtp.transcript import Transcript
 from mailsvc.smtp.wire import Gone, Late
 
@@ -52,6 +52,7 @@ class Receiver(TwistedProtocol):
         self._alarm: IDelayedCall | None = None
         self._handshake: IDelayedCall | None = None
         self._grace: IDelayedCall | None = None
+        self._pause: tuple[IDelayedCall, Deferred[None]] | None = None
         self._heard = self._paused = self._full = self._ended = self._closing = self._lost = False
         self._in_body = False  # the present wait is for a body
         self._gathering = self._over = False
@@ -100,6 +101,9 @@ class Receiver(TwistedProtocol):
         for call in (self._alarm, self._handshake, self._grace):
             stop(call)
         self._wake(Gone())
+        if self._pause is not None:
+            self._pause[0].cancel()
+            self._resume_paused(self._pause[1])
         if self._over:
             self._owner.left(self)
 
@@ -147,6 +151,14 @@ class Receiver(TwistedProtocol):
             turn: Deferred[None] = Deferred()
             self.clock.callLater(0, self._resume, turn, None)
             await turn
+
+    async def pause(self, seconds: float) -> None:
+        if self._lost:
+            return
+        self.flush()
+        over: Deferred[None] = Deferred()
+        self._pause = self.clock.callLater(seconds, self._resume_paused, over), over
+        await over
 
     def send(self, reply: Reply) -> None:
         """One reply; those of one turn go out in one write."""
@@ -199,7 +211,7 @@ class Receiver(TwistedProtocol):
 
     async def _converse(self) -> None:
         try:
-            reception = self._welcome(self.session)
+            reception = self._welcomed()
             if isinstance(reception, Reply):
                 self.send(reception)
                 self.finish()
@@ -209,6 +221,13 @@ class Receiver(TwistedProtocol):
             self._over = True
             if self._lost:
                 self._owner.left(self)
+
+    def _welcomed(self) -> Reception | Reply:
+        try:
+            return self._welcome(self.session)
+        except Exception:
+            log.failure("nobody could be found to receive a connection")
+            return replies.BROKEN
 
     def _wake(self, error: Exception | None = None) -> None:
         waiting, self._waiting = self._waiting, None
@@ -223,6 +242,10 @@ class Receiver(TwistedProtocol):
         finally:
             self._gathering = False
             self.flush()
+
+    def _resume_paused(self, over: Deferred[None]) -> None:
+        self._pause = None
+        self._resume(over, None)
 
     def _set_alarm(self) -> None:
         """One timer for all waits. The deadlines of a connection only move forward, so it may ring too early, never late."""

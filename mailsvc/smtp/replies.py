@@ -92,6 +92,7 @@ TOO_MUCH_TALK: Final = Reply(421, "Too many commands without a mail", "4.7.0")
 TOO_SLOW: Final = Reply(421, "Too slow, closing", "4.4.2")
 IDLE: Final = Reply(421, "Idle for too long, closing", "4.4.2")
 SHUTDOWN: Final = Reply(421, "Shutting down", "4.3.2")
+BROKEN: Final = Reply(421, "Local error, closing", "4.3.0")
 INTERNAL: Final = Reply(451, "Local error, try again later", "4.3.0")
 
 # What is wrong with a body, by its fault (framing)

@@ -118,6 +118,7 @@ class Limits:
     errors: int = 20
     chatter: int = 100  # commands between two mails that do not help a mail along
     logins: int = 3  # failed ones
+    tarpit: float = 1.0  # seconds before the refusal of a login, and of a client that has made half of its errors; 0: none
     idle: float = 300.0  # for a command line to be complete, 5321 §4.5.3.2.7
     handshake: float = 10.0
     rate: int = 500  # octets a second of a body, over each span of `idle` seconds

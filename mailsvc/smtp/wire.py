@@ -34,6 +34,9 @@ class Wire(Protocol):
     async def rest(self) -> None:
         """Called before each line: others get their turn after so many. Gone or Hangup when it is over."""
 
+    async def pause(self, seconds: float) -> None:
+        """Let time pass before the next reply; one that goes nowhere any more is not waited for."""
+
     def send(self, reply: Reply) -> None: ...
 
     def secure(self) -> None: ...

@@ -101,7 +101,7 @@ class Acceptance:
             return await self._pool.transact(lambda tx: self._write_in(tx, submissions))
         parts = list(documents(email for s in submissions for email in s.emails))
         if len(parts) == 1:
-            suppressed = _by_email(await self._pool.rows(INSERT_EMAILS, parts))
+            suppressed = _by_email(await self._pool.rows(INSERT_EMAILS, parts[0]))
             return [_accepted(s, suppressed) for s in submissions]
         return await self._pool.transact(lambda tx: self._write_in(tx, submissions))
 
@@ -111,7 +111,7 @@ class Acceptance:
         emails = [email for s in new for email in s.emails]
         suppressed: dict[UUID, frozenset[int]] = {}
         for part in documents(emails):
-            suppressed |= _by_email(await tx.rows(INSERT_EMAILS.plain, (part,)))
+            suppressed |= _by_email(await tx.rows(INSERT_EMAILS, part))
         for email in emails:
             for number, piece in enumerate(pieces(email)):
                 await tx.run(INSERT_PIECE, (email.account_id, email.email_id, number, piece))

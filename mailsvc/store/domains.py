@@ -191,6 +191,19 @@ class Domains:
         self.changed()
         return found
 
+    async def sign_with(self, domain_id: UUID, algorithms: Sequence[Algorithm]) -> Domain | None:
+        """Which of its keys sign; None when it is not there any more."""
+
+        async def choose(tx: Transaction) -> Domain | None:
+            rows = await tx.rows(domains_sql.SIGNS, (list(algorithms), self.now(), domain_id))
+            for row in rows:
+                await self.tell(tx, "updated", domain_of(row), f"The operator has its mail signed with {' and '.join(algorithms)}.")
+            return domain_of(rows[0]) if rows else None
+
+        domain = await self._pool.transact(choose)
+        self.changed()
+        return domain
+
     # For what else changes domains, within its transactions
 
     async def add_keys(self, tx: Transaction, domain_id: UUID, keys: Sequence[NewKey], state: str) -> None:

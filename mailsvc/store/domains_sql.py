@@ -26,6 +26,12 @@ TRUST = f"""
 UPDATE domains SET trusted_at = CASE WHEN %s THEN coalesce(trusted_at, %s) END WHERE account_id = %s AND name = %s RETURNING {COLUMNS}
 """
 
+# What is required of its DNS changes with it, so it is looked at soon.
+SIGNS = f"""
+UPDATE domains SET signs_with = %s, next_check_at = CASE WHEN next_check_at IS NOT NULL THEN least(next_check_at, %s) END
+WHERE id = %s RETURNING {COLUMNS}
+"""
+
 ADD_KEY = """
 INSERT INTO dkim_keys (id, domain_id, selector, algorithm, public_key, sealed_key, state, created_at)
 VALUES (%s, %s, %s, %s, %s, %s, %s, %s)

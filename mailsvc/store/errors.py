@@ -9,6 +9,8 @@ from __future__ import annotations
 import attrs
 import psycopg2
 
+from mailsvc.store.libpq import Refusal
+
 
 @attrs.define(eq=False, auto_exc=True)
 class StoreError(Exception):
@@ -79,23 +81,35 @@ def is_lost(error: psycopg2.Error) -> bool:
     state: str | None = error.pgcode
     if state is None:
         return isinstance(error, (psycopg2.OperationalError, psycopg2.InterfaceError))
-    return state in GONE or state.startswith("08")
+    return _ended(state)
 
 
 def translated(error: BaseException) -> StoreError:
     """Our error for one of the driver's."""
     if not isinstance(error, psycopg2.Error):
         return DataRejected("22021")  # a NUL or a lone surrogate, found before anything was sent
-    state = error.pgcode or ""
-    said = (error.diag.message_primary if state else str(error).strip().split("\n")[0]) or type(error).__name__
-    if is_lost(error):
-        return Unavailable(said)
+    if error.pgcode:
+        diag = error.diag
+        return refused(Refusal(error.pgcode, diag.message_primary or "", diag.constraint_name, diag.table_name, diag.column_name))
+    said = str(error).strip().split("\n")[0] or type(error).__name__
+    return Unavailable(said) if is_lost(error) else StatementFailed(error.pgcode, said)
+
+
+def refused(refusal: Refusal) -> StoreError:
+    """Our error for what the server said."""
+    state = refusal.state
+    if _ended(state):
+        return Unavailable(refusal.message)
     if state == "57014":
-        return TimedOut(said)
+        return TimedOut(refusal.message)
     if state in CONTENTION:
-        return Contention(state, said)
+        return Contention(state, refusal.message)
     if state in CONFLICT:
-        return Conflict(error.diag.constraint_name, error.diag.table_name, state)
+        return Conflict(refusal.constraint, refusal.table, state)
     if state[:2] in ("22", "23"):
-        return DataRejected(state, error.diag.constraint_name, error.diag.table_name, error.diag.column_name)
-    return StatementFailed(error.pgcode, said)
+        return DataRejected(state, refusal.constraint, refusal.table, refusal.column)
+    return StatementFailed(state, refusal.message)
+
+
+def _ended(state: str) -> bool:
+    return state in GONE or state.startswith("08")

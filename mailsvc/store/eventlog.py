@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 import attrs
 
-from mailsvc.store.link import Row
 from mailsvc.store.pool import Pool
 
 # What a Fact is made of; `e` is the event, `m` its email, which an event of the account has not.
@@ -23,7 +22,7 @@ SELECT l.sequence, {FACT}
 FROM event_log l
 JOIN events e ON e.account_id = l.account_id AND e.email_id = l.email_id AND e.event_id = l.event_id
 LEFT JOIN emails m ON m.account_id = l.account_id AND m.email_id = l.email_id
-WHERE l.account_id = %s AND l.sequence > %s
+WHERE l.account_id = %s AND l.sequence > %s AND (m.email_id IS NOT NULL OR e.email_id = e.event_id)
 ORDER BY l.sequence LIMIT %s
 """
 
@@ -59,14 +58,17 @@ class EventLog:
         self._pool = pool
 
     async def after(self, account_id: UUID, sequence: int, limit: int) -> tuple[list[tuple[int, Fact]], bool]:
-        """The `limit` next events of the account with their numbers, and whether there are more."""
+        """The `limit` next events of the account with their numbers, and whether there are more. What is no longer kept is left out."""
         rows = await self._pool.rows(AFTER, (account_id, sequence, limit + 1))
-        return [(row[0], fact(row[1:])) for row in rows[:limit]], len(rows) > limit
+        found = [(number, fact(columns)) for number, *columns in rows[:limit]]
+        return [(number, each) for number, each in found if each is not None], len(rows) > limit
 
 
-def fact(row: Row) -> Fact:
-    """Of the columns FACT."""
+def fact(row: Sequence[Any]) -> Fact | None:
+    """Of the columns FACT. None: the event is no longer kept, or its email is not, without which nothing can be told of it."""
     event_id, kind, at, recipient, data, email_id, *rest = row
+    if event_id is None or (email_id is None and kind.startswith("email.")):
+        return None
     return Fact(event_id, kind, at, recipient, data or {}, None if email_id is None else _mail(email_id, *rest))
 
 

@@ -1,4 +1,4 @@
-"""Holding a destination back: one row, however many recipients wait for it."""
+"""Holding a destination back, or slowing it down: one row, however many recipients wait for it and whoever sends to it."""
 
 from __future__ import annotations
 
@@ -24,6 +24,22 @@ WHERE %s OR d.state = 'backoff' OR d.until < excluded.until
 
 LIFT = "DELETE FROM destinations WHERE region = %s AND name = %s AND (state = 'backoff' OR %s)"
 
+# Two rules at once: the slower one, for as long as the longer one says.
+SLOW = """
+INSERT INTO slowdowns AS s (region, name, per_minute, reason, until) VALUES (%s, %s, %s, %s, %s)
+ON CONFLICT (region, name) DO UPDATE
+SET per_minute = CASE WHEN s.until > %s THEN least(s.per_minute, excluded.per_minute) ELSE excluded.per_minute END,
+    reason = excluded.reason, until = greatest(s.until, excluded.until)
+"""
+SLOWED = "SELECT name, per_minute, reason, until FROM slowdowns WHERE region = %s AND until > %s"
+FASTER = "DELETE FROM slowdowns WHERE region = %s AND name = %s"
+
+# What is over for a day says nothing any more, neither of who refused how often nor of how slowly.
+FORGET = """
+WITH slow AS (DELETE FROM slowdowns WHERE region = %(region)s AND until < %(before)s)
+DELETE FROM destinations WHERE region = %(region)s AND until < %(before)s
+"""
+
 HOLDS = "SELECT name, state, reason, least(until, '9999-12-31 23:59:59.999999+00'), failures FROM destinations WHERE region = %s"
 
 
@@ -37,6 +53,15 @@ class Hold:
     failures: int
 
 
+@attrs.frozen
+class Slowdown:
+    """How many emails a minute a destination, or all of a provider's, get from a region until `until`, and why."""
+
+    per_minute: float
+    reason: str
+    until: datetime
+
+
 async def hold(pool: Pool, region: str, destination: str, held: Hold, ordered: bool) -> None:
     """`ordered`: by the operator, whatever is there."""
     await pool.run(HOLD, (region, destination, held.state, held.reason, held.until, held.failures, ordered))
@@ -48,3 +73,19 @@ async def lift(pool: Pool, region: str, destination: str, paused: bool) -> None:
 
 async def read(pool: Pool, region: str) -> Mapping[str, Hold]:
     return {name: Hold(*rest) for name, *rest in await pool.rows(HOLDS, (region,))}
+
+
+async def slow(pool: Pool, region: str, name: str, found: Slowdown, now: datetime) -> None:
+    await pool.run(SLOW, (region, name, found.per_minute, found.reason, found.until, now))
+
+
+async def slowed(pool: Pool, region: str, now: datetime) -> Mapping[str, Slowdown]:
+    return {name: Slowdown(*rest) for name, *rest in await pool.rows(SLOWED, (region, now))}
+
+
+async def faster(pool: Pool, region: str, name: str) -> None:
+    await pool.run(FASTER, (region, name))
+
+
+async def forget(pool: Pool, region: str, before: datetime) -> int:
+    return await pool.run(FORGET, {"region": region, "before": before})

@@ -1,13 +1,13 @@
-"""How emails become rows: one JSON document carries them all, one statement spreads it over the tables.
+"""How emails become rows: one JSON document carries them all but their messages, one statement spreads it over the tables.
 
-One parameter in place of some fifty an email is what makes a shared commit cheap: the driver quotes one text and the
-server parses one. The same statement leaves out recipients that are on the account's suppression list, and answers with them.
+One parameter in place of some fifty an email is what makes a shared commit cheap: the server parses one text. The messages stand one
+behind the other in a second parameter, as octets, and the document says where each begins. The same statement leaves out recipients
+that are on the account's suppression list, and answers with them.
 Who commits what, together with whom: store/accept.
 """
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterable, Iterator
 from uuid import UUID
 
@@ -15,7 +15,7 @@ import orjson
 
 from mailsvc.store.errors import DataRejected
 from mailsvc.store.ids import uuid7
-from mailsvc.store.notices import wanted
+from mailsvc.store.notices import FAILURE, wanted
 from mailsvc.store.prepared import Prepared
 from mailsvc.store.values import NewEmail
 
@@ -24,14 +24,14 @@ PIECE = 256 * 1024  # the most octets in one row of messages
 STATEMENT = 512 * 1024  # about the most octets of messages that one statement carries, so that no reactor turn is long
 SMALL = 64 * 1024  # a message up to here is written with its email; a larger one in pieces of its own
 
-_INSERT = """
+_INSERT = f"""
 WITH new AS MATERIALIZED (
     SELECT * FROM json_to_recordset($1) AS x(
         account_id uuid, email_id uuid, created_at timestamptz, source text, key_id uuid, domain_id uuid, message_id text, sender text,
         to_ text[], cc text[], bcc text[], reply_to text[], recipients text[], subject text, tags jsonb, headers jsonb, envelope jsonb,
         size integer, bulk boolean, scheduled_at timestamptz, expires_at timestamptz, region text, destinations text[], leases bigint[],
         notify smallint[],
-        event_id uuid, type text, data jsonb, shard smallint, body text, octets text)
+        event_id uuid, type text, data jsonb, shard smallint, at integer)
 ), stored AS (
     INSERT INTO emails (account_id, email_id, created_at, source, key_id, domain_id, message_id, sender, to_, cc, bcc, reply_to,
                         recipients, subject, tags, headers, envelope, size, bulk, scheduled_at)
@@ -66,16 +66,21 @@ WITH new AS MATERIALIZED (
 ), fresh AS (
     INSERT INTO fresh_events (shard, account_id, email_id, event_id, domain_id, type, at, weight)
     SELECT shard, account_id, email_id, event_id, domain_id, type, created_at, weight FROM facts
+), noticed AS (
+    INSERT INTO notices (account_id, email_id, recipient, event_id, next_at)
+    SELECT n.account_id, n.email_id, a.recipient, uuid7_before(n.event_id, a.recipient), n.created_at + interval '1 second'
+    FROM new n JOIN aimed a USING (email_id) WHERE a.barred IS NOT NULL AND a.notify & {FAILURE} <> 0
 ), kept AS (
     INSERT INTO messages (account_id, email_id, piece, bytes)
-    SELECT account_id, email_id, 0, coalesce(convert_to(body, 'UTF8'), decode(octets, 'base64'))
-    FROM new WHERE body IS NOT NULL OR octets IS NOT NULL
+    SELECT account_id, email_id, 0, substring($2 FROM at + 1 FOR size) FROM new WHERE at IS NOT NULL
 )
 SELECT email_id, recipient::integer FROM aimed WHERE barred IS NOT NULL
 """
 
-INSERT_EMAILS = Prepared("accept", ("json",), _INSERT)
-INSERT_PIECE = "INSERT INTO messages (account_id, email_id, piece, bytes) VALUES (%s, %s, %s, %s)"
+INSERT_EMAILS = Prepared("accept", ("json", "bytea"), _INSERT)
+INSERT_PIECE = Prepared(
+    "piece", ("uuid", "uuid", "smallint", "bytea"), "INSERT INTO messages (account_id, email_id, piece, bytes) VALUES ($1, $2, $3, $4)"
+)
 
 
 def shard(account_id: UUID) -> int:
@@ -91,19 +96,24 @@ def document(rows: object) -> str:
         raise DataRejected("22021") from None  # a lone surrogate, or a number that JSON cannot carry
 
 
-def documents(emails: Iterable[NewEmail]) -> Iterator[str]:
-    """The emails as parameters of INSERT_EMAILS, by id, each carrying at most about STATEMENT octets of messages."""
+def documents(emails: Iterable[NewEmail]) -> Iterator[tuple[str, bytes]]:
+    """The emails as parameters of INSERT_EMAILS, by id, each pair carrying at most about STATEMENT octets of messages."""
     rows: list[dict[str, object]] = []
+    bodies: list[bytes] = []
     octets = 0
     for email in sorted(emails, key=lambda e: e.email_id):
-        small = len(email.message) if len(email.message) <= SMALL else 0
-        if rows and octets + small > STATEMENT:
-            yield document(rows)
-            rows, octets = [], 0
-        rows.append(_row(email))
-        octets += small
+        small = len(email.message) <= SMALL
+        if rows and small and octets + len(email.message) > STATEMENT:
+            yield document(rows), b"".join(bodies)
+            rows, bodies, octets = [], [], 0
+        row = _row(email)
+        if small:
+            row["at"] = octets
+            bodies.extend((email.message,) if isinstance(email.message, bytes) else email.message)
+            octets += len(email.message)
+        rows.append(row)
     if rows:
-        yield document(rows)
+        yield document(rows), b"".join(bodies)
 
 
 def pieces(email: NewEmail) -> Iterator[bytes]:
@@ -119,7 +129,7 @@ def _cut(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 def _row(email: NewEmail) -> dict[str, object]:
     scheduled_at = email.scheduled_at
-    row: dict[str, object] = {
+    return {
         "account_id": email.account_id,
         "email_id": email.email_id,
         "created_at": email.created_at,
@@ -150,17 +160,3 @@ def _row(email: NewEmail) -> dict[str, object]:
         "data": None if scheduled_at is None else {"scheduled_at": scheduled_at},
         "shard": shard(email.account_id),
     }
-    if len(email.message) <= SMALL:
-        body = email.message if isinstance(email.message, bytes) else b"".join(email.message)
-        row |= _octets(body)
-    return row
-
-
-def _octets(body: bytes) -> dict[str, object]:
-    """As text where it is text: half the size of hexadecimal digits on the way, and cheaper to read."""
-    try:
-        if b"\0" not in body:
-            return {"body": body.decode()}
-    except UnicodeDecodeError:
-        pass
-    return {"octets": base64.b64encode(body).decode()}

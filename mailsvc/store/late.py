@@ -17,6 +17,7 @@ from mailsvc.outcome import EVENTS, MOVES, Bounced, State
 from mailsvc.store import events, notices, suppressions
 from mailsvc.store.emails import FINAL
 from mailsvc.store.events import NewEvent
+from mailsvc.store.notices import Passed
 from mailsvc.store.pool import Pool, Transaction
 from mailsvc.store.settle import bounce
 
@@ -100,6 +101,15 @@ class Late:
         if heard and "changed" in heard.values():
             self.told()
         return heard
+
+    async def pass_on(self, account_id: UUID, email_id: UUID, judge: Callable[[Sequence[str]], Sequence[Passed]], now: datetime) -> None:
+        """What another server told of an email's recipients without changing anything goes on to whoever asked for it."""
+
+        async def pass_on(tx: Transaction) -> None:
+            for addresses, envelope in [row[1:] for row in await tx.rows(EMAIL, (account_id, email_id))]:
+                await notices.pass_on(tx, account_id, email_id, envelope, judge(addresses), now)
+
+        await self.pool.transact(pass_on)
 
 
 def _state(news: News) -> State:

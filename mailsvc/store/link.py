@@ -22,8 +22,9 @@ from twisted.internet.threads import deferToThreadPool
 from twisted.python.failure import Failure
 from txpostgres import txpostgres
 
-from mailsvc.store import adapt  # noqa: F401  registers how values are adapted
-from mailsvc.store.errors import StatementFailed, StoreError, Unavailable, translated
+from mailsvc.store import adapt, libpq  # noqa: F401  adapt registers how values are adapted
+from mailsvc.store.errors import StatementFailed, StoreError, Unavailable, refused, translated
+from mailsvc.store.libpq import Broken, Exchange, Outcome
 from mailsvc.store.prepared import Prepared
 
 OLDEST_SERVER = 150000  # what the SQL of the store is tested with
@@ -68,6 +69,7 @@ class Link(txpostgres.Connection):  # type: ignore[misc]
         self._on_lost = on_lost
         self._limits = limits
         self._prepared: set[str] = set()  # names of the statements that this connection has planned
+        self._exchange: tuple[Exchange, Deferred[Outcome]] | None = None  # what the driver knows nothing of
 
     @classmethod
     async def open(cls, reactor: Any, dsn: str, name: str, on_lost: Callable[[Link], None], limits: Limits = Limits()) -> Link:
@@ -120,6 +122,8 @@ class Link(txpostgres.Connection):  # type: ignore[misc]
             if sql.name not in self._prepared:
                 await self.execute(sql.prepare)
                 self._prepared.add(sql.name)
+            if sql.direct and libpq.LIBRARY is not None:
+                return await self._exchanged(sql.name, params)
             sql = sql.execute
         if self.lost:
             raise Unavailable("The connection to the database was lost.")
@@ -141,6 +145,56 @@ class Link(txpostgres.Connection):  # type: ignore[misc]
                 timer.cancel()
             cursor.close()
 
+    async def _exchanged(self, name: str, params: Params) -> Answer:
+        """A statement whose parameters go beside it. The connection reads and writes for it, and for nothing else, until it is over."""
+        if self.lost:
+            raise Unavailable("The connection to the database was lost.")
+        timer = self.reactor.callLater(self._limits.statement + GRACE, self.abandon)
+        try:
+            over: Deferred[Outcome] = Deferred()
+            exchange = Exchange(self._connection.pgconn_ptr)
+            self._exchange = exchange, over
+            self.reactor.removeReader(self)
+            exchange.send(name, tuple(params))
+            self._watch(exchange.flush())
+            outcome = await over
+        except Broken as error:
+            self.abandon()
+            raise Unavailable(str(error)) from None
+        finally:
+            self._exchange = None
+            if timer.active():
+                timer.cancel()
+        if outcome.refusal is not None:
+            problem = refused(outcome.refusal)
+            if isinstance(problem, Unavailable):
+                self.abandon()
+            raise problem
+        return Answer(outcome.rows, outcome.count, outcome.tag)
+
+    def _move(self) -> None:
+        """Whatever the exchange can do now. Nobody watches the socket meanwhile, since the library closes it when it is dead."""
+        assert self._exchange is not None
+        exchange, over = self._exchange
+        self.reactor.removeReader(self)
+        self.reactor.removeWriter(self)
+        try:
+            flushed = exchange.flush()
+            outcome = exchange.read()
+        except Broken as error:
+            self._exchange = None
+            over.errback(error)
+            return
+        self._watch(flushed)
+        if outcome is not None:
+            self._exchange = None
+            over.callback(outcome)
+
+    def _watch(self, flushed: bool) -> None:
+        self.reactor.addReader(self)
+        if not flushed:
+            self.reactor.addWriter(self)
+
     def _has_input(self) -> bool:
         waiting = select.poll()  # unlike select(), for any number of open files
         waiting.register(self, select.POLLIN)
@@ -153,12 +207,25 @@ class Link(txpostgres.Connection):  # type: ignore[misc]
         self._tell()
 
     def doRead(self) -> None:
+        if self._exchange is not None:
+            self._move()
+            return
         try:
             super().doRead()
         except psycopg2.Error:
             self.abandon()  # the server went away while nobody was asking it anything
 
+    def doWrite(self) -> None:
+        if self._exchange is not None:
+            self._move()
+        else:
+            super().doWrite()
+
     def connectionLost(self, reason: object) -> None:
+        if self._exchange is not None:
+            (_, over), self._exchange = self._exchange, None
+            over.errback(Broken("The connection to the database was lost."))
+            return
         super().connectionLost(reason)
         if self._connection.closed:
             self._tell()

@@ -52,14 +52,17 @@ class Messages:
         self._pool = pool
         self._heads: Batch[tuple[UUID, UUID], _Head] = Batch(self._read, clock, max_items=AT_ONCE, linger=0.0, writes=4)
 
-    async def load(self, account_id: UUID, email_id: UUID) -> StoredMessage | None:
-        """A further piece is a round trip of its own, so that no reactor turn is long. None when it is not there, or not whole."""
+    async def load(self, account_id: UUID, email_id: UUID, most: int | None = None) -> StoredMessage | None:
+        """A further piece is a round trip of its own, so that no reactor turn is long. None when it is not there, or not whole.
+
+        With `most` its body may end in the middle, once it has so many octets.
+        """
         head = await self._heads.submit((account_id, email_id))
         if head.first is None:
             return None
         pieces = [head.first]
         have = len(head.first)
-        while have < head.size:
+        while have < (head.size if most is None else min(most, head.size)):
             found = await self._pool.rows(PIECE, (account_id, email_id, len(pieces)))
             if not found:
                 return None

@@ -25,19 +25,24 @@ from mailsvc.store.seal import Seal
 WALK = 5000  # endpoints that one look at the outbox passes
 BITE = 1000  # messages given up in one transaction
 FIRST = UUID(int=0)
+LATELY = timedelta(days=1)  # who took a message since then is well
 
 Outcome = Literal["success", "failed", "retry"]
 
 
 @attrs.frozen
 class Ready:
-    """An endpoint with something due. `live`: it is there and enabled; else what waits for it is to be cleared."""
+    """An endpoint with something due. `live`: it is there and enabled; else what waits for it is to be cleared.
+
+    `well`: it took a message lately, and has not failed since.
+    """
 
     webhook_id: UUID
     account_id: UUID | None
     url: str | None
     failing: bool | None
     live: bool
+    well: bool = False
 
 
 @attrs.frozen
@@ -62,7 +67,8 @@ class Due:
 class Posted:
     """One attempt and what it comes to. `status`: of HTTP, 0: no answer. `why`: the endpoint is to be disabled, and this is the reason.
 
-    An endpoint that has done nothing but fail since `failing_before` is disabled too.
+    An endpoint that has done nothing but fail since `failing_before` is disabled too. `asked`: whether it was asked at all; when it was
+    not, this says nothing of it.
     """
 
     due: Due
@@ -76,6 +82,7 @@ class Posted:
     next_at: datetime | None = None
     hold_until: datetime | None = None
     why: str | None = None
+    asked: bool = True
 
 
 class Outbox:
@@ -89,11 +96,13 @@ class Outbox:
         self.batch: Batch[Posted, bool] = Batch(self._write, clock)
 
     async def ready(self, now: datetime, skip: Collection[UUID] = (), *, failing: bool = True, limit: int = 1000) -> list[Ready]:
-        """Endpoints with something due, without those in `skip`; those that fail come last, or with `failing` off not at all.
+        """Endpoints with something due, without those in `skip`; those that are well come first, those that fail last, or with
+        `failing` off not at all.
 
         With very many, each call goes on where the one before stopped.
         """
         named = {"now": now, "skip": [*skip], "failing": failing, "limit": limit, "walk": self._walk, "start": self._stopped}
+        named["lately"] = now - LATELY
         *found, (last, *_) = await self._pool.rows(outbox_sql.READY, named)
         self._stopped = last or FIRST
         return [Ready(*row) for row in found]
@@ -126,8 +135,7 @@ class Outbox:
     def _due(self, row: Row) -> Due:
         webhook_id, event_id, account_id, tries, url, secret, former, payload, *columns = row
         opened = None if former is None else self._seal.open(former, webhook_id)
-        found = None if columns[0] is None else fact(tuple(columns))
-        return Due(webhook_id, event_id, account_id, tries, url, self._seal.open(secret, webhook_id), opened, payload, found)
+        return Due(webhook_id, event_id, account_id, tries, url, self._seal.open(secret, webhook_id), opened, payload, fact(columns))
 
 
 async def clear(pool: Pool, webhook_id: UUID) -> None:

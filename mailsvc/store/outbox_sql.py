@@ -20,13 +20,14 @@ WITH RECURSIVE walk (webhook_id, passed) AS (
     WHERE k.webhook_id IS NOT NULL AND k.webhook_id <> ALL (%(skip)s::uuid[])
     AND (SELECT o.next_at FROM webhook_outbox o WHERE o.webhook_id = k.webhook_id ORDER BY o.next_at LIMIT 1) <= %(now)s
 )
-(SELECT d.webhook_id, w.account_id, w.url, w.failing_since IS NOT NULL, coalesce(w.status = 'enabled', false)
+(SELECT d.webhook_id, w.account_id, w.url, w.failing_since IS NOT NULL, coalesce(w.status = 'enabled', false),
+        w.failing_since IS NULL AND coalesce(w.took_at > %(lately)s, false) AS well
  FROM due d LEFT JOIN webhooks w ON w.id = d.webhook_id
  WHERE w.id IS NULL OR w.status = 'disabled'
  OR ((w.hold_until IS NULL OR w.hold_until <= %(now)s) AND (w.failing_since IS NULL OR %(failing)s))
- ORDER BY w.failing_since IS NOT NULL LIMIT %(limit)s)
+ ORDER BY well DESC, w.failing_since IS NOT NULL LIMIT %(limit)s)
 UNION ALL
-SELECT max(webhook_id::text)::uuid, NULL, NULL, NULL, NULL FROM walk WHERE passed = %(walk)s -- where it stopped before the end
+SELECT max(webhook_id::text)::uuid, NULL, NULL, NULL, NULL, NULL FROM walk WHERE passed = %(walk)s -- where it stopped before the end
 """
 )
 
@@ -61,7 +62,7 @@ WITH given AS MATERIALIZED (
     SELECT * FROM json_to_recordset($1) AS g(
         n integer, account_id uuid, webhook_id uuid, event_id uuid, tries smallint, attempt_id uuid, status integer, response text,
         seconds real, started_at timestamptz, at timestamptz, outcome text, next_at timestamptz, hold_until timestamptz,
-        why text, failing_before timestamptz
+        why text, failing_before timestamptz, asked boolean
     )
 ), done AS (
     DELETE FROM webhook_outbox o USING given g
@@ -76,15 +77,19 @@ WITH given AS MATERIALIZED (
     WHERE m.account_id = g.account_id AND m.webhook_id = g.webhook_id AND m.event_id = g.event_id
 ), logged AS (
     INSERT INTO webhook_attempts (account_id, webhook_id, event_id, attempt_id, status, response, seconds, started_at, next_at)
-    SELECT account_id, webhook_id, event_id, attempt_id, status, response, seconds, started_at, next_at FROM given
+    SELECT account_id, webhook_id, event_id, attempt_id, status, response, seconds, started_at, next_at FROM given g
+    WHERE EXISTS ( -- else its day may be gone, and the attempt's place with it
+        SELECT FROM webhook_messages m WHERE m.account_id = g.account_id AND m.webhook_id = g.webhook_id AND m.event_id = g.event_id
+    )
 ), newest AS (
     SELECT DISTINCT ON (webhook_id) g.*, bool_or(outcome = 'success') OVER (PARTITION BY webhook_id) AS good
-    FROM given g ORDER BY webhook_id, at DESC, n DESC
+    FROM given g WHERE asked ORDER BY webhook_id, at DESC, n DESC
 ), health AS (
     UPDATE webhooks w
     SET failing_since = CASE WHEN h.good THEN NULL ELSE coalesce(w.failing_since, h.at) END,
         failed_at = CASE WHEN h.good THEN w.failed_at ELSE h.at END,
         failed_with = CASE WHEN h.good THEN w.failed_with ELSE h.status END,
+        took_at = CASE WHEN h.good THEN h.at ELSE w.took_at END,
         warned_at = CASE WHEN h.good THEN NULL ELSE w.warned_at END,
         hold_until = CASE WHEN h.good THEN NULL ELSE greatest(w.hold_until, h.hold_until) END,
         status = CASE WHEN NOT h.good AND (h.why IS NOT NULL OR w.failing_since <= h.failing_before) THEN 'disabled' ELSE w.status END,
@@ -94,7 +99,9 @@ WITH given AS MATERIALIZED (
             WHEN w.failing_since <= h.failing_before THEN 'All attempts failed for too long.'
         END
     FROM newest h
-    WHERE w.id = h.webhook_id AND (NOT h.good OR w.failing_since IS NOT NULL OR w.hold_until IS NOT NULL)
+    WHERE w.id = h.webhook_id
+    AND (NOT h.good OR w.failing_since IS NOT NULL OR w.hold_until IS NOT NULL
+         OR coalesce(w.took_at < h.at - interval '1 minute', true)) -- once a minute is often enough
     RETURNING w.id, w.status
 )
 SELECT id FROM health WHERE status = 'disabled'

@@ -1,6 +1,7 @@
 """Makes the daily partitions of the tables that grow without end, ahead of time.
 
-A partition holds the rows of one UTC day, by the time inside their UUIDv7. `ensure` at start and once a day; `drop` ends what is too old.
+A partition holds the rows of one UTC day, by the time inside their UUIDv7. `ensure` at start and once a day; what is too old ends in
+store/retention.
 """
 
 from __future__ import annotations
@@ -24,15 +25,6 @@ async def ensure(pool: Pool, now: datetime, days_ahead: int = DAYS_AHEAD) -> lis
     for wanted in days(now, days_ahead):
         made += await pool.transact(partial(_make, wanted=wanted))
     return made
-
-
-async def drop(pool: Pool, table: str, before: datetime) -> list[str]:
-    """Drop the partitions of `table` that end before then; their names."""
-    [*rows] = await pool.rows("SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = %s::regclass ORDER BY 1", (table,))
-    old = [name for (name,) in rows if name < name_of(table, before.astimezone(UTC))]
-    for name in old:
-        await pool.run(f"DROP TABLE IF EXISTS {name}")
-    return old
 
 
 async def _make(transaction: Transaction, wanted: dict[str, str]) -> list[str]:

@@ -26,25 +26,28 @@ T = TypeVar("T")
 
 
 class Transaction:
-    """Statements between BEGIN and COMMIT. BEGIN travels with the first one."""
+    """Statements between BEGIN and COMMIT. BEGIN travels with the first one, unless that is a prepared one."""
 
     def __init__(self, link: Link, pool: Pool) -> None:
         self._link = link
         self._pool = pool
         self._begun = self._busy = self._over = False
 
-    async def rows(self, sql: str, params: Params = ()) -> list[Row]:
+    async def rows(self, sql: str | Prepared, params: Params = ()) -> list[Row]:
         return (await self._execute(sql, params)).rows
 
-    async def run(self, sql: str, params: Params = ()) -> int:
+    async def run(self, sql: str | Prepared, params: Params = ()) -> int:
         """How many rows the statement touched."""
         return (await self._execute(sql, params)).count
 
-    async def _execute(self, sql: str, params: Params = ()) -> Answer:
+    async def _execute(self, sql: str | Prepared, params: Params = ()) -> Answer:
         if self._over or self._busy:
             raise RuntimeError("The transaction is over." if self._over else "A transaction runs one statement at a time.")
         self._busy = True
         try:
+            if not self._begun and isinstance(sql, Prepared):
+                await self._pool.execute(self._link, "BEGIN")
+                self._begun = True
             answer = await self._pool.execute(self._link, sql if self._begun else f"BEGIN; {sql}", params)
             self._begun = True
             return answer

@@ -19,6 +19,11 @@ class Prepared:
     before: str = ""
 
     @property
+    def direct(self) -> bool:
+        """Whether its parameters may go beside it: nothing else runs in its round trip."""
+        return not self.before
+
+    @property
     def prepare(self) -> str:
         return f"PREPARE {self.name} ({', '.join(self.types)}) AS {self.sql}"
 

@@ -20,12 +20,14 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from mailsvc.store.backoff import Backoff
+from mailsvc.store.bell import Bell
 from mailsvc.store.errors import StoreError
 from mailsvc.store.pool import Pool, Transaction
 
 BEAT = 10.0
 FRESH = 30.0
 SILENT = 45.0
+CHANNEL = "processes"
 KEPT = "7 days"  # how long a row is kept after its process ended
 
 START = "INSERT INTO processes (host, pid, region, roles) VALUES (%s, %s, %s, %s) RETURNING id"
@@ -87,7 +89,7 @@ class Incarnation:
         self.region, self.roles = region, tuple(roles)
         await self._begin()
         await self.take_over()
-        await self._count()
+        await self.count_live()
         self._running = True
         self._timer = self.clock.callLater(BEAT, self._turn)
         return self.id
@@ -108,7 +110,7 @@ class Incarnation:
         return lease == self._id and self.fresh
 
     def live(self, role: str) -> int:
-        """How many processes have this role now, as of the last beat; at least ourselves, if we have it."""
+        """How many processes have this role now, as of the last beat or arrival; at least ourselves, if we have it."""
         return max(self._live.get(role, (0, 0))[0], int(role in self.roles))
 
     def peers(self, role: str) -> int:
@@ -161,13 +163,24 @@ class Incarnation:
         await self.pool.transact(work)
         _ours.discard(number)
 
+    def announce(self, bell: Bell) -> None:
+        """Tell the others that we are here, and hear of those who come: who shares something divides it anew at once."""
+        bell.listen(CHANNEL, self._recount)
+        bell.ring(CHANNEL)
+
+    def _recount(self) -> None:
+        if self._running:
+            counting = Deferred.fromCoroutine(self.count_live())
+            counting.addErrback(lambda failure: self.log.info("processes are counted at the next beat: {error}", error=failure.value))
+
     async def _begin(self) -> None:
         begun = self.monotonic()
         [(number,)] = await self.pool.rows(START, (_host(), os.getpid(), self.region, list(self.roles)))
         _ours.add(number)
         self._id, self._beaten_at = number, begun
 
-    async def _count(self) -> None:
+    async def count_live(self) -> None:
+        """See who lives now."""
         self._live = {role: (everywhere, here) for role, everywhere, here in await self.pool.rows(LIVE, (self.region, SILENT))}
 
     def _turn(self) -> None:
@@ -184,7 +197,7 @@ class Incarnation:
             try:
                 await self.beat()
                 await self.take_over()
-                await self._count()
+                await self.count_live()
             except StoreError as error:
                 self.log.warn("no heartbeat, next try in {pause:g} s: {error}", pause=self._backoff.upcoming, error=str(error))
                 await self._backoff.pause()

@@ -16,11 +16,11 @@ import attrs
 
 from mailsvc.store import events, holds, queue_sql
 from mailsvc.store.events import NewEvent
-from mailsvc.store.holds import FOREVER, Hold, HoldState
+from mailsvc.store.holds import FOREVER, Hold, HoldState, Slowdown
 from mailsvc.store.operate import PAUSES
 from mailsvc.store.pool import Pool, Transaction
 
-__all__ = ["FOREVER", "Count", "Hold", "HoldState", "Leased", "Queue", "Ready"]
+__all__ = ["FOREVER", "Count", "Hold", "HoldState", "Leased", "Queue", "Ready", "Slowdown"]
 
 WALK = 5000  # destinations that one look at the queue passes
 
@@ -163,12 +163,26 @@ class Queue:
         await holds.hold(self._pool, region, destination, Hold(state, reason, until, failures), ordered)
 
     async def lift(self, region: str, destination: str, *, paused: bool = False) -> None:
-        """End a backoff; with `paused` also what the operator paused."""
+        """End a backoff; with `paused` also what the operator paused, and what a rule slowed down."""
         await holds.lift(self._pool, region, destination, paused)
+        if paused:
+            await holds.faster(self._pool, region, destination)
+
+    async def slow(self, region: str, name: str, slowdown: Slowdown, now: datetime) -> None:
+        """Send slowly to a destination, or to all of a provider's."""
+        await holds.slow(self._pool, region, name, slowdown, now)
+
+    async def slowed(self, region: str, now: datetime) -> Mapping[str, Slowdown]:
+        """What is sent to slowly, by destination or provider."""
+        return await holds.slowed(self._pool, region, now)
 
     async def holds(self, region: str) -> Mapping[str, Hold]:
         """What is held, and what was held and is over, by destination."""
         return await holds.read(self._pool, region)
+
+    async def forget_holds(self, region: str, before: datetime) -> int:
+        """Drop what ended before then; how many destinations."""
+        return await holds.forget(self._pool, region, before)
 
     async def paused_accounts(self, now: datetime) -> Mapping[UUID, datetime]:
         """Accounts of which nothing is sent, and until when."""

@@ -1,4 +1,4 @@
-"""Receipts: what was said in SMTP sessions, kept for the account that logged in, for as many days as the operator wants."""
+"""Receipts: what was said in SMTP sessions, kept for the account that logged in."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from uuid import UUID
 
 import attrs
 
-from mailsvc.store import partitions
 from mailsvc.store.batch import Batch
 from mailsvc.store.inserts import document
 from mailsvc.store.paging import ALL, Page
@@ -55,10 +54,6 @@ class Receipts:
     async def get(self, account_id: UUID, receipt_id: UUID) -> Receipt | None:
         rows = await self._pool.rows(GET, (account_id, receipt_id))
         return Receipt(*rows[0]) if rows else None
-
-    async def sweep(self, now: datetime, days: int) -> int:
-        """Drop what is older than so many days, a day at a time; how many days were dropped."""
-        return len(await partitions.drop(self._pool, "receipts", now - timedelta(days=days)))
 
     async def _write(self, items: list[tuple[UUID, Receipt]]) -> list[None]:
         rows = [{"account_id": account_id} | attrs.asdict(receipt) for account_id, receipt in items]

@@ -10,7 +10,6 @@ from uuid import UUID
 import attrs
 import orjson
 
-from mailsvc.store import partitions
 from mailsvc.store.ids import uuid7_seconds
 from mailsvc.store.inserts import document
 from mailsvc.store.link import Row
@@ -101,10 +100,6 @@ class RequestLog:
     async def get(self, account_id: UUID, log_id: UUID) -> LogView | None:
         rows = await self._pool.rows(GET, (account_id, log_id))
         return _view(rows[0]) if rows else None
-
-    async def forget(self, before: datetime) -> None:
-        """Drop the days that ended before then."""
-        await partitions.drop(self._pool, "request_log", before)
 
 
 def _time(log_id: UUID) -> datetime:

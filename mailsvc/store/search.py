@@ -46,6 +46,8 @@ class Found:
     subject: str
     size: int
     last_event: str
+    domain_id: UUID
+    key_id: UUID | None
 
 
 @attrs.frozen
@@ -62,7 +64,7 @@ _LAST = "(SELECT v.type FROM events v WHERE v.account_id = e.account_id AND v.em
 # `looked` walks back along the primary key; only what matches is asked for its newest event, unless that is what has to match.
 _SEARCH = """
 WITH looked AS MATERIALIZED (
-    SELECT e.account_id, e.email_id, e.created_at, e.source, e.sender, e.recipients, e.subject, e.size, {hit} AS hit
+    SELECT e.account_id, e.email_id, e.created_at, e.source, e.sender, e.recipients, e.subject, e.size, e.domain_id, e.key_id, {hit} AS hit
     FROM emails e
     WHERE e.account_id = %(account)s AND (%(after)s::uuid IS NULL OR e.email_id < %(after)s)
       AND (%(upper)s::uuid IS NULL OR e.email_id < %(upper)s) AND (%(lower)s::uuid IS NULL OR e.email_id >= %(lower)s)
@@ -72,7 +74,7 @@ WITH looked AS MATERIALIZED (
 ), hits AS (
     SELECT e.*, {last} AS last_event FROM looked e WHERE hit ORDER BY email_id DESC LIMIT %(limit)s
 )
-SELECT email_id, created_at, source, sender, recipients, subject, size, last_event, n, last_id, last_at
+SELECT email_id, created_at, source, sender, recipients, subject, size, last_event, domain_id, key_id, n, last_id, last_at
 FROM edge LEFT JOIN hits ON true ORDER BY email_id DESC
 """
 
@@ -105,8 +107,12 @@ class Search:
             hits.append(f"{_LAST} = %(status)s")
             named["status"] = filters.status
         rows = await self._pool.rows(_SEARCH.format(hit=" AND ".join(hits), last=_LAST), named)
-        found = [Found(row[0], row[1], row[2], row[3], tuple(row[4]), row[5], row[6], row[7] or "") for row in rows if row[0] is not None]
-        count, last_id, last_at = rows[0][8:]
+        found = [
+            Found(row[0], row[1], row[2], row[3], tuple(row[4]), row[5], row[6], row[7] or "", row[8], row[9])
+            for row in rows
+            if row[0] is not None
+        ]
+        count, last_id, last_at = rows[0][10:]
         if len(found) > limit:
             return Page(tuple(found[:limit]), found[limit - 1].email_id)
         if count < looked or filters.empty:

@@ -19,6 +19,7 @@ from mailsvc.outcome import Bounced, Deferred, Delivered, Failed, Meaning, Outco
 from mailsvc.store.batch import Batch
 from mailsvc.store.ids import uuid7
 from mailsvc.store.inserts import document, shard
+from mailsvc.store.notices import SUCCESS
 from mailsvc.store.pool import Pool
 from mailsvc.store.settle_sql import SETTLE
 
@@ -58,6 +59,7 @@ class Settlement:
 
     `attempt` is None when none of them reached SMTP. `signature` is the DKIM header block of the first attempt,
     given when a recipient still waits and none is stored yet: later attempts send the same bytes.
+    `passed_on`: the server that took it was told what to tell the sender, and will tell of the delivery itself (3461 §5.2).
     """
 
     account_id: UUID
@@ -68,6 +70,7 @@ class Settlement:
     outcomes: tuple[RecipientOutcome, ...]
     attempt: AttemptRecord | None
     signature: bytes | None = attrs.field(default=None, repr=False)
+    passed_on: bool = False
 
 
 class Settling:
@@ -108,6 +111,8 @@ def _rows(n: int, settlement: Settlement) -> list[dict[str, Any]]:
         "lease": settlement.lease,
         "at": settlement.at,
     }
+    if settlement.passed_on:
+        whole["passed"] = SUCCESS
     if settlement.attempt is not None:
         whole |= {"host": settlement.attempt.host, "source": settlement.attempt.source}
     at = settlement.at.timestamp()

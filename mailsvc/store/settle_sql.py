@@ -11,7 +11,7 @@ WITH given AS MATERIALIZED (
     SELECT * FROM json_to_recordset($1) AS g(
         n integer, recipient smallint, email_id uuid, account_id uuid, domain_id uuid, shard smallint, lease bigint, at timestamptz,
         status text, next_at timestamptz, reason text, outcome text, reply text, class text, rule text, event_id uuid, type text,
-        data jsonb, suppression uuid, host text, source text, fault smallint
+        data jsonb, suppression uuid, host text, source text, fault smallint, passed smallint
     )
 ), gone AS (
     DELETE FROM queue q USING given g
@@ -27,7 +27,8 @@ WITH given AS MATERIALIZED (
     AND q.lease IS NOT DISTINCT FROM g.lease AND g.status IS NOT NULL
     RETURNING g.n, g.recipient, q.address, was.status NOT IN ('delayed', 'uncertain') AS told, q.notify
 ), settled AS MATERIALIZED (
-    SELECT g.*, s.address, s.told, s.notify FROM (SELECT * FROM gone UNION ALL SELECT * FROM kept) s JOIN given g USING (n, recipient)
+    SELECT g.*, s.address, s.told, s.notify & ~coalesce(g.passed, 0::smallint) AS notify
+    FROM (SELECT * FROM gone UNION ALL SELECT * FROM kept) s JOIN given g USING (n, recipient)
 ), barred AS (
     INSERT INTO suppressions (id, account_id, address, email, origin, source_id, reason, created_at)
     SELECT DISTINCT ON (account_id, lower(address)) suppression, account_id, lower(address), address, 'bounce', email_id, reply, at

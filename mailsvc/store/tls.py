@@ -21,7 +21,6 @@ ON CONFLICT (day, domain, policy, host, result) DO UPDATE SET sessions = t.sessi
 """
 SWEEP = "DELETE FROM mta_sts WHERE expires_at < %s"
 SWEEP_RESULTS = "DELETE FROM tls_results WHERE day < %s"
-_KEPT = timedelta(days=90)  # results; a report is about one day
 
 
 class TlsRecords:
@@ -44,7 +43,7 @@ class TlsRecords:
         if rows:
             await self._pool.run(ADD, tuple(list(column) for column in zip(*rows, strict=True)))
 
-    async def sweep(self, now: datetime) -> int:
-        """What says nothing any more; how many policies it was."""
-        await self._pool.run(SWEEP_RESULTS, ((now - _KEPT).date(),))
+    async def sweep(self, now: datetime, keep: timedelta) -> int:
+        """What says nothing any more, and counts that are too old; how many policies it was."""
+        await self._pool.run(SWEEP_RESULTS, ((now - keep).date(),))
         return await self._pool.run(SWEEP, (now,))

@@ -72,7 +72,7 @@ FIRST = UUID(int=0)
 
 @attrs.frozen
 class Message:
-    """What an endpoint was told, or is to be told. `payload` only of a test."""
+    """What an endpoint was told, or is to be told: `fact`, or of a test its `payload`; neither when that is no longer kept."""
 
     event_id: UUID
     type: str
@@ -152,4 +152,4 @@ async def _again(tx: Transaction, named: dict[str, object]) -> list[UUID]:
 
 def _whole(row: Row) -> Message:
     event_id, kind, created_at, status, next_at, payload, *columns = row
-    return Message(event_id, kind, created_at, status, next_at, payload, None if columns[0] is None else fact(tuple(columns)))
+    return Message(event_id, kind, created_at, status, next_at, payload, fact(columns))

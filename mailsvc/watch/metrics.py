@@ -133,13 +133,30 @@ def deliveries(dispatch: Any, settling: Any) -> Callable[[Sheet], None]:
 
     def write(sheet: Sheet) -> None:
         outcomes = dict.fromkeys(("delivered", "deferred", "bounced", "uncertain", "failed"), 0) | settling.outcomes
-        sheet.counter("deliveries", "Recipients by what became of them in an attempt.", _each(outcomes), ("outcome",))
+        told = "Recipients by what became of them in an attempt; expired: their time ended while they waited in the queue."
+        sheet.counter("deliveries", told, _each(outcomes | {"expired": dispatch.expired}), ("outcome",))
         lanes = list(dispatch.lanes.values())
         sheet.gauge("lanes", "Destinations with mail in memory.", len(lanes))
         sheet.gauge("lane_waiting", "Transactions that wait in them.", sum(lane.waiting for lane in lanes))
         sheet.gauge("lane_busy", "Transactions under way.", sum(lane.busy for lane in lanes))
         sheet.gauge("delivery_connections", "Connections to other servers, being opened included.", dispatch.slots.taken)
         sheet.gauge("delivery_memory_octets", "Messages in memory.", dispatch.freight.octets)
+
+    return write
+
+
+# What a mail to a return path can turn out to be: returns/reading, and returns/taking for what it comes to.
+_RETURNED = (
+    "bounce", "complaint", "automatic", "delay", "success", "feedback", "unknown", "forged", "stranger", "gone", "early", "repeated",
+)  # fmt: skip
+
+
+def returned(returns: Any) -> Callable[[Sheet], None]:
+    def write(sheet: Sheet) -> None:
+        found = dict.fromkeys(_RETURNED, 0) | returns.counts
+        sheet.counter(
+            "returned", "Mails that came back, by what they were; only bounce and complaint change anything.", _each(found), ("kind",)
+        )
 
     return write
 

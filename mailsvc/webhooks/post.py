@@ -1,7 +1,8 @@
 """Sends what the outbox has due: when, how much at once, and to whom first.
 
 Attempts share a number of connections. An endpoint gets a few of them, one that fails a single one; all that fail get at most half
-together, and an account gets a part. So endpoints that hang fill their own places and never those of the others. An endpoint that
+together, and an account gets a part. A third is for those alone that took a message lately: however many new ones hang, these go on. So
+endpoints that hang fill their own places and never those of the others. An endpoint that
 answers has some more messages claimed than it has connections, so that it is not looked for again after each.
 """
 
@@ -25,7 +26,7 @@ from mailsvc.fetch import NoAnswer, Reply
 from mailsvc.store.errors import StoreError
 from mailsvc.store.outbox import Due, Posted, Ready, claim_until
 from mailsvc.webhooks import signature
-from mailsvc.webhooks.verdict import judge
+from mailsvc.webhooks.verdict import Verdict, judge
 
 POLL = 1.0
 DEPTH = 20  # messages that are claimed for each connection to an endpoint that answers
@@ -77,6 +78,7 @@ class _Place:
     account_id: UUID | None
     host: str
     failing: bool
+    well: bool = False
 
 
 class Posts(Service):
@@ -159,7 +161,8 @@ class Posts(Service):
         for due in await self._outbox.claim(wanted, now, until):
             claimed.setdefault(due.webhook_id, deque()).append(due)
         for webhook_id, waiting in claimed.items():
-            place = _Place(webhook_id, waiting[0].account_id, _host(waiting[0].url), bool(ready[webhook_id].failing))
+            found = ready[webhook_id]
+            place = _Place(webhook_id, waiting[0].account_id, _host(waiting[0].url), bool(found.failing), found.well)
             for _ in range(min(chosen[webhook_id], len(waiting))):
                 self._taken.append(place)
                 serving = Deferred.fromCoroutine(self._serve(waiting, until))
@@ -171,8 +174,8 @@ class Posts(Service):
         """One connection's turn at an endpoint: it ends with the first failure, which the other messages would have too."""
         ends = self._clock.seconds() + TURN
         while waiting:
-            taken = await self._attempt(waiting.popleft())
-            if not taken or self._clock.seconds() >= ends or not self.running:
+            well = await self._attempt(waiting.popleft())
+            if not well or self._clock.seconds() >= ends or not self.running:
                 rest = [*waiting]
                 waiting.clear()
                 try:
@@ -191,25 +194,24 @@ class Posts(Service):
         return [webhook_id for webhook_id, count in counts.items() if count >= self._terms.per_endpoint or webhook_id in slow]
 
     async def _attempt(self, due: Due) -> bool:
-        """One POST, written down; whether it was taken. When it cannot be written down, the claim runs out and it is sent again."""
+        """One POST, written down; whether the next may follow. When it cannot be written down, the claim runs out and it is sent again."""
         started = self._clock.seconds()
         status, said, retry_after = await self._post(due, started)
         ended = self._clock.seconds()
         now = _time(ended)
-        verdict = judge(status, retry_after, due.tries, now, self._terms.schedule)
-        if due.fact is None and due.payload is None:
-            verdict = attrs.evolve(verdict, outcome="failed", next_at=None)
+        kept = due.fact is not None or due.payload is not None
+        verdict = judge(status, retry_after, due.tries, now, self._terms.schedule) if kept else Verdict("failed")
         self.outcomes[verdict.outcome] += 1
         posted = Posted(
             due, status, said, _time(started), ended - started, now, verdict.outcome, now - timedelta(seconds=self._terms.disable_after),
-            verdict.next_at, verdict.hold_until, verdict.why,
+            verdict.next_at, verdict.hold_until, verdict.why, kept,
         )  # fmt: skip
         try:
             if await self._outbox.settle(posted):
                 await self._outbox.clear(due.webhook_id)
         except StoreError as error:
             self.log.warn("a webhook's attempt could not be written down, it is sent again: {reason}", reason=str(error))
-        return verdict.outcome == "success"
+        return verdict.outcome == "success" or not kept
 
     async def _post(self, due: Due, started: float) -> tuple[int, str, str | None]:
         """Status, what was said, and the Retry-After."""
@@ -235,7 +237,7 @@ def choose(ready: Iterable[Ready], taken: Collection[_Place], terms: Terms) -> d
     of_endpoint = Counter(place.webhook_id for place in taken)
     of_host = Counter(place.host for place in taken)
     of_account = Counter(place.account_id for place in taken)
-    failing = sum(place.failing for place in taken)
+    failing, unproven = sum(place.failing for place in taken), sum(not place.well for place in taken)
     total = len(taken)
     chosen: Counter[UUID] = Counter()
     waiting = [(each, _host(each.url or "")) for each in ready if each.live]
@@ -247,10 +249,13 @@ def choose(ready: Iterable[Ready], taken: Collection[_Place], terms: Terms) -> d
                 continue
             if of_account[each.account_id] >= terms.per_account or (each.failing and failing >= most_failing(terms)):
                 continue
+            if not each.well and unproven >= most_unproven(terms):
+                continue
             of_endpoint[each.webhook_id] += 1
             of_host[host] += 1
             of_account[each.account_id] += 1
             failing += bool(each.failing)
+            unproven += not each.well
             total += 1
             chosen[each.webhook_id] += 1
             following.append((each, host))
@@ -261,6 +266,11 @@ def choose(ready: Iterable[Ready], taken: Collection[_Place], terms: Terms) -> d
 def most_failing(terms: Terms) -> int:
     """Connections that endpoints that fail get together."""
     return max(1, terms.connections // 2)
+
+
+def most_unproven(terms: Terms) -> int:
+    """Connections that endpoints get together which are not known to be well."""
+    return max(1, terms.connections - terms.connections // 3)
 
 
 def _host(url: str) -> str:

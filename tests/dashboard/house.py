@@ -20,6 +20,7 @@ from mailsvc.dashboard.page import SESSION
 from mailsvc.dashboard.signin import password
 from mailsvc.dashboard.signin.mails import Letter
 from mailsvc.dashboard.signin.providers import Provider
+from mailsvc.settings import Settings
 from mailsvc.store.accounts import Accounts
 from mailsvc.store.domains import Domains
 from mailsvc.store.keys import Keys
@@ -175,6 +176,7 @@ class House:
             messages=Messages(self.pool, self.clock),
             mails=self.letters, sign_up=self.sign_up, webhooks=care, read_url=care, most_webhooks=1,
             ring=lambda name: None, providers=self.providers,
+            intake=care, settings=Settings(base_url=self.base_url), relay_ports={},
         )  # fmt: skip
         self.pages = self.assembly.resource()
 

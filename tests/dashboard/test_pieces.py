@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.defer import Deferred, succeed
 
-from mailsvc.dashboard import charts, safety, timeline, words
-from mailsvc.dashboard.members import plain
+from mailsvc.dashboard import charts, csvfile, safety, timeline, words
+from mailsvc.dashboard.csvfile import plain
 from mailsvc.dashboard.preview import embedded
 from mailsvc.dashboard.signin import password, secondfactor, tickets
 from mailsvc.dashboard.signin.authenticators import Site
@@ -118,6 +118,15 @@ def test_with_tls_cookies_are_bound_to_the_host():
 @given(st.text(max_size=20))
 def test_no_cell_of_an_export_is_a_formula(text):
     assert not plain(text).startswith(("=", "+", "-", "@"))
+
+
+@pytest.mark.parametrize("cell", ["=1", "+1", "-1", "@a", "\t=1", "\r=1", "\n=1", " =1", "\u00a0=1", "\uff1d1", "\ufeff=1"])
+def test_what_spreadsheets_take_for_a_formula_is_text(cell):
+    assert plain(cell) == f"'{cell}" and plain(f"a{cell}") == f"a{cell}"
+
+
+def test_cells_are_quoted_where_they_must_be():
+    assert csvfile.lines([("a", None, 1), ('q"c', "x,y", "l\r\nm")]) == b'a,,1\r\n"q""c","x,y","l\r\nm"\r\n'
 
 
 # Passwords and codes

@@ -65,7 +65,7 @@ async def test_many_attempts_at_once_are_counted_before_they_are_looked_at(pool:
     stored = " ".join(row[0] for row in await pool.rows("SELECT encode(subject, 'escape') FROM sign_in_attempts"))
     assert stored and "ann@" not in stored and "192.0.2" not in stored
     house.clock.advance(7200)
-    await house.assembly.sweep()
+    await house.assembly.attempts.sweep()
     assert await pool.rows("SELECT count(*) FROM sign_in_attempts") == [(0,)]
 
 

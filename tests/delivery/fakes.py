@@ -29,7 +29,7 @@ from mailsvc.smtp.envelope import Envelope
 from mailsvc.smtp.offers import Offers
 from mailsvc.store.accept import NewEmail, NewRecipient
 from mailsvc.store.messages import StoredMessage
-from mailsvc.store.queue import Hold, Leased, Ready
+from mailsvc.store.queue import Hold, Leased, Ready, Slowdown
 from mailsvc.store.settle import Settlement
 
 LATENCY = 0.001  # seconds of a round trip
@@ -62,6 +62,7 @@ class Store:
         self.bodies: dict[UUID, bytes | Exception | None] = {}
         self.envelopes: dict[UUID, Mapping[str, Any]] = {}
         self.hold_rows: dict[str, Hold] = {}
+        self.slow_rows: dict[str, Slowdown] = {}
         self.paused: dict[UUID, datetime] = {}
         self.calls: Counter[str] = Counter()
         self.failing: dict[str, Exception] = {}
@@ -141,7 +142,10 @@ class Store:
 
     async def expire(self, now: datetime, limit: int) -> int:
         self._call("expire")
-        return 0
+        over = [key for key, row in self.rows.items() if row.lease is None and row.leased.expires_at <= now]
+        for key in over[:limit]:
+            del self.rows[key]
+        return len(over[:limit])
 
     async def hold(self, region: str, destination: str, state: Any, reason: str, until: datetime, failures: int) -> None:
         self._call("hold")
@@ -154,6 +158,16 @@ class Store:
     async def holds(self, region: str) -> Mapping[str, Hold]:
         self._call("holds")
         return dict(self.hold_rows)
+
+    async def slow(self, region: str, name: str, slowdown: Slowdown, now: datetime) -> None:
+        self._call("slow")
+        self.slow_rows[name] = slowdown
+
+    async def slowed(self, region: str, now: datetime) -> Mapping[str, Slowdown]:
+        return {name: slowdown for name, slowdown in self.slow_rows.items() if slowdown.until > now}
+
+    async def forget_holds(self, region: str, before: datetime) -> int:
+        return 0
 
     async def release_paused(self, keys: Sequence[tuple[UUID, int]], lease: int, account_id: UUID, now: datetime) -> None:
         await self.release(keys, lease, next_at=self.paused.get(account_id))

@@ -233,7 +233,7 @@ def test_accounts_take_turns_and_bulk_comes_last() -> None:
     world.store.add(1, "x@example.com", destination="mx.example.com")
     world.start().run(2)
     lane = world.dispatch.lanes["mx.example.com"]
-    lane.health.good_at, lane.health.allowed = world.clock.seconds(), 20  # a wide window, still one connection
+    lane.health.good_at, lane.health.whole, lane.health.wanted = world.clock.seconds(), 20, 20  # a wide window, still one connection
     lane._workers = 20
     for index in range(10):
         world.store.add(100 + index, f"a{index}@example.com", destination="mx.example.com", account=1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+import pytest
 from twisted.internet.defer import Deferred
 
 from mailsvc.mail.reply import Reply
@@ -232,6 +233,14 @@ def test_expired_mail_bounces_as_transient() -> None:
     assert world.store.now - world.store.settled[-1].at > timedelta(seconds=200)
 
 
+def test_what_expires_in_the_queue_is_counted() -> None:
+    world = World()
+    for email in range(3):
+        world.store.add(email, "bob@example.com", expires=60 * (email + 1), due=3600)
+    world.start().run(150)
+    assert (world.dispatch.expired, len(world.store.rows)) == (2, 1)
+
+
 def test_connections_are_reused_then_closed_when_idle_and_the_lane_goes() -> None:
     world = World(messages_per_connection=3, connections_max=1)
     server = world.server("example.com", "1.1.1.1")
@@ -318,6 +327,16 @@ def test_what_was_asked_for_goes_on_to_the_next_server() -> None:
     asked = dict(zip(envelope.recipients, zip(envelope.notify, envelope.originals, strict=True), strict=True))
     assert asked == {"ann@example.com": ("NEVER", None), "bob@example.com": ("FAILURE", "rfc822;first@x.example")}
     assert envelope.sender == "b-1@send.sender.example"
+
+
+@pytest.mark.parametrize(("offered", "asked", "passed"), [(True, ASKED, True), (False, ASKED, False), (True, {"sender": "a@b.c"}, False)])
+def test_who_was_told_what_to_tell_is_left_to_it(offered: bool, asked: dict[str, Any], passed: bool) -> None:
+    world = World()
+    world.server("example.com", "1.1.1.1").offers = Offers(eight_bit=True, dsn=offered)
+    world.store.add(1, "ann@example.com")
+    world.store.envelopes[number(1)] = asked
+    world.start().run(2)
+    assert [settlement.passed_on for settlement in world.store.settled] == [passed]
 
 
 def test_a_report_has_the_null_sender() -> None:

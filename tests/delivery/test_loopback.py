@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest_twisted
+from twisted.internet.error import CannotListenError
 from twisted.internet.protocol import Factory
 from twisted.protocols.basic import LineReceiver
 
@@ -69,7 +70,9 @@ class Site:
         self.reactor: Any = reactor
         self.store = Store(self.reactor)
         self.dns = DnsServer({})
+        self.servers: list[tuple[str, Factory]] = []
         self.ports: list[Any] = []
+        self.given_up: list[Any] = []
         self.port = 0
         self.mails: dict[str, list[bytes]] = {}
 
@@ -84,11 +87,20 @@ class Site:
         factory = Factory()
         factory.noisy = False
         factory.buildProtocol = build  # type: ignore[assignment, method-assign]
-        port = self.reactor.listenTCP(self.port, factory, interface=address)
-        self.port = port.getHost().port
-        self.ports.append(port)
+        self.servers.append((address, factory))
+        for _ in range(20):  # a port that is free at one address may be taken at the next
+            try:
+                for address, factory in self.servers[len(self.ports) :]:
+                    self.ports.append(self.reactor.listenTCP(self.port, factory, interface=address))
+                    self.port = self.ports[0].getHost().port
+            except CannotListenError:
+                self.given_up += self.ports
+                self.port, self.ports = 0, []
+            else:
+                return
+        raise AssertionError("no port is free at all addresses")
 
-    async def start(self, **settings: Any) -> Site:
+    async def start(self, policies: Any = None, **settings: Any) -> Site:
         await self.dns.start(self.reactor)
         terms = DeliverySettings(port=self.port, allow_addresses=("127.0.0.0/8",), poll_seconds=0.05, connect_seconds=2, **settings)
         resolver = Resolver(self.reactor, [self.dns.address], seconds=1)
@@ -96,7 +108,7 @@ class Site:
         numbers = iter(range(10**6, 10**7))
         self.dispatch = Dispatch(
             self.reactor, terms, "eu", Process(), self.store, Routes(self.reactor, resolver, {}, port=self.port), connector,
-            self.store, self.store, Sending(), lambda: number(next(numbers)),
+            self.store, self.store, Sending(), lambda: number(next(numbers)), policies=policies,
         )  # fmt: skip
         self.dispatch.startService()
         return self
@@ -110,7 +122,7 @@ class Site:
 
     async def stop(self) -> None:
         await self.dispatch.stopService()
-        for port in self.ports:
+        for port in self.ports + self.given_up:
             await port.stopListening()
         await self.dns.stop()
 

@@ -122,7 +122,7 @@ def test_the_domains_of_a_provider_share_its_connections() -> None:
 
 def test_processes_of_a_region_share_a_limit_evenly() -> None:
     peers = [1]
-    budget = Budget(Clock(), Limits(connections=10, messages_per_second=6.0), lambda: peers[0])
+    budget = Budget(Clock(), Limits(connections=10, messages_per_second=6.0), lambda: peers[0], lambda: None)
     assert (budget.connections, budget.rate) == (10, 6.0)
     peers[0] = 3
     assert (budget.connections, budget.rate) == (3, 2.0)

@@ -16,6 +16,10 @@ def test_domains_are_listed_and_the_operators_zone_is_printed(tmp_path: Path, da
     assert "domains.dkim_zone is missing" in mailsvc.refuses("domain", "zone")
     assert "There is no domain a.example." in mailsvc.refuses("domain", "rotate", "a.example")
     mailsvc.prints("domain", "add", "a.example", "--account", one)
+    assert mailsvc.prints("domain", "signs", "a.example", "rsa") == "a.example: signed with rsa."
+    assert mailsvc.prints("domain", "signs", "a.example", "both") == "a.example: signed with rsa and ed25519."
+    assert "There is no domain x.example." in mailsvc.refuses("domain", "signs", "x.example", "both")
+    assert "'sha1'" in mailsvc.refuses("domain", "signs", "a.example", "sha1", status=2)
     mailsvc.config.write_text(mailsvc.config.read_text() + 'dkim_zone = "dkim.example.net"\n')
     added = mailsvc.prints("domain", "add", "b.example", "--account", other)
     assert added.count(" CNAME ms") == 4 and "DKIM1" not in added

@@ -65,6 +65,31 @@ async def test_a_rotation(rig: Rig) -> None:
 
 
 @pytest_twisted.ensureDeferred
+async def test_which_algorithms_sign_is_the_operators_choice_once_dns_has_their_keys(rig: Rig) -> None:
+    domain = await rig.verified(await rig.add())
+    selectors = {key.algorithm: key.selector for key in await rig.domains.published_keys(domain.id)}
+    ed25519 = f"{selectors['ed25519']}._domainkey.example.com"
+    chosen = await rig.care.sign_with(domain, ["rsa"])
+    assert chosen is not None and chosen.signs_with == ("rsa",) and chosen.may_send
+    assert await signing(rig, domain) == {selectors["rsa"]}
+
+    rig.set(ed25519, "TXT")  # its record may go
+    await rig.later(days=1)
+    assert (await rig.verified(chosen)).status == "verified"
+    for algorithms in (["rsa", "ed25519"], ["ed25519"]):
+        with pytest.raises(care.Unseen, match=ed25519):
+            await rig.care.sign_with(await rig.now_of(domain), algorithms)  # type: ignore[arg-type]
+    assert await signing(rig, domain) == {selectors["rsa"]}
+
+    await rig.publish(await rig.now_of(domain))
+    await rig.later(minutes=10)
+    await rig.care.sign_with(await rig.now_of(domain), ["rsa", "ed25519"])
+    assert len(await signing(rig, domain)) == 2
+    told = [what for _, what in await rig.domains.history(domain.id)]
+    assert "The operator has its mail signed with rsa." in told and "The operator has its mail signed with rsa and ed25519." in told
+
+
+@pytest_twisted.ensureDeferred
 async def test_a_new_key_needs_the_resolver_too(rig: Rig) -> None:
     domain = await rig.verified(await rig.add())
     old = await signing(rig, domain)

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 import pytest_twisted
 
-from mailsvc.http.signed import Opened, SignedLinks
+from mailsvc.signed import Opened, SignedLinks
 from tests.http.world import GOOD, World
 
 ONE = Opened(UUID(int=1), UUID(int=2), UUID(int=3))
@@ -147,3 +147,19 @@ async def test_nobody_shares_what_is_not_theirs(world: World) -> None:
     logs = (await world.ask("GET", "/logs?limit=5")).json["data"]
     bodies = [(await world.ask("GET", f"/logs/{entry['id']}")).json for entry in logs]
     assert not [body for body in bodies if "token=" in str(body["response_body"]) and "token=…" not in str(body["response_body"])]
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_message_that_is_no_longer_kept_says_so(world: World) -> None:
+    email = await sent(world, attachments=FILES)
+    whole = (await world.ask("GET", f"/emails/{email}")).json
+    assert whole["html"] and whole["note"] is None
+    [file, *_] = (await world.ask("GET", f"/emails/{email}/attachments")).json["data"]
+    await world.pool.run("TRUNCATE messages")
+    left = (await world.ask("GET", f"/emails/{email}")).json
+    assert (left["html"], left["text"], left["last_event"]) == (None, None, "sent")
+    assert left["note"] == "The content of this email is no longer kept: its days are over."
+    link = file["download_url"].removeprefix("https://api.example.com")
+    for path, key in ((f"/emails/{email}/attachments", None), (f"/emails/{email}/attachments/{file['id']}", None), (link, "")):
+        gone = await (world.ask("GET", path) if key is None else world.ask("GET", path, key=key))
+        assert (gone.status, gone.json["name"], gone.json["message"]) == (404, "not_found", left["note"])

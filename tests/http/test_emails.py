@@ -266,6 +266,7 @@ def test_get() -> None:
                 "advice": diagnosis.rules().classes["system"].meaning.advice,
             }
         ],
+            "note": None,
     }  # fmt: skip
 
 

@@ -104,7 +104,7 @@ class Owned:
         for endpoint in self.endpoints():
             if endpoint.method == "GET" and not endpoint.path.startswith("/logs"):
                 body = (await self.ask(endpoint, self.world.key)).json
-                read.append((endpoint.name, re.sub(r"token=[\w-]+|T\d\d:\d\d:\d\d\.\d+Z|'last_used_at': '[^']*'", "", str(body))))
+                read.append((endpoint.name, re.sub(r"token=[\w-]+|T\d\d:\d\d:\d\d\.\d+Z|'last_used_at': (None|'[^']*')", "", str(body))))
         return read
 
 

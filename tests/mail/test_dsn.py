@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 import pytest
 
-from mailsvc.mail import dsn
+from mailsvc.mail import dsn, dsnread, report, sevenbit
 from mailsvc.mail.address import Mailbox
 from mailsvc.mail.dsn import Fate, Notification
 
@@ -58,7 +58,37 @@ def test_what_became_of_each() -> None:
     assert [block["Status"] for block in blocks] == ["5.1.1", "4.7.1", "2.0.0"]
     assert blocks[0]["Original-Recipient"] == "rfc822; first@b.example"
     assert blocks[0]["Diagnostic-Code"] == "smtp; 550 5.1.1 no such user"
-    assert blocks[1]["Diagnostic-Code"] is None and blocks[1]["Final-Recipient"].startswith("utf-8; ")
+    assert blocks[1]["Diagnostic-Code"] is None and blocks[1]["Final-Recipient"] == "utf-8; \\x{FC}@b.example"
+
+
+def test_what_another_server_told() -> None:
+    fates = (Fate("a@b.example", "delivered", "", NOW, None, "mx.b.example"), Fate("l@b.example", "expanded", "250 ok", NOW))
+    message = parsed(attrs.evolve(NOTICE, fates=fates))
+    _, *blocks = message.get_payload()[1].get_payload()
+    assert [(block["Action"], block["Status"], block["Remote-MTA"]) for block in blocks] == [
+        ("delivered", "2.0.0", "dns; mx.b.example"),
+        ("expanded", "2.0.0", None),
+    ]
+    assert message["Subject"] == "Your mail was delivered"
+
+
+def test_about_a_mail_with_smtputf8_addresses_are_as_people_write_them() -> None:
+    fates = (Fate("ü@b.example", "failed", "550 5.1.1 no", NOW, "utf-8;ö+1@b.example"), Fate("a@b.example", "failed", "550 no", NOW))
+    notice = attrs.evolve(NOTICE, fates=fates, smtputf8=True, to="mé@example.com")
+    octets = dsn.compose(notice)
+    assert "\r\nTo: <mé@example.com>\r\n".encode() in octets
+    assert b"Content-Type: multipart/report; report-type=global-delivery-status;" in octets
+    status = octets.partition(b"Content-Type: message/global-delivery-status\r\nContent-Transfer-Encoding: 8bit\r\n")[2].decode()
+    assert "Original-Recipient: utf-8; ö+1@b.example\r\nFinal-Recipient: utf-8; ü@b.example\r\n" in status
+    assert "Final-Recipient: rfc822; a@b.example\r\n" in status
+    assert b"Content-Type: message/global-headers\r\n" in octets
+    assert b"Content-Type: message/global\r\n" in dsn.compose(attrs.evolve(notice, full=True))
+    assert b"Content-Type: text/rfc822-headers\r\n" in dsn.compose(attrs.evolve(notice, message=b"Subject: x\r\n\r\n"))
+    read = dsnread.read(report.read(octets))
+    assert read is not None and [fate.final for fate in read.fates] == ["ü@b.example", "a@b.example"]
+    assert read.fates[0].original == "ö+1@b.example"
+    seven = dsnread.read(report.read(sevenbit.convert(octets)))
+    assert seven is not None and [(fate.final, fate.status) for fate in seven.fates] == [("ü@b.example", "5.1.1"), ("a@b.example", "5.0.0")]
 
 
 def test_no_more_of_the_mail_goes_back_than_was_asked_for() -> None:

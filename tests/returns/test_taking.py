@@ -18,6 +18,7 @@ from mailsvc.returns.taking import Early, Returns
 from mailsvc.store.accounts import Account
 from mailsvc.store.errors import Unavailable
 from mailsvc.store.late import Heard, News
+from mailsvc.store.notices import Passed
 from tests.mail.test_returned import sample
 
 EMAIL = UUID(int=0xE)
@@ -38,6 +39,7 @@ class Store:
     becomes: Heard = "changed"
     error: Exception | None = None
     news: list[News] = attrs.field(factory=list)
+    passed: list[Passed] = attrs.field(factory=list)
 
     async def hear(
         self, account_id: UUID, email_id: UUID, judge: Callable[[Sequence[str]], Sequence[News]], now: datetime
@@ -50,6 +52,13 @@ class Store:
         found = judge(self.addresses)
         self.news += found
         return {each.recipient: self.becomes for each in found}
+
+    async def pass_on(self, account_id: UUID, email_id: UUID, judge: Callable[[Sequence[str]], Sequence[Passed]], now: datetime) -> None:
+        if self.error is not None:
+            raise self.error
+        assert account_id == ACCOUNT.id
+        if email_id == EMAIL:
+            self.passed += judge(self.addresses)
 
 
 def returns(store: Store, threads: list[int] | None = None) -> Returns:
@@ -87,6 +96,19 @@ def test_what_is_counted(name: str, counted: str) -> None:
     store = Store(("rita@example.org", "x@example.org"))
     assert take(returns(store), sample(name)) == {counted: 1}
     assert len(store.news) == (1 if counted in ("bounce", "complaint") else 0)
+
+
+def test_what_the_next_server_tells_goes_on() -> None:
+    store = Store(("x@example.org", "rita@example.org"))
+    assert take(returns(store), sample("success")) == {"success": 1}
+    assert store.passed == [Passed(1, "delivered", "2.0.0", "mx.example.net")] and not store.news
+    take(returns(store), sample("success"), ("b-x@a", 8, EMAIL), ("b-x@a", 7, UUID(int=1)))
+    take(returns(store), sample("postfix"))
+    assert len(store.passed) == 1
+    take(returns(store), sample("delayed"))
+    assert [(each.recipient, each.action) for each in store.passed] == [(1, "delivered"), (1, "delayed")]
+    with pytest.raises(Unavailable):
+        take(returns(Store(error=Unavailable("no"))), sample("success"))
 
 
 def test_what_changes_nothing_is_counted_apart() -> None:

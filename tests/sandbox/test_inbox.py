@@ -146,6 +146,16 @@ def test_reports_go_to_the_return_path_and_are_understood(mailbox: str, kind: st
     assert b"\n" not in message.replace(b"\r\n", b"")
 
 
+def test_who_asks_is_told_of_the_delivery() -> None:
+    world = World()
+    world.send("a@example.org> NOTIFY=SUCCESS,FAILURE ORCPT=rfc822;a@example.org")
+    world.send("b@example.org> NOTIFY=FAILURE ORCPT=rfc822;b", "c@example.org", "bounced-later@example.org> NOTIFY=NEVER ORCPT=rfc822;b")
+    [(to, message)] = world.postbag.posted
+    letter = reading.read(message)
+    assert (to, letter.kind) == (RETURN_PATH, "success")
+    assert [(each.recipient, each.action) for each in letter.passed(["x@example.org", "a@example.org"])] == [(1, "delivered")]
+
+
 def test_strangers_get_no_report() -> None:
     world = World()
     world.send("complained@example.org", sender="someone@example.net")

@@ -26,11 +26,11 @@ from tests.smtp.harness import Call
 
 FOLDER = Path(__file__).parent.parent / "conversations"
 RELAY = FOLDER / "relay"
-_CALM = Limits(stranger_octets=None)
+_CALM = Limits(stranger_octets=None, tarpit=0)
 DOORS = {
     "open": Door("mx.test", _CALM, object(), login_offered=True),  # port 25
-    "submission": Door("mx.test", Limits(), object(), tls_required=True, login_offered=True, login_required=True),
-    "small": Door("mx.test", Limits(size=1000, recipients=3, mails=2, errors=5, chatter=10, stranger_octets=None)),
+    "submission": Door("mx.test", Limits(tarpit=0), object(), tls_required=True, login_offered=True, login_required=True),
+    "small": Door("mx.test", Limits(size=1000, recipients=3, mails=2, errors=5, chatter=10, stranger_octets=None, tarpit=0)),
 }
 _REPEAT = re.compile(rb"\{(.+?)\*(\d+)\}", re.DOTALL)
 

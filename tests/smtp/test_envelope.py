@@ -119,7 +119,7 @@ def test_delivery_status_notifications_per_recipient() -> None:
     assert (
         rcpt_command(b"<a@x.example>", 0, envelope, ALL) == b"RCPT TO:<a@x.example> NOTIFY=FAILURE,DELAY ORCPT=rfc822;A+2B1@x.example\r\n"
     )
-    assert rcpt_command(b"<b@x.example>", 1, envelope, ALL) == b"RCPT TO:<b@x.example>\r\n"
+    assert rcpt_command(b"<b@x.example>", 1, envelope, ALL) == b"RCPT TO:<b@x.example> ORCPT=utf-8;\\x{FC}\r\n"
     assert rcpt_command(b"<a@x.example>", 0, envelope, Offers()) == b"RCPT TO:<a@x.example>\r\n"
 
 

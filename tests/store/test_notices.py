@@ -8,7 +8,8 @@ from typing import Any
 import pytest_twisted
 
 from mailsvc.outcome import Bounced, Deferred, Delivered, Failed
-from mailsvc.store.notices import Notice, Notices
+from mailsvc.store.late import Late
+from mailsvc.store.notices import Notice, Notices, Passed
 from tests.store.house import ACCOUNT, DOMAIN, MINUTE, NOW, House, email
 
 ALL = "DELAY,FAILURE,SUCCESS"
@@ -86,6 +87,54 @@ async def test_nobody_takes_it_twice_until_it_was_not_told_for_a_minute(house: H
     await notices.done(first.report)
     assert await notices.take(SOON + 2 * MINUTE) == []
     assert await house.count("notices") == 0
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_recipient_on_the_suppression_list_is_a_failure(house: House) -> None:
+    await house.pool.run(
+        "INSERT INTO suppressions (id, account_id, address, email, origin, created_at) SELECT gen_random_uuid(), %s, a, a, 'manual', now()"
+        " FROM unnest(ARRAY['0@example.org', '1@example.org', '2@example.org']) a",
+        (ACCOUNT,),
+    )
+    await sent(house, "FAILURE", "NEVER", None, "FAILURE")
+    assert told(await Notices(house.pool).take(SOON)) == [("0@example.org", "email.suppressed")]
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_server_that_tells_of_the_delivery_itself_is_left_to_it(house: House) -> None:
+    mail = await sent(house, ALL, "FAILURE,SUCCESS", ALL, ALL)
+    await house.settle(
+        mail, Delivered("250 ok"), Bounced("550 no"), Deferred("451 later", NOW + MINUTE), Delivered("250 ok"), passed_on=True
+    )
+    notices = Notices(house.pool)
+    [first] = found = await notices.take(SOON)
+    assert told(found) == [("1@example.org", "email.bounced"), ("2@example.org", "email.delivery_delayed")]
+    await notices.done(first.report)
+
+    said = [Passed(0, "delivered", "2.0.0", "mx.example.org"), Passed(1, "delivered", "", ""), Passed(7, "delayed", "", "")]
+    late = Late(house.pool)
+    for _ in range(2):
+        await late.pass_on(mail.account_id, mail.email_id, lambda addresses: said, SOON)
+    [notice] = found = await notices.take(SOON + timedelta(seconds=2))
+    assert told(found) == [("0@example.org", "passed"), ("1@example.org", "passed")]
+    assert notice.told[0].data == {"action": "delivered", "said": "2.0.0", "reporter": "mx.example.org"}
+
+    await notices.done(notice.report)
+    await late.pass_on(mail.account_id, mail.email_id, lambda addresses: said, SOON)
+    assert await notices.take(SOON + MINUTE) == []
+    await notices.sweep(SOON + timedelta(days=29))
+    assert await house.count("notices") == 2
+    await notices.sweep(SOON + timedelta(days=31))
+    assert await house.count("notices") == 0
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_nobody_asked_for_is_not_passed_on(house: House) -> None:
+    mail = await sent(house, "FAILURE", None, "SUCCESS", "DELAY")
+    actions: list[Any] = ["delivered", "relayed", "delayed", "delayed"]
+    said = [Passed(number, action, "", "") for number, action in enumerate(actions)]
+    await Late(house.pool).pass_on(mail.account_id, mail.email_id, lambda addresses: said, NOW)
+    assert told(await Notices(house.pool).take(SOON)) == [("3@example.org", "passed")]
 
 
 @pytest_twisted.ensureDeferred

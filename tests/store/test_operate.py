@@ -7,7 +7,7 @@ import pytest_twisted
 
 from mailsvc.outcome import Deferred, Uncertain
 from mailsvc.store.operate import Operating
-from mailsvc.store.queue import FOREVER
+from mailsvc.store.queue import FOREVER, Slowdown
 from mailsvc.store.settle import RecipientOutcome
 from mailsvc.store.tls import TlsRecords
 from tests.store.house import ACCOUNT, DAY, MINUTE, NOW, OTHER, REGION, House, attempt, email
@@ -50,6 +50,35 @@ async def test_what_the_operator_orders_counts_over_what_a_rule_says(house: Hous
     assert (await house.queue.holds(REGION))["big"].reason == "By the operator."
     await house.queue.hold(REGION, "big", "paused", "By the operator, shorter.", NOW + MINUTE, ordered=True)
     assert (await house.queue.holds(REGION))["big"].until == NOW + MINUTE
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_slow_destination_is_slow_until_it_is_over_or_resumed(house: House) -> None:
+    mails = at_provider("mx1.a")
+    await house.accept(*mails)
+    await house.queue.slow(REGION, "big", Slowdown(6.0, "Six.", NOW + MINUTE), NOW)
+    await house.queue.slow(REGION, "big", Slowdown(60.0, "Sixty, for longer.", NOW + DAY), NOW)
+    assert await house.queue.slowed(REGION, NOW) == {"big": Slowdown(6.0, "Sixty, for longer.", NOW + DAY)}
+    assert await house.queue.slowed(REGION, NOW + DAY) == await house.queue.slowed("elsewhere", NOW) == {}
+    assert len(await house.queue.ready(REGION, NOW)) == 1  # slowly, but it goes
+    await house.queue.slow(REGION, "big", Slowdown(60.0, "Sixty.", NOW + 2 * DAY), NOW + DAY)
+    assert await house.queue.slowed(REGION, NOW + DAY) == {"big": Slowdown(60.0, "Sixty.", NOW + 2 * DAY)}
+    await house.queue.lift(REGION, "big")
+    assert await house.queue.slowed(REGION, NOW) != {}
+    await house.queue.lift(REGION, "big", paused=True)
+    assert await house.queue.slowed(REGION, NOW) == {}
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_is_over_for_long_is_forgotten(house: House) -> None:
+    await house.queue.hold(REGION, "dead", "backoff", "It did not answer.", NOW, 3)
+    await house.queue.hold(REGION, "resting", "backoff", "It does not answer.", NOW + DAY, 3)
+    await house.queue.hold(REGION, "paused", "paused", "By the operator.", FOREVER, ordered=True)
+    await house.queue.slow(REGION, "dead", Slowdown(6.0, "Six.", NOW), NOW)
+    assert await house.queue.forget_holds(REGION, NOW) == 0
+    assert await house.queue.forget_holds(REGION, NOW + MINUTE) == 1
+    assert set(await house.queue.holds(REGION)) == {"resting", "paused"}
+    assert await house.count("slowdowns") == 0
 
 
 @pytest_twisted.ensureDeferred
@@ -123,7 +152,7 @@ async def test_policies_and_results_of_tls_are_kept(house: House) -> None:
     await records.keep_policy("example.org", "2", "new", NOW, NOW + DAY)
     await records.keep_policy("example.org", "1", "older", NOW - MINUTE, NOW + DAY)
     assert await records.policy("example.org") == ("2", "new", NOW, NOW + DAY)
-    assert await records.sweep(NOW + DAY + MINUTE) == 1
+    assert await records.sweep(NOW + DAY + MINUTE, 90 * DAY) == 1
     key = (NOW.date(), "example.org", "sts", "mx.example.org", "success")
     await records.add({key: 2})
     await records.add({key: 3, (*key[:4], "certificate-expired"): 1})

@@ -237,3 +237,43 @@ async def test_rows_of_ended_processes_are_swept_when_nothing_hangs_on_them(pool
         )
     await owner.incarnation.take_over()
     assert await pool.rows("SELECT count(*) FROM processes WHERE host = 'x'") == [(1,)]
+
+
+async def counted(owner: Owner, processes: int) -> None:
+    """Until it knows of so many."""
+    from twisted.internet import reactor
+
+    for _ in range(5000):
+        if owner.incarnation.live("http") == processes:
+            return
+        await deferLater(reactor, 0.001)  # type: ignore[arg-type]
+    raise AssertionError(f"It knows of {owner.incarnation.live('http')}.")
+
+
+class _Bell:
+    """Rings at once, for all that listen."""
+
+    def __init__(self) -> None:
+        self.listening: list[Any] = []
+
+    def listen(self, channel: str, callback: Any) -> None:
+        self.listening.append(callback)
+
+    def ring(self, channel: str) -> None:
+        for callback in self.listening:
+            callback()
+
+
+@pytest_twisted.ensureDeferred
+async def test_who_comes_is_counted_before_the_next_beat(owner: Owner, make: Any) -> None:
+    bell: Any = _Bell()
+    owner.incarnation.announce(bell)
+    assert owner.incarnation.live("http") == 1
+    other = make().incarnation
+    await other.start("eu-west-1", ["http"])
+    other.announce(bell)
+    await counted(owner, 2)
+    assert (owner.incarnation.peers("http"), owner.incarnation.live("smtp")) == (2, 0)
+    await other.end()
+    bell.ring("processes")  # to one that has ended, which has no business to count
+    await counted(owner, 1)

@@ -1,11 +1,10 @@
-"""What was said in sessions: each account reads its own, for as long as the operator wants."""
+"""What was said in sessions: each account reads its own."""
 
 from __future__ import annotations
 
 from datetime import datetime, timedelta
 from uuid import UUID
 
-import attrs
 import pytest_twisted
 from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.task import Clock
@@ -57,14 +56,3 @@ async def test_the_key_was_used_then(pool: Pool) -> None:
     )
     await keep(pool, (ACCOUNT, receipt()))
     assert await pool.rows("SELECT last_used_at FROM api_keys") == [(NOW,)]
-
-
-@pytest_twisted.ensureDeferred
-async def test_old_days_go(pool: Pool) -> None:
-    one = receipt()
-    receipts = await keep(pool, (ACCOUNT, one))
-    assert await receipts.sweep(NOW + timedelta(days=5), 30) == 0
-    assert await receipts.get(ACCOUNT, one.receipt_id) == attrs.evolve(one)
-    assert await receipts.sweep(NOW + timedelta(days=31), 30) == 2  # yesterday's and today's
-    assert await receipts.get(ACCOUNT, one.receipt_id) is None
-    assert await receipts.sweep(NOW + timedelta(days=31), 30) == 0

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 import attrs
 import pytest_twisted
 
-from mailsvc.store import partitions
 from mailsvc.store.ids import uuid7
 from mailsvc.store.paging import Page
 from mailsvc.store.pool import Pool
@@ -36,19 +35,6 @@ async def test_a_batch_is_read_again_page_by_page(pool: Pool) -> None:
     one: Any = await log.get(ACCOUNT, found[0].id)
     assert one.request_body == {"a": "\0"} and one.response_body is None
     assert await log.get(OTHER, found[0].id) is None
-
-
-@pytest_twisted.ensureDeferred
-async def test_days_that_are_too_old_go(pool: Pool) -> None:
-    log = RequestLog(pool)
-    now = datetime.now(UTC)
-    await partitions.ensure(pool, now - timedelta(days=40), days_ahead=0)
-    await log.write([ENTRY, attrs.evolve(ENTRY, log_id=uuid7((now - timedelta(days=40)).timestamp()))])
-    assert len((await log.list(ACCOUNT, Page()))[0]) == 2
-    await log.forget(now - timedelta(days=30))
-    assert [entry.status for entry in (await log.list(ACCOUNT, Page()))[0]] == [200]
-    kept = await pool.rows("SELECT count(*) FROM pg_class WHERE relname LIKE 'emails\\_2%%' AND relispartition")
-    assert kept[0][0] >= 4  # the days of mail are not touched
 
 
 @pytest_twisted.ensureDeferred

@@ -163,7 +163,7 @@ async def test_a_long_list_is_not_read_to_accept(house: House) -> None:
     )
 
     async def explained(tx: Transaction) -> Any:
-        [(plans,)] = await tx.rows("EXPLAIN (FORMAT JSON) " + INSERT_EMAILS.plain, tuple(documents([email() for _ in range(100)])))
+        [(plans,)] = await tx.rows("EXPLAIN (FORMAT JSON) " + INSERT_EMAILS.plain, next(documents([email() for _ in range(100)])))
         return plans[0]["Plan"]
 
     scans = [node for node in nodes(await house.pool.transact(explained)) if node.get("Relation Name") == "suppressions"]

@@ -11,10 +11,13 @@ import pytest_twisted
 from twisted.internet.task import Clock
 
 from mailsvc.outcome import Delivered
+from mailsvc.store import partitions
 from mailsvc.store.accounts import Accounts
+from mailsvc.store.eventlog import EventLog
 from mailsvc.store.ids import uuid7
 from mailsvc.store.outbox import Due, Outbox, Posted
 from mailsvc.store.outbox_sql import CLAIM
+from mailsvc.store.retention import Retention
 from mailsvc.store.webhooklog import WebhookLog
 from mailsvc.store.webhooks import Webhook, Webhooks
 from tests.store.house import DAY, MINUTE, NOW, House, email, together
@@ -198,6 +201,30 @@ async def test_one_success_makes_an_endpoint_well(desk: Desk) -> None:
 
 
 @pytest_twisted.ensureDeferred
+async def test_who_took_a_message_lately_comes_first(desk: Desk) -> None:
+    webhooks = [await desk.subscribe("email.sent") for _ in range(4)]
+    await desk.happen(2)
+    took, failed, late = (each.id for each in webhooks[1:])
+    for due in await desk.claim(1):
+        if due.webhook_id == took:
+            await desk.settle(due, 200, "success")
+        elif due.webhook_id == failed:
+            await desk.settle(due, 200, "success")
+            await desk.fail(due)
+        elif due.webhook_id == late:
+            await desk.settle(due, 200, "success", NOW - DAY)
+    found = {each.webhook_id: each.well for each in await desk.outbox.ready(NOW + 2 * MINUTE)}
+    assert [webhook_id for webhook_id, well in found.items() if well] == [took] == [*found][:1]
+    assert [*found][-1] == failed
+    [first, *_] = await desk.outbox.ready(NOW + 2 * MINUTE, limit=1)
+    assert first.webhook_id == took
+    [again] = [due for due in await desk.claim(1, NOW + 2 * MINUTE) if due.webhook_id == took]
+    await desk.settle(again, 200, "success")  # within the minute: written down, but not here
+    sql = "SELECT took_at FROM webhooks WHERE id = %s"
+    assert await desk.house.pool.rows(sql, (took,)) == [(NOW + MINUTE,)]
+
+
+@pytest_twisted.ensureDeferred
 async def test_gone_is_the_end(desk: Desk) -> None:
     webhook = await desk.subscribe("email.sent")
     await desk.happen(2)
@@ -309,3 +336,42 @@ async def test_an_account_has_only_so_many(desk: Desk) -> None:
     assert not await desk.webhooks.rotate(other, oldest.id, SECRET)
     assert not await desk.webhooks.remove(other, oldest.id)
     assert await desk.webhooks.remove(desk.account, oldest.id)
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_is_no_longer_kept_is_nobodys_failure(desk: Desk) -> None:
+    webhook = await desk.subscribe("email.sent", "email.delivered")
+    [mail, other] = await desk.happen(2)
+    await desk.house.pool.run("DELETE FROM emails WHERE email_id = %s", (mail.email_id,))
+    await desk.house.pool.run("DELETE FROM events WHERE email_id = %s AND type = 'email.sent'", (mail.email_id,))
+    dues = await desk.claim()
+    gone = [due for due in dues if due.fact is None]
+    assert (len(dues), len(gone)) == (4, 2)
+    for due in gone:
+        assert not await desk.settle(due, 0, "failed", NOW + 9 * DAY, asked=False)
+        message = await desk.log.get(desk.account, webhook.id, due.event_id)
+        assert message is not None
+        assert (message.status, message.fact) == ("failed", None)
+        [attempt], _ = await desk.log.attempts(desk.account, webhook.id, due.event_id, 2)
+        assert attempt.response == "said"
+    assert ((await desk.state(webhook)).failing_since, (await desk.state(webhook)).failed_at) == (None, None)
+    log, more = await EventLog(desk.house.pool).after(desk.account, 0, 10)
+    assert ({fact.mail.email_id for _, fact in log if fact.mail is not None}, len(log), more) == ({other.email_id}, 2, False)
+
+
+@pytest_twisted.ensureDeferred
+async def test_days_that_are_too_old_are_dropped_and_what_waits_goes_on(desk: Desk) -> None:
+    webhook = await desk.subscribe("email.sent")
+    await desk.happen(2)
+    for due in await desk.claim():
+        await desk.fail(due)
+    await Retention(desk.house.pool).sweep({"webhooks": 1}, NOW + 3 * DAY)
+    assert await desk.statuses(webhook) == ["attempting"] * 2  # a day of which something waits stays
+    days = (partitions.name_of(table, NOW) for table in ("webhook_messages", "webhook_attempts"))
+    await desk.house.pool.run(f"DROP TABLE {', '.join(days)}")  # and if it were gone all the same
+    assert await desk.statuses(webhook) == []
+    late, well = await desk.claim(now=NOW + 3 * DAY)
+    assert late.fact is not None
+    await together(desk.fail(late, NOW + 3 * DAY), desk.settle(well, 200, "success", NOW + 3 * DAY))
+    assert await desk.waiting() == 1
+    assert await desk.house.count("webhook_attempts") == 0

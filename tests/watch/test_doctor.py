@@ -10,6 +10,8 @@ import pytest
 from twisted.internet.defer import Deferred
 
 from mailsvc.dns import Mx, NxDomain, Records, Temporary
+from mailsvc.store.retention import Size
+from mailsvc.watch import sizes
 from mailsvc.watch.doctor import Certificate, Doctor, Finding, reversed_name
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
@@ -142,3 +144,15 @@ def test_what_is_wrong_is_found_and_has_a_remedy(check: str, state: str, change:
 def test_addresses_as_lists_want_them() -> None:
     assert reversed_name("192.0.2.1") == "1.2.0.192"
     assert reversed_name("2001:db8::1").startswith("1.0.0.0.0.0.")
+
+
+def test_sizes_and_days_that_are_held_back() -> None:
+    kept = {
+        "emails": Size(1_234_567, NOW - timedelta(days=30)),
+        "bodies": Size(512, None),
+        "attempts": Size(2_000_000_000, NOW - timedelta(days=40)),
+    }
+    emails, bodies, attempts = sizes.findings(kept, dict.fromkeys(kept, 30), NOW)
+    assert (emails.check, emails.state, emails.found) == ("kept emails", "good", "1.23 MB since 2026-05-02; 30 days are kept.")
+    assert (bodies.state, bodies.found) == ("good", "512 B, nothing in it; 30 days are kept.")
+    assert (attempts.state, attempts.found) == ("doubtful", "2 GB since 2026-04-22; 30 days are kept.") and "queue list" in attempts.remedy

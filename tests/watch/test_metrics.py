@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from types import SimpleNamespace
+
 import pytest_twisted
 from prometheus_client.parser import text_string_to_metric_families
 from twisted.internet.task import Clock
@@ -14,7 +17,7 @@ from mailsvc.store.ledger import Lag
 from mailsvc.store.pool import Pool
 from mailsvc.watch.lag import EVERY, Lateness
 from mailsvc.watch.listener import Page, private
-from mailsvc.watch.metrics import Metrics, Sheet
+from mailsvc.watch.metrics import Metrics, Sheet, returned
 from tests.store.house import NOW, House, email
 
 READING = Reading((Waiting("delayed", True, 3, 61.5),), 0, 2.5, 1, {"backoff": 2}, {"delivery": 1}, Lag(7, 0.5), 4, 9.5)
@@ -44,6 +47,17 @@ async def test_what_the_rooms_and_the_database_say_is_one_text() -> None:
     assert found[("mailsvc_database_up",)] == 1
     assert found["mailsvc_reactor_lag_seconds_bucket", "0.025"] == 1 and found["mailsvc_reactor_lag_seconds_bucket", "0.01"] == 0
     assert samples(await metrics.text())["mailsvc_accepted_total", "api"] == 5  # nothing is added up twice
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_came_back_is_counted_by_what_it_was() -> None:
+    async def read() -> Reading:
+        return READING
+
+    taken = SimpleNamespace(counts=Counter({"bounce": 3, "forged": 2}))
+    found = samples(await Metrics(read, [returned(taken)]).text())
+    counted = {name[1]: value for name, value in found.items() if name[0] == "mailsvc_returned_total"}
+    assert (counted["bounce"], counted["forged"], counted["complaint"], counted["automatic"]) == (3, 2, 0, 0)
 
 
 @pytest_twisted.ensureDeferred

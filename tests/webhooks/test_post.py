@@ -39,12 +39,14 @@ class World:
         self.clock.advance(START)
         self.rows: dict[UUID, Row] = {}
         self.failing: set[UUID] = set()
+        self.well: set[UUID] = set()
         self.answers: dict[str, Any] = {}
         self.asked: list[tuple[float, str, bytes, Mapping[str, str]]] = []
         self.posted: list[Posted] = []
         self.open: Counter[str] = Counter()
         self.most: Counter[str] = Counter()
         self.away = False
+        self.forgotten: set[UUID] = set()  # messages whose event is no longer kept
         self.cleared: list[UUID] = []
         self.disabled: set[UUID] = set()
         self.ring: Any = None
@@ -75,8 +77,8 @@ class World:
         if self.away:
             raise Unavailable("away")
         due = {row.webhook_id: row.url for row in self.rows.values() if row.next_at <= now and row.webhook_id not in skip}
-        found = [Ready(id_, id_, url, id_ in self.failing, id_ not in self.disabled) for id_, url in due.items()]
-        return sorted((each for each in found if failing or not each.failing), key=lambda each: each.failing)[:limit]
+        found = [Ready(id_, id_, url, id_ in self.failing, id_ not in self.disabled, id_ in self.well) for id_, url in due.items()]
+        return sorted((each for each in found if failing or not each.failing), key=lambda each: (not each.well, each.failing))[:limit]
 
     async def claim(self, numbers: Mapping[UUID, int], now: datetime, until: datetime) -> list[Due]:
         found = []
@@ -84,7 +86,8 @@ class World:
             mine = [(key, row) for key, row in self.rows.items() if row.webhook_id == webhook_id and row.next_at <= now][:most]
             for key, row in mine:
                 row.next_at = until
-                found.append(Due(webhook_id, key, webhook_id, row.tries, row.url, b"s" * 32, None, {"type": "t"}, None))
+                told = None if key in self.forgotten else {"type": "t"}
+                found.append(Due(webhook_id, key, webhook_id, row.tries, row.url, b"s" * 32, None, told, None))
         return found
 
     async def release(self, dues: Sequence[Due], now: datetime, until: datetime) -> None:
@@ -102,7 +105,8 @@ class World:
             row.tries, row.next_at = row.tries + 1, posted.next_at
         else:
             del self.rows[posted.due.event_id]
-        (self.failing.discard if posted.outcome == "success" else self.failing.add)(posted.due.webhook_id)
+        if posted.asked:
+            (self.failing.discard if posted.outcome == "success" else self.failing.add)(posted.due.webhook_id)
         return posted.why is not None
 
     async def clear(self, webhook_id: UUID) -> None:
@@ -175,6 +179,22 @@ def test_ten_thousand_that_hang_leave_the_good_one_alone() -> None:
     assert sum(world.most[url] for url in world.most if url != "good") <= 25
 
 
+def test_ten_thousand_new_ones_that_hang_leave_a_third_to_those_that_are_well() -> None:
+    world = World(connections=60)
+    world.well = {UUID(int=1)}
+    for number in range(10_000):
+        world.add(1, f"hangs{number}", number + 2)
+        world.answers[f"hangs{number}"] = "hang"
+    world.posts.startService()
+    world.run(2)
+    assert world.posts.open == 40
+    world.add(100, "good", 1)
+    world.ring()
+    world.run(1)
+    assert len(world.at("good")) == 100
+    assert sum(world.most[url] for url in world.most if url != "good") == 40
+
+
 def test_an_endpoint_gets_a_few_connections_and_a_failing_one_a_single_one() -> None:
     world = World(per_endpoint=4)
     world.answers["slow"] = "hang"
@@ -227,6 +247,18 @@ def test_an_endpoint_that_is_gone_is_cleared() -> None:
     assert world.rows == {}
 
 
+def test_what_is_no_longer_kept_ends_alone() -> None:
+    world = World(per_endpoint=1)
+    world.add(9, "good", 1)
+    world.forgotten = {*list(world.rows)[::2]}
+    world.posts.startService()
+    world.run(0.1)
+    assert (world.rows, world.failing, len(world.at("good"))) == ({}, set(), 4)
+    ended = [posted for posted in world.posted if not posted.asked]
+    assert {posted.due.event_id for posted in ended} == world.forgotten
+    assert {(posted.outcome, posted.response) for posted in ended} == {("failed", "What happened is no longer kept, so it cannot be told.")}
+
+
 def test_stopping_waits_for_what_was_begun() -> None:
     world = World()
     world.answers["slow"] = "hang"
@@ -244,13 +276,16 @@ def test_stopping_waits_for_what_was_begun() -> None:
 
 def test_choosing_is_fair() -> None:
     terms = Terms(connections=10, per_endpoint=5, per_host=6)
-    many = [Ready(UUID(int=n), ACCOUNT, f"https://h{n}/", False, True) for n in range(4)]
+    many = [Ready(UUID(int=n), ACCOUNT, f"https://h{n}/", False, True, True) for n in range(4)]
     assert sorted(choose(many, [], terms).values()) == [2, 2, 3, 3]
-    same = [Ready(UUID(int=n), ACCOUNT, "https://one/", False, True) for n in range(4)]
+    same = [Ready(UUID(int=n), ACCOUNT, "https://one/", False, True, True) for n in range(4)]
     assert sum(choose(same, [], terms).values()) == 6
-    mine = [Ready(UUID(int=n), ACCOUNT, f"https://h{n}/", False, True) for n in range(9)]
-    other = Ready(UUID(int=9), UUID(int=2), "https://h9/", False, True)
+    mine = [Ready(UUID(int=n), ACCOUNT, f"https://h{n}/", False, True, True) for n in range(9)]
+    other = Ready(UUID(int=9), UUID(int=2), "https://h9/", False, True, True)
     shared = choose([*mine, other], [], Terms(connections=10, per_account=6))
     assert (sum(shared.values()), shared[other.webhook_id]) == (10, 4)
     failing = [Ready(UUID(int=n), ACCOUNT, f"https://h{n}/", True, True) for n in range(40)]
     assert sum(choose(failing, [], terms).values()) == 5
+    well = [Ready(UUID(int=100 + n), ACCOUNT, f"https://w{n}/", False, True, True) for n in range(3)]
+    shared = choose([*failing, *well], [], terms)
+    assert sum(shared[each.webhook_id] for each in well) == 5

@@ -18,7 +18,7 @@ def daemon_with_relay(folder: Path, database: str, next_hop: int, **smtp: object
     listen = {number: f"tcp:{free_port()}:interface=127.0.0.1" for number in NUMBERS}
     changes: dict[str, Mapping[str, object]] = {
         "delivery": {"routes": {"*": f"smtp://127.0.0.1:{next_hop}"}},
-        "smtp": {"listen": listen, "self_signed": str(folder / "tls"), "login_failures": 100, **smtp},
+        "smtp": {"listen": listen, "self_signed": str(folder / "tls"), "login_failures": 100, "tarpit": 0, **smtp},
     }
     return Daemon(folder, database, changes)
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import re
+import smtplib
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pyotp
@@ -27,6 +31,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory, module_database: str) -> It
             "sandbox": {"listen": [f"tcp:{port}:interface=127.0.0.1"]},
             "": {"sender": "mailsvc <no-reply@mailsvc.example>"},
             "dashboard": {"sign_up": True},
+            "smtp": {"listen": {"587": f"tcp:{free_port()}:interface=127.0.0.1"}, "self_signed": str(folder / "tls")},
         },
     )
     daemon.start()
@@ -216,7 +221,7 @@ def test_another_accounts_ids_are_not_there(owner: Visitor, stranger: Visitor, d
         assert owner.get(f"/dashboard/{path}").status == 200 or path.endswith("/files/0")
         assert stranger.get(f"/dashboard/{path}").status == 404, path
     stranger.get("/dashboard/keys")
-    changes = [f"emails/{email}/cancel", f"emails/{email}/reschedule", f"keys/{found['keys']}/revoke"]
+    changes = [f"emails/{email}/cancel", f"emails/{email}/reschedule", f"emails/{email}/share", f"keys/{found['keys']}/revoke"]
     changes += [f"domains/{found['domains']}/{what}" for what in ("verify", "change", "rotate", "delete")]
     changes += [f"settings/members/{found['members']}/{what}" for what in ("role", "remove")]
     changes += ["settings/show"]
@@ -260,12 +265,85 @@ def test_a_preview_has_no_origin_and_loads_nothing(owner: Visitor, email: str) -
     assert "<b>Hello</b>" not in page and "&lt;b&gt;Hello&lt;/b&gt;" in page
 
 
+def test_an_email_is_sent_again_once_as_a_new_one_with_the_same_content(owner: Visitor, stranger: Visitor, daemon: Daemon) -> None:
+    files = [{"filename": "a.txt", "content": "aGVsbG8="}]
+    mail = {"from": f"Shop <a@{daemon.facts['domain']}>", "to": ["one@example.com"], "bcc": ["two@example.com"], "subject": "Twice"}
+    more = {"html": "<p>Hi</p>", "attachments": files, "tags": [{"name": "kind", "value": "test"}], "headers": {"X-Mine": "kept"}}
+    first = str(daemon.call("POST", "/emails", mail | more).body["id"])
+    path = f"/dashboard/emails/{first}"
+    once = re.search(r'name="once" value="(\w+)"', owner.get(path).text)
+    assert once
+    shown = owner.post(f"{path}/again", {"once": once[1], "to": ""})
+    assert owner.post(f"{path}/again", {"once": once[1], "to": ""}).location == shown.location != f"{path}?done=again"
+    assert owner.post(f"{path}/again", {"once": once[1], "to": "two@example.com"}).status == 422
+    assert owner.post(f"{path}/again", {"to": "three@example.com"}).status == 404
+    assert stranger.post(f"{path}/again", {}).status == 404
+    second = shown.location.split("/")[-1].partition("?")[0]
+    assert "an id of its own" in owner.get(shown.location).text
+    key = daemon.facts["api_key"]
+    told = daemon.until(f"/emails/{second}", key, lambda body: body["last_event"] == "delivered")
+    assert told["subject"] == "Twice" and told["tags"] == more["tags"] and told["message_id"] == f"<{second}@{daemon.facts['domain']}>"
+    inbox = daemon.until("/sandbox/emails", key, lambda body: any(mail["email_id"] == second for mail in body["data"]))
+    raw = [daemon.call("GET", f"/sandbox/emails/{mail['id']}").body for mail in inbox["data"] if mail["email_id"] == second]
+    assert {to for mail in raw for to in mail["to"]} == {"one@example.com", "two@example.com"}
+    for mail in raw:
+        assert mail["raw"].count("Message-ID:") == mail["raw"].count("Date:") == 1 and first not in mail["raw"]
+        assert "X-Mine: kept" in mail["raw"] and "aGVsbG8=" in mail["raw"] and "two@example.com" not in mail["raw"]
+        assert mail["dkim"] and all(verdict["result"] == "pass" for verdict in mail["dkim"])
+    log = owner.get("/dashboard/settings/audit.csv").text
+    assert f"email sent again,{first} as {second}" in log
+
+
+def test_an_email_is_shared_by_a_link_that_ends(owner: Visitor, stranger: Visitor, email: str) -> None:
+    owner.get(f"/dashboard/emails/{email}")
+    assert stranger.post(f"/dashboard/emails/{email}/share", {"hours": "1"}).status == 404
+    link = re.search(
+        r'id="shared">http://127.0.0.1:\d+(/shared\?token=[\w-]+)<', owner.post(f"/dashboard/emails/{email}/share", {"hours": "9999"}).text
+    )
+    assert link
+    shown = Visitor(owner.daemon).get(link[1])
+    assert shown.status == 200 and "&lt;b&gt;Hello&lt;/b&gt;" in shown.text
+    assert Visitor(owner.daemon).get(f"{link[1]}x").status == 403
+    owner.get(f"/dashboard/emails/{email}")
+    assert f"email shared,{email} for 24 hours" in owner.get("/dashboard/settings/audit.csv").text
+
+
+def test_a_scheduled_email_goes_at_another_time_or_not_at_all(owner: Visitor, daemon: Daemon) -> None:
+    mail = {"from": f"a@{daemon.facts['domain']}", "to": "later@example.com", "subject": "Later", "text": "x", "scheduled_at": "in 5 hours"}
+    path = f"/dashboard/emails/{daemon.call('POST', '/emails', mail).body['id']}"
+    assert "Send at another time" in owner.get(path).text
+    assert owner.post(f"{path}/reschedule", {"at": "no time"}).status == 422
+    at = f"{datetime.now(UTC) + timedelta(days=2):%Y-%m-%dT%H:%M}"
+    assert owner.post(f"{path}/reschedule", {"at": at}).location.endswith("done=rescheduled")
+    assert at.replace("T", " ") in owner.get(path).text
+    assert owner.post(f"{path}/cancel").location.endswith("done=canceled")
+    assert owner.post(f"{path}/reschedule", {"at": at}).location.endswith("done=too_late")
+    assert owner.post(f"{path}/cancel").location.endswith("done=too_late")
+
+
+def test_settings_tell_what_was_used_and_how_to_log_in_over_smtp(daemon: Daemon, owner: Visitor, email: str) -> None:
+    def used() -> int:
+        return int(re.search(r"<dt>Today</dt><dd>([\d,]+)", owner.get("/dashboard/settings/usage").text)[1].replace(",", ""))  # type: ignore[index]
+
+    daemon.until("/usage", daemon.facts["api_key"], lambda body: body["emails"]["daily"]["used"] > 0)
+    assert used() > 0
+    page = owner.get("/dashboard/settings/smtp").text
+    assert "nodemailer" in page and "ms_…" in page and 'id="key"' not in page
+    page = owner.post("/dashboard/settings/smtp").text
+    secret = re.search(r'id="key">(ms_\w+)<', page)[1]  # type: ignore[index]
+    assert page.count(secret) == 6  # and once in each snippet
+    assert daemon.call("POST", "/emails", {}, key=secret).status == 422
+    assert secret not in owner.get("/dashboard/settings/smtp").text
+
+
 def test_what_the_service_writes_to_people_is_not_shown(owner: Visitor, stranger: Visitor) -> None:
     page = owner.get("/dashboard/emails?q=stranger%40example.net").text
     found = re.search(r"/dashboard/emails/([0-9a-f-]{36})", page)
     assert found
     assert "for them alone" in owner.get(f"/dashboard/emails/{found[1]}").text
     assert owner.get(f"/dashboard/emails/{found[1]}/source").status == 404
+    for what in ("again", "share"):
+        assert owner.post(f"/dashboard/emails/{found[1]}/{what}").status == 404
 
 
 def test_a_cookie_is_for_http_alone(daemon: Daemon) -> None:
@@ -346,6 +424,48 @@ def test_a_request_is_logged_for_its_account_alone(daemon: Daemon, owner: Visito
     page = owner.get(found[0]).text
     assert "POST /emails" in page and "422" in page
     assert stranger.get(found[0]).status == 404 and "No requests" in stranger.get("/dashboard/logs").text
+
+
+def test_emails_are_taken_away_as_the_list_shows_them(daemon: Daemon, owner: Visitor, stranger: Visitor, email: str) -> None:
+    mail = {"from": f"a@{daemon.facts['domain']}", "to": ["ann@example.com", "bob@example.com"], "subject": "=SUM(1), taken", "text": "x"}
+    ids = [str(daemon.call("POST", "/emails", mail).body["id"]) for _ in range(3)]
+    begun = owner.get("/dashboard/emails/export?q=taken&status=nothing").location
+    assert re.fullmatch(r"/dashboard/emails/export\?q=taken&id=[0-9a-f-]{36}", begun)
+    assert "Not begun" in owner.get(begun).text
+    taken = owner.post(begun)
+    assert taken.status == 200 and re.fullmatch(r'attachment; filename="emails-[\d-]+\.csv"', taken.headers["content-disposition"])
+    rows = list(csv.DictReader(io.StringIO(taken.text)))
+    assert [row["id"] for row in rows] == ids[::-1]
+    assert {(row["subject"], row["recipients"], row["domain"]) for row in rows} == {
+        ("'=SUM(1), taken", "ann@example.com, bob@example.com", daemon.facts["domain"])
+    }
+    page = owner.get(begun).text
+    assert "Done" in page and "<strong>3</strong> lines" in page and "data-live" not in page
+    assert "Not begun" in stranger.get(begun).text and len(stranger.post(begun).text.splitlines()) == 1
+    everything = owner.get("/dashboard/emails/export").location
+    assert email in owner.post(everything).text
+    assert "emails exported,Text: taken" in owner.get("/dashboard/settings/audit.csv").text
+    assert owner.post("/dashboard/emails/export").status == 404
+
+
+def test_logs_tell_of_requests_and_of_sessions_and_are_taken_away(daemon: Daemon, owner: Visitor, stranger: Visitor) -> None:
+    with smtplib.SMTP("127.0.0.1", daemon.facts["smtp"]["587"]) as relay:
+        relay.starttls()
+        relay.login("mailsvc", daemon.facts["api_key"])
+        relay.sendmail("a@x.example", ["ann@example.com"], f"From: a@{daemon.facts['domain']}\r\nSubject: By SMTP\r\n\r\nHi\r\n")
+    daemon.until("/logs?source=smtp", daemon.facts["api_key"], lambda body: bool(body["data"]))
+    page = owner.get("/dashboard/logs?source=smtp").text
+    found = re.search(r"/dashboard/logs/[0-9a-f-]{36}", page)
+    assert found and "1 mail" in page and "POST /emails" not in page
+    session = owner.get(found[0]).text
+    assert "mail from" in session.lower() and daemon.facts["api_key"] not in session
+    made = re.search(r"/dashboard/emails/[0-9a-f-]{36}", session)
+    assert made and "By SMTP" in owner.get(made[0]).text
+    assert stranger.get(found[0]).status == 404
+    assert "POST /emails" in owner.get("/dashboard/logs?source=api&q=post").text
+    assert "No request or session" in owner.get("/dashboard/logs?status=418").text
+    rows = list(csv.DictReader(io.StringIO(owner.post(owner.get("/dashboard/logs/export?source=smtp").location).text)))
+    assert rows and {row["source"] for row in rows} == {"smtp"} and rows[0]["mails"] == "1"
 
 
 # Pages beside the API

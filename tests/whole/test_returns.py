@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import smtplib
+import ssl
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from tests.whole.rig import Daemon, free_port
+from tests.whole.test_watch import Local, answer
 
 
 @pytest.fixture(scope="module")
@@ -18,6 +22,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory, module_database: str) -> It
         "smtp": {"listen": {"25": f"tcp:{free_port()}:interface=127.0.0.1"}, "self_signed": str(folder / "tls")},
         "sandbox": {"listen": [f"tcp:{port}:interface=127.0.0.1"]},
         "delivery": {"routes": {"*": f"smtp://127.0.0.1:{port}"}},
+        "metrics": {"listen": [f"unix:{folder}/metrics.sock"]},
     }
     daemon = Daemon(folder, module_database, changes)
     daemon.start()
@@ -60,6 +65,12 @@ def come_back(daemon: Daemon, to: str, message: str, sender: str = "") -> int:
         return code if code != 250 else client.data(message.replace("\n", "\r\n").encode())[0]
 
 
+def counted(daemon: Daemon) -> Counter[str]:
+    """What came back so far, as the monitor reads it."""
+    found = re.findall(r'mailsvc_returned_total\{kind="(\w+)"\} ([0-9.]+)', answer(Local(daemon.folder / "metrics.sock"))[1])
+    return Counter({kind: int(float(value)) for kind, value in found})
+
+
 DSN = """\
 From: <mailer-daemon@mx.example.net>
 Content-Type: multipart/report; report-type=delivery-status; boundary=b
@@ -76,6 +87,33 @@ Diagnostic-Code: smtp; 552 5.2.2 Over quota
 
 --b--
 """
+
+
+def test_who_asks_is_told_what_became_of_a_mail(daemon: Daemon) -> None:
+    """The sandbox offers DSN: of the delivery it tells itself, and that goes on to the envelope sender, whoever it is."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    me, asking = f"me@{daemon.facts['domain']}", "asking@elsewhere.example"
+    with smtplib.SMTP("127.0.0.1", daemon.facts["smtp"]["25"]) as client:
+        client.starttls(context=context)
+        client.login(daemon.facts["smtp_username"], daemon.facts["api_key"])
+        client.mail(asking, ["ENVID=e7", "RET=HDRS"])
+        for address, notify in (("fine", "SUCCESS"), ("bounced", "FAILURE"), ("suppressed", "FAILURE"), ("bounced+no", "NEVER")):
+            assert (
+                client.rcpt(f"{address}@example.com", [f"NOTIFY={notify}", f"ORCPT=rfc822;{address.replace('+', '+2B')}@example.org"])[0]
+                == 250
+            )
+        assert client.data(f"From: {me}\r\nSubject: tell me\r\n\r\nx\r\n")[0] == 250
+
+    def told(body: Any) -> str:
+        mails = [mail["id"] for mail in body["data"] if asking in mail["to"]]
+        return "".join(str(daemon.call("GET", f"/sandbox/emails/{each}").body) for each in mails)
+
+    wanted = [f"{address}@example.com" for address in ("fine", "bounced", "suppressed")]
+    found = told(waited(daemon, "/sandbox/emails?limit=100", lambda body: all(f"rfc822; {each}" in told(body) for each in wanted)))
+    assert "Action: delivered" in found and "Remote-MTA: dns; sandbox.localhost" in found and "Action: relayed" not in found
+    assert "Original-Envelope-Id: e7" in found and "Original-Recipient: rfc822; fine@example.org" in found
+    assert "suppression list" in found and "bounced+no" not in found
 
 
 def test_a_complaint_comes_back_over_smtp(daemon: Daemon) -> None:
@@ -127,10 +165,11 @@ def test_only_who_is_named_changes_and_only_once(daemon: Daemon) -> None:
 def test_what_nobody_signed_and_what_machines_say_changes_nothing(daemon: Daemon) -> None:
     email_id = send(daemon, "a@example.com")
     recipients(daemon, email_id, "delivered")
-    path = return_path(daemon, email_id)
+    path, before = return_path(daemon, email_id), counted(daemon)
     wrong = path[:49] + ("a" if path[49] != "a" else "b") + path[50:]
     assert come_back(daemon, wrong, DSN.format(recipient="a@example.com")) == 550
     assert come_back(daemon, path, "Subject: Out of office\nAuto-Submitted: auto-replied\n\n550 5.1.1 <a@example.com>\n") == 250
     assert come_back(daemon, path, "Subject: Hello\n\nWho are you?\n") == 250
     assert come_back(daemon, path, "Subject: Hello\n\nWho are you?\n", "rita@example.org") == 550
     recipients(daemon, email_id, "delivered")
+    assert counted(daemon) - before == {"forged": 1, "automatic": 1, "unknown": 2}

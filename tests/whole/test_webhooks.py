@@ -14,6 +14,7 @@ import pytest
 import resend
 from standardwebhooks import Webhook
 
+from tests.whole.node import WHY_NOT, Node, installed
 from tests.whole.receiver import Receiver, Told
 from tests.whole.rig import PROJECT, Daemon, free_port
 from tests.whole.sink import Sink
@@ -88,6 +89,34 @@ def test_an_email_is_told_of_signed(daemon: Daemon, receiver: Receiver) -> None:
     assert {each["id"] for each in log} == {each.id for each in told}
     events = daemon.call("GET", f"/webhooks/{webhook_id}/events").body["data"]
     assert {each["id"] for each in events} == {each.id for each in told}
+
+
+def test_both_node_libraries_verify(daemon: Daemon, receiver: Receiver) -> None:
+    """By the new secret and by the one before, and nothing that was changed on the way."""
+    if not installed():
+        pytest.skip(WHY_NOT)
+    webhook_id, former = subscribe(daemon, receiver.url + "/", "email.bounced")
+    secret = daemon.call("POST", f"/webhooks/{webhook_id}/signing-secret/rotate").body["signing_secret"]
+    daemon.call("POST", f"/webhooks/{webhook_id}/test", {"type": "email.bounced"})
+    [told] = receiver.wait(lambda found: len(found) >= 1)
+    node = Node(f"http://127.0.0.1:{daemon.port}", daemon.facts["api_key"])
+
+    def official(secret: str, payload: str) -> Any:
+        named = {name: told.headers[f"svix-{name}"] for name in ("id", "timestamp", "signature")}
+        return node.call("webhooks.verify", {"payload": payload, "headers": named, "webhookSecret": secret})
+
+    def standard(secret: str, payload: str) -> Any:
+        return node.tell({"standard": {"secret": secret, "payload": payload, "headers": dict(told.headers)}})["data"]
+
+    try:
+        text = told.body.decode()
+        for verify in (official, standard):
+            assert verify(secret, text) == verify(former, text) == told.json
+            for wrong in ((secret, text.replace("Permanent", "Transient")), ("whsec_" + "A" * 44, text)):
+                with pytest.raises(AssertionError, match="No matching signature"):
+                    verify(*wrong)
+    finally:
+        node.end()
 
 
 def test_two_bad_neighbours_and_a_good_one(daemon: Daemon, receiver: Receiver) -> None:

@@ -2,27 +2,31 @@
 "use strict";
 document.documentElement.classList.add("js");
 
-// A part that waits for something (data-live="seconds") is fetched again until it says no more that it does.
-function follow(part) {
-  const seconds = Number(part.dataset.live);
-  if (!seconds) return;
+// Parts that wait for something (data-live="seconds") are fetched again until they say no more that they do.
+function follow() {
+  const parts = [...document.querySelectorAll("[data-live]")];
+  if (!parts.length) return;
   setTimeout(async () => {
-    if (document.hidden) return follow(part);
     try {
-      const answer = await fetch(location.href, { headers: { "X-Live": "1" }, redirect: "error" });
-      const fresh = new DOMParser().parseFromString(await answer.text(), "text/html").getElementById(part.id);
-      if (!fresh) return;
-      if (fresh.innerHTML !== part.innerHTML || fresh.dataset.live !== part.dataset.live) {
-        const open = [...part.querySelectorAll("details")].map((one) => one.open);
-        part.replaceWith(fresh);
-        fresh.querySelectorAll("details").forEach((one, place) => { one.open = open[place] || false; });
-        return follow(fresh);
+      if (!document.hidden) {
+        const answer = await fetch(location.href, { headers: { "X-Live": "1" }, redirect: "error" });
+        const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+        if (answer.ok) parts.forEach((part) => renew(part, page.getElementById(part.id)));
       }
     } catch { /* the next round tries again */ }
-    follow(part);
-  }, seconds * 1000);
+    follow();
+  }, 1000 * Math.min(...parts.map((part) => Number(part.dataset.live))));
 }
-document.querySelectorAll("[data-live]").forEach(follow);
+function renew(part, fresh) {
+  if (!fresh || fresh.isEqualNode(part)) return;
+  const open = [...part.querySelectorAll("details")].map((one) => one.open);
+  const focused = part.contains(document.activeElement) && [...part.querySelectorAll(FOCUSED)].indexOf(document.activeElement);
+  part.replaceWith(fresh);
+  fresh.querySelectorAll("details").forEach((one, place) => { one.open = open[place] || false; });
+  if (typeof focused === "number") fresh.querySelectorAll(FOCUSED)[focused]?.focus();
+}
+const FOCUSED = "a, button, input, select, summary, pre";
+follow();
 document.querySelector(".nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
 
 document.addEventListener("click", async (event) => {

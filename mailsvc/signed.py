@@ -9,6 +9,7 @@ from uuid import UUID
 
 import attrs
 
+SHARE, SHARED_LONGEST = "share", 48 * 3600  # a whole email, for so many seconds at most
 MAC = 16  # octets of an HMAC-SHA-256 (2104 §5: no fewer than half)
 TIME = 5
 
@@ -25,6 +26,10 @@ class Opened:
 @attrs.define(eq=False)
 class SignedLinks:
     secret: bytes = attrs.field(repr=False)
+
+    def shared(self, base_url: str, account_id: UUID, email_id: UUID, expires: float) -> str:
+        """The address of a page that shows an email to whoever has it."""
+        return f"{base_url}/shared?token={self.make(SHARE, Opened(account_id, email_id, email_id), expires)}"
 
     def make(self, purpose: str, opened: Opened, expires: float) -> str:
         """A token for a query parameter."""

@@ -1,0 +1,79 @@
+"""Settings → Usage: what the account has used, and of how much."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import attrs
+
+from mailsvc.dashboard import charts
+from mailsvc.dashboard.charts import Step
+from mailsvc.dashboard.desk import Desk
+from mailsvc.dashboard.page import Visit, area, page
+from mailsvc.dashboard.safety import HOME
+from mailsvc.store.accounts import Accounts
+from mailsvc.store.domains import Domains
+from mailsvc.store.rollups import Rollups, Wanted
+from mailsvc.store.webhooks import Webhooks
+
+USAGE = f"{HOME}/settings/usage"
+
+
+@attrs.frozen
+class Meter:
+    """`limit` None: there is none. `resets_at` None: what is there stays."""
+
+    name: str
+    used: int
+    limit: int | None = None
+    resets_at: datetime | None = None
+
+    @property
+    def share(self) -> int:
+        """In percent of the limit, at most 100."""
+        return 0 if not self.limit else min(100, round(100 * self.used / self.limit))
+
+    @property
+    def tone(self) -> str:
+        return "bad" if self.share >= 100 else "warn" if self.share >= 80 else "good"
+
+
+@attrs.define(eq=False)
+class Usage:
+    """`rate`: requests a second of an account without a limit of its own; `most_webhooks` of any account."""
+
+    app = area()
+    desk: Desk
+    rollups: Rollups
+    accounts: Accounts
+    domains: Domains
+    webhooks: Webhooks
+    rate: int
+    most_webhooks: int
+
+    @page(app, USAGE)
+    async def show(self, visit: Visit) -> bytes:
+        account_id, now = visit.account_id, self.desk.now()
+        day = now.replace(hour=0, minute=0, second=0, microsecond=0)
+        month, tomorrow = day.replace(day=1), day + timedelta(days=1)
+        next_month = (month + timedelta(days=31)).replace(day=1)
+        today, this_month = await self.rollups.sent(account_id, day, month)
+        account = await self.accounts.get(account_id)
+        domains, _ = await self.domains.list(account_id)
+        webhooks, _ = await self.webhooks.list(account_id, 1000)
+        return visit.render(
+            "settings/usage.html",
+            mail=[Meter("Today", today, resets_at=tomorrow), Meter("This month", this_month, resets_at=next_month)],
+            others=[Meter("Domains", len(domains)), Meter("Webhook endpoints", len(webhooks), self.most_webhooks)],
+            rate=(account.rate_limit if account is not None else None) or self.rate,
+            chart=charts.bars(await self._days(visit, month, tomorrow), ("other",), "Recipients sent to, by day of this month"),
+            month=f"{month:%B %Y}",
+            sent=this_month,
+        )
+
+    async def _days(self, visit: Visit, month: datetime, tomorrow: datetime) -> list[Step]:
+        wanted = Wanted(month, tomorrow, "day", "UTC", ("email.sent",), by_period=True)
+        counts: dict[object, int] = {count.day: count.count for count in await self.rollups.counts(visit.account_id, wanted)}
+        days = [month + timedelta(days=number) for number in range((tomorrow - month).days)]
+        found = [(day, counts.get(day.date(), 0)) for day in days]
+        return [Step(f"{day.day} {day:%b}", f"{day:%Y-%m-%d}: {sent:,} recipients", {"other": float(sent)}) for day, sent in found]

@@ -1,0 +1,160 @@
+"""The functions of libpq that send parameters beside a statement rather than written into it. The driver stands on the same library.
+
+The driver writes octets as hexadecimal digits: twice as many go to the server, which reads, copies and decodes them. Sent as they are
+they cost a tenth. Where the functions cannot be found `LIBRARY` is None and everything goes the driver's way, slower and the same.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from ctypes import POINTER, c_char_p, c_int, c_uint, c_void_p
+from typing import Any, Final
+from uuid import UUID
+
+import attrs
+import orjson
+import psycopg2
+
+_FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "PQsendQueryPrepared": (c_int, (c_void_p, c_char_p, c_int, POINTER(c_char_p), POINTER(c_int), POINTER(c_int), c_int)),
+    "PQflush": (c_int, (c_void_p,)),
+    "PQconsumeInput": (c_int, (c_void_p,)),
+    "PQisBusy": (c_int, (c_void_p,)),
+    "PQgetResult": (c_void_p, (c_void_p,)),
+    "PQerrorMessage": (c_char_p, (c_void_p,)),
+    "PQresultStatus": (c_int, (c_void_p,)),
+    "PQresultErrorField": (c_char_p, (c_void_p, c_int)),
+    "PQcmdStatus": (c_char_p, (c_void_p,)),
+    "PQcmdTuples": (c_char_p, (c_void_p,)),
+    "PQntuples": (c_int, (c_void_p,)),
+    "PQnfields": (c_int, (c_void_p,)),
+    "PQftype": (c_uint, (c_void_p, c_int)),
+    "PQgetisnull": (c_int, (c_void_p, c_int, c_int)),
+    "PQgetlength": (c_int, (c_void_p, c_int, c_int)),
+    "PQgetvalue": (c_void_p, (c_void_p, c_int, c_int)),
+    "PQclear": (None, (c_void_p,)),
+}
+_DONE, _ROWS = 1, 2  # PGRES_COMMAND_OK, PGRES_TUPLES_OK
+_AS_TEXT, _AS_OCTETS = 0, 1
+
+
+def _library() -> Any:
+    """The driver's module leads to the library that it was linked with."""
+    try:
+        library = ctypes.CDLL(psycopg2._psycopg.__file__)
+        for name, (result, arguments) in _FUNCTIONS.items():
+            function = getattr(library, name)
+            function.restype, function.argtypes = result, arguments
+    except (AttributeError, OSError):
+        return None
+    return library
+
+
+LIBRARY: Final[Any] = _library()
+
+
+def _number(octets: bytes) -> int:
+    return int.from_bytes(octets, "big", signed=True)
+
+
+# How the server writes a type as octets. A statement that goes this way answers with no others.
+_READ: dict[int, Callable[[bytes], Any]] = {
+    17: bytes,  # bytea
+    20: _number,  # bigint
+    21: _number,  # smallint
+    23: _number,  # integer
+    2950: lambda octets: UUID(bytes=octets),  # uuid
+    3802: lambda octets: orjson.loads(octets[1:]),  # jsonb, behind the number of its format
+}
+
+
+@attrs.frozen
+class Refusal:
+    """What the server said of a statement that failed."""
+
+    state: str
+    message: str
+    constraint: str | None
+    table: str | None
+    column: str | None
+
+
+@attrs.frozen
+class Outcome:
+    """What a statement came to: its rows, how many it touched, its tag; or why it failed."""
+
+    rows: list[tuple[Any, ...]]
+    count: int
+    tag: str
+    refusal: Refusal | None = None
+
+
+class Broken(Exception):
+    """The connection cannot be used any more; the text is the library's."""
+
+
+@attrs.define(eq=False)
+class Exchange:
+    """One statement on a connection of the driver's that does nothing else meanwhile. `connection` is libpq's own."""
+
+    connection: int
+    _results: list[Outcome] = attrs.field(factory=list, init=False)
+
+    def send(self, name: str, params: Sequence[object]) -> None:
+        """Bytes go as octets, everything else as its text."""
+        values = [value if value is None or isinstance(value, bytes) else str(value).encode() for value in params]
+        many = len(values)
+        octets = (c_char_p * many)(*values)
+        lengths = (c_int * many)(*(len(value or b"") for value in values))
+        forms = (c_int * many)(*(_AS_OCTETS if isinstance(value, bytes) else _AS_TEXT for value in params))
+        if not LIBRARY.PQsendQueryPrepared(self.connection, name.encode(), many, octets, lengths, forms, _AS_OCTETS):
+            raise Broken(self._said())
+
+    def flush(self) -> bool:
+        """Whether all of it has been written."""
+        left = LIBRARY.PQflush(self.connection)
+        if left < 0:
+            raise Broken(self._said())
+        return not left
+
+    def read(self) -> Outcome | None:
+        """Take in what has come; the outcome once it is complete."""
+        if not LIBRARY.PQconsumeInput(self.connection):
+            raise Broken(self._said())
+        while not LIBRARY.PQisBusy(self.connection):
+            result = LIBRARY.PQgetResult(self.connection)
+            if not result:
+                return self._results[-1]
+            try:
+                outcome = _outcome(result)
+            finally:
+                LIBRARY.PQclear(result)
+            if outcome.refusal is not None and not outcome.refusal.state:  # not the server's word, but the library's
+                raise Broken(self._said())
+            self._results.append(outcome)
+        return None
+
+    def _said(self) -> str:
+        return _text(LIBRARY.PQerrorMessage(self.connection)).strip().partition("\n")[0]
+
+
+def _outcome(result: int) -> Outcome:
+    status = LIBRARY.PQresultStatus(result)
+    if status not in (_DONE, _ROWS):
+        state, message, constraint, table, column = (LIBRARY.PQresultErrorField(result, ord(field)) for field in "CMntc")
+        return Outcome([], -1, "", Refusal(_text(state), _text(message), *(each and _text(each) for each in (constraint, table, column))))
+    columns = range(LIBRARY.PQnfields(result))
+    read = [_READ[LIBRARY.PQftype(result, column)] for column in columns]
+    rows = [tuple(_value(result, row, column, read[column]) for column in columns) for row in range(LIBRARY.PQntuples(result))]
+    return Outcome(rows, int(LIBRARY.PQcmdTuples(result) or -1), _text(LIBRARY.PQcmdStatus(result)))
+
+
+def _value(result: int, row: int, column: int, read: Callable[[bytes], Any]) -> Any:
+    if LIBRARY.PQgetisnull(result, row, column):
+        return None
+    return read(ctypes.string_at(LIBRARY.PQgetvalue(result, row, column), LIBRARY.PQgetlength(result, row, column)))
+
+
+def _text(octets: bytes | None) -> str:
+    return (octets or b"").decode("utf-8", "replace")

@@ -1,0 +1,106 @@
+"""A body that is written while it is made: it waits for its reader, and ends with them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import attrs
+import pytest
+from twisted.internet.defer import Deferred, fail
+from twisted.internet.error import ConnectionDone
+from twisted.internet.task import Clock
+
+from mailsvc.http.stream import STALLED, Flow
+
+
+@attrs.define
+class Request:
+    """As much of one as a flow asks for. `full_after`: writes until the connection has no room."""
+
+    full_after: int = 1_000_000
+    written: list[bytes] = attrs.field(factory=list)
+    producer: Any = None
+    lost: bool = False
+    finished: Deferred[None] = attrs.field(factory=Deferred)
+
+    def notifyFinish(self) -> Deferred[None]:
+        return self.finished
+
+    def registerProducer(self, producer: Any, streaming: bool) -> None:
+        assert streaming
+        self.producer = producer
+
+    def unregisterProducer(self) -> None:
+        self.producer = None
+
+    def write(self, chunk: bytes) -> None:
+        self.written.append(chunk)
+        if len(self.written) >= self.full_after:
+            self.producer.pauseProducing()
+
+    def loseConnection(self) -> None:
+        self.lost = True
+
+
+def begin(request: Request, clock: Clock, count: int = 5) -> tuple[list[Any], list[int], list[str]]:
+    """What running comes to, the chunks that were made, and whether making them was ended."""
+    made: list[int] = []
+    ended: list[str] = []
+
+    async def chunks() -> AsyncGenerator[bytes, None]:
+        try:
+            for number in range(count):
+                made.append(number)
+                yield b"%d" % number
+        finally:
+            ended.append("ended")
+
+    results: list[Any] = []
+    Deferred.fromCoroutine(Flow(request, clock).run(chunks())).addBoth(results.append)
+    return results, made, ended
+
+
+def test_all_of_it_is_written_in_order():
+    request = Request()
+    results, _, ended = begin(request, Clock())
+    assert results == [True] and request.written == [b"0", b"1", b"2", b"3", b"4"] and request.producer is None and ended == ["ended"]
+
+
+def test_nothing_more_than_one_chunk_is_made_for_a_reader_that_is_slow():
+    request = Request(full_after=2)
+    results, made, _ = begin(request, Clock())
+    assert request.written == [b"0", b"1"] and made == [0, 1, 2] and not results
+    request.full_after = 1_000_000
+    request.producer.resumeProducing()
+    assert results == [True] and len(request.written) == 5
+
+
+def test_it_ends_with_its_reader():
+    request = Request(full_after=2)
+    results, made, ended = begin(request, Clock())
+    request.finished.errback(ConnectionDone())
+    assert results == [False] and made == [0, 1, 2] and request.written == [b"0", b"1"] and ended == ["ended"]
+
+
+def test_a_reader_that_reads_nothing_is_given_up():
+    clock, request = Clock(), Request(full_after=1)
+    results, _, ended = begin(request, clock)
+    clock.advance(STALLED - 1)
+    assert not results
+    clock.advance(1)
+    assert results == [False] and request.lost and ended == ["ended"]
+
+
+def test_a_fault_in_the_making_is_told():
+    request = Request()
+
+    async def chunks() -> AsyncGenerator[bytes, None]:
+        yield b"a"
+        await fail(ValueError("broken"))
+
+    results: list[Any] = []
+    Deferred.fromCoroutine(Flow(request, Clock()).run(chunks())).addBoth(results.append)
+    with pytest.raises(ValueError, match="broken"):
+        results[0].raiseException()
+    assert request.producer is None

@@ -1,0 +1,136 @@
+"""To whom notifications go, and what is in them; the store of what is to be told stands in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+import attrs
+import pytest
+from twisted.internet.defer import Deferred
+
+from mailsvc.intake import Admitted, AsReceived, Busy, Incoming, Rejected
+from mailsvc.mail import dsnread, report
+from mailsvc.policy import Refusal
+from mailsvc.relay.notices import RETURNED, Notices
+from mailsvc.store.messages import StoredMessage
+from mailsvc.store.notices import Notice, Told
+
+NOW = datetime(2026, 11, 21, 9, 30, tzinfo=UTC)
+MESSAGE = b"From: me@example.com\r\nSubject: about this\r\n\r\nthe body\r\n"
+GONE = Told("a@example.net", 0, "email.bounced", NOW, {"reply": "550 5.1.1 nobody"})
+NOTICE = Notice(
+    report=UUID(int=1),
+    account_id=UUID(int=2),
+    email_id=UUID(int=3),
+    domain_id=UUID(int=4),
+    domain="example.com",
+    message_id="<1@example.com>",
+    sender="me@example.com",
+    created_at=NOW,
+    envelope={"sender": "someone@elsewhere.example", "notify": ["FAILURE"]},
+    told=(GONE,),
+)
+
+
+@attrs.define
+class World:
+    """The store, the messages and intake in one."""
+
+    notices: list[Notice]
+    message: bytes = MESSAGE
+    answer: Any = None
+    finished: list[UUID] = attrs.field(factory=list)
+    sent: list[Incoming] = attrs.field(factory=list)
+    loaded: list[int | None] = attrs.field(factory=list)
+
+    async def take(self, now: datetime, limit: int = 500) -> Sequence[Notice]:
+        return self.notices
+
+    async def done(self, report: UUID) -> None:
+        self.finished.append(report)
+
+    async def load(self, account_id: UUID, email_id: UUID, most: int | None = None) -> StoredMessage | None:
+        self.loaded.append(most)
+        return StoredMessage(None, self.message)
+
+    async def submit(self, caller: Any, emails: Sequence[Incoming], key: Any = None, *, permissive: bool = False) -> Any:
+        assert (caller.account_id, caller.domain_id, key.key) == (NOTICE.account_id, NOTICE.domain_id, str(NOTICE.report))
+        self.sent += emails
+        return self.answer or Admitted((UUID(int=9),))
+
+
+def tell(world: World) -> list[bytes]:
+    """The notifications as they are sent."""
+    told: list[int] = []
+    Deferred.fromCoroutine(Notices(world, world, world, "mx.test", NOW.timestamp).tell()).addCallback(told.append)
+    assert told == [len(world.notices)]
+    contents = [email.content for email in world.sent]
+    return [content.message for content in contents if isinstance(content, AsReceived) and isinstance(content.message, bytes)]
+
+
+def about(**changes: Any) -> Notice:
+    return attrs.evolve(NOTICE, **changes)
+
+
+@pytest.mark.parametrize("sender", ["someone@elsewhere.example", "me@example.com", '"odd one"@x.example'])
+def test_whoever_stands_in_the_envelope_is_told(sender: str) -> None:
+    world = World([about(envelope={"sender": sender, "envid": "e 1"})])
+    [message] = tell(world)
+    [email] = world.sent
+    assert isinstance(email.content, AsReceived) and email.content.recipients == (sender,)
+    assert email.content.envelope == {"report": True} and email.sender.address == "mailer-daemon@example.com"
+    assert b"\r\nOriginal-Envelope-Id: e 1\r\n" in message and b"the body" not in message
+    assert world.finished == [NOTICE.report]
+
+
+@pytest.mark.parametrize("changes", [{"envelope": {}}, {"envelope": {"sender": "no address"}}, {"told": ()}])
+def test_where_there_is_nobody_or_nothing_to_tell_it_is_done(changes: dict[str, Any]) -> None:
+    world = World([about(**changes)])
+    assert tell(world) == [] and world.finished == [NOTICE.report]
+
+
+def test_a_recipient_on_the_suppression_list_is_told_of() -> None:
+    reason = "The address is on the suppression list."
+    [message] = tell(World([about(told=(attrs.evolve(GONE, type="email.suppressed", data={"reason": reason}),))]))
+    found = dsnread.read(report.read(message))
+    assert found is not None and [(fate.action, fate.final) for fate in found.fates] == [("failed", "a@example.net")]
+    assert reason.encode() in message
+
+
+def test_what_another_server_said_is_told_in_its_words() -> None:
+    data = {"action": "delivered", "said": "250 2.1.5 in the mailbox", "reporter": "mx.example.net"}
+    told = (attrs.evolve(GONE, type="passed", data=data), Told("b@example.net", 1, "email.delivered", NOW, {"reply": "250 ok"}))
+    [message] = tell(World([about(told=told)]))
+    found = dsnread.read(report.read(message))
+    assert found is not None
+    assert [(fate.action, fate.status, fate.remote) for fate in found.fates] == [
+        ("delivered", "2.1.5", "mx.example.net"),
+        ("relayed", "2.0.0", ""),
+    ]
+
+
+def test_a_sender_beyond_ascii_gets_the_form_for_them() -> None:
+    world = World([about(envelope={"sender": "jörg@elsewhere.example", "smtputf8": True, "orcpt": ["utf-8;ö@example.net"]})])
+    [message] = tell(world)
+    assert isinstance(world.sent[0].content, AsReceived)
+    assert world.sent[0].content.envelope == {"report": True, "smtputf8": True}
+    assert b"report-type=global-delivery-status" in message and "Original-Recipient: utf-8; ö@example.net".encode() in message
+
+
+@pytest.mark.parametrize(("octets", "whole"), [(1000, True), (RETURNED + 1, False)])
+def test_a_large_mail_does_not_go_back_whole(octets: int, whole: bool) -> None:
+    world = World([about(envelope={"sender": "me@example.com", "ret": "FULL"})], MESSAGE + b"x" * (octets - len(MESSAGE)))
+    [message] = tell(world)
+    assert (b"the body" in message) == whole and world.loaded == [RETURNED + 1]
+
+
+def test_one_that_cannot_be_accepted_just_now_is_told_later() -> None:
+    world = World([NOTICE], answer=Busy())
+    tell(world)
+    assert world.finished == []
+    world.answer = Rejected({0: Refusal("domain", "from", "No.")})
+    tell(world)
+    assert world.finished == [NOTICE.report]
