@@ -21,7 +21,7 @@ from mailsvc import retention
 from mailsvc.cli_work import run_with_memory
 from mailsvc.dns import Resolver
 from mailsvc.memory import Memory
-from mailsvc.settings import Settings
+from mailsvc.settings import BLOCK_LISTS, Settings
 from mailsvc.smtp.certificates import CERTBOT
 from mailsvc.store import server
 from mailsvc.store.figures import Vitals
@@ -29,7 +29,7 @@ from mailsvc.store.pool import Pool
 from mailsvc.store.retention import Retention
 from mailsvc.terms import sources_of
 from mailsvc.watch import sizes
-from mailsvc.watch.doctor import DNSBLS, Certificate, Doctor, Finding
+from mailsvc.watch.doctor import Certificate, Doctor, Finding
 
 _SECONDS = 10.0
 _SIGNS = {"good": "ok  ", "doubtful": "?   ", "bad": "BAD "}
@@ -37,7 +37,7 @@ _SIGNS = {"good": "ok  ", "doubtful": "?   ", "bad": "BAD "}
 
 @click.command()
 @click.option("--probe", default="gmail.com", show_default=True, help="A domain whose mail exchangers are knocked at, port 25.")
-@click.option("--dnsbl", "dnsbls", multiple=True, default=DNSBLS, show_default=True, help="Block lists to ask about our addresses.")
+@click.option("--dnsbl", "dnsbls", multiple=True, default=BLOCK_LISTS, show_default=True, help="Block lists to ask about our addresses.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 @click.pass_obj
 def doctor(settings: Settings, /, probe: str, dnsbls: Sequence[str], as_json: bool) -> None:

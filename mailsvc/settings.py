@@ -19,6 +19,7 @@ from mailsvc.configfile import SettingsError, section, setting
 from mailsvc.identity import SignIn
 from mailsvc.retention import Retention
 
+BLOCK_LISTS = ("zen.spamhaus.org", "bl.spamcop.net")
 MOVED = {"http.log_days": "retention.requests", "smtp.receipts": "retention.receipts"}
 
 
@@ -292,6 +293,8 @@ class Dashboard:
     """The pages for people."""
 
     sign_up: bool = setting(False, "Whether anybody may open an account, which takes a sender. Else members are invited.")
+    block_lists: tuple[str, ...] = setting(BLOCK_LISTS, "Lists of addresses that insights look our own up in.")
+    domain_lists: tuple[str, ...] = setting((), "Lists of domains that they look up From and links in; most want to be asked first.")
 
 
 @attrs.frozen

@@ -106,6 +106,7 @@ from mailsvc.terms import (
     rules_for_providers,
     rules_of,
     sources_of,
+    standing_of,
     terms_of,
     timeouts_of,
 )
@@ -382,7 +383,7 @@ class Daemon:
             read_url=partial(weburl.read, rules=self.fetcher.rules), most_webhooks=settings.webhooks.endpoints, ring=self.bell.ring,
             providers=providers_of(settings.sign_in, self.fetcher, self.reactor.seconds),
             inbox=self.shelf if settings.sandbox.listen else None,
-            intake=self.intake, settings=settings, relay_ports=self.relay_ports,
+            intake=self.intake, settings=settings, relay_ports=self.relay_ports, standing=standing_of(settings, self.pool, self.reactor),
         )  # fmt: skip
 
     def own_mail(self) -> OwnMail:

@@ -19,12 +19,15 @@ from mailsvc.delivery import shaping, sources
 from mailsvc.delivery.shaping import Shaping
 from mailsvc.delivery.sources import Sources
 from mailsvc.delivery.terms import DeliverySettings
-from mailsvc.dns import configured
+from mailsvc.dns import Resolver, configured
 from mailsvc.mail.address import AddressError, Mailbox, parse_mailbox
 from mailsvc.settings import Settings
 from mailsvc.smtp import session
 from mailsvc.smtp.certificates import CERTBOT, Certificates, self_signed
 from mailsvc.smtp.client import Timeouts
+from mailsvc.standing import Standing
+from mailsvc.store.pool import Pool
+from mailsvc.store.rollups import Rollups
 
 
 def terms_of(delivery: settings_.Delivery) -> DeliverySettings:
@@ -60,6 +63,15 @@ def sources_of(delivery: settings_.Delivery) -> Sources:
         return Sources(sources.parse(delivery.sources))
     except ValueError as error:
         raise SettingsError(f"The setting delivery.sources has {error}.") from None
+
+
+def standing_of(settings: Settings, pool: Pool, clock: Any) -> Standing:
+    """Who gathers how we stand with receivers. Through a smarthost, ours are not the servers that others see."""
+    delivery, pages = settings.delivery, settings.dashboard
+    resolver = Resolver(clock, delivery.nameservers, seconds=delivery.dns_seconds, size=2000, concurrent=20)
+    ours: list[tuple[str | None, str]] = [(each.address, each.ehlo) for each in sources_of(delivery).all]
+    servers = [] if "*" in delivery.routes else ours or [(None, delivery.ehlo_name or "localhost")]
+    return Standing(resolver, Rollups(pool), servers, pages.block_lists, pages.domain_lists, clock)
 
 
 def rules_of(fetch: settings_.Fetch) -> weburl.Rules:

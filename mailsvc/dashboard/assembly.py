@@ -45,6 +45,7 @@ from mailsvc.domains.care import Care
 from mailsvc.intake import Intake
 from mailsvc.settings import Settings as Configured
 from mailsvc.signed import SignedLinks
+from mailsvc.standing import Standing
 from mailsvc.store.accounts import Accounts
 from mailsvc.store.attempts import Attempts
 from mailsvc.store.audit import Audit
@@ -108,6 +109,7 @@ class Assembly:
     intake: Intake
     settings: Configured
     relay_ports: Mapping[str, int]
+    standing: Standing
     providers: Mapping[str, Provider] = attrs.field(factory=dict)
     inbox: Any = None
 
@@ -126,7 +128,7 @@ class Assembly:
         search, rollups = Search(pool), Rollups(pool)
         stored = StoredEmails(pool, self.clock)
         sending, links = SendAgain(self.intake, self.accounts, self.in_thread, self.clock), SignedLinks(self.seal.secret_for("links"))
-        emails = Emails(desk, stored, History(pool), self.messages, self.domains, self.keys, sending, links)
+        emails = Emails(desk, stored, History(pool), self.messages, self.domains, self.keys, sending, links, self.standing)
         emaillist = EmailList(desk, stored, search, self.domains, self.keys)
         logs = LogList(desk, LogSearch(pool), RequestLog(pool), Receipts(pool, self.clock), self.keys)
         exports = ExportPages(desk, Exports(pool, self.clock), emaillist, logs)

@@ -53,8 +53,15 @@ class Relay:
         """Those that customers use, the best first."""
         return [Port(self.ports[number], *kind) for number, kind in _KINDS.items() if number in self.ports]
 
-    def port(self, tls: str) -> int:
-        return next((port.number for port in self.listed if port.tls == tls), 587)
+    @property
+    def best(self) -> Port:
+        """The one to use when a program can do both ways."""
+        return next(iter(self.listed), Port(465, *_KINDS["465"]))
+
+    @property
+    def starttls(self) -> Port:
+        """For programs that cannot begin with TLS; where there is none of that kind, the best."""
+        return next((port for port in self.listed if port.tls == "STARTTLS"), self.best)
 
 
 @attrs.define(eq=False)
@@ -81,5 +88,6 @@ class Connection:
         ready = next((domain for domain in domains if domain.may_send), None)
         sender = f"hello@{(ready or domains[0]).name}" if domains else "hello@your-domain.example"
         relay = self.relay
-        login = snippets.Login(relay.host, relay.port("TLS"), relay.port("STARTTLS"), relay.user, secret or "ms_…", sender, visit.who.email)
+        port, old = [(port.number, port.tls == "TLS") for port in (relay.best, relay.starttls)]
+        login = snippets.Login(relay.host, port, old, relay.user, secret or "ms_…", sender, visit.who.email)
         return visit.render("settings/smtp.html", relay=relay, secret=secret, code=snippets.over_smtp(login), ready=ready)

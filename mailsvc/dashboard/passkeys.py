@@ -62,7 +62,7 @@ class PasskeyPages:
         codes = secondfactor.new_codes()
         await self.desk.users.set_recovery_codes(user.id, self.second.all_hashed(codes))
         await self.desk.sessions.end_others(user.id, visit.who.hash)
-        return visit.render("settings/codes.html", codes=codes)
+        return visit.render("settings/codes.html", codes=codes, done="passkey")
 
     @page(app, f"{PASSKEYS}/<text>/name", "POST")
     async def rename(self, visit: Visit, text: str) -> bytes:

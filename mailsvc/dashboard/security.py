@@ -16,6 +16,7 @@ from mailsvc.store.users import User
 _DONE = {
     "password": "Your password is changed. All other sessions have ended.",
     "totp": "The authenticator app is in force.",
+    "codes": "The new recovery codes are in force, the old ones have ended.",
     "totp-off": "The authenticator app is removed.",
     "ended": "The session has ended.",
     "others": "All other sessions have ended.",
@@ -105,7 +106,7 @@ class Security:
         if step is None or not await self.desk.users.begin_totp(user.id, step, self.second.all_hashed(codes), visit.who.hash, lines):
             return None
         await self.entrance.notice(visit, user.email, "second factor was switched on")
-        return visit.render("settings/codes.html", codes=codes) if codes else visit.redirect(SECURITY, done="totp")
+        return visit.render("settings/codes.html", codes=codes, done="totp") if codes else visit.redirect(SECURITY, done="totp")
 
     @page(app, f"{SECURITY}/codes", "POST", fresh=True)
     async def codes(self, visit: Visit) -> bytes:
@@ -115,7 +116,7 @@ class Security:
         codes = secondfactor.new_codes()
         await self.desk.users.set_recovery_codes(user.id, self.second.all_hashed(codes), [visit.own_line("recovery codes replaced")])
         await self.entrance.notice(visit, user.email, "recovery codes were replaced")
-        return visit.render("settings/codes.html", codes=codes)
+        return visit.render("settings/codes.html", codes=codes, done="codes")
 
     @page(app, f"{SECURITY}/totp/off", "POST", fresh=True)
     async def totp_off(self, visit: Visit) -> bytes:

@@ -176,7 +176,7 @@ class House:
             messages=Messages(self.pool, self.clock),
             mails=self.letters, sign_up=self.sign_up, webhooks=care, read_url=care, most_webhooks=1,
             ring=lambda name: None, providers=self.providers,
-            intake=care, settings=Settings(base_url=self.base_url), relay_ports={},
+            intake=care, settings=Settings(base_url=self.base_url), relay_ports={}, standing=care,
         )  # fmt: skip
         self.pages = self.assembly.resource()
 
