@@ -2,3 +2,5 @@
 
 `tap.py` shows the whole daemon; `docs/architecture.md` shows the way of one email.
 """
+
+__version__ = "0.1.0"

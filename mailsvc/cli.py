@@ -11,11 +11,13 @@ from typing import Any
 
 import click
 
+from mailsvc import __version__
 from mailsvc import settings as settings_
-from mailsvc.cli_accounts import account_retention
+from mailsvc.cli_accounts import account_plan, account_plans, account_retention
 from mailsvc.cli_doctor import doctor
 from mailsvc.cli_domains import domain
 from mailsvc.cli_queue import queue
+from mailsvc.cli_secrets import secrets
 from mailsvc.cli_work import run
 from mailsvc.configfile import SettingsError
 from mailsvc.onboarding import Customers, address
@@ -24,7 +26,7 @@ from mailsvc.settings import Settings
 
 @click.group()
 @click.option("--config", type=click.Path(path_type=Path), envvar="MAILSVC_CONFIG", default=Path("etc/mailsvc.toml"), show_default=True)
-@click.version_option(package_name="mailsvc")
+@click.version_option(__version__)
 @click.pass_context
 def main(context: click.Context, config: Path) -> None:
     """Accounts, API keys and sending domains of a mailsvc. The daemon itself is started by: twistd mailsvc --config FILE"""
@@ -113,7 +115,9 @@ def member_add(settings: Settings, email: str, account: str, role: Any) -> None:
     run(settings, work)
 
 
-account.add_command(account_retention)
+for command in (account_retention, account_plan, account_plans):
+    account.add_command(command)
 main.add_command(domain)
 main.add_command(queue)
+main.add_command(secrets)
 main.add_command(doctor)

@@ -45,7 +45,7 @@ def doctor(settings: Settings, /, probe: str, dnsbls: Sequence[str], as_json: bo
     found: list[Finding] = []
 
     async def work(memory: Memory, reactor: Any) -> None:
-        found.extend(await _doctor(settings, memory.pool, reactor, probe, dnsbls).examine())
+        found.extend(await examining(settings, memory.pool, reactor, probe, dnsbls).examine())
         now = datetime.fromtimestamp(reactor.seconds(), UTC)
         found.extend(sizes.findings(await Retention(memory.pool).sizes(), retention.days(settings.retention), now))
         if as_json:
@@ -59,7 +59,8 @@ def doctor(settings: Settings, /, probe: str, dnsbls: Sequence[str], as_json: bo
     run_with_memory(settings, work)
 
 
-def _doctor(settings: Settings, pool: Pool, reactor: Any, probe: str, dnsbls: Sequence[str]) -> Doctor:
+def examining(settings: Settings, pool: Pool, reactor: Any, probe: str, dnsbls: Sequence[str]) -> Doctor:
+    """A doctor who looks from this process, with these settings."""
     resolver = Resolver(reactor, settings.delivery.nameservers, seconds=settings.delivery.dns_seconds)
     ours = [(source.address, source.ehlo) for source in sources_of(settings.delivery).all]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import attrs
@@ -10,12 +11,14 @@ from twisted.logger import Logger
 
 from mailsvc.configfile import SettingsError
 from mailsvc.lifespan import Opened
-from mailsvc.settings import Secrets, Settings
+from mailsvc.settings import Settings
+from mailsvc.store import keyfile
 from mailsvc.store.embedded import EmbeddedPostgres
 from mailsvc.store.keeper import Keeper
 from mailsvc.store.migrate import migrate
 from mailsvc.store.pool import Pool
-from mailsvc.store.seal import Seal
+from mailsvc.store.processes import Incarnation
+from mailsvc.store.seal import ENVIRONMENT, Seal
 
 log = Logger()
 
@@ -31,7 +34,7 @@ class Memory:
 
 async def open_memory(reactor: Any, settings: Settings, opened: Opened, *, size: int) -> Memory:
     """With `size` connections; raises what is wrong as one of the store's errors or a SettingsError."""
-    seal = await in_thread(reactor, lambda: _seal(settings.secrets))
+    seal = _seal(settings)
     if settings.database.embedded is not None:
         keeper = Keeper(EmbeddedPostgres.at(settings.database.embedded), reactor)
         dsn = await keeper.start()
@@ -51,10 +54,26 @@ async def in_thread(reactor: Any, call: Any) -> Any:
     return await deferToThreadPool(reactor, reactor.getThreadPool(), call)
 
 
-def _seal(secrets: Secrets) -> Seal:
+async def follow_keys(seal: Seal, process: Incarnation) -> None:
+    """Use the sealing keys that the file has now, and tell who rotates them. A file that cannot be read changes nothing."""
+    if seal.refresh():
+        log.info("the sealing keys are others now; {number} seals", number=seal.current)
+    await process.knows(seal.keys.fingerprints)
+
+
+def _seal(settings: Settings) -> Seal:
+    """The keys. Only to try mailsvc are they made here: of a database in use they must not be new ones."""
+    secrets, trying = settings.secrets, settings.development.dev_file is not None or settings.database.embedded is not None
     if secrets.key is not None:
         return Seal.read(secrets.key.replace(",", "\n"), "The setting secrets.key")
     try:
+        if trying and not os.environ.get(ENVIRONMENT):
+            keyfile.make(secrets.key_file)
         return Seal.load(secrets.key_file)
+    except FileNotFoundError:
+        raise SettingsError(
+            f"The setting secrets.key_file is {secrets.key_file}, which is not there. A new mailsvc gets one by `mailsvc secrets create`; "
+            "a database that has been in use needs the file that it was used with."
+        ) from None
     except OSError as error:
         raise SettingsError(f"The setting secrets.key_file is {secrets.key_file}, which cannot be used: {error.strerror}.") from None

@@ -17,6 +17,7 @@ from mailsvc import checks, configfile
 from mailsvc.checks import RELAY_PORTS, ROLES
 from mailsvc.configfile import SettingsError, section, setting
 from mailsvc.identity import SignIn
+from mailsvc.plans import Plans
 from mailsvc.retention import Retention
 
 BLOCK_LISTS = ("zen.spamhaus.org", "bl.spamcop.net")
@@ -92,6 +93,11 @@ class Smtp:
     tarpit: float = setting(
         1.0,
         "Seconds before a login is refused, and each command of a session that has half of its errors; 0: at once.",
+        check=checks.at_least(0),
+    )
+    null_mx: float = setting(
+        0.25,
+        "Seconds that the recipients of a mail wait in all for DNS to say that a domain takes no mail; 0: none.",
         check=checks.at_least(0),
     )
     names: tuple[str, ...] = setting((), "Names of ours besides delivery.ehlo_name, for which postmaster@ and abuse@ are taken.")
@@ -250,8 +256,8 @@ class Secrets:
     """What keeps secrets at rest."""
 
     key_file: Path = setting(
-        Path("/etc/mailsvc/secret.key"),
-        "Seals DKIM keys in the database; made when missing, the same for all processes. A line: a number, and 32 octets in base64.",
+        Path("/var/lib/mailsvc/secret.key"),
+        "Seals secrets in the database, for all processes; see `mailsvc secrets`. A line: a number, and 32 octets in base64.",
     )
     key: str | None = setting(None, "The lines themselves, for the environment: MAILSVC_SECRETS__KEY.", secret=True, example="")
 
@@ -332,6 +338,7 @@ class Settings:
     fetch: Fetch = section(Fetch, "Web addresses that customers give: webhook endpoints and linked attachments.")
     webhooks: Webhooks = section(Webhooks, "Telling customers' endpoints.")
     limits: Limits = section(Limits, "How much is too much.")
+    plans: Plans = section(Plans, "How much accounts may send.")
     retention: Retention = section(Retention, "How many days things are kept; what still waits stays, with all that it needs.")
     secrets: Secrets = section(Secrets, "What keeps secrets at rest.")
     log: Log = section(Log, "What is written about the running.")

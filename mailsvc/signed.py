@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hmac
+from collections.abc import Callable, Sequence
 from uuid import UUID
 
 import attrs
@@ -25,7 +26,9 @@ class Opened:
 
 @attrs.define(eq=False)
 class SignedLinks:
-    secret: bytes = attrs.field(repr=False)
+    """The first of `secrets` signs, each of them is accepted."""
+
+    secrets: Callable[[], Sequence[bytes]]
 
     def shared(self, base_url: str, account_id: UUID, email_id: UUID, expires: float) -> str:
         """The address of a page that shows an email to whoever has it."""
@@ -34,7 +37,7 @@ class SignedLinks:
     def make(self, purpose: str, opened: Opened, expires: float) -> str:
         """A token for a query parameter."""
         told = opened.account_id.bytes + opened.email_id.bytes + opened.part.bytes + int(expires).to_bytes(TIME, "big")
-        return base64.urlsafe_b64encode(told + self._mac(purpose, told)).decode().rstrip("=")
+        return base64.urlsafe_b64encode(told + _mac(self.secrets()[0], purpose, told)).decode().rstrip("=")
 
     def read(self, purpose: str, token: str, now: float) -> Opened | None:
         """What it opens now; None when that is nothing, for whatever reason."""
@@ -43,9 +46,12 @@ class SignedLinks:
         except (binascii.Error, ValueError):
             return None
         told, mac = octets[:-MAC], octets[-MAC:]
-        if len(told) != 48 + TIME or not hmac.compare_digest(mac, self._mac(purpose, told)) or int.from_bytes(told[48:], "big") <= now:
+        if len(told) != 48 + TIME or int.from_bytes(told[48:], "big") <= now:
+            return None
+        if not any(hmac.compare_digest(mac, _mac(secret, purpose, told)) for secret in self.secrets()):
             return None
         return Opened(UUID(bytes=told[:16]), UUID(bytes=told[16:32]), UUID(bytes=told[32:48]))
 
-    def _mac(self, purpose: str, told: bytes) -> bytes:
-        return hmac.digest(self.secret, purpose.encode() + b"\0" + told, "sha256")[:MAC]
+
+def _mac(secret: bytes, purpose: str, told: bytes) -> bytes:
+    return hmac.digest(secret, purpose.encode() + b"\0" + told, "sha256")[:MAC]

@@ -19,8 +19,9 @@ import attrs
 from twisted.application.service import IService
 from twisted.python.usage import Options as UsageOptions
 
-from mailsvc import policy, weburl
+from mailsvc import __version__, policy, weburl
 from mailsvc import settings as settings_
+from mailsvc.accounting import Accounting
 from mailsvc.budget import Budget
 from mailsvc.configfile import SettingsError
 from mailsvc.dashboard.assembly import Assembly as Dashboard
@@ -54,7 +55,7 @@ from mailsvc.lifespan import Lifespan, Opened, awaited, every
 from mailsvc.listening import Listening, address, within
 from mailsvc.mail import returnpath
 from mailsvc.mail.address import parse_mailbox
-from mailsvc.memory import in_thread, open_memory
+from mailsvc.memory import follow_keys, in_thread, open_memory
 from mailsvc.offload import Offload
 from mailsvc.onboarding import Customers, People, care_of, publishing_of
 from mailsvc.ownmail import OwnMail
@@ -102,6 +103,7 @@ from mailsvc.terms import (
     certificates_of,
     limits_of,
     networks,
+    null_mx_of,
     postmaster_of,
     rules_for_providers,
     rules_of,
@@ -120,7 +122,7 @@ from mailsvc.webhooks.notice import Notices as WebhookNotices
 from mailsvc.webhooks.post import Posts, Terms
 
 DAY = 86400.0
-NOTICES_EVERY = 2.0
+NOTICES_EVERY = KEYS_EVERY = 2.0
 
 
 class Options(UsageOptions):
@@ -162,7 +164,7 @@ class Daemon:
         """First the memory, then the way out, then the doors: nothing is let in that cannot be kept."""
         roles = self.settings.roles
         await self.remember()
-        handover = self.deliver() if "delivery" in roles else Leaving(self.process.id, self.routes(self.resolver()))
+        handover = self.deliver() if "delivery" in roles else Leaving(self.process.id, self.routes(self.names))
         await self.take_orders(handover.dispatch if isinstance(handover, Handing) else None)
         if "ledger" in roles:
             self.keep_books()
@@ -191,10 +193,12 @@ class Daemon:
         bell = self.bell = Bell(self.memory.dsn, reactor)
         await bell.start()
         self.opened.add("the bell", bell.stop)
-        self.process = Incarnation(pool, reactor)
+        self.process = Incarnation(pool, reactor, version=__version__, keys=self.memory.seal.keys.fingerprints)
         await self.process.start(self.settings.region, self.settings.roles)
         self.process.announce(bell)
         self.opened.add("the leases", self.process.end)
+        follow = partial(follow_keys, self.memory.seal, self.process)
+        self.opened.add("the sealing keys", every(reactor, KEYS_EVERY, "reading the sealing keys", follow))
         self.watching = Watching(reactor, pool, bell, lambda: self.process.id)
         await self.watching.start(self.opened)
         self.accounts, self.keys = Accounts(pool, reactor, bell), Keys(pool, reactor, bell)
@@ -208,10 +212,11 @@ class Daemon:
         self.messages, self.shelf = Messages(pool, reactor), Shelf(pool)
         self.rates, self.receipts = RateWindows(pool), StoredReceipts(pool, reactor)
         late = Late(pool, told=lambda: bell.ring("events"))
-        secret = self.memory.seal.secret_for("return path")
-        self.returns = Returns(lambda path: returnpath.read(path, secret), self.accounts, late, self.in_thread, reactor.seconds)
+        signing = self.signing = partial(self.memory.seal.secrets_for, "return path")
+        self.returns = Returns(lambda path: returnpath.read(path, *signing()), self.accounts, late, self.in_thread, reactor.seconds)
         self.watching.add(metrics.returned(self.returns))
         web = Resolver(reactor, delivery.nameservers, seconds=delivery.dns_seconds, concurrent=self.settings.webhooks.connections)
+        self.names = self.resolver()  # of recipients' domains
         self.fetcher = Fetcher(reactor, web, rules_of(self.settings.fetch))
 
     def resolver(self) -> Resolver:
@@ -225,7 +230,7 @@ class Daemon:
         """The way out: from the queue over lanes to other servers."""
         reactor, settings, terms = self.reactor, self.settings, terms_of(self.settings.delivery)
         shaping = rules_for_providers(settings.delivery.shaping)
-        resolver = self.resolver()
+        resolver = self.names
         routes = self.routes(resolver)
         records = TlsRecords(self.pool)
         tally = Tally(reactor, records)
@@ -234,8 +239,7 @@ class Daemon:
         web = Fetcher(reactor, resolver, attrs.evolve(rules_of(settings.fetch), ports=frozenset({443}), clear=False))
         policies = Policies(reactor, resolver, over_https(web), records, tally) if settings.delivery.mta_sts else None
         dial = dialer(reactor, settings.delivery.ehlo_name or "", terms.connect_seconds, timeouts_of(settings.delivery))
-        secret = self.memory.seal.secret_for("return path")
-        sending = DomainSide(self.domains, self.accounts, secret, Offload(reactor))
+        sending = DomainSide(self.domains, self.accounts, self.signing, Offload(reactor))
         linger = settings.database.commit_linger
         settling = self.settling = Settling(self.pool, reactor, told=lambda: self.bell.ring("events"), linger=linger)
         connector = Connector(reactor, resolver, dial, terms, sources=sources_of(settings.delivery))
@@ -301,6 +305,10 @@ class Daemon:
         store = Acceptance(self.pool, reactor, linger=settings.database.commit_linger)
         expiry = timedelta(seconds=settings.delivery.expire)
         self.intake = Intake(store, self.domains, handover, self.bell, self.limits, expiry, self.in_thread, reactor.seconds)
+        accounting = Accounting.of(self.pool, reactor, settings.plans, self.own_mail())
+        accounting.start(reactor, self.opened)
+        self.watching.add(accounting.figures)
+        self.intake.quotas = self.quotas = accounting.quotas
         self.watching.add(metrics.accepts(self.intake), accept=store.batch)
         self.rate = RateLimit(reactor, settings.http.rate_limit, self.lease_block, self.alone)
         self.budget = Budget(settings.http.in_flight)
@@ -319,6 +327,7 @@ class Daemon:
             own=Own((host, *smtp.names), self.returns.whose, self.returns.take, self.postmaster()),
             addresses=Crowd(smtp.connections_per_address), with_key=Crowd(smtp.connections_per_key),
             failures=Failures(reactor, smtp.login_failures), connections=smtp.connections,
+            null_mx=null_mx_of(settings, self.names, reactor),
         )  # fmt: skip
         notices = Notices(StoredNotices(self.pool), self.messages, self.intake, host, reactor.seconds)
         self.opened.add("the notifications", every(reactor, NOTICES_EVERY, "sending notifications", notices.tell))
@@ -363,8 +372,8 @@ class Daemon:
             told=told, links=Links(self.fetcher, self.limits.message),
             inbox=self.shelf if settings.sandbox.listen else None,
             limits=gate.Limits(body=http.body_limit, idle=http.idle_seconds), email_limits=self.limits,
-            api_keys=self.keys, logs=requests, receipts=self.receipts, recorder=recorder, rollups=Rollups(self.pool),
-            link_secret=self.memory.seal.secret_for("links"), base_url=settings.base_url or "",
+            api_keys=self.keys, logs=requests, receipts=self.receipts, recorder=recorder, rollups=Rollups(self.pool), quotas=self.quotas,
+            link_secrets=partial(self.memory.seal.secrets_for, "links"), base_url=settings.base_url or "",
             batch_max=most.batch, schedule_ahead=timedelta(days=most.schedule_ahead),
             trusted=networks("http.trusted_proxies", http.trusted_proxies), pages={"": pages, "dashboard": pages},
         )  # fmt: skip
@@ -383,7 +392,8 @@ class Daemon:
             read_url=partial(weburl.read, rules=self.fetcher.rules), most_webhooks=settings.webhooks.endpoints, ring=self.bell.ring,
             providers=providers_of(settings.sign_in, self.fetcher, self.reactor.seconds),
             inbox=self.shelf if settings.sandbox.listen else None,
-            intake=self.intake, settings=settings, relay_ports=self.relay_ports, standing=standing_of(settings, self.pool, self.reactor),
+            intake=self.intake, quotas=self.quotas, settings=settings, relay_ports=self.relay_ports,
+            standing=standing_of(settings, self.pool, self.reactor),
         )  # fmt: skip
 
     def own_mail(self) -> OwnMail:

@@ -11,6 +11,7 @@ from typing import Any
 
 import attrs
 from OpenSSL import SSL
+from twisted.internet.interfaces import IReactorTime
 
 from mailsvc import configfile, guard, weburl
 from mailsvc import settings as settings_
@@ -21,6 +22,7 @@ from mailsvc.delivery.sources import Sources
 from mailsvc.delivery.terms import DeliverySettings
 from mailsvc.dns import Resolver, configured
 from mailsvc.mail.address import AddressError, Mailbox, parse_mailbox
+from mailsvc.relay.nullmx import NullMx
 from mailsvc.settings import Settings
 from mailsvc.smtp import session
 from mailsvc.smtp.certificates import CERTBOT, Certificates, self_signed
@@ -118,6 +120,12 @@ def postmaster_of(smtp: settings_.Smtp) -> tuple[Mailbox, str] | None:
         return parse_mailbox(smtp.postmaster), smtp.postmaster_domain
     except AddressError as error:
         raise SettingsError(f"The setting smtp.postmaster is no address: {error}") from None
+
+
+def null_mx_of(settings: Settings, resolver: Resolver, clock: IReactorTime) -> NullMx:
+    """Domains with a route of the operator's are not looked up."""
+    fixed = {domain.lower().rstrip(".") for domain in settings.delivery.routes}
+    return NullMx(resolver, clock, settings.smtp.null_mx, lambda domain: "*" in fixed or domain in fixed)
 
 
 def networks(where: str, texts: Sequence[str]) -> Any:

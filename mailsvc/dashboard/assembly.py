@@ -42,7 +42,9 @@ from mailsvc.dashboard.suppressions import SuppressionPages
 from mailsvc.dashboard.usage import Usage
 from mailsvc.dashboard.webhooks import WebhookPages
 from mailsvc.domains.care import Care
+from mailsvc.domains.names import suffixes
 from mailsvc.intake import Intake
+from mailsvc.quota import Quotas
 from mailsvc.settings import Settings as Configured
 from mailsvc.signed import SignedLinks
 from mailsvc.standing import Standing
@@ -105,6 +107,7 @@ class Assembly:
     webhooks: Webhooks
     read_url: Callable[[str], Target]
     most_webhooks: int
+    quotas: Quotas
     ring: Callable[[str], None]
     intake: Intake
     settings: Configured
@@ -122,12 +125,14 @@ class Assembly:
     attempts: Attempts = attrs.field(init=False)
 
     def resource(self) -> Dashboard:
+        suffixes()  # read now: the first email to be looked at would wait 50 ms for them
         desk, pool = self._desk(), self.pool
-        throttle = Throttle(self.attempts, self.clock.seconds, self.seal.secret_for("attempts"))
+        throttle = Throttle(self.attempts, self.clock.seconds, lambda: self.seal.secrets_for("attempts")[0])
         entrance = Entrance(desk, Passwords(self.in_thread), throttle, self.attempts, self.mails)
         search, rollups = Search(pool), Rollups(pool)
         stored = StoredEmails(pool, self.clock)
-        sending, links = SendAgain(self.intake, self.accounts, self.in_thread, self.clock), SignedLinks(self.seal.secret_for("links"))
+        sending = SendAgain(self.intake, self.accounts, self.in_thread, self.clock)
+        links = SignedLinks(partial(self.seal.secrets_for, "links"))
         emails = Emails(desk, stored, History(pool), self.messages, self.domains, self.keys, sending, links, self.standing)
         emaillist = EmailList(desk, stored, search, self.domains, self.keys)
         logs = LogList(desk, LogSearch(pool), RequestLog(pool), Receipts(pool, self.clock), self.keys)
@@ -147,6 +152,7 @@ class Assembly:
             "suppressions": SuppressionPages(desk, Suppressions(pool, self.clock), lambda: self.ring("events")),
             "settings/usage": Usage(
                 desk, rollups, self.accounts, self.domains, self.webhooks, self.settings.http.rate_limit, self.most_webhooks,
+                self.quotas,
             ),
             "settings/smtp": Connection(desk, Relay.of(self.settings, self.relay_ports), self.keys, self.domains),
             "settings": Settings(desk, entrance), "settings/security": Security(desk, entrance, second),
@@ -162,7 +168,7 @@ class Assembly:
         templates = words.environment(navigation=NAVIGATION, static=lambda name: f"{HOME}/static/{VERSION}/{name}")
         return Desk(
             users=self.users, sessions=self.sessions, audit=Audit(self.pool, self.clock), templates=templates,
-            secret=self.seal.secret_for("dashboard"), base_url=self.base_url, clock=self.clock, in_thread=self.in_thread,
+            secrets=partial(self.seal.secrets_for, "dashboard"), base_url=self.base_url, clock=self.clock, in_thread=self.in_thread,
             inbox=self.inbox is not None, sign_up=self.sign_up, mails=self.mails is not None,
             identities=Identities(self.pool, self.clock), passkeys=Passkeys(self.pool, self.clock), providers=self.providers,
             site=Site.of(self.base_url),

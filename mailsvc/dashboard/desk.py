@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -27,8 +27,9 @@ log = Logger()
 
 @attrs.define(eq=False, kw_only=True)
 class Desk:
-    """`base_url` is the service as people see it; `secret` signs what forms carry; `inbox`: whether there is a development inbox.
+    """`base_url` is the service as people see it; the first of `secrets` signs what forms carry.
 
+    `inbox`: whether there is a development inbox.
     `providers`: other services that people sign in at, by name; `site`: whom passkeys are made for, None: nobody can have one.
     """
 
@@ -36,7 +37,7 @@ class Desk:
     sessions: Sessions
     audit: Audit
     templates: Environment
-    secret: bytes = attrs.field(repr=False)
+    secrets: Callable[[], Sequence[bytes]]
     base_url: str
     clock: Any
     in_thread: InThread[Any]

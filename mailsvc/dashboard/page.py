@@ -148,7 +148,7 @@ class Visit:
 
     @property
     def token(self) -> str:
-        return safety.token(self.desk.secret, self.anchor)
+        return safety.token(self.desk.secrets()[0], self.anchor)
 
     # What goes out
 
@@ -290,7 +290,7 @@ def _form(visit: Visit) -> dict[str, str]:
         form = {name: values[0] for name, values in parse_qs(text, keep_blank_values=True, max_num_fields=FIELDS).items()}
     except ValueError:
         raise Stop(400, "Not a form", "The form could not be read.") from None
-    if not safety.same_token(visit.desk.secret, visit.anchor, form.get("token", "")):
+    if not safety.same_token(visit.desk.secrets(), visit.anchor, form.get("token", "")):
         raise Stop(403, "The form was too old", "Go back, reload the page, and send it again.")
     return form
 

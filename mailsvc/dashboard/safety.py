@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from urllib.parse import urlsplit
 
 HOME = "/dashboard"
@@ -64,8 +64,9 @@ def token(secret: bytes, anchor: str) -> str:
     return hmac.digest(secret, b"form " + anchor.encode("utf-8", "surrogateescape"), "sha256").hex()
 
 
-def same_token(secret: bytes, anchor: str, given: str) -> bool:
-    return bool(anchor) and hmac.compare_digest(token(secret, anchor).encode(), given.encode("utf-8", "surrogateescape"))
+def same_token(secrets: Sequence[bytes], anchor: str, given: str) -> bool:
+    octets = given.encode("utf-8", "surrogateescape")
+    return bool(anchor) and any(hmac.compare_digest(token(secret, anchor).encode(), octets) for secret in secrets)
 
 
 def from_our_page(sent: Mapping[str, str], host: str) -> bool:

@@ -134,6 +134,8 @@ class Attempts:
                 return Report(demand=demand, tried=False)
             self._count(parcel, demand, line)
             loaded = await self._cargo.load(parcel)
+            if not self._process.holds(parcel.lease):
+                return Report(unsent=True)
             result = await self._send(line, parcel, origin, loaded)
             if result.lost is not None and not result.sent_dot and (self.stopping or not self._process.holds(parcel.lease)):
                 return Report(usable=False, unsent=True)

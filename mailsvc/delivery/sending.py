@@ -6,7 +6,7 @@ It is what cargo.Sending asks for. The formats are mail/returnpath and mail/dkim
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 from uuid import UUID
 
@@ -43,11 +43,11 @@ _GONE = "The sending domain does not exist any more."
 
 @attrs.define(eq=False)
 class DomainSide:
-    """`in_thread` runs a function off the reactor; `secret` is what return paths are signed with."""
+    """`in_thread` runs a function off the reactor; the first of `secrets` signs return paths."""
 
     domains: Domains
     accounts: Accounts
-    secret: bytes = attrs.field(repr=False)
+    secrets: Callable[[], Sequence[bytes]]
     in_thread: Callable[[Callable[[], bytes]], Awaitable[bytes]]
     _loaded: OrderedDict[tuple[str, bytes], SigningKey] = attrs.field(factory=OrderedDict, init=False, repr=False)
     _numbers: OrderedDict[UUID, int] = attrs.field(factory=OrderedDict, init=False)
@@ -55,7 +55,7 @@ class DomainSide:
     async def origin(self, parcel: Parcel) -> Origin:
         domain = await self._domain(parcel)
         number = await self._number(parcel.account_id)
-        path = returnpath.make(f"{domain.return_path}.{domain.name}", number, parcel.email_id, self.secret)
+        path = returnpath.make(f"{domain.return_path}.{domain.name}", number, parcel.email_id, self.secrets()[0])
         return Origin(path, domain.tls == "enforced")
 
     async def sign(self, parcel: Parcel, body: bytes | Pieces) -> bytes:

@@ -22,8 +22,8 @@ def make(host: str, account_number: int, email_id: UUID, secret: bytes) -> str:
     return f"b-{base64.b32encode(payload + _mac(payload, secret)).decode('ascii').lower()}@{host}"
 
 
-def read(address: str, secret: bytes) -> tuple[int, UUID] | None:
-    """Account number and email id; None when the address was not made by us. The host is the caller's to check."""
+def read(address: str, *secrets: bytes) -> tuple[int, UUID] | None:
+    """Account number and email id; None when the address was made with none of these. The host is the caller's to check."""
     found = _LOCAL.fullmatch(address.partition("@")[0])
     if found is None:
         return None
@@ -32,7 +32,7 @@ def read(address: str, secret: bytes) -> tuple[int, UUID] | None:
     except binascii.Error:
         return None
     payload, mac = octets[:-_MAC], octets[-_MAC:]
-    if not hmac.compare_digest(mac, _mac(payload, secret)):
+    if not any(hmac.compare_digest(mac, _mac(payload, secret)) for secret in secrets):
         return None
     return int.from_bytes(payload[:4], "big"), UUID(bytes=payload[4:])
 

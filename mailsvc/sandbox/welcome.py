@@ -57,7 +57,7 @@ class Welcome:
         say(greeting(facts), sys.__stdout__)
 
     async def end(self) -> None:
-        """The daemon goes, and with it the file."""
+        """The daemon goes, and with it the file. The key stays: only its hash is stored elsewhere."""
         self.file.unlink(missing_ok=True)
 
     async def _account(self) -> Account:
@@ -80,13 +80,20 @@ class Welcome:
         return f"{self.http}/dashboard/sign-in/link?link={secret}"
 
     async def _key(self, account: Account) -> str:
-        """The one that an earlier run left, if it still works; else a new one, since only its hash is stored."""
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            old = str(json.loads(self.file.read_text("utf-8"))["api_key"])
+        """The one that an earlier run left beside the file, if it still works; else a new one in place of the former."""
+        kept = self.file.with_suffix(".key")
+        with contextlib.suppress(OSError, ValueError):
+            old = kept.read_text("utf-8").strip()
             caller = await self.customers.keys.find(digest(old))
             if caller is not None and (caller.account_id, caller.permission, caller.domain_id) == (account.id, "full_access", None):
                 return old
-        _, token = await self.customers.keys.create(account.id, "made at a start", "full_access")
+        name = f"made at a start, told in {self.file}"
+        made, _ = await self.customers.keys.list(account.id)
+        for former in made:
+            if former.name == name:
+                await self.customers.keys.revoke(account.id, former.id)
+        _, token = await self.customers.keys.create(account.id, name, "full_access")
+        _write(kept, token + "\n")
         return token
 
 

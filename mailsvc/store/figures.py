@@ -27,7 +27,7 @@ OVERDUE = """
     SELECT min(q.next_at) FROM queue q
     WHERE q.lease IS NULL AND q.next_at <= %s AND NOT EXISTS (
         SELECT FROM destinations d
-        WHERE d.region = q.region AND d.name IN (q.destination, split_part(q.destination, '/', 1)) AND d.until > %s
+        WHERE d.region = q.region AND d.name IN (q.destination, split_part(q.destination, '/', 1), '*') AND d.until > %s
     )
 """
 WEBHOOKS = 'SELECT count(*), min(left(event_id::text, 13) COLLATE "C") FROM webhook_outbox'

@@ -29,7 +29,7 @@ RANDOM, CHECK = 32, 6
 HINT = 9  # characters of a key that are kept to recognise it by
 
 FIND = """
-SELECT k.account_id, k.id, k.permission, k.domain_id, a.rate_limit, a.suspended_at IS NOT NULL
+SELECT k.account_id, k.id, k.permission, k.domain_id, a.rate_limit, a.suspended_at IS NOT NULL, a.plan
 FROM api_keys k JOIN accounts a ON a.id = k.account_id
 WHERE k.hash = %s AND k.revoked_at IS NULL
 """
@@ -51,6 +51,7 @@ class Caller:
     domain_id: UUID | None
     rate_limit: int | None
     suspended: bool = False
+    plan: str | None = None  # None: the default of the settings
 
 
 @attrs.frozen

@@ -119,11 +119,10 @@ class Link(txpostgres.Connection):  # type: ignore[misc]
     async def execute(self, sql: str | Prepared, params: Params = ()) -> Answer:
         """Run one statement, or several in one round trip. Without params a percent sign is just that."""
         if isinstance(sql, Prepared):
-            if sql.name not in self._prepared:
-                await self.execute(sql.prepare)
-                self._prepared.add(sql.name)
-            if sql.direct and libpq.LIBRARY is not None:
-                return await self._exchanged(sql.name, params)
+            names = [] if sql.first is None else [await self._prepare(sql.first)]
+            names.append(await self._prepare(sql))
+            if libpq.LIBRARY is not None:
+                return await self._exchanged(names, params)
             sql = sql.execute
         if self.lost:
             raise Unavailable("The connection to the database was lost.")
@@ -145,8 +144,14 @@ class Link(txpostgres.Connection):  # type: ignore[misc]
                 timer.cancel()
             cursor.close()
 
-    async def _exchanged(self, name: str, params: Params) -> Answer:
-        """A statement whose parameters go beside it. The connection reads and writes for it, and for nothing else, until it is over."""
+    async def _prepare(self, statement: Prepared) -> str:
+        if statement.name not in self._prepared:
+            await self.execute(statement.prepare)
+            self._prepared.add(statement.name)
+        return statement.name
+
+    async def _exchanged(self, names: Sequence[str], params: Params) -> Answer:
+        """Prepared statements in one round trip; the parameters of the last go beside it. The driver does nothing meanwhile."""
         if self.lost:
             raise Unavailable("The connection to the database was lost.")
         timer = self.reactor.callLater(self._limits.statement + GRACE, self.abandon)
@@ -155,7 +160,7 @@ class Link(txpostgres.Connection):  # type: ignore[misc]
             exchange = Exchange(self._connection.pgconn_ptr)
             self._exchange = exchange, over
             self.reactor.removeReader(self)
-            exchange.send(name, tuple(params))
+            exchange.send(names, tuple(params))
             self._watch(exchange.flush())
             outcome = await over
         except Broken as error:

@@ -11,7 +11,7 @@ import attrs
 from mailsvc.store.batch import Batch
 from mailsvc.store.pool import Pool
 from mailsvc.store.prepared import Prepared
-from mailsvc.store.queue_sql import BY_INDEX
+from mailsvc.store.queue_sql import PLAN_BY_INDEX
 
 AT_ONCE = 16  # first pieces read together: 4 MB at the most
 
@@ -22,8 +22,10 @@ FROM unnest($1, $2) WITH ORDINALITY AS g(account_id, email_id, n)
 JOIN emails e ON e.account_id = g.account_id AND e.email_id = g.email_id
 JOIN messages m ON m.account_id = g.account_id AND m.email_id = g.email_id AND m.piece <= 0
 """
-HEADS = Prepared("heads", ("uuid[]", "uuid[]"), _HEADS, before=BY_INDEX)
-PIECE = "SELECT bytes FROM messages WHERE account_id = %s AND email_id = %s AND piece = %s"
+HEADS = Prepared("heads", ("uuid[]", "uuid[]"), _HEADS, PLAN_BY_INDEX)
+PIECE = Prepared(
+    "a_piece", ("uuid", "uuid", "smallint"), "SELECT bytes FROM messages WHERE account_id = $1 AND email_id = $2 AND piece = $3"
+)
 
 
 @attrs.frozen

@@ -11,7 +11,8 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,8 @@ SILENT = 45.0
 CHANNEL = "processes"
 KEPT = "7 days"  # how long a row is kept after its process ended
 
-START = "INSERT INTO processes (host, pid, region, roles) VALUES (%s, %s, %s, %s) RETURNING id"
+START = "INSERT INTO processes (host, pid, region, roles, version, seal_keys) VALUES (%s, %s, %s, %s, %s, %s) RETURNING id"
+KEYS = "UPDATE processes SET seal_keys = %s WHERE id = %s"
 BEAT_SQL = "UPDATE processes SET heartbeat_at = clock_timestamp() WHERE id = %s AND ended_at IS NULL"
 LIVE = """
     SELECT role, count(*), count(*) FILTER (WHERE region = %s) FROM processes, unnest(roles) AS role
@@ -55,7 +57,35 @@ SWEEP = f"""
     AND NOT EXISTS (SELECT FROM queue WHERE lease = processes.id)
 """  # noqa: S608
 
+RUNNING = """
+    SELECT id, host, pid, region, roles, coalesce(version, ''), coalesce(seal_keys, '{}'), started_at FROM processes
+    WHERE ended_at IS NULL AND heartbeat_at > clock_timestamp() - make_interval(secs => %s) ORDER BY id
+"""
+
 _ours: set[int] = set()  # ids of this very process
+
+
+@attrs.frozen
+class Running:
+    """A process that lives, as it told of itself. `version` is empty and `keys` are none in releases that did not tell."""
+
+    id: int
+    host: str
+    pid: int
+    region: str
+    roles: Sequence[str]
+    version: str
+    keys: Sequence[str]
+    started_at: datetime
+
+    @property
+    def machine(self) -> str:
+        return self.host.split()[0]
+
+
+async def running(pool: Pool) -> list[Running]:
+    """Those whose heartbeat was heard lately."""
+    return [Running(*row) for row in await pool.rows(RUNNING, (SILENT,))]
 
 
 @attrs.define(eq=False)
@@ -72,6 +102,8 @@ class Incarnation:
     on_replaced: Callable[[int, int], None] = lambda old, new: None
     on_freed: Callable[[int], None] = lambda count: None
     monotonic: Callable[[], float] = time.monotonic
+    version: str | None = None
+    keys: Sequence[str] = ()  # fingerprints of what it seals and opens with
     region: str = attrs.field(default="", init=False)
     roles: tuple[str, ...] = attrs.field(default=(), init=False)
     _id: int | None = attrs.field(default=None, init=False)
@@ -128,6 +160,12 @@ class Incarnation:
         self.log.warn("others ended process {old}, which was silent; it goes on as {new}", old=old, new=self.id)
         self.on_replaced(old, self.id)
 
+    async def knows(self, keys: Sequence[str]) -> None:
+        """Tell others which keys this process has, when they are others than before."""
+        if tuple(keys) != tuple(self.keys):
+            await self.pool.run(KEYS, (list(keys), self.id))
+            self.keys = tuple(keys)
+
     async def take_over(self) -> int:
         """End the processes that are dead or silent and free their leases; how many."""
 
@@ -175,7 +213,7 @@ class Incarnation:
 
     async def _begin(self) -> None:
         begun = self.monotonic()
-        [(number,)] = await self.pool.rows(START, (_host(), os.getpid(), self.region, list(self.roles)))
+        [(number,)] = await self.pool.rows(START, (_host(), os.getpid(), self.region, list(self.roles), self.version, list(self.keys)))
         _ours.add(number)
         self._id, self._beaten_at = number, begun
 

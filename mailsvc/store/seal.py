@@ -1,17 +1,16 @@
 """Secrets at rest: sealed with AES-256-GCM, bound to the row that they belong to.
 
 A sealed secret: one byte that names the key, 12 of nonce, then ciphertext and tag. The key file has a line for each key,
-`<number> <base64 of 32 bytes>`; the last one seals, all of them open. To rotate, append a line.
+`<number> <base64 of 32 bytes>`; the last one seals, all of them open. How a file changes: store/keyfile, how rows follow: store/resealing.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-import contextlib
 import hmac
 import os
-import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from uuid import UUID
 
@@ -27,55 +26,114 @@ class SealError(Exception):
     """A key or a sealed secret is not usable. Says which and why, never what is in it."""
 
 
-@attrs.define(eq=False)
-class Seal:
-    """Seals with the key `current`, opens with any."""
+@attrs.frozen
+class Keys:
+    """What a file has: the key of each number, the one that seals last."""
 
-    current: int
-    _keys: dict[int, AESGCM] = attrs.field(repr=False, alias="keys")
-    _root: bytes = attrs.field(repr=False, alias="root")  # the first key, which stays when others are added
+    by_number: Mapping[int, bytes] = attrs.field(repr=False)
 
     @classmethod
-    def load(cls, path: Path) -> Seal:
-        """The keys from the environment, else from the file, which is made when it is not there."""
-        given = os.environ.get(ENVIRONMENT)
-        if given:
-            return cls.read(given.replace(",", "\n"), ENVIRONMENT)
-        if not path.exists():
-            _make(path)
-        return cls.read(path.read_text(), str(path))
-
-    @classmethod
-    def read(cls, text: str, where: str) -> Seal:
-        keys: dict[int, AESGCM] = {}
-        number, root = 0, b""
+    def read(cls, text: str, where: str) -> Keys:
+        keys: dict[int, bytes] = {}
         for row, line in enumerate(text.splitlines(), 1):
             if line.strip() and not line.startswith("#"):
                 number, key = _parse(line, f"{where}, line {row}")
                 if number in keys:
                     raise SealError(f"{where}, line {row}: key {number} is there twice.")
-                keys[number] = AESGCM(key)
-                root = root or key
+                keys[number] = key
         if not keys:
             raise SealError(f"{where} has no key in it.")
-        return cls(number, keys, root)
+        return cls(keys)
 
-    def secret_for(self, purpose: str) -> bytes:
-        """A secret that is kept nowhere, for one purpose; every process with these keys comes to the same."""
-        return hmac.digest(self._root, purpose.encode(), "sha256")
+    @property
+    def current(self) -> int:
+        return list(self.by_number)[-1]
+
+    @property
+    def fingerprints(self) -> tuple[str, ...]:
+        """What names each key to other processes without showing it, the one that seals first."""
+        return tuple(fingerprint(number, key) for number, key in list(self.by_number.items())[::-1])
+
+
+@attrs.define(eq=False)
+class Seal:
+    """Seals with the key `current`, opens with any. With a `path` it follows the file."""
+
+    keys: Keys
+    path: Path | None = None
+    _seen: object = attrs.field(default=None, init=False)
+    _ciphers: dict[int, AESGCM] = attrs.field(factory=dict, init=False, repr=False)
+    _derived: dict[str, tuple[bytes, ...]] = attrs.field(factory=dict, init=False, repr=False)
+
+    @classmethod
+    def load(cls, path: Path) -> Seal:
+        """The keys from the environment, else from the file."""
+        given = os.environ.get(ENVIRONMENT)
+        if given:
+            return cls.read(given.replace(",", "\n"), ENVIRONMENT)
+        seen = _look(path)
+        seal = cls(Keys.read(path.read_text(), str(path)), path)
+        seal._seen = seen
+        return seal
+
+    @classmethod
+    def read(cls, text: str, where: str) -> Seal:
+        return cls(Keys.read(text, where))
+
+    @property
+    def current(self) -> int:
+        return self.keys.current
+
+    def refresh(self) -> bool:
+        """Read the file again when it is another one by now; whether the keys are others too. SealError or OSError: they stay."""
+        if self.path is None or (seen := _look(self.path)) == self._seen:
+            return False
+        keys = Keys.read(self.path.read_text(), str(self.path))
+        self._seen = seen
+        if keys == self.keys and keys.fingerprints == self.keys.fingerprints:
+            return False
+        self.keys, self._ciphers, self._derived = keys, {}, {}
+        return True
+
+    def secrets_for(self, purpose: str) -> Sequence[bytes]:
+        """Secrets that are kept nowhere, for one purpose; every process with these keys comes to the same.
+
+        The first is to sign with. The others, of keys that sealed before, are accepted as long as their keys are here.
+        """
+        found = self._derived.get(purpose)
+        if found is None:
+            keys = list(self.keys.by_number.values())
+            found = self._derived[purpose] = tuple(hmac.digest(key, purpose.encode(), "sha256") for key in reversed(keys))
+        return found
 
     def seal(self, secret: bytes, row: UUID) -> bytes:
-        nonce = os.urandom(NONCE)
-        return bytes([self.current]) + nonce + self._keys[self.current].encrypt(nonce, secret, _bound(self.current, row))
+        number, nonce = self.current, os.urandom(NONCE)
+        return bytes([number]) + nonce + self._cipher(number).encrypt(nonce, secret, _bound(number, row))
 
     def open(self, sealed: bytes, row: UUID) -> bytes:
         number = sealed[0] if sealed else 0
-        if number not in self._keys:
+        if number not in self.keys.by_number:
             raise SealError(f"The secret of {row} was sealed with key {number}, which is not here.")
         try:
-            return self._keys[number].decrypt(sealed[1 : 1 + NONCE], sealed[1 + NONCE :], _bound(number, row))
+            return self._cipher(number).decrypt(sealed[1 : 1 + NONCE], sealed[1 + NONCE :], _bound(number, row))
         except (InvalidTag, ValueError):
             raise SealError(f"The secret of {row} does not open with key {number}.") from None
+
+    def _cipher(self, number: int) -> AESGCM:
+        cipher = self._ciphers.get(number)
+        if cipher is None:
+            cipher = self._ciphers[number] = AESGCM(self.keys.by_number[number])
+        return cipher
+
+
+def fingerprint(number: int, key: bytes) -> str:
+    return f"{number}:{hmac.digest(key, b'fingerprint', 'sha256')[:6].hex()}"
+
+
+def _look(path: Path) -> object:
+    """What is another one when the file is."""
+    found = path.stat()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _bound(number: int, row: UUID) -> bytes:
@@ -91,24 +149,3 @@ def _parse(line: str, where: str) -> tuple[int, bytes]:
         return int(number), key
     except (ValueError, binascii.Error):
         raise SealError(f"{where}: expected a number from 1 to 255 and the base64 of 32 bytes.") from None
-
-
-def _make(path: Path) -> None:
-    """A file that is there with a whole key in it, or not there; the first of several processes wins."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    line = f"1 {base64.b64encode(AESGCM.generate_key(256)).decode()}\n"
-    fd, unfinished = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # 0600
-    try:
-        with os.fdopen(fd, "w") as file:
-            file.write(line)
-            file.flush()
-            os.fsync(file.fileno())
-        with contextlib.suppress(FileExistsError):
-            os.link(unfinished, path)
-    finally:
-        Path(unfinished).unlink()
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)  # without this key everything that it sealed is lost
-    finally:
-        os.close(folder)

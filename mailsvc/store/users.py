@@ -211,8 +211,9 @@ class Users:
             await tx.run(FORGET_CODES, (user_id,))
             await tx.run(ADD_CODES, (user_id, list(hashes)))
 
-    async def take_recovery_code(self, user_id: UUID, hash: bytes) -> bool:
-        return await self._pool.run("DELETE FROM recovery_codes WHERE user_id = %s AND hash = %s", (user_id, hash)) > 0
+    async def take_recovery_code(self, user_id: UUID, hashes: Sequence[bytes]) -> bool:
+        """Whether there was one that has any of these hashes."""
+        return await self._pool.run("DELETE FROM recovery_codes WHERE user_id = %s AND hash = ANY (%s)", (user_id, list(hashes))) > 0
 
     async def recovery_codes_left(self, user_id: UUID) -> int:
         [(left,)] = await self._pool.rows("SELECT count(*) FROM recovery_codes WHERE user_id = %s", (user_id,))

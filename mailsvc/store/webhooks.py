@@ -17,6 +17,7 @@ from mailsvc.store.seal import Seal
 
 Status = Literal["enabled", "disabled"]
 
+ADMINS = 20  # of an account that are told
 GRACE = timedelta(hours=24)  # how long a rotated secret signs beside the new one
 
 COLUMNS = """id, account_id, url, events, status, disabled_why, failing_since, failed_at, failed_with, hold_until, created_at"""
@@ -41,9 +42,14 @@ REMOVE = "DELETE FROM webhooks WHERE account_id = %s AND id = %s"
 ROTATE = """
 UPDATE webhooks SET former = secret, former_until = %s, secret = %s WHERE account_id = %s AND id = %s
 """
-# Whom to tell: of an endpoint that fails, once; of one that was disabled for it, once.
+# Of an endpoint that fails, once; of one that was disabled for it, once. Whom: the address that the account was given, and its admins.
 UNTOLD = f"""
-SELECT {", ".join("w." + name for name in COLUMNS.split(", "))}, a.notify FROM webhooks w JOIN accounts a ON a.id = w.account_id
+SELECT {", ".join("w." + name for name in COLUMNS.split(", "))}, ARRAY(
+    SELECT DISTINCT ON (lower(email)) email FROM (
+        SELECT a.notify WHERE a.notify IS NOT NULL
+        UNION ALL SELECT u.email FROM members m JOIN users u ON u.id = m.user_id WHERE m.account_id = a.id AND m.role = 'admin'
+    ) AS to_tell(email) ORDER BY lower(email), email COLLATE "C" LIMIT {ADMINS}
+) FROM webhooks w JOIN accounts a ON a.id = w.account_id
 WHERE w.failing_since IS NOT NULL AND (
     (w.status = 'enabled' AND w.failing_since <= %s AND w.warned_at IS NULL) OR (w.disabled_why IS NOT NULL AND w.told_at IS NULL)
 )
@@ -121,8 +127,8 @@ class Webhooks:
         sealed = self._seal.seal(secret, webhook_id)
         return await self._pool.run(ROTATE, (self._now() + GRACE, sealed, account_id, webhook_id)) > 0
 
-    async def untold(self, failing_before: datetime, limit: int = 100) -> list[tuple[Webhook, str | None]]:
-        """Endpoints whose account is to be told that they fail, or that they were disabled; and its address."""
+    async def untold(self, failing_before: datetime, limit: int = 100) -> list[tuple[Webhook, Sequence[str]]]:
+        """Endpoints whose account is to be told that they fail, or that they were disabled; and the addresses of whom to tell."""
         return [(_webhook(row[:-1]), row[-1]) for row in await self._pool.rows(UNTOLD, (failing_before, limit))]
 
     async def told(self, webhook: Webhook) -> None:

@@ -30,6 +30,7 @@ from mailsvc.webhooks.verdict import Verdict, judge
 
 POLL = 1.0
 DEPTH = 20  # messages that are claimed for each connection to an endpoint that answers
+UNWRITTEN = 1000  # messages that were taken and are not written down yet
 TURN = 1.0  # seconds after which a connection is free for others
 RESPONSE = 1024  # octets of an answer that are kept
 AGENT = "mailsvc-webhooks/1"
@@ -58,12 +59,19 @@ class Outbox(Protocol):
     async def clear(self, webhook_id: UUID) -> None: ...
 
 
-class Fetcher(Protocol):
-    """fetch.Fetcher"""
+class Line(Protocol):
+    """fetch.Line"""
 
     async def ask(
         self, method: str, url: str, *, seconds: float, keep: int, headers: Mapping[str, str] | None = None, body: bytes | None = None
     ) -> Reply: ...
+    def close(self) -> None: ...
+
+
+class Fetcher(Protocol):
+    """fetch.Fetcher"""
+
+    def line(self) -> Line: ...
 
 
 class Bell(Protocol):
@@ -172,16 +180,18 @@ class Posts(Service):
 
     async def _serve(self, waiting: deque[Due], until: datetime) -> None:
         """One connection's turn at an endpoint: it ends with the first failure, which the other messages would have too."""
-        ends = self._clock.seconds() + TURN
-        while waiting:
-            well = await self._attempt(waiting.popleft())
-            if not well or self._clock.seconds() >= ends or not self.running:
-                rest = [*waiting]
-                waiting.clear()
-                try:
+        ends, line = self._clock.seconds() + TURN, self._fetcher.line()
+        try:
+            while waiting:
+                well = await self._attempt(waiting.popleft(), line)
+                if not well or self._clock.seconds() >= ends or not self.running:
+                    rest = [*waiting]
+                    waiting.clear()
                     await self._outbox.release(rest, self._now(), until)
-                except StoreError as error:
-                    self.log.info("webhooks that were not sent wait for the end of their claim: {reason}", reason=str(error))
+        except StoreError as error:
+            self.log.info("webhooks that were not sent wait for the end of their claim: {reason}", reason=str(error))
+        finally:
+            line.close()
 
     def _served(self, _: object, serving: Deferred[None], place: _Place) -> None:
         self._under_way.discard(serving)
@@ -193,10 +203,13 @@ class Posts(Service):
         slow = {place.webhook_id for place in self._taken if place.failing}
         return [webhook_id for webhook_id, count in counts.items() if count >= self._terms.per_endpoint or webhook_id in slow]
 
-    async def _attempt(self, due: Due) -> bool:
-        """One POST, written down; whether the next may follow. When it cannot be written down, the claim runs out and it is sent again."""
+    async def _attempt(self, due: Due, line: Line) -> bool:
+        """One POST; whether the next may follow. Success is written down beside what follows, everything else before it.
+
+        When it cannot be written down, the claim runs out and it is sent again.
+        """
         started = self._clock.seconds()
-        status, said, retry_after = await self._post(due, started)
+        status, said, retry_after = await self._post(due, started, line)
         ended = self._clock.seconds()
         now = _time(ended)
         kept = due.fact is not None or due.payload is not None
@@ -206,14 +219,25 @@ class Posts(Service):
             due, status, said, _time(started), ended - started, now, verdict.outcome, now - timedelta(seconds=self._terms.disable_after),
             verdict.next_at, verdict.hold_until, verdict.why, kept,
         )  # fmt: skip
+        well = verdict.outcome == "success" or not kept
+        writing = Deferred.fromCoroutine(self._write(posted))
+        if well and len(self._under_way) < self._terms.connections + UNWRITTEN:
+            self._under_way.add(writing)  # behind the next message
+            writing.addBoth(lambda _: self._under_way.discard(writing))
+        else:
+            await writing
+        return well
+
+    async def _write(self, posted: Posted) -> None:
         try:
             if await self._outbox.settle(posted):
-                await self._outbox.clear(due.webhook_id)
+                await self._outbox.clear(posted.due.webhook_id)
         except StoreError as error:
             self.log.warn("a webhook's attempt could not be written down, it is sent again: {reason}", reason=str(error))
-        return verdict.outcome == "success" or not kept
+        except Exception:
+            self.log.failure("a webhook's attempt could not be written down")
 
-    async def _post(self, due: Due, started: float) -> tuple[int, str, str | None]:
+    async def _post(self, due: Due, started: float, line: Line) -> tuple[int, str, str | None]:
         """Status, what was said, and the Retry-After."""
         told = due.payload if due.fact is None else payload.told(due.fact)
         if told is None:
@@ -223,7 +247,7 @@ class Posts(Service):
         signed = signature.headers(f"msg_{due.event_id.hex}", int(started), body, secrets)
         headers = {"content-type": "application/json", "user-agent": AGENT, **signed}
         try:
-            reply = await self._fetcher.ask("POST", due.url, seconds=self._terms.timeout, keep=RESPONSE, headers=headers, body=body)
+            reply = await line.ask("POST", due.url, seconds=self._terms.timeout, keep=RESPONSE, headers=headers, body=body)
         except NoAnswer as error:
             return 0, str(error), None
         return reply.status, reply.body.decode("utf-8", "replace"), reply.header("retry-after")

@@ -52,20 +52,20 @@ def test_one_address_on_the_network_may_be_many_people():
 
 def test_a_ticket_is_for_one_browser_one_purpose_and_ten_minutes():
     text = tickets.issue(b"s", "browser", "state", 1000.0, next="/dashboard", why="é")
-    assert tickets.read(b"s", "browser", "state", text, 1599.0) == {"next": "/dashboard", "why": "é"}
+    assert tickets.read([b"old", b"s"], "browser", "state", text, 1599.0) == {"next": "/dashboard", "why": "é"}
     assert text != tickets.issue(b"s", "browser", "state", 1000.0, next="/dashboard", why="é")
     for secret, anchor, purpose, now in (
         (b"t", "browser", "state", 1000.0), (b"s", "other", "state", 1000.0), (b"s", "", "state", 1000.0),
         (b"s", "browser", "passkey", 1000.0), (b"s", "browser", "state", 1600.0),
     ):  # fmt: skip
-        assert tickets.read(secret, anchor, purpose, text, now) is None
+        assert tickets.read([secret], anchor, purpose, text, now) is None
     assert len(tickets.derived(b"s", text, "verifier")) == 43
     assert tickets.derived(b"s", text, "verifier") != tickets.derived(b"s", text, "nonce")
 
 
 @given(st.text(max_size=40))
 def test_what_is_no_ticket_is_none(text):
-    assert tickets.read(b"s", "browser", "state", text, 0.0) is None
+    assert tickets.read([b"old", b"s"], "browser", "state", text, 0.0) is None
     tickets.in_challenge(text)
 
 
@@ -103,10 +103,10 @@ def test_a_redirect_stays_here(text):
 
 
 def test_a_token_belongs_to_one_browser():
-    assert safety.same_token(b"s", "one", safety.token(b"s", "one"))
-    assert not safety.same_token(b"s", "two", safety.token(b"s", "one"))
-    assert not safety.same_token(b"t", "one", safety.token(b"s", "one"))
-    assert not safety.same_token(b"s", "", safety.token(b"s", ""))
+    assert safety.same_token((b"r", b"s"), "one", safety.token(b"s", "one"))
+    assert not safety.same_token((b"r", b"s"), "two", safety.token(b"s", "one"))
+    assert not safety.same_token((b"t",), "one", safety.token(b"s", "one"))
+    assert not safety.same_token((b"r", b"s"), "", safety.token(b"s", ""))
 
 
 def test_with_tls_cookies_are_bound_to_the_host():

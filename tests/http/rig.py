@@ -244,7 +244,7 @@ class Rig:
                 lambda reader: Webhooks(Nothing(), Nothing(), reader, partial(read, rules=Rules())),
                 lambda reader: Suppressions(Nothing(), reader),
             ),
-            link_secret=b"secret",
+            link_secrets=lambda: (b"secret",),
             base_url="http://localhost",
             recorder=self.recorder if recorded else None,
         )

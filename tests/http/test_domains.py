@@ -52,7 +52,7 @@ async def office(pool: Pool) -> Any:
         reactor=reactor, keys=keys, well_formed=is_well_formed, intake=unused, emails=unused, messages=unused, links=unused,
         rate=RateLimit(reactor, 10_000), budget=Budget(1 << 26), in_thread=at_once, checks={}, schedule_ahead=timedelta(days=1),
         domains=DomainDesk(rig.domains, rig.care, rig.care.publishing, "r1"),
-        api_keys=keys, logs=unused, receipts=unused, rollups=unused, link_secret=b"",
+        api_keys=keys, logs=unused, receipts=unused, rollups=unused, link_secrets=lambda: (b"",),
     )  # type: ignore[arg-type]  # fmt: skip
     world = World(api.site(), pool, token, foreign_token, rig.account.id, rig.account.id, keys, unused, Contract(api.document()))
     yield Office(rig, world, sending)

@@ -50,7 +50,7 @@ async def test_the_file_has_what_scripts_need_and_goes_with_the_daemon(pool: Poo
         "smtp": {"25": 2525},
     }
     assert file.stat().st_mode & 0o777 == 0o600
-    assert [path.name for path in file.parent.iterdir()] == ["dev.json"]
+    assert {path.name: path.stat().st_mode & 0o777 for path in file.parent.iterdir()} == {"dev.json": 0o600, "dev.key": 0o600}
     account = UUID(facts["account_id"])
     caller = await first.customers.keys.find(digest(facts["api_key"]))
     assert caller is not None and (caller.account_id, caller.permission) == (account, "full_access")
@@ -74,15 +74,25 @@ async def test_a_second_run_is_the_same_somebody(pool: Pool, tmp_path: Path, sai
     await welcome(pool, file).end()
     await welcome(pool, file).begin()
     again = json.loads(file.read_text())
+    assert again["api_key"] == facts["api_key"]
+    file.with_suffix(".key").unlink()
+    await welcome(pool, file).begin()
+    again = json.loads(file.read_text())
     assert again["api_key"] != facts["api_key"]
+    last = welcome(pool, file)
+    assert await last.customers.keys.find(digest(facts["api_key"])) is None  # none is left behind by a start
+    assert await last.customers.keys.find(digest(again["api_key"])) is not None
+    other = welcome(pool, tmp_path / "other.json")
+    await other.begin()
+    assert await last.customers.keys.find(digest(again["api_key"])) is not None  # each process has its own
     assert {**again, "api_key": "", "sign_in": ""} == {**facts, "api_key": "", "sign_in": ""}
 
 
-@pytest.mark.parametrize("left", ["", "{}", "[]", '{"api_key": "ms_unknown"}', "\0"])
+@pytest.mark.parametrize("left", ["", "ms_unknown", "\0"])
 @pytest_twisted.ensureDeferred
 async def test_what_an_earlier_run_left_is_used_only_when_it_works(pool: Pool, tmp_path: Path, said: io.StringIO, left: str) -> None:
     file = tmp_path / "dev.json"
-    file.write_text(left)
+    file.with_suffix(".key").write_text(left)
     only = welcome(pool, file)
     await only.begin()
     assert await only.customers.keys.find(digest(json.loads(file.read_text())["api_key"])) is not None

@@ -208,7 +208,7 @@ async def test_a_killed_process_of_this_machine_is_replaced_at_once(pool: Pool, 
     gone.wait()
     here, elsewhere = module._host(), "another machine 1/2"
     for host, pid in ((here, gone.pid), (here, 1), (elsewhere, gone.pid)):
-        [(lease,)] = await pool.rows(module.START, (host, pid, "eu-west-1", []))
+        [(lease,)] = await pool.rows(module.START, (host, pid, "eu-west-1", [], None, None))
         await enqueue(pool, lease, "queued")
     made = make()
     await made.incarnation.start("eu-west-1", [])
@@ -219,7 +219,7 @@ async def test_a_killed_process_of_this_machine_is_replaced_at_once(pool: Pool, 
 @pytest_twisted.ensureDeferred
 async def test_one_that_had_our_process_number_before_us_is_dead(pool: Pool, make: Any) -> None:
     await pool.rows("SELECT setval(pg_get_serial_sequence('processes', 'id'), 1000000)")
-    [(lease,)] = await pool.rows(module.START, (module._host(), os.getpid(), "eu-west-1", []))
+    [(lease,)] = await pool.rows(module.START, (module._host(), os.getpid(), "eu-west-1", [], None, None))
     await enqueue(pool, lease, "queued")
     made = make()
     await made.incarnation.start("eu-west-1", [])

@@ -8,9 +8,13 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
+import pytest_twisted
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mailsvc.mail import returnpath
+from mailsvc.store import keyfile, resealing
+from mailsvc.store.pool import Pool
 from mailsvc.store.seal import ENVIRONMENT, Seal, SealError
 
 ROW, OTHER = UUID(int=1), UUID(int=2)
@@ -65,7 +69,9 @@ def test_the_file_is_made_once_and_for_its_owner_alone(tmp_path: Path, monkeypat
     monkeypatch.delenv(ENVIRONMENT, raising=False)
     path = tmp_path / "new" / "seal.key"
     with ThreadPoolExecutor(8) as threads:
-        seals = list(threads.map(lambda _: Seal.load(path), range(8)))
+        made = list(threads.map(lambda _: keyfile.make(path), range(8)))
+    assert made.count(True) == 1
+    seals = [Seal.load(path), Seal.load(path)]
     assert path.stat().st_mode & 0o777 == 0o600
     assert list(path.parent.iterdir()) == [path]
     sealed = seals[0].seal(b"secret", ROW)
@@ -76,3 +82,51 @@ def test_the_environment_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv(ENVIRONMENT, f"{ONE.strip()},{TWO.strip()}")
     assert Seal.load(tmp_path / "seal.key").current == 2
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_was_signed_before_a_rotation_is_accepted_after_it() -> None:
+    rotated = Seal.read(ONE + TWO, "test")
+    [before] = SEAL.secrets_for("links")
+    now, former = rotated.secrets_for("links")
+    assert former == before != now
+    assert rotated.secrets_for("return path")[0] != now
+    address = returnpath.make("send.example.com", 7, ROW, *SEAL.secrets_for("return path"))
+    assert returnpath.read(address, *rotated.secrets_for("return path")) == (7, ROW)
+    assert returnpath.read(address, rotated.secrets_for("return path")[0]) is None
+
+
+def test_a_seal_follows_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(ENVIRONMENT, raising=False)
+    path = tmp_path / "seal.key"
+    path.write_text(ONE)
+    seal = Seal.load(path)
+    assert not seal.refresh()
+    sealed, [before] = seal.seal(b"secret", ROW), seal.secrets_for("links")
+    number = keyfile.prepare(path)
+    assert (number, keyfile.prepare(path)) == (2, 2)  # called again it goes on with the same
+    assert seal.refresh() and not seal.refresh()
+    assert seal.current == 1 and seal.secrets_for("links")[0] == before
+    keyfile.promote(path, number)
+    assert seal.refresh() and seal.current == 2
+    assert seal.open(sealed, ROW) == b"secret" and before in seal.secrets_for("links")[1:]
+    path.write_text("rubbish")
+    with pytest.raises(SealError):
+        seal.refresh()
+    assert seal.open(seal.seal(b"x", ROW), ROW) == b"x"
+    assert not any("rubbish" in text for text in seal.keys.fingerprints)
+
+
+@pytest_twisted.ensureDeferred
+async def test_rows_are_sealed_again_in_lots(pool: Pool) -> None:
+    rows = [UUID(int=n) for n in range(1, 8)]
+    for row in rows:
+        sealed = None if row.int == 7 else SEAL.seal(b"totp %d" % row.int, row)
+        await pool.run("INSERT INTO users (id, email, totp, created_at) VALUES (%s, %s, %s, now())", (row, str(row), sealed))
+    rotated = Seal.read(ONE + TWO, "test")
+    assert await resealing.count(pool) == {1: 6}
+    assert await resealing.reseal(pool, rotated, lot=2) == 6
+    assert await resealing.reseal(pool, rotated, lot=2) == 0
+    assert await resealing.count(pool) == {2: 6}
+    only = Seal.read(TWO, "test")
+    for row, sealed in await pool.rows("SELECT id, totp FROM users WHERE totp IS NOT NULL"):
+        assert only.open(bytes(sealed), row) == b"totp %d" % row.int

@@ -10,6 +10,7 @@ from uuid import UUID
 
 import attrs
 import orjson
+import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.web.http_headers import Headers
@@ -17,6 +18,7 @@ from twisted.web.http_headers import Headers
 from mailsvc.fetch import NoAnswer, Reply
 from mailsvc.store.errors import Unavailable
 from mailsvc.store.outbox import Due, Posted, Ready
+from mailsvc.webhooks import post
 from mailsvc.webhooks.post import Posts, Terms, choose
 
 ACCOUNT = UUID(int=1)
@@ -46,9 +48,11 @@ class World:
         self.open: Counter[str] = Counter()
         self.most: Counter[str] = Counter()
         self.away = False
+        self.writing: list[Deferred[None]] | None = None  # what is being written down, when that takes its time
         self.forgotten: set[UUID] = set()  # messages whose event is no longer kept
         self.cleared: list[UUID] = []
         self.disabled: set[UUID] = set()
+        self.lines = 0  # that are not closed
         self.ring: Any = None
         self.posts = Posts(self, self, self, self.clock, Terms(**terms))
 
@@ -98,6 +102,10 @@ class World:
     async def settle(self, posted: Posted) -> bool:
         if self.away:
             raise Unavailable("away")
+        if self.writing is not None:
+            written: Deferred[None] = Deferred()
+            self.writing.append(written)
+            await written
         self.posted.append(posted)
         row = self.rows[posted.due.event_id]
         if posted.outcome == "retry":
@@ -113,7 +121,14 @@ class World:
         self.cleared.append(webhook_id)
         self.rows = {key: row for key, row in self.rows.items() if row.webhook_id != webhook_id}
 
-    # The fetcher
+    # The fetcher, and each of its lines
+
+    def line(self) -> World:
+        self.lines += 1
+        return self
+
+    def close(self) -> None:
+        self.lines -= 1
 
     async def ask(
         self, method: str, url: str, *, seconds: float, keep: int, headers: Mapping[str, str] | None = None, body: bytes | None = None
@@ -232,6 +247,36 @@ def test_what_cannot_be_written_down_is_sent_again_under_the_same_id() -> None:
     assert len(world.asked) == 2
 
 
+def test_what_was_taken_is_written_down_beside_the_next() -> None:
+    world = World(per_endpoint=1)
+    world.add(3, "good", 1)
+    world.add(3, "fails", 2)
+    world.answers["fails"] = 500
+    world.writing = []
+    world.posts.startService()
+    world.run(0.1)
+    assert (len(world.at("good")), len(world.at("fails"))) == (3, 1)  # a failure is written down before anything else
+    stopped = world.posts.stopService()
+    assert not stopped.called
+    while world.writing:
+        world.writing.pop(0).callback(None)
+    assert stopped.called
+    assert len(world.posted) == 4
+
+
+def test_what_is_not_written_down_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(post, "UNWRITTEN", 5)
+    world = World(connections=1)
+    world.add(20, "good", 1)
+    world.writing = []
+    world.posts.startService()
+    world.run(0.1)
+    assert 5 <= len(world.at("good")) <= 7
+    while world.writing:
+        world.writing.pop(0).callback(None)
+    assert len(world.at("good")) == 20
+
+
 def test_an_endpoint_that_is_gone_is_cleared() -> None:
     world = World()
     world.add(3, "gone", 1)
@@ -269,7 +314,7 @@ def test_stopping_waits_for_what_was_begun() -> None:
     assert not stopped.called
     world.run(15)
     assert stopped.called
-    assert len(world.posted) == 5
+    assert (len(world.posted), world.lines) == (5, 0)
     assert {row.next_at <= world.now for row in world.rows.values() if not row.tries} == {True}  # given back
     assert world.clock.getDelayedCalls() == []
 

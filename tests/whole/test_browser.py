@@ -111,6 +111,11 @@ def enter(page: Page, daemon: Daemon, address: str) -> None:
     expect(page.get_by_role("heading", name="Send your first email")).to_be_visible()
 
 
+def leave(page: Page) -> None:
+    page.get_by_role("button", name="Sign out").click()
+    expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+
+
 def test_from_signing_up_to_a_second_factor(page: Page, daemon: Daemon) -> None:
     enter(page, daemon, "ann@acme.example")
     page.get_by_role("button", name="Create a key").click()
@@ -131,8 +136,9 @@ def test_from_signing_up_to_a_second_factor(page: Page, daemon: Daemon) -> None:
     secret = page.locator("#secret").inner_text()
     page.get_by_label("Code").fill(pyotp.TOTP(secret).now())
     page.get_by_role("button", name="Switch on").click()
+    expect(page.get_by_role("heading", name="Your recovery codes")).to_be_visible()
     code = page.locator("#codes li").first.inner_text()
-    page.get_by_role("button", name="Sign out").click()
+    leave(page)
     page.goto("/dashboard/keys")
     page.get_by_label("Email").fill("ann@acme.example")
     page.get_by_label("Password").fill(PASSWORD)
@@ -299,7 +305,7 @@ def test_a_passkey_is_a_second_factor_a_way_in_and_a_proof(page: Page, daemon: D
     page.goto("/dashboard/settings/passkeys/new")
     page.get_by_role("button", name="Add passkey").click()
     expect(page.get_by_role("alert")).to_contain_text("has a passkey of yours already")
-    page.get_by_role("button", name="Sign out").click()
+    leave(page)
     page.goto("/dashboard/keys")
     shown(page, "sign-in-with")
     page.get_by_role("button", name="Sign in with a passkey").click()  # alone
@@ -308,7 +314,7 @@ def test_a_passkey_is_a_second_factor_a_way_in_and_a_proof(page: Page, daemon: D
     shown(page, "sign-in-again")
     page.get_by_role("button", name="Use a passkey").click()
     expect(page).to_have_url(re.compile("/dashboard/metrics$"))
-    page.get_by_role("button", name="Sign out").click()
+    leave(page)
     page.get_by_label("Email").fill("key@acme.example")  # after a password
     page.get_by_label("Password").fill(PASSWORD)
     page.get_by_role("button", name="Sign in", exact=True).click()
@@ -335,7 +341,7 @@ def test_somebody_signs_up_and_in_at_another_service(page: Page, provider: FakeP
     expect(page.get_by_role("heading", name="Send your first email")).to_be_visible()
     page.goto("/dashboard/settings/security")
     expect(page.get_by_role("button", name="Disconnect")).to_be_visible()
-    page.get_by_role("button", name="Sign out").click()
+    leave(page)
     page.goto("/dashboard/metrics")
     page.get_by_role("button", name=f"Continue with {name}").click()
     page.get_by_role("link", name="Continue as Pat Example").click()
@@ -344,4 +350,4 @@ def test_somebody_signs_up_and_in_at_another_service(page: Page, provider: FakeP
     page.get_by_role("button", name="Connect GitHub" if name == "Google" else "Connect Google").click()
     page.get_by_role("link", name="Continue as Pat Example").click()
     expect(page.get_by_role("status")).to_contain_text("Connected")
-    page.get_by_role("button", name="Sign out").click()
+    leave(page)

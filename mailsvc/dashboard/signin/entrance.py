@@ -66,7 +66,7 @@ class Entrance:
 
     async def entered(self, visit: Visit, user: User, proof: str) -> None:
         await self.desk.users.signed_in(user.id, [line(visit, user, "signed in", proof)])
-        visit.set_cookie(DEVICE, self._device(user.email, secrets.token_hex(8)), YEAR)
+        visit.set_cookie(DEVICE, _device(self.desk.secrets()[0], user.email, secrets.token_hex(8)), YEAR)
 
     # Attempts
 
@@ -74,7 +74,7 @@ class Entrance:
         """What an attempt is counted by. A browser that signed in to this address before is counted by itself."""
         device = visit.cookie(DEVICE)
         nonce = device.partition(".")[0]
-        if device and hmac.compare_digest(device.encode(), self._device(email, nonce).encode()):
+        if device and any(hmac.compare_digest(device.encode(), _device(each, email, nonce).encode()) for each in self.desk.secrets()):
             return [(f"{kind} device", device)]
         return [(kind, email.lower()), ("address", visit.address)]
 
@@ -113,11 +113,12 @@ class Entrance:
     def link(self, path: str, secret: str) -> str:
         return f"{self.desk.base_url}{path}?link={secret}"
 
-    def _device(self, email: str, nonce: str) -> str:
-        return f"{nonce}.{hmac.digest(self.desk.secret, f'device {email.lower()} {nonce}'.encode(), 'sha256').hex()}"
-
 
 def line(visit: Visit, user: User, action: str, subject: str = "") -> Line:
     """About somebody who may not be signed in yet: into the logs of all their accounts."""
     known = user.id if action != "sign-in failed" else None
     return Line(None, user.id, known, user.email, visit.address, action, subject)
+
+
+def _device(secret: bytes, email: str, nonce: str) -> str:
+    return f"{nonce}.{hmac.digest(secret, f'device {email.lower()} {nonce}'.encode(), 'sha256').hex()}"

@@ -44,24 +44,26 @@ class Federation:
             return visit.prove_again()
         now = self.desk.clock.seconds()
         next_ = inside(visit.field("next"))
-        state = tickets.issue(self.desk.secret, visit.anchor, STATE, now, provider=name, why=why, next=next_)
+        secret = self.desk.secrets()[0]
+        state = tickets.issue(secret, visit.anchor, STATE, now, provider=name, why=why, next=next_)
         try:
-            return visit.render("signin/leaving.html", to=await provider.page(self._ask(name, state)), title=provider.title)
+            return visit.render("signin/leaving.html", to=await provider.page(self._ask(name, state, secret)), title=provider.title)
         except NoIdentity as error:
             raise _told(error, name) from None
 
     @page(app, f"{WITH}/<name>/back", who="anybody")
     async def back(self, visit: Visit, name: str) -> bytes:
         provider, state, now = self._provider(name), visit.query("state"), self.desk.clock.seconds()
-        facts = tickets.read(self.desk.secret, visit.anchor, STATE, state, now)
-        if facts is None or facts["provider"] != name:
+        secrets = self.desk.secrets()
+        facts, secret = tickets.read(secrets, visit.anchor, STATE, state, now), tickets.signer(secrets, visit.anchor, STATE, state)
+        if facts is None or secret is None or facts["provider"] != name:
             raise STRAY
         if not await self.entrance.attempts.spend(state, datetime.fromtimestamp(now + tickets.LIFE, UTC)):
             raise STRAY
         if visit.query("error") or not visit.query("code"):
             raise Stop(403, "Not signed in", f"{provider.title} did not confirm who you are. You can sign in another way.")
         try:
-            claimed = await provider.identify(self._ask(name, state), visit.query("code"), visit.query("iss"))
+            claimed = await provider.identify(self._ask(name, state, secret), visit.query("code"), visit.query("iss"))
         except NoIdentity as error:
             raise _told(error, name) from None
         signed_in = visit.session is not None and visit.session.stage == "whole"
@@ -115,8 +117,8 @@ class Federation:
             raise not_found()
         return provider
 
-    def _ask(self, name: str, state: str) -> Ask:
-        nonce, verifier = (tickets.derived(self.desk.secret, state, what) for what in ("nonce", "verifier"))
+    def _ask(self, name: str, state: str, secret: bytes) -> Ask:
+        nonce, verifier = (tickets.derived(secret, state, what) for what in ("nonce", "verifier"))
         return Ask(f"{self.desk.base_url}{WITH}/{name}/back", state, nonce, verifier)
 
 

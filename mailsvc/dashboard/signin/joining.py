@@ -194,13 +194,13 @@ class Joining:
     def coming(self, visit: Visit, identity: Identity, email: str, name: str) -> str:
         """The ticket of somebody who is nobody here yet, for this browser."""
         facts = {"issuer": identity.issuer, "subject": identity.subject, "provider": identity.provider, "label": identity.label}
-        return tickets.issue(self.desk.secret, visit.anchor, COMING, self.desk.clock.seconds(), **facts, email=email, name=name)
+        return tickets.issue(self.desk.secrets()[0], visit.anchor, COMING, self.desk.clock.seconds(), **facts, email=email, name=name)
 
     def _coming(self, visit: Visit) -> Coming | None:
         text = visit.field("ticket") or visit.query("ticket")
         if not text:
             return None
-        facts = tickets.read(self.desk.secret, visit.anchor, COMING, text, self.desk.clock.seconds())
+        facts = tickets.read(self.desk.secrets(), visit.anchor, COMING, text, self.desk.clock.seconds())
         if facts is None or facts["provider"] not in self.desk.providers:
             raise OVER
         identity = Identity(facts["issuer"], facts["subject"], facts["provider"], facts["label"])

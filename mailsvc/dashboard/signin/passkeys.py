@@ -36,7 +36,7 @@ class PasskeyEntrance:
         return authenticators.to_prove(site, self.ticket(visit, PROVE), known)
 
     def ticket(self, visit: Visit, purpose: str) -> str:
-        return tickets.issue(self.desk.secret, visit.anchor, purpose, self.desk.clock.seconds())
+        return tickets.issue(self.desk.secrets()[0], visit.anchor, purpose, self.desk.clock.seconds())
 
     @page(app, f"{SIGN_IN}/passkey", "POST", who="anybody")
     async def check(self, visit: Visit) -> bytes:
@@ -46,13 +46,14 @@ class PasskeyEntrance:
             user = await self.desk.users.get(passkey.user_id) if passkey is not None else None
             if passkey is None or user is None:
                 raise NotGood("it is nobody's")
-            if visit.session is not None and visit.session.user_id != user.id:
+            again = visit.session is not None and visit.session.stage == "whole"
+            if visit.session is not None and again and visit.session.user_id != user.id:
                 raise NotGood("it is somebody else's than whose session this is")
             await self._take(visit, site, answer, passkey, user)
         except NotGood as error:
             log.info("a passkey was not taken: {reason}", reason=str(error))
             raise REFUSED from None
-        if visit.session is not None and visit.session.stage == "whole":
+        if visit.session is not None and again:
             await self.desk.sessions.proved(visit.session.hash)
             return visit.redirect(inside(visit.field("next")))
         return await self.entrance.enter(visit, user, visit.field("next"), proof="passkey", both=True)
@@ -63,7 +64,7 @@ class PasskeyEntrance:
         if site is None:
             raise NotGood("there are no passkeys at this base_url")
         answer = Answer.read(visit.form.get("answer", ""))
-        if tickets.read(self.desk.secret, visit.anchor, purpose, answer.ticket, now) is None:
+        if tickets.read(self.desk.secrets(), visit.anchor, purpose, answer.ticket, now) is None:
             raise NotGood("the challenge is none of ours, or too old")
         if not await self.entrance.attempts.spend(answer.ticket, datetime.fromtimestamp(now + tickets.LIFE, UTC)):
             raise NotGood("the challenge was used before")

@@ -89,14 +89,15 @@ class SecondFactor:
             secret = await self.desk.users.totp(user.id)
             step = step_of(secret, code, self.desk.clock.seconds()) if secret and user.totp else None
             return "authenticator app" if step is not None and await self.desk.users.take_totp(user.id, step) else None
-        return "recovery code" if await self.desk.users.take_recovery_code(user.id, self.hashed(code)) else None
+        return "recovery code" if await self.desk.users.take_recovery_code(user.id, self.hashes(code)) else None
 
-    def hashed(self, code: str) -> bytes:
-        """What is stored of a recovery code: nothing that could be guessed from a copy of the database alone."""
-        return hmac.digest(self.desk.secret, b"recovery " + code.replace("-", "").encode("utf-8", "surrogateescape"), "sha256")
+    def hashes(self, code: str) -> list[bytes]:
+        """What may be stored of a recovery code, the newest first: nothing that could be guessed from a copy of the database alone."""
+        told = b"recovery " + code.replace("-", "").encode("utf-8", "surrogateescape")
+        return [hmac.digest(secret, told, "sha256") for secret in self.desk.secrets()]
 
     def all_hashed(self, codes: Iterable[str]) -> list[bytes]:
-        return [self.hashed(code) for code in codes]
+        return [self.hashes(code)[0] for code in codes]
 
     async def _asked(self, visit: Visit, errors: dict[str, str], status: int = 200) -> bytes:
         next_ = inside(visit.field("next") or visit.query("next"))

@@ -38,7 +38,7 @@ class Throttle:
 
     counts: Counts
     clock: Callable[[], float]
-    secret: bytes = attrs.field(repr=False)
+    secret: Callable[[], bytes]
 
     async def attempt(self, subjects: Sequence[Subject]) -> float:
         """One more attempt that concerns these; or the seconds until one is looked at, and then it does not count."""
@@ -58,7 +58,8 @@ class Throttle:
 
     def _hidden(self, subjects: Sequence[Subject]) -> list[bytes]:
         named = (f"attempt {kind} {name}".encode("utf-8", "surrogateescape") for kind, name in subjects)
-        return [hmac.digest(self.secret, name, "sha256") for name in named]
+        secret = self.secret()
+        return [hmac.digest(secret, name, "sha256") for name in named]
 
 
 def _parted(subjects: Sequence[Subject]) -> tuple[list[Subject], list[Subject]]:

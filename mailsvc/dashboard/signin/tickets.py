@@ -10,29 +10,38 @@ import base64
 import binascii
 import hmac
 import json
-import secrets
+from collections.abc import Sequence
+from secrets import token_urlsafe
 
 LIFE = 600
 
 
 def issue(secret: bytes, anchor: str, purpose: str, now: float, **facts: str) -> str:
     """`anchor` is what the browser is known by."""
-    payload = _coded(json.dumps({**facts, "": [secrets.token_urlsafe(16), int(now) + LIFE]}, separators=(",", ":")).encode())
+    payload = _coded(json.dumps({**facts, "": [token_urlsafe(16), int(now) + LIFE]}, separators=(",", ":")).encode())
     return f"{payload}.{_signature(secret, anchor, purpose, payload)}"
 
 
-def read(secret: bytes, anchor: str, purpose: str, text: str, now: float) -> dict[str, str] | None:
-    """The facts, if it is a good ticket for this purpose and this browser."""
+def signer(secrets: Sequence[bytes], anchor: str, purpose: str, text: str) -> bytes | None:
+    """Which of our secrets signed it for this purpose and this browser."""
     payload, _, signature = text.partition(".")
-    if not anchor or not hmac.compare_digest(_signature(secret, anchor, purpose, payload).encode(), signature.encode("utf-8", "replace")):
+    given = signature.encode("utf-8", "replace")
+    good = (each for each in secrets if hmac.compare_digest(_signature(each, anchor, purpose, payload).encode(), given))
+    return next(good, None) if anchor else None
+
+
+def read(secrets: Sequence[bytes], anchor: str, purpose: str, text: str, now: float) -> dict[str, str] | None:
+    """The facts, if it is a good ticket."""
+    if signer(secrets, anchor, purpose, text) is None:
         return None
+    payload = text.partition(".")[0]
     facts = json.loads(_decoded(payload))
     _, ends = facts.pop("")
     return {str(name): str(fact) for name, fact in facts.items()} if now < ends else None
 
 
 def derived(secret: bytes, ticket: str, purpose: str) -> str:
-    """A secret that belongs to a ticket, of 256 bits in 43 characters, and is kept nowhere."""
+    """A secret that belongs to a ticket that `secret` signed, of 256 bits in 43 characters, and is kept nowhere."""
     return _coded(hmac.digest(secret, f"{purpose} of {ticket}".encode(), "sha256"))
 
 

@@ -1,0 +1,21 @@
+"""At the end of every whole test, however its daemons ended: each recipient has one state, and what waits says why and until when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.whole.rig import check_invariants
+
+
+@pytest.fixture
+def database(database: str) -> Iterator[str]:
+    yield database
+    check_invariants(database)
+
+
+@pytest.fixture(scope="module")
+def module_database(module_database: str) -> Iterator[str]:
+    yield module_database
+    check_invariants(module_database)
