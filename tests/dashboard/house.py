@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from html import unescape
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
@@ -15,6 +16,7 @@ from twisted.internet.task import Clock, deferLater
 from twisted.web.server import Request
 from twisted.web.test.requesthelper import DummyChannel
 
+from mailsvc import weburl
 from mailsvc.dashboard.assembly import Assembly
 from mailsvc.dashboard.page import SESSION
 from mailsvc.dashboard.signin import password
@@ -28,9 +30,11 @@ from mailsvc.store.messages import Messages
 from mailsvc.store.pool import Pool
 from mailsvc.store.seal import Seal
 from mailsvc.store.users import Role, User
+from mailsvc.store.webhooks import Webhooks
+from tests.store.house import NOW as TODAY
 
 SEAL = Seal.read(f"1 {'A' * 43}=", "here")
-NOW = 1_800_000_000.0
+NOW = TODAY.timestamp()  # partitions are there for today
 PASSWORD = "seven quiet green lamps"
 HASHED = password._HASHER.hash(PASSWORD)
 
@@ -172,6 +176,7 @@ class House:
             "accounts": Accounts(self.pool, self.clock), "domains": Domains(self.pool, self.clock, SEAL),
             "keys": Keys(self.pool, self.clock), "messages": Messages(self.pool, self.clock), "mails": self.letters,
             "sign_up": self.sign_up, "ring": lambda name: None, "providers": self.providers, "relay_ports": {},
+            "webhooks": Webhooks(self.pool, self.clock, SEAL), "read_url": partial(weburl.read, rules=weburl.Rules()), "most_webhooks": 9,
             "settings": Settings(base_url=self.base_url),
         }  # fmt: skip
         # What pages take that none of these tests looks at.
