@@ -9,6 +9,7 @@ from mailsvc.mail import header
 
 DEPTH_LIMIT = 50
 PARTS_LIMIT = 1000
+_WINDOW = 1024 * 1024  # octets searched at once: other threads wait meanwhile
 _HEAD_LIMIT = 64 * 1024  # octets of a part's header that are looked at
 _BOUNDARY = re.compile(rb'\bboundary\s*=\s*(?:"([^"\r\n]{1,200})"|([^\s;"]{1,200}))', re.IGNORECASE)
 
@@ -28,7 +29,7 @@ def fault(head: bytes, message: Octets, start: int) -> str | None:
         return None
     stack, parts, at = [boundary], 0, start - 2
     known = _lines(stack)
-    while (at := message.find(b"\r\n--", at)) >= 0:
+    while (at := _delimiter(message, at)) >= 0:
         line = message[at + 4 : at + 4 + 1000].partition(b"\r\n")[0].rstrip(b" \t")
         at += 4
         if line not in known:
@@ -51,6 +52,15 @@ def fault(head: bytes, message: Octets, start: int) -> str | None:
         if len(stack) > DEPTH_LIMIT:
             return f"The parts of the message are nested more than {DEPTH_LIMIT} deep."
     return None
+
+
+def _delimiter(message: Octets, start: int) -> int:
+    """Where the next line that begins like a delimiter is, with the line end before it."""
+    for at in range(start, len(message), _WINDOW):
+        found = message.find(b"\r\n--", at, at + _WINDOW + 3)
+        if found >= 0:
+            return found
+    return -1
 
 
 def _lines(stack: list[bytes]) -> frozenset[bytes]:
