@@ -127,6 +127,8 @@ class Link(txpostgres.Connection):  # type: ignore[misc]
             if libpq.LIBRARY is not None:
                 return await self._exchanged(names, params)
             sql = sql.execute
+        if not self.lost and self._connection.closed:
+            self.abandon()  # the driver noticed during an earlier statement, and nobody has told us yet
         if self.lost:
             raise Unavailable("The connection to the database was lost.")
         cursor = self.cursor()
@@ -139,6 +141,8 @@ class Link(txpostgres.Connection):  # type: ignore[misc]
             raise Unavailable("The connection to the database was lost.") from None
         except (psycopg2.Error, ValueError, orjson.JSONEncodeError) as error:
             problem = translated(error)
+            if self._connection.closed and not isinstance(problem, Unavailable):
+                problem = Unavailable(str(problem))  # whatever the driver calls it
             if isinstance(problem, Unavailable):
                 self.abandon()
             raise problem from None
