@@ -83,7 +83,7 @@ from mailsvc.store.ids import uuid7
 from mailsvc.store.keys import Keys, is_well_formed
 from mailsvc.store.late import Late
 from mailsvc.store.ledger import Books
-from mailsvc.store.messages import Messages
+from mailsvc.store.messages import InPieces, Messages
 from mailsvc.store.notices import Notices as StoredNotices
 from mailsvc.store.operate import Operating
 from mailsvc.store.outbox import Outbox
@@ -245,7 +245,7 @@ class Daemon:
         connector = Connector(reactor, resolver, dial, terms, sources=sources_of(settings.delivery))
         dispatch = Dispatch(
             reactor, terms, settings.region, self.process, Queue(self.pool), routes, connector,
-            self.messages, settling, sending, lambda: uuid7(reactor.seconds()), shaping=shaping, policies=policies, tally=tally,
+            InPieces(self.messages), settling, sending, lambda: uuid7(reactor.seconds()), shaping=shaping, policies=policies, tally=tally,
         )  # fmt: skip
         self.process.on_replaced = dispatch.replaced
         self.process.on_freed = lambda count: dispatch.ring()
