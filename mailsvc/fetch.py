@@ -75,6 +75,22 @@ class Addresses(Protocol):
     async def addresses(self, host: str) -> Records[str] | NxDomain | Temporary: ...
 
 
+class Asking(Protocol):
+    """A Fetcher, or one of its lines."""
+
+    async def ask(
+        self,
+        method: str,
+        url: str,
+        *,
+        seconds: float,
+        keep: int,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        room: Callable[[int], bool] = lambda octets: True,
+    ) -> Reply: ...
+
+
 @attrs.define(eq=False)
 class Fetcher:
     """`trust`: the certificate authorities, None: those of this machine."""

@@ -22,13 +22,14 @@ from twisted.internet.defer import Deferred, DeferredList
 from twisted.logger import Logger
 
 from mailsvc import payload
-from mailsvc.fetch import NoAnswer, Reply
+from mailsvc.fetch import Asking, NoAnswer
 from mailsvc.store.errors import StoreError
 from mailsvc.store.outbox import Due, Posted, Ready, claim_until
 from mailsvc.webhooks import signature
 from mailsvc.webhooks.verdict import Verdict, judge
 
 POLL = 1.0
+LIGHT = 0.02  # seconds that a look may take without a rest after it
 DEPTH = 20  # messages that are claimed for each connection to an endpoint that answers
 UNWRITTEN = 1000  # messages that were taken and are not written down yet
 TURN = 1.0  # seconds after which a connection is free for others
@@ -59,12 +60,9 @@ class Outbox(Protocol):
     async def clear(self, webhook_id: UUID) -> None: ...
 
 
-class Line(Protocol):
+class Line(Asking, Protocol):
     """fetch.Line"""
 
-    async def ask(
-        self, method: str, url: str, *, seconds: float, keep: int, headers: Mapping[str, str] | None = None, body: bytes | None = None
-    ) -> Reply: ...
     def close(self) -> None: ...
 
 
@@ -103,6 +101,7 @@ class Posts(Service):
         self._timer: Any = None
         self._round: Deferred[None] | None = None
         self._again = False
+        self._began = self._rests_until = 0.0
         bell.listen("webhooks", self.wake)
 
     @property
@@ -124,11 +123,16 @@ class Posts(Service):
         return DeferredList([_ended(each) for each in (*self._under_way, *((self._round,) if self._round else ()))])
 
     def wake(self) -> None:
-        """Look in the next turn, or once more after the round that is under way."""
+        """Look soon, or once more after the round that is under way."""
         if self._round is not None:
             self._again = True
         else:
-            self._look_in(0)
+            self._look_in(self._rest())
+
+    def _rest(self) -> float:
+        """Seconds for which Postgres is left alone: a look that was much work for it is not repeated at once."""
+        now: float = self._clock.seconds()
+        return max(0.0, self._rests_until - now)
 
     def _look_in(self, seconds: float) -> None:
         if not self.running:
@@ -139,14 +143,17 @@ class Posts(Service):
 
     def _begin_round(self) -> None:
         self._timer, self._again = None, False
-        self._round = Deferred()
+        self._round, self._began = Deferred(), self._clock.seconds()
         looking = Deferred.fromCoroutine(self._look())
         looking.addErrback(lambda failure: self.log.failure("sending webhooks failed", failure=failure))
         looking.addBoth(self._looked)
 
     def _looked(self, _: object) -> None:
         ended, self._round = self._round, None
-        self._look_in(0 if self._again else POLL)
+        now = self._clock.seconds()
+        if now - self._began > LIGHT:
+            self._rests_until = now + 2 * (now - self._began)
+        self._look_in(self._rest() if self._again else max(POLL, self._rest()))
         assert ended is not None
         ended.callback(None)
 
