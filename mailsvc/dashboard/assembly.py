@@ -37,6 +37,7 @@ from mailsvc.dashboard.suppressions import SuppressionPages
 from mailsvc.dashboard.usage import Usage
 from mailsvc.dashboard.webhooks import WebhookPages
 from mailsvc.domains.care import Care
+from mailsvc.domains.names import suffixes
 from mailsvc.intake import Intake
 from mailsvc.quota import Quotas
 from mailsvc.settings import Settings as Configured
@@ -113,6 +114,7 @@ class Assembly:
     sessions: Sessions = attrs.field(init=False)
 
     def resource(self) -> Dashboard:
+        suffixes()  # read now: the first email to be looked at would wait 50 ms for them
         desk, pool = self._desk(), self.pool
         entrance = Entrance(desk, Passwords(self.in_thread), Throttle(self.clock.seconds), self.mails)
         search, rollups = Search(pool), Rollups(pool)

@@ -88,6 +88,6 @@ class Connection:
         ready = next((domain for domain in domains if domain.may_send), None)
         sender = f"hello@{(ready or domains[0]).name}" if domains else "hello@your-domain.example"
         relay = self.relay
-        ports = [(port.number, port.tls == "TLS") for port in (relay.best, relay.starttls)]
-        login = snippets.Login(relay.host, *ports, relay.user, secret or "ms_…", sender, visit.who.email)
+        port, old = [(port.number, port.tls == "TLS") for port in (relay.best, relay.starttls)]
+        login = snippets.Login(relay.host, port, old, relay.user, secret or "ms_…", sender, visit.who.email)
         return visit.render("settings/smtp.html", relay=relay, secret=secret, code=snippets.over_smtp(login), ready=ready)

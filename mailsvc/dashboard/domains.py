@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from uuid import UUID
 
 import attrs
@@ -72,10 +72,14 @@ class DomainPages:
 
     @page(app, f"{DOMAINS}/<text>")
     async def one(self, visit: Visit, text: str) -> bytes:
-        domain = await self._domain(visit, text)
+        return await self._shown(visit, await self._domain(visit, text))
+
+    async def _shown(self, visit: Visit, domain: Domain, status: int = 200, errors: Mapping[str, str] | None = None) -> bytes:
         keys = await self.stored.published_keys(domain.id)
         return visit.render(
             "domains/one.html",
+            status,
+            errors=errors or {},
             domain=domain,
             name=names.shown(domain.name),
             rows=_rows(domain, self.care.publishing.records(domain, keys)),
@@ -115,7 +119,7 @@ class DomainPages:
     async def delete(self, visit: Visit, text: str) -> bytes:
         domain = await self._domain(visit, text)
         if visit.field("name").lower() not in (domain.name, names.shown(domain.name)):
-            return visit.redirect(f"{DOMAINS}/{domain.id}")
+            return await self._shown(visit, domain, 422, {"name": "This is not its name, so it was not deleted."})
         await self.stored.delete(visit.account_id, domain.id)
         await visit.note("domain deleted", domain.name)
         return visit.redirect(DOMAINS, done="deleted")

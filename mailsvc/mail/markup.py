@@ -80,11 +80,12 @@ class _Reader(HTMLParser):
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
         self.elements.add(tag)
         named = {name: value or "" for name, value in attributes}
-        style = _style(named.get("style", ""))
-        if tag not in _EMPTY and (self._unseen or _hides(style) or "hidden" in named):
+        style = _style(named["style"]) if "style" in named else {}
+        if tag not in _EMPTY and (self._unseen or (style and _hides(style)) or "hidden" in named):
             self._unseen.append(tag)
-        self.small = self.small or (0 < _pixels(style.get("font-size", "")) < SMALL and not self._unseen)
-        self.pale = self.pale or (_pale(style) and not self._unseen)
+        if style and not self._unseen:
+            self.small = self.small or 0 < _pixels(style.get("font-size", "")) < SMALL
+            self.pale = self.pale or _pale(style)
         if tag == "a" and named.get("href"):
             self._link = []
             self.links.append((named["href"], self._link))

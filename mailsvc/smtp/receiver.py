@@ -194,9 +194,9 @@ class Receiver(TwistedProtocol):
             self.transport.abortConnection()
             return
         self.transport.unregisterProducer()
-        self.transport.loseConnection()
         if self._paused:  # so that the end of the connection is seen
             self.transport.resumeProducing()
+        self.transport.loseConnection()
         self._grace = self.clock.callLater(self.door.limits.grace, self.transport.abortConnection)
 
     # ── what the owner of the port uses ──

@@ -113,7 +113,7 @@ class Limits:
     """What a client may do before it is sent away."""
 
     size: int = 41943040
-    recipients: int = 1000
+    recipients: int = 1000  # of one mail; so many again are refused, then the session ends
     mails: int | None = None  # per connection; None: any number
     errors: int = 20
     chatter: int = 100  # commands between two mails that do not help a mail along

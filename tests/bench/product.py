@@ -11,6 +11,7 @@ import psycopg2
 from mailsvc.store.embedded import EmbeddedPostgres
 from tests.whole.rig import Daemon, free_port
 
+DESTINATIONS = 1000  # domains d0.test, d1.test, …, each with an address of its own
 SPLIT: Sequence[Sequence[str]] = (("http", "smtp", "ledger", "domains"), ("delivery",))
 
 
@@ -48,7 +49,7 @@ class Product:
             folder.mkdir()
             relay = {"587": f"tcp:{self.login}:interface=127.0.0.1"} if not number else {}
             changes: dict[str, dict[str, object]] = {
-                "delivery": {"routes": {"*": f"smtp://127.0.0.1:{self.sink}"}},
+                "delivery": {"routes": self._routes()},
                 "smtp": {"listen": relay, "self_signed": str(self.folder / "tls"), "connections_per_key": 1000},
                 "secrets": {"key_file": str(self.folder / "secret.key")},
             }
@@ -61,6 +62,10 @@ class Product:
             with psycopg2.connect(dsn) as link, link.cursor() as cursor:
                 cursor.execute("UPDATE domains SET signs_with = '{rsa}'")
             link.close()
+
+    def _routes(self) -> dict[str, str]:
+        apart = {f"d{n}.test": f"smtp://127.1.{n // 250}.{n % 250 + 1}:{self.sink}" for n in range(DESTINATIONS)}
+        return apart | {"*": f"smtp://127.0.0.1:{self.sink}"}
 
     def stop(self) -> None:
         for daemon in reversed(self.daemons):

@@ -238,7 +238,7 @@ class Client:
                     self.ids += [each["id"] for each in found]
                     return answer.body
                 self.refused.append(answer)
-                assert answer.status in (409, 429, 503), answer
+                assert answer.status in (409, 429, 503), f"{answer}\n{self.daemon.log[-4000:]}"
             time.sleep(0.05)
 
 

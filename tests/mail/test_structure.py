@@ -55,6 +55,17 @@ def test_messages_in_messages_count() -> None:
     assert found(inner) is not None
 
 
+@pytest.mark.parametrize("kind", [b"message/rfc822", b"Message/Global; x=y"])
+def test_messages_that_are_messages_count(kind: bytes) -> None:
+    wrapped = b"Content-Type: " + kind + b"\r\n\r\n"
+    assert found(wrapped * DEPTH_LIMIT + nested(1)) is None
+    assert found(wrapped * (DEPTH_LIMIT + 1) + b"x\r\n") is not None and found(wrapped * 10_000) is not None
+    assert found(wrapped + nested(DEPTH_LIMIT + 1)) is not None
+    part = b"Content-Type: multipart/mixed; boundary=x\r\n\r\n--x\r\n%s\r\n--x--\r\n"
+    assert found(wrapped * 25 + part % (wrapped * 25 + b"x")) is None
+    assert found(wrapped * 26 + part % (wrapped * 25 + b"x")) is not None
+
+
 @pytest.mark.parametrize(
     "message",
     [

@@ -46,7 +46,7 @@ def link_texts(mail: Mail) -> Iterator[Insight]:
 
 def link_kinds(mail: Mail) -> Iterator[Insight]:
     urls = [link.url for link in mail.page.links] + [image.source for image in mail.page.images] if mail.page else []
-    hosts = [host for url in urls if (host := host_of(url))]
+    hosts = of_page(mail)
     if short := sorted({host for host in hosts if host in _SHORTENERS}):
         yield Insight(
             "attention", "Don't shorten links", f"Links lead to {listed(short)}.", "Filters cannot see where they go, and count that."
