@@ -49,6 +49,7 @@ class Home:
             "home.html",
             domains=domains,
             ready=ready,
+            steps=visit.query("steps") == "1",  # also when all of them are done: the page that led here follows them
             keys=keys,
             secret=secret,
             latest=latest.emails,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from html import unescape
 from uuid import UUID
 
 import pytest
@@ -183,6 +184,12 @@ def test_recovery_codes_are_ten_and_long():
 )
 def test_times_in_words(seconds, said):
     assert words.ago(NOW - timedelta(seconds=seconds), NOW) == said
+
+
+@given(st.text(max_size=20))
+def test_an_address_is_broken_behind_its_at_and_escaped(text):
+    assert unescape(str(words.address(text)).replace("<wbr>", "", 1)) == text
+    assert words.address("<b>@x.example") == "&lt;b&gt;@<wbr>x.example"
 
 
 @given(st.floats(min_value=0, max_value=1e9, allow_nan=False))

@@ -97,7 +97,7 @@ def page(browser: Browser, daemon: Daemon) -> Iterator[Page]:
     assert not wrong
 
 
-def enter(page: Page, daemon: Daemon, address: str) -> None:
+def enter(page: Page, daemon: Daemon, address: str, account: str = "Acme") -> None:
     """Sign up with a link from a mail."""
     page.goto("/dashboard/sign-up")
     page.get_by_label("Email").fill(address)
@@ -105,7 +105,7 @@ def enter(page: Page, daemon: Daemon, address: str) -> None:
     expect(page.get_by_role("heading", name="Look into your inbox")).to_be_visible()
     page.goto(mailed_link(daemon, address, "/dashboard/sign-up/finish"))
     page.get_by_label("Your name").fill("Ann Example")
-    page.get_by_label("Company or project").fill("Acme")
+    page.get_by_label("Company or project").fill(account)
     page.get_by_label("Password").fill(PASSWORD)
     page.get_by_role("button", name="Create account").click()
     expect(page.get_by_role("heading", name="Send your first email")).to_be_visible()
@@ -146,6 +146,27 @@ def test_from_signing_up_to_a_second_factor(page: Page, daemon: Daemon) -> None:
     page.get_by_label("Code").fill(code)
     page.get_by_role("button", name="Go on").click()
     expect(page).to_have_url(re.compile("/dashboard/keys$"))  # back where they wanted to be
+
+
+def test_a_new_account_is_led_to_its_first_delivered_mail(page: Page, daemon: Daemon) -> None:
+    enter(page, daemon, "first@acme.example", "Beginners")
+    page.goto("/dashboard/domains")
+    page.get_by_role("textbox", name="Domain").fill("first.acme-example.com")
+    page.get_by_role("button", name="Add domain").click()
+    page.get_by_role("link", name="Home").click()
+    page.get_by_role("button", name="Create a key").click()
+    key = page.locator("#key").inner_text()
+    expect(page.locator("#step-domain")).not_to_have_class("done")
+    daemon.command("domain", "trust", "first.acme-example.com", "--account", "Beginners")
+    expect(page.locator("#step-domain")).to_have_class("done")  # by itself
+    sent = daemon.call(
+        "POST", "/emails", {"from": "a@first.acme-example.com", "to": "x@example.com", "subject": "First", "text": "x"}, key=key
+    )
+    assert sent.status == 200
+    expect(page.locator("#step-arrived")).to_have_class("done")  # by itself
+    expect(page.locator("#key")).to_have_text(key)
+    page.get_by_role("link", name="First", exact=True).first.click()
+    expect(page.get_by_role("heading", name="First")).to_be_visible()
 
 
 def sign_in(page: Page, daemon: Daemon) -> None:
@@ -233,7 +254,9 @@ def test_every_page_in_light_in_dark_and_on_a_phone(page: Page, daemon: Daemon) 
     bounced = daemon.call("POST", "/emails", mail | {"to": ["bounced@example.com", "ann@example.com"]}).body["id"]
     daemon.until(f"/emails/{bounced}", daemon.facts["api_key"], lambda body: body["last_event"] in ("bounced", "delivered"))
     dashboard, one = "/dashboard", "[0-9a-f-]{36}"
-    webhook = first(page, f"{dashboard}/webhooks", f"{dashboard}/webhooks/{one}")
+    endpoint = daemon.call("POST", "/webhooks", {"endpoint": "http://127.0.0.1:9/", "events": ["email.sent"]}).body["id"]
+    daemon.call("POST", f"/webhooks/{endpoint}/test", {"type": "email.sent"})
+    webhook = f"{dashboard}/webhooks/{endpoint}"
     names = "emails domains keys metrics logs webhooks suppressions sandbox settings nothing".split()
     settings = [f"settings/{name}" for name in "usage smtp security security/totp audit".split()]
     paths = {"home": dashboard} | {name.replace("/", "-"): f"{dashboard}/{name}" for name in (*names, *settings)}
