@@ -282,7 +282,7 @@ def _describe(handle: object) -> Mapping[str, str]:
     facts = {"version": tls.get_protocol_version_name(), "cipher": tls.get_cipher_name() or ""}
     try:
         group = tls.get_group_name()
-    except (AttributeError, NotImplementedError):  # not every OpenSSL tells
+    except (AttributeError, RuntimeError):  # not every OpenSSL tells
         group = None
     return facts | ({"group": group} if group else {})
 
