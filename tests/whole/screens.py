@@ -24,12 +24,19 @@ _AXE = "async (options) => (await axe.run(document, options)).violations.map(v =
 
 def look(page: Page, path: str, name: str) -> list[str]:
     """What is wrong with a page; its pictures are kept under `name`."""
-    SCREENS.mkdir(parents=True, exist_ok=True)
     page.set_viewport_size({"width": WIDE, "height": 844})
     page.emulate_media(color_scheme="light", reduced_motion="reduce")
     answer: Any = page.goto(path)
     wrong = [f"{path} has {len(answer.body())} octets"] if len(answer.body()) > HEAVIEST else []
+    return wrong + look_here(page, name)
+
+
+def look_here(page: Page, name: str) -> list[str]:
+    """What is wrong with the page that is open."""
+    SCREENS.mkdir(parents=True, exist_ok=True)
+    page.emulate_media(reduced_motion="reduce")
     page.evaluate(AXE_SCRIPT)
+    path, wrong = page.url, []
     for kind, scheme, width, rules in (("light", "light", WIDE, {}), ("dark", "dark", WIDE, COLOURS), ("phone", "light", PHONE, SPACE)):
         page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
         page.set_viewport_size({"width": width, "height": 844})
