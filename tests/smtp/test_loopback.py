@@ -118,6 +118,7 @@ async def test_smtplib_logs_in_and_sends(ports: Ports, version: str, implicit: b
     assert session.protocol == "ESMTPSA"
     assert session.tls is not None
     assert session.tls["version"] == f"TLSv{version}"
+    assert set(session.tls) >= {"version", "cipher"} and session.tls.get("group", "x").isalnum()
 
 
 @pytest_twisted.ensureDeferred

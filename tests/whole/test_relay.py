@@ -40,6 +40,7 @@ def test_each_port_takes_mail_and_the_same_octets_leave(daemon: Daemon, sink: Si
     assert set(mail.recipients) == {"a@example.net", "b@example.org"}
     signed, ours, rest = mail.raw.partition(b"Received: by ")
     assert signed.count(b"DKIM-Signature:") == 2 and b"127.0.0.1" not in mail.raw
+    assert re.match(rb"\S+ with ESMTPSA id [0-9a-f-]{36}\s+tls TLS_\w+(\s+group \w+)?; ", rest)  # 8314 §4.3
     assert (ours + rest).endswith(b"@" + daemon.facts["domain"].encode() + b">\r\n" + (head + body).encode())
 
 
