@@ -13,7 +13,7 @@ import click
 
 from mailsvc import __version__
 from mailsvc import settings as settings_
-from mailsvc.cli_accounts import account_retention
+from mailsvc.cli_accounts import account_plan, account_plans, account_retention
 from mailsvc.cli_doctor import doctor
 from mailsvc.cli_domains import domain
 from mailsvc.cli_queue import queue
@@ -115,7 +115,8 @@ def member_add(settings: Settings, email: str, account: str, role: Any) -> None:
     run(settings, work)
 
 
-account.add_command(account_retention)
+for command in (account_retention, account_plan, account_plans):
+    account.add_command(command)
 main.add_command(domain)
 main.add_command(queue)
 main.add_command(secrets)

@@ -21,7 +21,7 @@ from mailsvc import retention
 from mailsvc.cli_work import run_with_memory
 from mailsvc.dns import Resolver
 from mailsvc.memory import Memory
-from mailsvc.settings import Settings
+from mailsvc.settings import BLOCK_LISTS, Settings
 from mailsvc.smtp.certificates import CERTBOT
 from mailsvc.store import server
 from mailsvc.store.figures import Vitals
@@ -29,7 +29,7 @@ from mailsvc.store.pool import Pool
 from mailsvc.store.retention import Retention
 from mailsvc.terms import sources_of
 from mailsvc.watch import sizes
-from mailsvc.watch.doctor import DNSBLS, Certificate, Doctor, Finding
+from mailsvc.watch.doctor import Certificate, Doctor, Finding
 
 _SECONDS = 10.0
 _SIGNS = {"good": "ok  ", "doubtful": "?   ", "bad": "BAD "}
@@ -37,7 +37,7 @@ _SIGNS = {"good": "ok  ", "doubtful": "?   ", "bad": "BAD "}
 
 @click.command()
 @click.option("--probe", default="gmail.com", show_default=True, help="A domain whose mail exchangers are knocked at, port 25.")
-@click.option("--dnsbl", "dnsbls", multiple=True, default=DNSBLS, show_default=True, help="Block lists to ask about our addresses.")
+@click.option("--dnsbl", "dnsbls", multiple=True, default=BLOCK_LISTS, show_default=True, help="Block lists to ask about our addresses.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 @click.pass_obj
 def doctor(settings: Settings, /, probe: str, dnsbls: Sequence[str], as_json: bool) -> None:
@@ -45,7 +45,7 @@ def doctor(settings: Settings, /, probe: str, dnsbls: Sequence[str], as_json: bo
     found: list[Finding] = []
 
     async def work(memory: Memory, reactor: Any) -> None:
-        found.extend(await _doctor(settings, memory.pool, reactor, probe, dnsbls).examine())
+        found.extend(await examining(settings, memory.pool, reactor, probe, dnsbls).examine())
         now = datetime.fromtimestamp(reactor.seconds(), UTC)
         found.extend(sizes.findings(await Retention(memory.pool).sizes(), retention.days(settings.retention), now))
         if as_json:
@@ -59,7 +59,8 @@ def doctor(settings: Settings, /, probe: str, dnsbls: Sequence[str], as_json: bo
     run_with_memory(settings, work)
 
 
-def _doctor(settings: Settings, pool: Pool, reactor: Any, probe: str, dnsbls: Sequence[str]) -> Doctor:
+def examining(settings: Settings, pool: Pool, reactor: Any, probe: str, dnsbls: Sequence[str]) -> Doctor:
+    """A doctor who looks from this process, with these settings."""
     resolver = Resolver(reactor, settings.delivery.nameservers, seconds=settings.delivery.dns_seconds)
     ours = [(source.address, source.ehlo) for source in sources_of(settings.delivery).all]
 

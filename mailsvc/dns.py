@@ -123,6 +123,11 @@ class Resolver:
         answer: Records[Mx] | NxDomain | Temporary = await self._shared(domain, "MX")
         return answer
 
+    def known_mx(self, domain: str) -> Records[Mx] | NxDomain | Temporary | None:
+        """What `mx` would answer without asking anybody."""
+        kept = self._kept.get((_plain(domain), "MX"))
+        return kept.result if kept is not None and kept.until > self._clock.seconds() else None
+
     async def txt(self, name: str) -> Records[str] | NxDomain | Temporary:
         """TXT records, the strings of each joined."""
         answer: Records[str] | NxDomain | Temporary = await self._shared(name, "TXT")

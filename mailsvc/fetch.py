@@ -1,8 +1,9 @@
 """Requests to web addresses that strangers gave us: webhook endpoints and linked attachments.
 
-Each request looks the name up, checks every address that it has, and connects to one of those that were checked: what the name
+Each request looks the name up, checks every address that it has, and goes to one of those that were checked: what the name
 leads to a moment later does not matter. Certificates are verified for the name. Redirects are not followed, proxies of the
-environment not used, connections not shared. What an answer may cost is bounded in time, octets of its head and octets of its body.
+environment not used; a connection serves one request, or those of one Line to one place. What an answer may cost is bounded in time,
+octets of its head and octets of its body.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from twisted.web.client import (  # type: ignore[attr-defined]
     RequestTransmissionFailed,
     ResponseDone,
     ResponseFailed,
+    ResponseNeverReceived,
 )
 from twisted.web.http import PotentialDataLoss
 from twisted.web.http_headers import Headers
@@ -73,6 +75,22 @@ class Addresses(Protocol):
     async def addresses(self, host: str) -> Records[str] | NxDomain | Temporary: ...
 
 
+class Asking(Protocol):
+    """A Fetcher, or one of its lines."""
+
+    async def ask(
+        self,
+        method: str,
+        url: str,
+        *,
+        seconds: float,
+        keep: int,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        room: Callable[[int], bool] = lambda octets: True,
+    ) -> Reply: ...
+
+
 @attrs.define(eq=False)
 class Fetcher:
     """`trust`: the certificate authorities, None: those of this machine."""
@@ -94,27 +112,15 @@ class Fetcher:
         body: bytes | None = None,
         room: Callable[[int], bool] = lambda octets: True,
     ) -> Reply:
-        """One request and its answer within `seconds`, with the first `keep` octets of its body. Raises NoAnswer.
+        """One request over a connection of its own, and its answer within `seconds`, with the first `keep` octets of its body.
 
-        `room` is asked before octets are kept, and may refuse.
+        `room` is asked before octets are kept, and may refuse. Raises NoAnswer.
         """
-        try:
-            target = weburl.read(url, self.rules)
-        except BadUrl as error:
-            raise NoAnswer(f"The URL {error}.") from None
-        line = _Line(self, target, keep)
-        asking = Deferred.fromCoroutine(self._ask(line, method, headers or {}, body, keep, room))
-        timer = self.reactor.callLater(seconds, line.give_up, asking, f"There was no whole answer within {seconds:g} s.")
-        try:
-            return await asking
-        except (CancelledError, ConnectingCancelledError):
-            if line.why is None:  # nobody waits for it any more
-                raise
-            raise NoAnswer(line.why) from None
-        finally:
-            line.cut()
-            if timer.active():
-                timer.cancel()
+        return await Line(self, again=False).ask(method, url, seconds=seconds, keep=keep, headers=headers, body=body, room=room)
+
+    def line(self) -> Line:
+        """A connection for one request after another to one place; to be closed."""
+        return Line(self, again=True)
 
     def tls(self, host: str) -> Any:
         """How to verify `host`. Kept for the hosts of late: reading the certificate authorities takes longer than all the rest."""
@@ -127,34 +133,112 @@ class Fetcher:
             self._tls.popitem(last=False)
         return options
 
-    async def _ask(
-        self, line: _Line, method: str, headers: Mapping[str, str], body: bytes | None, keep: int, room: Callable[[int], bool]
-    ) -> Reply:
-        given = Headers({name: [value] for name, value in headers.items()})
-        try:
-            response = await HTTPClient(line).request(
-                method, line.target.text, headers=given, data=body, allow_redirects=False, unbuffered=True
-            )
-            kept = _Kept(keep, room)
-            response.deliverBody(kept)
-            await kept.done
-        except (ConnectionClosed, ConnectError, TlsError, ResponseFailed, RequestNotSent, RequestTransmissionFailed, OSError) as error:
-            raise NoAnswer(line.why or _why(error)) from None
-        if line.why is not None:
-            raise NoAnswer(line.why)
-        return Reply(response.code, response.headers, bytes(kept.octets), kept.whole, line.coded)
-
 
 @implementer(IAgent, IAgentEndpointFactory, IStreamClientEndpoint)
-class _Line:
-    """One connection for one request: an agent, and the endpoint that it connects to."""
+class Line:
+    """A connection for one request after the other: an agent, and the endpoint that it connects to.
 
-    def __init__(self, fetcher: Fetcher, target: Target, keep: int) -> None:
-        self.fetcher, self.target, self.most = fetcher, target, keep + HEAD
+    It is made with the first request. It is used `again` when its answer came whole, the other end keeps it open, and the name, looked up
+    and checked anew, still has the address that it leads to.
+    """
+
+    def __init__(self, fetcher: Fetcher, *, again: bool) -> None:
+        self.fetcher = fetcher
         self.why: str | None = None
-        self.coded = False
+        self.most = self.received = 0  # octets of the answer under way
+        self._coded = False
+        self._url: str | None = None
+        self._target: Target | None = None  # what it means
+        self._address: str | None = None
         self._wire: Any = None
-        self._agent = Agent.usingEndpointFactory(fetcher.reactor, self, HTTPConnectionPool(fetcher.reactor, persistent=False))
+        self._pool = HTTPConnectionPool(fetcher.reactor, persistent=again)
+        self._pool.retryAutomatically, self._pool.maxPersistentPerHost = False, 1
+        self._agent = Agent.usingEndpointFactory(fetcher.reactor, self, self._pool)
+
+    async def ask(
+        self,
+        method: str,
+        url: str,
+        *,
+        seconds: float,
+        keep: int,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        room: Callable[[int], bool] = lambda octets: True,
+    ) -> Reply:
+        """As Fetcher.ask."""
+        target = self._target if url == self._url and self._target is not None else self._read(url)
+        self.why, self.most, self.received = None, keep + HEAD, 0
+        asking = Deferred.fromCoroutine(self._ask(method, target, headers or {}, body, keep, room))
+        timer = self.fetcher.reactor.callLater(seconds, self._give_up, asking, f"There was no whole answer within {seconds:g} s.")
+        try:
+            return await asking
+        except (CancelledError, ConnectingCancelledError):
+            if self.why is None:  # nobody waits for it any more
+                raise
+            raise NoAnswer(self.why) from None
+        finally:
+            if self.why is not None or not self._idle():
+                self.close()
+            if timer.active():
+                timer.cancel()
+
+    def close(self, why: str | None = None) -> None:
+        """Let go of the connection, at once and for good. The next request makes another."""
+        self.why = self.why or why
+        wire, self._wire = self._wire, None
+        if wire is not None and wire.transport is not None:
+            wire.transport.abortConnection()
+        self._pool.closeCachedConnections()
+
+    def _read(self, url: str) -> Target:
+        try:
+            target = weburl.read(url, self.fetcher.rules)
+        except BadUrl as error:
+            raise NoAnswer(f"The URL {error}.") from None
+        if self._target is not None and _place(self._target) != _place(target):
+            self.close()
+        self._url, self._target = url, target
+        return target
+
+    async def _ask(
+        self, method: str, target: Target, headers: Mapping[str, str], body: bytes | None, keep: int, room: Callable[[int], bool]
+    ) -> Reply:
+        try:
+            again = await self._usable_again()
+            try:
+                return await self._request(method, target, headers, body, keep, room)
+            except (ResponseNeverReceived, RequestNotSent, RequestTransmissionFailed) as error:
+                if not again or self.received or self.why is not None or _cancelled(error):
+                    raise
+            self.close()  # the other end had closed it, as it may at any time between two requests: nothing is wrong with it
+            return await self._request(method, target, headers, body, keep, room)
+        except (ConnectionClosed, ConnectError, TlsError, ResponseFailed, RequestNotSent, RequestTransmissionFailed, OSError) as error:
+            raise NoAnswer(self.why or _why(error)) from None
+
+    async def _request(
+        self, method: str, target: Target, headers: Mapping[str, str], body: bytes | None, keep: int, room: Callable[[int], bool]
+    ) -> Reply:
+        given = Headers({name: [value] for name, value in headers.items()})
+        response = await HTTPClient(self).request(method, target.text, headers=given, data=body, allow_redirects=False, unbuffered=True)
+        kept = _Kept(keep, room)
+        response.deliverBody(kept)
+        await kept.done
+        if self.why is not None:
+            raise NoAnswer(self.why)
+        return Reply(response.code, response.headers, bytes(kept.octets), kept.whole, self._coded)
+
+    def _idle(self) -> bool:
+        """Whether the last answer came whole, and the connection stays open."""
+        return self._wire is not None and self._pool.persistent and self._wire.wrappedProtocol.state == "QUIESCENT"
+
+    async def _usable_again(self) -> bool:
+        if not self._idle():
+            return False
+        if self._address in await self._addresses():
+            return True
+        self.close()
+        return False
 
     def request(self, method: bytes, uri: bytes, headers: Headers | None = None, producer: IBodyProducer | None = None) -> Any:
         """What is compressed could unfold to anything: it is neither asked for nor unfolded."""
@@ -163,7 +247,7 @@ class _Line:
         asked = self._agent.request(method, uri, headers, producer)
 
         def plain(response: IResponse) -> IResponse:
-            self.coded = response.headers.hasHeader(b"content-encoding")
+            self._coded = response.headers.hasHeader(b"content-encoding")
             response.headers.removeHeader(b"content-encoding")
             return response
 
@@ -176,59 +260,61 @@ class _Line:
         return Deferred.fromCoroutine(self._connect(factory))
 
     async def _connect(self, factory: Any) -> Any:
-        last = NoAnswer(f"{self.target.host} has no address.")
+        assert self._target is not None
+        last = NoAnswer(f"{self._target.host} has no address.")
         for address in (await self._addresses())[:ADDRESSES]:
             bounded = _Bounded(factory, self)
             try:
-                self._wire = await self._endpoint(address).connect(bounded)
+                self._wire = await self._endpoint(self._target, address).connect(bounded)
             except (ConnectError, OSError) as error:
                 last = NoAnswer(_why(error))
                 continue
+            self._address = address
             return self._wire.wrappedProtocol
         self.why = str(last)
         raise ConnectError(string=str(last))
 
     async def _addresses(self) -> tuple[str, ...]:
         """All that the name has, each of them one that we may connect to."""
-        found = await self.fetcher.resolver.addresses(self.target.host)
+        assert self._target is not None
+        host = self._target.host
+        found = await self.fetcher.resolver.addresses(host)
         if not isinstance(found, Records):
-            self.why = f"{self.target.host} was not found: {found.reason if isinstance(found, Temporary) else 'there is no such name'}."
+            self.why = f"{host} was not found: {found.reason if isinstance(found, Temporary) else 'there is no such name'}."
             raise ConnectError(string=self.why)
         for address in found.values:
             why = self.fetcher.rules.refusal(address)
             if why is not None:
-                self.why = f"{self.target.host} leads to an address that may not be connected to: {why}."
+                self.why = f"{host} leads to an address that may not be connected to: {why}."
                 raise ConnectError(string=self.why)
         return found.values
 
-    def _endpoint(self, address: str) -> Any:
+    def _endpoint(self, target: Target, address: str) -> Any:
         kind = TCP6ClientEndpoint if ":" in address else TCP4ClientEndpoint
-        endpoint = kind(self.fetcher.reactor, address, self.target.port, timeout=CONNECT)
-        if not self.target.secure:
-            return endpoint
-        return wrapClientTLS(self.fetcher.tls(self.target.host), endpoint)
+        endpoint = kind(self.fetcher.reactor, address, target.port, timeout=CONNECT)
+        return wrapClientTLS(self.fetcher.tls(target.host), endpoint) if target.secure else endpoint
 
-    def give_up(self, asking: Deferred[Reply], why: str) -> None:
+    def _give_up(self, asking: Deferred[Reply], why: str) -> None:
         self.why = self.why or why
         asking.cancel()
 
-    def cut(self, why: str | None = None) -> None:
-        """Let go of the connection, at once and for good."""
-        self.why = self.why or why
-        if self._wire is not None and self._wire.transport is not None:
-            self._wire.transport.abortConnection()
+
+def _place(target: Target) -> tuple[bool, str, int]:
+    return target.secure, target.host, target.port
+
+
+def _cancelled(error: Exception) -> bool:
+    return any(reason.check(CancelledError) for reason in getattr(error, "reasons", ()))
 
 
 class _Counting(ProtocolWrapper):
     """Cuts the line of whoever says more than was asked for."""
 
-    received = 0
-
     def dataReceived(self, data: bytes) -> None:
         line = self.factory.line
-        self.received += len(data)
-        if self.received > line.most:
-            line.cut(f"The answer has more than {line.most} octets.")
+        line.received += len(data)
+        if line.received > line.most:
+            line.close(f"The answer has more than {line.most} octets.")
         else:
             super().dataReceived(data)
 
@@ -237,7 +323,7 @@ class _Bounded(WrappingFactory):
     protocol = _Counting
     noisy = False
 
-    def __init__(self, factory: Factory, line: _Line) -> None:
+    def __init__(self, factory: Factory, line: Line) -> None:
         super().__init__(factory)
         self.line = line
 

@@ -17,7 +17,9 @@ import attrs
 from mailsvc import policy
 from mailsvc.mail import compose, plain
 from mailsvc.mail.address import Mailbox
+from mailsvc.plans import Exhausted
 from mailsvc.policy import Limits, Refusal
+from mailsvc.quota import Taken
 from mailsvc.store.accept import (
     Accepted,
     AcceptResult,
@@ -31,6 +33,7 @@ from mailsvc.store.accept import (
     Submission,
 )
 from mailsvc.store.domains import Domain
+from mailsvc.store.errors import StoreError, Unavailable
 from mailsvc.store.ids import uuid7
 from mailsvc.store.keys import Caller
 
@@ -113,7 +116,8 @@ class OtherRequest:
     """The idempotency key was used for a different request."""
 
 
-Admission = Admitted | Rejected | Busy | OtherRequest
+Admission = Admitted | Rejected | Busy | OtherRequest | Exhausted
+COUNTED = frozenset({"api", "smtp", "again"})  # sources that a plan counts; what this service writes itself is on the house
 
 
 class Seat(Protocol):
@@ -144,6 +148,14 @@ class Handover(Protocol):
 
 class Accepting(Protocol):
     async def accept(self, submission: Submission) -> AcceptResult: ...
+    async def recall(self, submission: Submission) -> AcceptResult | None: ...
+
+
+class Quotas(Protocol):
+    """quota.Quotas"""
+
+    async def take(self, account_id: UUID, plan: str | None, count: int) -> Taken | Exhausted: ...
+    def refund(self, taken: Taken, count: int | None = None) -> None: ...
 
 
 class Domains(Protocol):
@@ -174,6 +186,7 @@ class Intake:
     expiry: timedelta
     in_thread: Callable[[Callable[[], bytes]], Awaitable[bytes]]
     clock: Callable[[], float]
+    quotas: Quotas | None = None
     accepted: Counter[str] = attrs.field(factory=Counter, init=False)  # emails since the start, by their source
 
     async def submit(self, caller: Caller, emails: Sequence[Incoming], key: Key | None = None, *, permissive: bool = False) -> Admission:
@@ -302,13 +315,15 @@ class Intake:
     async def _store(self, caller: Caller, key: Key | None, ready: list[_Ready], results: tuple[UUID | Refusal, ...]) -> Admission:
         submission = Submission(caller.account_id, tuple(r.email for r in ready), self._idempotency(key, results))
         try:
-            answer = await self.store.accept(submission)
+            answer = await self._accept(caller, submission)
         except BaseException:
             self._free(ready)
             raise
         if not isinstance(answer, Accepted):
             self._free(ready)
         match answer:
+            case Exhausted():
+                return answer
             case Accepted():
                 for r in ready:
                     self.accepted[r.email.source] += 1
@@ -323,6 +338,26 @@ class Intake:
                 return Busy()
             case Mismatch():
                 return OtherRequest()
+
+    async def _accept(self, caller: Caller, submission: Submission) -> AcceptResult | Exhausted:
+        """Within the account's plan: all of it is counted before, and what was not sent to is given back."""
+        count = sum(len(email.recipients) for email in submission.emails if email.source in COUNTED)
+        if self.quotas is None or not count:
+            return await self.store.accept(submission)
+        taken = await self.quotas.take(caller.account_id, caller.plan, count)
+        if isinstance(taken, Exhausted):
+            return await self.store.recall(submission) or taken  # a repeated request has its answer already
+        try:
+            answer = await self.store.accept(submission)
+        except StoreError as error:
+            if not (isinstance(error, Unavailable) and error.unknown):
+                self.quotas.refund(taken)
+            raise
+        if isinstance(answer, Accepted):
+            self.quotas.refund(taken, sum(len(left) for left in answer.suppressed.values()))
+        else:
+            self.quotas.refund(taken)
+        return answer
 
     def _idempotency(self, key: Key | None, results: tuple[UUID | Refusal, ...]) -> Idempotency | None:
         if key is None:

@@ -50,6 +50,7 @@ def sample(kind: str, now: datetime) -> dict[str, object]:
         data |= {"email": "somebody@example.net", "origin": "manual", "source_id": None}
     elif kind.startswith("domain."):
         data |= {"name": "example.com", "status": "verified", "region": "us-east-1", "records": []}
+        data |= {"open_tracking": False, "click_tracking": False, "capabilities": {"sending": "enabled", "receiving": "disabled"}}
     return {"type": kind, "created_at": time(now), "data": data}
 
 

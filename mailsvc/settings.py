@@ -16,8 +16,11 @@ import attrs
 from mailsvc import checks, configfile
 from mailsvc.checks import RELAY_PORTS, ROLES
 from mailsvc.configfile import SettingsError, section, setting
+from mailsvc.identity import SignIn
+from mailsvc.plans import Plans
 from mailsvc.retention import Retention
 
+BLOCK_LISTS = ("zen.spamhaus.org", "bl.spamcop.net")
 MOVED = {"http.log_days": "retention.requests", "smtp.receipts": "retention.receipts"}
 
 
@@ -93,6 +96,11 @@ class Smtp:
     tarpit: float = setting(
         1.0,
         "Seconds before a login is refused, and each command of a session that has half of its errors; 0: at once.",
+        check=checks.at_least(0),
+    )
+    null_mx: float = setting(
+        0.25,
+        "Seconds that the recipients of a mail wait in all for DNS to say that a domain takes no mail; 0: none.",
         check=checks.at_least(0),
     )
     names: tuple[str, ...] = setting((), "Names of ours besides delivery.ehlo_name, for which postmaster@ and abuse@ are taken.")
@@ -294,6 +302,8 @@ class Dashboard:
     """The pages for people."""
 
     sign_up: bool = setting(False, "Whether anybody may open an account, which takes a sender. Else members are invited.")
+    block_lists: tuple[str, ...] = setting(BLOCK_LISTS, "Lists of addresses that insights look our own up in.")
+    domain_lists: tuple[str, ...] = setting((), "Lists of domains that they look up From and links in; most want to be asked first.")
 
 
 @attrs.frozen
@@ -331,12 +341,14 @@ class Settings:
     fetch: Fetch = section(Fetch, "Web addresses that customers give: webhook endpoints and linked attachments.")
     webhooks: Webhooks = section(Webhooks, "Telling customers' endpoints.")
     limits: Limits = section(Limits, "How much is too much.")
+    plans: Plans = section(Plans, "How much accounts may send.")
     retention: Retention = section(Retention, "How many days things are kept; what still waits stays, with all that it needs.")
     secrets: Secrets = section(Secrets, "What keeps secrets at rest.")
     log: Log = section(Log, "What is written about the running.")
     metrics: Metrics = section(Metrics, "What a monitor reads.")
     sandbox: Sandbox = section(Sandbox, "The development inbox.")
     dashboard: Dashboard = section(Dashboard, "The pages for people.")
+    sign_in: SignIn = section(SignIn, "Signing in to the dashboard at other services, beside a password.")
     development: Development = section(Development, "The first run.")
 
 

@@ -21,10 +21,12 @@ from twisted.python.usage import Options as UsageOptions
 
 from mailsvc import __version__, policy, weburl
 from mailsvc import settings as settings_
+from mailsvc.accounting import Accounting
 from mailsvc.budget import Budget
 from mailsvc.configfile import SettingsError
 from mailsvc.dashboard.assembly import Assembly as Dashboard
 from mailsvc.dashboard.signin.mails import Mails
+from mailsvc.dashboard.signin.providers import providers_of
 from mailsvc.delivery.connect import Connector
 from mailsvc.delivery.dial import dialer
 from mailsvc.delivery.dispatch import Dispatch
@@ -81,7 +83,7 @@ from mailsvc.store.ids import uuid7
 from mailsvc.store.keys import Keys, is_well_formed
 from mailsvc.store.late import Late
 from mailsvc.store.ledger import Books
-from mailsvc.store.messages import Messages
+from mailsvc.store.messages import InPieces, Messages
 from mailsvc.store.notices import Notices as StoredNotices
 from mailsvc.store.operate import Operating
 from mailsvc.store.outbox import Outbox
@@ -101,10 +103,12 @@ from mailsvc.terms import (
     certificates_of,
     limits_of,
     networks,
+    null_mx_of,
     postmaster_of,
     rules_for_providers,
     rules_of,
     sources_of,
+    standing_of,
     terms_of,
     timeouts_of,
 )
@@ -161,7 +165,7 @@ class Daemon:
         """First the memory, then the way out, then the doors: nothing is let in that cannot be kept."""
         roles = self.settings.roles
         await self.remember()
-        handover = await self.deliver() if "delivery" in roles else Leaving(self.process.id, self.routes(self.resolver()))
+        handover = await self.deliver() if "delivery" in roles else Leaving(self.process.id, self.routes(self.names))
         await self.take_orders(handover.dispatch if isinstance(handover, Handing) else None)
         if "ledger" in roles:
             self.keep_books()
@@ -215,6 +219,7 @@ class Daemon:
         self.returns = Returns(lambda path: returnpath.read(path, *signing()), self.accounts, late, self.in_thread, reactor.seconds)
         self.watching.add(metrics.returned(self.returns))
         web = Resolver(reactor, delivery.nameservers, seconds=delivery.dns_seconds, concurrent=self.settings.webhooks.connections)
+        self.names = self.resolver()  # of recipients' domains
         self.fetcher = Fetcher(reactor, web, rules_of(self.settings.fetch))
 
     def resolver(self) -> Resolver:
@@ -228,7 +233,7 @@ class Daemon:
         """The way out: from the queue over lanes to other servers."""
         reactor, settings, terms = self.reactor, self.settings, terms_of(self.settings.delivery)
         shaping = rules_for_providers(settings.delivery.shaping)
-        resolver = self.resolver()
+        resolver = self.names
         routes = self.routes(resolver)
         records = TlsRecords(self.pool)
         tally = Tally(reactor, records)
@@ -243,7 +248,7 @@ class Daemon:
         connector = Connector(reactor, resolver, dial, terms, sources=sources_of(settings.delivery))
         dispatch = Dispatch(
             reactor, terms, settings.region, self.process, Queue(self.pool), routes, connector,
-            self.messages, settling, sending, lambda: uuid7(reactor.seconds()), shaping=shaping, policies=policies, tally=tally,
+            InPieces(self.messages), settling, sending, lambda: uuid7(reactor.seconds()), shaping=shaping, policies=policies, tally=tally,
         )  # fmt: skip
         self.process.on_replaced = dispatch.replaced
         self.process.on_freed = lambda count: dispatch.ring()
@@ -304,6 +309,10 @@ class Daemon:
         store = Acceptance(self.pool, reactor, linger=settings.database.commit_linger)
         expiry = timedelta(seconds=settings.delivery.expire)
         self.intake = Intake(store, self.domains, handover, self.bell, self.limits, expiry, self.in_thread, reactor.seconds)
+        accounting = Accounting.of(self.pool, reactor, settings.plans, self.own_mail())
+        accounting.start(reactor, self.opened)
+        self.watching.add(accounting.figures)
+        self.intake.quotas = self.quotas = accounting.quotas
         self.watching.add(metrics.accepts(self.intake), accept=store.batch)
         self.rate = RateLimit(reactor, settings.http.rate_limit, self.lease_block, self.alone)
         self.budget = Budget(settings.http.in_flight)
@@ -322,6 +331,7 @@ class Daemon:
             own=Own((host, *smtp.names), self.returns.whose, self.returns.take, self.postmaster()),
             addresses=Crowd(smtp.connections_per_address), with_key=Crowd(smtp.connections_per_key),
             failures=Failures(reactor, smtp.login_failures), connections=smtp.connections,
+            null_mx=null_mx_of(settings, self.names, reactor),
         )  # fmt: skip
         notices = Notices(StoredNotices(self.pool), self.messages, self.intake, host, reactor.seconds)
         self.opened.add("the notifications", every(reactor, NOTICES_EVERY, "sending notifications", notices.tell))
@@ -366,7 +376,7 @@ class Daemon:
             told=told, links=Links(self.fetcher, self.limits.message),
             inbox=self.shelf if settings.sandbox.listen else None,
             limits=gate.Limits(body=http.body_limit, idle=http.idle_seconds), email_limits=self.limits,
-            api_keys=self.keys, logs=requests, receipts=self.receipts, recorder=recorder, rollups=Rollups(self.pool),
+            api_keys=self.keys, logs=requests, receipts=self.receipts, recorder=recorder, rollups=Rollups(self.pool), quotas=self.quotas,
             link_secrets=partial(self.memory.seal.secrets_for, "links"), base_url=settings.base_url or "",
             batch_max=most.batch, schedule_ahead=timedelta(days=most.schedule_ahead),
             trusted=networks("http.trusted_proxies", http.trusted_proxies), pages={"": pages, "dashboard": pages},
@@ -384,8 +394,10 @@ class Daemon:
             accounts=self.accounts, domains=self.domains, care=self.care, keys=self.keys, messages=self.messages, mails=mails,
             sign_up=settings.dashboard.sign_up, webhooks=StoredWebhooks(self.pool, self.reactor, self.memory.seal),
             read_url=partial(weburl.read, rules=self.fetcher.rules), most_webhooks=settings.webhooks.endpoints, ring=self.bell.ring,
+            providers=providers_of(settings.sign_in, self.fetcher, self.reactor.seconds),
             inbox=self.shelf if settings.sandbox.listen else None,
-            intake=self.intake, settings=settings, relay_ports=self.relay_ports,
+            intake=self.intake, quotas=self.quotas, settings=settings, relay_ports=self.relay_ports,
+            standing=standing_of(settings, self.pool, self.reactor),
         )  # fmt: skip
 
     def own_mail(self) -> OwnMail:

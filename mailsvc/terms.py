@@ -11,6 +11,7 @@ from typing import Any
 
 import attrs
 from OpenSSL import SSL
+from twisted.internet.interfaces import IReactorTime
 
 from mailsvc import configfile, guard, weburl
 from mailsvc import settings as settings_
@@ -19,12 +20,16 @@ from mailsvc.delivery import shaping, sources
 from mailsvc.delivery.shaping import Shaping
 from mailsvc.delivery.sources import Sources
 from mailsvc.delivery.terms import DeliverySettings
-from mailsvc.dns import configured
+from mailsvc.dns import Resolver, configured
 from mailsvc.mail.address import AddressError, Mailbox, parse_mailbox
+from mailsvc.relay.nullmx import NullMx
 from mailsvc.settings import Settings
 from mailsvc.smtp import session
 from mailsvc.smtp.certificates import CERTBOT, Certificates, self_signed
 from mailsvc.smtp.client import Timeouts
+from mailsvc.standing import Standing
+from mailsvc.store.pool import Pool
+from mailsvc.store.rollups import Rollups
 
 
 def terms_of(delivery: settings_.Delivery) -> DeliverySettings:
@@ -34,7 +39,7 @@ def terms_of(delivery: settings_.Delivery) -> DeliverySettings:
     return DeliverySettings(
         **same,
         allow_addresses=delivery.allowed_networks,
-        own_names=(delivery.ehlo_name,) if delivery.ehlo_name else (),
+        own_names=tuple(filter(None, (delivery.ehlo_name, *(source.ehlo for source in sources_of(delivery).all)))),
         retry_after=delivery.retry,
         retry_every=delivery.retry[-1],
     )
@@ -60,6 +65,15 @@ def sources_of(delivery: settings_.Delivery) -> Sources:
         return Sources(sources.parse(delivery.sources))
     except ValueError as error:
         raise SettingsError(f"The setting delivery.sources has {error}.") from None
+
+
+def standing_of(settings: Settings, pool: Pool, clock: Any) -> Standing:
+    """Who gathers how we stand with receivers. Through a smarthost, ours are not the servers that others see."""
+    delivery, pages = settings.delivery, settings.dashboard
+    resolver = Resolver(clock, delivery.nameservers, seconds=delivery.dns_seconds, size=2000, concurrent=20)
+    ours: list[tuple[str | None, str]] = [(each.address, each.ehlo) for each in sources_of(delivery).all]
+    servers = [] if "*" in delivery.routes else ours or [(None, delivery.ehlo_name or "localhost")]
+    return Standing(resolver, Rollups(pool), servers, pages.block_lists, pages.domain_lists, clock)
 
 
 def rules_of(fetch: settings_.Fetch) -> weburl.Rules:
@@ -106,6 +120,12 @@ def postmaster_of(smtp: settings_.Smtp) -> tuple[Mailbox, str] | None:
         return parse_mailbox(smtp.postmaster), smtp.postmaster_domain
     except AddressError as error:
         raise SettingsError(f"The setting smtp.postmaster is no address: {error}") from None
+
+
+def null_mx_of(settings: Settings, resolver: Resolver, clock: IReactorTime) -> NullMx:
+    """Domains with a route of the operator's are not looked up."""
+    fixed = {domain.lower().rstrip(".") for domain in settings.delivery.routes}
+    return NullMx(resolver, clock, settings.smtp.null_mx, lambda domain: "*" in fixed or domain in fixed)
 
 
 def networks(where: str, texts: Sequence[str]) -> Any:

@@ -119,3 +119,16 @@ def test_an_account_keeps_things_for_fewer_days_but_not_for_more(mailsvc: Comman
     said = mailsvc.refuses("account", "retention", "Example Ltd", "--bodies", "31")
     assert said == "mailsvc: An account can only keep less than others: the setting retention.bodies comes to 30 days."
     assert "others" not in mailsvc.prints("account", "retention", "Example Ltd", "--reset")
+
+
+def test_plans_are_given_by_name(mailsvc: Command) -> None:
+    mailsvc.prints("account", "create", "Example Ltd")
+    assert mailsvc.prints("account", "plan", "Example Ltd") == "Example Ltd: no plan, no quota"
+    told = mailsvc.prints("account", "plan", "Example Ltd", "free").splitlines()
+    assert told == ["Example Ltd: free", "day    0 of 100 recipients", "month  0 of 3,000 recipients"]
+    assert "There is no plan 'gold'; the plans are: free, 50k," in mailsvc.refuses("account", "plan", "Example Ltd", "gold")
+    assert mailsvc.prints("account", "plan", "Example Ltd").splitlines() == told
+    assert mailsvc.prints("account", "plan", "Example Ltd", "--reset") == "Example Ltd: no plan, no quota"
+    plans = mailsvc.prints("account", "plans").splitlines()
+    assert len(plans) == 8 and plans[0] == "free         3,000 recipients a month, 100 a day; $0"
+    assert plans[6] == "1500k    1,500,000 recipients a month; no price is set (statements of it: $825 and $1,250)"

@@ -207,6 +207,16 @@ def test_failures_are_kept_for_moments_only() -> None:
     assert isinstance(asked(it.mx("example.com")), Records)
 
 
+def test_what_is_known_is_told_without_asking() -> None:
+    fake, clock = Fake(), Clock()
+    it = resolver(fake, clock)
+    assert it.known_mx("example.com") is None and fake.asked == []
+    found = asked(it.mx("example.com"))
+    assert it.known_mx("Example.COM.") == found
+    clock.advance(86401)
+    assert it.known_mx("example.com") is None
+
+
 def test_the_next_nameserver_is_asked() -> None:
     fake, clock = Fake(), Clock()
     fake.dead.add("192.0.2.53")

@@ -15,8 +15,11 @@ from mailsvc.intake import Admitted, AsReceived, Busy, Content, Incoming, Intake
 from mailsvc.mail import plain
 from mailsvc.mail.address import parse_mailbox
 from mailsvc.mail.compose import Attachment
+from mailsvc.plans import Exhausted
 from mailsvc.policy import Limits, Refusal
+from mailsvc.quota import Taken
 from mailsvc.store.accept import Accepted, InProgress, Mismatch, NewEmail, Replayed, Submission
+from mailsvc.store.errors import Unavailable
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 ACCOUNT = UUID(int=1)
@@ -36,6 +39,7 @@ class Caller:
     account_id: UUID = ACCOUNT
     key_id: UUID = UUID(int=2)
     domain_id: UUID | None = None
+    plan: str | None = "free"
 
 
 @attrs.frozen
@@ -56,6 +60,11 @@ class World:
     rung: list[str] = attrs.field(factory=list)
     threads: int = 0
     lease: int = 42
+    quota: int | None = None  # recipients left; None: nobody counts
+    known: Any = None  # what a repeated request was answered
+
+    async def recall(self, submission: Submission) -> Any:
+        return self.known
 
     async def accept(self, submission: Submission) -> Any:
         self.submissions.append(submission)
@@ -82,6 +91,24 @@ class World:
         self.threads += 1
         return succeed(make())
 
+    @property
+    def quotas(self) -> Any:
+        world = self
+
+        class Quotas:
+            async def take(self, account_id: UUID, plan: str | None, count: int) -> Taken | Exhausted:
+                assert (account_id, plan) == (ACCOUNT, "free") and world.quota is not None
+                if count > world.quota:
+                    return Exhausted("day", count, 0, world.quota, NOW)
+                world.quota -= count
+                return Taken(count, ())
+
+            def refund(self, taken: Taken, count: int | None = None) -> None:
+                assert world.quota is not None
+                world.quota += taken.count if count is None else count
+
+        return Quotas()
+
     def intake(self, **limits: int) -> Intake:
         return Intake(
             store=self,
@@ -92,6 +119,7 @@ class World:
             expiry=timedelta(hours=72),
             in_thread=self.in_thread,
             clock=NOW.timestamp,
+            quotas=None if self.quota is None else self.quotas,
         )
 
     def submit(
@@ -235,3 +263,34 @@ def test_a_received_message_is_kept_byte_for_byte() -> None:
     assert email.message_id == "<theirs@client>"
     assert [(r.address, r.leased) for r in email.recipients] == [("a@example.net", True), ("b@busy.test", False)]
     assert email.envelope == {"ret": "HDRS"}
+
+
+def test_a_plan_counts_recipients_and_gives_back_those_who_are_suppressed() -> None:
+    world = World(quota=10)
+    two = attrs.evolve(incoming(), cc=(parse_mailbox("yan@example.net"),))
+    world.submit(two, incoming())
+    assert world.quota == 7
+    world.answer = Accepted({UUID(int=5): frozenset({1})})
+    world.submit(two)
+    assert world.quota == 6
+    world.submit(incoming(source="system"))
+    assert world.quota == 6  # what this service writes itself is not counted
+
+
+def test_what_does_not_fit_is_not_stored_and_a_repeated_request_has_its_answer() -> None:
+    world = World(quota=1)
+    refused = world.submit(incoming(), incoming(), key=Key("POST /emails", "k", b"f"))
+    assert isinstance(refused, Exhausted) and refused.wanted == 2
+    assert (world.submissions, len(world.freed), world.quota) == ([], 2, 1)
+    world.known = Replayed([str(UUID(int=5)), str(UUID(int=6))])
+    assert world.submit(incoming(), incoming(), key=Key("POST /emails", "k", b"f")) == Admitted((UUID(int=5), UUID(int=6)), replayed=True)
+
+
+@pytest.mark.parametrize(("answer", "error", "left"), [
+    (Replayed([str(UUID(int=5))]), None, 5), (InProgress(), None, 5), (Mismatch(), None, 5),
+    (None, Unavailable("away"), 5), (None, Unavailable("away", unknown=True), 4),
+])  # fmt: skip
+def test_what_was_surely_not_stored_is_not_counted(answer: Any, error: Exception | None, left: int) -> None:
+    world = World(quota=5, answer=answer, error=error)
+    world.submit(incoming())
+    assert world.quota == left

@@ -53,8 +53,15 @@ class Relay:
         """Those that customers use, the best first."""
         return [Port(self.ports[number], *kind) for number, kind in _KINDS.items() if number in self.ports]
 
-    def port(self, tls: str) -> int:
-        return next((port.number for port in self.listed if port.tls == tls), 587)
+    @property
+    def best(self) -> Port:
+        """The one to use when a program can do both ways."""
+        return next(iter(self.listed), Port(465, *_KINDS["465"]))
+
+    @property
+    def starttls(self) -> Port:
+        """For programs that cannot begin with TLS; where there is none of that kind, the best."""
+        return next((port for port in self.listed if port.tls == "STARTTLS"), self.best)
 
 
 @attrs.define(eq=False)
@@ -72,8 +79,8 @@ class Connection:
     @page(app, SMTP, "POST")
     async def key(self, visit: Visit) -> bytes:
         """A key for sending, shown this once, in the snippets too."""
-        _, secret = await self.keys.create(visit.account_id, KEY, "sending_access")
-        await visit.note("key created", f"{KEY} (sending_access)")
+        line = visit.line("key created", f"{KEY} (sending_access)")
+        _, secret = await self.keys.create(visit.account_id, KEY, "sending_access", lines=[line])
         return await self._shown(visit, secret)
 
     async def _shown(self, visit: Visit, secret: str) -> bytes:
@@ -81,5 +88,6 @@ class Connection:
         ready = next((domain for domain in domains if domain.may_send), None)
         sender = f"hello@{(ready or domains[0]).name}" if domains else "hello@your-domain.example"
         relay = self.relay
-        login = snippets.Login(relay.host, relay.port("TLS"), relay.port("STARTTLS"), relay.user, secret or "ms_…", sender, visit.who.email)
+        port, old = [(port.number, port.tls == "TLS") for port in (relay.best, relay.starttls)]
+        login = snippets.Login(relay.host, port, old, relay.user, secret or "ms_…", sender, visit.who.email)
         return visit.render("settings/smtp.html", relay=relay, secret=secret, code=snippets.over_smtp(login), ready=ready)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from uuid import uuid4
 
 import attrs
@@ -19,9 +18,12 @@ from mailsvc.dashboard.signin.mails import SOURCE
 from mailsvc.domains.names import registrable
 from mailsvc.mail import insights, mime
 from mailsvc.mail.insights import Grouped, Insight
+from mailsvc.mail.insights.links import of_page
+from mailsvc.mail.insights.standing import of_standing
 from mailsvc.mail.mime import Parsed
 from mailsvc.outcome import WAITING
 from mailsvc.signed import SHARED_LONGEST, SignedLinks
+from mailsvc.standing import Standing
 from mailsvc.store.domains import Domains
 from mailsvc.store.emails import Emails as Stored
 from mailsvc.store.emails import EmailView
@@ -52,6 +54,7 @@ class Emails:
     keys: Keys
     sending: SendAgain
     links: SignedLinks
+    standing: Standing
 
     @page(app, f"{EMAILS}/<text>")
     async def one(self, visit: Visit, text: str) -> bytes:
@@ -64,6 +67,7 @@ class Emails:
         events = await self.history.events(visit.account_id, email.email_id)
         parsed = await self._parsed(visit, email)
         key = next((k for k in (await self.keys.list(visit.account_id))[0] if k.id == email.key_id), None)
+        found, looking = await self._insights(email, parsed) if parsed else (None, False)
         told: dict[str, object] = {"shared": "", "not_sent": "", "errors": {}, "done": _DONE.get(visit.query("done"), "")}
         return visit.render(
             "emails/one.html",
@@ -78,7 +82,8 @@ class Emails:
             images=visit.query("images") == "1",
             shown=SHOWN,
             source=await self._source(visit, email) if visit.query("view") == "source" else "",
-            insights=await self._insights(email, parsed) if parsed else None,
+            insights=found,
+            looking=looking,
             tomorrow=self.desk.now() + timedelta(days=1),
             hours=HOURS,
             once=uuid4().hex,
@@ -190,18 +195,19 @@ class Emails:
         message = await self._message(visit, email)
         return (message or b"")[:SHOWN].decode("utf-8", "replace").replace("\r\n", "\n")
 
-    async def _insights(self, email: EmailView, parsed: Parsed) -> Grouped:
-        """What its message shows, and what the last check of its domain found of DMARC."""
-        make = partial(insights.of_message, parsed, email.size, email.bulk, _same_organisation)
-        found: list[Insight] = make() if email.size < IN_THREAD else await self.desk.in_thread(make)
+    async def _insights(self, email: EmailView, parsed: Parsed) -> tuple[Grouped, bool]:
+        """What its message shows, and how its domain stands; whether more of that is on its way."""
+
+        def look() -> tuple[list[Insight], frozenset[str]]:
+            mail = insights.mail_of(parsed, email.size, email.bulk, _same_organisation, _is_root, email.recipients, email.created_at)
+            return insights.of_mail(mail), of_page(mail)
+
+        found, hosts = look() if email.size < IN_THREAD else await self.desk.in_thread(look)
         domain = await self.domains.get(email.domain_id)
-        for advice in domain.advice if domain else ():
-            if advice.status == "verified":
-                found.append(Insight("great", "The domain has a DMARC policy", advice.told or ""))
-            else:
-                why = "Large receivers ask for one."
-                found.append(Insight("attention", "Publish a DMARC policy", advice.told or "", why, f"{advice.name} TXT {advice.expected}"))
-        return insights.grouped(found)
+        if domain is None:
+            return insights.grouped(found), False
+        facts, more = self.standing.of(domain, [host for host in hosts if not _same_organisation(host, domain.name)])
+        return insights.grouped([*found, *of_standing(facts)]), more
 
     async def _parsed(self, visit: Visit, email: EmailView) -> Parsed | None:
         message = await self._message(visit, email)
@@ -218,6 +224,10 @@ class Emails:
 
 def _same_organisation(one: str, other: str) -> bool:
     return one == other or (registrable(one) is not None and registrable(one) == registrable(other))
+
+
+def _is_root(domain: str) -> bool:
+    return registrable(domain) == domain
 
 
 def _view(asked: str, parsed: Parsed | None) -> str:

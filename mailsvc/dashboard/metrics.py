@@ -21,7 +21,8 @@ METRICS = f"{HOME}/metrics"
 RANGES = {"1": "24 hours", "7": "7 days", "30": "30 days", "90": "90 days"}
 BOUNCE_DANGER, COMPLAINT_DANGER = 4.0, 0.08  # percent, where large mailbox providers begin to refuse
 BOUNCED = tuple(f"email.bounced.{kind}" for kind in ("permanent", "transient", "undetermined"))
-TYPES = ("email.sent", "email.delivered", "email.complained", *BOUNCED)
+UNSENT = ("email.failed", "email.suppressed")  # what never left
+TYPES = ("email.sent", "email.delivered", "email.complained", *BOUNCED, *UNSENT)
 
 
 @attrs.frozen
@@ -32,6 +33,8 @@ class Rates:
     delivered: int
     bounced: int
     complained: int
+    unsent: int
+    kinds: tuple[int, ...]  # of bounces: for good, for a time, nobody knows
     deliverability: float | None
     bounce: float | None
     complaint: float | None
@@ -41,10 +44,11 @@ def rates(counts: Iterable[Count]) -> Rates:
     of: dict[str, int] = {}
     for count in counts:
         of[count.type] = of.get(count.type, 0) + count.count
-    delivered, complained, bounced = of.get("email.delivered", 0), of.get("email.complained", 0), sum(of.get(kind, 0) for kind in BOUNCED)
+    delivered, complained, kinds = of.get("email.delivered", 0), of.get("email.complained", 0), tuple(of.get(kind, 0) for kind in BOUNCED)
+    bounced, unsent = sum(kinds), sum(of.get(kind, 0) for kind in UNSENT)
     finished = delivered + bounced
     return Rates(
-        of.get("email.sent", 0), delivered, bounced, complained,
+        of.get("email.sent", 0), delivered, bounced, complained, unsent, kinds,
         _share(delivered, finished), _share(bounced, finished), _share(complained, delivered),
     )  # fmt: skip
 
@@ -85,7 +89,7 @@ class Metrics:
             zone=zone_name,
             bounce_danger=BOUNCE_DANGER,
             complaint_danger=COMPLAINT_DANGER,
-            volume=charts.bars(steps, ("delivered", "bounced"), f"Emails by what became of them, {RANGES[days]}"),
+            volume=charts.bars(steps, ("delivered", "bounced", "other"), f"Emails by what became of them, {RANGES[days]}"),
             bounces=charts.line(steps, "bounce rate", "Bounce rate over time", BOUNCE_DANGER),
             complaints=charts.line(steps, "complaint rate", "Complaint rate over time", COMPLAINT_DANGER),
         )
@@ -100,10 +104,10 @@ def _steps(counts: Sequence[Count], since: datetime, until: datetime, unit: Unit
     while at < until:
         local = at.astimezone(zone)
         of = rates(by.get(at if unit == "hour" else local.date(), ()))
-        values = {"delivered": float(of.delivered), "bounced": float(of.bounced)}
+        values = {"delivered": float(of.delivered), "bounced": float(of.bounced), "other": float(of.unsent)}
         values |= {name: value for name, value in (("bounce rate", of.bounce), ("complaint rate", of.complaint)) if value is not None}
         label = f"{local:%H:%M}" if unit == "hour" else f"{local.day} {local:%b}"
-        steps.append(Step(label, f"{local:%Y-%m-%d %H:%M}: {of.delivered} delivered, {of.bounced} bounced", values))
+        steps.append(Step(label, f"{local:%Y-%m-%d %H:%M}: {of.delivered} delivered, {of.bounced} bounced, {of.unsent} not sent", values))
         at += timedelta(hours=1) if unit == "hour" else timedelta(days=1)
     return steps
 

@@ -43,11 +43,13 @@ def _node(base_url: str, key: str, body: str) -> str:
 
 @attrs.frozen
 class Login:
-    """What a program needs to hand in mail over SMTP: one port with TLS from the first octet, one with STARTTLS."""
+    """What a program needs to hand in mail over SMTP. A port is its number, and whether it speaks TLS from the first octet; `old` is for
+    programs that had rather begin in clear.
+    """
 
     host: str
-    port: int
-    starttls: int
+    port: tuple[int, bool]
+    old: tuple[int, bool]
     user: str
     key: str
     sender: str
@@ -66,13 +68,17 @@ def over_smtp(login: Login) -> list[tuple[str, str]]:
 
 
 def _swaks(login: Login) -> str:
+    port, tls = login.old
+    how = "--tls-on-connect" if tls else "--tls"
     return (
-        f"swaks --server {login.host}:{login.starttls} --tls \\\n  --auth PLAIN --auth-user {login.user} --auth-password '{login.key}' \\\n"
+        f"swaks --server {login.host}:{port} {how} \\\n  --auth PLAIN --auth-user {login.user} --auth-password '{login.key}' \\\n"
         f"  --from {login.sender} --to {login.to}"
     )
 
 
 def _smtplib(login: Login) -> str:
+    port, tls = login.port
+    begin = "" if tls else "    relay.starttls()\n"
     return f"""import smtplib
 from email.message import EmailMessage
 
@@ -81,18 +87,19 @@ mail["From"], mail["To"] = "{login.sender}", "{login.to}"
 mail["Subject"] = "Hello from mailsvc"
 mail.set_content("It works.")
 
-with smtplib.SMTP_SSL("{login.host}", {login.port}) as relay:
-    relay.login("{login.user}", "{login.key}")
+with smtplib.SMTP{"_SSL" if tls else ""}("{login.host}", {port}) as relay:
+{begin}    relay.login("{login.user}", "{login.key}")
     relay.send_message(mail)"""
 
 
 def _nodemailer(login: Login) -> str:
+    port, tls = login.port
     return f"""import nodemailer from "nodemailer";
 
 const relay = nodemailer.createTransport({{
   host: "{login.host}",
-  port: {login.port},
-  secure: true,
+  port: {port},
+  {"secure: true" if tls else "requireTLS: true"},
   auth: {{ user: "{login.user}", pass: "{login.key}" }},
 }});
 await relay.sendMail({{
@@ -104,22 +111,25 @@ await relay.sendMail({{
 
 
 def _postfix(login: Login) -> str:
+    port, tls = login.old
+    wrapped = "smtp_tls_wrappermode = yes\n" if tls else ""
     return f"""# /etc/postfix/main.cf
-relayhost = [{login.host}]:{login.starttls}
+relayhost = [{login.host}]:{port}
 smtp_tls_security_level = verify
-smtp_sasl_auth_enable = yes
+{wrapped}smtp_sasl_auth_enable = yes
 smtp_sasl_security_options = noanonymous
 smtp_sasl_password_maps = texthash:/etc/postfix/sasl_passwd
 
 # /etc/postfix/sasl_passwd, for root's eyes only (chmod 600)
-[{login.host}]:{login.starttls} {login.user}:{login.key}"""
+[{login.host}]:{port} {login.user}:{login.key}"""
 
 
 def _environment(login: Login) -> str:
+    port, tls = login.old
     return f"""MAIL_MAILER=smtp
 MAIL_HOST={login.host}
-MAIL_PORT={login.starttls}
-MAIL_ENCRYPTION=tls
+MAIL_PORT={port}
+MAIL_ENCRYPTION={"ssl" if tls else "tls"}
 MAIL_USERNAME={login.user}
 MAIL_PASSWORD={login.key}
 MAIL_FROM_ADDRESS={login.sender}"""

@@ -11,6 +11,7 @@ from mailsvc.dashboard.charts import Step
 from mailsvc.dashboard.desk import Desk
 from mailsvc.dashboard.page import Visit, area, page
 from mailsvc.dashboard.safety import HOME
+from mailsvc.quota import Quotas, Used
 from mailsvc.store.accounts import Accounts
 from mailsvc.store.domains import Domains
 from mailsvc.store.rollups import Rollups, Wanted
@@ -38,6 +39,13 @@ class Meter:
         return "bad" if self.share >= 100 else "warn" if self.share >= 80 else "good"
 
 
+def _mail(name: str, sent: int, resets_at: datetime, quota: Used | None) -> Meter:
+    """By the plan, which counts what was accepted; without one, what was sent."""
+    if quota is None:
+        return Meter(name, sent, resets_at=resets_at)
+    return Meter(name, sent if quota.used is None else quota.used, quota.limit, resets_at)
+
+
 @attrs.define(eq=False)
 class Usage:
     """`rate`: requests a second of an account without a limit of its own; `most_webhooks` of any account."""
@@ -50,6 +58,7 @@ class Usage:
     webhooks: Webhooks
     rate: int
     most_webhooks: int
+    quotas: Quotas
 
     @page(app, USAGE)
     async def show(self, visit: Visit) -> bytes:
@@ -59,11 +68,14 @@ class Usage:
         next_month = (month + timedelta(days=31)).replace(day=1)
         today, this_month = await self.rollups.sent(account_id, day, month)
         account = await self.accounts.get(account_id)
+        plan = self.quotas.plan(account.plan if account is not None else None)
+        quota = await self.quotas.usage(account_id, account.plan if account is not None else None)
         domains, _ = await self.domains.list(account_id)
         webhooks, _ = await self.webhooks.list(account_id, 1000)
         return visit.render(
             "settings/usage.html",
-            mail=[Meter("Today", today, resets_at=tomorrow), Meter("This month", this_month, resets_at=next_month)],
+            mail=[_mail("Today", today, tomorrow, quota.get("day")), _mail("This month", this_month, next_month, quota.get("month"))],
+            plan=plan and plan.name,
             others=[Meter("Domains", len(domains)), Meter("Webhook endpoints", len(webhooks), self.most_webhooks)],
             rate=(account.rate_limit if account is not None else None) or self.rate,
             chart=charts.bars(await self._days(visit, month, tomorrow), ("other",), "Recipients sent to, by day of this month"),

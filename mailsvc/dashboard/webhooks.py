@@ -30,7 +30,6 @@ _DONE = {
     "deleted": "Deleted.",
     "test": "A test is on its way. This page follows by itself.",
     "again": "It is sent again. This page follows by itself.",
-    "most": "There are as many endpoints as an account may have.",
 }
 
 
@@ -61,19 +60,25 @@ class WebhookPages:
         url, events, errors = self._given(visit)
         if errors:
             return await self._listed(visit, 422, errors=errors, url=visit.field("url"))
-        added = await self.stored.add(visit.account_id, url, events, secrets.token_bytes(SECRET), self.most)
+        line = visit.line("webhook added", url)
+        added = await self.stored.add(visit.account_id, url, events, secrets.token_bytes(SECRET), self.most, [line])
         if added is None:
-            return visit.redirect(WEBHOOKS, done="most")
-        await visit.note("webhook added", url)
+            most = f"An account has {self.most} endpoints at most. Delete one first."
+            return await self._listed(visit, 422, errors={"url": most}, url=visit.field("url"))
         return visit.redirect(f"{WEBHOOKS}/{added.id}")
 
     @page(app, f"{WEBHOOKS}/<text>")
     async def one(self, visit: Visit, text: str) -> bytes:
-        webhook, secret = await self._webhook(visit, text)
+        return await self._shown(visit, *await self._webhook(visit, text))
+
+    async def _shown(self, visit: Visit, webhook: Webhook, secret: bytes, status: int = 200, **values: object) -> bytes:
+        """`values`: what was typed into its form, and what is wrong with it."""
         after = visit.uuid(visit.query("after")) if visit.query("after") else None
         messages, more = await self.log.list(visit.account_id, webhook.id, PAGE, after)
+        typed: dict[str, object] = {"errors": {}, "url": webhook.url, "chosen": webhook.events}
         return visit.render(
             "webhooks/one.html",
+            status,
             webhook=webhook,
             secret=f"whsec_{base64.b64encode(secret).decode()}" if visit.admin else "",
             messages=messages,
@@ -81,20 +86,19 @@ class WebhookPages:
             first=after is None,
             offered=OFFERED,
             live=any(message.status in ("pending", "attempting") for message in messages),
-            errors={},
             done=_DONE.get(visit.query("done"), ""),
+            **typed | values,
         )
 
     @page(app, f"{WEBHOOKS}/<text>/change", "POST")
     async def change(self, visit: Visit, text: str) -> bytes:
-        webhook, _ = await self._webhook(visit, text)
+        webhook, secret = await self._webhook(visit, text)
         url, events, errors = self._given(visit)
         if errors:
-            return await self._listed(visit, 422, errors=errors, url=visit.field("url"))
+            return await self._shown(visit, webhook, secret, 422, errors=errors, url=visit.field("url"), chosen=events)
         status: Any = "enabled" if visit.field("enabled") == "on" else "disabled"
-        await self.stored.change(visit.account_id, webhook.id, url, events, status)
+        await self.stored.change(visit.account_id, webhook.id, url, events, status, [visit.line("webhook changed", f"{url}, {status}")])
         self.outgoing()
-        await visit.note("webhook changed", f"{url}, {status}")
         return visit.redirect(f"{WEBHOOKS}/{webhook.id}", done="changed")
 
     @page(app, f"{WEBHOOKS}/<text>/test", "POST")
@@ -109,9 +113,8 @@ class WebhookPages:
     @page(app, f"{WEBHOOKS}/<text>/delete", "POST")
     async def delete(self, visit: Visit, text: str) -> bytes:
         webhook, _ = await self._webhook(visit, text)
-        await self.stored.remove(visit.account_id, webhook.id)
+        await self.stored.remove(visit.account_id, webhook.id, [visit.line("webhook deleted", webhook.url)])
         self.outgoing()
-        await visit.note("webhook deleted", webhook.url)
         return visit.redirect(WEBHOOKS, done="deleted")
 
     # One message

@@ -25,6 +25,8 @@ from mailsvc.store.holds import EVERYTHING
 from mailsvc.store.queue import Leased, Ready
 
 _FLOOR = 0.05  # seconds between two looks at the queue, however often the bell rings
+_BRIEF = 0.01  # the same after a look that found little: then waiting for company saves nothing
+_LITTLE = 3  # rows
 _LOOK = 1000  # destinations seen in one look
 _FEW, _MANY = 10, 200  # rows of a claim: to try a destination that is new here; at most
 _SWEEP = 500  # rows of one sweep
@@ -101,6 +103,7 @@ class Rounds:
         self.expired = 0  # recipients whose time ended in the queue
         self._bell: Deferred[None] | None = None
         self._rung = False
+        self._claimed = 0  # rows, since the last look
 
     def ring(self) -> None:
         """There may be something new in the queue."""
@@ -131,7 +134,8 @@ class Rounds:
             except Exception as error:
                 self.log.warn("the queue could not be read: {error!r}", error=error)
                 await pace.sleep(self._clock, self._terms.poll_seconds)
-            await pace.sleep(self._clock, _FLOOR)
+            await pace.sleep(self._clock, _BRIEF if self._claimed <= _LITTLE else _FLOOR)
+            self._claimed = 0
             if not self._rung and not self._hall.closing:
                 await self._nap()
             self._rung = False
@@ -195,6 +199,7 @@ class Rounds:
         except BaseException:
             self._placed.discard(destination)
             raise
+        self._claimed += len(rows)
         if len(rows) < limit:
             self._backlog -= {(destination, False), (destination, True)}
         self._hall.spawn(self._place(destination, rows, lease, more=len(rows) >= limit))

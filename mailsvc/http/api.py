@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import attrs
 from twisted.internet.interfaces import IReactorTime
@@ -32,7 +33,9 @@ from mailsvc.http.share import Share
 from mailsvc.http.site import ApiSite
 from mailsvc.http.suppressions import Suppressions
 from mailsvc.http.webhooks import Webhooks
+from mailsvc.plans import Period
 from mailsvc.policy import Limits as EmailLimits
+from mailsvc.quota import Quotas
 from mailsvc.ratelimit import RateLimit
 from mailsvc.signed import SignedLinks
 
@@ -67,6 +70,7 @@ class Api:
     logs: logs.Stored
     rollups: figures.Rollups
     link_secrets: Callable[[], Sequence[bytes]]  # the first signs
+    quotas: Quotas | None = None
     told: Told | None = None
     recorder: Recorder | None = None
     base_url: str = ""
@@ -91,6 +95,9 @@ class Api:
     def collections(self) -> list[type]:
         return [*(type(one) for one in self._collections()), Description]
 
+    def _used(self, account_id: UUID) -> Mapping[Period, int]:
+        return {} if self.quotas is None else self.quotas.used(account_id)
+
     def _resources(self) -> dict[str, Resource]:
         """The resource for each place, as the routes of the collections name them; who comes first has the first segment."""
         found: dict[str, Resource] = {}
@@ -105,10 +112,10 @@ class Api:
         reader = Reader(self.email_limits, self.schedule_ahead, self.in_thread, self.reactor.seconds)
         contents, signed = Contents(self.messages, self.in_thread, self.budget), SignedLinks(self.link_secrets)
         found: list[Any] = [
-            Emails(self.intake, self.emails, contents, reader, self.links, self.batch_max),
+            Emails(self.intake, self.emails, contents, reader, self.links, self.batch_max, self._used),
             Attachments(self.emails, contents, signed, self.base_url, self.reactor),
             Share(self.emails, contents, signed, reader, self.base_url, self.reactor),
-            Figures(self.rollups, self.rate.default, self.reactor),
+            Figures(self.rollups, self.rate.default, self.reactor, self.quotas),
             ApiKeys(self.api_keys, self.domains.stored, reader),
             Domains(self.domains, reader),
             Logs(self.logs, self.receipts),

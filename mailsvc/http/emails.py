@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol
 from uuid import UUID
@@ -12,14 +12,14 @@ import attrs
 from mailsvc.http import emailschema as schema
 from mailsvc.http import parameters, shapes, views
 from mailsvc.http.answer import collection, ok
-from mailsvc.http.caller import Caller
 from mailsvc.http.contents import GONE, Contents
 from mailsvc.http.describe import ID, PAGING, acknowledged, listed, not_served, obj, told
 from mailsvc.http.links import Links
-from mailsvc.http.problem import NO_LONGER_KEPT, Problem, invalid, missing, no_endpoint, not_found, refused
+from mailsvc.http.problem import NO_LONGER_KEPT, Problem, invalid, missing, no_endpoint, not_found, over_quota, refused
 from mailsvc.http.reading import Reader
 from mailsvc.http.request import Request
 from mailsvc.intake import Admission, Admitted, Busy, Incoming, Key, OtherRequest, Rejected
+from mailsvc.plans import WORDS, Exhausted, Period
 from mailsvc.policy import Refusal
 from mailsvc.store.emails import Cancellation, EmailView, RecipientView, Rescheduling
 
@@ -68,6 +68,7 @@ class Emails:
     reader: Reader
     links: Links
     batch_max: int = 100
+    used: Callable[[UUID], Mapping[Period, int]] = lambda account_id: {}  # of its plan, as far as it is known here
 
     # The work of a send goes on when the client hangs up: accepted is accepted.
 
@@ -95,10 +96,11 @@ class Emails:
             if isinstance(followed, Problem):
                 raise followed
             email = followed
-        results = await self._submit(request.caller, [email], _key("POST /emails", key, fingerprint), permissive=False)
+        results = await self._submit(request, [email], _key("POST /emails", key, fingerprint), permissive=False)
         if isinstance(results[0], Refusal):
             raise refused(results[0])
-        return ok(request, {"id": str(results[0])})
+        request.email_id = str(results[0])
+        return ok(request, {"id": request.email_id})
 
     async def _send_batch(self, request: Request) -> bytes:
         key, permissive = parameters.idempotency_key(request), parameters.permissive(request)
@@ -114,7 +116,7 @@ class Emails:
         batch = batch.without(problems)
         if batch.emails:
             name = _key("POST /emails/batch", key, batch.fingerprint)
-            results = await self._submit(request.caller, batch.emails, name, permissive=permissive)
+            results = await self._submit(request, batch.emails, name, permissive=permissive)
             for place, result in zip(batch.places, results, strict=True):
                 if isinstance(result, Refusal):
                     problems[place] = refused(result)
@@ -122,6 +124,7 @@ class Emails:
                     ids.append({"id": str(result)})
         if problems and not permissive:
             raise _first(problems)
+        request.email_id = " ".join(each["id"] for each in ids)
         if not permissive:
             return ok(request, {"data": ids})
         errors = [{"index": place, "message": problems[place].message} for place in sorted(problems)]
@@ -147,16 +150,21 @@ class Emails:
         return await self.links.follow(emails, request.reserve)
 
     async def _submit(
-        self, caller: Caller, emails: Sequence[Incoming], key: Key | None, *, permissive: bool
+        self, request: Request, emails: Sequence[Incoming], key: Key | None, *, permissive: bool
     ) -> Sequence[UUID | Refusal | None]:
         """What became of each email; None for one that was good and not stored because others were refused."""
-        match await self.intake.submit(caller, emails, key, permissive=permissive):
+        admission = await self.intake.submit(request.caller, emails, key, permissive=permissive)
+        for period, used in self.used(request.caller.account_id).items():
+            request.setHeader(f"x-resend-{WORDS[period]}-quota", str(used))
+        match admission:
             case Admitted(results):
                 return results
             case Rejected(refusals):
                 return [refusals.get(place) for place in range(len(emails))]
             case Busy():
                 raise Problem(409, "concurrent_idempotent_requests", "A request with the same idempotency key is still in progress.")
+            case Exhausted():
+                raise over_quota(admission, self.reader.now())
             case OtherRequest():
                 raise Problem(409, "invalid_idempotent_request", "The idempotency key was used for a request with another body.")
 

@@ -15,6 +15,7 @@ from mailsvc.http.describe import COUNT, ISO_TIME, const, maybe, obj, told
 from mailsvc.http.problem import invalid
 from mailsvc.http.request import Request
 from mailsvc.http.views import iso
+from mailsvc.quota import Quotas, Used
 from mailsvc.store.errors import DataRejected
 from mailsvc.store.rollups import Count, Wanted
 
@@ -51,6 +52,7 @@ class Figures:
     rollups: Rollups
     rate: int
     clock: Any
+    quotas: Quotas | None = None
 
     @app.route("/emails/metrics", methods=["GET"])
     @told("What became of the account's mail, counted by recipients.", metrics.ANSWER, parameters=metrics.PARAMETERS)
@@ -77,10 +79,11 @@ class Figures:
         month, tomorrow = day.replace(day=1), day + timedelta(days=1)
         next_month = (month + timedelta(days=31)).replace(day=1)
         today, this_month = await self.rollups.sent(account_id, day, month)
+        plan = {} if self.quotas is None else await self.quotas.usage(account_id, request.caller.plan)
         none: dict[str, object] = {"used": 0, "limit": None}
         usage = {
             "object": "usage",
-            "emails": {"daily": _mail(today, tomorrow), "monthly": _mail(this_month, next_month)},
+            "emails": {"daily": _mail(today, tomorrow, plan.get("day")), "monthly": _mail(this_month, next_month, plan.get("month"))},
             "contacts": none,
             "segments": none,
             "broadcasts": none,
@@ -95,5 +98,7 @@ class Figures:
         return datetime.fromtimestamp(self.clock.seconds(), UTC)
 
 
-def _mail(sent: int, resets_at: datetime) -> dict[str, object]:
-    return {"used": sent, "limit": None, "sent": sent, "received": 0, "resets_at": iso(resets_at)}
+def _mail(sent: int, resets_at: datetime, plan: Used | None) -> dict[str, object]:
+    """A plan counts what was accepted, `sent` what left its schedule since."""
+    used = sent if plan is None or plan.used is None else plan.used
+    return {"used": used, "limit": plan and plan.limit, "sent": sent, "received": 0, "resets_at": iso(resets_at)}

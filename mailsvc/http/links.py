@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
 import attrs
 from twisted.internet.defer import Deferred, DeferredSemaphore, gatherResults
 
-from mailsvc.fetch import NoAnswer, Reply
+from mailsvc.fetch import Asking, NoAnswer, Reply
 from mailsvc.http.problem import Problem, invalid
 from mailsvc.intake import Content, Incoming
 from mailsvc.mail.compose import Attachment
@@ -31,27 +30,11 @@ class Link(Attachment):
     place: str = ""
 
 
-class Fetcher(Protocol):
-    """fetch.Fetcher"""
-
-    async def ask(
-        self,
-        method: str,
-        url: str,
-        *,
-        seconds: float,
-        keep: int,
-        headers: Mapping[str, str] | None = None,
-        body: bytes | None = None,
-        room: Callable[[int], bool] = lambda octets: True,
-    ) -> Reply: ...
-
-
 @attrs.frozen
 class Links:
     """`most`: octets of all that is fetched for one request."""
 
-    fetcher: Fetcher
+    fetcher: Asking
     most: int
 
     async def follow(self, emails: Sequence[Incoming], reserve: Callable[[int], bool]) -> dict[int, Incoming | Problem]:
@@ -74,7 +57,7 @@ class Links:
 class _Fetching:
     """What is fetched for one request."""
 
-    fetcher: Fetcher
+    fetcher: Asking
     left: int
     reserve: Callable[[int], bool]
     slots: DeferredSemaphore = attrs.field(factory=lambda: DeferredSemaphore(AT_ONCE))

@@ -5,11 +5,14 @@ Only names that the client libraries know are used; a name they do not know is r
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from datetime import datetime
 
 import attrs
 import orjson
 
+from mailsvc.plans import WORDS, Exhausted
 from mailsvc.policy import Refusal
 
 JSON = b"application/json; charset=utf-8"
@@ -82,6 +85,12 @@ def restricted_key() -> Problem:
 def too_many_requests(reset: int) -> Problem:
     message = "Too many requests. Please limit the number of requests per second."
     return Problem(429, "rate_limit_exceeded", message, {"Retry-After": str(reset)})
+
+
+def over_quota(found: Exhausted, now: datetime) -> Problem:
+    """More recipients than the account's plan has left."""
+    seconds = math.ceil((found.resets_at - now).total_seconds())
+    return Problem(429, f"{WORDS[found.period]}_quota_exceeded", found.message, {"Retry-After": str(max(1, seconds))})
 
 
 def unavailable(seconds: int = 1) -> Problem:

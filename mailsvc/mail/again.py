@@ -25,8 +25,7 @@ class Again:
 
 def again(message: bytes, identity: str, date: datetime) -> Again:
     """5322 §3.6.4: another message has another Message-ID, made of `identity`. The body stays octet by octet. Raises submitted.Unfit."""
-    end = message.find(b"\r\n\r\n", 0, header.BLOCK_LIMIT * 2)
-    head = message[: end + 2] if end >= 0 else message
+    head, _ = header.split_message(message)
     mail = submitted.read(head)
     stays = b"".join(line for name, line in submitted.lines(head) if name not in _OLD)
     message_id = f"<{identity}@{mail.sender.domain}>"

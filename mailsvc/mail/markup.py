@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from html.parser import HTMLParser
 
 import attrs
 
 MOST = 2_000_000  # characters that are looked at
+SMALL = 9  # pixels
+PALE = 1.5  # of contrast, 1 being none
+
+_EMPTY = frozenset("area base br col embed hr img input link meta source track wbr".split())
+_HEX = re.compile(r"#([0-9a-f]{3}|[0-9a-f]{6})", re.IGNORECASE)
+_NAMED = {"white": "#fff", "black": "#000"}
 
 
 @attrs.frozen
@@ -26,11 +34,20 @@ class Image:
 
 @attrs.frozen
 class Page:
+    """`metas` are the names of the head's; `hidden` counts characters of text that nobody sees; `small`: a font below 9 pixels;
+    `pale`: a colour that is almost its background's.
+    """
+
     links: tuple[Link, ...]
     images: tuple[Image, ...]
     elements: frozenset[str]
     text: str
     lang: str
+    title: str
+    metas: frozenset[str]
+    hidden: int
+    small: bool
+    pale: bool
 
 
 def read(html: str) -> Page:
@@ -38,7 +55,10 @@ def read(html: str) -> Page:
     reader.feed(html[:MOST])
     reader.close()
     links = tuple(Link(url, " ".join("".join(texts).split())) for url, texts in reader.links)
-    return Page(links, tuple(reader.images), frozenset(reader.elements), " ".join("".join(reader.texts).split()), reader.lang)
+    return Page(
+        links, tuple(reader.images), frozenset(reader.elements), " ".join("".join(reader.texts).split()), reader.lang,
+        "".join(reader.title).strip(), frozenset(reader.metas), reader.hidden, reader.small, reader.pale,
+    )  # fmt: skip
 
 
 class _Reader(HTMLParser):
@@ -49,12 +69,23 @@ class _Reader(HTMLParser):
         self.elements: set[str] = set()
         self.texts: list[str] = []
         self.lang = ""
+        self.title: list[str] = []
+        self.metas: set[str] = set()
+        self.hidden = 0
+        self.small = self.pale = False
         self._link: list[str] | None = None
+        self._unseen: list[str] = []  # the elements inside one that is hidden, which is the first
         self._silent = ""  # the element whose content is not text
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
         self.elements.add(tag)
         named = {name: value or "" for name, value in attributes}
+        style = _style(named["style"]) if "style" in named else {}
+        if tag not in _EMPTY and (self._unseen or (style and _hides(style)) or "hidden" in named):
+            self._unseen.append(tag)
+        if style and not self._unseen:
+            self.small = self.small or 0 < _pixels(style.get("font-size", "")) < SMALL
+            self.pale = self.pale or _pale(style)
         if tag == "a" and named.get("href"):
             self._link = []
             self.links.append((named["href"], self._link))
@@ -63,18 +94,60 @@ class _Reader(HTMLParser):
             self.images.append(Image(named.get("src", ""), named.get("alt"), bool(tiny)))
         elif tag == "html":
             self.lang = named.get("lang", "")
+        elif tag == "meta":
+            self.metas.add(named.get("name", "").lower())
         elif tag in ("style", "script", "title"):
             self._silent = tag
 
     def handle_endtag(self, tag: str) -> None:
         if tag == "a":
             self._link = None
-        elif tag == self._silent:
+        if tag in self._unseen:
+            del self._unseen[len(self._unseen) - 1 - self._unseen[::-1].index(tag) :]
+        if tag == self._silent:
             self._silent = ""
 
     def handle_data(self, data: str) -> None:
+        if self._silent == "title":
+            self.title.append(data)
         if self._silent:
             return
+        if self._unseen:
+            self.hidden += len("".join(data.split()))
         self.texts.append(data)
         if self._link is not None:
             self._link.append(data)
+
+
+def _style(text: str) -> dict[str, str]:
+    pairs = (part.partition(":") for part in text.lower().replace("!important", "").split(";"))
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def _hides(style: Mapping[str, str]) -> bool:
+    none = style.get("display") == "none" or style.get("visibility") == "hidden" or style.get("opacity") == "0"
+    return none or _pixels(style.get("font-size", "")) == 0 or style.get("mso-hide") == "all"
+
+
+def _pixels(size: str) -> float:
+    """-1 for what is no size in pixels or points."""
+    found = re.fullmatch(r"(\d{1,4}(?:\.\d+)?)(px|pt|)", size)
+    return -1 if found is None else float(found[1]) * (4 / 3 if found[2] == "pt" else 1)
+
+
+def _pale(style: Mapping[str, str]) -> bool:
+    front, back = _light(style.get("color", "")), _light(style.get("background-color", style.get("background", "")))
+    if front is None or back is None:
+        return False
+    return (max(front, back) + 0.05) / (min(front, back) + 0.05) < PALE
+
+
+def _light(colour: str) -> float | None:
+    """How light it is, from 0 to 1, as contrast is reckoned on the web."""
+    found = _HEX.fullmatch(_NAMED.get(colour, colour))
+    if found is None:
+        return None
+    digits = found[1] if len(found[1]) == 6 else "".join(2 * digit for digit in found[1])
+    parts = [int(digits[at : at + 2], 16) / 255 for at in (0, 2, 4)]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue

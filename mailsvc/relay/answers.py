@@ -9,6 +9,7 @@ from twisted.logger import Logger
 from mailsvc.intake import Admission, Admitted, Busy, OtherRequest, Rejected
 from mailsvc.mail.reply import Reply
 from mailsvc.mail.submitted import Unfit
+from mailsvc.plans import Exhausted
 from mailsvc.policy import Refusal
 from mailsvc.store.errors import Contention, DataRejected, StatementFailed, StoreError, TimedOut, Unavailable
 
@@ -56,6 +57,10 @@ def of_admission(admission: Admission) -> Reply:
             return BUSY
         case OtherRequest():
             return OTHER_MAIL
+        case Exhausted(period="day"):
+            return Reply(451, admission.message, "4.7.1")  # it fits again tomorrow
+        case Exhausted():
+            return Reply(550, admission.message, "5.7.1")
     raise AssertionError(admission)
 
 

@@ -19,6 +19,7 @@ from mailsvc.mail.reply import Reply
 from mailsvc.relay import answers
 from mailsvc.relay.crowd import Crowd, Failures, subscriber
 from mailsvc.relay.letter import NO_ROOM, Letter
+from mailsvc.relay.nullmx import NullMx, Patience
 from mailsvc.relay.receipts import Receipts
 from mailsvc.relay.submission import Submissions
 from mailsvc.smtp import replies
@@ -69,6 +70,7 @@ class Relay:
     with_key: Crowd  # and by key
     failures: Failures
     connections: int  # of all together
+    null_mx: NullMx
 
     def welcome(self, session: Session) -> Reception | Reply:
         if len(self.addresses) >= self.connections:
@@ -102,6 +104,7 @@ class Visit:
     _session: Session
     _who: str
     _customer: Customer | None = None
+    _patience: Patience | None = None  # with DNS, for the mail that is under way
 
     async def authenticate(self, user: str, password: str) -> Login | Reply:
         relay = self._relay
@@ -132,6 +135,7 @@ class Visit:
             return answers.REVOKED
         if caller.suspended:
             return answers.SUSPENDED
+        self._patience = self._relay.null_mx.patience()
         quota = await self._relay.rate.take_shared(caller.account_id, caller.rate_limit)
         return replies.SENDER_OK if quota.allowed else answers.TOO_FAST
 
@@ -143,7 +147,8 @@ class Visit:
             return answers.NO_LITERALS
         if not path.domain:
             return answers.NO_DOMAIN
-        return replies.RECIPIENT_OK
+        refusal = None if self._patience is None else await self._patience.refusal(path.domain)
+        return refusal or replies.RECIPIENT_OK
 
     async def body(self, envelope: Envelope) -> Sink | Reply:
         relay, customer = self._relay, self._customer

@@ -22,6 +22,7 @@ from mailsvc.mail.reply import Reply
 from mailsvc.smtp.deadlines import Timeouts
 from mailsvc.smtp.dialogue import Dialogue
 from mailsvc.smtp.envelope import BadAddress, Envelope
+from mailsvc.smtp.fence import Fence
 from mailsvc.smtp.offers import Offers
 from mailsvc.smtp.opening import GreetingRefused, Login, LoginRefused, Lost, NotReady, Opening, TlsFailed, TlsPolicy
 from mailsvc.smtp.outflow import Outflow
@@ -61,6 +62,11 @@ class Courier(Opening):
     _moved_octets = 0
     transactions = 0  # how many have been started on this connection
 
+    def connectionMade(self) -> None:
+        self._fence = Fence()
+        self._fence.stand_before(self.transport)
+        super().connectionMade()
+
     @property
     def usable(self) -> bool:
         """Whether another message may be given to it now."""
@@ -77,8 +83,8 @@ class Courier(Opening):
     def deliver(self, envelope: Envelope, pieces: Iterable[bytes], may_send_dot: Callable[[], bool] = lambda: True) -> Deferred[Result]:
         """Send the message in `pieces` (strict CRLF) to the recipients of `envelope`.
 
-        `may_send_dot` is asked right before the final dot; without its yes the server gets no complete message. Fails only with
-        what `pieces` or `may_send_dot` raise.
+        `may_send_dot` is asked right before the final dot is written, and again before the system is given it; without its yes
+        the server gets no complete message. Fails only with what `pieces` or `may_send_dot` raise.
         """
         if self._transaction is not None or self._setting_up is not None:
             raise RuntimeError("not ready, or busy with another message")
@@ -187,6 +193,7 @@ class Courier(Opening):
             self._fail("withheld: the final dot was not allowed")
             return False
         transaction.sent_dot = True
+        self._fence.ask(self._may_send_dot)
         self._dialogue.client(b"(message and final dot)")
         self._take = self._final_reply
         self._deadline.set(self._clock.seconds() + self._timeouts.dot, "reply to the message")

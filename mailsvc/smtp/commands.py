@@ -104,8 +104,9 @@ async def rcpt(talk: Conversation, argument: bytes) -> Reply:
         return replies.MAIL_FIRST
     if talk.upload is not None:
         return replies.CHUNKS_BEGUN
-    if len(envelope.recipients) >= talk.door.limits.recipients:
-        return replies.TOO_MANY_RECIPIENTS
+    if len(envelope.recipients) >= talk.door.limits.recipients:  # 5321 §4.5.3.1.10
+        talk.overshoot += 1
+        return replies.TOO_MANY_RECIPIENTS if talk.overshoot <= talk.door.limits.recipients else replies.FAR_TOO_MANY_RECIPIENTS
     talk.refused = True
     path, rest = _path(argument, b"TO:", "5.1.3")
     recipient = Recipient(path, rcpt_parameters(rest))

@@ -37,6 +37,7 @@ class Conversation:
     envelope: Envelope | None = None
     upload: Upload | None = None  # a body that is under way
     refused: bool = False  # some recipient of the envelope was
+    overshoot: int = 0  # recipients of the envelope that were too many
     trusted: bool = False  # logged in, or had a recipient accepted
     _commands: int = 0
     _errors: int = 0
@@ -71,7 +72,7 @@ class Conversation:
         """The mail transaction is over, whatever became of it."""
         if self.upload is not None:
             self.upload.drop()
-        self.envelope, self.upload, self.refused = None, None, False
+        self.envelope, self.upload, self.refused, self.overshoot = None, None, False, 0
 
     def forget(self) -> None:
         """After the TLS handshake nothing counts that was said before it (3207 §4.2)."""

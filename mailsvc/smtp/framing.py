@@ -11,6 +11,8 @@ from typing import Literal
 
 import attrs
 
+from mailsvc.smtp.lineends import LineEnds
+
 CRLF = b"\r\n"
 COMMAND_LIMIT = 2048  # octets with CRLF; 512 and the additions of every extension that we offer come to less
 RESPONSE_LIMIT = 12288 + 2  # a SASL response line, 4954 §4
@@ -96,6 +98,7 @@ class Inspection:
     limit: int
     size: int = 0
     _found: set[Fault] = attrs.field(factory=set)
+    _ends: LineEnds = attrs.field(factory=LineEnds)
     _column: int = 0  # octets of the unfinished line
     _cr: bool = False  # the last octet was CR: what it means is not known yet
 
@@ -135,10 +138,10 @@ class Inspection:
     def _look_for_strays(self, piece: bytes) -> None:
         if b"\0" in piece:
             self._found.add("nul")
-        pairs = piece.count(CRLF)
-        if piece.count(b"\r") != pairs:
+        self._ends.look(piece)
+        if self._ends.bare_cr:
             self._found.add("bare_cr")
-        if piece.count(b"\n") != pairs:
+        if self._ends.bare_lf:
             self._found.add("bare_lf")
 
     def _measure(self, piece: bytes) -> None:
@@ -166,7 +169,8 @@ class Dotted:
     def feed(self, data: bytes) -> bytes:
         """The octets of the body that are certain now."""
         data = self._held + data
-        end = data.find(_END)
+        dots = data.find(b"\r\n.")  # most segments have none: neither the end nor anything to unstuff
+        end = data.find(_END, dots) if dots >= 0 else -1
         if end >= 0:
             piece, self._held, self.rest = data[: end + 2], b"", data[end + 5 :]
         else:
@@ -174,7 +178,9 @@ class Dotted:
             cut = len(data) - held
             piece, self._held = data[:cut], data[cut:]
         if piece:
-            piece = piece.replace(b"\r\n.", CRLF)[self._virtual :]
+            if dots >= 0:
+                piece = piece.replace(b"\r\n.", CRLF)
+            piece = piece[self._virtual :]
             self._virtual = 0
             self.inspection.look(piece)
         return piece

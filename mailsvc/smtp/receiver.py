@@ -194,9 +194,9 @@ class Receiver(TwistedProtocol):
             self.transport.abortConnection()
             return
         self.transport.unregisterProducer()
-        self.transport.loseConnection()
         if self._paused:  # so that the end of the connection is seen
             self.transport.resumeProducing()
+        self.transport.loseConnection()
         self._grace = self.clock.callLater(self.door.limits.grace, self.transport.abortConnection)
 
     # ── what the owner of the port uses ──
@@ -274,10 +274,17 @@ class _Handle(Protocol):
 
     def get_cipher_name(self) -> str | None: ...
 
+    def get_group_name(self) -> str | None: ...
+
 
 def _describe(handle: object) -> Mapping[str, str]:
     tls = cast(_Handle, handle)
-    return {"version": tls.get_protocol_version_name(), "cipher": tls.get_cipher_name() or ""}
+    facts = {"version": tls.get_protocol_version_name(), "cipher": tls.get_cipher_name() or ""}
+    try:
+        group = tls.get_group_name()
+    except (AttributeError, RuntimeError):  # not every OpenSSL tells
+        group = None
+    return facts | ({"group": group} if group else {})
 
 
 def stop(call: IDelayedCall | None) -> None:

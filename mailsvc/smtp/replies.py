@@ -85,6 +85,7 @@ TLS_ON_CLEAR_PORT: Final = Reply(421, "TLS begins with STARTTLS on this port", "
 # Limits
 TOO_BIG: Final = Reply(552, "Message exceeds the size limit", "5.3.4")
 TOO_MANY_RECIPIENTS: Final = Reply(452, "Too many recipients", "4.5.3")
+FAR_TOO_MANY_RECIPIENTS: Final = Reply(421, "Too many recipients, closing", "4.7.0")
 TOO_MANY_MAILS: Final = Reply(421, "Too many mails on one connection", "4.7.0")
 TOO_MANY_ERRORS: Final = Reply(421, "Too many errors", "4.7.0")
 TOO_MANY_LOGINS: Final = Reply(421, "Too many failed logins", "4.7.0")

@@ -40,7 +40,7 @@ class Session:
     peer: Peer
     transcript: Transcript | None  # None: none is kept
     opened: float = 0.0  # unix seconds
-    tls: Mapping[str, str] | None = None  # version and cipher; None: in clear
+    tls: Mapping[str, str] | None = None  # version, cipher, and the group of the key exchange where it is known; None: in clear
     hello: str | None = None  # the argument of EHLO or HELO
     extended: bool = False  # EHLO rather than HELO
     login: Login | None = None
@@ -113,7 +113,7 @@ class Limits:
     """What a client may do before it is sent away."""
 
     size: int = 41943040
-    recipients: int = 1000
+    recipients: int = 1000  # of one mail; so many again are refused, then the session ends
     mails: int | None = None  # per connection; None: any number
     errors: int = 20
     chatter: int = 100  # commands between two mails that do not help a mail along

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from mailsvc.smtp.lineends import LineEnds
+
 SLICE = 65536
 
 
@@ -17,9 +19,10 @@ class BareLineEnd(ValueError):
 class Stuffer:
     """Stuffs one message. What `feed` returned so far, plus `end()`, is the body as DATA wants it."""
 
-    __slots__ = ("_at_line_start", "_carry")
+    __slots__ = ("_at_line_start", "_carry", "_ends")
 
     def __init__(self) -> None:
+        self._ends = LineEnds()
         self._at_line_start = True
         self._carry = b""  # a CR that ended the last piece: its LF has to begin the next one
 
@@ -34,13 +37,13 @@ class Stuffer:
             piece = piece[:-1]
             if not piece:
                 return b""
-        ends = piece.count(b"\n")
-        if ends != piece.count(b"\r\n") or ends != piece.count(b"\r"):
+        self._ends.look(piece)
+        if not self._ends.clean:
             raise BareLineEnd("the message holds a bare CR or LF")
         # 5321 §4.5.2: a line that begins with a dot gets a second one. A cut may lie between the two octets.
         begins_with_dot = self._at_line_start and piece[0] == 46
         self._at_line_start = piece[-1] == 10
-        stuffed = piece.replace(b"\n.", b"\n..")
+        stuffed = piece.replace(b"\r\n.", b"\r\n..")
         return b"." + stuffed if begins_with_dot else stuffed
 
     def end(self) -> bytes:

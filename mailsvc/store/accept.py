@@ -87,6 +87,15 @@ class Acceptance:
                 self._reclaim(submission)
             raise
 
+    async def recall(self, submission: Submission) -> AcceptResult | None:
+        """What is answered to a submission that was accepted before under its key, or is being accepted; None: nothing, it is new."""
+        claim = _claim(submission)
+        if claim is None:
+            return None
+        if claim.place in self._running:
+            return InProgress()
+        return (await self._pool.transact(lambda tx: self._answers(tx, [submission])))[0]
+
     async def _accept(self, submission: Submission, claim: Claim | None) -> AcceptResult:
         if claim is None:
             return await self.batch.submit(submission, _weight(submission))

@@ -12,7 +12,7 @@ from mailsvc.store.cache import CHANNEL, Bell
 from mailsvc.store.ids import uuid7
 from mailsvc.store.pool import Pool
 
-COLUMNS = "id, number, name, rate_limit, suspended_at, created_at"
+COLUMNS = "id, number, name, rate_limit, suspended_at, created_at, plan"
 CREATE = f"INSERT INTO accounts (id, name, rate_limit, created_at, notify) VALUES (%s, %s, %s, %s, %s) RETURNING {COLUMNS}"
 NOTIFY = "UPDATE accounts SET notify = %s WHERE id = %s"
 GET = f"SELECT {COLUMNS} FROM accounts WHERE id = %s"
@@ -23,7 +23,7 @@ SUSPEND = "UPDATE accounts SET suspended_at = CASE WHEN %s THEN coalesce(suspend
 
 @attrs.frozen
 class Account:
-    """`number` is the short form of its id, for addresses. `rate_limit`: requests a second, None: the default."""
+    """`number` is the short form of its id, for addresses. `rate_limit`: requests a second; `plan`; None: the default."""
 
     id: UUID
     number: int
@@ -31,6 +31,7 @@ class Account:
     rate_limit: int | None
     suspended_at: datetime | None
     created_at: datetime
+    plan: str | None = None
 
 
 class Accounts:

@@ -19,9 +19,10 @@ NEWEST = _VIEW + "WHERE e.account_id = %s ORDER BY e.email_id DESC LIMIT %s"
 OLDER = _VIEW + "WHERE e.account_id = %s AND e.email_id < %s ORDER BY e.email_id DESC LIMIT %s"
 NEWER = _VIEW + "WHERE e.account_id = %s AND e.email_id > %s ORDER BY e.email_id LIMIT %s"
 
-# A recipient that waits is explained by the queue, one that does not by its newest event.
+# A recipient that waits is explained by the queue, one that does not by its newest event. What is given is written out wherever it is
+# named, so that the plan is made for the one day that the email is of: a first plan for all days took 30 ms.
 RECIPIENTS = """
-WITH given AS (
+WITH given AS NOT MATERIALIZED (
     SELECT %(account_id)s::uuid AS account_id, %(email_id)s::uuid AS email_id
 ), told AS (
     SELECT DISTINCT ON (v.recipient) v.recipient, v.type, coalesce(v.data ->> 'reply', v.data ->> 'reason') AS said,

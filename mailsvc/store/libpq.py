@@ -18,6 +18,9 @@ import psycopg2
 
 _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "PQsendQueryPrepared": (c_int, (c_void_p, c_char_p, c_int, POINTER(c_char_p), POINTER(c_int), POINTER(c_int), c_int)),
+    "PQenterPipelineMode": (c_int, (c_void_p,)),
+    "PQpipelineSync": (c_int, (c_void_p,)),
+    "PQexitPipelineMode": (c_int, (c_void_p,)),
     "PQflush": (c_int, (c_void_p,)),
     "PQconsumeInput": (c_int, (c_void_p,)),
     "PQisBusy": (c_int, (c_void_p,)),
@@ -35,7 +38,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "PQgetvalue": (c_void_p, (c_void_p, c_int, c_int)),
     "PQclear": (None, (c_void_p,)),
 }
-_DONE, _ROWS = 1, 2  # PGRES_COMMAND_OK, PGRES_TUPLES_OK
+_DONE, _ROWS, _END, _SKIPPED = 1, 2, 10, 11  # PGRES_COMMAND_OK, PGRES_TUPLES_OK, PGRES_PIPELINE_SYNC, PGRES_PIPELINE_ABORTED
 _AS_TEXT, _AS_OCTETS = 0, 1
 
 
@@ -60,10 +63,12 @@ def _number(octets: bytes) -> int:
 
 # How the server writes a type as octets. A statement that goes this way answers with no others.
 _READ: dict[int, Callable[[bytes], Any]] = {
+    16: lambda octets: octets != b"\0",  # boolean
     17: bytes,  # bytea
     20: _number,  # bigint
     21: _number,  # smallint
     23: _number,  # integer
+    25: bytes.decode,  # text
     2950: lambda octets: UUID(bytes=octets),  # uuid
     3802: lambda octets: orjson.loads(octets[1:]),  # jsonb, behind the number of its format
 }
@@ -96,58 +101,79 @@ class Broken(Exception):
 
 @attrs.define(eq=False)
 class Exchange:
-    """One statement on a connection of the driver's that does nothing else meanwhile. `connection` is libpq's own."""
+    """Statements in one round trip, on a connection of the driver's that does nothing else meanwhile; unless a transaction is open
+    they are one. `connection` is libpq's own."""
 
     connection: int
-    _results: list[Outcome] = attrs.field(factory=list, init=False)
+    _outcome: Outcome | None = attrs.field(default=None, init=False)
 
-    def send(self, name: str, params: Sequence[object]) -> None:
-        """Bytes go as octets, everything else as its text."""
-        values = [value if value is None or isinstance(value, bytes) else str(value).encode() for value in params]
+    def send(self, names: Sequence[str], params: Sequence[object]) -> None:
+        """Prepared statements by their names. The last one has the parameters: bytes go as octets, everything else as its text."""
+        self._must(LIBRARY.PQenterPipelineMode(self.connection))
+        for name in names[:-1]:
+            self._must(LIBRARY.PQsendQueryPrepared(self.connection, name.encode(), 0, None, None, None, _AS_OCTETS))
+        values = [value if value is None or isinstance(value, bytes) else _written(value) for value in params]
         many = len(values)
         octets = (c_char_p * many)(*values)
         lengths = (c_int * many)(*(len(value or b"") for value in values))
         forms = (c_int * many)(*(_AS_OCTETS if isinstance(value, bytes) else _AS_TEXT for value in params))
-        if not LIBRARY.PQsendQueryPrepared(self.connection, name.encode(), many, octets, lengths, forms, _AS_OCTETS):
-            raise Broken(self._said())
+        self._must(LIBRARY.PQsendQueryPrepared(self.connection, names[-1].encode(), many, octets, lengths, forms, _AS_OCTETS))
+        self._must(LIBRARY.PQpipelineSync(self.connection))
 
     def flush(self) -> bool:
         """Whether all of it has been written."""
         left = LIBRARY.PQflush(self.connection)
-        if left < 0:
-            raise Broken(self._said())
+        self._must(left >= 0)
         return not left
 
     def read(self) -> Outcome | None:
-        """Take in what has come; the outcome once it is complete."""
-        if not LIBRARY.PQconsumeInput(self.connection):
-            raise Broken(self._said())
+        """Take in what has come; the outcome of the last statement, or of the one that failed, once everything is over."""
+        self._must(LIBRARY.PQconsumeInput(self.connection))
         while not LIBRARY.PQisBusy(self.connection):
             result = LIBRARY.PQgetResult(self.connection)
-            if not result:
-                return self._results[-1]
+            if not result:  # the end of one statement
+                continue
             try:
-                outcome = _outcome(result)
+                status = LIBRARY.PQresultStatus(result)
+                if status == _END:
+                    self._must(LIBRARY.PQexitPipelineMode(self.connection))
+                    return self._outcome
+                if status != _SKIPPED:
+                    self._outcome = _outcome(result, status)
             finally:
                 LIBRARY.PQclear(result)
-            if outcome.refusal is not None and not outcome.refusal.state:  # not the server's word, but the library's
+            refusal = self._outcome.refusal if self._outcome is not None else None
+            if refusal is not None and not refusal.state:  # not the server's word, but the library's: the connection is gone
                 raise Broken(self._said())
-            self._results.append(outcome)
         return None
+
+    def _must(self, done: int) -> None:
+        if not done:
+            raise Broken(self._said())
 
     def _said(self) -> str:
         return _text(LIBRARY.PQerrorMessage(self.connection)).strip().partition("\n")[0]
 
 
-def _outcome(result: int) -> Outcome:
-    status = LIBRARY.PQresultStatus(result)
+def _written(value: object) -> bytes:
+    """As the server reads it in a text."""
+    return ("{" + ",".join(map(str, value)) + "}" if isinstance(value, list) else str(value)).encode()
+
+
+def _outcome(result: int, status: int) -> Outcome:
     if status not in (_DONE, _ROWS):
         state, message, constraint, table, column = (LIBRARY.PQresultErrorField(result, ord(field)) for field in "CMntc")
         return Outcome([], -1, "", Refusal(_text(state), _text(message), *(each and _text(each) for each in (constraint, table, column))))
     columns = range(LIBRARY.PQnfields(result))
-    read = [_READ[LIBRARY.PQftype(result, column)] for column in columns]
+    read = [_reader(LIBRARY.PQftype(result, column)) for column in columns]
     rows = [tuple(_value(result, row, column, read[column]) for column in columns) for row in range(LIBRARY.PQntuples(result))]
     return Outcome(rows, int(LIBRARY.PQcmdTuples(result) or -1), _text(LIBRARY.PQcmdStatus(result)))
+
+
+def _reader(kind: int) -> Callable[[bytes], Any]:
+    if kind not in _READ:
+        raise Broken(f"A prepared statement answers with the type {kind}, which is not read here.")
+    return _READ[kind]
 
 
 def _value(result: int, row: int, column: int, read: Callable[[bytes], Any]) -> Any:

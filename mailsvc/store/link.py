@@ -29,6 +29,7 @@ from mailsvc.store.prepared import Prepared
 
 OLDEST_SERVER = 150000  # what the SQL of the store is tested with
 CONNECT_SECONDS = 10.0
+REST = 0.02  # seconds after which a connection counts as idle; the reactor looks at it in every turn anyway
 GRACE = 5.0  # how much longer than the server's own limit a statement may take before the connection is given up
 
 Row = tuple[Any, ...]
@@ -69,6 +70,7 @@ class Link(txpostgres.Connection):  # type: ignore[misc]
         self._on_lost = on_lost
         self._limits = limits
         self._prepared: set[str] = set()  # names of the statements that this connection has planned
+        self._used = 0.0  # when the last statement ended
         self._exchange: tuple[Exchange, Deferred[Outcome]] | None = None  # what the driver knows nothing of
 
     @classmethod
@@ -112,19 +114,21 @@ class Link(txpostgres.Connection):  # type: ignore[misc]
 
     def still_sound(self) -> bool:
         """After it was idle: what the server said meanwhile, its farewell above all, is heard first."""
-        while not self.lost and self._has_input():
-            self.doRead()
+        if self.reactor.seconds() - self._used > REST:
+            while not self.lost and self._has_input():
+                self.doRead()
         return self.sound
 
     async def execute(self, sql: str | Prepared, params: Params = ()) -> Answer:
         """Run one statement, or several in one round trip. Without params a percent sign is just that."""
         if isinstance(sql, Prepared):
-            if sql.name not in self._prepared:
-                await self.execute(sql.prepare)
-                self._prepared.add(sql.name)
-            if sql.direct and libpq.LIBRARY is not None:
-                return await self._exchanged(sql.name, params)
+            names = [] if sql.first is None else [await self._prepare(sql.first)]
+            names.append(await self._prepare(sql))
+            if libpq.LIBRARY is not None:
+                return await self._exchanged(names, params)
             sql = sql.execute
+        if not self.lost and self._connection.closed:
+            self.abandon()  # the driver noticed during an earlier statement, and nobody has told us yet
         if self.lost:
             raise Unavailable("The connection to the database was lost.")
         cursor = self.cursor()
@@ -137,6 +141,8 @@ class Link(txpostgres.Connection):  # type: ignore[misc]
             raise Unavailable("The connection to the database was lost.") from None
         except (psycopg2.Error, ValueError, orjson.JSONEncodeError) as error:
             problem = translated(error)
+            if self._connection.closed and not isinstance(problem, Unavailable):
+                problem = Unavailable(str(problem))  # whatever the driver calls it
             if isinstance(problem, Unavailable):
                 self.abandon()
             raise problem from None
@@ -144,9 +150,16 @@ class Link(txpostgres.Connection):  # type: ignore[misc]
             if timer.active():
                 timer.cancel()
             cursor.close()
+            self._used = self.reactor.seconds()
 
-    async def _exchanged(self, name: str, params: Params) -> Answer:
-        """A statement whose parameters go beside it. The connection reads and writes for it, and for nothing else, until it is over."""
+    async def _prepare(self, statement: Prepared) -> str:
+        if statement.name not in self._prepared:
+            await self.execute(statement.prepare)
+            self._prepared.add(statement.name)
+        return statement.name
+
+    async def _exchanged(self, names: Sequence[str], params: Params) -> Answer:
+        """Prepared statements in one round trip; the parameters of the last go beside it. The driver does nothing meanwhile."""
         if self.lost:
             raise Unavailable("The connection to the database was lost.")
         timer = self.reactor.callLater(self._limits.statement + GRACE, self.abandon)
@@ -155,7 +168,7 @@ class Link(txpostgres.Connection):  # type: ignore[misc]
             exchange = Exchange(self._connection.pgconn_ptr)
             self._exchange = exchange, over
             self.reactor.removeReader(self)
-            exchange.send(name, tuple(params))
+            exchange.send(names, tuple(params))
             self._watch(exchange.flush())
             outcome = await over
         except Broken as error:
@@ -165,6 +178,7 @@ class Link(txpostgres.Connection):  # type: ignore[misc]
             self._exchange = None
             if timer.active():
                 timer.cancel()
+            self._used = self.reactor.seconds()
         if outcome.refusal is not None:
             problem = refused(outcome.refusal)
             if isinstance(problem, Unavailable):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mailsvc.store.eventlog import FACT
 from mailsvc.store.prepared import Prepared
-from mailsvc.store.queue_sql import BY_INDEX
+from mailsvc.store.queue_sql import BY_INDEX, PLAN_BY_INDEX
 
 # From each endpoint that has something waiting straight to the next one, however much waits for it.
 READY = (
@@ -106,7 +106,7 @@ WITH given AS MATERIALIZED (
 )
 SELECT id FROM health WHERE status = 'disabled'
 """
-SETTLE = Prepared("post", ("json",), _SETTLE, before=BY_INDEX)
+SETTLE = Prepared("post", ("json",), _SETTLE, PLAN_BY_INDEX)
 
 # Unsent, and due as before; only what nobody else has claimed or sent since.
 RELEASE = (

@@ -11,25 +11,23 @@ _PARAMETER = re.compile(r"\$\d+")
 
 @attrs.frozen
 class Prepared:
-    """`sql` with $1, $2, … of `types`. `before` runs ahead of each execution, in its transaction; a plan that is made anew obeys it."""
+    """`sql` with $1, $2, … of `types`. `first` is executed ahead of each execution, in its transaction, without parameters."""
 
     name: str
     types: tuple[str, ...]
     sql: str
-    before: str = ""
-
-    @property
-    def direct(self) -> bool:
-        """Whether its parameters may go beside it: nothing else runs in its round trip."""
-        return not self.before
+    first: Prepared | None = None
 
     @property
     def prepare(self) -> str:
-        return f"PREPARE {self.name} ({', '.join(self.types)}) AS {self.sql}"
+        types = f" ({', '.join(self.types)})" if self.types else ""
+        return f"PREPARE {self.name}{types} AS {self.sql}"
 
     @property
     def execute(self) -> str:
-        return f"{self.before}EXECUTE {self.name} ({', '.join(['%s'] * len(self.types))})"
+        """For the driver, which writes the parameters into it."""
+        params = f" ({', '.join(['%s'] * len(self.types))})" if self.types else ""
+        return f"{self.first.execute + '; ' if self.first else ''}EXECUTE {self.name}{params}"
 
     @property
     def plain(self) -> str:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from mailsvc.store.prepared import Prepared
+
 # Estimates of a table that swings between empty and millions of rows are never right, and a wrong plan here reads it whole.
 # IS NOT DISTINCT FROM is an equality that no index serves, and a lease looked at through coalesce is none that a partial index
 # knows: the row is to be found by its key, and only then compared.
-BY_INDEX = "SET LOCAL enable_seqscan = off; SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off; "
+_WITHOUT = ("enable_seqscan", "enable_hashjoin", "enable_mergejoin")
+BY_INDEX = "".join(f"SET LOCAL {way} = off; " for way in _WITHOUT)
+# The same ahead of a prepared statement: a plan that is made anew obeys it.
+PLAN_BY_INDEX = Prepared("by_index", (), "SELECT " + ", ".join(f"set_config('{way}', 'off', true)" for way in _WITHOUT))
 
 # A loose index scan: from each destination straight to the next one, however many rows wait for it.
 READY = """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mailsvc.store import notices
 from mailsvc.store.prepared import Prepared
-from mailsvc.store.queue_sql import BY_INDEX
+from mailsvc.store.queue_sql import PLAN_BY_INDEX
 
 _SETTLE = f"""
 WITH given AS MATERIALIZED (
@@ -75,4 +75,4 @@ WITH given AS MATERIALIZED (
 SELECT n, recipient FROM settled
 """
 
-SETTLE = Prepared("settle", ("json", "json"), _SETTLE, before=BY_INDEX)
+SETTLE = Prepared("settle", ("json", "json"), _SETTLE, PLAN_BY_INDEX)

@@ -10,6 +10,7 @@ from uuid import UUID
 import attrs
 
 from mailsvc.store import outbox
+from mailsvc.store.audit import Line, changed, write
 from mailsvc.store.ids import uuid7
 from mailsvc.store.link import Row
 from mailsvc.store.pool import Pool, Transaction
@@ -17,6 +18,7 @@ from mailsvc.store.seal import Seal
 
 Status = Literal["enabled", "disabled"]
 
+ADMINS = 20  # of an account that are told
 GRACE = timedelta(hours=24)  # how long a rotated secret signs beside the new one
 
 COLUMNS = """id, account_id, url, events, status, disabled_why, failing_since, failed_at, failed_with, hold_until, created_at"""
@@ -41,9 +43,14 @@ REMOVE = "DELETE FROM webhooks WHERE account_id = %s AND id = %s"
 ROTATE = """
 UPDATE webhooks SET former = secret, former_until = %s, secret = %s WHERE account_id = %s AND id = %s
 """
-# Whom to tell: of an endpoint that fails, once; of one that was disabled for it, once.
+# Of an endpoint that fails, once; of one that was disabled for it, once. Whom: the address that the account was given, and its admins.
 UNTOLD = f"""
-SELECT {", ".join("w." + name for name in COLUMNS.split(", "))}, a.notify FROM webhooks w JOIN accounts a ON a.id = w.account_id
+SELECT {", ".join("w." + name for name in COLUMNS.split(", "))}, ARRAY(
+    SELECT DISTINCT ON (lower(email)) email FROM (
+        SELECT a.notify WHERE a.notify IS NOT NULL
+        UNION ALL SELECT u.email FROM members m JOIN users u ON u.id = m.user_id WHERE m.account_id = a.id AND m.role = 'admin'
+    ) AS to_tell(email) ORDER BY lower(email), email COLLATE "C" LIMIT {ADMINS}
+) FROM webhooks w JOIN accounts a ON a.id = w.account_id
 WHERE w.failing_since IS NOT NULL AND (
     (w.status = 'enabled' AND w.failing_since <= %s AND w.warned_at IS NULL) OR (w.disabled_why IS NOT NULL AND w.told_at IS NULL)
 )
@@ -79,7 +86,9 @@ class Webhooks:
         self._clock = clock
         self._seal = seal
 
-    async def add(self, account_id: UUID, url: str, events: Sequence[str], secret: bytes, most: int) -> Webhook | None:
+    async def add(
+        self, account_id: UUID, url: str, events: Sequence[str], secret: bytes, most: int, lines: Sequence[Line] = ()
+    ) -> Webhook | None:
         """A new endpoint; None when the account has `most` already."""
         now = self._now()
         webhook_id = uuid7(now.timestamp())
@@ -90,7 +99,9 @@ class Webhooks:
             if count >= most:
                 return None
             stored = (webhook_id, account_id, url, list(events), self._seal.seal(secret, webhook_id), now)
-            return _webhook((await tx.rows(ADD, stored))[0])
+            [row] = await tx.rows(ADD, stored)
+            await write(tx, lines, now.timestamp())
+            return _webhook(row)
 
         return await self._pool.transact(add)
 
@@ -100,18 +111,19 @@ class Webhooks:
         return (_webhook(rows[0][:-1]), self._seal.open(rows[0][-1], webhook_id)) if rows else None
 
     async def change(
-        self, account_id: UUID, webhook_id: UUID, url: str | None = None, events: Sequence[str] | None = None, status: Status | None = None
-    ) -> bool:
+        self, account_id: UUID, webhook_id: UUID, url: str | None = None, events: Sequence[str] | None = None,
+        status: Status | None = None, lines: Sequence[Line] = (),
+    ) -> bool:  # fmt: skip
         """Whether there is such an endpoint. What waits for one that is disabled is given up."""
         given = {"url": url, "events": None if events is None else [*events], "status": status, "account_id": account_id, "id": webhook_id}
-        found = await self._pool.run(CHANGE, given) > 0
+        found = await changed(self._pool, self._now().timestamp(), lines, CHANGE, given) > 0
         if found and status == "disabled":
             await outbox.clear(self._pool, webhook_id)
         return found
 
-    async def remove(self, account_id: UUID, webhook_id: UUID) -> bool:
+    async def remove(self, account_id: UUID, webhook_id: UUID, lines: Sequence[Line] = ()) -> bool:
         """Whether there was such an endpoint; what waits for it is given up."""
-        found = await self._pool.run(REMOVE, (account_id, webhook_id)) > 0
+        found = await changed(self._pool, self._now().timestamp(), lines, REMOVE, (account_id, webhook_id)) > 0
         if found:
             await outbox.clear(self._pool, webhook_id)
         return found
@@ -121,8 +133,8 @@ class Webhooks:
         sealed = self._seal.seal(secret, webhook_id)
         return await self._pool.run(ROTATE, (self._now() + GRACE, sealed, account_id, webhook_id)) > 0
 
-    async def untold(self, failing_before: datetime, limit: int = 100) -> list[tuple[Webhook, str | None]]:
-        """Endpoints whose account is to be told that they fail, or that they were disabled; and its address."""
+    async def untold(self, failing_before: datetime, limit: int = 100) -> list[tuple[Webhook, Sequence[str]]]:
+        """Endpoints whose account is to be told that they fail, or that they were disabled; and the addresses of whom to tell."""
         return [(_webhook(row[:-1]), row[-1]) for row in await self._pool.rows(UNTOLD, (failing_before, limit))]
 
     async def told(self, webhook: Webhook) -> None:

@@ -16,7 +16,6 @@ from mailsvc.dns import Mx, NxDomain, Records, Temporary
 
 State = Literal["good", "doubtful", "bad"]
 
-DNSBLS = ("zen.spamhaus.org", "bl.spamcop.net")
 _CLOCK = 5.0  # seconds that our clock may be off
 _EXPIRES = timedelta(days=14)
 

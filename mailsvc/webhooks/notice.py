@@ -17,7 +17,7 @@ log = Logger()
 class Webhooks(Protocol):
     """store/webhooks"""
 
-    async def untold(self, failing_before: datetime, limit: int = 100) -> Sequence[tuple[Webhook, str | None]]: ...
+    async def untold(self, failing_before: datetime, limit: int = 100) -> Sequence[tuple[Webhook, Sequence[str]]]: ...
     async def told(self, webhook: Webhook) -> None: ...
 
 
@@ -37,11 +37,11 @@ class Notices:
     warn_after: float
 
     async def tell(self) -> None:
-        """Whoever is to be told now. A mail goes once, however often this is interrupted."""
+        """Whoever is to be told now, each by a mail of their own. A mail goes once, however often this is interrupted."""
         before = datetime.fromtimestamp(self.clock(), UTC) - timedelta(seconds=self.warn_after)
-        for webhook, to in await self.webhooks.untold(before):
+        for webhook, everybody in await self.webhooks.untold(before):
             log.info("webhook {id} of account {account} {state}", id=webhook.id, account=webhook.account_id, state=_state(webhook))
-            if await self.mail.send(to, *written(webhook), _key(webhook)):
+            if all([await self.mail.send(to, *written(webhook), f"{_key(webhook)}/{to}") for to in everybody]):
                 await self.webhooks.told(webhook)
 
 

@@ -22,14 +22,16 @@ from twisted.internet.defer import Deferred, DeferredList
 from twisted.logger import Logger
 
 from mailsvc import payload
-from mailsvc.fetch import NoAnswer, Reply
+from mailsvc.fetch import Asking, NoAnswer
 from mailsvc.store.errors import StoreError
 from mailsvc.store.outbox import Due, Posted, Ready, claim_until
 from mailsvc.webhooks import signature
 from mailsvc.webhooks.verdict import Verdict, judge
 
 POLL = 1.0
+LIGHT = 0.02  # seconds that a look may take without a rest after it
 DEPTH = 20  # messages that are claimed for each connection to an endpoint that answers
+UNWRITTEN = 1000  # messages that were taken and are not written down yet
 TURN = 1.0  # seconds after which a connection is free for others
 RESPONSE = 1024  # octets of an answer that are kept
 AGENT = "mailsvc-webhooks/1"
@@ -58,12 +60,16 @@ class Outbox(Protocol):
     async def clear(self, webhook_id: UUID) -> None: ...
 
 
+class Line(Asking, Protocol):
+    """fetch.Line"""
+
+    def close(self) -> None: ...
+
+
 class Fetcher(Protocol):
     """fetch.Fetcher"""
 
-    async def ask(
-        self, method: str, url: str, *, seconds: float, keep: int, headers: Mapping[str, str] | None = None, body: bytes | None = None
-    ) -> Reply: ...
+    def line(self) -> Line: ...
 
 
 class Bell(Protocol):
@@ -81,6 +87,18 @@ class _Place:
     well: bool = False
 
 
+@attrs.define(eq=False)
+class _Turn:
+    """What a look found for one endpoint: messages that its connections share, claimed `until` then. `more`: others wait behind them."""
+
+    webhook_id: UUID
+    waiting: deque[Due]
+    until: datetime
+    more: bool
+    ends: float
+    over: bool = False
+
+
 class Posts(Service):
     """Runs while the service runs."""
 
@@ -95,6 +113,7 @@ class Posts(Service):
         self._timer: Any = None
         self._round: Deferred[None] | None = None
         self._again = False
+        self._began = self._rests_until = 0.0
         bell.listen("webhooks", self.wake)
 
     @property
@@ -116,11 +135,16 @@ class Posts(Service):
         return DeferredList([_ended(each) for each in (*self._under_way, *((self._round,) if self._round else ()))])
 
     def wake(self) -> None:
-        """Look in the next turn, or once more after the round that is under way."""
+        """Look soon, or once more after the round that is under way."""
         if self._round is not None:
             self._again = True
         else:
-            self._look_in(0)
+            self._look_in(self._rest())
+
+    def _rest(self) -> float:
+        """Seconds for which Postgres is left alone: a look that was much work for it is not repeated at once."""
+        now: float = self._clock.seconds()
+        return max(0.0, self._rests_until - now)
 
     def _look_in(self, seconds: float) -> None:
         if not self.running:
@@ -131,14 +155,17 @@ class Posts(Service):
 
     def _begin_round(self) -> None:
         self._timer, self._again = None, False
-        self._round = Deferred()
+        self._round, self._began = Deferred(), self._clock.seconds()
         looking = Deferred.fromCoroutine(self._look())
         looking.addErrback(lambda failure: self.log.failure("sending webhooks failed", failure=failure))
         looking.addBoth(self._looked)
 
     def _looked(self, _: object) -> None:
         ended, self._round = self._round, None
-        self._look_in(0 if self._again else POLL)
+        now = self._clock.seconds()
+        if now - self._began > LIGHT:
+            self._rests_until = now + 2 * (now - self._began)
+        self._look_in(self._rest() if self._again else max(POLL, self._rest()))
         assert ended is not None
         ended.callback(None)
 
@@ -163,25 +190,35 @@ class Posts(Service):
         for webhook_id, waiting in claimed.items():
             found = ready[webhook_id]
             place = _Place(webhook_id, waiting[0].account_id, _host(waiting[0].url), bool(found.failing), found.well)
+            turn = _Turn(webhook_id, waiting, until, len(waiting) == wanted[webhook_id], self._clock.seconds() + TURN)
             for _ in range(min(chosen[webhook_id], len(waiting))):
                 self._taken.append(place)
-                serving = Deferred.fromCoroutine(self._serve(waiting, until))
+                serving = Deferred.fromCoroutine(self._serve(turn))
                 self._under_way.add(serving)
                 serving.addErrback(lambda failure: self.log.failure("a webhook could not be sent", failure=failure))
                 serving.addBoth(self._served, serving, place)
 
-    async def _serve(self, waiting: deque[Due], until: datetime) -> None:
-        """One connection's turn at an endpoint: it ends with the first failure, which the other messages would have too."""
-        ends = self._clock.seconds() + TURN
-        while waiting:
-            well = await self._attempt(waiting.popleft())
-            if not well or self._clock.seconds() >= ends or not self.running:
-                rest = [*waiting]
-                waiting.clear()
-                try:
+    async def _serve(self, turn: _Turn) -> None:
+        """One connection's turn at an endpoint. The first failure ends all of its turns: the other messages would have it too."""
+        line = self._fetcher.line()
+        waiting, until, more = turn.waiting, turn.until, turn.more
+        try:
+            while waiting:
+                if not turn.over and not await self._attempt(waiting.popleft(), line):
+                    turn.over = True
+                turn.over = turn.over or self._clock.seconds() >= turn.ends or not self.running
+                if turn.over:
+                    rest = [*waiting]
+                    waiting.clear()
                     await self._outbox.release(rest, self._now(), until)
-                except StoreError as error:
-                    self.log.info("webhooks that were not sent wait for the end of their claim: {reason}", reason=str(error))
+                elif not waiting and more:
+                    until = claim_until(self._now(), self._terms.timeout)
+                    waiting = deque(await self._outbox.claim({turn.webhook_id: DEPTH}, self._now(), until))
+                    more = len(waiting) == DEPTH
+        except StoreError as error:
+            self.log.info("webhooks that were not sent wait for the end of their claim: {reason}", reason=str(error))
+        finally:
+            line.close()
 
     def _served(self, _: object, serving: Deferred[None], place: _Place) -> None:
         self._under_way.discard(serving)
@@ -193,10 +230,13 @@ class Posts(Service):
         slow = {place.webhook_id for place in self._taken if place.failing}
         return [webhook_id for webhook_id, count in counts.items() if count >= self._terms.per_endpoint or webhook_id in slow]
 
-    async def _attempt(self, due: Due) -> bool:
-        """One POST, written down; whether the next may follow. When it cannot be written down, the claim runs out and it is sent again."""
+    async def _attempt(self, due: Due, line: Line) -> bool:
+        """One POST; whether the next may follow. Success is written down beside what follows, everything else before it.
+
+        When it cannot be written down, the claim runs out and it is sent again.
+        """
         started = self._clock.seconds()
-        status, said, retry_after = await self._post(due, started)
+        status, said, retry_after = await self._post(due, started, line)
         ended = self._clock.seconds()
         now = _time(ended)
         kept = due.fact is not None or due.payload is not None
@@ -206,14 +246,25 @@ class Posts(Service):
             due, status, said, _time(started), ended - started, now, verdict.outcome, now - timedelta(seconds=self._terms.disable_after),
             verdict.next_at, verdict.hold_until, verdict.why, kept,
         )  # fmt: skip
+        well = verdict.outcome == "success" or not kept
+        writing = Deferred.fromCoroutine(self._write(posted))
+        if well and len(self._under_way) < self._terms.connections + UNWRITTEN:
+            self._under_way.add(writing)  # behind the next message
+            writing.addBoth(lambda _: self._under_way.discard(writing))
+        else:
+            await writing
+        return well
+
+    async def _write(self, posted: Posted) -> None:
         try:
             if await self._outbox.settle(posted):
-                await self._outbox.clear(due.webhook_id)
+                await self._outbox.clear(posted.due.webhook_id)
         except StoreError as error:
             self.log.warn("a webhook's attempt could not be written down, it is sent again: {reason}", reason=str(error))
-        return verdict.outcome == "success" or not kept
+        except Exception:
+            self.log.failure("a webhook's attempt could not be written down")
 
-    async def _post(self, due: Due, started: float) -> tuple[int, str, str | None]:
+    async def _post(self, due: Due, started: float, line: Line) -> tuple[int, str, str | None]:
         """Status, what was said, and the Retry-After."""
         told = due.payload if due.fact is None else payload.told(due.fact)
         if told is None:
@@ -223,7 +274,7 @@ class Posts(Service):
         signed = signature.headers(f"msg_{due.event_id.hex}", int(started), body, secrets)
         headers = {"content-type": "application/json", "user-agent": AGENT, **signed}
         try:
-            reply = await self._fetcher.ask("POST", due.url, seconds=self._terms.timeout, keep=RESPONSE, headers=headers, body=body)
+            reply = await line.ask("POST", due.url, seconds=self._terms.timeout, keep=RESPONSE, headers=headers, body=body)
         except NoAnswer as error:
             return 0, str(error), None
         return reply.status, reply.body.decode("utf-8", "replace"), reply.header("retry-after")

@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import attrs
 
@@ -28,7 +29,10 @@ from tests.bench.product import SPLIT, Product
 
 @attrs.frozen
 class Way:
-    """One way in. `sessions` connections, each for one mail when `anew`; by HTTP, `per_call` emails in a request."""
+    """One way in. `sessions` connections, each for one mail when `anew`; by HTTP, `per_call` emails in a request.
+
+    With a `rate` the mails come at so many a second, whatever becomes of them; `to` has a %d for a number below 1,000.
+    """
 
     name: str
     sessions: int
@@ -37,6 +41,13 @@ class Way:
     anew: bool = False
     per_call: int = 0
     emails: int = 2000
+    rate: float = 0.0
+    to: str = ""
+
+    @property
+    def compared(self) -> Way:
+        """What the peer does in its place."""
+        return SMTP_50 if self.per_call or self.to else self
 
 
 SMTP_50 = Way("SMTP, 50 reused, 4 KB", 50)
@@ -49,6 +60,8 @@ WAYS = (
     Way("SMTP, STARTTLS and AUTH, 2 reused, 40 MB", 2, 40_000_000, login=True, emails=12),
     Way("POST /emails/batch, 100 a call, 4 clients, 4 KB", 4, per_call=100, emails=4000),
     Way("POST /emails, 32 connections, 4 KB", 32, per_call=1),
+    Way("SMTP, 50 reused, 4 KB, 1,000 destinations", 50, to="customer@d%d.test"),
+    Way("SMTP, STARTTLS and AUTH, 10 reused, 4 KB, 50 a second", 10, login=True, rate=50.0, emails=500),
 )
 KINDS: dict[str, Callable[[Path, Sink], Product]] = {
     "one": lambda folder, sink: Product(folder, sink.port),
@@ -72,6 +85,7 @@ class Figures:
     p99: float
     cpu: float
     spent: tuple[float, ...]  # the same CPU, by root process
+    accepted: float = 0.0  # MB a second, from the first octet to the last reply
 
 
 @attrs.frozen
@@ -101,15 +115,19 @@ class Bench:
             "-f",
             sender,
             *login,
+            *(("-r", way.rate) if way.rate else ()),
+            *(("-t", way.to) if way.to else ()),
         ]
+        told: dict[str, Any] = {}
 
         def go() -> int:
             done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
-            told = json.loads(done.stdout)
+            told.update(json.loads(done.stdout))
             assert not told["errors"], told["first_error"]
             return int(told["start_ns"])
 
-        return self._measured(count, roots, go)
+        figures = self._measured(count, roots, go)
+        return attrs.evolve(figures, accepted=told["bytes"] * told["sent"] / told["wall_s"] / 1e6)
 
     def http(self, way: Way, product: Product, roots: Sequence[int]) -> Figures:
         count = max(4 * way.per_call, int(way.emails * self.share))
@@ -144,7 +162,7 @@ class Bench:
     def of_peer(self, ways: Sequence[Way]) -> dict[Way, Figures]:
         with tempfile.TemporaryDirectory(dir=self.folder) as name:
             postfix = Peer(Path(name), self.sink.port)
-            postfix.write()
+            postfix.configure()
             postfix.start()
             try:
                 login = ("-u", peer.USER, "-w", peer.PASSWORD, "-S")
@@ -154,7 +172,7 @@ class Bench:
                     return self.smtp(way, postfix.login if way.login else postfix.clear, peer.SENDER, given, postfix.pids)
 
                 self._warm(run)
-                return {way: run(way) for way in ways if not way.per_call}
+                return {way: run(way) for way in ways if way.compared is way}
             finally:
                 postfix.stop()
 
@@ -171,7 +189,7 @@ class Bench:
                     return self.smtp(way, product.login, product.sender, login, product.pids)
 
                 self._warm(run)
-                return {way: run(way) for way in ways}
+                return {way: run(way) for way in ways if kind != "dual" or way is SMTP_50}
             finally:
                 product.stop()
 
@@ -194,11 +212,12 @@ def table(way: Way, rounds: Sequence[dict[str, dict[Way, Figures]]], kinds: Sequ
         "| | mails/s | ratio | CPU ms/mail | ratio | of which | p50 ms | p99 ms |",
         "|---|---|---|---|---|---|---|---|",
     ]
+    accepted: list[str] = []
     for kind in kinds:
         found = [each[kind][way] for each in rounds if way in each[kind]]
         if not found:
             continue
-        against = [each["peer"][SMTP_50 if way.per_call else way] for each in rounds] if "peer" in kinds else found
+        against = [each["peer"][way.compared] for each in rounds] if "peer" in kinds else found
         parts = " + ".join(f"{statistics.median(values):.2f}" for values in zip(*(each.spent for each in found), strict=True))
         cells = [
             spread([each.rate for each in found], "{:.0f}"),
@@ -210,7 +229,9 @@ def table(way: Way, rounds: Sequence[dict[str, dict[Way, Figures]]], kinds: Sequ
             spread([each.p99 for each in found], "{:.0f}"),
         ]
         lines.append(f"| {TITLES[kind]} | {' | '.join(cells)} |")
-    return lines
+        if way.size > 1_000_000:
+            accepted.append(f"{TITLES[kind]}: {spread([each.accepted for each in found], '{:.0f}')} MB/s accepted")
+    return [*lines, "", "; ".join(accepted)] if accepted else lines
 
 
 def main() -> None:
@@ -218,11 +239,11 @@ def main() -> None:
     options.add_argument("--rounds", type=int, default=3, help="interleaved rounds (1–20)")
     options.add_argument("--share", type=float, default=1.0, help="of the mails of each way (0.05–20)")
     options.add_argument("--ways", default="", help="only those whose name has this text; several by |")
-    options.add_argument("--kinds", default="peer,one,two", help=f"which to compare, of {', '.join(TITLES)}")
+    options.add_argument("--kinds", default="peer,one,two,dual", help=f"which to compare, of {', '.join(TITLES)}")
     chosen = options.parse_args()
     kinds = [kind for kind in TITLES if kind in chosen.kinds.split(",")]
     ways = [way for way in WAYS if any(text in way.name for text in chosen.ways.split("|"))]
-    if "peer" in kinds and any(way.per_call for way in ways) and SMTP_50 not in ways:
+    if "peer" in kinds and any(way.compared is SMTP_50 for way in ways) and SMTP_50 not in ways:
         ways.insert(0, SMTP_50)
     if "peer" in kinds:
         peer.install()

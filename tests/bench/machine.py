@@ -78,8 +78,9 @@ class Sink:
 
 @contextmanager
 def sink(folder: Path) -> Iterator[Sink]:
+    """At every address of 127.0.0.0/8, so that it can be many destinations."""
     running = Sink(free_port(), free_port())
-    process = subprocess.Popen([folder / "smtpsink", "-p", str(running.port), "-c", str(running.control)])
+    process = subprocess.Popen([folder / "smtpsink", "-A", "-p", str(running.port), "-c", str(running.control)])
     try:
         running.ask("reset")
         yield running

@@ -6,13 +6,17 @@ Everything in a folder of its own that is removed after; a minute or two. What i
 from __future__ import annotations
 
 import argparse
+import contextlib
+import http.client
 import re
 import shutil
 import statistics
 import tempfile
 import time
 from pathlib import Path
+from urllib.parse import urlencode
 
+import attrs
 import psycopg2
 
 from mailsvc.store.embedded import EmbeddedPostgres
@@ -46,10 +50,33 @@ WHERE d.account_id = %(account)s ON CONFLICT DO NOTHING
 """
 
 
+REQUESTS = """
+INSERT INTO request_log (account_id, log_id, method, path, status, user_agent, milliseconds)
+SELECT %(account)s, id, 'POST', '/emails', CASE WHEN i %% 500 = 0 THEN 422 ELSE 200 END, 'resend-python:2.51.0', 3.5 FROM made
+"""
+SESSIONS = """
+INSERT INTO receipts (account_id, receipt_id, key_id, opened_at, closed_at, port, tls, mails, refusals, transcript)
+SELECT %(account)s, id, id, at, at, 587, 'TLSv1.3', 1, 0, 'S: 220 ready' FROM made WHERE i %% 10 = 0
+"""
+# The newest hundred have all that an email's page shows.
+MESSAGES = """
+INSERT INTO messages (account_id, email_id, piece, bytes)
+SELECT %(account)s, id, 0, convert_to(%(message)s, 'UTF8') FROM made WHERE i > %(count)s - 100
+"""
+ATTEMPTS = """
+INSERT INTO attempts (account_id, email_id, attempt_id, recipients, outcomes, replies, host, address, tls, started_at, seconds, transcript)
+SELECT %(account)s, id, id, '{0}', '{delivered}', '{250 ok}', 'mx.example.com', '192.0.2.1:25', 'TLSv1.3', at, 0.2, repeat('C: NOOP ', 200)
+FROM made WHERE i > %(count)s - 100
+"""
+PARAGRAPH = '<p>Your order is on its way. <a href="https://example.com/orders/1?item=%d">See it</a></p>'
+HEAD = "From: Shop <hello@example.com>\r\nTo: user@example.com\r\nSubject: Order\r\nContent-Type: text/html; charset=utf-8\r\n\r\n"
+MESSAGE = HEAD + "\r\n".join(PARAGRAPH % number for number in range(200))
+
+
 def fill(dsn: str, account: str, count: int) -> None:
     with psycopg2.connect(dsn) as connection, connection.cursor() as cursor:
-        for statement in (MADE, EMAILS, EVENTS, ROLLUPS):
-            cursor.execute(statement, {"account": account, "count": count})
+        for statement in (MADE, EMAILS, EVENTS, ROLLUPS, REQUESTS, SESSIONS, MESSAGES, ATTEMPTS):
+            cursor.execute(statement, {"account": account, "count": count, "message": MESSAGE})
     connection.close()
     connection = psycopg2.connect(dsn)
     connection.autocommit = True
@@ -57,27 +84,91 @@ def fill(dsn: str, account: str, count: int) -> None:
     connection.close()
 
 
-def times(visitor: Visitor, path: str, rounds: int) -> tuple[float, float, int]:
-    """Median and worst milliseconds as the daemon logs them, and the octets of the page."""
-    before = len(visitor.daemon.log)
+@attrs.frozen
+class Took:
+    """Milliseconds in which the daemon and its Postgres had a processor, for the first time and after that; those that the daemon logs; and
+    the octets of the page.
+    """
+
+    first: float
+    busy: float
+    median: float
+    worst: float
+    size: int
+
+
+def took(visitor: Visitor, postmaster: int, path: str, rounds: int) -> Took:
+    """The first time is that of connections which have never asked for this."""
+    daemon = visitor.daemon
+    assert daemon.process is not None
+    started = _busy(daemon.process.pid, postmaster)
+    visitor.get(path)
+    before, busy = len(daemon.log), _busy(daemon.process.pid, postmaster)
+    first = _since(started, busy)
     for _ in range(rounds):
         shown = visitor.get(path)
         assert shown.status == 200, (path, shown.status)
+    then = _since(busy, _busy(daemon.process.pid, postmaster)) / rounds
     time.sleep(0.2)
-    found = [float(text) for text in re.findall(r" 200 ([\d.]+) ms", visitor.daemon.log[before:])]
-    return statistics.median(found), max(found), len(shown.text.encode())
+    found = [float(text) for text in re.findall(r" 200 ([\d.]+) ms", daemon.log[before:])]
+    return Took(first, then, statistics.median(found), max(found), len(shown.text.encode()))
+
+
+def _busy(daemon: int, postmaster: int) -> dict[int, float]:
+    """Milliseconds of processor time, so far, of a daemon and of all processes of a Postgres."""
+    pids = {daemon, postmaster}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            own = int(stat.read_text().rpartition(")")[2].split()[1]) == postmaster
+            if own and b"autovacuum" not in stat.with_name("cmdline").read_bytes():
+                pids.add(int(stat.parent.name))
+    found: dict[int, float] = {}
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            found[pid] = sum(int(task.read_text().split()[0]) for task in Path(f"/proc/{pid}/task").glob("*/schedstat")) / 1e6
+    return found
+
+
+def _since(before: dict[int, float], now: dict[int, float]) -> float:
+    """What has been added, by those that are still there."""
+    return sum(busy - before.get(pid, 0) for pid, busy in now.items())
+
+
+def exported(visitor: Visitor, path: str) -> str:
+    """How long it takes to take all of it away, and what the daemon's memory grows by."""
+    assert visitor.daemon.process is not None
+    status = Path(f"/proc/{visitor.daemon.process.pid}/status")
+    before, started = _peak(status), time.monotonic()
+    path = visitor.get(path).location
+    connection = http.client.HTTPConnection("127.0.0.1", visitor.daemon.port, timeout=60)
+    headers = {"Cookie": "; ".join(f"{name}={value}" for name, value in visitor.cookies.items())}
+    headers["Content-Type"] = "application/x-www-form-urlencoded"
+    visitor.get(path)
+    connection.request("POST", path, urlencode({"token": visitor.token}), headers)
+    answer, lines = connection.getresponse(), 0
+    while piece := answer.read(1 << 20):
+        lines += piece.count(b"\n")
+    seconds = time.monotonic() - started
+    return f"Export: {lines - 1:,} lines in {seconds:.0f} s; the daemon grew by {(_peak(status) - before) / 1024:.0f} MB."
+
+
+def _peak(status: Path) -> int:
+    """kB"""
+    return int(re.search(r"VmHWM:\s+(\d+)", status.read_text())[1])  # type: ignore[index]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--emails", type=int, default=1_000_000)
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=20)
     asked = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="mailsvc-million-"))
     folder.chmod(0o711)
     server = EmbeddedPostgres.at(folder / "postgres")
     try:
         dsn = server.start_blocking()
+        postmaster = server.pid
+        assert postmaster is not None
         daemon = Daemon(folder, dsn)
         daemon.start()
         visitor = Visitor(daemon)
@@ -95,13 +186,27 @@ def main() -> None:
             "Emails, a subject that is there": "/dashboard/emails?q=Order+99",
             "Emails, a subject that is not": "/dashboard/emails?q=nothing+of+this",
             "One email": one[1],
+            "One email, its insights": f"{one[1]}?view=insights",
+            "API keys": "/dashboard/keys",
+            "Logs": "/dashboard/logs",
+            "Logs that are errors": "/dashboard/logs?status=errors",
+            "Logs, a path that is not there": "/dashboard/logs?q=nothing+of+this",
+            "Webhooks": "/dashboard/webhooks",
+            "Suppressions": "/dashboard/suppressions",
+            "Settings, team": "/dashboard/settings",
+            "Settings, usage": "/dashboard/settings/usage",
+            "Settings, SMTP": "/dashboard/settings/smtp",
             "Metrics, 30 days": "/dashboard/metrics?days=30",
             "Domains": "/dashboard/domains",
         }
-        print(f"{asked.emails:,} emails\n\n| page | median | worst | size |\n|---|---|---|---|")
+        heaviest = 0
+        print(f"{asked.emails:,} emails\n\n| page | processor: first, then | median | worst | size |\n|---|---|---|---|---|")
         for name, path in pages.items():
-            median, worst, size = times(visitor, path, asked.rounds)
-            print(f"| {name} | {median:.0f} ms | {worst:.0f} ms | {size / 1024:.0f} kB |", flush=True)
+            of = took(visitor, postmaster, path, asked.rounds)
+            heaviest = max(heaviest, of.size)
+            told = f"| {name} | {of.first:.0f}, {of.busy:.0f} ms | {of.median:.0f} ms | {of.worst:.0f} ms | {of.size / 1024:.0f} kB |"
+            print(told, flush=True)
+        print(f"\nThe heaviest has {heaviest / 1024:.0f} kB. {exported(visitor, '/dashboard/emails/export')}", flush=True)
         daemon.stop()
     finally:
         server.stop_blocking()

@@ -120,20 +120,21 @@ static void *control(void *a) {
     if (write(f, o, n) < 0) {} close(f);
   }
 }
-static int lis(int p) {
+static int everywhere;
+static int lis(int p, int all) {
   int s = socket(AF_INET, SOCK_STREAM, 0), one = 1; setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-  struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons(p)}; inet_pton(AF_INET, "127.0.0.1", &a.sin_addr);
+  struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons(p)}; if (all) a.sin_addr.s_addr = INADDR_ANY; else inet_pton(AF_INET, "127.0.0.1", &a.sin_addr);
   if (bind(s, (void *)&a, sizeof a) || listen(s, 1024)) { perror("listen"); exit(1); } return s;
 }
 int main(int argc, char **argv) {
   int o; const char *cert = NULL, *key = NULL;
-  while ((o = getopt(argc, argv, "p:c:C:K:d:n:D:")) != -1) switch (o) {
+  while ((o = getopt(argc, argv, "p:c:C:K:d:n:D:A")) != -1) switch (o) {
     case 'p': port = atoi(optarg); break; case 'c': cport = atoi(optarg); break; case 'C': cert = optarg; break; case 'K': key = optarg; break;
-    case 'd': dumpdir = optarg; break; case 'n': dumpmax = atoi(optarg); break; case 'D': delay_us = atoi(optarg); break;
-    default: fprintf(stderr, "smtpsink [-p port] [-c control port] [-C cert -K key: offer STARTTLS] [-d dump dir -n first n messages] [-D usec delay before the final 250]\n"); return 2; }
+    case 'd': dumpdir = optarg; break; case 'n': dumpmax = atoi(optarg); break; case 'D': delay_us = atoi(optarg); break; case 'A': everywhere = 1; break;
+    default: fprintf(stderr, "smtpsink [-p port] [-c control port] [-C cert -K key: offer STARTTLS] [-d dump dir -n first n messages] [-D usec delay before the final 250] [-A: all of 127.0.0.0/8, hence every address]\n"); return 2; }
   signal(SIGPIPE, SIG_IGN); lats = malloc(sizeof(float) * MAXSEQ); seen = calloc(MAXSEQ, 1);
   if (cert) { ctx = SSL_CTX_new(TLS_server_method()); if (SSL_CTX_use_certificate_chain_file(ctx, cert) != 1 || SSL_CTX_use_PrivateKey_file(ctx, key, SSL_FILETYPE_PEM) != 1) { fprintf(stderr, "bad cert\n"); return 1; } }
-  int s = lis(port), cs = lis(cport); pthread_t t; pthread_create(&t, NULL, control, &cs);
+  int s = lis(port, everywhere), cs = lis(cport, 0); pthread_t t; pthread_create(&t, NULL, control, &cs);
   pthread_attr_t at; pthread_attr_init(&at); pthread_attr_setstacksize(&at, 256 * 1024); pthread_attr_setdetachstate(&at, PTHREAD_CREATE_DETACHED);
   for (;;) { int f = accept(s, NULL, NULL); if (f < 0) continue; C *c = malloc(sizeof *c); c->fd = f; c->ssl = NULL; c->pos = c->len = c->outn = 0; if (pthread_create(&t, &at, serve, c)) { close(f); free(c); } }
 }

@@ -20,7 +20,7 @@ def main() -> int:
     sizes.add_argument("--tarpits", type=int, default=1000, help="domains that hardly answer")
     sizes.add_argument("--backlog", type=int, default=100_000, help="emails for a dead domain")
     sizes.add_argument("--healthy", type=int, default=200, help="emails whose latency is measured")
-    sizes.add_argument("--stopped", type=float, default=135.0, help="seconds that a process is stopped")
+    sizes.add_argument("--stopped", type=float, default=180.0, help="seconds that a process is stopped")
     sizes.add_argument("--only", help="a part of an experiment's name")
     given = sizes.parse_args()
     plan = {

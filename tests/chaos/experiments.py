@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import random
 import signal
+import smtplib
+import statistics
 import time
 from typing import Any
 
+import pytest
+
 from tests.chaos.baddns import BadDns
 from tests.chaos.ground import Client, Figures, ground, in_background, p95, postfix_sink, sink, until
+from tests.whole.relay import connect
 from tests.whole.rig import free_port
 
 CONNECTIONS = 5
+ROUNDS = 5
 
 
 def _all(port: int, **more: object) -> dict[str, Any]:
@@ -74,22 +80,36 @@ def killed_postgres(emails: int, kills: int) -> Figures:
 
 
 def restarted_postgres(emails: int, away: float) -> Figures:
-    """T4: the database is away for a while: 503 with retry-after, and the backlog drains by itself."""
+    """T4: the database is away for a while: 503 with retry-after, 451 over SMTP, and the backlog drains by itself."""
     figures, began = Figures("T4 the database is away"), time.monotonic()
     with sink() as target, ground() as place:
-        daemon = place.daemon(_all(target.port))
+        relay = {"listen": {"587": f"tcp:{free_port()}:interface=127.0.0.1"}, "self_signed": str(place.folder / "tls")}
+        daemon = place.daemon({**_all(target.port), "smtp": relay})
         client = Client(daemon)
-        client.batch(f"a{n}@example.net" for n in range(emails))
-        place.server.stop_blocking()
-        until(lambda: daemon.call("POST", "/emails", client.email("x@example.net"), key=client.key).status == 503, 30)
-        refused = daemon.call("POST", "/emails", client.email("x@example.net"), key=client.key)
-        assert refused.status == 503, refused
-        assert {name.lower() for name in refused.headers} >= {"retry-after"}, refused
-        time.sleep(away)
-        place.start_postgres()
-        back = time.monotonic()
-        client.batch(f"b{n}@example.net" for n in range(20))
-        figures.notes["accepts again after"] = f"{time.monotonic() - back:.1f} s"
+        with connect(daemon) as session:
+            client.batch(f"a{n}@example.net" for n in range(emails))
+            place.server.stop_blocking()
+            gone = time.monotonic()
+            asked = in_background(
+                lambda: client.refused.append(daemon.call("POST", "/emails", client.email("x@example.net"), key=client.key))
+            )
+            told = client.submit(session, "while-away@example.net")
+            assert (told[0], told[1][:6]) == (451, b"4.3.0 "), told
+            asked.join(60)
+            assert not asked.is_alive() and client.refused, "the API did not answer"
+            for refused in client.refused:
+                headers = {name.lower(): value for name, value in refused.headers.items()}
+                assert refused.status == 503 and int(headers["retry-after"]) > 0, refused
+            with connect(daemon, login=False) as late, pytest.raises(smtplib.SMTPAuthenticationError) as failed:
+                late.login(daemon.facts["smtp_username"], client.key)
+            assert failed.value.smtp_code == 454, failed.value
+            time.sleep(max(0.0, away - (time.monotonic() - gone)))
+            figures.notes["waited meanwhile"] = len(set(client.ids) - target.ids())
+            place.start_postgres()
+            back = time.monotonic()
+            until(lambda: client.submit(session, "again@example.net")[0] == 250, 60, "the acceptance over SMTP")
+            client.batch(f"b{n}@example.net" for n in range(20))
+            figures.notes["accepts again after"] = f"{time.monotonic() - back:.1f} s"
         _finish(figures, place, target, client.ids, 120)
         figures.notes["backlog drained after"] = f"{time.monotonic() - back:.1f} s"
     assert (figures.lost, figures.duplicates) == (0, 0)
@@ -130,10 +150,10 @@ def tarpits(domains: int, backlog: int, healthy: int) -> Figures:
         client = Client(daemon)
         client.one("warm@example.net")
         until(lambda: len(target.received) == 1, 20)
-        before = _latencies(client, target, healthy)
+        before = _p95(client, target, healthy)
         client.batch([f"x@slow{n}.example" for n in range(domains)] + [f"x{n}@dead.example" for n in range(backlog)])
         time.sleep(3)
-        during = _latencies(client, target, healthy)
+        during = _p95(client, target, healthy)
         [(unexplained,)] = place.rows(
             "SELECT count(*) FROM waiting_at(now()) w WHERE coalesce(w.reason, '') = '' OR w.next_at IS NULL OR NOT isfinite(w.next_at)"
         )
@@ -143,15 +163,20 @@ def tarpits(domains: int, backlog: int, healthy: int) -> Figures:
         figures.notes = {
             "tarpits": domains,
             "dead backlog": backlog,
-            "healthy p95 ms before": round(p95(before) * 1000),
-            "healthy p95 ms": round(p95(during) * 1000),
-            "ratio": round(p95(during) / p95(before), 2),
+            "healthy p95 ms before": round(before * 1000),
+            "healthy p95 ms": round(during * 1000),
+            "ratio": round(during / before, 2),
         }
         assert set(client.sent_at) <= target.ids()
         daemon.kill()  # what hangs there would be waited for
     assert figures.lost == 0
     figures.seconds = time.monotonic() - began
     return figures
+
+
+def _p95(client: Client, target: Any, count: int) -> float:
+    """The median of five rounds, so that one moment of somebody else's does not decide."""
+    return statistics.median(p95(_latencies(client, target, count // ROUNDS)) for _ in range(ROUNDS))
 
 
 def _latencies(client: Client, target: Any, count: int) -> list[float]:
@@ -230,13 +255,12 @@ def stopped_process(emails: int, stop_seconds: float) -> Figures:
     figures, began = Figures("T12 a process stopped and continued"), time.monotonic()
     with sink() as target, ground() as place:
         first = place.daemon(_all(target.port))
-        second = place.daemon(_all(target.port))
         client = Client(first)
         client.batch((f"a{n}@example.net" for n in range(emails)), "one")
         assert first.process is not None
         first.process.send_signal(signal.SIGSTOP)
         stopped = time.monotonic()
-        other = Client(second)
+        other = Client(place.daemon(_all(target.port)))
         other.batch((f"b{n}@example.net" for n in range(20)), "two")
         wanted = set(client.ids) | set(other.ids)
         until(lambda: wanted <= target.ids(), 100, "the taking over of leases")
@@ -246,6 +270,7 @@ def stopped_process(emails: int, stop_seconds: float) -> Figures:
         first.process.send_signal(signal.SIGCONT)
         time.sleep(3)
         figures.notes["sent after it went on"] = len(target.received) - before
+        assert len(target.received) == before, "something was sent on old leases"
         _finish(figures, place, target, sorted(wanted), 60)
         assert target.ids() == wanted
         [(ends,)] = place.rows(

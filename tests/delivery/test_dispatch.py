@@ -57,6 +57,24 @@ def test_born_leased_mail_is_neither_claimed_nor_loaded() -> None:
     assert world.dispatch.freight.octets == 0
 
 
+def test_what_comes_into_the_queue_singly_is_claimed_without_waiting_for_company() -> None:
+    world = World()
+    server = world.server("example.com", "1.1.1.1")
+    world.store.add(1, "bob@example.com", destination="mx.example.com")
+    world.start().run(1)
+    for identity in range(2, 7):
+        world.store.add(identity, "bob@example.com", destination="mx.example.com")
+        world.dispatch.ring()
+        world.run(0.02)
+        assert len(server.mails) == identity
+    before = world.store.calls["ready"]
+    for identity in range(100, 200):  # while there is much, a look serves many
+        world.store.add(identity, "bob@example.com", destination="mx.example.com")
+        world.dispatch.ring()
+        world.run(0.002)
+    assert world.store.calls["ready"] - before <= 8
+
+
 def test_mail_that_went_to_the_queue_a_moment_ago_is_claimed_but_not_loaded() -> None:
     world = World()
     server = world.server("example.com", "1.1.1.1")

@@ -36,7 +36,7 @@ class Half:
         self.reactor: Any = reactor
         self.server = server
         self.process = Incarnation(pool, reactor)
-        terms = DeliverySettings(poll_seconds=0.05, connections_initial=1, drain_seconds=0.1)
+        terms = DeliverySettings(poll_seconds=0.05, connections_initial=1, drain_seconds=0.1, window=2)
         routes = Routes(self.reactor, names, {}, port=25, provider=BIG.provider)
         self.dispatch = Dispatch(
             self.reactor, terms, REGION, self.process, Queue(pool), routes, Connector(self.reactor, names, self.dial, terms),

@@ -59,6 +59,34 @@ def listed(item: Schema) -> Schema:
     return has(has_more=FLAG, data=rows(item))
 
 
+# What webhooks tell: the keys that the libraries' documentation has, as the strictest of them reads them.
+
+_TOLD_EMAIL = {
+    "email_id": GUID, "created_at": DATE, "message_id": TEXT, "from": TEXT, "to": {"type": "array", "items": TEXT, "minItems": 1},
+    "subject": TEXT,
+}  # fmt: skip
+_ABOUT = {
+    "email.bounced": {"bounce": has(message=TEXT, type=words("Permanent Transient Undetermined"), subType=TEXT, diagnosticCode=TEXTS)},
+    "email.failed": {"failed": has(reason=TEXT)},
+    "email.suppressed": {
+        "suppressed": has({"reason": words("previous_bounce previous_complaint")}, message=TEXT, type=TEXT, diagnosticCode=TEXTS)
+    },
+}
+_EVERY_EMAIL: Mapping[str, Schema] = {
+    "tags": {"type": "object", "additionalProperties": TEXT, "minProperties": 1},
+    "headers": {"type": "array", "items": has(name=TEXT, value=TEXT), "minItems": 1},
+}
+
+
+def told(kind: str) -> Schema:
+    """What a webhook of this type has to be."""
+    if kind.startswith("email."):
+        data = has(_EVERY_EMAIL, **_TOLD_EMAIL, **_ABOUT.get(kind, {}))
+    else:
+        data = _R_DOMAIN if kind.startswith("domain.") else _R_SUPPRESSION
+    return has(type={"const": kind}, created_at={**DATE, "pattern": r"T\d\d:\d\d:\d\d\.\d{3}Z$"}, data=data)
+
+
 # Rust: `Option` may be missing or null, everything else has to be there. Its list of an email's events lacks `suppressed`.
 
 _R_EMAIL = has(

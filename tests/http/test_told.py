@@ -195,6 +195,9 @@ async def test_suppressions(world: World) -> None:
     assert (len(page["data"]), page["has_more"]) == (100, True)
     ids = [each["id"] for each in page["data"][:50]]
     assert len((await world.ask("POST", "/suppressions/batch/remove", {"ids": ids})).json["data"]) == 50
+    plus = (await world.ask("POST", "/suppressions", {"email": "a+b@example.net"})).json["id"]
+    for path in ("a+b@example.net", "a%2Bb%40example.net"):  # a plus sign in a path is a plus sign
+        assert (await world.ask("GET", f"/suppressions/{path}")).json["id"] == plus
     removed = (await world.ask("DELETE", "/suppressions/ZOE@example.net")).json
     assert (removed["deleted"], removed["origin"], removed["id"]) == (True, "manual", added.json["id"])
     wrong: list[tuple[str, Any]] = [

@@ -26,7 +26,9 @@ from mailsvc.http.site import ApiSite
 from mailsvc.http.suppressions import Suppressions
 from mailsvc.http.webhooks import Webhooks
 from mailsvc.intake import Intake
+from mailsvc.plans import Plan
 from mailsvc.policy import Limits
+from mailsvc.quota import Quotas
 from mailsvc.ratelimit import RateLimit
 from mailsvc.store.accept import Acceptance
 from mailsvc.store.accounts import Accounts
@@ -37,6 +39,7 @@ from mailsvc.store.eventlog import EventLog
 from mailsvc.store.keys import Keys, is_well_formed
 from mailsvc.store.messages import Messages
 from mailsvc.store.pool import Pool
+from mailsvc.store.quota import Quota
 from mailsvc.store.receipts import Receipts
 from mailsvc.store.requestlog import RequestLog
 from mailsvc.store.rollups import Rollups
@@ -136,7 +139,8 @@ async def world(pool: Pool) -> World:
     _, foreign_token = await keys.create(foreign.id, "a key", "full_access")
     way: Any = Elsewhere()
     in_thread: Callable[[Callable[[], Any]], Awaitable[Any]] = at_once
-    intake = Intake(Acceptance(pool, clock), domains, way, way, Limits(), timedelta(days=5), in_thread, clock.seconds)
+    quotas = Quotas(Quota(pool), clock, {"tiny": Plan("tiny", 7, 5), "month": Plan("month", 4)})
+    intake = Intake(Acceptance(pool, clock), domains, way, way, Limits(), timedelta(days=5), in_thread, clock.seconds, quotas)
     publishing, checker = Publishing({"us-east-1": "out.example.net"}), cast(Any, None)  # nobody looks at DNS here
     rules = Rules(timedelta(days=7), timedelta(days=180))
     care = Care(domains, DomainChecks(pool, domains), checker, publishing, rules, in_thread, own=frozenset())
@@ -147,7 +151,7 @@ async def world(pool: Pool) -> World:
         links=Links(Web(), 1000), told=told_of(pool, clock),
         rate=RateLimit(clock, 10_000), budget=Budget(1 << 28), in_thread=in_thread, checks={}, api_keys=keys,
         domains=DomainDesk(domains, care, publishing, "us-east-1"), logs=requests, receipts=Receipts(pool, clock),
-        rollups=Rollups(pool), link_secrets=lambda: (b"secret",), inbox=Sandbox(pool),
+        rollups=Rollups(pool), quotas=quotas, link_secrets=lambda: (b"secret",), inbox=Sandbox(pool),
         base_url="https://api.example.com", recorder=recorder,
     )  # fmt: skip
     contract = Contract(api.document())

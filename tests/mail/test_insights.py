@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import io
+import zipfile
+from datetime import UTC, datetime, timedelta
+
+import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mailsvc.mail import insights, markup, mime
+from mailsvc.mail.insights.standing import Facts, Listed, Rates, Record, Server, of_standing
 
-GOOD = '<html lang="en"><p>Your order is on its way. <a href="https://shop.example.com/o/1">See your order</a></p></html>'
+HEAD = '<html lang="en"><head><title>Your order</title><meta name="viewport" content="width=device-width"></head>'
+GOOD = HEAD + '<p>Your order is on its way. <a href="https://shop.example.com/o/1">See your order</a></p></html>'
 
 
 def mail(
     html: str = GOOD,
     text: str = "Your order is on its way.",
     fields: str = "",
-    sender: str = "Shop <hello@example.com>",
+    sender: str = "Shop <hello@mail.example.com>",
     subject: str = "Your order",
 ):
     boundary = "----b"
-    head = f"From: {sender}\r\nTo: ann@example.org\r\nSubject: {subject}\r\n{fields}MIME-Version: 1.0\r\n"
+    head = f"From: {sender}\r\nTo: ann@example.org\r\nSubject: {subject}\r\n{fields}MIME-Version: 1.0\r\nMessage-ID: <1@example.com>\r\n"
     head += f'Content-Type: multipart/alternative; boundary="{boundary}"\r\n\r\n'
     parts = [
         f"--{boundary}\r\nContent-Type: text/{kind}; charset=utf-8\r\n\r\n{body}\r\n"
@@ -67,6 +74,32 @@ def test_a_good_mail_needs_nothing():
         ({"html": GOOD + "<script>1</script>"}, "Remove what mail cannot do", "attention"),
         ({"html": GOOD + "<form></form>"}, "Some programs do not show all of it", "better"),
         ({"html": "<p>Hello</p>"}, "Say the language", "better"),
+        ({"html": "<p>Hello</p>"}, "Say more in the head of the html", "better"),
+        ({"html": GOOD + "Gr\u00c3\u00bc\u00c3\u0178e"}, "Some characters are broken", "attention"),
+        ({"subject": "Your verification code", "html": HEAD + "x" * 300 + " 123456"}, "Put the code first", "better"),
+        ({"subject": "Your verification code", "html": HEAD + "It is 123 456."}, "The code is easy to find", "great"),
+        ({"sender": "hello@example.com"}, "Use a subdomain", "better"),
+        ({"fields": "Reply-To: a@other.test\r\n"}, "Answers go to another domain", "better"),
+        ({"sender": '"ceo@bank.test" <a@mail.example.com>'}, "The sender's name is an address", "attention"),
+        ({"sender": '"***" <a@mail.example.com>'}, "The sender's name has no letters", "better"),
+        ({"subject": "\U0001f600\U0001f600"}, "The subject could be better", "better"),
+        ({"fields": "Subject: again\r\n"}, "The header breaks the standard", "attention"),
+        ({"fields": "X-Raw: \u00fc\r\n"}, "The header breaks the standard", "attention"),
+        ({"fields": "DKIM-Signature: v=1; d=other.test; a=rsa-sha256; b=x\r\n"}, "It is not signed for its own domain", "attention"),
+        ({"fields": "DKIM-Signature: v=1; d=example.com; a=rsa-sha1; b=x\r\n"}, "A DKIM signature is weak", "attention"),
+        ({"fields": "DKIM-Signature: v=1; d=example.com; a=rsa-sha256;\r\n b=x\r\n"}, "It is signed with DKIM", "great"),
+        ({"html": GOOD + '<a href="https://example.com:8443/">x</a>'}, "A link looks odd", "better"),
+        ({"html": GOOD + '<a href="https://bank.test@example.com/">x</a>'}, "A link looks odd", "better"),
+        ({"html": GOOD + f'<a href="https://example.com/{"%41" * 30}">x</a>'}, "A link looks odd", "better"),
+        ({"html": GOOD + '<a href="https://3232235777/">x</a>'}, "A link looks odd", "better"),
+        ({"html": GOOD + '<img alt="" src="https://example.com/a.webp?x">'}, "Avoid WebP images", "better"),
+        ({"html": GOOD + '<img alt="" src="https://cdn.test/a.png">'}, "Load images from your own domain", "better"),
+        ({"html": GOOD + '<img alt="" width="1" height="1" src="https://example.com/a.gif">'}, "Don't track who opens it", "better"),
+        ({"html": GOOD + f'<div style="display:none"><b>{"x" * 300}</b></div>'}, "Text is hidden", "attention"),
+        ({"html": GOOD + '<p style="font-size:6px">x</p>'}, "Some text is hard to read", "better"),
+        ({"html": GOOD + '<p style="color:#fff;background-color:#fefefe">x</p>'}, "Some text is hard to read", "better"),
+        ({"html": HEAD + "<p>View this email in your browser</p>"}, "Begin with what it is about", "better"),
+        ({"html": HEAD.replace("viewport", "color-scheme") + "<p>Hi</p>"}, "It is ready for dark screens", "great"),
     ],
 )
 def test_each_check_finds_what_it_looks_for(changes, title, level):
@@ -90,6 +123,122 @@ def test_a_dangerous_attachment_is_named():
     head = b"From: a@example.com\r\nSubject: x\r\nContent-Disposition: attachment\r\n"
     attached = head + b'Content-Type: application/octet-stream; name="a.exe"\r\n\r\nx'
     assert found(attached)["Receivers refuse this attachment"] == "attention"
+
+
+def levels_of(message: bytes, bulk: bool = False, **known) -> dict[str, str]:
+    return {one.title: one.level for one in insights.of_mail(insights.mail_of(mime.parse(message), len(message), bulk, **known))}
+
+
+def test_a_header_that_says_another_time_is_told():
+    now = datetime(2026, 1, 10, tzinfo=UTC)
+    dated = mail(fields="Date: Thu, 1 Jan 2026 00:00:00 +0000\r\n")
+    assert levels_of(dated, accepted=now)["The header breaks the standard"] == "attention"
+    assert levels_of(dated, accepted=now - timedelta(days=9))["The header keeps to the standard"] == "great"
+    assert levels_of(mail(fields="Date: nonsense\r\n"), accepted=now)["The header keeps to the standard"] == "great"
+
+
+def test_addresses_are_looked_at():
+    assert levels_of(mail(), recipients=("ann@gmial.com",))["An address looks mistyped"] == "better"
+    assert levels_of(mail(), recipients=("ann@mailinator.com",))["An address is one to throw away"] == "better"
+    assert levels_of(mail(), True, recipients=("info@example.org",))["Newsletters go to addresses of roles"] == "better"
+    assert "Newsletters go to addresses of roles" not in levels_of(mail(), recipients=("info@example.org",))
+    assert levels_of(mail().replace(b"To: ", b"To: bob@example.org, "))["Recipients see each other"] == "better"
+
+
+def test_mail_to_many_shows_how_to_leave_and_who_sends_it():
+    found = levels_of(mail(), True)
+    assert found["Show how to unsubscribe"] == "attention" and found["Add your postal address"] == "better"
+    html = GOOD + '<p><a href="https://example.com/u">Abmelden</a> Shop, Weg 1, 10115 Berlin</p>'
+    found = levels_of(mail(html=html), True)
+    assert "Show how to unsubscribe" not in found and "Add your postal address" not in found
+    assert levels_of(mail(html=HEAD + "<p>Hi</p>"), True)["There is no link"] == "better"
+
+
+def archive(name: str, locked: bool = False) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as made:
+        made.writestr(name, b"x")
+    content = bytearray(out.getvalue())
+    if locked:
+        content[content.rindex(b"PK\x01\x02") + 8] |= 1
+    return bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("file", "bulk", "title"),
+    [
+        (mime.File("a.zip", "application/zip", None, "attachment", archive("run.exe")), False, "Receivers refuse this archive"),
+        (mime.File("a.zip", "application/zip", None, "attachment", archive("a.txt", locked=True)), False, "An archive is locked"),
+        (mime.File(None, "text/plain", None, "attachment", b"x"), False, "A file has no name"),
+        (mime.File("a.pdf", "application/pdf", None, "attachment", b"MZ"), False, "A file is not what it says"),
+        (mime.File("a.txt", "text/plain", None, "attachment", b"x"), True, "Mail to many has files"),
+    ],
+)
+def test_files_are_looked_into(file, bulk, title):
+    def titles(file):
+        return [one.title for one in insights.of_message(mime.Parsed((), None, "x", (file,)), 1, bulk)]
+
+    assert title in titles(file)
+    good = mime.File("a.zip", "application/zip", None, "attachment", archive("a.txt"))
+    assert not {"Receivers refuse this archive", "An archive is locked", "A file has no name", "A file is not what it says"} & {
+        *titles(good)
+    }
+    titles(mime.File("a.zip", "application/zip", None, "attachment", b"PK\x03\x04 no archive"))
+
+
+# What is not in the message
+
+
+RECORD = Record("SPF", "send.example.com", True, False, "It is right.")
+SERVER = Server("192.0.2.1", "out.example.net", True, ("out.example.net",))
+RATES = Rates(delivered=1000, bounced=0, gone=0, complained=0)
+
+
+@pytest.mark.parametrize(
+    ("facts", "level", "title"),
+    [
+        ({"records": (RECORD,)}, "great", "The SPF record is right"),
+        ({"records": (attrs.evolve(RECORD, weak=True),)}, "better", "The SPF record could be better"),
+        ({"records": (attrs.evolve(RECORD, there=False),)}, "attention", "The SPF record is not right"),
+        ({"records": (attrs.evolve(RECORD, purpose="DMARC", there=False),)}, "attention", "Publish a DMARC policy"),
+        ({"records": (attrs.evolve(RECORD, purpose="DMARC", weak=True),)}, "better", "The DMARC policy could be stronger"),
+        ({"records": (attrs.evolve(RECORD, purpose="DMARC"),)}, "great", "The domain has a DMARC policy"),
+        ({"receives": True}, "great", "The domain can receive mail"),
+        ({"receives": False}, "attention", "The domain cannot receive mail"),
+        ({"receives": False, "refuses": True}, "attention", "The domain takes no mail"),
+        ({"servers": (SERVER,)}, "great", "The sending servers have names that lead back"),
+        ({"servers": (attrs.evolve(SERVER, back=()),)}, "attention", "A sending server has no name that leads back"),
+        ({"servers": (attrs.evolve(SERVER, back=("pool-1.isp.example",)),)}, "attention", "A sending server has no name that leads back"),
+        ({"servers": (attrs.evolve(SERVER, leads_here=False),)}, "attention", "A sending server has no name that leads back"),
+        ({"lists": ("zen",)}, "great", "On no block list"),
+        ({"lists": ("zen",), "listed": (Listed("192.0.2.1", "zen"),)}, "attention", "On a block list"),
+        ({"rates": RATES}, "great", "Little of your mail bounces"),
+        ({"rates": attrs.evolve(RATES, bounced=15, gone=15)}, "better", "Many addresses do not exist"),
+        ({"rates": attrs.evolve(RATES, bounced=25)}, "better", "More of your mail bounces than should"),
+        ({"rates": attrs.evolve(RATES, bounced=50)}, "attention", "Too much of your mail bounces"),
+        ({"rates": RATES}, "great", "Few people complain"),
+        ({"rates": attrs.evolve(RATES, complained=1)}, "better", "More people complain than should"),
+        ({"rates": attrs.evolve(RATES, complained=3)}, "attention", "Too many people complain"),
+        ({"rates": attrs.evolve(RATES, today=5000, usual=1000.0)}, "better", "Much more is sent than usual"),
+        ({"age_days": 3}, "better", "The domain is new here"),
+    ],
+)
+def test_facts_from_elsewhere_are_judged(facts, level, title):
+    found = [one for one in of_standing(Facts("example.com", **facts)) if one.title == title]
+    assert [one.level for one in found] == [level]
+    assert all(one.seen for one in found)
+
+
+def test_what_is_not_known_is_not_judged():
+    unanswered = attrs.evolve(RECORD, there=False, unanswered=True)
+    few = Rates(delivered=50, bounced=40, gone=40, complained=9)
+    assert of_standing(Facts("example.com", age_days=400, records=(unanswered,), rates=few)) == []
+
+
+def test_whose_it_is_to_mend_is_said():
+    of = {one.what: one for one in (Listed("192.0.2.1", "zen"), Listed("2001:db8::1", "zen"), Listed("example.com", "dbl"))}
+    todo = {what: of_standing(Facts("example.com", listed=(one,)))[0].todo for what, one in of.items()}
+    assert todo["192.0.2.1"] == todo["2001:db8::1"] == "Tell the operator of this service." and "dbl" in todo["example.com"]
 
 
 @given(st.text(alphabet=st.characters(codec="utf-8"), max_size=200))

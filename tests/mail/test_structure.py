@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mailsvc.mail import header
+from mailsvc.mail import header, structure
 from mailsvc.mail.structure import DEPTH_LIMIT, PARTS_LIMIT, fault
 
 
@@ -35,6 +35,13 @@ def test_depth() -> None:
     assert found(nested(10_000)) is not None
 
 
+@pytest.mark.parametrize("window", [1, 2, 7, 1000])
+def test_wherever_a_search_window_ends(window: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(structure, "_WINDOW", window)
+    assert found(nested(3)) is None
+    assert found(flat(PARTS_LIMIT + 1)) == "The message has more than 1000 parts."
+
+
 def test_parts() -> None:
     assert found(flat(PARTS_LIMIT)) is None
     assert found(flat(PARTS_LIMIT + 1)) == "The message has more than 1000 parts."
@@ -53,6 +60,17 @@ def test_messages_in_messages_count() -> None:
             n, n, inner, n,
         )  # fmt: skip
     assert found(inner) is not None
+
+
+@pytest.mark.parametrize("kind", [b"message/rfc822", b"Message/Global; x=y"])
+def test_messages_that_are_messages_count(kind: bytes) -> None:
+    wrapped = b"Content-Type: " + kind + b"\r\n\r\n"
+    assert found(wrapped * DEPTH_LIMIT + nested(1)) is None
+    assert found(wrapped * (DEPTH_LIMIT + 1) + b"x\r\n") is not None and found(wrapped * 10_000) is not None
+    assert found(wrapped + nested(DEPTH_LIMIT + 1)) is not None
+    part = b"Content-Type: multipart/mixed; boundary=x\r\n\r\n--x\r\n%s\r\n--x--\r\n"
+    assert found(wrapped * 25 + part % (wrapped * 25 + b"x")) is None
+    assert found(wrapped * 26 + part % (wrapped * 25 + b"x")) is not None
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID
 
+from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
 from mailsvc.budget import Budget
+from mailsvc.dns import Mx, Records
 from mailsvc.intake import Admitted, AsReceived, Incoming, Key
 from mailsvc.mail import returnpath
 from mailsvc.ratelimit import RateLimit
 from mailsvc.relay.crowd import Crowd, Failures
 from mailsvc.relay.inbound import ForPostmaster, Own, Returned
+from mailsvc.relay.nullmx import NullMx
 from mailsvc.relay.ports import door
 from mailsvc.relay.receipts import Receipts
 from mailsvc.relay.reception import Relay
@@ -78,6 +81,21 @@ class Kept:
         self.receipts.append((account_id, receipt))
 
 
+class Names:
+    """DNS. `known` is in the cache, `asked` are answered when the test does it; all other domains take mail."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, Any] = {}
+        self.asked: dict[str, list[Deferred[Any]]] = {}
+
+    def known_mx(self, domain: str) -> Any:
+        return self.known.get(domain, None if domain in self.asked else Records(domain, (Mx(10, "mx.example"),)))
+
+    async def mx(self, domain: str) -> Any:
+        self.asked[domain].append(Deferred())
+        return await self.asked[domain][-1]
+
+
 class World:
     """One relay and its connections."""
 
@@ -85,6 +103,7 @@ class World:
         self.clock = Clock()
         self.clock.advance(1_795_000_000)
         self.keys, self.intake, self.kept, self.budget = Keys(), Intake(), Kept(), Budget(in_flight)
+        self.names = Names()
         self.returned: list[Returned] = []
         self.forwarded: list[ForPostmaster] = []
         self.failure: Exception | None = None
@@ -114,6 +133,7 @@ class World:
             with_key=Crowd(2),
             failures=Failures(self.clock, 5),
             connections=5,
+            null_mx=NullMx(self.names, self.clock, 0.25, lambda domain: domain == "routed.example"),
         )
 
     def call(self, number: str = "587", host: str = "192.0.2.1") -> Line:

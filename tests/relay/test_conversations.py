@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -27,5 +28,7 @@ def test_conversation(path: Path, split: bool) -> None:
     assert line.greeting == dialogue.turns[0].expected.pop(0) + "\r\n"
     converse(dialogue, line.call, split=split)
     assert len(world.intake.emails) == dialogue.mails
+    if dialogue.body is not None:  # it stands behind the trace, which is ours
+        assert re.sub(rb"\AReceived: .*\r\n(?:[ \t].*\r\n)*", b"", world.intake.messages[-1]) == dialogue.body
     assert world.budget.used == 0 and len(world.relay.addresses) == len(world.relay.with_key) == 0
     assert not world.clock.getDelayedCalls(), "a timer is left"

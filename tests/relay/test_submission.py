@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 import tracemalloc
+from datetime import UTC, datetime
 
 import pytest
 
 from mailsvc.intake import AsReceived, Incoming
+from mailsvc.plans import Exhausted, Period
 from mailsvc.relay.letter import Spooled
 from tests.relay.harness import ME, World
 
@@ -29,6 +31,14 @@ def test_lines_come_in_front_and_nothing_else_changes() -> None:
         r"Date: .*\r\nMessage-ID: <[0-9a-f-]{36}@example\.com>\r\n",
         trace,
     )
+
+
+def test_the_group_of_the_key_exchange_stands_in_the_trace_where_it_is_known() -> None:
+    world = World()
+    line = world.logged_in()
+    line.call.receiver.session.tls = {"version": "TLSv1.3", "cipher": "TLS_AES_256_GCM_SHA384", "group": "x25519"}
+    line.mail(ME + b"\r\nx\r\n")
+    assert b" tls TLS_AES_256_GCM_SHA384 group x25519; " in world.intake.messages[0]
 
 
 def test_the_envelope_rules() -> None:
@@ -166,3 +176,12 @@ def test_a_chunked_mail_is_the_same_mail() -> None:
     line.send(b"BDAT %d\r\n" % len(ME) + ME)
     assert line.send(b"BDAT 9 LAST\r\n\r\n.\r\nab\r\n").startswith("250")
     assert world.intake.messages[0].endswith(ME + b"\r\n.\r\nab\r\n")
+
+
+@pytest.mark.parametrize(("period", "reply"), [("day", "451 4.7.1"), ("month", "550 5.7.1")])
+def test_a_plan_that_is_used_up(period: Period, reply: str) -> None:
+    """Tomorrow it fits again, so the client may keep it; a month is too long to wait for."""
+    world = World()
+    world.intake.answer = Exhausted(period, 1, 100, 100, datetime(2026, 11, 22, tzinfo=UTC))
+    said = world.logged_in().mail(ME + b"\r\nx\r\n")
+    assert said.startswith(f"{reply} You have exceeded your") and "2026-11-22 00:00 UTC" in said

@@ -8,8 +8,13 @@ A dialogue is lines:
     C> half a line           the same without CRLF; \\r \\n \\0 \\xff \\\\ are octets, in both
     C: {a*2000}              2,000 times the letter
     S: 250 OK                what the server says; a line that ends with … is compared up to there
+    S: {250 OK*1000}         a thousand such lines
     S: (closed)              the server has closed
+    W: 10                    so many seconds go by
+    C! gone                  the client hangs up at once; `half`: it has no more to say and still listens
     ! mails 1                what was accepted, counted at the end; `! body Subject…` is the whole body of the last
+    ! whole                  it is about what stands in one segment, so it is not played octet by octet
+    ! clear                  after the 220 to STARTTLS the client goes on in clear (only over real connections)
 
 Lines of the client that follow one another are sent in one segment; then exactly the S lines that follow are expected.
 """
@@ -25,7 +30,7 @@ from mailsvc.smtp.session import Door, Limits
 from tests.smtp.harness import Call
 
 FOLDER = Path(__file__).parent.parent / "conversations"
-RELAY = FOLDER / "relay"
+RELAY, CLIENT = FOLDER / "relay", FOLDER / "client"
 _CALM = Limits(stranger_octets=None, tarpit=0)
 DOORS = {
     "open": Door("mx.test", _CALM, object(), login_offered=True),  # port 25
@@ -42,26 +47,40 @@ class Turn:
     sent: bytes = b""
     expected: list[str] = attrs.field(factory=list)
     line: int = 0
+    waits: float = 0.0  # before it
+    leaves: str = ""  # after it: "gone" or "half"
 
 
 @attrs.define
 class Dialogue:
     door: str = "open"
     slow: bool = False
+    whole: bool = False
+    clear: bool = False
     turns: list[Turn] = attrs.field(factory=lambda: [Turn()])
     mails: int | None = None
     body: bytes | None = None
 
+    @property
+    def plain(self) -> bool:
+        """Nothing but what one says and the other answers."""
+        return not (self.slow or self.whole or self.clear or any(turn.waits or turn.leaves for turn in self.turns))
+
 
 def everything() -> list[Path]:
-    """All dialogues but those of the relay, which need more than a door (tests/relay)."""
-    return sorted(path for path in FOLDER.rglob("*.txt") if path.parent != RELAY)
+    """All dialogues with our server but those of the relay, which need more than a door (tests/relay)."""
+    return sorted(path for path in FOLDER.rglob("*.txt") if path.parent not in (RELAY, CLIENT))
 
 
 def octets(text: str) -> bytes:
     raw = text.encode("utf-8").decode("latin-1")
     unescaped = re.sub(r"\\(r|n|t|0|\\|x[0-9a-f]{2})", lambda found: _ESCAPES.get(found[1]) or chr(int(found[1][1:], 16)), raw)
     return _REPEAT.sub(lambda found: found[1] * int(found[2]), unescaped.encode("latin-1"))
+
+
+def said(text: str) -> list[str]:
+    repeated = re.fullmatch(r"\{(.+)\*(\d+)\}", text)
+    return [text] if repeated is None else [repeated[1]] * int(repeated[2])
 
 
 _ESCAPES = {"r": "\r", "n": "\n", "t": "\t", "0": "\0", "\\": "\\"}
@@ -76,7 +95,15 @@ def read(path: Path) -> Dialogue:
                 dialogue.turns.append(Turn(line=number))
             dialogue.turns[-1].sent += octets(text) + (b"\r\n" if kind == "C: " else b"")
         elif kind == "S: ":
-            dialogue.turns[-1].expected.append(text)
+            dialogue.turns[-1].expected += said(text)
+        elif kind in ("W: ", "C! "):
+            turn = dialogue.turns[-1]
+            if kind == "C! " and not turn.expected:
+                turn.leaves = text
+            elif kind == "C! ":
+                dialogue.turns.append(Turn(line=number, leaves=text))
+            else:
+                dialogue.turns.append(Turn(line=number, waits=float(text)))
         elif line.startswith("! "):
             _direct(dialogue, line[2:])
         elif line and not line.startswith("#"):
@@ -91,6 +118,10 @@ def _direct(dialogue: Dialogue, text: str) -> None:
             dialogue.door = value
         case "slow":
             dialogue.slow = True
+        case "whole":
+            dialogue.whole = True
+        case "clear":
+            dialogue.clear = True
         case "mails":
             dialogue.mails = int(value)
         case "body":
@@ -116,7 +147,15 @@ def play(dialogue: Dialogue, *, split: bool = False) -> None:
 def converse(dialogue: Dialogue, call: Call, *, split: bool = False) -> None:
     """Say and hear all of it, then hang up."""
     for turn in dialogue.turns:
+        call.clock.advance(turn.waits)
+        if turn.leaves == "gone":
+            call.receiver.dataReceived(turn.sent)
+            call.hang_up()
+            call.settle()
+            break
         call.say(turn.sent, split=split)
+        if turn.leaves == "half":
+            call.receiver.readConnectionLost()
         heard = call.heard().decode("ascii").split("\r\n")
         assert heard.pop() == "", f"half a line after line {turn.line}"
         if call.closed:

@@ -175,7 +175,8 @@ class Call:
 
     def say(self, octets: bytes, *, split: bool = False) -> None:
         """Send; after the server closed nothing arrives any more."""
-        pieces = [octets[i : i + 1] for i in range(len(octets))] if split else [octets] if octets else []
+        size = 1 if len(octets) <= 100_000 else 997
+        pieces = [octets[i : i + size] for i in range(0, len(octets), size)] if split else [octets] if octets else []
         for piece in pieces:
             if self.closed:
                 break

@@ -24,6 +24,7 @@ class Wire(StringTransport):
     """A connection that records what is done to it. TLS is only noted: what follows is still read in clear."""
 
     no_delay = False
+    getHandle: Any = None
     secured: Any = None
     aborted = False
 
@@ -74,6 +75,32 @@ class Peer:
 
     def closes(self, error: Exception | None = None) -> Peer:
         self.courier.connectionLost(Failure(error or ConnectionDone()))
+        return self
+
+    def handshake(self) -> Peer:
+        """TLS is up."""
+
+        class Handle:
+            def get_protocol_version_name(self) -> str:
+                return "TLSv1.3"
+
+            def get_cipher_name(self) -> str:
+                return "TLS_AES_128_GCM_SHA256"
+
+        self.wire.getHandle = Handle
+        self.courier.handshakeCompleted()
+        return self
+
+    def stuck(self) -> Peer:
+        """From now on one slice of a message is read, and no more."""
+        write = self.wire.write
+
+        def once(octets: bytes) -> None:
+            write(octets)
+            if self.wire.producer:
+                self.wire.producer.pauseProducing()
+
+        self.wire.write = once  # type: ignore[method-assign]
         return self
 
     def waits(self, seconds: float) -> Peer:

@@ -170,7 +170,7 @@ def test_replies_injected_before_the_handshake(more: bytes, policy: str) -> None
 def test_what_was_offered_in_clear_is_forgotten() -> None:
     peer = Peer(tls="required").says(GREETING).says("250-mx", "250-PIPELINING", "250-SIZE 5", "250 STARTTLS").says("220 go")
     peer.hears()
-    handshake(peer)
+    peer.handshake()
     assert peer.hears() == b"EHLO me.example\r\n"
     assert peer.courier.offers is None
     peer.says("250 mx")
@@ -182,7 +182,7 @@ def test_what_was_offered_in_clear_is_forgotten() -> None:
 def test_starttls_is_not_said_twice() -> None:
     peer = Peer(tls="required").says(GREETING).says("250-mx", "250 STARTTLS").says("220 go")
     peer.hears()
-    handshake(peer)
+    peer.handshake()
     peer.hears()
     peer.says("250-mx", "250 STARTTLS")
     assert peer.courier.usable
@@ -192,7 +192,7 @@ def test_starttls_is_not_said_twice() -> None:
 @pytest.mark.parametrize("reply", ["421 bye", "550 no", "450 no"])
 def test_ehlo_refused_inside_tls(reply: str) -> None:
     peer = Peer(tls="opportunistic").says(GREETING).says("250-mx", "250 STARTTLS").says("220 go")
-    handshake(peer)
+    peer.handshake()
     peer.says(reply)
     assert isinstance(peer.fate[0], GreetingRefused)
 
@@ -200,18 +200,6 @@ def test_ehlo_refused_inside_tls(reply: str) -> None:
 def test_the_peer_leaves_during_the_handshake() -> None:
     peer = Peer(tls="opportunistic").says(GREETING).says("250-mx", "250 STARTTLS").says("220 go").closes(ConnectionLost())
     assert isinstance(peer.fate[0], TlsFailed)
-
-
-def handshake(peer: Peer) -> None:
-    class Handle:
-        def get_protocol_version_name(self) -> str:
-            return "TLSv1.3"
-
-        def get_cipher_name(self) -> str:
-            return "TLS_AES_128_GCM_SHA256"
-
-    peer.wire.getHandle = Handle  # type: ignore[attr-defined]
-    peer.courier.handshakeCompleted()
 
 
 # 421 and lost connections, at each step
@@ -335,15 +323,7 @@ def writing() -> tuple[Peer, list]:
     """A connection whose peer reads no more than the first slice of a large message."""
     peer = ready()
     result = peer.deliver("a@example.org", "b@example.org", body=[b"x" * 98 + b"\r\n"] * 5000)
-    real_write = peer.wire.write
-
-    def write(octets: bytes) -> None:
-        real_write(octets)
-        if peer.wire.producer:
-            peer.wire.producer.pauseProducing()
-
-    peer.wire.write = write  # type: ignore[method-assign]
-    peer.says("250 ok", "250 ok", "550 no", GO)
+    peer.stuck().says("250 ok", "250 ok", "550 no", GO)
     assert peer.wire.producer is not None
     peer.hears()
     return peer, result
@@ -409,9 +389,7 @@ def test_a_peer_that_reads_too_slowly() -> None:
 def test_a_message_has_an_hour() -> None:
     peer = ready(timeouts=Timeouts(rate=0.001, message=3600))
     result = peer.deliver(body=[b"x" * 98 + b"\r\n"] * 100_000)
-    real_write = peer.wire.write
-    peer.wire.write = lambda octets: (real_write(octets), peer.wire.producer and peer.wire.producer.pauseProducing())  # type: ignore[method-assign]
-    peer.says("250 ok", "250 ok", GO)
+    peer.stuck().says("250 ok", "250 ok", GO)
     minutes = 0
     while not result:
         peer.waits(60)

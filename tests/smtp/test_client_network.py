@@ -57,6 +57,40 @@ async def mailed(courier: Courier) -> None:
 # TCP
 
 
+@pytest.mark.parametrize("secured", [False, True])
+@pytest.mark.parametrize("yeses", [0, 1])
+@pytest_twisted.ensureDeferred
+async def test_a_message_is_held_back_until_the_system_has_it(
+    reactor, listener: Listener, certificate: Certificate, secured: bool, yeses: int
+) -> None:
+    if secured:
+        listener.use(certificate)
+    courier = await listener.courier(
+        reactor, tls="required" if secured else "none", tls_options=unverified("mx.example.org") if secured else None
+    )
+    await courier.ready
+    answers = [True] * yeses
+    result = await courier.deliver(envelope(), [BODY], lambda: bool(answers and answers.pop()))
+    assert (result.final, result.sent_dot, answers) == (None, yeses == 1, [])
+    assert result.lost is not None
+    await listener.closed
+    assert listener.messages == [] and b"." not in listener.heard
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_large_message_is_held_back_in_its_midst_and_others_are_asked_for_twice(reactor, listener: Listener) -> None:
+    courier = await listener.courier(reactor)
+    await courier.ready
+    asked: list[int] = []
+    result = await courier.deliver(envelope(), [BODY], lambda: not asked.append(1))
+    assert result.final is not None and len(asked) == 2
+    asked.clear()
+    result = await courier.deliver(envelope(b"".join(LARGE)), LARGE, lambda: not asked.append(1) and len(asked) < 2)
+    assert result.final is None and result.lost is not None
+    await listener.closed
+    assert listener.messages == [BODY]
+
+
 @pytest_twisted.ensureDeferred
 async def test_two_messages_and_goodbye(reactor, listener: Listener) -> None:
     courier = await listener.courier(reactor)
@@ -314,7 +348,7 @@ async def test_a_server_that_leaves_during_the_handshake(reactor, listener: List
 async def test_a_server_that_never_shakes_hands(reactor, listener: Listener, certificate: Certificate) -> None:
     listener.use(certificate)
     listener.actions[b"STARTTLS"] = lambda server: server.say("220 go")
-    courier = await listener.courier(reactor, timeouts=Timeouts(tls=0.2))
+    courier = await listener.courier(reactor, timeouts=Timeouts(tls=1))
     with pytest.raises(TlsFailed, match="timed out"):
         await courier.ready
     await courier.when_closed()

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import pytest_twisted
-from twisted.internet.task import deferLater
+from twisted.internet.task import Clock, deferLater
 
-from mailsvc.store.bell import APART, Bell
+from mailsvc.store.bell import APART, BRIEFLY, Bell
 from mailsvc.store.pool import Pool
 
 
@@ -68,10 +68,33 @@ async def test_many_rings_are_few_notifications(bells: tuple[Bell, Bell], pool: 
     begun = reactor().seconds()
     while (passed := reactor().seconds() - begun) < 4 * APART:
         one.ring("queue")
+        one.ring("queue")
         await deferLater(reactor(), 0.001)
     await until(lambda: heard.calls >= 1 and not one._soon)
     assert 2 <= one.rings <= passed / APART + 2
     assert heard.calls <= one.rings  # what arrives together is heard once
+
+
+def test_what_happens_singly_is_rung_for_at_once() -> None:
+    clock = Clock()
+    bell = Bell("", clock)
+
+    def rung_after(seconds: float) -> bool:
+        clock.advance(seconds)
+        rung = "queue" in bell._now
+        bell._now.clear()  # as if it had been said
+        return rung
+
+    for _ in range(5):
+        bell.ring("queue")
+        assert rung_after(0)
+        clock.advance(BRIEFLY)
+    for _ in range(5):
+        bell.ring("queue")
+    assert rung_after(0)
+    bell.ring("queue")
+    assert not rung_after(APART - 0.001)
+    assert rung_after(0.002)
 
 
 @pytest_twisted.ensureDeferred

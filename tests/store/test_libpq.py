@@ -20,6 +20,8 @@ from mailsvc.store.prepared import Prepared
 ECHO = Prepared("echo", ("bytea", "uuid", "integer", "json"), "SELECT $1, $2, $3, $4::jsonb, octet_length($1)::bigint, NULL::uuid")
 SLEEP = Prepared("sleep", ("double precision", "bytea"), "SELECT 1 FROM pg_sleep($1) WHERE $2 IS NOT NULL")
 KEEP = Prepared("keep", ("integer", "bytea"), "INSERT INTO kept VALUES ($1, $2)")
+WITHOUT = Prepared("without", (), "SELECT set_config('enable_seqscan', 'off', true)")
+SETTING = Prepared("setting", ("uuid[]",), "SELECT current_setting('enable_seqscan'), $1 = '{}', cardinality($1)", WITHOUT)
 TABLE = "CREATE TABLE kept (n integer PRIMARY KEY CHECK (n < 10), octets bytea NOT NULL)"
 
 
@@ -46,6 +48,18 @@ async def test_values_come_back_as_they_went(pool: Pool, way: None) -> None:
     for octets in (b"", bytes(range(256)) * 3, b"\\x00'%s"):
         [row] = await pool.rows(ECHO, (octets, one, -7, '{"a": ["\u00fc%"]}'))
         assert row == (octets, one, -7, {"a": ["\u00fc%"]}, len(octets), None)
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_goes_first_holds_for_the_statement_alone(pool: Pool, way: None) -> None:
+    for _ in range(2 * pool.size):
+        assert await pool.rows(SETTING, ([],)) == [("off", True, 0)]
+        assert await pool.rows("SHOW enable_seqscan") == [("on",)]
+
+    async def inside(tx: Transaction) -> None:
+        assert await tx.rows(SETTING, ([uuid4(), uuid4()],)) == [("off", False, 2)]
+
+    await pool.transact(inside)
 
 
 @pytest_twisted.ensureDeferred
@@ -77,8 +91,9 @@ async def test_errors_are_ours_and_the_connection_goes_on(database: str, way: No
             await pool.run(KEEP, params)
     with pytest.raises(DataRejected):
         await pool.rows(ECHO, (b"", uuid4(), 1, '"\\u0000"'))
-    with pytest.raises(StatementFailed):
-        await pool.rows(Prepared("wrong", (), "SELECT nothing"))
+    for wrong in (Prepared("wrong", (), "SELECT nothing"), Prepared("failing", ("integer",), "SELECT 1 / $1", WITHOUT)):
+        with pytest.raises((StatementFailed, DataRejected)):
+            await pool.rows(wrong, (0,) if wrong.types else ())
     assert await pool.rows("SELECT n, octets FROM kept") == [(1, b"\0")]
     assert await pool.rows("SELECT pg_backend_pid()") == backend
     await pool.stop()

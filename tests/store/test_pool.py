@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID, uuid4
 
+import psycopg2
 import pytest
 import pytest_twisted
 from twisted.internet.defer import CancelledError, Deferred, gatherResults
@@ -343,6 +344,43 @@ async def test_asking_the_pool_inside_a_transaction_never_hangs(database: str) -
 
     with pytest.raises(Unavailable, match="became free"):
         await pool.transact(nested)
+    assert await pool.rows("SELECT 1") == [(1,)]
+    await pool.stop()
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_connection_that_only_the_driver_knows_to_be_dead_is_away_too(database: str) -> None:
+    pool = Pool(database, reactor(), 1)
+    await pool.start()
+
+    def die(link: Any) -> None:
+        reactor().removeReader(link)
+        link._connection.close()
+
+    async def between(transaction: Transaction) -> None:
+        await transaction.rows("SELECT 1")
+        die(transaction._link)
+        raise LookupError
+
+    async def within(transaction: Transaction) -> None:
+        link = transaction._link
+        cursor = link.cursor()
+
+        class Dying:
+            def execute(self, *_: Any) -> None:
+                die(link)
+                raise psycopg2.DatabaseError("error with status PGRES_TUPLES_OK and no message from the libpq")
+
+            def close(self) -> None:
+                cursor.close()
+
+        link.cursor = Dying
+        await transaction.rows("SELECT 1")
+
+    with pytest.raises(LookupError):  # and not what became of the rollback
+        await pool.transact(between)
+    with pytest.raises(Unavailable, match="PGRES_TUPLES_OK"):
+        await pool.transact(within)
     assert await pool.rows("SELECT 1") == [(1,)]
     await pool.stop()
 

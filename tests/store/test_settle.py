@@ -153,9 +153,8 @@ async def test_a_plan_made_over_an_empty_queue_is_as_good_over_a_full_one(house:
     rows = document([row for n, settlement in enumerate(settlements) for row in settle._rows(n, settlement)])
 
     async def planned_early(tx: Transaction) -> dict[str, Any]:
-        await tx.run(statement.prepare)
         for _ in range(10):  # by the sixth, the server keeps one plan for good
-            await tx.run(statement.execute, ("[]", "[]"))
+            await tx.run(statement, ("[]", "[]"))
         await tx.run(INSERT_EMAILS.plain, next(documents(mails)))
         [(plans,)] = await tx.rows("EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE settle_again (%s, %s)", (rows, "[]"))
         plan: dict[str, Any] = plans[0]["Plan"]

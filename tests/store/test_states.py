@@ -12,6 +12,7 @@ from mailsvc.outcome import EVENTS, MOVES, WAITING, Bounced, Deferred, Delivered
 from mailsvc.store.accept import NewEmail, NewRecipient
 from mailsvc.store.suppressions import Suppressions
 from tests.store.house import ACCOUNT, DAY, MINUTE, NOW, House, email
+from tests.whole.rig import check_invariants
 
 Move = Callable[[House, NewEmail], Awaitable[object]]
 
@@ -123,3 +124,21 @@ async def test_nothing_else_moves_it(house: House, old: State) -> None:
         await move(house, mail)
         [now] = await house.statuses(mail)
         assert now == old or (old, now) in MAKES, (old, move, now)
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_is_asked_at_the_end_of_whole_tests_notices_what_must_not_be(house: House, database: str) -> None:
+    lost, ended = email(), email()
+    await house.accept(lost, ended)
+    check_invariants(database)
+    await house.pool.run("UPDATE queue SET next_at = 'infinity', expires_at = 'infinity'")
+    with pytest.raises(AssertionError, match="without a reason or a time"):
+        check_invariants(database)
+    await house.pool.run("UPDATE queue SET next_at = %s, expires_at = %s", (NOW, NOW + DAY))
+    await house.claim()
+    await house.settle(ended, Delivered("250 ok"))
+    await house.settle(lost, Deferred("later", NOW))
+    check_invariants(database)
+    await house.pool.run("DELETE FROM queue")
+    with pytest.raises(AssertionError, match="not exactly one state"):
+        check_invariants(database)

@@ -164,7 +164,7 @@ async def test_an_endpoint_that_only_fails_is_told_of_and_disabled(desk: Desk) -
     assert (await desk.state(webhook)).failing_since == NOW + MINUTE
     assert await desk.webhooks.untold(NOW) == []
     [(told, to)] = await desk.webhooks.untold(NOW + MINUTE)
-    assert (told.id, told.failed_with, to) == (webhook.id, 500, "admin@acme.example")
+    assert (told.id, told.failed_with, to) == (webhook.id, 500, ["admin@acme.example"])
     await desk.webhooks.told(told)
     assert await desk.webhooks.untold(NOW + DAY) == []
     assert not await desk.fail(second, NOW + 5 * DAY)
@@ -182,6 +182,22 @@ async def test_an_endpoint_that_only_fails_is_told_of_and_disabled(desk: Desk) -
     assert await desk.statuses(webhook) == ["failed", "failed"]
     await desk.webhooks.change(desk.account, webhook.id, status="enabled")
     assert (await desk.state(webhook)).failing_since is None
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_admins_of_an_account_are_told(desk: Desk) -> None:
+    await desk.subscribe("email.sent")
+    await desk.happen()
+    for email_, role in (("zoe@acme.example", "admin"), ("admin@acme.example", "admin"), ("m@acme.example", "member")):
+        user = uuid7(NOW.timestamp())
+        await desk.house.pool.run("INSERT INTO users (id, email, created_at) VALUES (%s, %s, %s)", (user, email_, NOW))
+        joined = "INSERT INTO members (account_id, user_id, role, created_at) VALUES (%s, %s, %s, %s)"
+        await desk.house.pool.run(joined, (desk.account, user, role, NOW))
+    await Accounts(desk.house.pool, desk.clock).notify(desk.account, "Admin@Acme.example")
+    [due] = await desk.claim()
+    await desk.fail(due)
+    [(_, to)] = await desk.webhooks.untold(NOW + MINUTE)
+    assert to == ["Admin@Acme.example", "zoe@acme.example"]
 
 
 @pytest_twisted.ensureDeferred

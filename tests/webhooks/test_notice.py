@@ -28,7 +28,9 @@ DISABLED = attrs.evolve(FAILING, status="disabled", disabled_why="It answered 41
 class World:
     """The table, the intake and the domains; `answer` is what the intake says."""
 
-    def __init__(self, *webhooks: Webhook, to: str | None = "admin@acme.example", sender: str | None = "Mail <notices@op.example>") -> None:
+    def __init__(
+        self, *webhooks: Webhook, to: Sequence[str] = ("admin@acme.example",), sender: str | None = "Mail <notices@op.example>"
+    ) -> None:
         self.waiting, self.to = list(webhooks), to
         self.submitted: list[Any] = []
         self.answer: Any = Admitted((UUID(int=9),))
@@ -36,7 +38,7 @@ class World:
         mail = OwnMail(self, self, None if sender is None else parse_mailbox(sender))  # type: ignore[arg-type]
         self.notices = Notices(self, mail, NOW.timestamp, 1800)
 
-    async def untold(self, failing_before: datetime, limit: int = 100) -> Sequence[tuple[Webhook, str | None]]:
+    async def untold(self, failing_before: datetime, limit: int = 100) -> Sequence[tuple[Webhook, Sequence[str]]]:
         assert failing_before == NOW - timedelta(minutes=30)
         return [(webhook, self.to) for webhook in self.waiting]
 
@@ -75,6 +77,14 @@ def test_a_mail_for_each_state() -> None:
     assert world.waiting == []
 
 
+def test_everybody_has_a_mail_of_their_own_and_once() -> None:
+    world = World(FAILING, to=("a@acme.example", "b@acme.example"))
+    world.tell()
+    assert [[each.address for each in email.to] for _, email, _ in world.submitted] == [["a@acme.example"], ["b@acme.example"]]
+    assert len({key.key for *_, key in world.submitted}) == 2
+    assert world.waiting == []
+
+
 def test_the_text_names_the_endpoint_and_its_last_failure() -> None:
     _, text = written(FAILING)
     for part in ("https://shop.example/hook", "2026-01-02 02:04:05 UTC", "2026-01-02 03:04:05 UTC", "the HTTP status 503", str(FAILING.id)):
@@ -84,7 +94,7 @@ def test_the_text_names_the_endpoint_and_its_last_failure() -> None:
     assert "It answered 410 Gone." in text
 
 
-@pytest.mark.parametrize("more", [{"to": None}, {"sender": None}])
+@pytest.mark.parametrize("more", [{"to": ()}, {"sender": None}])
 def test_nobody_to_write_to_or_from(more: dict[str, Any]) -> None:
     world = World(FAILING, **more)
     world.tell()

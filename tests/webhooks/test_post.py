@@ -10,6 +10,7 @@ from uuid import UUID
 
 import attrs
 import orjson
+import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.web.http_headers import Headers
@@ -17,6 +18,7 @@ from twisted.web.http_headers import Headers
 from mailsvc.fetch import NoAnswer, Reply
 from mailsvc.store.errors import Unavailable
 from mailsvc.store.outbox import Due, Posted, Ready
+from mailsvc.webhooks import post
 from mailsvc.webhooks.post import Posts, Terms, choose
 
 ACCOUNT = UUID(int=1)
@@ -46,9 +48,13 @@ class World:
         self.open: Counter[str] = Counter()
         self.most: Counter[str] = Counter()
         self.away = False
+        self.writing: list[Deferred[None]] | None = None  # what is being written down, when that takes its time
         self.forgotten: set[UUID] = set()  # messages whose event is no longer kept
         self.cleared: list[UUID] = []
         self.disabled: set[UUID] = set()
+        self.looks, self.looking = 0, 0.0  # and how long each takes
+        self.opened = 0  # lines since the start
+        self.lines = 0  # that are not closed
         self.ring: Any = None
         self.posts = Posts(self, self, self, self.clock, Terms(**terms))
 
@@ -74,8 +80,13 @@ class World:
     # The outbox
 
     async def ready(self, now: datetime, skip: Collection[UUID] = (), *, failing: bool = True, limit: int = 1000) -> list[Ready]:
+        self.looks += 1
         if self.away:
             raise Unavailable("away")
+        if self.looking:
+            looked: Deferred[None] = Deferred()
+            self.clock.callLater(self.looking, looked.callback, None)
+            await looked
         due = {row.webhook_id: row.url for row in self.rows.values() if row.next_at <= now and row.webhook_id not in skip}
         found = [Ready(id_, id_, url, id_ in self.failing, id_ not in self.disabled, id_ in self.well) for id_, url in due.items()]
         return sorted((each for each in found if failing or not each.failing), key=lambda each: (not each.well, each.failing))[:limit]
@@ -98,6 +109,10 @@ class World:
     async def settle(self, posted: Posted) -> bool:
         if self.away:
             raise Unavailable("away")
+        if self.writing is not None:
+            written: Deferred[None] = Deferred()
+            self.writing.append(written)
+            await written
         self.posted.append(posted)
         row = self.rows[posted.due.event_id]
         if posted.outcome == "retry":
@@ -113,7 +128,15 @@ class World:
         self.cleared.append(webhook_id)
         self.rows = {key: row for key, row in self.rows.items() if row.webhook_id != webhook_id}
 
-    # The fetcher
+    # The fetcher, and each of its lines
+
+    def line(self) -> World:
+        self.lines += 1
+        self.opened += 1
+        return self
+
+    def close(self) -> None:
+        self.lines -= 1
 
     async def ask(
         self, method: str, url: str, *, seconds: float, keep: int, headers: Mapping[str, str] | None = None, body: bytes | None = None
@@ -128,6 +151,11 @@ class World:
                 self.clock.callLater(seconds, hanging.callback, None)
                 await hanging
                 raise NoAnswer("There was no whole answer within 15 s.")
+            if answer == "slow":
+                slow: Deferred[None] = Deferred()
+                self.clock.callLater(0.1, slow.callback, None)
+                await slow
+                answer = 204
             if isinstance(answer, NoAnswer):
                 raise answer
             return Reply(answer, Headers(), b"said", True)
@@ -214,6 +242,52 @@ def test_nobody_waits_for_the_poll_when_there_is_more() -> None:
         world.clock.advance(0)
     assert len(world.at("good")) == 500
     assert world.rows == {}
+    assert world.opened == 3  # whoever has a turn goes on with what waits
+
+
+def test_a_turn_ends_with_its_time() -> None:
+    world = World(per_endpoint=2, schedule=(5,))
+    world.add(100, "slow", 1)
+    world.answers["slow"] = "slow"
+    world.posts.startService()
+    world.run(0.9)
+    assert world.opened == 2
+    world.run(0.3)
+    assert world.opened == 4
+
+
+def test_one_failure_ends_all_turns_at_its_endpoint() -> None:
+    world = World(per_endpoint=2, schedule=(5,))
+    world.add(100, "slow", 1)
+    world.answers["slow"] = "slow"
+    world.posts.startService()
+    world.run(0.45)
+    world.answers["slow"] = "hang"
+    world.run(14)
+    assert (world.opened, world.open["slow"]) == (2, 2)
+    world.run(1.2)  # both have timed out
+    assert (world.opened, world.open["slow"]) == (3, 1)
+    waiting = sorted(row.next_at <= world.now for row in world.rows.values() if not row.tries)
+    assert waiting == [False] + [True] * (len(waiting) - 1)  # all but the one that is asked now are given back
+
+
+def test_looks_that_are_much_work_leave_postgres_two_thirds_of_the_time() -> None:
+    world = World()
+    world.looking = 0.1
+    world.posts.startService()
+    for _ in range(300):  # something new at any time
+        world.add(1, "good", 1)
+        world.ring()
+        world.run(0.01)
+    assert 9 <= world.looks <= 11
+    world.looking = 0.0
+    world.run(1)
+    assert world.rows == {}
+    before = world.looks
+    for _ in range(100):
+        world.ring()
+        world.run(0.01)
+    assert world.looks - before >= 100
 
 
 def test_what_cannot_be_written_down_is_sent_again_under_the_same_id() -> None:
@@ -230,6 +304,36 @@ def test_what_cannot_be_written_down_is_sent_again_under_the_same_id() -> None:
     assert [posted.status for posted in world.posted] == [204]
     assert len({headers["svix-id"] for *_, headers in world.asked}) == 1
     assert len(world.asked) == 2
+
+
+def test_what_was_taken_is_written_down_beside_the_next() -> None:
+    world = World(per_endpoint=1)
+    world.add(3, "good", 1)
+    world.add(3, "fails", 2)
+    world.answers["fails"] = 500
+    world.writing = []
+    world.posts.startService()
+    world.run(0.1)
+    assert (len(world.at("good")), len(world.at("fails"))) == (3, 1)  # a failure is written down before anything else
+    stopped = world.posts.stopService()
+    assert not stopped.called
+    while world.writing:
+        world.writing.pop(0).callback(None)
+    assert stopped.called
+    assert len(world.posted) == 4
+
+
+def test_what_is_not_written_down_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(post, "UNWRITTEN", 5)
+    world = World(connections=1)
+    world.add(20, "good", 1)
+    world.writing = []
+    world.posts.startService()
+    world.run(0.1)
+    assert 5 <= len(world.at("good")) <= 7
+    while world.writing:
+        world.writing.pop(0).callback(None)
+    assert len(world.at("good")) == 20
 
 
 def test_an_endpoint_that_is_gone_is_cleared() -> None:
@@ -269,7 +373,7 @@ def test_stopping_waits_for_what_was_begun() -> None:
     assert not stopped.called
     world.run(15)
     assert stopped.called
-    assert len(world.posted) == 5
+    assert (len(world.posted), world.lines) == (5, 0)
     assert {row.next_at <= world.now for row in world.rows.values() if not row.tries} == {True}  # given back
     assert world.clock.getDelayedCalls() == []
 

@@ -294,6 +294,31 @@ def test_an_email_is_sent_again_once_as_a_new_one_with_the_same_content(owner: V
     assert f"email sent again,{first} as {second}" in log
 
 
+def test_an_email_that_waits_says_why_and_until_when(owner: Visitor, daemon: Daemon) -> None:
+    mail = {"from": f"a@{daemon.facts['domain']}", "to": ["delayed@example.com"], "subject": "Wait", "text": "x"}
+    mail["attachments"] = [{"filename": "a<b>.txt", "content": "aGVsbG8="}]
+    email_id = daemon.call("POST", "/emails", mail).body["id"]
+    daemon.until(f"/emails/{email_id}", daemon.facts["api_key"], lambda body: body["last_event"] == "delivery_delayed")
+    page = owner.get(f"/dashboard/emails/{email_id}").text
+    assert re.search(r'class="reason warn">127\.0\.0\.1 answered 4\d\d', page) and "Next attempt in" in page and "1 attempt so far" in page
+    assert "SMTP transcript" in page and 'data-live="2"' in page
+    file = owner.get(f"/dashboard/emails/{email_id}/files/0")
+    assert file.text == "hello" and file.headers["content-disposition"] == 'attachment; filename="a_b_.txt"'
+    assert "sandbox" in file.headers["content-security-policy"]
+    source = owner.get(f"/dashboard/emails/{email_id}/source")
+    assert source.headers["content-disposition"].endswith('.eml"') and "Subject: Wait" in source.text
+    assert 'tabindex="0">x</pre>' in owner.get(f"/dashboard/emails/{email_id}?view=text").text
+
+
+def test_a_domain_is_deleted_by_its_name_alone(daemon: Daemon, owner: Visitor) -> None:
+    owner.get("/dashboard/domains")
+    one = owner.post("/dashboard/domains", {"name": "gone.mailsvc-example.com"}).location
+    wrong = owner.post(f"{one}/delete", {"name": "other.example.com"})
+    assert wrong.status == 422 and 'value="other.example.com" aria-invalid="true"' in wrong.text
+    assert owner.post(f"{one}/delete", {"name": "Gone.mailsvc-example.com"}).location.endswith("done=deleted")
+    assert owner.get(one).status == 404
+
+
 def test_an_email_is_shared_by_a_link_that_ends(owner: Visitor, stranger: Visitor, email: str) -> None:
     owner.get(f"/dashboard/emails/{email}")
     assert stranger.post(f"/dashboard/emails/{email}/share", {"hours": "1"}).status == 404
@@ -327,6 +352,10 @@ def test_settings_tell_what_was_used_and_how_to_log_in_over_smtp(daemon: Daemon,
 
     daemon.until("/usage", daemon.facts["api_key"], lambda body: body["emails"]["daily"]["used"] > 0)
     assert used() > 0
+    daemon.command("account", "plan", "1", "50k")
+    assert daemon.call("GET", "/usage").body["emails"]["monthly"]["used"] > 0
+    page = owner.get("/dashboard/settings/usage").text
+    assert '<span class="dim">of 50,000</span>' in page and 'The plan of the account is <span class="strong">50k</span>' in page
     page = owner.get("/dashboard/settings/smtp").text
     assert "nodemailer" in page and "ms_…" in page and 'id="key"' not in page
     page = owner.post("/dashboard/settings/smtp").text
@@ -404,6 +433,9 @@ def test_a_webhook_is_told_again_and_a_suppression_comes_and_goes(daemon: Daemon
         assert stranger.get(path).status == 404
     for what in ("change", "test", "delete"):
         assert stranger.post(f"{added.location}/{what}", {"url": "https://a.example", "on:email.sent": "1"}).status == 404
+    wrong = owner.post(f"{added.location}/change", {"url": "https://a.example:99999", "on:email.bounced": "1"})
+    assert wrong.status == 422 and 'value="https://a.example:99999" aria-invalid="true"' in wrong.text and "Signing secret" in wrong.text
+    assert wrong.text.count(" checked") == 2  # what was chosen, and that it is enabled
     assert owner.post(f"{added.location}/delete").location.endswith("done=deleted")
     owner.get("/dashboard/suppressions")
     assert owner.post("/dashboard/suppressions", {"emails": "no address"}).status == 422

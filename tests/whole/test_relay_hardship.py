@@ -17,17 +17,10 @@ import psycopg2
 import pytest
 
 from mailsvc.smtp.certificates import self_signed
+from tests.whole.names import Names
 from tests.whole.relay import connect, context, daemon_with_relay
-from tests.whole.rig import Daemon, free_port
+from tests.whole.rig import Daemon
 from tests.whole.sink import Sink
-
-
-@pytest.fixture(scope="module")
-def sink() -> Iterator[Sink]:
-    sink = Sink(free_port())
-    sink.start()
-    yield sink
-    sink.stop()
 
 
 def certbot(folder: Path, name: str) -> None:
@@ -38,7 +31,16 @@ def certbot(folder: Path, name: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory, module_database: str, sink: Sink) -> Iterator[Daemon]:
+def names(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Names]:
+    names = Names(tmp_path_factory.mktemp("names") / "zones.json")
+    names.start()
+    names.serve({"none.example": {"MX": ["0 ."]}})
+    yield names
+    names.stop()
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory, module_database: str, sink: Sink, names: Names) -> Iterator[Daemon]:
     folder = tmp_path_factory.mktemp("daemon")
     (folder / "live").mkdir()
     certbot(folder / "live", "old.example")
@@ -47,10 +49,13 @@ def daemon(tmp_path_factory: pytest.TempPathFactory, module_database: str, sink:
     del smtp["self_signed"]
     listen = dict(smtp["listen"])  # type: ignore[call-overload]
     listen["2465"] = f"haproxy:{listen['2465']}"
+    hop = f"smtp://127.0.0.1:{sink.port}"
     daemon.changes = {
         **daemon.changes,
+        "delivery": {"nameservers": [names.address], "routes": {"example.net": hop, "example.org": hop}},
         "smtp": {
             **smtp,
+            "null_mx": 10,
             "listen": listen,
             "trusted_proxies": ["127.0.0.1"],
             "postmaster": "ops@example.org",
@@ -112,6 +117,13 @@ def test_a_port_behind_a_load_balancer(daemon: Daemon) -> None:
         pytest.raises((ssl.SSLError, ConnectionError)),
     ):
         context().wrap_socket(wire)
+
+
+def test_a_domain_that_takes_no_mail_is_refused_at_once(daemon: Daemon) -> None:
+    with connect(daemon) as client:
+        client.mail(f"me@{daemon.facts['domain']}")
+        assert client.rcpt("a@none.example") == (556, b"5.1.10 The recipient's domain takes no mail (null MX)")
+        assert [client.rcpt(address)[0] for address in ("a@unheard.example", "a@example.net")] == [250, 250]
 
 
 def test_the_operator_gets_the_mail_of_strangers(daemon: Daemon, sink: Sink) -> None:

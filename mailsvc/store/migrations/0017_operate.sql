@@ -12,7 +12,6 @@ CREATE TABLE house (
     database     bigint,                                      -- pg_database.oid
     relation     bigint,                                      -- pg_class.oid of this table
     timeline     integer,                                     -- of the write-ahead log; a recovery and a failover begin a new one
-    beats        bigint NOT NULL DEFAULT 0,                   -- grows every ten seconds; whoever saw a greater number knows that something is missing
     needs        text                                         -- the newest migration that a release must know; null: every release may use it
 );
 INSERT INTO house DEFAULT VALUES;

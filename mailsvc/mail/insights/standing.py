@@ -1,0 +1,193 @@
+"""How an account, its domain and our servers stand with receivers: judged from facts that somebody else has gathered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import attrs
+
+from mailsvc.mail.insights.finding import Insight, listed
+
+BOUNCES_WARN, BOUNCES_BAD = 2.0, 4.0  # percent of what was finished
+GONE_WARN = 1.0  # percent of it that bounced for good
+COMPLAINTS_WARN, COMPLAINTS_BAD = 0.08, 0.3  # percent of what was delivered
+ENOUGH = 100  # finished recipients below which a rate says nothing
+YOUNG = 30  # days
+JUMP = 2.0  # times as much as usual
+JUMP_LEAST = 1000  # recipients in a day
+
+
+@attrs.frozen
+class Record:
+    """One DNS record of the sending domain, as the last check found it. `weak`: it is there, and could be better."""
+
+    purpose: str
+    name: str
+    there: bool
+    weak: bool
+    told: str
+    wanted: str = ""
+    unanswered: bool = False
+
+
+@attrs.frozen
+class Server:
+    """An address that mail leaves from, and the name that it greets with. `back`: the names that its PTR record leads to."""
+
+    address: str
+    ehlo: str
+    leads_here: bool  # whether that name has this address
+    back: tuple[str, ...]
+
+
+@attrs.frozen
+class Listed:
+    """`what`, an address or a domain, on a block list."""
+
+    what: str
+    by: str
+
+
+@attrs.frozen
+class Rates:
+    """Of the last seven days, counted by recipients. `today`, and `usual`: a day of the week before."""
+
+    delivered: int
+    bounced: int
+    gone: int  # of these, for good
+    complained: int
+    today: int = 0
+    usual: float = 0.0
+
+
+@attrs.frozen
+class Facts:
+    """None: not known. `receives`: whether answers to the From domain have somewhere to go; `refuses`: it says that it takes no mail."""
+
+    domain: str
+    age_days: int | None = None
+    records: tuple[Record, ...] = ()
+    receives: bool | None = None
+    refuses: bool = False
+    servers: tuple[Server, ...] = ()
+    lists: tuple[str, ...] = ()  # that answered
+    listed: tuple[Listed, ...] = ()
+    rates: Rates | None = None
+
+
+def of_standing(facts: Facts) -> list[Insight]:
+    return [found for check in CHECKS for found in check(facts)]
+
+
+def records(facts: Facts) -> Iterator[Insight]:
+    """SPF, DKIM, DMARC and what else the domain has to publish."""
+    for one in facts.records:
+        policy = one.purpose == "DMARC"
+        if one.unanswered:
+            continue
+        if not one.there:
+            why = (
+                "Large receivers ask for a DMARC policy."
+                if policy
+                else "Receivers refuse or distrust mail whose domain does not vouch for it."
+            )
+            title = "Publish a DMARC policy" if policy else f"The {one.purpose} record is not right"
+            yield Insight("attention", title, one.told, why, f"Publish {one.name} {one.wanted}" if one.wanted else "")
+        elif one.weak:
+            title = "The DMARC policy could be stronger" if policy else f"The {one.purpose} record could be better"
+            yield Insight("better", title, one.told, "A policy that asks for nothing protects nobody." if policy else "")
+        else:
+            title = "The domain has a DMARC policy" if policy else f"The {one.purpose} record is right"
+            yield Insight("great", title, one.told)
+
+
+def receiving(facts: Facts) -> Iterator[Insight]:
+    if facts.refuses:
+        why = "Receivers refuse mail from a domain that takes none itself."
+        yield Insight(
+            "attention", "The domain takes no mail", f"{facts.domain} has a null MX record.", why, "Give it an MX record."
+        )  # 7505 §4.2
+    elif facts.receives is False:
+        why = "Receivers refuse mail from a domain that nobody could answer."
+        yield Insight(
+            "attention", "The domain cannot receive mail", f"{facts.domain} has neither MX nor address.", why, "Give it an MX record."
+        )
+    elif facts.receives:
+        yield Insight("great", "The domain can receive mail", f"{facts.domain} has somewhere for answers to go.")
+
+
+def pointers(facts: Facts) -> Iterator[Insight]:
+    """Forward-confirmed reverse DNS, which is the operator's to mend."""
+    wrong = [one for one in facts.servers if not one.leads_here or one.ehlo.lower() not in one.back]
+    for one in wrong:
+        leads = f"its PTR record leads to {listed(one.back)}" if one.back else "it has no PTR record"
+        seen = f"{one.address} greets as {one.ehlo}, but {leads if one.leads_here else f'{one.ehlo} does not lead back to it'}."
+        why = "Large receivers refuse mail from such an address."
+        yield Insight("attention", "A sending server has no name that leads back", seen, why, "Tell the operator of this service.")
+    if facts.servers and not wrong:
+        yield Insight("great", "The sending servers have names that lead back", f"{listed([one.ehlo for one in facts.servers])}.")
+
+
+def block_lists(facts: Facts) -> Iterator[Insight]:
+    for one in facts.listed:
+        own = one.what == facts.domain or ("." in one.what and not one.what.replace(".", "").isdigit() and ":" not in one.what)
+        todo = f"Find out why on the pages of {one.by}, stop it, and ask to be taken off." if own else "Tell the operator of this service."
+        yield Insight("attention", "On a block list", f"{one.what} is on {one.by}.", "Many receivers refuse what it lists.", todo)
+    if facts.lists and not facts.listed:
+        yield Insight("great", "On no block list", f"Asked {listed(facts.lists)}.")
+
+
+def rates(facts: Facts) -> Iterator[Insight]:
+    """What the account has sent lately; receivers judge a mail by those before it."""
+    of = facts.rates
+    if of is None:
+        return
+    finished = of.delivered + of.bounced
+    if finished >= ENOUGH:
+        yield from _bounces(100 * of.bounced / finished, 100 * of.gone / finished)
+    if of.delivered >= ENOUGH:
+        yield from _complaints(100 * of.complained / of.delivered)
+    if of.usual and of.today >= JUMP_LEAST and of.today > JUMP * of.usual:
+        seen = f"{of.today:,} recipients today, {of.usual:,.0f} on a usual day."
+        yield Insight(
+            "better", "Much more is sent than usual", seen, "Receivers put off what grows too fast.", "Grow by no more than twice a day."
+        )
+
+
+def _bounces(bounced: float, gone: float) -> Iterator[Insight]:
+    seen = f"{bounced:.1f} % bounced in the last seven days."
+    why = f"Above {BOUNCES_BAD:g} % providers begin to refuse everything."
+    todo = "Write only to addresses that people confirmed."
+    if bounced > BOUNCES_BAD:
+        yield Insight("attention", "Too much of your mail bounces", seen, why, todo)
+    elif bounced > BOUNCES_WARN:
+        yield Insight("better", "More of your mail bounces than should", seen, why, todo)
+    elif gone > GONE_WARN:
+        seen = f"{gone:.1f} % of the last seven days bounced for good."
+        yield Insight("better", "Many addresses do not exist", seen, "It looks as if they were bought or guessed.", todo)
+    else:
+        yield Insight("great", "Little of your mail bounces", seen)
+
+
+def _complaints(complained: float) -> Iterator[Insight]:
+    seen = f"{complained:.2f} % of the last seven days' mail was marked as spam."
+    why = f"From {COMPLAINTS_BAD:g} % on large receivers refuse mail, and above {COMPLAINTS_WARN:g} % they put it into the spam folder."
+    todo = "Make leaving easier than complaining, and write only to who asked for it."
+    if complained >= COMPLAINTS_BAD:
+        yield Insight("attention", "Too many people complain", seen, why, todo)
+    elif complained > COMPLAINTS_WARN:
+        yield Insight("better", "More people complain than should", seen, why, todo)
+    else:
+        yield Insight("great", "Few people complain", seen)
+
+
+def age(facts: Facts) -> Iterator[Insight]:
+    if facts.age_days is not None and facts.age_days < YOUNG:
+        days = facts.age_days
+        seen = f"{facts.domain} was added {f'{days} day' + 's' * (days != 1) + ' ago' if days else 'today'}."
+        yield Insight(
+            "better", "The domain is new here", seen, "Receivers do not know it yet.", "Begin with a little, and send more each day."
+        )
+
+
+CHECKS = (records, receiving, pointers, block_lists, rates, age)

@@ -1,0 +1,98 @@
+"""Reads and plays the dialogues of tests/conversations/client, where the server is the one to watch.
+
+A dialogue is lines:
+
+    # a remark
+    ! tls opportunistic      what the client wants of TLS; `none` unless it is said
+    ! to a@x.example b@…     to whom it delivers as soon as it can
+    ! body Hi.\\r\\n            what it delivers
+    ! stuck                  the server reads the first slice of a message and no more
+    ! whole                  it is about what stands in one segment, so it is not played octet by octet
+    S: 250 ok                what the server says, with CRLF; `{250-more\\r\\n*1000}` is a thousand times that, as in S>
+    S> half a line           the same without CRLF
+    S! gone                  the server breaks the connection
+    C: QUIT                  what the client says to that; a line that ends with … is compared up to there
+    C> {x*1000}              the same without CRLF
+    C! tls                   the client starts TLS, and the handshake is done
+    C! gone                  the client leaves
+    ! verdicts 250 421 -     the code for each recipient; -: none
+    ! dot yes                whether the final dot went out
+    ! fate GreetingRefused   why there is no connection to deliver over
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import attrs
+from twisted.internet.error import ConnectionLost
+
+from tests.smtp.dialogue import octets
+from tests.smtp.peer import Peer, codes
+
+Step = tuple[str, bytes]  # "S", "C", or what somebody does
+
+
+@attrs.define
+class Script:
+    steps: list[Step] = attrs.field(factory=list)
+    directions: dict[str, str] = attrs.field(factory=dict)
+
+    def add(self, who: str, said: bytes) -> None:
+        """What somebody says in one go is one step."""
+        if self.steps and self.steps[-1][0] == who and who in "SC":
+            said = self.steps.pop()[1] + said
+        self.steps.append((who, said))
+
+
+def read(path: Path) -> Script:
+    script = Script()
+    for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
+        kind, text = line[:2], line[3:]
+        if kind in ("S:", "C:"):
+            script.add(kind[0], octets(text) + b"\r\n")
+        elif kind in ("S>", "C>"):
+            script.add(kind[0], octets(text))
+        elif kind in ("S!", "C!"):
+            script.add(f"{kind} {text}", b"")
+        elif line.startswith("! "):
+            word, _, value = line[2:].partition(" ")
+            script.directions[word] = value
+        elif line and not line.startswith("#"):
+            raise ValueError(f"{path.name}:{number}: {line!r}")
+    return script
+
+
+def play(script: Script, *, split: bool = False) -> None:
+    wanted = script.directions
+    peer = Peer((1,) if split else (), tls=wanted.get("tls", "none"))
+    if "stuck" in wanted:
+        peer.stuck()
+    result: list[Any] | None = None
+    for number, (who, said) in enumerate(script.steps):
+        if who == "S":
+            peer.sends(said)
+        elif who == "S! gone":
+            peer.closes(ConnectionLost("reset"))
+        elif who == "C! tls":
+            assert peer.wire.secured is not None
+            peer.handshake()
+        elif who == "C! gone":
+            assert peer.wire.disconnecting
+        else:
+            heard, end = peer.hears(), said.find("…".encode())
+            assert (heard[:end] if end >= 0 else heard) == (said[:end] if end >= 0 else said), f"step {number}"
+        if "to" in wanted and result is None and who != "C" and peer.courier.usable:
+            result = peer.deliver(*wanted["to"].split(), body=octets(wanted.get("body", "x\\r\\n")))
+    if "stuck" not in wanted:
+        assert peer.hears() == b""
+    if not peer.wire.disconnecting:
+        peer.closes()
+    assert not peer.clock.getDelayedCalls()
+    if "verdicts" in wanted:
+        assert result is not None and [str(code or "-") for code in codes(result[0])] == wanted["verdicts"].split()
+    if "dot" in wanted:
+        assert result is not None and result[0].sent_dot == (wanted["dot"] == "yes")
+    if "fate" in wanted:
+        assert [type(error).__name__ for error in peer.fate] == [wanted["fate"]]

@@ -1,0 +1,163 @@
+"""A connection that serves one request after another: only to the place and the address that it was made to, and checked each time."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import attrs
+import pytest
+import pytest_twisted
+from twisted.internet.defer import Deferred
+from twisted.internet.endpoints import TCP4ServerEndpoint
+from twisted.internet.protocol import Factory, Protocol
+
+from mailsvc.fetch import Fetcher, Line, NoAnswer
+from mailsvc.guard import networks
+from mailsvc.weburl import Rules
+from tests.test_fetch import Names
+
+RULES = Rules(frozenset(), True, networks(["127.0.0.0/29"]))
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+
+
+class Peer(Protocol):
+    """Answers each request by the next of its factory's answers, or hangs up where that is None."""
+
+    factory: Any
+
+    def connectionMade(self) -> None:
+        self.factory.addresses.append(self.transport.getHost().host)
+
+    def dataReceived(self, data: bytes) -> None:
+        for _ in range(data.count(b"POST /")):
+            answer = self.factory.answers.pop(0) if self.factory.answers else OK
+            if answer is None:
+                self.transport.abortConnection()
+            else:
+                self.transport.write(answer)
+
+    def connectionLost(self, reason: Any = None) -> None:
+        if self.factory.gone is not None:
+            gone, self.factory.gone = self.factory.gone, None
+            gone.callback(None)
+
+
+@attrs.define(eq=False)
+class World:
+    port: int
+    peer: Any  # the factory of Peer: `addresses` of the connections that it had
+    names: Names
+    line: Line
+
+    async def ask(self, path: str = "", host: str = "shop.example", **more: Any) -> Any:
+        reply = await self.line.ask("POST", f"http://{host}:{self.port}/{path}", **({"seconds": 5.0, "keep": 10, "body": b"{}"} | more))
+        return reply.status
+
+    @property
+    def connections(self) -> int:
+        return len(self.peer.addresses)
+
+
+@pytest_twisted.async_yield_fixture
+async def world() -> AsyncIterator[World]:
+    from twisted.internet import reactor
+
+    peer: Any = Factory.forProtocol(Peer)
+    peer.noisy, peer.answers, peer.addresses, peer.gone = False, [], [], None
+    port = await TCP4ServerEndpoint(reactor, 0).listen(peer)
+    names = Names([("127.0.0.1",)])
+    made = World(port.getHost().port, peer, names, Fetcher(reactor, names, RULES).line())
+    yield made
+    made.line.close()
+    await port.stopListening()
+
+
+@pytest_twisted.ensureDeferred
+async def test_one_connection_serves_until_it_is_closed(world: World) -> None:
+    assert [await world.ask(f"{n}") for n in range(5)] == [200] * 5
+    assert (world.connections, world.names.asked) == (1, 5)  # looked up each time
+    world.peer.gone = gone = Deferred()
+    world.line.close()
+    await gone
+    assert await world.ask() == 200
+    assert world.connections == 2
+
+
+@pytest_twisted.ensureDeferred
+async def test_another_address_is_another_connection(world: World) -> None:
+    world.names.answers = [("127.0.0.1",), ("127.0.0.3", "127.0.0.1"), ("127.0.0.2",), ("127.0.0.2",)]
+    assert [await world.ask() for _ in range(4)] == [200] * 4
+    assert world.peer.addresses == ["127.0.0.1", "127.0.0.2"]  # the second answer still had the first
+
+
+@pytest.mark.parametrize("answer", [("127.0.0.9",), ("127.0.0.1", "10.0.0.1"), ("169.254.169.254",)])
+@pytest_twisted.ensureDeferred
+async def test_a_name_that_leads_astray_now_is_not_asked_over_what_is_open(world: World, answer: tuple[str, ...]) -> None:
+    world.names.answers = [("127.0.0.1",), answer]
+    assert await world.ask() == 200
+    world.peer.gone = gone = Deferred()
+    with pytest.raises(NoAnswer, match="may not be connected to"):
+        await world.ask()
+    await gone
+    assert world.connections == 1
+
+
+@pytest_twisted.ensureDeferred
+async def test_another_place_is_another_connection(world: World) -> None:
+    assert [await world.ask(host="shop.example"), await world.ask(host="other.example"), await world.ask(host="other.example")] == [200] * 3
+    assert world.connections == 2
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 20\r\n\r\n" + b"longer than is kept.",
+        b"HTTP/1.0 200 OK\r\nConnection: close\r\n\r\nuntil the end",
+    ],
+    ids=["it says so", "an answer that is cut", "no end but the end"],
+)
+@pytest_twisted.ensureDeferred
+async def test_some_answers_end_a_connection(world: World, answer: bytes) -> None:
+    world.peer.answers = [answer]
+    assert [await world.ask(), await world.ask()] == [200, 200]
+    assert world.connections == 2
+
+
+@pytest_twisted.ensureDeferred
+async def test_who_hangs_up_between_two_requests_is_asked_once_more(world: World) -> None:
+    world.peer.answers = [OK, None, OK]
+    assert [await world.ask(), await world.ask()] == [200, 200]
+    assert world.connections == 2
+    world.peer.answers = [None, None]
+    with pytest.raises(NoAnswer):
+        await world.ask()
+    assert world.connections == 3  # once
+    world.peer.answers = [None]
+    with pytest.raises(NoAnswer):
+        await world.ask()
+    assert world.connections == 4  # nobody had hung up on the first request of a connection
+
+
+@pytest_twisted.ensureDeferred
+async def test_half_an_answer_is_not_asked_for_again(world: World) -> None:
+    world.peer.answers = [OK, b"HTTP/1.1 200 OK\r\nContent-Le"]
+    assert await world.ask() == 200
+    with pytest.raises(NoAnswer, match="no whole answer within"):
+        await world.ask(seconds=0.1)
+    assert world.connections == 1
+
+
+@pytest_twisted.ensureDeferred
+async def test_an_answer_to_nothing_answers_nothing(world: World) -> None:
+    world.peer.answers = [OK + b"HTTP/1.1 418 Smuggled\r\nContent-Length: 0\r\n\r\n", OK]
+    assert [await world.ask(), await world.ask()] == [200, 200]
+
+
+@pytest_twisted.ensureDeferred
+async def test_every_answer_has_its_own_allowance(world: World) -> None:
+    filled = b"HTTP/1.1 200 OK\r\nX: " + b"x" * 15_000 + b"\r\nContent-Length: 0\r\n\r\n"
+    world.peer.answers = [filled] * 6  # more than one answer may have, together
+    assert [await world.ask() for _ in range(6)] == [200] * 6
+    assert world.connections == 1
