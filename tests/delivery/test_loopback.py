@@ -116,7 +116,7 @@ class Site:
         return self
 
     async def until(self, condition: Callable[[], Any]) -> None:
-        for _ in range(300):
+        for _ in range(6000):
             if condition():
                 return
             await after(self.reactor, 0.01)
