@@ -16,6 +16,7 @@ import attrs
 from mailsvc import checks, configfile
 from mailsvc.checks import RELAY_PORTS, ROLES
 from mailsvc.configfile import SettingsError, section, setting
+from mailsvc.identity import SignIn
 from mailsvc.plans import Plans
 from mailsvc.retention import Retention
 
@@ -344,6 +345,7 @@ class Settings:
     metrics: Metrics = section(Metrics, "What a monitor reads.")
     sandbox: Sandbox = section(Sandbox, "The development inbox.")
     dashboard: Dashboard = section(Dashboard, "The pages for people.")
+    sign_in: SignIn = section(SignIn, "Signing in to the dashboard at other services, beside a password.")
     development: Development = section(Development, "The first run.")
 
 

@@ -26,6 +26,7 @@ from mailsvc.budget import Budget
 from mailsvc.configfile import SettingsError
 from mailsvc.dashboard.assembly import Assembly as Dashboard
 from mailsvc.dashboard.signin.mails import Mails
+from mailsvc.dashboard.signin.providers import providers_of
 from mailsvc.delivery.connect import Connector
 from mailsvc.delivery.dial import dialer
 from mailsvc.delivery.dispatch import Dispatch
@@ -82,7 +83,7 @@ from mailsvc.store.ids import uuid7
 from mailsvc.store.keys import Keys, is_well_formed
 from mailsvc.store.late import Late
 from mailsvc.store.ledger import Books
-from mailsvc.store.messages import Messages
+from mailsvc.store.messages import InPieces, Messages
 from mailsvc.store.notices import Notices as StoredNotices
 from mailsvc.store.operate import Operating
 from mailsvc.store.outbox import Outbox
@@ -244,7 +245,7 @@ class Daemon:
         connector = Connector(reactor, resolver, dial, terms, sources=sources_of(settings.delivery))
         dispatch = Dispatch(
             reactor, terms, settings.region, self.process, Queue(self.pool), routes, connector,
-            self.messages, settling, sending, lambda: uuid7(reactor.seconds()), shaping=shaping, policies=policies, tally=tally,
+            InPieces(self.messages), settling, sending, lambda: uuid7(reactor.seconds()), shaping=shaping, policies=policies, tally=tally,
         )  # fmt: skip
         self.process.on_replaced = dispatch.replaced
         self.process.on_freed = lambda count: dispatch.ring()
@@ -389,6 +390,7 @@ class Daemon:
             accounts=self.accounts, domains=self.domains, care=self.care, keys=self.keys, messages=self.messages, mails=mails,
             sign_up=settings.dashboard.sign_up, webhooks=StoredWebhooks(self.pool, self.reactor, self.memory.seal),
             read_url=partial(weburl.read, rules=self.fetcher.rules), most_webhooks=settings.webhooks.endpoints, ring=self.bell.ring,
+            providers=providers_of(settings.sign_in, self.fetcher, self.reactor.seconds),
             inbox=self.shelf if settings.sandbox.listen else None,
             intake=self.intake, quotas=self.quotas, settings=settings, relay_ports=self.relay_ports,
             standing=standing_of(settings, self.pool, self.reactor),

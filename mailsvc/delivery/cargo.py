@@ -19,7 +19,7 @@ from mailsvc.delivery.parcel import Parcel
 from mailsvc.delivery.slots import Freight
 from mailsvc.store.accept import Pieces
 from mailsvc.store.errors import Contention, TimedOut, Unavailable
-from mailsvc.store.messages import StoredMessage
+from mailsvc.store.messages import StoredMessage, StoredPieces
 
 _SIGNATURES = 1000  # remembered, for the other destinations of the same email
 _LOADS = 4  # messages read at once: each may be 40 MB
@@ -40,7 +40,7 @@ class Origin:
 class Messages(Protocol):
     """Where messages are kept."""
 
-    async def load(self, account_id: UUID, email_id: UUID) -> StoredMessage | None: ...
+    async def load(self, account_id: UUID, email_id: UUID) -> StoredMessage | StoredPieces | None: ...
 
 
 class Sending(Protocol):
@@ -66,6 +66,7 @@ class Loaded:
     made: bool
     freight: int
     asked: Asked = NOTHING
+    _ascii: bool | None = attrs.field(default=None, init=False)
 
     def __len__(self) -> int:
         return len(self.signature) + len(self.body)
@@ -79,7 +80,9 @@ class Loaded:
 
     @property
     def eight_bit(self) -> bool:
-        return not all(piece.isascii() for piece in self)
+        if self._ascii is None:  # it is asked twice, and may be many megabytes
+            self._ascii = all(piece.isascii() for piece in self)
+        return not self._ascii
 
 
 class Cargo:
@@ -118,7 +121,7 @@ class Cargo:
         self._freight.unload(loaded.freight)
         loaded.freight = 0
 
-    async def _stored(self, parcel: Parcel) -> StoredMessage:
+    async def _stored(self, parcel: Parcel) -> StoredMessage | StoredPieces:
         async with self._loads:
             while not self._freight.room(0):
                 await pace.sleep(self._clock, 0.05)

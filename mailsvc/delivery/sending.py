@@ -72,8 +72,7 @@ class DomainSide:
         ends = int(parcel.recipients[0].expires_at.timestamp()) + dkim.AFTER_EXPIRY
 
         def sign() -> bytes:
-            message = body if isinstance(body, bytes) else b"".join(body)
-            return dkim.sign(message, domain.name, [(key.selector, self._load(key)) for key in stored], begins, ends - begins)
+            return dkim.sign(body, domain.name, [(key.selector, self._load(key)) for key in stored], begins, ends - begins)
 
         return await self.in_thread(sign)
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Literal
 
 import attrs
@@ -128,12 +129,16 @@ def relaxed_header(name: bytes, value: bytes) -> bytes:
 
 def relaxed_body(body: bytes) -> bytes:
     """6376 §3.4.4."""
-    return b"".join(_relaxed_slices(body, 0))
+    return b"".join(_relaxed(_whole_lines(_slices(body, 0))))
 
 
 def body_hash(message: bytes, body_start: int = 0) -> bytes:
+    return _hash(_slices(message, body_start))
+
+
+def _hash(chunks: Iterable[bytes]) -> bytes:
     digest = hashlib.sha256()
-    for piece in _relaxed_slices(message, body_start):
+    for piece in _relaxed(_whole_lines(chunks)):
         digest.update(piece)
     return digest.digest()
 
@@ -144,17 +149,32 @@ def _single_spaces(octets: bytes) -> bytes:
     return _SPACES.sub(b" ", octets) if b" " in octets and b"  " in octets else octets
 
 
-def _relaxed_slices(body: bytes, start: int) -> Iterator[bytes]:
-    """The canonical body in pieces: big bodies are never copied as a whole. Cut after line ends only."""
+def _slices(message: bytes, start: int) -> Iterator[bytes]:
+    return (message[at : at + _SLICE] for at in range(start, len(message), _SLICE))
+
+
+def _whole_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """The same octets, cut after line ends only."""
+    held = b""
+    for chunk in chunks:
+        end = chunk.rfind(b"\r\n") + 2
+        if end < 2:
+            held += chunk
+        else:
+            yield held + chunk[:end]
+            held = chunk[end:]
+    if held:
+        yield held
+
+
+def _relaxed(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """The canonical body in pieces: big bodies are never in memory as a whole because of it."""
     withheld = 0  # line ends that may turn out to be trailing empty lines
     empty = True
-    while start < len(body):
-        cut = body.find(b"\r\n", start + _SLICE) + 2 if len(body) - start > _SLICE else 0
-        end = cut if cut > 1 else len(body)
-        piece = _single_spaces(body[start:end])
+    for part in parts:
+        piece = _single_spaces(part)
         if b" " in piece:  # base64 has none, and one octet is found much faster than three
             piece = piece.replace(b" \r\n", b"\r\n")
-        start = end
         text_end = _without_line_ends(piece)
         if text_end:
             yield b"\r\n" * withheld + piece[:text_end]
@@ -175,20 +195,36 @@ def _without_line_ends(octets: bytes) -> int:
 # --- signing ---------------------------------------------------------------------------------------------------------
 
 
-def sign(message: bytes, domain: str, keys: Sequence[tuple[str, SigningKey]], now: int, lifetime: int = LIFETIME) -> bytes:
-    """DKIM-Signature fields for `message`, one per (selector, key), to be put before it. RSA stands on top."""
-    block, body_start = split_message(message)
+def sign(
+    message: bytes | Iterable[bytes], domain: str, keys: Sequence[tuple[str, SigningKey]], now: int, lifetime: int = LIFETIME
+) -> bytes:
+    """DKIM-Signature fields for `message`, whole or in pieces, one per (selector, key), to be put before it. RSA stands on top."""
+    block, body = _opened(message)
     try:
         names, signed = _signed_fields(parse_fields(block))
     except HeaderError as error:
         raise DkimError(str(error)) from None
-    hashed = base64.b64encode(body_hash(message, body_start)).decode("ascii")
+    hashed = base64.b64encode(_hash(body)).decode("ascii")
     fields = []
     for selector, key in sorted(keys, key=lambda pair: pair[1].algorithm != "rsa"):
         field = _field_without_signature(domain, selector, key, now, lifetime, names, hashed)
         canonical = relaxed_header(b"DKIM-Signature", field)[:-2]  # 6376 §3.7: without its CRLF
         fields.append(b"DKIM-Signature:" + field + _folded_base64(key.sign(signed + canonical)) + b"\r\n")
     return b"".join(fields)
+
+
+def _opened(message: bytes | Iterable[bytes]) -> tuple[bytes, Iterable[bytes]]:
+    """The header block, and the body in pieces."""
+    if isinstance(message, bytes):
+        block, start = split_message(message)
+        return block, _slices(message, start)
+    pieces, begun = iter(message), b""
+    for piece in pieces:
+        begun += piece
+        if begun.startswith(b"\r\n") or b"\r\n\r\n" in begun:
+            break
+    block, start = split_message(begun)
+    return block, chain(_slices(begun, start), pieces)
 
 
 def _signed_fields(fields: Sequence[Field]) -> tuple[list[str], bytes]:

@@ -9,6 +9,7 @@ from mailsvc.mail import header
 
 DEPTH_LIMIT = 50
 PARTS_LIMIT = 1000
+_WINDOW = 1024 * 1024  # octets searched at once: other threads wait meanwhile
 _HEAD_LIMIT = 64 * 1024  # octets of a part's header that are looked at
 _BOUNDARY = re.compile(rb'\bboundary\s*=\s*(?:"([^"\r\n]{1,200})"|([^\s;"]{1,200}))', re.IGNORECASE)
 _MESSAGE = re.compile(rb"^content-type[ \t]*:\s*message/(?:rfc822|global)(?![\w-])", re.IGNORECASE | re.MULTILINE)
@@ -32,7 +33,7 @@ def fault(head: bytes, message: Octets, start: int) -> str | None:
         return None
     stack, around, parts, at = [boundary], [messages], 0, start - 2  # multiparts, and how many messages each stands in
     known = _lines(stack)
-    while (at := message.find(b"\r\n--", at)) >= 0:
+    while (at := _delimiter(message, at)) >= 0:
         line = message[at + 4 : at + 4 + 1000].partition(b"\r\n")[0].rstrip(b" \t")
         at += 4
         if line not in known:
@@ -56,6 +57,15 @@ def fault(head: bytes, message: Octets, start: int) -> str | None:
         if max(len(stack), around[-1] + (messages if inner is None else 0)) > DEPTH_LIMIT:
             return _TOO_DEEP
     return None
+
+
+def _delimiter(message: Octets, start: int) -> int:
+    """Where the next line that begins like a delimiter is, with the line end before it."""
+    for at in range(start, len(message), _WINDOW):
+        found = message.find(b"\r\n--", at, at + _WINDOW + 3)
+        if found >= 0:
+            return found
+    return -1
 
 
 def _lines(stack: list[bytes]) -> frozenset[bytes]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 from uuid import UUID
 
@@ -37,6 +37,28 @@ class StoredMessage:
     envelope: Mapping[str, Any] | None = None  # as it was kept with the email
 
 
+@attrs.frozen
+class Parts:
+    """A message as it is stored."""
+
+    parts: tuple[bytes, ...] = attrs.field(repr=False)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts))
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self.parts)
+
+
+@attrs.frozen
+class StoredPieces:
+    """The same, and nobody has joined it."""
+
+    signature: bytes | None
+    body: bytes | Parts = attrs.field(repr=False)
+    envelope: Mapping[str, Any] | None = None
+
+
 @attrs.define
 class _Head:
     """What one row of a message and its signature's say. `size` 0: there is none."""
@@ -55,10 +77,12 @@ class Messages:
         self._heads: Batch[tuple[UUID, UUID], _Head] = Batch(self._read, clock, max_items=AT_ONCE, linger=0.0, writes=4)
 
     async def load(self, account_id: UUID, email_id: UUID, most: int | None = None) -> StoredMessage | None:
-        """A further piece is a round trip of its own, so that no reactor turn is long. None when it is not there, or not whole.
+        """None when it is not there, or not whole. With `most` its body may end in the middle, once it has so many octets."""
+        stored = await self.in_pieces(account_id, email_id, most)
+        return None if stored is None else StoredMessage(stored.signature, _joined(stored.body), stored.envelope)
 
-        With `most` its body may end in the middle, once it has so many octets.
-        """
+    async def in_pieces(self, account_id: UUID, email_id: UUID, most: int | None = None) -> StoredPieces | None:
+        """A further piece is a round trip of its own, so that no reactor turn is long."""
         head = await self._heads.submit((account_id, email_id))
         if head.first is None:
             return None
@@ -70,7 +94,7 @@ class Messages:
                 return None
             pieces.append(found[0][0])
             have += len(pieces[-1])
-        return StoredMessage(head.signature, pieces[0] if len(pieces) == 1 else b"".join(pieces), head.envelope)
+        return StoredPieces(head.signature, pieces[0] if len(pieces) == 1 else Parts(tuple(pieces)), head.envelope)
 
     async def _read(self, keys: list[tuple[UUID, UUID]]) -> list[_Head]:
         accounts, emails = zip(*keys, strict=True)
@@ -83,3 +107,17 @@ class Messages:
             else:
                 head.signature = octets
         return heads
+
+
+@attrs.frozen
+class InPieces:
+    """Messages for who reads them from front to end: a large one is never joined, which would hold up everything else."""
+
+    messages: Messages
+
+    async def load(self, account_id: UUID, email_id: UUID) -> StoredPieces | None:
+        return await self.messages.in_pieces(account_id, email_id)
+
+
+def _joined(body: bytes | Parts) -> bytes:
+    return body if isinstance(body, bytes) else b"".join(body)

@@ -23,6 +23,7 @@ class Product:
     sink: int
     roles: Sequence[Sequence[str]] = ((),)
     dual: bool = False
+    make: type[Daemon] = Daemon
     login: int = attrs.field(factory=free_port)
     daemons: list[Daemon] = attrs.field(factory=list)
     postgres: EmbeddedPostgres = attrs.field(init=False)
@@ -43,25 +44,30 @@ class Product:
     def start(self) -> None:
         self.folder.chmod(0o755)
         self.postgres = EmbeddedPostgres.at(self.folder / "postgres")
-        dsn = self.postgres.start_blocking()
-        for number, roles in enumerate(self.roles):
-            folder = self.folder / str(number)
-            folder.mkdir()
-            relay = {"587": f"tcp:{self.login}:interface=127.0.0.1"} if not number else {}
-            changes: dict[str, dict[str, object]] = {
-                "delivery": {"routes": self._routes()},
-                "smtp": {"listen": relay, "self_signed": str(self.folder / "tls"), "connections_per_key": 1000},
-                "secrets": {"key_file": str(self.folder / "secret.key")},
-            }
-            if roles:
-                changes[""] = {"roles": list(roles)}
-            daemon = Daemon(folder, dsn, changes)
-            daemon.start()
-            self.daemons.append(daemon)
+        self.postgres.start_blocking()
+        for roles in self.roles:
+            self.add(roles)
         if not self.dual:
-            with psycopg2.connect(dsn) as link, link.cursor() as cursor:
+            with psycopg2.connect(self.postgres.dsn()) as link, link.cursor() as cursor:
                 cursor.execute("UPDATE domains SET signs_with = '{rsa}'")
             link.close()
+
+    def add(self, roles: Sequence[str]) -> None:
+        """One process more. The first one has the door."""
+        number = len(self.daemons)
+        folder = self.folder / str(number)
+        folder.mkdir()
+        relay = {"587": f"tcp:{self.login}:interface=127.0.0.1"} if not number else {}
+        changes: dict[str, dict[str, object]] = {
+            "delivery": {"routes": self._routes()},
+            "smtp": {"listen": relay, "self_signed": str(self.folder / "tls"), "connections_per_key": 1000},
+            "secrets": {"key_file": str(self.folder / "secret.key")},
+        }
+        if roles:
+            changes[""] = {"roles": list(roles)}
+        daemon = self.make(folder, self.postgres.dsn(), changes)
+        daemon.start()
+        self.daemons.append(daemon)
 
     def _routes(self) -> dict[str, str]:
         apart = {f"d{n}.test": f"smtp://127.1.{n // 250}.{n % 250 + 1}:{self.sink}" for n in range(DESTINATIONS)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+from itertools import pairwise
 
 import dkim as reference
 import pytest
@@ -67,6 +68,22 @@ def test_relaxed_bodies(body: bytes) -> None:
 @example(b"\r\n" * 400_000)
 def test_bodies_of_several_slices(body: bytes) -> None:
     assert dkim.relaxed_body(body) == Relaxed.canonicalize_body(body)
+
+
+HEAD = b"From: a@example.org\r\nSubject: x\r\n"
+
+
+@given(BODIES, st.lists(st.integers(0, 60), max_size=6), st.booleans())
+@example(b"a\r\n", [len(HEAD)], True)  # our own lines in one piece, what came in after them in another
+@example(b"a\r\n", [len(HEAD) + 1, len(HEAD) + 2, len(HEAD) + 4], True)
+@example(b"", [], False)
+def test_a_message_in_pieces_is_signed_like_the_whole(body: bytes, cuts: list[int], bodied: bool) -> None:
+    message = HEAD + (b"\r\n" + body if bodied else b"")
+    ends = sorted({min(cut, len(message)) for cut in cuts} | {0, len(message)})
+    pieces = [message[start:end] for start, end in pairwise(ends)]
+    assert b"".join(pieces) == message
+    key = [("s", ED)]
+    assert dkim.sign(iter(pieces), "example.org", key, 1) == dkim.sign(message, "example.org", key, 1)
 
 
 @given(st.lists(st.sampled_from([b" ", b"\t", b"\r\n ", b"\r\n\t", b"a", b"B:", b"\xc3\xa9"]), max_size=30).map(b"".join))

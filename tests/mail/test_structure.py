@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mailsvc.mail import header
+from mailsvc.mail import header, structure
 from mailsvc.mail.structure import DEPTH_LIMIT, PARTS_LIMIT, fault
 
 
@@ -33,6 +33,13 @@ def test_depth() -> None:
     assert found(nested(DEPTH_LIMIT)) is None
     assert found(nested(DEPTH_LIMIT + 1)) == "The parts of the message are nested more than 50 deep."
     assert found(nested(10_000)) is not None
+
+
+@pytest.mark.parametrize("window", [1, 2, 7, 1000])
+def test_wherever_a_search_window_ends(window: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(structure, "_WINDOW", window)
+    assert found(nested(3)) is None
+    assert found(flat(PARTS_LIMIT + 1)) == "The message has more than 1000 parts."
 
 
 def test_parts() -> None:

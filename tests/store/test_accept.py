@@ -14,6 +14,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from mailsvc.store import accept, idempotency
 from mailsvc.store.accept import Acceptance, Accepted, InProgress, Mismatch, NewRecipient, Replayed, Submission
 from mailsvc.store.errors import DataRejected, StoreError, Unavailable
+from mailsvc.store.messages import InPieces
 from mailsvc.store.pool import Pool
 from tests.store.house import ACCOUNT, DAY, MINUTE, NOW, OTHER, REGION, House, email, keyed, together
 
@@ -91,6 +92,10 @@ async def test_large_messages_are_stored_in_pieces(house: House) -> None:
     assert max(size for (size,) in sizes) <= 256 * 1024
     stored = await house.messages.load(ACCOUNT, mail.email_id)
     assert stored is not None and stored.body == b"".join(Spooled.chunks)
+    pieces = await InPieces(house.messages).load(ACCOUNT, mail.email_id)
+    assert pieces is not None and b"".join(pieces.body) == stored.body  # type: ignore[arg-type]
+    assert len(pieces.body) == len(stored.body)
+    assert max(len(piece) for piece in pieces.body) <= 256 * 1024  # type: ignore[arg-type]
 
 
 @pytest_twisted.ensureDeferred

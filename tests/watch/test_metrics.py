@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections import Counter
 from types import SimpleNamespace
 
@@ -91,7 +92,9 @@ def asked(path: bytes, token: str | None, shown: str | None) -> tuple[int, bytes
 def test_a_token_is_needed_where_one_is_set() -> None:
     assert asked(b"/metrics", None, None) == (200, b"figures")
     assert asked(b"/metrics", "s3cret", "Bearer s3cret") == (200, b"figures")
-    for shown in (None, "s3cret", "Bearer s3cre", "Bearer s3crett", "Basic s3cret"):
+    assert asked(b"/metrics", "s3cret", f"Basic {base64.b64encode(b'me:s3cret').decode()}") == (200, b"figures")
+    basic = [f"Basic {base64.b64encode(each).decode()}" for each in (b"s3cret", b"s3cret:", b"me:s3cre")]
+    for shown in (None, "s3cret", "Bearer s3cre", "Bearer s3crett", "Basic s3cret", "Basic =", *basic):
         status, text = asked(b"/metrics", "s3cret", shown)
         assert status == 401 and b"figures" not in text
     assert asked(b"/other", None, None)[0] == 404

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -24,10 +26,12 @@ PROJECT = Path(__file__).parents[2]
 
 
 def free_port() -> int:
-    """A loopback port that nobody listens on just now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A loopback port that nobody listens on just now, from below those that the system gives to outgoing connections."""
+    while True:
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            port = random.randrange(10_000, 32_000)
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def toml(settings: Mapping[str, Mapping[str, object]]) -> str:
