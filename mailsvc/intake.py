@@ -117,7 +117,7 @@ class OtherRequest:
 
 
 Admission = Admitted | Rejected | Busy | OtherRequest | Exhausted
-COUNTED = frozenset({"api", "smtp"})  # sources that a plan counts; what this service writes itself is on the house
+COUNTED = frozenset({"api", "smtp", "again"})  # sources that a plan counts; what this service writes itself is on the house
 
 
 class Seat(Protocol):

@@ -15,6 +15,7 @@ from twisted.logger import Logger
 
 from mailsvc import retention
 from mailsvc.lifespan import Opened, every
+from mailsvc.store.attempts import Attempts
 from mailsvc.store.notices import Notices
 from mailsvc.store.pool import Pool
 from mailsvc.store.retention import Retention as Stored
@@ -70,6 +71,7 @@ class Keeping:
 
     async def _sessions(self, now: datetime) -> None:
         await Sessions(self.pool, self.clock).sweep()
+        await Attempts(self.pool, self.clock).sweep()
 
     async def _notices(self, now: datetime) -> None:
         await Notices(self.pool).sweep(now)

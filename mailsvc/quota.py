@@ -7,7 +7,7 @@ and does not use keeps others from little. It goes back when it lay unused for t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime
 from typing import Any, Protocol
 from uuid import UUID
@@ -16,9 +16,12 @@ import attrs
 from twisted.internet.defer import DeferredLock
 
 from mailsvc.plans import Exhausted, Period, Plan, begins, ends
+from mailsvc.store.errors import StoreError, Unavailable
 
 BLOCK = 1000  # recipients at most
 SHARE = 16  # of what is left, one part
+BITE = 500  # accounts that give back in one statement
+FORGOTTEN = 60.0  # seconds after that, when nobody can still be waiting for what was counted
 IDLE = 10.0  # seconds after which what is not used goes back
 KNOWN = 1.0  # seconds that a refusal is believed without asking again
 
@@ -27,7 +30,7 @@ class Leasing(Protocol):
     """store/quota"""
 
     async def lease(self, account_id: UUID, period: Period, starts: date, most: int, need: int, wanted: int) -> tuple[int, int]: ...
-    async def give_back(self, account_id: UUID, period: Period, starts: date, count: int) -> None: ...
+    async def give_back(self, parts: Sequence[tuple[UUID, Period, date, int]]) -> None: ...
     async def taken(self, account_id: UUID, day: date, month: date) -> Mapping[Period, int]: ...
 
 
@@ -129,24 +132,28 @@ class Quotas:
     async def give_back(self, idle: float = IDLE) -> None:
         """What has lain unused for so long. Whoever needs it again leases it again."""
         late = self.clock.seconds() - idle
+        left: list[_Meter] = []
         for key, meter in list(self._meters.items()):
             if meter.used_at > late or meter.lock.locked:
                 continue
-            if not meter.mine:
+            if meter.mine and self._is_current(meter):
+                left.append(meter)
+            elif meter.used_at <= late - FORGOTTEN:
                 del self._meters[key]
-            elif self._is_current(meter):
-                await self._give_back(meter)
-            else:
-                meter.mine = 0
+        for start in range(0, len(left), BITE):
+            await self._give_back(left[start : start + BITE])
 
-    async def _give_back(self, meter: _Meter) -> None:
-        count, meter.mine = meter.mine, 0
+    async def _give_back(self, meters: Sequence[_Meter]) -> None:
+        parts = [(meter.account_id, meter.period, meter.starts, meter.mine) for meter in meters]
+        for meter in meters:
+            meter.taken, meter.mine = max(0, (meter.taken or 0) - meter.mine), 0
         try:
-            await self.store.give_back(meter.account_id, meter.period, meter.starts, count)
-        except BaseException:
-            meter.mine += count
+            await self.store.give_back(parts)
+        except StoreError as error:
+            if not (isinstance(error, Unavailable) and error.unknown):  # else it may have gone back, and is not given out twice
+                for meter, (*_, count) in zip(meters, parts, strict=True):
+                    meter.mine += count
             raise
-        meter.taken = max(0, (meter.taken or 0) - count)
 
     async def _reserve(self, meter: _Meter, count: int) -> bool:
         meter.used_at = self.clock.seconds()

@@ -39,7 +39,7 @@ def terms_of(delivery: settings_.Delivery) -> DeliverySettings:
     return DeliverySettings(
         **same,
         allow_addresses=delivery.allowed_networks,
-        own_names=(delivery.ehlo_name,) if delivery.ehlo_name else (),
+        own_names=tuple(filter(None, (delivery.ehlo_name, *(source.ehlo for source in sources_of(delivery).all)))),
         retry_after=delivery.retry,
         retry_every=delivery.retry[-1],
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime
 from typing import Any
 from uuid import UUID
@@ -34,7 +34,7 @@ class Row:
         self.counts: dict[Period, tuple[date, int]] = {}
         self.asked = 0
         self.held: list[Deferred[None]] | None = None
-        self.away = False
+        self.away: Unavailable | None = None
 
     async def lease(self, account_id: UUID, period: Period, starts: date, most: int, need: int, wanted: int) -> tuple[int, int]:
         self.asked += 1
@@ -42,19 +42,20 @@ class Row:
             self.held.append(Deferred())
             await self.held[-1]
         if self.away:
-            raise Unavailable("It is away.")
+            raise self.away
         known, taken = self.counts.get(period, (starts, 0))
         taken = 0 if known < starts else taken
         granted = min(wanted, most - taken) if most - taken >= need else 0
         self.counts[period] = max(known, starts), taken + granted
         return granted, taken + granted
 
-    async def give_back(self, account_id: UUID, period: Period, starts: date, count: int) -> None:
+    async def give_back(self, parts: Sequence[tuple[UUID, Period, date, int]]) -> None:
         if self.away:
-            raise Unavailable("It is away.")
-        known, taken = self.counts[period]
-        if known == starts:
-            self.counts[period] = known, max(0, taken - count)
+            raise self.away
+        for _, period, starts, count in parts:
+            known, taken = self.counts[period]
+            if known == starts:
+                self.counts[period] = known, max(0, taken - count)
 
     async def taken(self, account_id: UUID, day: date, month: date) -> Mapping[Period, int]:
         return {period: taken for period, (starts, taken) in self.counts.items() if starts == {"day": day, "month": month}[period]}
@@ -125,9 +126,9 @@ def test_what_lies_unused_goes_back() -> None:
     done(quotas.give_back())
     assert quotas.held == BLOCK - 1  # it may be used any moment
     clock.advance(IDLE)
-    row.away = True
+    row.away = Unavailable("It is away.")
     assert isinstance(done(quotas.give_back()).value, Unavailable) and quotas.held == BLOCK - 1
-    row.away = False
+    row.away = None
     done(quotas.give_back())
     assert (quotas.held, row.counts["month"][1]) == (0, 1)
     assert done(quotas.usage(ACCOUNT, "large")) == {"month": Used(1, 1_000_000)}
@@ -140,10 +141,33 @@ def test_a_count_that_cannot_be_reached_takes_nothing() -> None:
     row = Row()
     quotas = Quotas(row, clock_at(), PLANS)
     done(quotas.take(ACCOUNT, "small", 6))
-    row.away = True
+    row.away = Unavailable("It is away.")
     assert isinstance(done(quotas.take(ACCOUNT, "small", 50)).value, Unavailable)
-    row.away = False
+    row.away = None
     assert quotas.used(ACCOUNT) == {"day": 6, "month": 6}
+
+
+def test_what_may_have_gone_back_is_not_given_out_twice() -> None:
+    row, clock = Row(), clock_at()
+    quotas = Quotas(row, clock, PLANS)
+    done(quotas.take(ACCOUNT, "large", 1))
+    row.away = Unavailable("It is away.", unknown=True)
+    assert isinstance(done(quotas.give_back(idle=0.0)).value, Unavailable) and quotas.held == 0
+
+
+def test_who_is_silent_for_long_is_forgotten_but_not_what_is_under_way() -> None:
+    row, clock = Row(), clock_at()
+    quotas = Quotas(row, clock, PLANS)
+    taken = done(quotas.take(ACCOUNT, "large", 5))
+    for _ in range(3):
+        clock.advance(IDLE)
+        done(quotas.give_back())
+    quotas.refund(taken)
+    done(quotas.give_back())
+    assert row.counts["month"][1] == 0 and quotas.used(ACCOUNT) == {"month": 0}
+    clock.advance(100)
+    done(quotas.give_back())
+    assert quotas.used(ACCOUNT) == {}
 
 
 def test_many_at_once_ask_once() -> None:
@@ -212,7 +236,7 @@ async def test_the_row_knows_its_period(pool: Pool, period: Period) -> None:
     assert await store.lease(ACCOUNT, period, first, 10, 5, 8) == (6, 10)
     assert await store.lease(ACCOUNT, period, second, 10, 1, 2) == (2, 2)
     assert await store.lease(ACCOUNT, period, first, 10, 1, 2) == (2, 4)  # a clock that is late takes from the new period
-    await store.give_back(ACCOUNT, period, first, 2)  # of a period that is over: nobody's
+    await store.give_back([(ACCOUNT, period, first, 2)])  # of a period that is over: nobody's
     assert (await store.lease(ACCOUNT, period, second, 4, 1, 1)) == (0, 4)  # the plan is smaller now
-    await store.give_back(ACCOUNT, period, second, 3)
+    await store.give_back([(ACCOUNT, period, second, 3), (UUID(int=1), period, second, 3)])
     assert (await store.lease(ACCOUNT, period, second, 4, 2, 9)) == (3, 4)

@@ -22,15 +22,20 @@ from mailsvc.dashboard.logs import LogList
 from mailsvc.dashboard.members import Settings
 from mailsvc.dashboard.metrics import Metrics
 from mailsvc.dashboard.pages import VERSION, Dashboard, Frame
+from mailsvc.dashboard.passkeys import IdentityPages, PasskeyPages
 from mailsvc.dashboard.safety import HOME
 from mailsvc.dashboard.sandbox import Inbox
 from mailsvc.dashboard.security import Security
 from mailsvc.dashboard.sendagain import SendAgain
+from mailsvc.dashboard.signin.authenticators import Site
 from mailsvc.dashboard.signin.entrance import Entrance
+from mailsvc.dashboard.signin.federation import Federation
 from mailsvc.dashboard.signin.joining import Joining
 from mailsvc.dashboard.signin.mails import Mails
 from mailsvc.dashboard.signin.pages import SignIn
+from mailsvc.dashboard.signin.passkeys import PasskeyEntrance
 from mailsvc.dashboard.signin.password import Passwords
+from mailsvc.dashboard.signin.providers import Provider
 from mailsvc.dashboard.signin.secondfactor import SecondFactor
 from mailsvc.dashboard.signin.throttle import Throttle
 from mailsvc.dashboard.suppressions import SuppressionPages
@@ -44,14 +49,17 @@ from mailsvc.settings import Settings as Configured
 from mailsvc.signed import SignedLinks
 from mailsvc.standing import Standing
 from mailsvc.store.accounts import Accounts
+from mailsvc.store.attempts import Attempts
 from mailsvc.store.audit import Audit
 from mailsvc.store.domains import Domains
 from mailsvc.store.emails import Emails as StoredEmails
 from mailsvc.store.exports import Exports
 from mailsvc.store.history import History
+from mailsvc.store.identities import Identities
 from mailsvc.store.keys import Keys
 from mailsvc.store.logsearch import LogSearch
 from mailsvc.store.messages import Messages
+from mailsvc.store.passkeys import Passkeys
 from mailsvc.store.pool import Pool
 from mailsvc.store.receipts import Receipts
 from mailsvc.store.requestlog import RequestLog
@@ -105,18 +113,22 @@ class Assembly:
     settings: Configured
     relay_ports: Mapping[str, int]
     standing: Standing
+    providers: Mapping[str, Provider] = attrs.field(factory=dict)
     inbox: Any = None
 
     def __attrs_post_init__(self) -> None:
         self.users, self.sessions = Users(self.pool, self.clock, self.seal), Sessions(self.pool, self.clock)
+        self.attempts = Attempts(self.pool, self.clock)
 
     users: Users = attrs.field(init=False)
     sessions: Sessions = attrs.field(init=False)
+    attempts: Attempts = attrs.field(init=False)
 
     def resource(self) -> Dashboard:
         suffixes()  # read now: the first email to be looked at would wait 50 ms for them
         desk, pool = self._desk(), self.pool
-        entrance = Entrance(desk, Passwords(self.in_thread), Throttle(self.clock.seconds), self.mails)
+        throttle = Throttle(self.attempts, self.clock.seconds, lambda: self.seal.secrets_for("attempts")[0])
+        entrance = Entrance(desk, Passwords(self.in_thread), throttle, self.attempts, self.mails)
         search, rollups = Search(pool), Rollups(pool)
         stored = StoredEmails(pool, self.clock)
         sending = SendAgain(self.intake, self.accounts, self.in_thread, self.clock)
@@ -126,8 +138,9 @@ class Assembly:
         logs = LogList(desk, LogSearch(pool), RequestLog(pool), Receipts(pool, self.clock), self.keys)
         exports = ExportPages(desk, Exports(pool, self.clock), emaillist, logs)
         home = Home(desk, self.domains, self.keys, search, rollups)
-        signin, joining = SignIn(desk, entrance), Joining(desk, entrance, self._new_account)
-        second = SecondFactor(desk, entrance)
+        passkeys = PasskeyEntrance(desk, entrance)
+        signin, joining = SignIn(desk, entrance, passkeys), Joining(desk, entrance, self._new_account)
+        second = SecondFactor(desk, entrance, passkeys)
         ring_webhooks = partial(self.ring, "webhooks")
         webhooks = WebhookPages(desk, self.webhooks, WebhookLog(pool), self.read_url, self.most_webhooks, ring_webhooks)
         areas: dict[str, Any] = {
@@ -143,7 +156,8 @@ class Assembly:
             ),
             "settings/smtp": Connection(desk, Relay.of(self.settings, self.relay_ports), self.keys, self.domains),
             "settings": Settings(desk, entrance), "settings/security": Security(desk, entrance, second),
-            "sign-in": signin, "sign-in/code": second, "sign-in/again": Security(desk, entrance, second),
+            "settings/passkeys": PasskeyPages(desk, entrance, passkeys, second), "settings/identities": IdentityPages(desk, entrance),
+            "sign-in": signin, "sign-in/code": second, "sign-in/passkey": passkeys, "sign-in/with": Federation(desk, entrance, joining),
             "sign-up": joining, "reset": joining, "invitation": joining,
         }  # fmt: skip
         if self.inbox is not None:
@@ -156,6 +170,8 @@ class Assembly:
             users=self.users, sessions=self.sessions, audit=Audit(self.pool, self.clock), templates=templates,
             secrets=partial(self.seal.secrets_for, "dashboard"), base_url=self.base_url, clock=self.clock, in_thread=self.in_thread,
             inbox=self.inbox is not None, sign_up=self.sign_up, mails=self.mails is not None,
+            identities=Identities(self.pool, self.clock), passkeys=Passkeys(self.pool, self.clock), providers=self.providers,
+            site=Site.of(self.base_url),
         )  # fmt: skip
 
     async def _new_account(self, name: str) -> Any:

@@ -79,8 +79,8 @@ class Connection:
     @page(app, SMTP, "POST")
     async def key(self, visit: Visit) -> bytes:
         """A key for sending, shown this once, in the snippets too."""
-        _, secret = await self.keys.create(visit.account_id, KEY, "sending_access")
-        await visit.note("key created", f"{KEY} (sending_access)")
+        line = visit.line("key created", f"{KEY} (sending_access)")
+        _, secret = await self.keys.create(visit.account_id, KEY, "sending_access", lines=[line])
         return await self._shown(visit, secret)
 
     async def _shown(self, visit: Visit, secret: str) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -11,7 +11,11 @@ from jinja2 import Environment
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from mailsvc.dashboard.signin.authenticators import Site
+from mailsvc.dashboard.signin.providers import Provider
 from mailsvc.store.audit import Audit
+from mailsvc.store.identities import Identities
+from mailsvc.store.passkeys import Passkeys
 from mailsvc.store.sessions import Sessions
 from mailsvc.store.users import Users
 
@@ -26,6 +30,7 @@ class Desk:
     """`base_url` is the service as people see it; the first of `secrets` signs what forms carry.
 
     `inbox`: whether there is a development inbox.
+    `providers`: other services that people sign in at, by name; `site`: whom passkeys are made for, None: nobody can have one.
     """
 
     users: Users
@@ -39,6 +44,10 @@ class Desk:
     inbox: bool = False
     sign_up: bool = False
     mails: bool = False  # whether the service can send mails of its own
+    identities: Identities
+    passkeys: Passkeys
+    providers: Mapping[str, Provider] = attrs.field(factory=dict)
+    site: Site | None = None
 
     @property
     def secure(self) -> bool:

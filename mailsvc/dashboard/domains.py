@@ -101,8 +101,8 @@ class DomainPages:
     async def change(self, visit: Visit, text: str) -> bytes:
         domain = await self._domain(visit, text)
         tls = "enforced" if visit.field("tls") == "enforced" else "opportunistic"
-        await self.stored.update(visit.account_id, domain.id, {"tls": tls, "sending": visit.field("sending") == "on"})
-        await visit.note("domain changed", f"{domain.name}: TLS {tls}, sending {visit.field('sending') or 'off'}")
+        line = visit.line("domain changed", f"{domain.name}: TLS {tls}, sending {visit.field('sending') or 'off'}")
+        await self.stored.update(visit.account_id, domain.id, {"tls": tls, "sending": visit.field("sending") == "on"}, [line])
         return visit.redirect(f"{DOMAINS}/{domain.id}", done="changed")
 
     @page(app, f"{DOMAINS}/<text>/rotate", "POST")
@@ -120,8 +120,7 @@ class DomainPages:
         domain = await self._domain(visit, text)
         if visit.field("name").lower() not in (domain.name, names.shown(domain.name)):
             return await self._shown(visit, domain, 422, {"name": "This is not its name, so it was not deleted."})
-        await self.stored.delete(visit.account_id, domain.id)
-        await visit.note("domain deleted", domain.name)
+        await self.stored.delete(visit.account_id, domain.id, [visit.line("domain deleted", domain.name)])
         return visit.redirect(DOMAINS, done="deleted")
 
     async def _domain(self, visit: Visit, text: str) -> Domain:

@@ -33,8 +33,8 @@ class Home:
     @page(app, f"{HOME}/start", "POST")
     async def start(self, visit: Visit) -> bytes:
         """A key, shown this once, in code that sends."""
-        _, secret = await self.keys.create(visit.account_id, "first key", "sending_access")
-        await visit.note("key created", "first key")
+        line = visit.line("key created", "first key")
+        _, secret = await self.keys.create(visit.account_id, "first key", "sending_access", lines=[line])
         return await self._shown(visit, secret)
 
     async def _shown(self, visit: Visit, secret: str) -> bytes:
@@ -49,6 +49,7 @@ class Home:
             "home.html",
             domains=domains,
             ready=ready,
+            steps=visit.query("steps") == "1",  # also when all of them are done: the page that led here follows them
             keys=keys,
             secret=secret,
             latest=latest.emails,

@@ -41,17 +41,18 @@ class KeyPages:
             errors["domain"] = "Only a key for sending can be held to one domain."
         if errors:
             return await self._listed(visit, errors=errors)
-        _, secret = await self.keys.create(visit.account_id, name, cast(Permission, permission), domain.id if domain else None)
-        await visit.note("key created", f"{name} ({permission}{', ' + domain.name if domain else ''})")
+        line = visit.line("key created", f"{name} ({permission}{', ' + domain.name if domain else ''})")
+        _, secret = await self.keys.create(visit.account_id, name, cast(Permission, permission), domain.id if domain else None, [line])
         return await self._listed(visit, secret=secret)
 
     @page(app, f"{KEYS}/<text>/revoke", "POST")
     async def revoke(self, visit: Visit, text: str) -> bytes:
         key_id = visit.uuid(text, "key")
         key = next((k for k in (await self.keys.list(visit.account_id))[0] if k.id == key_id), None)
-        if key is None or not await self.keys.revoke(visit.account_id, key_id):
+        if key is None:
             raise not_found("key")
-        await visit.note("key revoked", f"{key.name} ({key.hint}…)")
+        if not await self.keys.revoke(visit.account_id, key_id, [visit.line("key revoked", f"{key.name} ({key.hint}…)")]):
+            raise not_found("key")
         return visit.redirect(KEYS)
 
     async def _listed(self, visit: Visit, secret: str = "", errors: dict[str, str] | None = None) -> bytes:

@@ -51,16 +51,15 @@ class Settings:
             **shown | values,
         )
 
-    @page(app, f"{SETTINGS}/account", "POST", who="admin")
+    @page(app, f"{SETTINGS}/account", "POST", who="admin", fresh=True)
     async def account(self, visit: Visit) -> bytes:
         name, required = visit.field("name")[:100], visit.field("mfa") == "on"
         if not name:
             return await self._shown(visit, 422, errors={"name": "An account has a name."})
-        if required and not visit.who.totp:
+        if required and not visit.who.second_factor:
             return await self._shown(visit, 422, errors={"mfa": "Set up your own second factor first."})
-        await self.desk.users.rename_account(visit.account_id, name)
-        await self.desk.users.require_mfa(visit.account_id, required)
-        await visit.note("account changed", f"{name}, second factor {'required' if required else 'not required'}")
+        line = visit.line("account changed", f"{name}, second factor {'required' if required else 'not required'}")
+        await self.desk.users.change_account(visit.account_id, name, required, [line])
         return visit.redirect(SETTINGS, done="changed")
 
     @page(app, f"{SETTINGS}/show", "POST")
@@ -73,7 +72,7 @@ class Settings:
 
     # Members
 
-    @page(app, f"{SETTINGS}/invite", "POST", who="admin")
+    @page(app, f"{SETTINGS}/invite", "POST", who="admin", fresh=True)
     async def invite(self, visit: Visit) -> bytes:
         email, role = visit.field("email").lower(), _role(visit)
         try:
@@ -82,9 +81,13 @@ class Settings:
             return await self._shown(visit, 422, errors={"email": "This is no email address."}, email=email)
         if email in [member.email for member in await self.desk.users.members(visit.account_id)]:
             return await self._shown(visit, 422, errors={"email": "They are a member already."}, email=email)
-        secret = await self.desk.sessions.make_link("invite", email, INVITED, visit.account_id, role, visit.who.user_id)
+        refused = await self.entrance.attempt([("invite", str(visit.account_id))])
+        if refused is not None:
+            return await self._shown(visit, 429, errors={"email": refused.sentence.replace("attempts", "invitations")}, email=email)
+        line = visit.line("member invited", f"{email} as {role}")
+        sessions, by = self.desk.sessions, visit.who.user_id
+        secret = await sessions.make_link("invite", email, INVITED, visit.account_id, role, by, lines=[line])
         link = self.entrance.link(f"{HOME}/invitation", secret)
-        await visit.note("member invited", f"{email} as {role}")
         if not self.desk.mails:
             return await self._shown(visit, link=link)
         self.entrance.write(email, mails.invitation(visit.who.account or "", visit.who.email, link))
@@ -92,29 +95,28 @@ class Settings:
 
     @page(app, f"{SETTINGS}/invitations/<text>/withdraw", "POST", who="admin")
     async def withdraw(self, visit: Visit, text: str) -> bytes:
-        if not await self.desk.sessions.withdraw(visit.account_id, visit.uuid(text, "invitation")):
+        line = visit.line("invitation withdrawn")
+        if not await self.desk.sessions.withdraw(visit.account_id, visit.uuid(text, "invitation"), [line]):
             raise not_found("invitation")
-        await visit.note("invitation withdrawn")
         return visit.redirect(SETTINGS, done="withdrawn")
 
-    @page(app, f"{SETTINGS}/members/<text>/role", "POST", who="admin")
+    @page(app, f"{SETTINGS}/members/<text>/role", "POST", who="admin", fresh=True)
     async def role(self, visit: Visit, text: str) -> bytes:
-        email = await self._member(visit, text)
-        if not await self.desk.users.set_role(visit.account_id, visit.uuid(text, "member"), _role(visit)):
+        email, role = await self._member(visit, text), _role(visit)
+        line = visit.line("role changed", f"{email} is {role}")
+        if not await self.desk.users.set_role(visit.account_id, visit.uuid(text, "member"), role, [line]):
             return visit.redirect(SETTINGS, done="last")
-        await visit.note("role changed", f"{email} is {_role(visit)}")
         return visit.redirect(SETTINGS, done="role")
 
-    @page(app, f"{SETTINGS}/members/<text>/remove", "POST")
+    @page(app, f"{SETTINGS}/members/<text>/remove", "POST", fresh=True)
     async def remove(self, visit: Visit, text: str) -> bytes:
         """By an admin, or by themselves."""
         user_id = visit.uuid(text, "member")
         if not visit.admin and user_id != visit.who.user_id:
             raise forbidden("This is for admins of the account.")
         email = await self._member(visit, text)
-        if not await self.desk.users.remove(visit.account_id, user_id):
+        if not await self.desk.users.remove(visit.account_id, user_id, [visit.line("member removed", email)]):
             return visit.redirect(SETTINGS, done="last")
-        await visit.note("member removed", email)
         return visit.redirect(SETTINGS, done="removed")
 
     async def _member(self, visit: Visit, text: str) -> str:

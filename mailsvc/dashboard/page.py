@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
+from datetime import timedelta
 from functools import wraps
 from typing import Any, Literal, Protocol, TypeVar
 from urllib.parse import parse_qs, urlencode, urlsplit
@@ -20,6 +21,7 @@ from werkzeug.exceptions import HTTPException, MethodNotAllowed
 from mailsvc.dashboard import safety
 from mailsvc.dashboard.desk import Desk
 from mailsvc.dashboard.safety import HOME
+from mailsvc.store.audit import Line
 from mailsvc.store.errors import Contention, TimedOut, Unavailable
 from mailsvc.store.sessions import Session
 
@@ -30,6 +32,9 @@ SESSION, BROWSER, THEME = "mailsvc", "mailsvc-form", "mailsvc-theme"
 FIELDS = 200
 SIGN_IN = f"{HOME}/sign-in"
 SECURITY = f"{HOME}/settings/security"
+PASSKEYS = f"{HOME}/settings/passkeys"
+AGAIN = f"{SIGN_IN}/again"
+FRESH = timedelta(minutes=15)  # how long a proof of who it is counts for what is dangerous
 
 
 class Request(Protocol):
@@ -134,6 +139,14 @@ class Visit:
         return self.session is not None and self.session.role == "admin"
 
     @property
+    def fresh(self) -> bool:
+        """Whether they have shown lately who they are."""
+        return self.desk.now() - self.who.proved_at <= FRESH
+
+    def prove_again(self) -> bytes:
+        return self.redirect(AGAIN, next=_back(self))
+
+    @property
     def token(self) -> str:
         return safety.token(self.desk.secrets()[0], self.anchor)
 
@@ -175,10 +188,17 @@ class Visit:
     def cookie(self, name: str) -> str:
         return _cookies(self.request).get(safety.cookie_name(name, secure=self.desk.secure), "")
 
+    def line(self, action: str, subject: str = "") -> Line:
+        """For the account's audit log, to be written with the change itself."""
+        return Line(self.account_id, None, self.who.user_id, self.who.email, self.address, action, subject)
+
+    def own_line(self, action: str, subject: str = "") -> Line:
+        """The same for what concerns a person: into the logs of all their accounts."""
+        return Line(None, self.who.user_id, self.who.user_id, self.who.email, self.address, action, subject)
+
     async def note(self, action: str, subject: str = "") -> None:
-        """Write it into the account's audit log."""
-        who = self.who
-        await self.desk.audit.add(self.account_id, who.user_id, who.email, self.address, action, subject)
+        """Write it into the account's audit log, by itself."""
+        await self.desk.audit.write(self.line(action, subject))
 
 
 Function = Callable[..., Awaitable[bytes]]
@@ -201,21 +221,24 @@ def area() -> Klein:
     return app
 
 
-def page(app: Klein, path: str, *methods: str, who: Who = "member") -> Callable[[Function], Function]:
-    """Serve `path` to `who`: anybody, a person after the first (half) or the last step of signing in, a member of an account, an admin."""
+def page(app: Klein, path: str, *methods: str, who: Who = "member", fresh: bool = False) -> Callable[[Function], Function]:
+    """Serve `path` to `who`: anybody, a person after the first (half) or the last step of signing in, a member of an account, an admin.
+
+    `fresh`: only to who has shown lately who they are.
+    """
 
     def registered(function: Function) -> Function:
         @app.route(path, methods=list(methods or ("GET",)))
         @wraps(function)
         def served(self: Any, request: Any, **named: str) -> Deferred[bytes]:
-            return request.detached(serve(self.desk, request, who, lambda visit: function(self, visit, **named)))  # type: ignore[no-any-return]
+            return request.detached(serve(self.desk, request, who, lambda visit: function(self, visit, **named), fresh))  # type: ignore[no-any-return]
 
         return function
 
     return registered
 
 
-async def serve(desk: Desk, request: Request, who: Who, function: Callable[[Visit], Awaitable[bytes]]) -> bytes:
+async def serve(desk: Desk, request: Request, who: Who, function: Callable[[Visit], Awaitable[bytes]], fresh: bool = False) -> bytes:
     """The page, or the page that says why there is none."""
     visit = Visit(desk, request, None, "", {}, "auto")
     try:
@@ -223,6 +246,8 @@ async def serve(desk: Desk, request: Request, who: Who, function: Callable[[Visi
         if request.method == b"POST":
             visit.form = _form(visit)
         elsewhere = await _elsewhere(visit, who)
+        if elsewhere is None and fresh and not visit.fresh:
+            elsewhere = visit.prove_again()
         return elsewhere if elsewhere is not None else await function(visit)
     except Stop as stop:
         return _stopped(visit, stop)
@@ -289,9 +314,10 @@ async def _elsewhere(visit: Visit, who: Who) -> bytes | None:
             raise forbidden("You are not a member of any account any more. Ask an admin of yours to invite you.")
         await visit.desk.sessions.show(session.hash, accounts[0].account_id)
         return visit.redirect(HOME)
-    if session.mfa_required and not session.totp and not visit.path.startswith(SECURITY):
+    if session.mfa_required and not session.second_factor and not visit.path.startswith((SECURITY, PASSKEYS)):
         return visit.redirect(SECURITY)
     if who == "admin" and session.role != "admin":
+        await visit.note("refused", visit.path)
         raise forbidden("This is for admins of the account.")
     return None
 

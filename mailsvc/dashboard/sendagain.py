@@ -14,6 +14,7 @@ from mailsvc.intake import Admission, Admitted, AsReceived, Incoming, Key, Rejec
 from mailsvc.mail.address import AddressError, Mailbox, parse_mailbox
 from mailsvc.mail.again import Again, again
 from mailsvc.mail.submitted import Unfit
+from mailsvc.plans import Exhausted
 from mailsvc.store.accounts import Accounts
 from mailsvc.store.emails import EmailView
 from mailsvc.store.ids import uuid7
@@ -62,13 +63,15 @@ class SendAgain:
         except Unfit as unfit:
             raise NotSent(str(unfit)) from None
         digest = hashlib.sha256(" ".join((str(email.email_id), *recipients)).encode("utf-8", "surrogateescape")).digest()
-        caller = Caller(email.account_id, None, "sending_access", email.domain_id, None)
+        caller = Caller(email.account_id, None, "sending_access", email.domain_id, None, plan=account.plan)
         answer = await self.intake.submit(caller, [_incoming(email, made, recipients, email_id)], Key(ENDPOINT, once, digest))
         match answer:
             case Admitted((UUID() as sent, *_)):
                 return sent
             case Rejected(refusals):
                 raise NotSent(refusals[0].message)
+            case Exhausted():
+                raise NotSent(answer.message)
             case _:
                 raise NotSent("This form was sent already. Reload the page, and look at the newest emails.")
 

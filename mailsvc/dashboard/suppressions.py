@@ -55,18 +55,18 @@ class SuppressionPages:
         if wrong is not None or not 0 < len(emails) <= MOST:
             said = f"{wrong} is no email address." if wrong else f"Give 1 to {MOST} addresses."
             return await self._listed(visit, 422, errors={"emails": said}, typed=typed)
-        added = await self.stored.add(visit.account_id, emails)
+        line = visit.line("suppressions added", f"{len(emails)} addresses" if len(emails) > 1 else emails[0])
+        await self.stored.add(visit.account_id, emails, [line])
         self.changed()
-        await visit.note("suppressions added", f"{len(added)} addresses" if len(added) > 1 else added[0].email)
         return visit.redirect(SUPPRESSIONS)
 
     @page(app, f"{SUPPRESSIONS}/<text>/remove", "POST")
     async def remove(self, visit: Visit, text: str) -> bytes:
-        removed = await self.stored.remove(visit.account_id, ids=[visit.uuid(text, "suppression")])
-        if not removed:
+        there = await self.stored.get(visit.account_id, visit.uuid(text, "suppression"))
+        if there is None:
             raise not_found("suppression")
+        await self.stored.remove(visit.account_id, ids=[there.id], lines=[visit.line("suppression removed", there.email)])
         self.changed()
-        await visit.note("suppression removed", removed[0].email)
         return visit.redirect(SUPPRESSIONS)
 
 

@@ -60,11 +60,11 @@ class WebhookPages:
         url, events, errors = self._given(visit)
         if errors:
             return await self._listed(visit, 422, errors=errors, url=visit.field("url"))
-        added = await self.stored.add(visit.account_id, url, events, secrets.token_bytes(SECRET), self.most)
+        line = visit.line("webhook added", url)
+        added = await self.stored.add(visit.account_id, url, events, secrets.token_bytes(SECRET), self.most, [line])
         if added is None:
             most = f"An account has {self.most} endpoints at most. Delete one first."
             return await self._listed(visit, 422, errors={"url": most}, url=visit.field("url"))
-        await visit.note("webhook added", url)
         return visit.redirect(f"{WEBHOOKS}/{added.id}")
 
     @page(app, f"{WEBHOOKS}/<text>")
@@ -97,9 +97,8 @@ class WebhookPages:
         if errors:
             return await self._shown(visit, webhook, secret, 422, errors=errors, url=visit.field("url"), chosen=events)
         status: Any = "enabled" if visit.field("enabled") == "on" else "disabled"
-        await self.stored.change(visit.account_id, webhook.id, url, events, status)
+        await self.stored.change(visit.account_id, webhook.id, url, events, status, [visit.line("webhook changed", f"{url}, {status}")])
         self.outgoing()
-        await visit.note("webhook changed", f"{url}, {status}")
         return visit.redirect(f"{WEBHOOKS}/{webhook.id}", done="changed")
 
     @page(app, f"{WEBHOOKS}/<text>/test", "POST")
@@ -114,9 +113,8 @@ class WebhookPages:
     @page(app, f"{WEBHOOKS}/<text>/delete", "POST")
     async def delete(self, visit: Visit, text: str) -> bytes:
         webhook, _ = await self._webhook(visit, text)
-        await self.stored.remove(visit.account_id, webhook.id)
+        await self.stored.remove(visit.account_id, webhook.id, [visit.line("webhook deleted", webhook.url)])
         self.outgoing()
-        await visit.note("webhook deleted", webhook.url)
         return visit.redirect(WEBHOOKS, done="deleted")
 
     # One message

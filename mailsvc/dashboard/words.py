@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
 # event or state → its name, and the tone it is shown in
 STATUSES: dict[str, tuple[str, str]] = {
@@ -84,6 +85,12 @@ def number(count: int) -> str:
     return f"{count:,}"
 
 
+def address(text: str) -> Markup:
+    """An email address that may be broken behind its @."""
+    local, at, domain = text.rpartition("@")
+    return Markup("{}{}<wbr>{}").format(local, at, domain)
+
+
 def browser(agent: str) -> str:
     """A browser and a system, as far as a User-Agent tells."""
     browsers = (("Edg/", "Edge"), ("OPR/", "Opera"), ("Firefox/", "Firefox"), ("Chrome/", "Chrome"), ("Safari/", "Safari"))
@@ -106,6 +113,7 @@ def environment(**shared: Any) -> Environment:
     made = Environment(loader=FileSystemLoader(folder), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     made.filters |= {
         "stamp": stamp, "clock": clock, "octets": octets, "duration": duration, "number": number, "browser": browser, "span": span,
+        "address": address,
     }  # fmt: skip
     made.globals |= {"ago": ago, "status_of": status, **shared}
     return made

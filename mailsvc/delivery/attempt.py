@@ -5,6 +5,7 @@ Whatever fails on our side is an outcome too, so that no recipient is lost and n
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from typing import Any, Protocol
@@ -25,7 +26,7 @@ from mailsvc.delivery.terms import DeliverySettings
 from mailsvc.diagnosis import known
 from mailsvc.mail.mtasts import Policy
 from mailsvc.mail.reply import Reply
-from mailsvc.outcome import Bounced, Failed, Outcome
+from mailsvc.outcome import Bounced, Delivered, Failed, Outcome
 from mailsvc.store.errors import DataRejected, StatementFailed
 from mailsvc.store.queue import Leased
 from mailsvc.store.settle import AttemptRecord, RecipientOutcome, Settlement
@@ -258,6 +259,15 @@ class Attempts:
             self._keeper.returned(parcel, _UNWRITTEN)
         else:
             self._keeper.disown(parcel)
+            self._tell(parcel, settlement)
+
+    def _tell(self, parcel: Parcel, settlement: Settlement) -> None:
+        """A line for what was not delivered, without addresses; what was delivered stands in the figures."""
+        kinds = Counter(type(each.outcome).__name__.lower() for each in settlement.outcomes if not isinstance(each.outcome, Delivered))
+        if kinds:
+            said = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+            host = settlement.attempt.host if settlement.attempt is not None else None
+            self.log.info("{email_id}: {outcomes} at {host}", email_id=str(parcel.email_id), outcomes=said, host=host or "no host")
 
 
 def _settlement(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from ipaddress import ip_address
 from typing import Any, Protocol
 
 import attrs
@@ -162,6 +163,7 @@ class Connector:
         self._most, self._dane = terms.connect_addresses, terms.dane
         self._shuffle = shuffle or random.SystemRandom().shuffle
         self._sources = sources or Sources(())
+        self._own = {source.address for source in self._sources.all if refusal(source.address) is None}
         self._broken_tls: OrderedDict[str, float] = OrderedDict()
 
     async def connect(self, route: Route, wish: Wish = ANY) -> Line:
@@ -201,7 +203,7 @@ class Connector:
         self, route: Route, host: Host, how: How, addresses: Sequence[str], wish: Wish, most: int, tried: _Tried
     ) -> Line | None:
         for address in self._spread(addresses):
-            refused = None if route.operator else refusal(address, self._allowed)
+            refused = None if route.operator else self._refusal(address)
             if refused is not None:
                 tried.said.append(f"{host.name} has an address that mail is not sent to ({refused})")
                 continue
@@ -211,7 +213,8 @@ class Connector:
             most -= 1
             try:
                 source = self._sources.choose(address, wish.source)
-                return await self._open(route, host, address, attrs.evolve(how, source=source))
+                ourselves = route.operator or refusal(address) is not None  # by the operator's word
+                return await self._open(route, host, address, attrs.evolve(how, source=source, ourselves=ourselves))
             except CannotConnect as error:
                 tried.said.append(f"{host.name} ({address}) {error.reason}")
                 tried.replies += [] if error.reply is None else [error.reply]
@@ -219,6 +222,11 @@ class Connector:
                 if error.tls:
                     tried.tls.append((host.name, error.result))
         return None
+
+    def _refusal(self, address: str) -> str | None:
+        if str(ip_address(address)) in self._own:  # 5321 §5.1
+            return f"{address} is our own"
+        return refusal(address, self._allowed)
 
     def _spread(self, addresses: Sequence[str]) -> list[str]:
         """IPv4 first, since more of what judges senders knows them by it; within a family in any order."""

@@ -32,12 +32,13 @@ class Source:
 
 @attrs.frozen
 class How:
-    """How one address is dialled. `tlsa`, `names`: for DANE."""
+    """How one address is dialled. `tlsa`, `names`: for DANE. `ourselves`: it may be an address of this machine."""
 
     mode: Mode = "opportunistic"
     source: Source | None = None
     tlsa: tuple[Tlsa, ...] = ()
     names: tuple[str, ...] = ()
+    ourselves: bool = False
 
 
 @attrs.frozen

@@ -47,6 +47,10 @@ def dialer(
             await connectProtocol(endpoint, courier)
         except (ConnectError, OSError, TimeoutError) as error:
             raise CannotConnect(_why(error)) from None
+        if not how.ourselves and _is_ourselves(courier.transport):
+            courier.ready.addErrback(lambda _: None)
+            courier.abort("it is this machine")
+            raise CannotConnect("is an address of this machine: the mail would come back")  # 5321 §5.1
         try:
             await courier.ready
         except GreetingRefused as error:
@@ -61,6 +65,11 @@ def dialer(
         return courier
 
     return dial
+
+
+def _is_ourselves(transport: Any) -> bool:
+    """Whoever connects to an address of its own does so from the same one."""
+    return bool(transport.getHost().host == transport.getPeer().host)
 
 
 def _security(host: str, how: How, roots: str | None) -> tuple[TlsPolicy, ClientTls | None]:

@@ -99,7 +99,8 @@ class Emails:
         results = await self._submit(request, [email], _key("POST /emails", key, fingerprint), permissive=False)
         if isinstance(results[0], Refusal):
             raise refused(results[0])
-        return ok(request, {"id": str(results[0])})
+        request.email_id = str(results[0])
+        return ok(request, {"id": request.email_id})
 
     async def _send_batch(self, request: Request) -> bytes:
         key, permissive = parameters.idempotency_key(request), parameters.permissive(request)
@@ -123,6 +124,7 @@ class Emails:
                     ids.append({"id": str(result)})
         if problems and not permissive:
             raise _first(problems)
+        request.email_id = " ".join(each["id"] for each in ids)
         if not permissive:
             return ok(request, {"data": ids})
         errors = [{"index": place, "message": problems[place].message} for place in sorted(problems)]

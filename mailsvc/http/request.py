@@ -41,6 +41,7 @@ class Request(server.Request):
     started = 0.0
     asked: object = None  # what the body said, for the request log
     answered: object = None  # and the answer
+    email_id: str | None = None  # of the email that came of it, for the log
     _whole = False
     _works = False
     _reserved = 0
@@ -276,6 +277,7 @@ class Request(server.Request):
             path=_PRIVATE.sub(b"*", self.path or b"")[:200].decode("latin-1"),
             status=self.code,
             milliseconds=round((now - self.started) * 1000, 1),
+            **({} if self.email_id is None else {"email_id": self.email_id}),
         )
 
 

@@ -66,7 +66,7 @@ class Submissions:
         now = self.clock()
         date, email_id = datetime.fromtimestamp(now, UTC), uuid7(now)
         message_id = mail.message_id or f"<{email_id}@{mail.sender.domain}>"
-        tls = session.tls.get("cipher") if session.tls else None
+        tls = " group ".join(session.tls[fact] for fact in ("cipher", "group") if session.tls.get(fact)) if session.tls else None
         utf8 = envelope.parameters.smtputf8
         trace = submitted.received(self.host, f"UTF8SMTP{session.protocol[5:]}" if utf8 else session.protocol, str(email_id), tls, date)
         recipients = tuple(dict.fromkeys(recipient.path.address for recipient in envelope.recipients))

@@ -274,10 +274,17 @@ class _Handle(Protocol):
 
     def get_cipher_name(self) -> str | None: ...
 
+    def get_group_name(self) -> str | None: ...
+
 
 def _describe(handle: object) -> Mapping[str, str]:
     tls = cast(_Handle, handle)
-    return {"version": tls.get_protocol_version_name(), "cipher": tls.get_cipher_name() or ""}
+    facts = {"version": tls.get_protocol_version_name(), "cipher": tls.get_cipher_name() or ""}
+    try:
+        group = tls.get_group_name()
+    except (AttributeError, RuntimeError):  # not every OpenSSL tells
+        group = None
+    return facts | ({"group": group} if group else {})
 
 
 def stop(call: IDelayedCall | None) -> None:

@@ -40,7 +40,7 @@ class Session:
     peer: Peer
     transcript: Transcript | None  # None: none is kept
     opened: float = 0.0  # unix seconds
-    tls: Mapping[str, str] | None = None  # version and cipher; None: in clear
+    tls: Mapping[str, str] | None = None  # version, cipher, and the group of the key exchange where it is known; None: in clear
     hello: str | None = None  # the argument of EHLO or HELO
     extended: bool = False  # EHLO rather than HELO
     login: Login | None = None

@@ -1,4 +1,7 @@
-"""The audit log of an account: what was done in it, by whom, from where. Only ever added to."""
+"""The audit log of an account: what was done in it, by whom, from where. Only ever added to.
+
+A line is made before the change and written in its transaction: there is no change without its line, and no line without its change.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,12 @@ from uuid import UUID
 import attrs
 
 from mailsvc.store.ids import uuid7
-from mailsvc.store.pool import Pool
+from mailsvc.store.link import Params
+from mailsvc.store.pool import Pool, Transaction
 
-ADD = "INSERT INTO audit (account_id, id, at, user_id, actor, address, action, subject) VALUES (%s, %s, %s, %s, %s, %s, %s, %s)"
+COLUMNS = "account_id, id, at, user_id, actor, address, action, subject"
+ADD = f"INSERT INTO audit ({COLUMNS}) VALUES (%s, %s, %s, %s, %s, %s, %s, %s)"
+ADD_EVERYWHERE = f"INSERT INTO audit ({COLUMNS}) SELECT m.account_id, %s, %s, %s, %s, %s, %s, %s FROM members m WHERE m.user_id = %s"
 OLDER = """
 SELECT id, at, actor, address, action, subject FROM audit
 WHERE account_id = %s AND (%s::uuid IS NULL OR id < %s) ORDER BY id DESC LIMIT %s
@@ -30,15 +36,30 @@ class Entry:
     subject: str
 
 
+@attrs.frozen
+class Line:
+    """What is to be written: into the log of `account_id`, or of every account that `person` is a member of."""
+
+    account_id: UUID | None
+    person: UUID | None
+    user_id: UUID | None
+    actor: str
+    address: str
+    action: str
+    subject: str = ""
+
+
 class Audit:
     def __init__(self, pool: Pool, clock: Any) -> None:
         self._pool = pool
         self._clock = clock
 
     async def add(self, account_id: UUID, user_id: UUID | None, actor: str, address: str, action: str, subject: str = "") -> None:
-        now = self._clock.seconds()
-        row = (account_id, uuid7(now), datetime.fromtimestamp(now, UTC), user_id, actor[:320], address[:100], action, subject[:500])
-        await self._pool.run(ADD, row)
+        await self.write(Line(account_id, None, user_id, actor, address, action, subject))
+
+    async def write(self, line: Line) -> None:
+        """By itself: of what changed nothing in the database."""
+        await self._pool.transact(lambda tx: write(tx, [line], self._clock.seconds()))
 
     async def list(self, account_id: UUID, limit: int, after: UUID | None = None) -> tuple[list[Entry], bool]:
         """Newest first, older than `after`; and whether there are more."""
@@ -54,3 +75,34 @@ class Audit:
             if page:
                 after = page[-1].id
                 yield page
+
+
+async def write(tx: Transaction, lines: Sequence[Line], now: float) -> None:
+    for line in lines:
+        row = (
+            uuid7(now),
+            datetime.fromtimestamp(now, UTC),
+            line.user_id,
+            line.actor[:320],
+            line.address[:100],
+            line.action,
+            line.subject[:500],
+        )
+        if line.person is not None:
+            await tx.run(ADD_EVERYWHERE, (*row, line.person))
+        else:
+            await tx.run(ADD, (line.account_id, *row))
+
+
+async def changed(pool: Pool, now: float, lines: Sequence[Line], sql: str, params: Params) -> int:
+    """Run one statement, and write the lines with it if it touched anything; how many rows it touched."""
+    if not lines:
+        return await pool.run(sql, params)
+
+    async def change(tx: Transaction) -> int:
+        count = await tx.run(sql, params)
+        if count:
+            await write(tx, lines, now)
+        return count
+
+    return await pool.transact(change)

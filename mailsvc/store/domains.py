@@ -13,6 +13,7 @@ from uuid import UUID
 import attrs
 
 from mailsvc.store import domains_sql, events
+from mailsvc.store.audit import Line, write
 from mailsvc.store.cache import Bell, Cache
 from mailsvc.store.domain_values import Algorithm, DkimKey, Domain, DomainStatus, RecordState, StoredKey, TlsPolicy, domain_of
 from mailsvc.store.events import NewEvent
@@ -138,7 +139,7 @@ class Domains:
         self.changed()
         return domain
 
-    async def update(self, account_id: UUID, domain_id: UUID, changes: Mapping[str, object]) -> Domain | None:
+    async def update(self, account_id: UUID, domain_id: UUID, changes: Mapping[str, object], lines: Sequence[Line] = ()) -> Domain | None:
         """Change `tls`, `sending` or `receiving`; None when the account has no such domain."""
         values = [changes.get(name) for name in ("tls", "sending", "receiving")]
 
@@ -150,13 +151,14 @@ class Domains:
             if row != before[0]:
                 words = ", ".join(f"{name} {_word(value)}" for name, value in changes.items())
                 await self.tell(tx, "updated", domain_of(row), f"Changed by its owner: {words}.")
+                await write(tx, lines, self.now().timestamp())
             return domain_of(row)
 
         domain = await self._pool.transact(update)
         self.changed()
         return domain
 
-    async def delete(self, account_id: UUID, domain_id: UUID) -> Domain | None:
+    async def delete(self, account_id: UUID, domain_id: UUID, lines: Sequence[Line] = ()) -> Domain | None:
         """Remove a domain with its keys, and end what waits to be sent from it; None when the account has no such domain."""
 
         async def delete(tx: Transaction) -> Domain | None:
@@ -165,6 +167,7 @@ class Domains:
                 return None
             await self.tell(tx, "deleted", domain_of(rows[0]), "Deleted.")
             await tx.run(domains_sql.DELETE, (domain_id,))
+            await write(tx, lines, self.now().timestamp())
             return domain_of(rows[0])
 
         domain = await self._pool.transact(delete)

@@ -16,6 +16,7 @@ from uuid import UUID
 
 import attrs
 
+from mailsvc.store.audit import Line, changed
 from mailsvc.store.cache import Bell, Cache
 from mailsvc.store.ids import uuid7
 from mailsvc.store.paging import ALL, Page
@@ -77,19 +78,21 @@ class Keys:
         """Who calls with the key that has this SHA-256, as of two seconds ago at most."""
         return await self._callers.get(hash, lambda: self._load(hash))
 
-    async def create(self, account_id: UUID, name: str, permission: Permission, domain_id: UUID | None = None) -> tuple[UUID, str]:
+    async def create(
+        self, account_id: UUID, name: str, permission: Permission, domain_id: UUID | None = None, lines: Sequence[Line] = ()
+    ) -> tuple[UUID, str]:
         """The id of a new key, and the key. This is the only time that anybody sees it."""
         now = self._clock.seconds()
         key_id, token = uuid7(now), new_token()
         stored = (key_id, account_id, name, digest(token), token[:HINT], permission, domain_id, datetime.fromtimestamp(now, UTC))
-        await self._pool.run(CREATE, stored)
+        await changed(self._pool, now, lines, CREATE, stored)
         self._callers.changed()  # it may have been asked for before
         return key_id, token
 
-    async def revoke(self, account_id: UUID, key_id: UUID) -> bool:
+    async def revoke(self, account_id: UUID, key_id: UUID, lines: Sequence[Line] = ()) -> bool:
         """Whether there was such a key to revoke."""
-        now = datetime.fromtimestamp(self._clock.seconds(), UTC)
-        revoked = await self._pool.run(REVOKE, (now, account_id, key_id)) > 0
+        now = self._clock.seconds()
+        revoked = await changed(self._pool, now, lines, REVOKE, (datetime.fromtimestamp(now, UTC), account_id, key_id)) > 0
         self._callers.changed()
         return revoked
 

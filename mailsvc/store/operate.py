@@ -34,11 +34,13 @@ WITH counted AS (
     SELECT name, state, reason, least(until, '9999-12-31 23:59:59.999999+00') AS until, failures
     FROM destinations WHERE region = %(region)s AND until > %(now)s
 )
-SELECT c.name, c.queued, c.delayed, c.uncertain, c.sending, c.scheduled, c.oldest, c.next_at, d.state, coalesce(d.reason, c.own), d.until,
-       coalesce(d.failures, 0)
+SELECT c.name, c.queued, c.delayed, c.uncertain, c.sending, c.scheduled, c.oldest, c.next_at,
+       CASE WHEN d.state IS NOT NULL THEN d.state WHEN s.name IS NOT NULL THEN 'slow' END, coalesce(d.reason, s.reason, c.own),
+       coalesce(d.until, s.until), coalesce(d.failures, 0)
 FROM counted c
+LEFT JOIN slowdowns s ON s.region = %(region)s AND s.name = split_part(c.name, '/', 1) AND s.until > %(now)s
 LEFT JOIN LATERAL (
-    SELECT * FROM held WHERE held.name IN (c.name, split_part(c.name, '/', 1)) ORDER BY held.until DESC LIMIT 1
+    SELECT * FROM held WHERE held.name IN (c.name, split_part(c.name, '/', 1), '*') ORDER BY held.until DESC LIMIT 1
 ) d ON true
 UNION ALL
 SELECT h.name, 0, 0, 0, 0, 0, NULL, NULL, h.state, h.reason, h.until, h.failures

@@ -88,6 +88,11 @@ async def running(pool: Pool) -> list[Running]:
     return [Running(*row) for row in await pool.rows(RUNNING, (SILENT,))]
 
 
+def _since_boot() -> float:
+    """Seconds that also pass while the machine sleeps, as they do for others."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
 @attrs.define(eq=False)
 class Incarnation:
     """
@@ -101,7 +106,7 @@ class Incarnation:
     clock: Any
     on_replaced: Callable[[int, int], None] = lambda old, new: None
     on_freed: Callable[[int], None] = lambda count: None
-    monotonic: Callable[[], float] = time.monotonic
+    monotonic: Callable[[], float] = _since_boot
     version: str | None = None
     keys: Sequence[str] = ()  # fingerprints of what it seals and opens with
     region: str = attrs.field(default="", init=False)

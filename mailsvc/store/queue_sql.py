@@ -33,7 +33,7 @@ WITH RECURSIVE walk (destination, passed) AS (
     FROM walk w
     WHERE w.destination IS NOT NULL AND w.destination <> ALL (%(skip)s::text[])
     AND NOT EXISTS (SELECT FROM destinations d WHERE d.region = %(region)s AND d.until > %(now)s
-                    AND d.name IN (w.destination, split_part(w.destination, '/', 1)))
+                    AND d.name IN (w.destination, split_part(w.destination, '/', 1), '*'))
 )
 (SELECT destination,
         CASE WHEN transactional_at <= %(now)s THEN false WHEN bulk_at <= %(now)s THEN true

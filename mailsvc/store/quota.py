@@ -39,7 +39,15 @@ ON CONFLICT (account_id, period) DO UPDATE SET
     END
 RETURNING granted, taken
 """
-GIVE_BACK = "UPDATE quota SET taken = greatest(0, taken - %s) WHERE account_id = %s AND period = %s AND starts = %s"
+# In one order, so that two processes do not wait for each other. What is of another period than the row's is nobody's any more.
+GIVE_BACK = """
+WITH given AS (
+    SELECT * FROM unnest(%s::uuid[], %s::text[], %s::date[], %s::bigint[]) AS g(account_id, period, starts, count)
+), locked AS MATERIALIZED (
+    SELECT q.account_id, q.period, g.count FROM quota q JOIN given g USING (account_id, period, starts) ORDER BY 1, 2 FOR UPDATE OF q
+)
+UPDATE quota q SET taken = greatest(0, q.taken - l.count) FROM locked l WHERE q.account_id = l.account_id AND q.period = l.period
+"""
 TAKEN = "SELECT period, taken FROM quota WHERE account_id = %s AND (period, starts) IN (('day', %s), ('month', %s))"
 NEAR = """
 SELECT q.account_id, a.number, a.name, q.period, q.starts, q.taken, q.most, q.warned, coalesce(
@@ -80,8 +88,9 @@ class Quota:
         [(granted, taken)] = await self.pool.rows(LEASE, given)
         return int(granted), int(taken)
 
-    async def give_back(self, account_id: UUID, period: Period, starts: date, count: int) -> None:
-        await self.pool.run(GIVE_BACK, (count, account_id, period, starts))
+    async def give_back(self, parts: Sequence[tuple[UUID, Period, date, int]]) -> None:
+        """Accounts and periods with how many of their recipients nobody was sent to."""
+        await self.pool.run(GIVE_BACK, tuple(list(column) for column in zip(*parts, strict=True)))
 
     async def taken(self, account_id: UUID, day: date, month: date) -> dict[Period, int]:
         """What was given out in these periods; nothing of one in which nobody asked."""

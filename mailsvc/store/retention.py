@@ -123,11 +123,14 @@ class Retention:
             if day + timedelta(days=1) > before:
                 break
             if kind.drops or any(found[table].get(name_of(table, day)) for table in kind.tables):
-                done += await self._end(kind, day)
+                try:
+                    done += await self._end(kind, day)
+                except (Contention, TimedOut):
+                    break  # a backup, say: whoever waits for a lock lets all others wait, so not once for each day
         return done
 
     async def _end(self, kind: Kind, day: datetime) -> list[str]:
-        """One day of it, unless something of that day waits or somebody is at it."""
+        """One day of it, unless something of that day waits or another process is at it."""
         edges = {"first": uuid7_floor(day), "beyond": uuid7_floor(day + timedelta(days=1))}
         names = [name_of(table, day) for table in kind.drops or kind.tables]
         waits = " OR ".join(f"EXISTS ({each.format(is_it='>= %(first)s')} AND w.{kind.key} < %(beyond)s)" for each in kind.waits)
@@ -147,10 +150,7 @@ class Retention:
             await tx.run(f"{'DROP' if kind.drops else 'TRUNCATE'} TABLE {', '.join(there)}")
             return there
 
-        try:
-            return await self.pool.transact(end)
-        except (Contention, TimedOut):
-            return []
+        return await self.pool.transact(end)
 
     async def _delete(self, account_id: UUID, kind: Kind, table: str, before: UUID) -> int:
         waits = " ".join(f"AND NOT EXISTS ({each.format(is_it=f'= t.{kind.key}')})" for each in kind.waits)

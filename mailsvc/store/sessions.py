@@ -11,9 +11,10 @@ from uuid import UUID
 
 import attrs
 
+from mailsvc.store.audit import Line, changed, write
 from mailsvc.store.ids import uuid7
-from mailsvc.store.pool import Pool
-from mailsvc.store.users import Role
+from mailsvc.store.pool import Pool, Transaction
+from mailsvc.store.users import END_OTHERS, PASSKEY, Role
 
 Stage = Literal["password", "whole"]
 Purpose = Literal["sign-up", "reset", "sign-in", "invite"]
@@ -24,8 +25,9 @@ BEGIN = """
 INSERT INTO sessions (hash, id, user_id, account_id, stage, address, agent, created_at, seen_at, proved_at, expires_at)
 VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
 """
-FIND = """
-SELECT s.hash, s.id, s.user_id, s.account_id, s.stage, s.created_at, s.seen_at, s.proved_at, u.email, u.name, u.totp_at IS NOT NULL,
+FIND = f"""
+SELECT s.hash, s.id, s.user_id, s.account_id, s.stage, s.created_at, s.seen_at, s.proved_at, u.email, u.name,
+       u.totp_at IS NOT NULL OR {PASSKEY.format("u")},
        a.name, m.role, a.mfa_since IS NOT NULL
 FROM sessions s JOIN users u ON u.id = s.user_id
 LEFT JOIN (members m JOIN accounts a ON a.id = m.account_id) ON m.account_id = s.account_id AND m.user_id = s.user_id
@@ -39,6 +41,7 @@ MAKE_LINK = """
 INSERT INTO links (hash, purpose, email, account_id, role, created_by, created_at, expires_at, id)
 VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s)
 """
+END_LINKS = "DELETE FROM links WHERE purpose = %s AND email = %s AND account_id IS NOT DISTINCT FROM %s"
 LINK = "purpose, email, account_id, role"
 FIND_LINK = f"SELECT {LINK} FROM links WHERE hash = %s AND purpose = %s AND expires_at > %s"
 TAKE_LINK = f"DELETE FROM links WHERE hash = %s AND purpose = %s AND expires_at > %s RETURNING {LINK}"
@@ -61,7 +64,7 @@ class Session:
     proved_at: datetime
     email: str
     name: str
-    totp: bool
+    second_factor: bool
     account: str | None
     role: Role | None
     mfa_required: bool | None
@@ -140,15 +143,15 @@ class Sessions:
         now = self._now()
         return [SessionView(*row) for row in await self._pool.rows(LIST, (user_id, now, now - self._idle))]
 
-    async def end(self, hash: bytes) -> None:
-        await self._pool.run("DELETE FROM sessions WHERE hash = %s", (hash,))
+    async def end(self, hash: bytes, lines: Sequence[Line] = ()) -> None:
+        await self._changed(lines, "DELETE FROM sessions WHERE hash = %s", (hash,))
 
-    async def end_one(self, user_id: UUID, session_id: UUID) -> bool:
-        return await self._pool.run("DELETE FROM sessions WHERE user_id = %s AND id = %s", (user_id, session_id)) > 0
+    async def end_one(self, user_id: UUID, session_id: UUID, lines: Sequence[Line] = ()) -> bool:
+        return await self._changed(lines, "DELETE FROM sessions WHERE user_id = %s AND id = %s", (user_id, session_id)) > 0
 
-    async def end_others(self, user_id: UUID, but: bytes = b"") -> int:
+    async def end_others(self, user_id: UUID, but: bytes = b"", lines: Sequence[Line] = ()) -> int:
         """All of a person's sessions, except the one with the SHA-256 `but`."""
-        return await self._pool.run("DELETE FROM sessions WHERE user_id = %s AND hash <> %s", (user_id, but))
+        return await self._changed(lines, END_OTHERS, (user_id, but))
 
     # Links
 
@@ -160,15 +163,18 @@ class Sessions:
         account_id: UUID | None = None,
         role: Role | None = None,
         created_by: UUID | None = None,
+        lines: Sequence[Line] = (),
     ) -> str:
         """The secret of a link; earlier ones for the same purpose and address end."""
         now, secret = self._now(), new_secret()
-        await self._pool.run(
-            "DELETE FROM links WHERE purpose = %s AND email = %s AND account_id IS NOT DISTINCT FROM %s",
-            (purpose, email.lower(), account_id),
-        )
         row = (digest(secret), purpose, email.lower(), account_id, role, created_by, now, now + lives, uuid7(now.timestamp()))
-        await self._pool.run(MAKE_LINK, row)
+
+        async def make(tx: Transaction) -> None:
+            await tx.run(END_LINKS, (purpose, email.lower(), account_id))
+            await tx.run(MAKE_LINK, row)
+            await write(tx, lines, now.timestamp())
+
+        await self._pool.transact(make)
         return secret
 
     async def find_link(self, secret: str, purpose: Purpose) -> LinkView | None:
@@ -183,14 +189,18 @@ class Sessions:
     async def invitations(self, account_id: UUID) -> Sequence[Invitation]:
         return [Invitation(*row) for row in await self._pool.rows(INVITATIONS, (account_id, self._now()))]
 
-    async def withdraw(self, account_id: UUID, link_id: UUID) -> bool:
-        return await self._pool.run("DELETE FROM links WHERE account_id = %s AND id = %s AND purpose = 'invite'", (account_id, link_id)) > 0
+    async def withdraw(self, account_id: UUID, link_id: UUID, lines: Sequence[Line] = ()) -> bool:
+        sql = "DELETE FROM links WHERE account_id = %s AND id = %s AND purpose = 'invite'"
+        return await self._changed(lines, sql, (account_id, link_id)) > 0
 
     async def sweep(self) -> None:
         """What has ended by itself goes."""
         now = self._now()
         await self._pool.run("DELETE FROM sessions WHERE expires_at < %s OR seen_at < %s", (now, now - self._idle))
         await self._pool.run("DELETE FROM links WHERE expires_at < %s", (now,))
+
+    async def _changed(self, lines: Sequence[Line], sql: str, params: tuple[object, ...]) -> int:
+        return await changed(self._pool, self._clock.seconds(), lines, sql, params)
 
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self._clock.seconds(), UTC)

@@ -14,6 +14,7 @@ from uuid import UUID
 import attrs
 
 from mailsvc.store import events
+from mailsvc.store.audit import Line, write
 from mailsvc.store.events import NewEvent
 from mailsvc.store.ids import uuid7
 from mailsvc.store.link import Row
@@ -73,12 +74,13 @@ class Suppressions:
         self._pool = pool
         self._clock = clock
 
-    async def add(self, account_id: UUID, emails: Sequence[str]) -> list[Suppression]:
+    async def add(self, account_id: UUID, emails: Sequence[str], lines: Sequence[Line] = ()) -> list[Suppression]:
         """By hand; of each address what stands on the list now, whoever put it there."""
         now = self._now()
 
         async def put(tx: Transaction) -> list[Suppression]:
             await add(tx, account_id, emails, "manual", now)
+            await write(tx, lines, now.timestamp())
             return [Suppression(*row) for row in await tx.rows(NAMED, (list(emails), account_id))]
 
         return await self._pool.transact(put)
@@ -91,13 +93,16 @@ class Suppressions:
         rows = await self._pool.rows(NAMED, ([email], account_id))
         return Suppression(*rows[0]) if rows else None
 
-    async def remove(self, account_id: UUID, ids: Sequence[UUID] = (), emails: Sequence[str] = ()) -> list[Suppression]:
+    async def remove(
+        self, account_id: UUID, ids: Sequence[UUID] = (), emails: Sequence[str] = (), lines: Sequence[Line] = ()
+    ) -> list[Suppression]:
         """What was on the list until now."""
         now = self._now()
 
         async def take(tx: Transaction) -> list[Suppression]:
             rows = await tx.rows(REMOVE, (account_id, list(ids), list(emails)))
             await _tell(tx, account_id, "suppression.removed", now, rows)
+            await write(tx, lines if rows else (), now.timestamp())
             return [Suppression(*row[:-1]) for row in rows]
 
         return await self._pool.transact(take)

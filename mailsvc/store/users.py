@@ -9,19 +9,23 @@ from uuid import UUID
 
 import attrs
 
+from mailsvc.store.audit import Line, changed, write
 from mailsvc.store.ids import uuid7
+from mailsvc.store.passkeys import END_CODES, LOCK
 from mailsvc.store.pool import Pool, Transaction
 from mailsvc.store.seal import Seal
 
 Role = Literal["admin", "member"]
 
-COLUMNS = "id, email, name, password, totp_at IS NOT NULL, totp_step, created_at, signed_in_at"
+PASSKEY = "EXISTS (SELECT FROM passkeys p WHERE p.user_id = {}.id)"
+COLUMNS = f"id, email, name, password, totp_at IS NOT NULL, totp_step, created_at, signed_in_at, {PASSKEY.format('users')}"
 GET = f"SELECT {COLUMNS} FROM users WHERE id = %s"
 NAMED = f"SELECT {COLUMNS} FROM users WHERE email = %s"
 CREATE = f"""
 INSERT INTO users (id, email, name, password, created_at) VALUES (%s, %s, %s, %s, %s)
 ON CONFLICT (email) DO NOTHING RETURNING {COLUMNS}
 """
+END_OTHERS = "DELETE FROM sessions WHERE user_id = %s AND hash <> %s"
 SET_PASSWORD = "UPDATE users SET password = %s WHERE id = %s"
 SIGNED_IN = "UPDATE users SET signed_in_at = %s WHERE id = %s"
 ADD_MEMBER = "INSERT INTO members (account_id, user_id, role, created_at) VALUES (%s, %s, %s, %s) ON CONFLICT DO NOTHING"
@@ -29,8 +33,8 @@ ACCOUNTS = """
 SELECT a.id, a.name, m.role, a.mfa_since IS NOT NULL FROM members m JOIN accounts a ON a.id = m.account_id
 WHERE m.user_id = %s ORDER BY m.created_at, a.id
 """
-MEMBERS = """
-SELECT u.id, u.email, u.name, m.role, u.totp_at IS NOT NULL, u.signed_in_at, m.created_at
+MEMBERS = f"""
+SELECT u.id, u.email, u.name, m.role, u.totp_at IS NOT NULL OR {PASSKEY.format("u")}, u.signed_in_at, m.created_at
 FROM members m JOIN users u ON u.id = m.user_id WHERE m.account_id = %s ORDER BY m.created_at, u.id
 """
 # The admins of an account are locked while their number matters, so that two of them cannot remove each other at once.
@@ -38,8 +42,12 @@ ADMINS = "SELECT user_id FROM members WHERE account_id = %s AND role = 'admin' O
 REMOVE = "DELETE FROM members WHERE account_id = %s AND user_id = %s"
 END_SESSIONS = "DELETE FROM sessions WHERE account_id = %s AND user_id = %s"
 SET_ROLE = "UPDATE members SET role = %s WHERE account_id = %s AND user_id = %s"
-REQUIRE_MFA = "UPDATE accounts SET mfa_since = CASE WHEN %s THEN coalesce(mfa_since, %s) END WHERE id = %s"
-RENAME_ACCOUNT = "UPDATE accounts SET name = %s WHERE id = %s"
+CHANGE_ACCOUNT = "UPDATE accounts SET name = %s, mfa_since = CASE WHEN %s THEN coalesce(mfa_since, %s) END WHERE id = %s"
+PROPOSE_TOTP = "UPDATE users SET totp = %s WHERE id = %s AND totp_at IS NULL"
+TAKE_TOTP = "UPDATE users SET totp_step = %s, totp_at = coalesce(totp_at, %s) WHERE id = %s AND totp IS NOT NULL AND totp_step < %s"
+END_TOTP = "UPDATE users SET totp = NULL, totp_at = NULL WHERE id = %s"
+FORGET_CODES = "DELETE FROM recovery_codes WHERE user_id = %s"
+ADD_CODES = "INSERT INTO recovery_codes (user_id, hash) SELECT %s, unnest(%s::bytea[])"
 
 
 @attrs.frozen
@@ -54,6 +62,11 @@ class User:
     totp_step: int
     created_at: datetime
     signed_in_at: datetime | None
+    passkey: bool = False
+
+    @property
+    def second_factor(self) -> bool:
+        return self.totp or self.passkey
 
 
 @attrs.frozen
@@ -74,7 +87,7 @@ class Member:
     email: str
     name: str
     role: Role
-    totp: bool
+    second_factor: bool
     signed_in_at: datetime | None
     since: datetime
 
@@ -99,11 +112,19 @@ class Users:
         assert found is not None
         return found
 
-    async def set_password(self, user_id: UUID, password: str) -> None:
-        await self._pool.run(SET_PASSWORD, (password, user_id))
+    async def set_password(self, user_id: UUID, password: str, lines: Sequence[Line] = (), *, keep: bytes | None = None) -> None:
+        """`keep`: all of the person's sessions end but the one with this SHA-256; None: they stay."""
 
-    async def signed_in(self, user_id: UUID) -> None:
-        await self._pool.run(SIGNED_IN, (self._now(), user_id))
+        async def change(tx: Transaction) -> None:
+            await tx.run(SET_PASSWORD, (password, user_id))
+            if keep is not None:
+                await tx.run(END_OTHERS, (user_id, keep))
+            await write(tx, lines, self._clock.seconds())
+
+        await self._pool.transact(change)
+
+    async def signed_in(self, user_id: UUID, lines: Sequence[Line] = ()) -> None:
+        await self._changed(lines, SIGNED_IN, (self._now(), user_id))
 
     # Memberships
 
@@ -114,42 +135,44 @@ class Users:
     async def members(self, account_id: UUID) -> list[Member]:
         return [Member(*row) for row in await self._pool.rows(MEMBERS, (account_id,))]
 
-    async def join(self, account_id: UUID, user_id: UUID, role: Role) -> bool:
+    async def join(self, account_id: UUID, user_id: UUID, role: Role, lines: Sequence[Line] = ()) -> bool:
         """Whether they were not a member before."""
-        return await self._pool.run(ADD_MEMBER, (account_id, user_id, role, self._now())) > 0
+        return await self._changed(lines, ADD_MEMBER, (account_id, user_id, role, self._now())) > 0
 
-    async def remove(self, account_id: UUID, user_id: UUID) -> bool:
+    async def remove(self, account_id: UUID, user_id: UUID, lines: Sequence[Line] = ()) -> bool:
         """End a membership and what shows the account's pages; not the last admin's. Whether it was ended."""
 
         async def remove(tx: Transaction) -> bool:
             if await _last_admin(tx, account_id, user_id) or not await tx.run(REMOVE, (account_id, user_id)):
                 return False
             await tx.run(END_SESSIONS, (account_id, user_id))
+            await write(tx, lines, self._clock.seconds())
             return True
 
         return await self._pool.transact(remove)
 
-    async def set_role(self, account_id: UUID, user_id: UUID, role: Role) -> bool:
+    async def set_role(self, account_id: UUID, user_id: UUID, role: Role, lines: Sequence[Line] = ()) -> bool:
         """Not for the last admin to stop being one. Whether there was such a member."""
 
         async def change(tx: Transaction) -> bool:
             if role != "admin" and await _last_admin(tx, account_id, user_id):
                 return False
-            return await tx.run(SET_ROLE, (role, account_id, user_id)) > 0
+            if not await tx.run(SET_ROLE, (role, account_id, user_id)):
+                return False
+            await write(tx, lines, self._clock.seconds())
+            return True
 
         return await self._pool.transact(change)
 
-    async def require_mfa(self, account_id: UUID, required: bool) -> None:
-        await self._pool.run(REQUIRE_MFA, (required, self._now(), account_id))
-
-    async def rename_account(self, account_id: UUID, name: str) -> None:
-        await self._pool.run(RENAME_ACCOUNT, (name, account_id))
+    async def change_account(self, account_id: UUID, name: str, mfa: bool, lines: Sequence[Line] = ()) -> None:
+        """What it is called, and whether its members must have a second factor."""
+        await self._changed(lines, CHANGE_ACCOUNT, (name, mfa, self._now(), account_id))
 
     # The second factor
 
     async def propose_totp(self, user_id: UUID, secret: bytes) -> None:
         """Keep the secret of an authenticator app; it counts once `take_totp` took a first code. One in force stays."""
-        await self._pool.run("UPDATE users SET totp = %s WHERE id = %s AND totp_at IS NULL", (self._seal.seal(secret, user_id), user_id))
+        await self._pool.run(PROPOSE_TOTP, (self._seal.seal(secret, user_id), user_id))
 
     async def totp(self, user_id: UUID) -> bytes | None:
         """The secret, proposed or in force."""
@@ -158,17 +181,35 @@ class Users:
 
     async def take_totp(self, user_id: UUID, step: int) -> bool:
         """A good code of this time step: taken, unless one of it or of a later one was before."""
-        sql = "UPDATE users SET totp_step = %s, totp_at = coalesce(totp_at, %s) WHERE id = %s AND totp IS NOT NULL AND totp_step < %s"
-        return await self._pool.run(sql, (step, self._now(), user_id, step)) > 0
+        return await self._pool.run(TAKE_TOTP, (step, self._now(), user_id, step)) > 0
 
-    async def set_recovery_codes(self, user_id: UUID, hashes: list[bytes]) -> None:
+    async def begin_totp(self, user_id: UUID, step: int, codes: Sequence[bytes], keep: bytes, lines: Sequence[Line] = ()) -> bool:
+        """The first code of an app was good: it counts from now on. `codes`: hashes of new recovery codes, none to keep those
+        there are. Sessions end but for the one with the SHA-256 `keep`."""
+
+        async def begin(tx: Transaction) -> bool:
+            if not await tx.run(TAKE_TOTP, (step, self._now(), user_id, step)):
+                return False
+            await self._replace(tx, user_id, codes)
+            await tx.run(END_OTHERS, (user_id, keep))
+            await write(tx, lines, self._clock.seconds())
+            return True
+
+        return await self._pool.transact(begin)
+
+    async def set_recovery_codes(self, user_id: UUID, hashes: Sequence[bytes], lines: Sequence[Line] = ()) -> None:
         """Instead of those there were."""
 
         async def replace(tx: Transaction) -> None:
-            await tx.run("DELETE FROM recovery_codes WHERE user_id = %s", (user_id,))
-            await tx.run("INSERT INTO recovery_codes (user_id, hash) SELECT %s, unnest(%s::bytea[])", (user_id, hashes))
+            await self._replace(tx, user_id, hashes)
+            await write(tx, lines, self._clock.seconds())
 
         await self._pool.transact(replace)
+
+    async def _replace(self, tx: Transaction, user_id: UUID, hashes: Sequence[bytes]) -> None:
+        if hashes:
+            await tx.run(FORGET_CODES, (user_id,))
+            await tx.run(ADD_CODES, (user_id, list(hashes)))
 
     async def take_recovery_code(self, user_id: UUID, hashes: Sequence[bytes]) -> bool:
         """Whether there was one that has any of these hashes."""
@@ -178,12 +219,19 @@ class Users:
         [(left,)] = await self._pool.rows("SELECT count(*) FROM recovery_codes WHERE user_id = %s", (user_id,))
         return int(left)
 
-    async def end_totp(self, user_id: UUID) -> None:
+    async def end_totp(self, user_id: UUID, lines: Sequence[Line] = ()) -> None:
+        """With the recovery codes, when it was the last second factor."""
+
         async def end(tx: Transaction) -> None:
-            await tx.run("UPDATE users SET totp = NULL, totp_at = NULL WHERE id = %s", (user_id,))
-            await tx.run("DELETE FROM recovery_codes WHERE user_id = %s", (user_id,))
+            await tx.run(LOCK, (user_id,))
+            await tx.run(END_TOTP, (user_id,))
+            await tx.run(END_CODES, (user_id,))
+            await write(tx, lines, self._clock.seconds())
 
         await self._pool.transact(end)
+
+    async def _changed(self, lines: Sequence[Line], sql: str, params: tuple[object, ...]) -> int:
+        return await changed(self._pool, self._clock.seconds(), lines, sql, params)
 
     async def _one(self, sql: str, key: object) -> User | None:
         rows = await self._pool.rows(sql, (key,))

@@ -10,6 +10,7 @@ from uuid import UUID
 import attrs
 
 from mailsvc.store import outbox
+from mailsvc.store.audit import Line, changed, write
 from mailsvc.store.ids import uuid7
 from mailsvc.store.link import Row
 from mailsvc.store.pool import Pool, Transaction
@@ -85,7 +86,9 @@ class Webhooks:
         self._clock = clock
         self._seal = seal
 
-    async def add(self, account_id: UUID, url: str, events: Sequence[str], secret: bytes, most: int) -> Webhook | None:
+    async def add(
+        self, account_id: UUID, url: str, events: Sequence[str], secret: bytes, most: int, lines: Sequence[Line] = ()
+    ) -> Webhook | None:
         """A new endpoint; None when the account has `most` already."""
         now = self._now()
         webhook_id = uuid7(now.timestamp())
@@ -96,7 +99,9 @@ class Webhooks:
             if count >= most:
                 return None
             stored = (webhook_id, account_id, url, list(events), self._seal.seal(secret, webhook_id), now)
-            return _webhook((await tx.rows(ADD, stored))[0])
+            [row] = await tx.rows(ADD, stored)
+            await write(tx, lines, now.timestamp())
+            return _webhook(row)
 
         return await self._pool.transact(add)
 
@@ -106,18 +111,19 @@ class Webhooks:
         return (_webhook(rows[0][:-1]), self._seal.open(rows[0][-1], webhook_id)) if rows else None
 
     async def change(
-        self, account_id: UUID, webhook_id: UUID, url: str | None = None, events: Sequence[str] | None = None, status: Status | None = None
-    ) -> bool:
+        self, account_id: UUID, webhook_id: UUID, url: str | None = None, events: Sequence[str] | None = None,
+        status: Status | None = None, lines: Sequence[Line] = (),
+    ) -> bool:  # fmt: skip
         """Whether there is such an endpoint. What waits for one that is disabled is given up."""
         given = {"url": url, "events": None if events is None else [*events], "status": status, "account_id": account_id, "id": webhook_id}
-        found = await self._pool.run(CHANGE, given) > 0
+        found = await changed(self._pool, self._now().timestamp(), lines, CHANGE, given) > 0
         if found and status == "disabled":
             await outbox.clear(self._pool, webhook_id)
         return found
 
-    async def remove(self, account_id: UUID, webhook_id: UUID) -> bool:
+    async def remove(self, account_id: UUID, webhook_id: UUID, lines: Sequence[Line] = ()) -> bool:
         """Whether there was such an endpoint; what waits for it is given up."""
-        found = await self._pool.run(REMOVE, (account_id, webhook_id)) > 0
+        found = await changed(self._pool, self._now().timestamp(), lines, REMOVE, (account_id, webhook_id)) > 0
         if found:
             await outbox.clear(self._pool, webhook_id)
         return found

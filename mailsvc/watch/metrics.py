@@ -37,6 +37,12 @@ class Sheet:
     def collect(self) -> Iterator[Any]:
         yield from self.families
 
+    def text(self) -> bytes:
+        """As Prometheus reads it."""
+        registry = CollectorRegistry()
+        registry.register(self)
+        return bytes(generate_latest(registry))
+
     def _add(self, family: Any, name: str, help: str, value: float | Samples, labels: Sequence[str]) -> None:
         made = family(f"mailsvc_{name}", help, labels=labels)
         for values, number in (value if isinstance(value, Mapping) else {(): value}).items():
@@ -60,11 +66,16 @@ class Metrics:
     def add(self, source: Callable[[Sheet], None]) -> None:
         self.sources.append(source)
 
-    async def text(self) -> bytes:
-        """Everything in Prometheus' text format. Without a database: what this process knows by itself."""
+    def own(self) -> Sheet:
+        """What this process knows by itself."""
         sheet = Sheet()
         for source in self.sources:
             source(sheet)
+        return sheet
+
+    async def text(self) -> bytes:
+        """Everything in Prometheus' text format. Without a database: what this process knows by itself."""
+        sheet = self.own()
         try:
             reading = await self.read()
         except Exception as error:
@@ -73,9 +84,7 @@ class Metrics:
         else:
             sheet.gauge("database_up", "Whether the figures of the database could be read.", 1)
             installation(sheet, reading)
-        registry = CollectorRegistry()
-        registry.register(sheet)
-        return bytes(generate_latest(self._own)) + bytes(generate_latest(registry))
+        return bytes(generate_latest(self._own)) + sheet.text()
 
 
 def installation(sheet: Sheet, reading: Reading) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable
 from typing import Any
@@ -11,10 +12,11 @@ import attrs
 from mailsvc.lifespan import Opened, every
 from mailsvc.store.figures import Figures, Vitals
 from mailsvc.store.pool import Pool
-from mailsvc.watch import metrics
+from mailsvc.watch import metrics, overview
 from mailsvc.watch.lag import Lateness
 from mailsvc.watch.listener import MetricsSite, Page
 from mailsvc.watch.metrics import Metrics, Sheet
+from mailsvc.watch.overview import Overview
 
 VITALS_EVERY = 10.0
 CLOCK_OFF = 30.0  # seconds from the database's clock, above which no mail is taken: its times and ids would be wrong
@@ -31,6 +33,7 @@ class Watching:
     lease: Callable[[], int]
     vitals: Vitals = attrs.field(init=False)
     _metrics: Metrics = attrs.field(init=False)
+    _overview: Overview = attrs.field(factory=Overview, init=False)
     _batches: dict[str, Any] = attrs.field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -41,6 +44,7 @@ class Watching:
     async def start(self, opened: Opened) -> None:
         await self.vitals.look()
         opened.add("the vitals", every(self.reactor, VITALS_EVERY, "looking at clock and ledger", self.vitals.look))
+        opened.add("the hour that is shown", every(self.reactor, overview.EVERY, "remembering figures", self._remember))
         lateness = Lateness(self.reactor, time.monotonic, self._metrics.lag.observe)
         lateness.start()
 
@@ -49,6 +53,9 @@ class Watching:
 
         opened.add("the reactor's lateness", stop)
 
+    async def _remember(self) -> None:
+        self._overview.remember(self._metrics.own().text())
+
     def add(self, source: Callable[[Sheet], None], **batches: Any) -> None:
         """Figures of a room, and its shared commits by name."""
         self._metrics.add(source)
@@ -56,7 +63,10 @@ class Watching:
 
     def site(self, token: str | None) -> MetricsSite:
         """The door for the monitor."""
-        return MetricsSite(Page(self._metrics.text, token), self.reactor)
+        return MetricsSite(Page(self._metrics.text, token, lambda text: self._overview.page(text, self._title())), self.reactor)
+
+    def _title(self) -> str:
+        return f"mailsvc, process {self.lease()} on {socket.gethostname()}"
 
     async def punctual(self) -> str | None:
         ahead = self.vitals.ahead

@@ -162,7 +162,7 @@ class Bench:
     def of_peer(self, ways: Sequence[Way]) -> dict[Way, Figures]:
         with tempfile.TemporaryDirectory(dir=self.folder) as name:
             postfix = Peer(Path(name), self.sink.port)
-            postfix.write()
+            postfix.configure()
             postfix.start()
             try:
                 login = ("-u", peer.USER, "-w", peer.PASSWORD, "-S")

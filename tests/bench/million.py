@@ -104,17 +104,17 @@ def took(visitor: Visitor, postmaster: int, path: str, rounds: int) -> Took:
     started = _busy(daemon.process.pid, postmaster)
     visitor.get(path)
     before, busy = len(daemon.log), _busy(daemon.process.pid, postmaster)
-    first = busy - started
+    first = _since(started, busy)
     for _ in range(rounds):
         shown = visitor.get(path)
         assert shown.status == 200, (path, shown.status)
-    busy = (_busy(daemon.process.pid, postmaster) - busy) / rounds
+    then = _since(busy, _busy(daemon.process.pid, postmaster)) / rounds
     time.sleep(0.2)
     found = [float(text) for text in re.findall(r" 200 ([\d.]+) ms", daemon.log[before:])]
-    return Took(first, busy, statistics.median(found), max(found), len(shown.text.encode()))
+    return Took(first, then, statistics.median(found), max(found), len(shown.text.encode()))
 
 
-def _busy(daemon: int, postmaster: int) -> float:
+def _busy(daemon: int, postmaster: int) -> dict[int, float]:
     """Milliseconds of processor time, so far, of a daemon and of all processes of a Postgres."""
     pids = {daemon, postmaster}
     for stat in Path("/proc").glob("[0-9]*/stat"):
@@ -122,12 +122,16 @@ def _busy(daemon: int, postmaster: int) -> float:
             own = int(stat.read_text().rpartition(")")[2].split()[1]) == postmaster
             if own and b"autovacuum" not in stat.with_name("cmdline").read_bytes():
                 pids.add(int(stat.parent.name))
-    nanoseconds = 0
+    found: dict[int, float] = {}
     for pid in pids:
-        for task in Path(f"/proc/{pid}/task").glob("*/schedstat"):
-            with contextlib.suppress(OSError):
-                nanoseconds += int(task.read_text().split()[0])
-    return nanoseconds / 1e6
+        with contextlib.suppress(OSError):
+            found[pid] = sum(int(task.read_text().split()[0]) for task in Path(f"/proc/{pid}/task").glob("*/schedstat")) / 1e6
+    return found
+
+
+def _since(before: dict[int, float], now: dict[int, float]) -> float:
+    """What has been added, by those that are still there."""
+    return sum(busy - before.get(pid, 0) for pid, busy in now.items())
 
 
 def exported(visitor: Visitor, path: str) -> str:

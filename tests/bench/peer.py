@@ -12,11 +12,11 @@ import subprocess
 import time
 from pathlib import Path
 
-import attrs
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from mailsvc.smtp.certificates import self_signed
+from tests.whole.postfix import Instance
 from tests.whole.rig import free_port
 
 PACKAGES = ("postfix", "opendkim", "sasl2-bin", "libsasl2-modules")
@@ -26,26 +26,12 @@ SENDER = "bench@sender.test"
 USER, PASSWORD = "bench@rig.test", "benchpass"
 
 _MAIN = """
-compatibility_level = 3.6
-queue_directory = {folder}/queue
-data_directory = {folder}/data
-command_directory = /usr/sbin
-daemon_directory = /usr/lib/postfix/sbin
-mail_owner = postfix
-setgid_group = postdrop
 myhostname = relay.rig.test
-mydestination =
-mynetworks = 127.0.0.0/8
-inet_interfaces = 127.0.0.1
-inet_protocols = ipv4
 relayhost = [127.0.0.1]:{sink}
 smtpd_relay_restrictions = permit_mynetworks, permit_sasl_authenticated, reject
 smtpd_recipient_restrictions =
-maillog_file = {folder}/log/mail
-maillog_file_prefixes = {folder}
 message_size_limit = 104857600
 mailbox_size_limit = 0
-alias_maps =
 alias_database =
 local_recipient_maps =
 disable_dns_lookups = yes
@@ -66,27 +52,6 @@ _MASTER = """
   -o smtpd_sasl_auth_enable=yes
   -o smtpd_relay_restrictions=permit_sasl_authenticated,reject
   -o mynetworks=
-pickup unix n - n 60 1 pickup
-cleanup unix n - n - 0 cleanup
-qmgr unix n - n 300 1 qmgr
-tlsmgr unix - - n 1000? 1 tlsmgr
-rewrite unix - - n - - trivial-rewrite
-bounce unix - - n - 0 bounce
-defer unix - - n - 0 bounce
-trace unix - - n - 0 bounce
-verify unix - - n - 1 verify
-flush unix n - n 1000? 0 flush
-proxymap unix - - n - - proxymap
-proxywrite unix - - n - 1 proxymap
-smtp unix - - n - - smtp
-relay unix - - n - - smtp
-showq unix n - n - - showq
-error unix - - n - - error
-retry unix - - n - - error
-discard unix - - n - - discard
-anvil unix - - n - 1 anvil
-scache unix - - n - 1 scache
-postlog unix-dgram n - n - 1 postlogd
 """
 _OPENDKIM = """
 Syslog no
@@ -117,31 +82,25 @@ def install() -> None:
     subprocess.run(["apt-get", "install", "-y", "-qq", "--no-install-recommends", *PACKAGES], env=quiet, check=True)
 
 
-@attrs.define
-class Peer:
-    """`clear` takes mail from anybody on loopback, `login` by STARTTLS and AUTH."""
+class Peer(Instance):
+    """`clear` takes mail from anybody on loopback, `login` by STARTTLS and AUTH; all of it goes to the port `sink`."""
 
-    folder: Path
-    sink: int
-    clear: int = attrs.field(factory=free_port)
-    login: int = attrs.field(factory=free_port)
+    def __init__(self, folder: Path, sink: int) -> None:
+        super().__init__(folder)
+        self.sink, self.clear, self.login = sink, free_port(), free_port()
 
     @property
     def pids(self) -> tuple[int, int]:
         """Those whose children do all the work."""
-        return self._pid("queue/pid/master.pid"), self._pid("milter/pid")
+        return self.pid, self._milter()
 
-    def write(self) -> None:
-        """The configuration."""
-        self.folder.chmod(0o755)
-        for name in ("etc", "queue", "data", "log", "milter"):
-            (self.folder / name).mkdir()
-        for name in ("data", "milter"):
-            shutil.chown(self.folder / name, "postfix")
+    def configure(self) -> None:
+        """All that it needs on disk, and the login."""
         certificate, key = self_signed(self.folder / "tls", "localhost")
         names = {"folder": self.folder, "sink": self.sink, "certificate": certificate, "key": key}
-        (self.folder / "etc" / "main.cf").write_text(_MAIN.format(**names))
-        (self.folder / "etc" / "master.cf").write_text(_MASTER.format(clear=self.clear, login=self.login))
+        self.write(_MAIN.format(**names), _MASTER.format(clear=self.clear, login=self.login).lstrip())
+        (self.folder / "milter").mkdir()
+        shutil.chown(self.folder / "milter", "postfix")
         (self.folder / "opendkim.conf").write_text(_OPENDKIM.format(**names))
         private = rsa.generate_private_key(65537, 2048)
         dkim = self.folder / "dkim.key"
@@ -154,7 +113,7 @@ class Peer:
 
     def start(self) -> None:
         self._run("opendkim", "-x", str(self.folder / "opendkim.conf"))
-        self._run("postfix", "-c", str(self.folder / "etc"), "start")
+        super().start()
         for _ in range(100):
             if (self.folder / "queue/pid/master.pid").exists() and (self.folder / "milter/pid").exists():
                 return
@@ -162,16 +121,16 @@ class Peer:
         raise AssertionError(f"Postfix or OpenDKIM did not start: {self.folder}")
 
     def stop(self) -> None:
-        milter = self._pid("milter/pid")
-        self._run("postfix", "-c", str(self.folder / "etc"), "stop")
+        milter = self._milter()
+        super().stop()
         os.kill(milter, signal.SIGTERM)
         for _ in range(100):
             if not Path(f"/proc/{milter}").exists():
                 return
             time.sleep(0.05)
 
-    def _pid(self, file: str) -> int:
-        return int((self.folder / file).read_text())
+    def _milter(self) -> int:
+        return int((self.folder / "milter/pid").read_text())
 
     @staticmethod
     def _run(*command: str, given: str | None = None) -> None:

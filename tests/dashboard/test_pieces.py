@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from html import unescape
 from uuid import UUID
 
 import pytest
@@ -13,10 +14,12 @@ from twisted.internet.defer import Deferred, succeed
 from mailsvc.dashboard import charts, csvfile, safety, timeline, words
 from mailsvc.dashboard.csvfile import plain
 from mailsvc.dashboard.preview import embedded
-from mailsvc.dashboard.signin import password, secondfactor
+from mailsvc.dashboard.signin import password, secondfactor, tickets
+from mailsvc.dashboard.signin.authenticators import Site
 from mailsvc.dashboard.signin.password import Passwords
-from mailsvc.dashboard.signin.throttle import FREE, FREE_ADDRESS, LONGEST, Throttle
+from mailsvc.dashboard.signin.throttle import FREE, FREE_OF, LONGEST, wait
 from mailsvc.mail import mime
+from mailsvc.store.attempts import Tries
 from mailsvc.store.emails import AttemptView
 from mailsvc.store.history import EventView
 
@@ -33,40 +36,54 @@ def result_of(coroutine):
 
 
 def test_failures_cost_more_each_time_and_never_more_than_a_quarter_of_an_hour():
-    now = [1000.0]
-    throttle, subject = Throttle(lambda: now[0]), [("email", "a@example.com")]
-    waits = []
-    for _ in range(40):
-        throttle.failed(subject)
-        waits.append(throttle.wait(subject))
+    waits = [wait("email", Tries(count, 1000.0), 1000.0) for count in range(1, 41)]
     assert waits[: FREE - 1] == [0] * (FREE - 1)
     assert waits[FREE - 1 : FREE + 3] == [1, 2, 4, 8]
     assert waits == sorted(waits) and waits[-1] == LONGEST
-    now[0] += LONGEST
-    assert throttle.wait(subject) == 0
+    assert wait("email", Tries(40, 1000.0), 1000.0 + LONGEST) == 0 and wait("email", None, 0.0) == 0
 
 
 def test_one_address_on_the_network_may_be_many_people():
-    throttle = Throttle(lambda: 0.0)
-    for _ in range(FREE_ADDRESS - 1):
-        throttle.failed([("address", "192.0.2.1")])
-    assert throttle.wait([("address", "192.0.2.1"), ("email", "other@example.com")]) == 0
-    throttle.failed([("address", "192.0.2.1")])
-    assert throttle.wait([("address", "192.0.2.1"), ("email", "other@example.com")]) == 1
+    for kind, free in FREE_OF.items():
+        assert wait(kind, Tries(free - 1, 0.0), 0.0) == 0 and wait(kind, Tries(free, 0.0), 0.0) == 1
 
 
-def test_success_and_time_forget_failures():
-    now = [0.0]
-    throttle, subject = Throttle(lambda: now[0]), ("email", "a@example.com")
-    for _ in range(FREE + 3):
-        throttle.failed([subject])
-    throttle.passed(subject)
-    assert throttle.wait([subject]) == 0
-    for _ in range(FREE + 3):
-        throttle.failed([subject])
-    now[0] += 3601
-    throttle.failed([subject])
-    assert throttle.wait([subject]) == 0
+# Tickets
+
+
+def test_a_ticket_is_for_one_browser_one_purpose_and_ten_minutes():
+    text = tickets.issue(b"s", "browser", "state", 1000.0, next="/dashboard", why="é")
+    assert tickets.read([b"old", b"s"], "browser", "state", text, 1599.0) == {"next": "/dashboard", "why": "é"}
+    assert text != tickets.issue(b"s", "browser", "state", 1000.0, next="/dashboard", why="é")
+    for secret, anchor, purpose, now in (
+        (b"t", "browser", "state", 1000.0), (b"s", "other", "state", 1000.0), (b"s", "", "state", 1000.0),
+        (b"s", "browser", "passkey", 1000.0), (b"s", "browser", "state", 1600.0),
+    ):  # fmt: skip
+        assert tickets.read([secret], anchor, purpose, text, now) is None
+    assert len(tickets.derived(b"s", text, "verifier")) == 43
+    assert tickets.derived(b"s", text, "verifier") != tickets.derived(b"s", text, "nonce")
+
+
+@given(st.text(max_size=40))
+def test_what_is_no_ticket_is_none(text):
+    assert tickets.read([b"old", b"s"], "browser", "state", text, 0.0) is None
+    tickets.in_challenge(text)
+
+
+@pytest.mark.parametrize(
+    ("base_url", "site"),
+    [
+        ("http://localhost:8025", ("localhost", "http://localhost:8025")),
+        ("https://Mail.example.com", ("mail.example.com", "https://mail.example.com")),
+        ("http://mail.example.com", None),
+        ("https://192.0.2.1", None),
+        ("https://[2001:db8::1]:8443", None),
+        ("", None),
+    ],
+)
+def test_passkeys_are_for_names_with_tls(base_url, site):
+    found = Site.of(base_url)
+    assert (found and (found.name, found.origin)) == site
 
 
 # Safety
@@ -167,6 +184,12 @@ def test_recovery_codes_are_ten_and_long():
 )
 def test_times_in_words(seconds, said):
     assert words.ago(NOW - timedelta(seconds=seconds), NOW) == said
+
+
+@given(st.text(max_size=20))
+def test_an_address_is_broken_behind_its_at_and_escaped(text):
+    assert unescape(str(words.address(text)).replace("<wbr>", "", 1)) == text
+    assert words.address("<b>@x.example") == "&lt;b&gt;@<wbr>x.example"
 
 
 @given(st.floats(min_value=0, max_value=1e9, allow_nan=False))

@@ -9,6 +9,7 @@ from twisted.internet.defer import Deferred, fail
 from twisted.internet.task import deferLater
 
 from mailsvc.delivery.connect import CannotConnect
+from mailsvc.delivery.sources import Sources, parse
 from mailsvc.mail.reply import Reply
 from mailsvc.outcome import Bounced, Delivered
 from mailsvc.outcome import Deferred as Later
@@ -247,3 +248,13 @@ def test_accounts_take_turns_and_bulk_comes_last() -> None:
     assert "".join(order[:6]) in ("acacac", "cacaca")
     assert set(order[13:]) == {"b"}
     assert len(order) == 23
+
+
+def test_our_own_addresses_are_no_mail_exchangers() -> None:
+    world = World(sources=Sources(parse(["8.8.8.8 out1.sender.example", "10.0.0.7 out2.sender.example"])))
+    ours = world.server("example.com", "8.8.8.8")
+    world.store.add(1, "x@example.com")
+    world.start().run(2)
+    assert ours.dials == [] and ours.mails == []
+    last = world.store.last(1)
+    assert isinstance(last, Bounced) and "8.8.8.8 is our own" in last.reply

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import pytest_twisted
 from twisted.internet.error import CannotListenError
 from twisted.internet.protocol import Factory
 from twisted.protocols.basic import LineReceiver
 
-from mailsvc.delivery.connect import Connector
+from mailsvc.delivery.connect import CannotConnect, Connector
+from mailsvc.delivery.demand import How
 from mailsvc.delivery.dial import dialer
 from mailsvc.delivery.dispatch import Dispatch
 from mailsvc.delivery.route import Routes
@@ -114,7 +116,7 @@ class Site:
         return self
 
     async def until(self, condition: Callable[[], Any]) -> None:
-        for _ in range(300):
+        for _ in range(6000):
             if condition():
                 return
             await after(self.reactor, 0.01)
@@ -161,6 +163,19 @@ async def test_the_second_exchanger_takes_what_the_first_refuses() -> None:
     await site.until(lambda: site.store.outcomes)
     assert len(site.mails["127.0.0.2"]) == 1
     await site.stop()
+
+
+@pytest_twisted.ensureDeferred
+async def test_an_address_of_this_machine_is_no_mail_exchanger_unless_the_operator_says_so() -> None:
+    site = Site()
+    site.listen("127.0.0.1", script())
+    dial = dialer(site.reactor, "out.example", 2, Timeouts(greeting=2, quit=1))
+    with pytest.raises(CannotConnect, match="is an address of this machine"):
+        await dial("127.0.0.1", site.port, "mx.example.com", How())
+    courier = await dial("127.0.0.1", site.port, "mx.example.com", How(ourselves=True))
+    await courier.quit()  # type: ignore[misc]
+    for port in site.ports:
+        await port.stopListening()
 
 
 @pytest_twisted.ensureDeferred

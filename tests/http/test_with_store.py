@@ -7,6 +7,7 @@ from uuid import UUID
 
 import pytest_twisted
 from twisted.internet.defer import gatherResults
+from twisted.logger import capturedLogs
 
 from tests.http.world import GOOD, World
 
@@ -90,3 +91,13 @@ async def test_a_permissive_batch_is_replayed_with_its_errors(world: World) -> N
 async def test_a_revoked_or_foreign_key_sends_nothing(world: World) -> None:
     assert (await world.ask("POST", "/emails", GOOD, key=world.foreign_key)).problem == (403, "validation_error")
     assert (await world.ask("POST", "/emails", GOOD, key=world.key[:-1] + "!")).problem == (403, "invalid_api_key")
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_line_of_a_request_names_the_emails_that_came_of_it(world: World) -> None:
+    with capturedLogs() as events:
+        one = (await world.ask("POST", "/emails", GOOD)).json["id"]
+        two = [item["id"] for item in (await world.ask("POST", "/emails/batch", [GOOD, GOOD])).json["data"]]
+        await world.ask("GET", "/emails")
+    named = [event.get("email_id") for event in events if event["log_namespace"] == "mailsvc.http.request"]
+    assert named == [one, " ".join(two), None]

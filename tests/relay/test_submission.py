@@ -33,6 +33,14 @@ def test_lines_come_in_front_and_nothing_else_changes() -> None:
     )
 
 
+def test_the_group_of_the_key_exchange_stands_in_the_trace_where_it_is_known() -> None:
+    world = World()
+    line = world.logged_in()
+    line.call.receiver.session.tls = {"version": "TLSv1.3", "cipher": "TLS_AES_256_GCM_SHA384", "group": "x25519"}
+    line.mail(ME + b"\r\nx\r\n")
+    assert b" tls TLS_AES_256_GCM_SHA384 group x25519; " in world.intake.messages[0]
+
+
 def test_the_envelope_rules() -> None:
     world = World()
     line = world.logged_in()

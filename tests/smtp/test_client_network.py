@@ -348,7 +348,7 @@ async def test_a_server_that_leaves_during_the_handshake(reactor, listener: List
 async def test_a_server_that_never_shakes_hands(reactor, listener: Listener, certificate: Certificate) -> None:
     listener.use(certificate)
     listener.actions[b"STARTTLS"] = lambda server: server.say("220 go")
-    courier = await listener.courier(reactor, timeouts=Timeouts(tls=0.2))
+    courier = await listener.courier(reactor, timeouts=Timeouts(tls=1))
     with pytest.raises(TlsFailed, match="timed out"):
         await courier.ready
     await courier.when_closed()

@@ -61,6 +61,8 @@ async def test_a_slow_destination_is_slow_until_it_is_over_or_resumed(house: Hou
     assert await house.queue.slowed(REGION, NOW) == {"big": Slowdown(6.0, "Sixty, for longer.", NOW + DAY)}
     assert await house.queue.slowed(REGION, NOW + DAY) == await house.queue.slowed("elsewhere", NOW) == {}
     assert len(await house.queue.ready(REGION, NOW)) == 1  # slowly, but it goes
+    [shown] = await Operating(house.pool).destinations(REGION, NOW)
+    assert (shown.name, shown.state, shown.reason, shown.until) == ("big/mx1.a", "slow", "Sixty, for longer.", NOW + DAY)
     await house.queue.slow(REGION, "big", Slowdown(60.0, "Sixty.", NOW + 2 * DAY), NOW + DAY)
     assert await house.queue.slowed(REGION, NOW + DAY) == {"big": Slowdown(60.0, "Sixty.", NOW + 2 * DAY)}
     await house.queue.lift(REGION, "big")

@@ -9,14 +9,16 @@ from uuid import UUID
 
 import pytest
 import pytest_twisted
+from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
 from mailsvc import retention as terms
 from mailsvc.keeping import Keeping
 from mailsvc.outcome import Delivered
-from mailsvc.store import partitions
+from mailsvc.store import events, partitions
 from mailsvc.store import retention as retention_
 from mailsvc.store.accounts import Accounts
+from mailsvc.store.events import NewEvent
 from mailsvc.store.ids import uuid7
 from mailsvc.store.pool import Pool, Transaction
 from mailsvc.store.receipts import Receipt, Receipts
@@ -133,6 +135,49 @@ async def test_a_writer_is_not_overtaken(house: House) -> None:
     await house.pool.transact(write)
     assert (await left(house.pool, mail))["events"] == 3
     assert partitions.name_of("emails", mail.created_at) in await store.sweep(THIRTY, NOW)
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_backup_is_waited_for_once_and_not_for_each_day(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    for days in (37, 36, 35):
+        await delivered(house, days)
+    monkeypatch.setattr(retention_, "PATIENCE", "SET LOCAL lock_timeout = 10")
+    tried: list[datetime] = []
+    end = Retention._end
+
+    async def count(self: Retention, kind: retention_.Kind, day: datetime) -> list[str]:
+        tried.append(day)
+        return await end(self, kind, day)
+
+    monkeypatch.setattr(Retention, "_end", count)
+
+    async def read(tx: Transaction) -> None:
+        await tx.rows("SELECT 1 FROM emails, messages LIMIT 1")
+        assert await Retention(house.pool).sweep({"emails": 30, "bodies": 30}, NOW) == []
+        assert len(tried) == 2
+
+    await house.pool.transact(read)
+    assert len(await Retention(house.pool).sweep({"emails": 30}, NOW)) == 4 * len(MAIL)
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_begins_to_wait_at_that_moment_is_seen(house: House) -> None:
+    """A late bounce is committed between the look and the lock: its event waits for a number, so the day stays."""
+    mail = await delivered(house, 35)
+    await Retention(house.pool).sweep({"emails": 30}, NOW - 5 * DAY)  # the day before is not what is waited for
+    sweeping: list[Deferred[list[str]]] = []
+
+    async def write(tx: Transaction) -> None:
+        await events.write(tx, [NewEvent(ACCOUNT, mail.email_id, mail.domain_id, 0, "email.bounced", NOW)])
+        sweeping.append(Deferred.fromCoroutine(Retention(house.pool).sweep({"emails": 30}, NOW)))
+        while not sweeping[0].called and not await house.pool.rows("SELECT 1 FROM pg_locks WHERE NOT granted"):
+            pass
+
+    await house.pool.transact(write)
+    assert partitions.name_of("emails", mail.created_at) not in await sweeping[0]
+    assert (await left(house.pool, mail))["events"] == 3
+    await house.books.number(10)
+    assert partitions.name_of("emails", mail.created_at) in await Retention(house.pool).sweep({"emails": 30}, NOW)
 
 
 @pytest_twisted.ensureDeferred

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections import Counter
 from types import SimpleNamespace
 
@@ -15,10 +16,11 @@ from mailsvc.outcome import Delivered
 from mailsvc.store.figures import Figures, Reading, Vitals, Waiting
 from mailsvc.store.ledger import Lag
 from mailsvc.store.pool import Pool
+from mailsvc.store.queue import Slowdown
 from mailsvc.watch.lag import EVERY, Lateness
 from mailsvc.watch.listener import Page, private
 from mailsvc.watch.metrics import Metrics, Sheet, returned
-from tests.store.house import NOW, House, email
+from tests.store.house import DAY, NOW, REGION, House, email
 
 READING = Reading((Waiting("delayed", True, 3, 61.5),), 0, 2.5, 1, {"backoff": 2}, {"delivery": 1}, Lag(7, 0.5), 4, 9.5)
 
@@ -91,7 +93,9 @@ def asked(path: bytes, token: str | None, shown: str | None) -> tuple[int, bytes
 def test_a_token_is_needed_where_one_is_set() -> None:
     assert asked(b"/metrics", None, None) == (200, b"figures")
     assert asked(b"/metrics", "s3cret", "Bearer s3cret") == (200, b"figures")
-    for shown in (None, "s3cret", "Bearer s3cre", "Bearer s3crett", "Basic s3cret"):
+    assert asked(b"/metrics", "s3cret", f"Basic {base64.b64encode(b'me:s3cret').decode()}") == (200, b"figures")
+    basic = [f"Basic {base64.b64encode(each).decode()}" for each in (b"s3cret", b"s3cret:", b"me:s3cre")]
+    for shown in (None, "s3cret", "Bearer s3cre", "Bearer s3crett", "Basic s3cret", "Basic =", *basic):
         status, text = asked(b"/metrics", "s3cret", shown)
         assert status == 401 and b"figures" not in text
     assert asked(b"/other", None, None)[0] == 404
@@ -148,6 +152,8 @@ async def test_the_queue_is_counted_by_state_and_class(pool: Pool) -> None:
     assert all(88 < each.oldest < 102 for each in found.waiting)  # ids made meanwhile may be up to ten seconds ahead
     assert found.unexplained == 0 and found.leases == 1 and found.ledger.events > 0
     assert found.overdue == 100
+    await house.queue.slow(REGION, "example.net", Slowdown(6.0, "It asked for less.", NOW + DAY), NOW)
+    assert (await reading(house, pool, later=100)).overdue == 0
     await house.settle(sent, Delivered("250 2.0.0 ok"))
     assert house.settling.outcomes == {"delivered": 1}
     assert (await reading(house, pool)).leases == 0

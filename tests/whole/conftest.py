@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.whole.rig import check_invariants
+from tests.whole.rig import check_invariants, free_port
+from tests.whole.sink import Sink
 
 
 @pytest.fixture
@@ -19,3 +20,12 @@ def database(database: str) -> Iterator[str]:
 def module_database(module_database: str) -> Iterator[str]:
     yield module_database
     check_invariants(module_database)
+
+
+@pytest.fixture(scope="module")
+def sink() -> Iterator[Sink]:
+    """A mail server for all tests of a module."""
+    sink = Sink(free_port())
+    sink.start()
+    yield sink
+    sink.stop()

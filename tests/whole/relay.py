@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import smtplib
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import pytest
+
 from tests.whole.rig import Daemon, free_port
+from tests.whole.sink import Sink
 
 NUMBERS = ("25", "587", "2587", "465", "2465")
 IMPLICIT = frozenset({"465", "2465"})
@@ -21,6 +24,14 @@ def daemon_with_relay(folder: Path, database: str, next_hop: int, **smtp: object
         "smtp": {"listen": listen, "self_signed": str(folder / "tls"), "login_failures": 100, "tarpit": 0, **smtp},
     }
     return Daemon(folder, database, changes)
+
+
+def relaying(tmp_path_factory: pytest.TempPathFactory, module_database: str, sink: Sink) -> Iterator[Daemon]:
+    """A fixture: the relay in front of the module's sink."""
+    daemon = daemon_with_relay(tmp_path_factory.mktemp("daemon"), module_database, sink.port)
+    daemon.start()
+    yield daemon
+    assert daemon.stop() == 0
 
 
 def context() -> ssl.SSLContext:

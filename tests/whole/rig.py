@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -18,16 +20,19 @@ from typing import Any
 import attrs
 import psycopg2
 
+from mailsvc.watch import control
 from tests.http.contract import Contract
 
 PROJECT = Path(__file__).parents[2]
 
 
 def free_port() -> int:
-    """A loopback port that nobody listens on just now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A loopback port that nobody listens on just now, from below those that the system gives to outgoing connections."""
+    while True:
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            port = random.randrange(10_000, 32_000)
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def toml(settings: Mapping[str, Mapping[str, object]]) -> str:
@@ -234,6 +239,17 @@ class Daemon:
             assert time.monotonic() < deadline, f"not in {seconds} s: {answer}"
             time.sleep(0.05)  # another process: it has to be asked
         return answer
+
+    def order(self, **order: object) -> dict[str, Any]:
+        """What the daemon answers to an order over its control socket."""
+        return control.ask(Path(self.socket), order)
+
+    def until_waiting(self, email: str, seconds: float = 20) -> list[dict[str, Any]]:
+        """The recipients of an email that wait, as the operator is shown them, once it is there."""
+        deadline = time.monotonic() + seconds
+        while not (found := self.order(do="email", email=email)["waiting"]):
+            assert time.monotonic() < deadline, f"{email} does not wait"
+        return list(found)
 
     def command(self, *arguments: str) -> str:
         """What `mailsvc` prints when an operator calls it with this daemon's settings."""

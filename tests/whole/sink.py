@@ -86,6 +86,15 @@ class Sink(Controller):
         with self.arrived:
             assert self.arrived.wait_for(lambda: enough(self.received), seconds), f"not in {seconds} s; {len(self.received)} mails came"
 
+    def having(self, text: str, count: int = 1, seconds: float = 60) -> list[Received]:
+        """The mails with `text` in them, once there are so many; an AssertionError when there are not by then."""
+
+        def found(mails: list[Received]) -> list[Received]:
+            return [mail for mail in mails if text.encode() in mail.raw]
+
+        self.wait_until(lambda mails: len(found(mails)) >= count, seconds)
+        return found(self.received)
+
     def counts(self) -> Counter[str]:
         """How often each Message-ID came."""
         with self.arrived:

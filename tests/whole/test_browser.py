@@ -18,9 +18,10 @@ import pyotp
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
+from tests.dashboard.provider import CLIENT, SECRET, FakeProvider
 from tests.whole.receiver import Receiver
 from tests.whole.rig import Daemon, free_port
-from tests.whole.screens import look_at_all
+from tests.whole.screens import look_at_all, look_here
 from tests.whole.visitor import mailed_link
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -41,18 +42,32 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory, module_database: str) -> Iterator[Daemon]:
+def provider() -> Iterator[FakeProvider]:
+    provider = FakeProvider().start()
+    yield provider
+    provider.stop()
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory, module_database: str, provider: FakeProvider) -> Iterator[Daemon]:
+    """At a name, as passkeys need one, and with a Google and a GitHub to sign in at."""
     folder: Path = tmp_path_factory.mktemp("browser")
-    port = free_port()
+    port, here = free_port(), free_port()
+    secret = folder / "client.secret"
+    secret.write_text(SECRET)
     changes: dict[str, dict[str, object]] = {
         "delivery": {"routes": {"*": f"smtp://127.0.0.1:{port}"}, "greylist_seconds": 1},
         "sandbox": {"listen": [f"tcp:{port}:interface=127.0.0.1"]},
-        "": {"sender": "mailsvc <no-reply@mailsvc.example>"},
+        "": {"sender": "mailsvc <no-reply@mailsvc.example>", "base_url": f"http://localhost:{here}"},
         "dashboard": {"sign_up": True},
+        "sign_in": {
+            "google_client": CLIENT, "google_secret": str(secret), "google_issuer": provider.url,
+            "github_client": CLIENT, "github_secret": str(secret), "github_url": provider.url, "github_api": provider.url,
+        },
         "smtp": {"listen": {"587": f"tcp:{free_port()}:interface=127.0.0.1"}, "self_signed": str(folder / "tls")},
         "fetch": {"ports": [], "allow_http": True, "allowed_networks": ["127.0.0.0/8"]},
-    }
-    daemon = Daemon(folder, module_database, changes)
+    }  # fmt: skip
+    daemon = Daemon(folder, module_database, changes, here)
     daemon.start()
     yield daemon
     daemon.stop()
@@ -70,7 +85,7 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture
 def page(browser: Browser, daemon: Daemon) -> Iterator[Page]:
     """A browser of its own; what goes wrong in a page fails the test."""
-    context = browser.new_context(base_url=f"http://127.0.0.1:{daemon.port}", viewport={"width": 1280, "height": 900})
+    context = browser.new_context(base_url=f"http://localhost:{daemon.port}", viewport={"width": 1280, "height": 900})
     context.set_default_timeout(10_000)
     page = context.new_page()
     wrong: list[str] = []
@@ -82,7 +97,7 @@ def page(browser: Browser, daemon: Daemon) -> Iterator[Page]:
     assert not wrong
 
 
-def enter(page: Page, daemon: Daemon, address: str) -> None:
+def enter(page: Page, daemon: Daemon, address: str, account: str = "Acme") -> None:
     """Sign up with a link from a mail."""
     page.goto("/dashboard/sign-up")
     page.get_by_label("Email").fill(address)
@@ -90,10 +105,15 @@ def enter(page: Page, daemon: Daemon, address: str) -> None:
     expect(page.get_by_role("heading", name="Look into your inbox")).to_be_visible()
     page.goto(mailed_link(daemon, address, "/dashboard/sign-up/finish"))
     page.get_by_label("Your name").fill("Ann Example")
-    page.get_by_label("Company or project").fill("Acme")
+    page.get_by_label("Company or project").fill(account)
     page.get_by_label("Password").fill(PASSWORD)
     page.get_by_role("button", name="Create account").click()
     expect(page.get_by_role("heading", name="Send your first email")).to_be_visible()
+
+
+def leave(page: Page) -> None:
+    page.get_by_role("button", name="Sign out").click()
+    expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
 
 
 def test_from_signing_up_to_a_second_factor(page: Page, daemon: Daemon) -> None:
@@ -116,15 +136,37 @@ def test_from_signing_up_to_a_second_factor(page: Page, daemon: Daemon) -> None:
     secret = page.locator("#secret").inner_text()
     page.get_by_label("Code").fill(pyotp.TOTP(secret).now())
     page.get_by_role("button", name="Switch on").click()
+    expect(page.get_by_role("heading", name="Your recovery codes")).to_be_visible()
     code = page.locator("#codes li").first.inner_text()
-    page.get_by_role("button", name="Sign out").click()
+    leave(page)
     page.goto("/dashboard/keys")
     page.get_by_label("Email").fill("ann@acme.example")
     page.get_by_label("Password").fill(PASSWORD)
-    page.get_by_role("button", name="Sign in").click()
+    page.get_by_role("button", name="Sign in", exact=True).click()
     page.get_by_label("Code").fill(code)
     page.get_by_role("button", name="Go on").click()
     expect(page).to_have_url(re.compile("/dashboard/keys$"))  # back where they wanted to be
+
+
+def test_a_new_account_is_led_to_its_first_delivered_mail(page: Page, daemon: Daemon) -> None:
+    enter(page, daemon, "first@acme.example", "Beginners")
+    page.goto("/dashboard/domains")
+    page.get_by_role("textbox", name="Domain").fill("first.acme-example.com")
+    page.get_by_role("button", name="Add domain").click()
+    page.get_by_role("link", name="Home").click()
+    page.get_by_role("button", name="Create a key").click()
+    key = page.locator("#key").inner_text()
+    expect(page.locator("#step-domain")).not_to_have_class("done")
+    daemon.command("domain", "trust", "first.acme-example.com", "--account", "Beginners")
+    expect(page.locator("#step-domain")).to_have_class("done")  # by itself
+    sent = daemon.call(
+        "POST", "/emails", {"from": "a@first.acme-example.com", "to": "x@example.com", "subject": "First", "text": "x"}, key=key
+    )
+    assert sent.status == 200
+    expect(page.locator("#step-arrived")).to_have_class("done")  # by itself
+    expect(page.locator("#key")).to_have_text(key)
+    page.get_by_role("link", name="First", exact=True).first.click()
+    expect(page.get_by_role("heading", name="First")).to_be_visible()
 
 
 def sign_in(page: Page, daemon: Daemon) -> None:
@@ -212,7 +254,9 @@ def test_every_page_in_light_in_dark_and_on_a_phone(page: Page, daemon: Daemon) 
     bounced = daemon.call("POST", "/emails", mail | {"to": ["bounced@example.com", "ann@example.com"]}).body["id"]
     daemon.until(f"/emails/{bounced}", daemon.facts["api_key"], lambda body: body["last_event"] in ("bounced", "delivered"))
     dashboard, one = "/dashboard", "[0-9a-f-]{36}"
-    webhook = first(page, f"{dashboard}/webhooks", f"{dashboard}/webhooks/{one}")
+    endpoint = daemon.call("POST", "/webhooks", {"endpoint": "http://127.0.0.1:9/", "events": ["email.sent"]}).body["id"]
+    daemon.call("POST", f"/webhooks/{endpoint}/test", {"type": "email.sent"})
+    webhook = f"{dashboard}/webhooks/{endpoint}"
     names = "emails domains keys metrics logs webhooks suppressions sandbox settings nothing".split()
     settings = [f"settings/{name}" for name in "usage smtp security security/totp audit".split()]
     paths = {"home": dashboard} | {name.replace("/", "-"): f"{dashboard}/{name}" for name in (*names, *settings)}
@@ -237,7 +281,7 @@ def test_the_gate_is_accessible_too(page: Page) -> None:
 
 
 def test_pages_work_without_javascript(browser: Browser, daemon: Daemon) -> None:
-    context = browser.new_context(base_url=f"http://127.0.0.1:{daemon.port}", java_script_enabled=False)
+    context = browser.new_context(base_url=f"http://localhost:{daemon.port}", java_script_enabled=False)
     page = context.new_page()
     enter(page, daemon, "plain@acme.example")
     page.get_by_role("button", name="Create a key").click()
@@ -246,3 +290,87 @@ def test_pages_work_without_javascript(browser: Browser, daemon: Daemon) -> None
     page.get_by_role("button", name="Dark colours").click()
     expect(page.locator("html")).to_have_attribute("data-theme", "dark")
     context.close()
+
+
+# Passkeys, and other services to sign in at
+
+
+def device(page: Page) -> Any:
+    """A device with a passkey reader, as Chromium plays it; always its owner's finger."""
+    session = page.context.new_cdp_session(page)
+    session.send("WebAuthn.enable")
+    options = {
+        "protocol": "ctap2", "transport": "internal", "hasResidentKey": True, "hasUserVerification": True, "isUserVerified": True,
+        "automaticPresenceSimulation": True,
+    }  # fmt: skip
+    session.send("WebAuthn.addVirtualAuthenticator", {"options": options})
+    return session
+
+
+def shown(page: Page, name: str) -> None:
+    """What this page looks like, and that everybody can use it."""
+    assert not look_here(page, name)
+    page.set_viewport_size({"width": 1280, "height": 900})
+
+
+def test_a_passkey_is_a_second_factor_a_way_in_and_a_proof(page: Page, daemon: Daemon) -> None:
+    device(page)
+    enter(page, daemon, "key@acme.example")
+    page.goto("/dashboard/settings/security")
+    page.get_by_role("link", name="Add a passkey").click()
+    shown(page, "settings-passkeys-new")
+    page.get_by_label("Name").fill("Laptop")
+    page.get_by_role("button", name="Add passkey").click()
+    expect(page.get_by_role("heading", name="Your recovery codes")).to_be_visible()
+    page.get_by_role("link", name="I have kept them").click()
+    expect(page.get_by_role("textbox", name="Name of the passkey Laptop")).to_be_visible()
+    shown(page, "settings-security-passkey")
+    page.goto("/dashboard/settings/passkeys/new")
+    page.get_by_role("button", name="Add passkey").click()
+    expect(page.get_by_role("alert")).to_contain_text("has a passkey of yours already")
+    leave(page)
+    page.goto("/dashboard/keys")
+    shown(page, "sign-in-with")
+    page.get_by_role("button", name="Sign in with a passkey").click()  # alone
+    expect(page).to_have_url(re.compile("/dashboard/keys$"))
+    page.goto("/dashboard/sign-in/again?next=/dashboard/metrics")
+    shown(page, "sign-in-again")
+    page.get_by_role("button", name="Use a passkey").click()
+    expect(page).to_have_url(re.compile("/dashboard/metrics$"))
+    leave(page)
+    page.get_by_label("Email").fill("key@acme.example")  # after a password
+    page.get_by_label("Password").fill(PASSWORD)
+    page.get_by_role("button", name="Sign in", exact=True).click()
+    shown(page, "sign-in-code")
+    page.get_by_role("button", name="Use a passkey").click()
+    expect(page.get_by_role("navigation", name="Dashboard")).to_be_visible()
+    page.goto("/dashboard/settings/security")
+    page.get_by_role("button", name="Remove Laptop").click()
+    expect(page.get_by_role("status")).to_contain_text("The passkey is removed")
+
+
+@pytest.mark.parametrize("name", ["Google", "GitHub"])
+def test_somebody_signs_up_and_in_at_another_service(page: Page, provider: FakeProvider, name: str) -> None:
+    provider.person.subject, provider.person.email = ("77", "pat77@gmail.com") if name == "Google" else ("78", "pat78@gmail.com")
+    page.goto("/dashboard/sign-in")
+    page.get_by_role("button", name=f"Continue with {name}").click()
+    page.get_by_role("link", name="Continue as Pat Example").click()
+    expect(page.get_by_role("heading", name="Create your account")).to_be_visible()
+    assert page.get_by_label("Your name").input_value() == "Pat Example"
+    if name == "Google":
+        shown(page, "sign-up-finish-with")
+    page.get_by_label("Company or project").fill("Acme")
+    page.get_by_role("button", name="Create account").click()
+    expect(page.get_by_role("heading", name="Send your first email")).to_be_visible()
+    page.goto("/dashboard/settings/security")
+    expect(page.get_by_role("button", name="Disconnect")).to_be_visible()
+    leave(page)
+    page.goto("/dashboard/metrics")
+    page.get_by_role("button", name=f"Continue with {name}").click()
+    page.get_by_role("link", name="Continue as Pat Example").click()
+    expect(page).to_have_url(re.compile("/dashboard/metrics$"))
+    page.goto("/dashboard/settings/security")
+    page.get_by_role("button", name="Connect GitHub" if name == "Google" else "Connect Google").click()
+    page.get_by_role("link", name="Continue as Pat Example").click()
+    expect(page.get_by_role("status")).to_contain_text("Connected")
+    leave(page)

@@ -19,7 +19,7 @@ needs_sink = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def beside() -> Iterator[dict[str, Future[Figures]]]:
-    with ThreadPoolExecutor(3) as threads:
+    with ThreadPoolExecutor(2) as threads:
         yield {
             "T12": threads.submit(experiments.stopped_process, 100, 50.0),  # 45 seconds of silence have to pass
             "T9": threads.submit(experiments.bad_dns, 4),  # a look-up that failed counts for 15 seconds

@@ -352,6 +352,10 @@ def test_settings_tell_what_was_used_and_how_to_log_in_over_smtp(daemon: Daemon,
 
     daemon.until("/usage", daemon.facts["api_key"], lambda body: body["emails"]["daily"]["used"] > 0)
     assert used() > 0
+    daemon.command("account", "plan", "1", "50k")
+    assert daemon.call("GET", "/usage").body["emails"]["monthly"]["used"] > 0
+    page = owner.get("/dashboard/settings/usage").text
+    assert '<span class="dim">of 50,000</span>' in page and 'The plan of the account is <span class="strong">50k</span>' in page
     page = owner.get("/dashboard/settings/smtp").text
     assert "nodemailer" in page and "ms_…" in page and 'id="key"' not in page
     page = owner.post("/dashboard/settings/smtp").text

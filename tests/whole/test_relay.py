@@ -4,40 +4,17 @@ from __future__ import annotations
 
 import re
 import smtplib
-from collections.abc import Iterator
 from typing import Any
 
 import psycopg2
 import pytest
 
-from tests.whole.relay import NUMBERS, connect, daemon_with_relay, email_id
-from tests.whole.rig import Daemon, eventually, free_port
-from tests.whole.sink import Received, Sink
+from tests.whole.relay import NUMBERS, connect, email_id, relaying
+from tests.whole.rig import Daemon, eventually
+from tests.whole.sink import Sink
 
 pytestmark = pytest.mark.contract
-
-
-@pytest.fixture(scope="module")
-def sink() -> Iterator[Sink]:
-    sink = Sink(free_port())
-    sink.start()
-    yield sink
-    sink.stop()
-
-
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory, module_database: str, sink: Sink) -> Iterator[Daemon]:
-    daemon = daemon_with_relay(tmp_path_factory.mktemp("daemon"), module_database, sink.port)
-    daemon.start()
-    yield daemon
-    assert daemon.stop() == 0
-
-
-def arrived(sink: Sink, text: str, count: int = 1) -> list[Received]:
-    """The mails with `text` in them, once there are so many."""
-    with sink.arrived:
-        assert sink.arrived.wait_for(lambda: sum(text.encode() in mail.raw for mail in sink.received) >= count, 30), text
-        return [mail for mail in sink.received if text.encode() in mail.raw]
+daemon = pytest.fixture(relaying, scope="module")
 
 
 def rows(database: str, sql: str, *values: object) -> list[tuple[Any, ...]]:
@@ -59,10 +36,11 @@ def test_each_port_takes_mail_and_the_same_octets_leave(daemon: Daemon, sink: Si
         client.ehlo()
         assert client.has_extn("smtputf8") and client.esmtp_features["size"] == "41943040"
         client.sendmail(me, ["a@example.net", "b@example.org"], (head + body).encode(), ["BODY=8BITMIME"])
-    [mail] = arrived(sink, f"on port {number}\r\n") if len(arrived(sink, f"on port {number}\r\n")) == 1 else arrived(sink, "never")
+    [mail] = sink.having(f"on port {number}\r\n")
     assert set(mail.recipients) == {"a@example.net", "b@example.org"}
     signed, ours, rest = mail.raw.partition(b"Received: by ")
     assert signed.count(b"DKIM-Signature:") == 2 and b"127.0.0.1" not in mail.raw
+    assert re.match(rb"\S+ with ESMTPSA id [0-9a-f-]{36}\s+tls TLS_\w+(\s+group \w+)?; ", rest)  # 8314 §4.3
     assert (ours + rest).endswith(b"@" + daemon.facts["domain"].encode() + b">\r\n" + (head + body).encode())
 
 
@@ -98,11 +76,11 @@ def test_the_same_key_is_the_same_mail(daemon: Daemon, sink: Sink) -> None:
     first = send("1")
     assert first[0] == 250 and send("2") == first and send("3", header="Resend-Idempotency-Key") == first
     assert send("1", text="twice")[0] == 550 and send("1", to="b@example.net")[0] == 550
-    assert b"Idempotency-Key" not in arrived(sink, "Subject: keyed")[0].raw
+    assert b"Idempotency-Key" not in sink.having("Subject: keyed")[0].raw
     with connect(daemon, "465") as client:
         client.sendmail(me, ["c@example.net"], f"From: {me}\r\nSubject: after the keyed one\r\n\r\nx\r\n")
-    arrived(sink, "after the keyed one")
-    assert len(arrived(sink, "Subject: keyed")) == 1
+    sink.having("after the keyed one")
+    assert len(sink.having("Subject: keyed")) == 1
 
 
 def test_refusals_have_the_sentence_of_the_api(daemon: Daemon) -> None:
@@ -142,7 +120,7 @@ def test_what_became_of_a_mail_is_told_when_asked_for(daemon: Daemon, sink: Sink
         client.rcpt("fine@example.net", ["NOTIFY=SUCCESS"])
         client.rcpt("quiet@example.net", ["NOTIFY=NEVER"])
         assert client.data(f"From: {me}\r\nSubject: please tell\r\n\r\nsecret body\r\n")[0] == 250
-    [report] = [mail for mail in arrived(sink, "Content-Type: multipart/report", 1) if me in mail.recipients]
+    [report] = [mail for mail in sink.having("Content-Type: multipart/report", 1) if me in mail.recipients]
     assert report.sender in ("", "<>")
     _text, status, returned = report.message.get_payload()  # type: ignore[misc]
     blocks = [str(block) for block in status.get_payload()]  # type: ignore[union-attr]

@@ -7,17 +7,17 @@ import os
 import shutil
 import smtplib
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.whole.node import LIBRARIES, WHY_NOT, environment
 from tests.whole.postfix import Postfix, missing
-from tests.whole.relay import IMPLICIT, NUMBERS, daemon_with_relay
-from tests.whole.rig import Daemon, free_port
-from tests.whole.sink import Received, Sink
+from tests.whole.relay import IMPLICIT, NUMBERS, relaying
+from tests.whole.rig import Daemon
+from tests.whole.sink import Sink
 
+daemon = pytest.fixture(relaying, scope="module")
 REQUIRED = os.environ.get("MAILSVC_TEST_CLIENTS") == "required"  # then what is missing is a failure
 
 
@@ -25,28 +25,6 @@ def needs(what: str | None) -> None:
     if what is not None:
         assert not REQUIRED, what
         pytest.skip(f"{what}; .ci/run installs it")
-
-
-@pytest.fixture(scope="module")
-def sink() -> Iterator[Sink]:
-    sink = Sink(free_port())
-    sink.start()
-    yield sink
-    sink.stop()
-
-
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory, module_database: str, sink: Sink) -> Iterator[Daemon]:
-    daemon = daemon_with_relay(tmp_path_factory.mktemp("daemon"), module_database, sink.port)
-    daemon.start()
-    yield daemon
-    assert daemon.stop() == 0
-
-
-def arrived(sink: Sink, text: str, count: int = 1) -> list[Received]:
-    with sink.arrived:
-        assert sink.arrived.wait_for(lambda: sum(text.encode() in mail.raw for mail in sink.received) >= count, 60), text
-        return [mail for mail in sink.received if text.encode() in mail.raw]
 
 
 @pytest.mark.parametrize("number", NUMBERS)
@@ -63,7 +41,7 @@ def test_swaks(daemon: Daemon, sink: Sink, number: str) -> None:
         capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    [mail] = arrived(sink, f"Subject: swaks on {number}.")
+    [mail] = sink.having(f"Subject: swaks on {number}.")
     assert set(mail.recipients) == {"a@example.net", "b@example.net"}
 
 
@@ -101,7 +79,7 @@ def test_a_postfix_whose_smarthost_we_are(daemon: Daemon, sink: Sink) -> None:
                     to = [f"one@p{number}.example", f"two@p{number}.example"]
                     client.sendmail(me, to, (head + body).encode(), ["BODY=8BITMIME"])
         for number in NUMBERS:
-            mails = arrived(sink, f" by {number}.\r\n", 3)
+            mails = sink.having(f" by {number}.\r\n", 3)
             assert all(set(mail.recipients) == {f"one@p{number}.example", f"two@p{number}.example"} for mail in mails)
             assert all(mail.raw.endswith("\r\n\r\nGrüße\r\n.\r\n.dot\r\n".encode()) for mail in mails)
         assert postfix.logged("status=sent (250 2.0.0 Queued as ", 2 * 3 * len(NUMBERS))

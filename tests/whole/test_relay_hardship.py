@@ -19,16 +19,8 @@ import pytest
 from mailsvc.smtp.certificates import self_signed
 from tests.whole.names import Names
 from tests.whole.relay import connect, context, daemon_with_relay
-from tests.whole.rig import Daemon, free_port
+from tests.whole.rig import Daemon
 from tests.whole.sink import Sink
-
-
-@pytest.fixture(scope="module")
-def sink() -> Iterator[Sink]:
-    sink = Sink(free_port())
-    sink.start()
-    yield sink
-    sink.stop()
 
 
 def certbot(folder: Path, name: str) -> None:

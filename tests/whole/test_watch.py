@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import http.client
 import re
 import socket
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.whole.rig import PROJECT, Daemon, free_port
+from tests.whole.rig import PROJECT, Daemon, eventually, free_port
 
 TOKEN = "a-token-for-the-monitor"
 
@@ -96,6 +97,25 @@ def test_every_alert_asks_for_figures_that_exist(daemon: Daemon) -> None:
     typed = set(re.findall(r"^# TYPE (mailsvc_\w+) (?:gauge|counter)$", text, re.MULTILINE))
     typed |= {f"{name}_bucket" for name in re.findall(r"^# TYPE (mailsvc_\w+) histogram$", text, re.MULTILINE)}
     assert asked and not asked - typed
+
+
+def test_the_operator_sees_the_same_figures(daemon: Daemon, port: int) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    shown = base64.b64encode(f"operator:{TOKEN}".encode()).decode()
+    connection.request("GET", "/", headers={"Authorization": f"Basic {shown}"})
+    response = connection.getresponse()
+    page = response.read().decode()
+    connection.close()
+    assert (response.status, response.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert "All is well" in page and "mailsvc, process" in page and "without a reason or a time" in page
+    assert "style-src 'sha256-" in response.headers["content-security-policy"]
+
+
+def test_the_log_names_emails_and_no_addresses(daemon: Daemon) -> None:
+    mail = {"from": f"a@{daemon.facts['domain']}", "to": ["bounced@named.example"], "subject": "Hi", "text": "x"}
+    email_id = daemon.call("POST", "/emails", mail).body["id"]
+    eventually(lambda: re.findall(rf"{email_id}: 1 bounced at (\S+)", daemon.log))
+    assert "bounced@" not in daemon.log
 
 
 def test_what_is_checked_is_told_apart(daemon: Daemon) -> None:

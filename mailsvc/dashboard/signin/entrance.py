@@ -13,12 +13,22 @@ from mailsvc.dashboard.page import SESSION, SIGN_IN, Visit
 from mailsvc.dashboard.signin import mails
 from mailsvc.dashboard.signin.mails import Letter, Mails
 from mailsvc.dashboard.signin.password import Passwords
-from mailsvc.dashboard.signin.throttle import Throttle
-from mailsvc.dashboard.words import stamp
+from mailsvc.dashboard.signin.throttle import Subject, Throttle
+from mailsvc.dashboard.words import span, stamp
+from mailsvc.store.attempts import Attempts
+from mailsvc.store.audit import Line
 from mailsvc.store.users import User
 
 DEVICE = "mailsvc-device"
 YEAR = 365 * 86400
+
+
+@attrs.frozen
+class Refused:
+    """An attempt that was not good, or not even looked at: a status, and a sentence for beside the field."""
+
+    status: int
+    sentence: str
 
 
 @attrs.define(eq=False)
@@ -28,11 +38,15 @@ class Entrance:
     desk: Desk
     passwords: Passwords
     throttle: Throttle
+    attempts: Attempts
     letters: Mails | None
 
-    async def enter(self, visit: Visit, user: User, next_: str, *, proof: str) -> bytes:
-        """Sign them in: all the way, or to where the second factor is asked for. A session that was there ends."""
-        stage = "password" if user.totp else "whole"
+    async def enter(self, visit: Visit, user: User, next_: str, *, proof: str, both: bool = False) -> bytes:
+        """Sign them in: all the way, or to where the second factor is asked for. `both`: this proof was that too.
+
+        A session that was there ends.
+        """
+        stage = "password" if user.second_factor and not both else "whole"
         await self.begin(visit, user, stage)
         if stage == "whole":
             await self.entered(visit, user, proof)
@@ -51,18 +65,40 @@ class Entrance:
         visit.set_cookie(SESSION, secret, 30 * 86400)
 
     async def entered(self, visit: Visit, user: User, proof: str) -> None:
-        await self.desk.users.signed_in(user.id)
+        await self.desk.users.signed_in(user.id, [line(visit, user, "signed in", proof)])
         visit.set_cookie(DEVICE, _device(self.desk.secrets()[0], user.email, secrets.token_hex(8)), YEAR)
-        for account in await self.desk.users.accounts(user.id):
-            await self.desk.audit.add(account.account_id, user.id, user.email, visit.address, "signed in", proof)
 
-    def subjects(self, visit: Visit, email: str) -> list[tuple[str, str]]:
-        """What a failed attempt is counted by."""
+    # Attempts
+
+    def subjects(self, visit: Visit, email: str, kind: str = "email") -> list[Subject]:
+        """What an attempt is counted by. A browser that signed in to this address before is counted by itself."""
         device = visit.cookie(DEVICE)
         nonce = device.partition(".")[0]
         if device and any(hmac.compare_digest(device.encode(), _device(each, email, nonce).encode()) for each in self.desk.secrets()):
-            return [("device", device)]
-        return [("email", email.lower()), ("address", visit.address)]
+            return [(f"{kind} device", device)]
+        return [(kind, email.lower()), ("address", visit.address)]
+
+    async def attempt(self, subjects: list[Subject]) -> Refused | None:
+        """Count one; whether it is too early for it."""
+        seconds = await self.throttle.attempt(subjects)
+        return Refused(429, f"Too many attempts. Try again in {span(max(seconds, 2))}.") if seconds > 0 else None
+
+    async def checked(self, visit: Visit, user: User, password: str, sentence: str) -> Refused | None:
+        """Whether somebody who is signed in does not know their password."""
+        subjects: list[Subject] = [("again", str(user.id))]
+        refused = await self.attempt(subjects)
+        if refused is not None:
+            return refused
+        if not await self.passwords.good(password, user.password):
+            await self.failed(visit, user, "password")
+            return Refused(422, sentence)
+        await self.throttle.passed(subjects)
+        return None
+
+    async def failed(self, visit: Visit, user: User, what: str) -> None:
+        await self.desk.audit.write(line(visit, user, "sign-in failed", what))
+
+    # Mails
 
     async def notice(self, visit: Visit, email: str, what: str) -> None:
         """Tell them that something about how they sign in has changed."""
@@ -76,6 +112,12 @@ class Entrance:
 
     def link(self, path: str, secret: str) -> str:
         return f"{self.desk.base_url}{path}?link={secret}"
+
+
+def line(visit: Visit, user: User, action: str, subject: str = "") -> Line:
+    """About somebody who may not be signed in yet: into the logs of all their accounts."""
+    known = user.id if action != "sign-in failed" else None
+    return Line(None, user.id, known, user.email, visit.address, action, subject)
 
 
 def _device(secret: bytes, email: str, nonce: str) -> str:

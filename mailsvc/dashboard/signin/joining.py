@@ -1,9 +1,12 @@
-"""Signing up, choosing a new password, and accepting an invitation: all begin with a link that proves an address."""
+"""Signing up, choosing a new password, and accepting an invitation: all begin with a link that proves an address.
+
+Who comes from another service has a ticket instead (federation): it says who they are there, and of a new account the address too.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import attrs
@@ -11,15 +14,28 @@ import attrs
 from mailsvc.dashboard.desk import Desk
 from mailsvc.dashboard.page import SIGN_IN, Stop, Visit, area, page
 from mailsvc.dashboard.safety import HOME
-from mailsvc.dashboard.signin import mails
-from mailsvc.dashboard.signin.entrance import Entrance
+from mailsvc.dashboard.signin import mails, tickets
+from mailsvc.dashboard.signin.entrance import Entrance, line
 from mailsvc.mail.address import AddressError, parse_mailbox
+from mailsvc.store.audit import Line
+from mailsvc.store.identities import Identity
 from mailsvc.store.sessions import LinkView, Purpose
 from mailsvc.store.users import User
 
 HOUR = timedelta(hours=1)
 SIGN_UP, RESET, INVITATION = f"{HOME}/sign-up", f"{HOME}/reset", f"{HOME}/invitation"
+COMING = "coming from elsewhere"  # the purpose of a ticket
 OVER = Stop(410, "This link has ended", "It was used already, or its time is over. Ask for a new one.")
+
+
+@attrs.frozen
+class Coming:
+    """Somebody whom another service knows, who is nobody here yet. `email`: proven by that service, or empty."""
+
+    identity: Identity
+    email: str
+    name: str
+    ticket: str
 
 
 @attrs.define(eq=False)
@@ -50,9 +66,9 @@ class Joining:
             return visit.render(template, email="", errors={}, sent=False)
         if not _plausible(email):
             return visit.render(template, 422, email=email, errors={"email": "This is no email address."}, sent=False)
-        subjects = [("mail", email), ("address", visit.address)]
-        if not self.entrance.throttle.wait(subjects):
-            self.entrance.throttle.failed(subjects)
+        subjects = [("mail", email), ("mail address", visit.address)]
+        if await self.entrance.attempt(subjects) is None:
+            await self.entrance.throttle.failed(subjects)
             self.desk.later("offering a link", _awaited(offer(email)))
         return visit.render(template, email=email, errors={}, sent=True)
 
@@ -72,42 +88,64 @@ class Joining:
 
     @page(app, f"{SIGN_UP}/finish", "GET", "POST", who="anybody")
     async def finish_sign_up(self, visit: Visit) -> bytes:
-        link = await self._link(visit, "sign-up")
+        coming = self._coming(visit)
+        link = LinkView("sign-up", coming.email, None, None) if coming else await self._link(visit, "sign-up")
+        if coming is not None and (not self.desk.sign_up or not coming.email or await self.desk.users.named(coming.email) is not None):
+            raise OVER
         fields = {name: visit.field(name) for name in ("name", "account")}
-        errors = await self._wrong(visit, link, ("name", "account")) if visit.form else {}
+        errors = await self._wrong(visit, link, ("name", "account"), coming) if visit.form else {}
         if not visit.form or errors:
-            return visit.render("signin/finish.html", 422 if errors else 200, email=link.email, fields=fields, errors=errors, **_SIGN_UP)
-        user = await self._taken(visit, "sign-up", fields["name"])
+            return self._finish(visit, link, fields, errors, coming, **_SIGN_UP)
+        user = await self._known(visit, coming, link) if coming else await self._taken(visit, "sign-up", fields["name"])
         account_id = await self.new_account(fields["account"][:100])
-        await self.desk.users.join(account_id, user.id, "admin")
-        await self.desk.audit.add(account_id, user.id, user.email, visit.address, "account created", fields["account"])
-        return await self.entrance.enter(visit, user, HOME, proof="sign-up link")
+        told = Line(account_id, None, user.id, user.email, visit.address, "account created", fields["account"])
+        await self.desk.users.join(account_id, user.id, "admin", [told])
+        return await self.entrance.enter(visit, user, HOME, proof=coming.identity.provider if coming else "sign-up link")
 
     @page(app, f"{RESET}/finish", "GET", "POST", who="anybody")
     async def finish_reset(self, visit: Visit) -> bytes:
         link = await self._link(visit, "reset")
         errors = await self._wrong(visit, link, ()) if visit.form else {}
         if not visit.form or errors:
-            return visit.render("signin/finish.html", 422 if errors else 200, email=link.email, fields={}, errors=errors, **_RESET)
-        user = await self._taken(visit, "reset", "")
-        await self.desk.users.set_password(user.id, await self.entrance.passwords.hash(visit.form["password"]))
-        await self.desk.sessions.end_others(user.id)
+            return self._finish(visit, link, {}, errors, None, **_RESET)
+        hashed = await self.entrance.passwords.hash(visit.form["password"])
+        user = await self.desk.users.named(link.email)
+        if await self.desk.sessions.take_link(_secret(visit), "reset") is None or user is None:
+            raise OVER
+        await self.desk.users.set_password(user.id, hashed, [line(visit, user, "password changed", "reset link")], keep=b"")
         await self.entrance.notice(visit, user.email, "password was changed")
         return await self.entrance.enter(visit, user, HOME, proof="reset link")  # a second factor is still asked for
 
     @page(app, INVITATION, "GET", "POST", who="anybody")
     async def invitation(self, visit: Visit) -> bytes:
-        link = await self._link(visit, "invite")
+        link, coming = await self._link(visit, "invite"), self._coming(visit)
         there = await self.desk.users.named(link.email)
-        if there is not None and there.password is not None:
+        if there is not None and await self._has_a_way_in(there):
             return await self._join(visit, link, there)
         fields = {"name": visit.field("name")}
-        errors = await self._wrong(visit, link, ("name",)) if visit.form else {}
+        errors = await self._wrong(visit, link, ("name",), coming) if visit.form else {}
         if not visit.form or errors:
-            return visit.render("signin/finish.html", 422 if errors else 200, email=link.email, fields=fields, errors=errors, **_INVITED)
-        user = await self._taken(visit, "invite", fields["name"])
+            return self._finish(visit, link, fields, errors, coming, **_INVITED)
+        if coming is not None:
+            if await self.desk.sessions.take_link(_secret(visit), "invite") is None:
+                raise OVER
+            user = await self._known(visit, coming, link)
+        else:
+            user = await self._taken(visit, "invite", fields["name"])
         await self._joined(visit, link, user)
         return await self.entrance.enter(visit, user, HOME, proof="invitation")
+
+    def _finish(
+        self, visit: Visit, link: LinkView, fields: dict[str, str], errors: dict[str, str], coming: Coming | None, **page: object
+    ) -> bytes:
+        status = 422 if errors else 200
+        title = self.desk.providers[coming.identity.provider].title if coming else ""
+        return visit.render(
+            "signin/finish.html", status, email=link.email, fields=fields, errors=errors, coming=coming, other=title, link=link, **page
+        )
+
+    async def _has_a_way_in(self, user: User) -> bool:
+        return user.password is not None or user.passkey or bool(await self.desk.identities.of(user.id))
 
     async def _join(self, visit: Visit, link: LinkView, user: User) -> bytes:
         """Somebody with a password has to be signed in: an invitation does not replace it."""
@@ -124,8 +162,8 @@ class Joining:
 
     async def _joined(self, visit: Visit, link: LinkView, user: User) -> None:
         assert link.account_id is not None and link.role is not None
-        await self.desk.users.join(link.account_id, user.id, link.role)
-        await self.desk.audit.add(link.account_id, user.id, user.email, visit.address, "invitation accepted", link.role)
+        told = Line(link.account_id, None, user.id, user.email, visit.address, "invitation accepted", link.role)
+        await self.desk.users.join(link.account_id, user.id, link.role, [told])
 
     async def _link(self, visit: Visit, purpose: Purpose) -> LinkView:
         link = await self.desk.sessions.find_link(_secret(visit), purpose)
@@ -133,8 +171,10 @@ class Joining:
             raise OVER
         return link
 
-    async def _wrong(self, visit: Visit, link: LinkView, needed: tuple[str, ...]) -> dict[str, str]:
+    async def _wrong(self, visit: Visit, link: LinkView, needed: tuple[str, ...], coming: Coming | None = None) -> dict[str, str]:
         errors = {name: "This is needed." for name in needed if not visit.field(name)}
+        if coming is not None:
+            return errors
         wrong = await self.entrance.passwords.wrong(visit.form.get("password", ""), link.email, visit.field("name"))
         return errors | ({"password": wrong} if wrong else {})
 
@@ -147,6 +187,36 @@ class Joining:
         user = await self.desk.users.create(link.email, name[:100], hashed)
         if user.password is None:
             await self.desk.users.set_password(user.id, hashed)
+        return user
+
+    # From another service
+
+    def coming(self, visit: Visit, identity: Identity, email: str, name: str) -> str:
+        """The ticket of somebody who is nobody here yet, for this browser."""
+        facts = {"issuer": identity.issuer, "subject": identity.subject, "provider": identity.provider, "label": identity.label}
+        return tickets.issue(self.desk.secrets()[0], visit.anchor, COMING, self.desk.clock.seconds(), **facts, email=email, name=name)
+
+    def _coming(self, visit: Visit) -> Coming | None:
+        text = visit.field("ticket") or visit.query("ticket")
+        if not text:
+            return None
+        facts = tickets.read(self.desk.secrets(), visit.anchor, COMING, text, self.desk.clock.seconds())
+        if facts is None or facts["provider"] not in self.desk.providers:
+            raise OVER
+        identity = Identity(facts["issuer"], facts["subject"], facts["provider"], facts["label"])
+        return Coming(identity, facts["email"], facts["name"], text)
+
+    async def _known(self, visit: Visit, coming: Coming, link: LinkView) -> User:
+        """A new person who signs in there from now on. Nobody who is here already: equal addresses connect nothing."""
+        ends = datetime.fromtimestamp(self.desk.clock.seconds() + tickets.LIFE, UTC)
+        there = await self.desk.users.named(link.email)
+        if there is not None and await self._has_a_way_in(there):
+            raise OVER
+        if not await self.entrance.attempts.spend(coming.ticket, ends) or await self.desk.identities.owner(coming.identity) is not None:
+            raise OVER
+        user = await self.desk.users.create(link.email, visit.field("name")[:100])
+        if not await self.desk.identities.add(user.id, coming.identity):
+            raise OVER
         return user
 
 

@@ -1,15 +1,16 @@
-"""Signing in with a password or a link, and signing out."""
+"""Signing in with a password or a link, proving again who one is, and signing out."""
 
 from __future__ import annotations
 
 import attrs
 
 from mailsvc.dashboard.desk import Desk
-from mailsvc.dashboard.page import SESSION, SIGN_IN, Visit, area, page
+from mailsvc.dashboard.page import AGAIN, SESSION, SIGN_IN, Visit, area, page
 from mailsvc.dashboard.safety import inside
-from mailsvc.dashboard.signin.entrance import Entrance
+from mailsvc.dashboard.security import person
+from mailsvc.dashboard.signin.entrance import Entrance, line
+from mailsvc.dashboard.signin.passkeys import PasskeyEntrance
 from mailsvc.dashboard.signin.password import outdated
-from mailsvc.dashboard.words import span
 
 WRONG = "This address and this password do not belong together."
 
@@ -19,31 +20,31 @@ class SignIn:
     app = area()
     desk: Desk
     entrance: Entrance
+    passkeys: PasskeyEntrance
 
     @page(app, SIGN_IN, who="anybody")
     async def ask(self, visit: Visit) -> bytes:
         next_ = inside(visit.query("next"))
         if visit.session is not None and visit.session.stage == "whole":
             return visit.redirect(next_)
-        return _asked(visit, next_, "", {})
+        return await self._asked(visit, next_, "", {})
 
     @page(app, SIGN_IN, "POST", who="anybody")
     async def check(self, visit: Visit) -> bytes:
         email, password, next_ = visit.field("email").lower(), visit.form.get("password", ""), inside(visit.field("next"))
+        if self.entrance.passwords.busy:
+            return await self._asked(visit, next_, email, {"password": "Many people sign in just now. Try again in a moment."}, 429)
         subjects = self.entrance.subjects(visit, email)
-        wait = self.entrance.throttle.wait(subjects)
-        if wait or self.entrance.passwords.busy:
-            return _asked(visit, next_, email, {"password": f"Too many attempts. Try again in {span(max(wait, 2))}."}, 429)
+        refused = await self.entrance.attempt(subjects)
+        if refused is not None:
+            return await self._asked(visit, next_, email, {"password": refused.sentence}, refused.status)
         user = await self.desk.users.named(email)
         if not await self.entrance.passwords.good(password, user.password if user else None) or user is None:
-            self.entrance.throttle.failed(subjects)
+            await self.entrance.throttle.failed(subjects)
             if user is not None:
-                for account in await self.desk.users.accounts(user.id):
-                    await self.desk.audit.add(account.account_id, None, email, visit.address, "sign-in failed", "password")
-            return _asked(visit, next_, email, {"password": WRONG}, 422)
-        for subject in subjects:
-            if subject[0] != "address":
-                self.entrance.throttle.passed(subject)
+                self.desk.later("an audit line", self.entrance.failed(visit, user, "password"))
+            return await self._asked(visit, next_, email, {"password": WRONG}, 422)
+        await self.entrance.throttle.passed(subjects)
         if outdated(user.password or ""):
             await self.desk.users.set_password(user.id, await self.entrance.passwords.hash(password))
         return await self.entrance.enter(visit, user, next_, proof="password")
@@ -63,12 +64,35 @@ class SignIn:
             return visit.render("signin/link.html", 410, found=None, link="")
         return await self.entrance.enter(visit, user, "", proof="sign-in link")
 
+    # Proving again who it is
+
+    @page(app, AGAIN, who="person")
+    async def again(self, visit: Visit) -> bytes:
+        return await self._again(visit, inside(visit.query("next")), {})
+
+    @page(app, AGAIN, "POST", who="person")
+    async def prove(self, visit: Visit) -> bytes:
+        user, next_ = await person(self.desk, visit), inside(visit.field("next"))
+        refused = await self.entrance.checked(visit, user, visit.form.get("password", ""), "This is not your password.")
+        if refused is not None:
+            return await self._again(visit, next_, {"password": refused.sentence}, refused.status)
+        await self.desk.sessions.proved(visit.who.hash)
+        return visit.redirect(next_)
+
+    async def _again(self, visit: Visit, next_: str, errors: dict[str, str], status: int = 200) -> bytes:
+        user = await person(self.desk, visit)
+        identities = await self.desk.identities.of(user.id)
+        connected = [self.desk.providers[name] for name in sorted({one.provider for one in identities} & set(self.desk.providers))]
+        options = await self.passkeys.options(visit, user) if user.passkey else ""
+        return visit.render("signin/again.html", status, user=user, errors=errors, next=next_, passkey_options=options, connected=connected)
+
     @page(app, f"{SIGN_IN}/out", "POST", who="half")
     async def out(self, visit: Visit) -> bytes:
-        await self.desk.sessions.end(visit.who.hash)
+        user = await person(self.desk, visit)
+        await self.desk.sessions.end(visit.who.hash, [line(visit, user, "signed out")] if visit.who.stage == "whole" else [])
         visit.set_cookie(SESSION, "", 0)
         return visit.redirect(SIGN_IN)
 
-
-def _asked(visit: Visit, next_: str, email: str, errors: dict[str, str], status: int = 200) -> bytes:
-    return visit.render("signin/signin.html", status, next=next_, email=email, errors=errors)
+    async def _asked(self, visit: Visit, next_: str, email: str, errors: dict[str, str], status: int = 200) -> bytes:
+        options = await self.passkeys.options(visit, None)
+        return visit.render("signin/signin.html", status, next=next_, email=email, errors=errors, passkey_options=options)

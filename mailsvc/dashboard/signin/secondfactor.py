@@ -1,10 +1,11 @@
-"""The second factor: six digits of an authenticator app, or one of ten recovery codes. Where it is asked for, and whether it is good."""
+"""The second factor: six digits of an authenticator app, a passkey, or one of ten recovery codes. Where it is asked for."""
 
 from __future__ import annotations
 
 import base64
 import hmac
 import secrets
+from collections.abc import Iterable
 
 import attrs
 import pyotp
@@ -13,7 +14,7 @@ from mailsvc.dashboard.desk import Desk
 from mailsvc.dashboard.page import SIGN_IN, Visit, area, page
 from mailsvc.dashboard.safety import inside
 from mailsvc.dashboard.signin.entrance import Entrance
-from mailsvc.dashboard.words import span
+from mailsvc.dashboard.signin.passkeys import PasskeyEntrance
 from mailsvc.store.users import User
 
 STEP = 30  # seconds of one code (6238 §4)
@@ -54,34 +55,32 @@ class SecondFactor:
     app = area()
     desk: Desk
     entrance: Entrance
+    passkeys: PasskeyEntrance
 
     @page(app, f"{SIGN_IN}/code", who="half")
     async def ask(self, visit: Visit) -> bytes:
         if visit.who.stage == "whole":
             return visit.redirect(inside(visit.query("next")))
-        return self._asked(visit, {})
+        return await self._asked(visit, {})
 
     @page(app, f"{SIGN_IN}/code", "POST", who="half")
     async def check(self, visit: Visit) -> bytes:
         user = await self.desk.users.get(visit.who.user_id)
         if user is None or visit.who.stage == "whole":
             return visit.redirect(SIGN_IN)
-        subjects = [("code", str(user.id))]
-        wait = self.entrance.throttle.wait(subjects)
-        if wait:
-            return self._asked(visit, {"code": f"Too many attempts. Try again in {span(max(wait, 2))}."}, 429)
+        subjects = self.entrance.subjects(visit, user.email, "code")
+        refused = await self.entrance.attempt(subjects)
+        if refused is not None:
+            return await self._asked(visit, {"code": refused.sentence}, refused.status)
         proof = await self.proof(user, visit.field("code"))
         if proof is None:
-            self.entrance.throttle.failed(subjects)
-            for account in await self.desk.users.accounts(user.id):
-                await self.desk.audit.add(account.account_id, user.id, user.email, visit.address, "sign-in failed", "second factor")
-            return self._asked(visit, {"code": "This code is not good, or it was used already."}, 422)
-        self.entrance.throttle.passed(subjects[0])
-        await self.entrance.begin(visit, user, "whole")
-        await self.entrance.entered(visit, user, proof)
+            await self.entrance.throttle.failed(subjects)
+            await self.entrance.failed(visit, user, "second factor")
+            return await self._asked(visit, {"code": "This code is not good, or it was used already."}, 422)
+        await self.entrance.throttle.passed(subjects)
         if proof == "recovery code":
             await self.entrance.notice(visit, user.email, "recovery code was used")
-        return visit.redirect(inside(visit.field("next")))
+        return await self.entrance.enter(visit, user, visit.field("next"), proof=proof, both=True)
 
     async def proof(self, user: User, text: str) -> str | None:
         """Which second factor this is; what can be used once is used up by it."""
@@ -97,6 +96,12 @@ class SecondFactor:
         told = b"recovery " + code.replace("-", "").encode("utf-8", "surrogateescape")
         return [hmac.digest(secret, told, "sha256") for secret in self.desk.secrets()]
 
-    def _asked(self, visit: Visit, errors: dict[str, str], status: int = 200) -> bytes:
+    def all_hashed(self, codes: Iterable[str]) -> list[bytes]:
+        return [self.hashes(code)[0] for code in codes]
+
+    async def _asked(self, visit: Visit, errors: dict[str, str], status: int = 200) -> bytes:
         next_ = inside(visit.field("next") or visit.query("next"))
-        return visit.render("signin/code.html", status, errors=errors, next=next_)
+        user = await self.desk.users.get(visit.who.user_id)
+        options = await self.passkeys.options(visit, user) if user is not None and user.passkey else ""
+        app = user is not None and user.totp
+        return visit.render("signin/code.html", status, errors=errors, next=next_, passkey_options=options, app=app)

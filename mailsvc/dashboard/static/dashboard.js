@@ -9,7 +9,8 @@ function follow() {
   setTimeout(async () => {
     try {
       if (!document.hidden) {
-        const answer = await fetch(location.href, { headers: { "X-Live": "1" }, redirect: "error" });
+        const from = document.querySelector("[data-live-from]")?.dataset.liveFrom || location.href;
+        const answer = await fetch(from, { headers: { "X-Live": "1" }, redirect: "error" });
         const page = new DOMParser().parseFromString(await answer.text(), "text/html");
         if (answer.ok) parts.forEach((part) => renew(part, page.getElementById(part.id)));
       }
@@ -27,7 +28,9 @@ function renew(part, fresh) {
 }
 const FOCUSED = "a, button, input, select, summary, pre";
 follow();
-document.querySelector(".nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+document.querySelectorAll(".nav [aria-current], .tabs.settings [aria-current]").forEach((one) => {
+  one.scrollIntoView({ block: "nearest", inline: "center" });
+});
 
 document.addEventListener("click", async (event) => {
   const copy = event.target.closest("[data-copy]");

@@ -1,0 +1,245 @@
+"""Other services that say who somebody is: OpenID Connect (Google), and OAuth 2 with an API to ask (GitHub). The protocols alone.
+
+Both by authorisation code with PKCE (7636), the client's secret in the body of a POST (6749 §2.3.1). What comes back is an issuer and
+a subject; an address only where that service says that it belongs to them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from base64 import urlsafe_b64encode
+from collections.abc import Callable, Mapping
+from ipaddress import ip_network
+from typing import Any, Protocol
+from urllib.parse import urlencode, urlsplit
+
+import attrs
+from joserfc import jwk, jwt
+from joserfc.errors import JoseError
+
+from mailsvc.fetch import Fetcher, NoAnswer, Reply
+from mailsvc.identity import SignIn, secret_of
+from mailsvc.store.identities import Identity
+from mailsvc.weburl import Rules
+
+SECONDS = 10.0  # for one question
+LONGEST = 256 * 1024
+HOUR = 3600.0
+SOON = 60.0  # how often keys are fetched again because of one that is not known
+SKEW = 60  # seconds that clocks may differ
+SIGNED_WITH = ["RS256", "ES256", "PS256", "EdDSA"]
+
+
+class NoIdentity(Exception):
+    """A sentence for the person: why that service has not told who they are. `detail` is for the log."""
+
+    def __init__(self, sentence: str, detail: str = "") -> None:
+        super().__init__(sentence)
+        self.detail = detail
+
+
+@attrs.frozen
+class Claimed:
+    """Who they are there. `email`: an address that is theirs for certain, or empty."""
+
+    identity: Identity
+    email: str
+    name: str
+
+
+@attrs.frozen
+class Ask:
+    """One sign-in: where the browser comes back to, and the secrets that belong to it alone."""
+
+    back: str
+    state: str
+    nonce: str
+    verifier: str = attrs.field(repr=False)
+
+    @property
+    def challenge(self) -> str:
+        return urlsafe_b64encode(hashlib.sha256(self.verifier.encode()).digest()).decode().rstrip("=")  # 7636 §4.2
+
+
+class Provider(Protocol):
+    """`name` is that of its settings and its pages, `title` what people call it."""
+
+    name: str
+    title: str
+
+    async def page(self, ask: Ask) -> str:
+        """Where the browser is sent to."""
+
+    async def identify(self, ask: Ask, code: str, issuer: str) -> Claimed:
+        """Who came back with `code`; `issuer` is what the answer says of its origin, or empty. Raises NoIdentity."""
+
+
+@attrs.define(eq=False)
+class Web:
+    """Questions to one of them, within bounds."""
+
+    fetcher: Fetcher
+    title: str
+
+    async def get(self, url: str, headers: Mapping[str, str] | None = None) -> Any:
+        return self._read(url, await self._ask("GET", url, headers or {}, None))
+
+    async def post(self, url: str, form: Mapping[str, str]) -> dict[str, Any]:
+        """An answer of OAuth: an error is one whatever its status (6749 §5.2; GitHub says 200)."""
+        kind = {"Content-Type": "application/x-www-form-urlencoded", "Accept": "application/json"}
+        reply = await self._ask("POST", url, kind, urlencode(form).encode())
+        answer = self._read(url, reply, whatever=True)
+        if reply.status != 200 or not isinstance(answer, dict) or "error" in answer:
+            said = answer.get("error") if isinstance(answer, dict) else None
+            raise NoIdentity(f"{self.title} did not take this sign-in. Begin again.", f"{url}: {reply.status} {str(said)[:100]}")
+        return answer
+
+    async def _ask(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None) -> Reply:
+        try:
+            given = {"Accept": "application/json", "User-Agent": "mailsvc", **headers}
+            return await self.fetcher.ask(method, url, seconds=SECONDS, keep=LONGEST, headers=given, body=body)
+        except NoAnswer as error:
+            raise NoIdentity(f"{self.title} does not answer just now. Try again in a moment.", f"{url}: {error}") from None
+
+    def _read(self, url: str, reply: Reply, whatever: bool = False) -> Any:
+        try:
+            if reply.status == 200 or whatever:
+                return json.loads(reply.body)
+        except ValueError:
+            pass
+        raise NoIdentity(f"{self.title} does not answer as it should. Try again in a moment.", f"{url}: {reply.status}")
+
+
+@attrs.define(eq=False)
+class OpenId:
+    """OpenID Connect: the endpoints are discovered, and who somebody is stands in a signed ID token."""
+
+    name: str
+    title: str
+    issuer: str
+    client: str
+    secret: str = attrs.field(repr=False)
+    web: Web
+    clock: Callable[[], float]
+    _found: dict[str, Any] = attrs.field(factory=dict, init=False)
+    _found_at: float = attrs.field(default=0.0, init=False)
+    _keys: jwk.KeySet | None = attrs.field(default=None, init=False)
+    _keys_at: float = attrs.field(default=0.0, init=False)
+
+    async def page(self, ask: Ask) -> str:
+        found = await self._discovered()
+        asked = {
+            "response_type": "code", "client_id": self.client, "redirect_uri": ask.back, "scope": "openid email profile",
+            "state": ask.state, "nonce": ask.nonce, "code_challenge": ask.challenge, "code_challenge_method": "S256",
+            "prompt": "select_account",
+        }  # fmt: skip
+        return f"{found['authorization_endpoint']}?{urlencode(asked)}"
+
+    async def identify(self, ask: Ask, code: str, issuer: str) -> Claimed:
+        found = await self._discovered()
+        if issuer != self.issuer and (issuer or found.get("authorization_response_iss_parameter_supported") is True):  # 9207 §2.4
+            raise NoIdentity("This answer came from somewhere else. Begin again.", f"iss {issuer[:100]!r}")
+        form = {
+            "grant_type": "authorization_code", "code": code, "redirect_uri": ask.back, "code_verifier": ask.verifier,
+            "client_id": self.client, "client_secret": self.secret,
+        }  # fmt: skip
+        answer = await self.web.post(found["token_endpoint"], form)
+        claims = await self._verified(str(answer.get("id_token", "")), ask.nonce)
+        email = str(claims.get("email", "")).lower()
+        sure = claims.get("email_verified") is True and (email.endswith("@gmail.com") or bool(claims.get("hd")))
+        identity = Identity(self.issuer, str(claims["sub"]), self.name, email or str(claims.get("name", "")) or str(claims["sub"]))
+        return Claimed(identity, email if sure else "", str(claims.get("name", ""))[:100])
+
+    async def _verified(self, token: str, nonce: str) -> dict[str, Any]:
+        """The claims of an ID token that was made for us, now, for this sign-in (OpenID Connect Core §3.1.3.7)."""
+        try:
+            claims = await self._signed(token)
+            wanted = {"iss": self.issuer, "aud": self.client, "nonce": nonce}
+            checks: dict[str, Any] = {name: {"essential": True} for name in ("sub", "exp", "iat")}
+            checks |= {name: {"essential": True, "value": value} for name, value in wanted.items()}
+            jwt.JWTClaimsRegistry(now=lambda: int(self.clock()), leeway=SKEW, **checks).validate(claims)
+            others = claims["aud"] if isinstance(claims["aud"], list) else []
+            if claims.get("azp", self.client) != self.client or (len(others) > 1 and "azp" not in claims):
+                raise ValueError("made for another client")
+        except (JoseError, ValueError, TypeError, KeyError) as error:
+            raise NoIdentity(f"What {self.title} said cannot be trusted. Begin again.", f"ID token: {error}") from None
+        return claims
+
+    async def _signed(self, token: str) -> dict[str, Any]:
+        """The claims under a good signature. Keys change: for one that is not known they are fetched again."""
+        found = await self._discovered()
+        for again in (False, True):
+            if self._keys is None or (again and self.clock() - self._keys_at >= SOON) or self.clock() - self._keys_at >= HOUR:
+                published = await self.web.get(found["jwks_uri"])
+                self._keys, self._keys_at = jwk.KeySet.import_key_set(published), self.clock()
+            try:
+                return dict(jwt.decode(token, self._keys, algorithms=SIGNED_WITH).claims)
+            except (JoseError, ValueError):  # which it is depends on whether the key is known
+                if again:
+                    raise
+        raise AssertionError
+
+    async def _discovered(self) -> dict[str, Any]:
+        if not self._found or self.clock() - self._found_at >= HOUR:
+            found = await self.web.get(f"{self.issuer}/.well-known/openid-configuration")
+            needed = ("authorization_endpoint", "token_endpoint", "jwks_uri")
+            if not isinstance(found, dict) or found.get("issuer") != self.issuer or not all(isinstance(found.get(n), str) for n in needed):
+                raise NoIdentity(f"{self.title} does not answer as it should. Try again in a moment.", "discovery")
+            self._found, self._found_at = found, self.clock()
+        return self._found
+
+
+@attrs.define(eq=False)
+class GitHub:
+    """OAuth 2, then two questions to the API. Whoever they are there, their number stays the same; names do not."""
+
+    url: str
+    api: str
+    client: str
+    secret: str = attrs.field(repr=False)
+    web: Web
+    name: str = "github"
+    title: str = "GitHub"
+
+    async def page(self, ask: Ask) -> str:
+        asked = {
+            "client_id": self.client, "redirect_uri": ask.back, "scope": "user:email", "state": ask.state, "allow_signup": "false",
+            "code_challenge": ask.challenge, "code_challenge_method": "S256",
+        }  # fmt: skip
+        return f"{self.url}/login/oauth/authorize?{urlencode(asked)}"
+
+    async def identify(self, ask: Ask, code: str, issuer: str) -> Claimed:
+        form = {
+            "client_id": self.client, "client_secret": self.secret, "code": code, "redirect_uri": ask.back, "code_verifier": ask.verifier,
+        }  # fmt: skip
+        answer = await self.web.post(f"{self.url}/login/oauth/access_token", form)
+        bearer = {"Authorization": f"Bearer {answer.get('access_token', '')}", "Accept": "application/vnd.github+json"}
+        person = await self.web.get(f"{self.api}/user", bearer)
+        emails = await self.web.get(f"{self.api}/user/emails", bearer)
+        number = person.get("id") if isinstance(person, dict) else None
+        if type(number) is not int or not isinstance(emails, list):
+            raise NoIdentity("GitHub does not answer as it should. Try again in a moment.", "no id")
+        sure = [str(one.get("email", "")).lower() for one in emails if one.get("primary") is True and one.get("verified") is True]
+        login = str(person.get("login") or number)
+        return Claimed(Identity(self.url, str(number), self.name, login), sure[0] if sure else "", str(person.get("name") or login)[:100])
+
+
+def providers_of(settings: SignIn, fetcher: Fetcher, clock: Callable[[], float]) -> dict[str, Provider]:
+    """Those that have a client id. The operator names them, so they may be anywhere; customers' addresses may not."""
+    found: dict[str, Provider] = {}
+    if settings.google_client is not None:
+        web = _web(settings.google_name, fetcher, settings.google_issuer)
+        secret = secret_of(settings.google_secret, "google_secret")
+        found["google"] = OpenId("google", settings.google_name, settings.google_issuer, settings.google_client, secret, web, clock)
+    if settings.github_client is not None:
+        web = _web("GitHub", fetcher, settings.github_url)
+        secret = secret_of(settings.github_secret, "github_secret")
+        found["github"] = GitHub(settings.github_url, settings.github_api, settings.github_client, secret, web)
+    return found
+
+
+def _web(title: str, fetcher: Fetcher, url: str) -> Web:
+    anywhere = (ip_network("0.0.0.0/0"), ip_network("::/0"))
+    rules = Rules(ports=frozenset(), clear=urlsplit(url).scheme == "http", allowed=anywhere)
+    return Web(Fetcher(fetcher.reactor, fetcher.resolver, rules, fetcher.trust), title)

@@ -1,0 +1,218 @@
+"""The dashboard without a daemon: its pages over a database, a clock that the tests turn, and browsers that keep cookies."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import partial
+from html import unescape
+from typing import Any
+from urllib.parse import parse_qs, urlencode, urlsplit
+from uuid import UUID
+
+import attrs
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.task import Clock, deferLater
+from twisted.web.server import Request
+from twisted.web.test.requesthelper import DummyChannel
+
+from mailsvc import weburl
+from mailsvc.dashboard.assembly import Assembly
+from mailsvc.dashboard.page import SESSION
+from mailsvc.dashboard.signin import password
+from mailsvc.dashboard.signin.mails import Letter
+from mailsvc.dashboard.signin.providers import Provider
+from mailsvc.settings import Settings
+from mailsvc.store.accounts import Accounts
+from mailsvc.store.domains import Domains
+from mailsvc.store.keys import Keys
+from mailsvc.store.messages import Messages
+from mailsvc.store.pool import Pool
+from mailsvc.store.seal import Seal
+from mailsvc.store.users import Role, User
+from mailsvc.store.webhooks import Webhooks
+from tests.store.house import NOW as TODAY
+
+SEAL = Seal.read(f"1 {'A' * 43}=", "here")
+NOW = TODAY.timestamp()  # partitions are there for today
+PASSWORD = "seven quiet green lamps"
+HASHED = password._HASHER.hash(PASSWORD)
+
+
+@attrs.define
+class Letters:
+    """What the service would have sent."""
+
+    sent: list[tuple[str, Letter]] = attrs.field(factory=list)
+
+    async def send(self, address: str, letter: Letter) -> None:
+        self.sent.append((address, letter))
+
+    def link(self, to: str) -> str:
+        """The page that the last letter to somebody leads to."""
+        letter = next(letter for address, letter in reversed(self.sent) if address == to)
+        assert letter.link is not None
+        return letter.link[1][letter.link[1].index("/dashboard") :]
+
+    def subjects(self, to: str) -> list[str]:
+        return [letter.subject for address, letter in self.sent if address == to]
+
+
+class Asked(Request):
+    """A request that keeps its answer."""
+
+    def address(self) -> str:
+        return "192.0.2.1"
+
+    def body(self) -> bytes:
+        assert self.content is not None
+        return self.content.read()
+
+    def detached(self, work: Any) -> Deferred[Any]:
+        return Deferred.fromCoroutine(work)
+
+    def write(self, data: bytes) -> None:
+        self.written = data
+
+    def finish(self) -> None:
+        self.done.callback(None)
+
+
+@attrs.frozen
+class Shown:
+    """What came back."""
+
+    status: int
+    headers: Mapping[str, str]
+    cookies: tuple[str, ...]
+    text: str
+
+    @property
+    def location(self) -> str:
+        return self.headers.get("location", "")
+
+    @property
+    def query(self) -> dict[str, str]:
+        """What stands behind the ? of the location."""
+        return {name: values[0] for name, values in parse_qs(urlsplit(self.location).query).items()}
+
+    def found(self, pattern: str) -> str:
+        match = re.search(pattern, self.text)
+        assert match, (pattern, self.status, self.location, self.text)
+        return unescape(match[1])
+
+
+@attrs.define
+class Browser:
+    """Sends the forms of the pages that it was shown."""
+
+    house: House
+    cookies: dict[str, str] = attrs.field(factory=dict)
+    token: str = ""
+    at: str = ""
+
+    async def get(self, path: str) -> Shown:
+        shown = await self._ask(b"GET", path, b"", {})
+        if shown.status == 200:
+            self.at = path
+        return shown
+
+    async def post(self, path: str, form: Mapping[str, str] | None = None, headers: Mapping[str, str] | None = None) -> Shown:
+        body = urlencode({"token": self.token, **(form or {})}).encode()
+        given = {"Content-Type": "application/x-www-form-urlencoded", "Referer": f"{self.house.base_url}{self.at}", **(headers or {})}
+        return await self._ask(b"POST", path, body, given)
+
+    async def sign_in(self, email: str, password: str = PASSWORD, next_: str = "") -> Shown:
+        await self.get("/dashboard/sign-in")
+        return await self.post("/dashboard/sign-in", {"email": email, "password": password, "next": next_})
+
+    async def _ask(self, method: bytes, path: str, body: bytes, headers: Mapping[str, str]) -> Shown:
+        request = Asked(DummyChannel(), False)
+        request.done = Deferred()
+        request.written = b""
+        cookies = "; ".join(f"{name}={value}" for name, value in self.cookies.items())
+        for name, value in {
+            "Host": urlsplit(self.house.base_url).netloc,
+            "User-Agent": "Firefox/130 Linux",
+            "Cookie": cookies,
+            **headers,
+        }.items():
+            request.requestHeaders.addRawHeader(name, value)
+        request.gotLength(len(body))
+        request.content.write(body)
+        request.content.seek(0)
+        request.method, request.uri, request.clientproto = method, path.encode(), b"HTTP/1.1"
+        request.path, _, query = request.uri.partition(b"?")
+        request.args = parse_qs(query)
+        request.prepath, request.postpath = [], request.path.split(b"/")[1:]
+        self.house.pages.render(request)
+        await request.done
+        lines = tuple(line.decode() for line in request.responseHeaders.getRawHeaders(b"set-cookie") or [])
+        for line in lines:
+            name, _, value = line.partition(";")[0].partition("=")
+            self.cookies[name] = value
+        text = request.written.decode()
+        token = re.search(r'name="token" value="([0-9a-f]+)"', text)
+        self.token = token[1] if token else self.token
+        given = {name.decode().lower(): values[0].decode() for name, values in request.responseHeaders.getAllRawHeaders()}
+        return Shown(request.code, given, lines, text)
+
+
+@attrs.define(eq=False)
+class House:
+    """One dashboard, with whoever lives in it."""
+
+    pool: Pool
+    base_url: str = "http://localhost:8025"
+    providers: Mapping[str, Provider] = attrs.field(factory=dict)
+    sign_up: bool = True
+    clock: Clock = attrs.field(factory=Clock)
+    letters: Letters = attrs.field(factory=Letters)
+
+    def __attrs_post_init__(self) -> None:
+        self.clock.rightNow = NOW
+        given: dict[str, Any] = {
+            "pool": self.pool, "clock": self.clock, "seal": SEAL, "in_thread": lambda work: succeed(work()), "base_url": self.base_url,
+            "accounts": Accounts(self.pool, self.clock), "domains": Domains(self.pool, self.clock, SEAL),
+            "keys": Keys(self.pool, self.clock), "messages": Messages(self.pool, self.clock), "mails": self.letters,
+            "sign_up": self.sign_up, "ring": lambda name: None, "providers": self.providers, "relay_ports": {},
+            "webhooks": Webhooks(self.pool, self.clock, SEAL), "read_url": partial(weburl.read, rules=weburl.Rules()), "most_webhooks": 9,
+            "settings": Settings(base_url=self.base_url),
+        }  # fmt: skip
+        # What pages take that none of these tests looks at.
+        needed = [field.name for field in attrs.fields(Assembly) if field.init and field.default is attrs.NOTHING]
+        self.assembly = Assembly(**{name: None for name in needed if name not in given}, **given)
+        self.pages = self.assembly.resource()
+
+    assembly: Assembly = attrs.field(init=False)
+    pages: Any = attrs.field(init=False)
+
+    def browser(self) -> Browser:
+        return Browser(self)
+
+    async def account(self, name: str = "Acme") -> UUID:
+        found: UUID = (await self.assembly.accounts.create(name)).id
+        return found
+
+    async def person(self, email: str, account_id: UUID | None = None, role: Role = "admin", password: str | None = HASHED) -> User:
+        user = await self.assembly.users.create(email, "", password)
+        await self.assembly.users.join(account_id or await self.account(), user.id, role)
+        return user
+
+    async def inside(self, email: str) -> Browser:
+        """Somebody's browser, signed in with their password."""
+        browser = self.browser()
+        shown = await browser.sign_in(email)
+        assert shown.location == "/dashboard", (shown.status, shown.location, shown.text)
+        return browser
+
+    async def audit(self, account_id: UUID) -> list[tuple[str, str]]:
+        """What was done in an account, the oldest first; also what no page waited for."""
+        while self.pool.busy or self.pool.waiting:
+            await deferLater(self.pool.reactor, 0)
+        rows = await self.pool.rows("SELECT action, subject FROM audit WHERE account_id = %s ORDER BY id", (account_id,))
+        return [(action, subject) for action, subject in rows]
+
+
+def session(browser: Browser) -> str:
+    return browser.cookies.get(SESSION, "") or browser.cookies.get(f"__Host-{SESSION}", "")

@@ -1,0 +1,288 @@
+"""Signing in, over the pages themselves: sessions, throttling, proving again who one is, a required second factor, the audit log."""
+
+from __future__ import annotations
+
+import pyotp
+import pytest
+import pytest_twisted
+from twisted.internet.defer import Deferred, gatherResults
+
+from mailsvc.dashboard.page import FRESH
+from mailsvc.dashboard.signin.throttle import FREE
+from mailsvc.store.errors import StoreError
+from mailsvc.store.pool import Pool
+from mailsvc.store.suppressions import Suppressions
+from tests.dashboard.house import PASSWORD, Browser, House, session
+
+SECURITY = "/dashboard/settings/security"
+
+
+async def with_app(browser: Browser) -> tuple[pyotp.TOTP, list[str]]:
+    """Set up an authenticator app; its codes, and the recovery codes."""
+    page = await browser.get(f"{SECURITY}/totp")
+    app = pyotp.TOTP(page.found(r'id="secret">([A-Z2-7]+)<'))
+    shown = await browser.post(f"{SECURITY}/totp", {"code": app.at(browser.house.clock.seconds())})
+    codes = [line.strip() for line in shown.text.split("<li>")[1:]]
+    return app, [code.partition("\n")[0] for code in codes]
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_session_is_new_at_every_step_and_the_old_one_ends(pool: Pool) -> None:
+    house = House(pool)
+    await house.person("ann@example.com")
+    browser = await house.inside("ann@example.com")
+    first = session(browser)
+    app, _ = await with_app(browser)
+    await browser.sign_in("ann@example.com")
+    again = house.browser()
+    again.cookies["mailsvc"] = "planted"
+    await again.sign_in("ann@example.com")
+    half = session(again)
+    assert half not in ("planted", first)
+    await again.get("/dashboard/sign-in/code")
+    house.clock.advance(30)
+    assert (await again.post("/dashboard/sign-in/code", {"code": app.at(house.clock.seconds())})).location == "/dashboard"
+    assert session(again) not in (half, first)
+    stale = Browser(house, {"mailsvc": half})
+    assert (await stale.get("/dashboard/sign-in/code")).location.startswith("/dashboard/sign-in?")
+
+
+@pytest_twisted.ensureDeferred
+async def test_many_attempts_at_once_are_counted_before_they_are_looked_at(pool: Pool) -> None:
+    house = House(pool)
+    account_id = await house.account()
+    await house.person("ann@example.com", account_id)
+    guesses = [Deferred.fromCoroutine(house.browser().sign_in("ann@example.com", f"guess {number}")) for number in range(12)]
+    statuses = sorted(shown.status for shown in await gatherResults(guesses))
+    assert statuses == [422] * FREE + [429] * (12 - FREE)
+    assert (await house.browser().sign_in("ann@example.com")).status == 429
+    other = House(pool)  # another process, another hour of its clock: what was counted is in the database
+    other.clock.rightNow = house.clock.seconds()
+    assert (await other.browser().sign_in("ann@example.com")).status == 429
+    house.clock.advance(3)
+    assert (await house.browser().sign_in("ann@example.com")).location == "/dashboard"
+    assert (await house.browser().sign_in("ann@example.com", "wrong")).status == 422  # it is forgotten
+    assert (await house.audit(account_id)).count(("sign-in failed", "password")) == FREE + 1
+    stored = " ".join(row[0] for row in await pool.rows("SELECT encode(subject, 'escape') FROM sign_in_attempts"))
+    assert stored and "ann@" not in stored and "192.0.2" not in stored
+    house.clock.advance(7200)
+    await house.assembly.attempts.sweep()
+    assert await pool.rows("SELECT count(*) FROM sign_in_attempts") == [(0,)]
+
+
+@pytest_twisted.ensureDeferred
+async def test_nobody_is_locked_out_of_a_browser_that_they_know(pool: Pool) -> None:
+    house = House(pool)
+    await house.person("ann@example.com")
+    known = await house.inside("ann@example.com")
+    _, codes = await with_app(known)
+    await known.get("/dashboard/settings")
+    await known.post("/dashboard/sign-in/out")
+    stranger = house.browser()
+    await stranger.sign_in("ann@example.com")  # who knows the password
+    await stranger.get("/dashboard/sign-in/code")
+    statuses = [(await stranger.post("/dashboard/sign-in/code", {"code": "000000"})).status for _ in range(FREE + 1)]
+    assert statuses == [422] * FREE + [429]
+    await known.sign_in("ann@example.com")
+    await known.get("/dashboard/sign-in/code")
+    assert (await known.post("/dashboard/sign-in/code", {"code": codes[0]})).location == "/dashboard"
+
+
+@pytest_twisted.ensureDeferred
+async def test_an_address_that_nobody_has_costs_the_same_work_and_writes(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    house = House(pool)
+    await house.person("ann@example.com")
+    verified: list[str] = []
+    monkeypatch.setattr("mailsvc.dashboard.signin.password._verified", lambda given, stored: verified.append(given) or False)
+    pages, statements = [], []
+    for email in ("ann@example.com", "bob@example.com"):
+        browser = house.browser()
+        await browser.get("/dashboard/sign-in")
+        before = pool.statements
+        shown = await browser.post("/dashboard/sign-in", {"email": email, "password": "wrong"})
+        statements.append(pool.statements - before)
+        pages.append((shown.status, shown.text.count("\n")))
+    assert pages[0] == pages[1] and len(verified) == 2
+    assert statements[0] - statements[1] <= 1  # the line of the audit log is begun, and not waited for
+
+
+# Proving again
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_is_dangerous_asks_again_after_a_quarter_of_an_hour(pool: Pool) -> None:
+    house = House(pool)
+    account_id = await house.account()
+    await house.person("ann@example.com", account_id)
+    bob = await house.person("bob@example.com", account_id, "member")
+    browser = await house.inside("ann@example.com")
+    dangerous = {
+        "settings/invite": {"email": "new@example.com"},
+        "settings/account": {"name": "Other"},
+        f"settings/members/{bob.id}/role": {"role": "admin"},
+        f"settings/members/{bob.id}/remove": {},
+        "settings/security/totp/off": {},
+        "settings/security/codes": {},
+        f"settings/passkeys/{bob.id}/remove": {},
+        f"settings/identities/{bob.id}/remove": {},
+    }
+    house.clock.advance(FRESH.total_seconds() + 1)
+    before = await house.audit(account_id)
+    await browser.get("/dashboard/settings")
+    for path, form in dangerous.items():
+        shown = await browser.post(f"/dashboard/{path}", form)
+        assert shown.location == "/dashboard/sign-in/again?next=%2Fdashboard%2Fsettings", path
+    for path in ("settings/security/totp", "settings/passkeys/new"):
+        assert (await browser.get(f"/dashboard/{path}")).query["next"] == f"/dashboard/{path}"
+    assert await house.audit(account_id) == before
+    await browser.get("/dashboard/sign-in/again?next=/dashboard/settings")
+    assert (await browser.post("/dashboard/sign-in/again", {"password": "wrong", "next": "/dashboard/settings"})).status == 422
+    assert (await browser.post("/dashboard/sign-in/again", {"password": PASSWORD, "next": "//evil.example"})).location == "/dashboard"
+    await browser.get("/dashboard/settings")
+    assert (await browser.post("/dashboard/settings/invite", {"email": "new@example.com"})).location.endswith("done=invited")
+    assert ("sign-in failed", "password") in await house.audit(account_id)
+
+
+# A second factor that is required
+
+
+@pytest_twisted.ensureDeferred
+async def test_an_account_may_require_a_second_factor_of_every_member(pool: Pool) -> None:
+    house = House(pool)
+    account_id = await house.account()
+    await house.person("ann@example.com", account_id)
+    await house.person("bob@example.com", account_id, "member")
+    ann, bob = await house.inside("ann@example.com"), await house.inside("bob@example.com")
+    await ann.get("/dashboard/settings")
+    shown = await ann.post("/dashboard/settings/account", {"name": "Acme", "mfa": "on"})
+    assert shown.status == 422 and "your own second factor first" in shown.text
+    await with_app(ann)
+    await ann.get("/dashboard/settings")
+    assert (await ann.post("/dashboard/settings/account", {"name": "Acme", "mfa": "on"})).location.endswith("done=changed")
+    assert ("account changed", "Acme, second factor required") in await house.audit(account_id)
+    for path in ("", "/emails", "/keys", "/settings"):
+        assert (await bob.get(f"/dashboard{path}")).location == SECURITY, path
+    assert "asks all members for a second factor" in (await bob.get(SECURITY)).text
+    assert (await bob.post("/dashboard/keys", {"name": "x", "permission": "full_access"})).location == SECURITY
+    await with_app(bob)
+    assert (await bob.get("/dashboard/settings")).status == 200
+    # Whoever takes it away again is outside again.
+    await bob.get(SECURITY)
+    await bob.post(f"{SECURITY}/totp/off")
+    assert (await bob.get("/dashboard/settings")).location == SECURITY
+
+
+# The audit log
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_change_and_its_line_are_written_together_or_not_at_all(pool: Pool) -> None:
+    house = House(pool)
+    account_id = await house.account()
+    await house.person("ann@example.com", account_id)
+    bob = await house.person("bob@example.com", account_id, "member")
+    ann = await house.inside("ann@example.com")
+    key = (await house.assembly.keys.create(account_id, "Old", "full_access"))[0]
+    listed = await Suppressions(pool, house.clock).add(account_id, ["old@example.com"])
+    domain = await house.assembly.domains.add(account_id, "acme.example", "us-east-1", [])
+    webhook = await house.assembly.webhooks.add(account_id, "https://old.example/", ["email.sent"], b"s" * 24, 9)
+    assert webhook is not None
+    await ann.get("/dashboard/settings")
+    before = await pool.rows("SELECT name, mfa_since FROM accounts WHERE id = %s", (account_id,))
+    await pool.run("ALTER TABLE audit ADD CONSTRAINT full_disk CHECK (action = '') NOT VALID")
+    changes: dict[str, dict[str, str]] = {
+        f"members/{bob.id}/role": {"role": "admin"},
+        f"members/{bob.id}/remove": {},
+        "invite": {"email": "new@example.com"},
+        "account": {"name": "Other"},
+        "security/password": {"old": PASSWORD, "password": "another four good words"},
+        "security/sessions/others/end": {},
+        "../keys": {"name": "New", "permission": "full_access"},
+        f"../keys/{key}/revoke": {},
+        "../suppressions": {"emails": "new@example.com"},
+        f"../suppressions/{listed[0].id}/remove": {},
+        "../webhooks": {"url": "https://new.example/", "on:email.sent": "1"},
+        f"../webhooks/{webhook.id}/change": {"url": "https://new.example/", "on:email.sent": "1"},
+        f"../webhooks/{webhook.id}/delete": {},
+        f"../domains/{domain.id}/change": {"tls": "enforced"},
+        f"../domains/{domain.id}/delete": {"name": "acme.example"},
+    }
+    for path, form in changes.items():
+        if path == "security/sessions/others/end":
+            await pool.run("ALTER TABLE audit DROP CONSTRAINT full_disk")
+            await house.inside("ann@example.com")
+            await pool.run("ALTER TABLE audit ADD CONSTRAINT full_disk CHECK (action = '') NOT VALID")
+        shown = await ann.post(f"/dashboard/settings/{path}".replace("settings/../", ""), form)
+        assert shown.status in (500, 503), (path, shown.text)
+    assert await pool.rows("SELECT role FROM members WHERE user_id = %s", (bob.id,)) == [("member",)]
+    assert await pool.rows("SELECT count(*) FROM links") == [(0,)]
+    assert await pool.rows("SELECT name, mfa_since FROM accounts WHERE id = %s", (account_id,)) == before
+    assert await pool.rows("SELECT count(*) FROM sessions") == [(2,)]
+    assert await pool.rows("SELECT name FROM api_keys WHERE revoked_at IS NULL") == [("Old",)]
+    assert await pool.rows("SELECT email FROM suppressions") == [("old@example.com",)]
+    assert await pool.rows("SELECT url FROM webhooks") == [("https://old.example/",)]
+    assert await pool.rows("SELECT name, tls FROM domains") == [("acme.example", "opportunistic")]
+    await pool.run("ALTER TABLE audit DROP CONSTRAINT full_disk")
+    assert (await house.browser().sign_in("ann@example.com")).location == "/dashboard"
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_audit_log_can_only_be_added_to_and_is_for_admins(pool: Pool) -> None:
+    house = House(pool)
+    account_id, other = await house.account(), await house.account("Other")
+    ann = await house.person("ann@example.com", account_id)
+    await house.assembly.users.join(other, ann.id, "member")
+    await house.person("=cmd()@example.com", account_id, "member")
+    browser, member = await house.inside("ann@example.com"), await house.inside("=cmd()@example.com")
+    for sql in ("UPDATE audit SET action = 'x'", "DELETE FROM audit", "TRUNCATE audit"):
+        with pytest.raises(StoreError, match="append-only"):
+            await pool.run(sql)
+    export = await browser.get("/dashboard/settings/audit.csv")
+    assert export.headers["content-disposition"] == 'attachment; filename="audit.csv"'
+    assert (
+        export.text.startswith("time,who,address,action,subject\r\n") and "'=cmd()@example.com,192.0.2.1,signed in,password" in export.text
+    )
+    for path in ("audit", "audit.csv"):
+        assert (await member.get(f"/dashboard/settings/{path}")).status == 403
+    assert ("refused", "/dashboard/settings/audit.csv") in await house.audit(account_id)
+    assert await house.audit(other) == [("signed in", "password")]  # of a person: in all their accounts
+    await browser.get("/dashboard/settings")
+    await browser.post("/dashboard/sign-in/out")
+    assert (await house.audit(account_id))[-1] == ("signed out", "")
+
+
+# Cookies and headers with TLS in front
+
+
+@pytest_twisted.ensureDeferred
+async def test_with_tls_cookies_and_pages_are_bound_to_this_host(pool: Pool) -> None:
+    house = House(pool, "https://mail.example.com")
+    await house.person("ann@example.com")
+    browser = house.browser()
+    shown = [await browser.get("/dashboard/sign-in"), await browser.sign_in("ann@example.com"), await browser.get("/dashboard/settings")]
+    assert [page.status for page in shown] == [200, 303, 200]
+    for page in shown:
+        assert page.headers["strict-transport-security"] == "max-age=31536000; includeSubDomains"
+        for line in page.cookies:
+            assert line.startswith("__Host-mailsvc") and "; Path=/; HttpOnly; SameSite=Lax" in line and line.endswith("; Secure")
+            assert "Domain" not in line
+    assert set(browser.cookies) == {"__Host-mailsvc-form", "__Host-mailsvc", "__Host-mailsvc-device"}
+    planted = Browser(house, {"mailsvc": session(browser)})  # without the prefix a neighbour may have set it
+    assert (await planted.get("/dashboard/settings")).location.startswith("/dashboard/sign-in")
+
+
+@pytest_twisted.ensureDeferred
+async def test_no_form_of_another_site_signs_anybody_in_or_out(pool: Pool) -> None:
+    house = House(pool)
+    await house.person("ann@example.com")
+    form = {"email": "ann@example.com", "password": PASSWORD}
+    browser, inside = house.browser(), await house.inside("ann@example.com")
+    await inside.get("/dashboard/settings")
+    for headers in ({"Origin": "https://evil.example"}, {"Origin": "null"}, {"Sec-Fetch-Site": "cross-site"}):
+        await browser.get("/dashboard/sign-in")
+        assert (await browser.post("/dashboard/sign-in", form, headers)).status == 403
+        for path in ("sign-in/out", "sign-in/passkey", "sign-in/with/google", "settings/security/password"):
+            assert (await inside.post(f"/dashboard/{path}", {}, headers)).status == 403
+    assert (await browser.post("/dashboard/sign-in", {**form, "token": "0" * 64})).status == 403
+    assert session(browser) == ""
+    assert (await inside.get("/dashboard/settings")).status == 200
