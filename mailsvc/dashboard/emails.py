@@ -10,7 +10,7 @@ import attrs
 
 from mailsvc.dashboard import timeline
 from mailsvc.dashboard.desk import Desk
-from mailsvc.dashboard.page import Visit, area, not_found, page
+from mailsvc.dashboard.page import Stop, Visit, area, not_found, page
 from mailsvc.dashboard.preview import embedded
 from mailsvc.dashboard.safety import HOME, mail_csp
 from mailsvc.dashboard.sendagain import NotSent, SendAgain
@@ -29,10 +29,11 @@ from mailsvc.store.emails import Emails as Stored
 from mailsvc.store.emails import EmailView
 from mailsvc.store.history import History
 from mailsvc.store.keys import Keys
-from mailsvc.store.messages import Messages
+from mailsvc.store.messages import Messages, StoredMessage
 
 EMAILS = f"{HOME}/emails"
 IN_THREAD = 64 * 1024  # octets above which a message is read off the reactor
+COPIES = 3  # of a message that are in memory while it is read
 SHOWN = 256 * 1024  # characters of text or source on a page; the whole is a download
 HOURS = {"1": "1 hour", "24": "24 hours", "48": "48 hours"}  # that a link to an email may work
 _DONE = {
@@ -161,7 +162,9 @@ class Emails:
     @page(app, f"{EMAILS}/<text>/share", "POST")
     async def share(self, visit: Visit, text: str) -> bytes:
         """A link for people without a sign-in."""
-        email, _ = await self._readable(visit, text)
+        email = await self._email(visit, text)
+        if email.source == SOURCE:
+            raise not_found("message")
         hours = visit.field("hours") if visit.field("hours") in HOURS else "24"
         expires = self.desk.clock.seconds() + min(int(hours) * 3600, SHARED_LONGEST)
         await visit.note("email shared", f"{email.email_id} for {HOURS[hours]}")
@@ -171,9 +174,7 @@ class Emails:
     async def _readable(self, visit: Visit, text: str) -> tuple[EmailView, bytes]:
         """An email whose message may be read, and that message without the signature of its first way."""
         email = await self._email(visit, text)
-        if email.source == SOURCE:
-            raise not_found("message")
-        stored = await self.messages.load(visit.account_id, email.email_id)
+        stored = None if email.source == SOURCE else await self._load(visit, email)
         if stored is None:
             raise not_found("message")
         return email, stored.body
@@ -188,8 +189,14 @@ class Emails:
         """Mails of the service itself hold links that sign people in: they are for their recipients alone."""
         if email.source == SOURCE:
             return None
-        stored = await self.messages.load(visit.account_id, email.email_id)
+        stored = await self._load(visit, email)
         return (stored.signature or b"") + stored.body if stored else None
+
+    async def _load(self, visit: Visit, email: EmailView) -> StoredMessage | None:
+        """Within the octets that may be in work at once: the message, what it comes to, and the page."""
+        if not visit.request.reserve(COPIES * email.size):
+            raise Stop(503, "One moment", "Too much is being read just now. Reload the page in a few seconds.")
+        return await self.messages.load(visit.account_id, email.email_id)
 
     async def _source(self, visit: Visit, email: EmailView) -> str:
         message = await self._message(visit, email)

@@ -19,6 +19,17 @@ from mailsvc.store.rollups import Count, Rollups, Unit, Wanted
 
 METRICS = f"{HOME}/metrics"
 RANGES = {"1": "24 hours", "7": "7 days", "30": "30 days", "90": "90 days"}
+ZONES = (
+    "UTC",
+    "America/Los_Angeles",
+    "America/New_York",
+    "America/Sao_Paulo",
+    "Europe/London",
+    "Europe/Berlin",
+    "Asia/Kolkata",
+    "Asia/Tokyo",
+    "Australia/Sydney",
+)
 BOUNCE_DANGER, COMPLAINT_DANGER = 4.0, 0.08  # percent, where large mailbox providers begin to refuse
 BOUNCED = tuple(f"email.bounced.{kind}" for kind in ("permanent", "transient", "undetermined"))
 UNSENT = ("email.failed", "email.suppressed")  # what never left
@@ -87,6 +98,7 @@ class Metrics:
             days=days,
             ranges=RANGES,
             zone=zone_name,
+            zones=ZONES if zone_name in ZONES else (*ZONES, zone_name),  # the address of the page may name any
             bounce_danger=BOUNCE_DANGER,
             complaint_danger=COMPLAINT_DANGER,
             volume=charts.bars(steps, ("delivered", "bounced", "other"), f"Emails by what became of them, {RANGES[days]}"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from html import unescape
+from types import SimpleNamespace
 from uuid import UUID
 
 import pytest
@@ -13,6 +14,7 @@ from twisted.internet.defer import Deferred, succeed
 
 from mailsvc.dashboard import charts, csvfile, safety, timeline, words
 from mailsvc.dashboard.csvfile import plain
+from mailsvc.dashboard.emails import Emails
 from mailsvc.dashboard.preview import embedded
 from mailsvc.dashboard.signin import password, secondfactor, tickets
 from mailsvc.dashboard.signin.authenticators import Site
@@ -196,6 +198,21 @@ def test_an_address_is_broken_behind_its_at_and_escaped(text):
 def test_a_scale_is_round_and_not_below(most):
     top = charts.scale(most)
     assert top >= most and (most < 0.01 or top <= most * 10.0001 or top == 1)
+
+
+def test_a_message_is_read_when_there_is_room_for_it():
+    """A large one waits until others are done, and nothing of it is loaded."""
+    asked: list[int] = []
+
+    class Full:
+        def reserve(self, octets: int) -> bool:
+            asked.append(octets)
+            return False
+
+    visit, email = SimpleNamespace(request=Full()), SimpleNamespace(size=1000)
+    told: list[object] = []
+    Deferred.fromCoroutine(Emails._load(SimpleNamespace(), visit, email)).addErrback(lambda failure: told.append(failure.value))
+    assert [stop.status for stop in told] == [503] and asked == [3000]
 
 
 def test_a_chart_escapes_what_it_is_called():

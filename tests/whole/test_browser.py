@@ -150,6 +150,8 @@ def test_from_signing_up_to_a_second_factor(page: Page, daemon: Daemon) -> None:
 
 def test_a_new_account_is_led_to_its_first_delivered_mail(page: Page, daemon: Daemon) -> None:
     enter(page, daemon, "first@acme.example", "Beginners")
+    nothing_yet = {f"empty-{name}": f"/dashboard/{name}" for name in "emails domains keys metrics logs webhooks suppressions".split()}
+    look_at_all(page, nothing_yet | {"empty-home": "/dashboard"})
     page.goto("/dashboard/domains")
     page.get_by_role("textbox", name="Domain").fill("first.acme-example.com")
     page.get_by_role("button", name="Add domain").click()

@@ -1,0 +1,82 @@
+"""Serving a page: what goes wrong has a page that says so, unless a file is on its way already."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from datetime import UTC, datetime
+from types import SimpleNamespace
+
+import attrs
+import pytest
+from twisted.internet.defer import Deferred
+from twisted.web.http_headers import Headers
+
+from mailsvc.dashboard import page, words
+from mailsvc.store.errors import Unavailable
+
+DESK = SimpleNamespace(
+    secure=False, secret=b"s", templates=words.environment(navigation=(), static=str), now=lambda: datetime(2026, 1, 2, tzinfo=UTC),
+    inbox=False, sign_up=False,
+)  # fmt: skip
+
+
+@attrs.define
+class Request:
+    method: bytes = b"GET"
+    path: bytes = b"/dashboard/x"
+    uri: bytes = b"/dashboard/x"
+    args: dict[bytes, list[bytes]] = attrs.field(factory=dict)
+    requestHeaders: Headers = attrs.field(factory=Headers)
+    responseHeaders: Headers = attrs.field(factory=Headers)
+    code: int = 0
+    written: list[bytes] = attrs.field(factory=list)
+
+    def setResponseCode(self, code: int) -> None:
+        self.code = code
+
+    async def stream(self, chunks: AsyncGenerator[bytes, None]) -> bool:
+        async for chunk in chunks:
+            self.written.append(chunk)
+        return True
+
+
+def served(request: Request, function) -> object:
+    results: list[object] = []
+    Deferred.fromCoroutine(page.serve(DESK, request, "anybody", function)).addBoth(results.append)
+    return results[0]
+
+
+async def pieces(error: Exception | None = None) -> AsyncGenerator[bytes, None]:
+    yield b"a,b\r\n"
+    if error is not None:
+        raise error
+
+
+@pytest.mark.parametrize(("error", "status"), [(ValueError("secret"), 500), (Unavailable("gone"), 503)])
+def test_what_goes_wrong_is_told_and_a_file_that_has_begun_is_cut_off(error, status):
+    async def shown(visit):
+        raise error
+
+    request = Request()
+    body = served(request, shown)
+    assert isinstance(body, bytes) and b"secret" not in body and request.code == status
+
+    async def downloaded(visit):
+        await visit.download("a.csv", "text/csv", pieces(error))
+        return b""
+
+    request = Request()
+    failure = served(request, downloaded)
+    assert failure.value is error and request.written == [b"a,b\r\n"] and request.code == 200
+
+
+def test_a_download_has_no_length_and_is_a_file():
+    async def downloaded(visit):
+        await visit.download("a.csv", "text/csv", pieces())
+        return b""
+
+    request = Request()
+    assert served(request, downloaded) == b"" and request.written == [b"a,b\r\n"]
+    found = {name.decode().lower(): values[0].decode() for name, values in request.responseHeaders.getAllRawHeaders()}
+    assert found["content-disposition"] == 'attachment; filename="a.csv"' and "content-length" not in found
+    assert found["x-content-type-options"] == "nosniff" and found["cache-control"] == "no-store"
