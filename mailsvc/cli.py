@@ -115,6 +115,20 @@ def member_add(settings: Settings, email: str, account: str, role: Any) -> None:
     run(settings, work)
 
 
+@member.command("reset")
+@click.argument("email")
+@click.pass_obj
+def member_reset(settings: Settings, email: str) -> None:
+    """Take the second factors of somebody who has lost them all, once you know that it is them; prints a link that signs them in once."""
+
+    async def work(customers: Customers) -> None:
+        assert customers.people is not None
+        secret = await customers.people.reset(address(email).lower(), timedelta(hours=1))
+        click.echo(f"{settings.base_url}/dashboard/sign-in/link?link={secret}")
+
+    run(settings, work)
+
+
 for command in (account_retention, account_plan, account_plans):
     account.add_command(command)
 main.add_command(domain)

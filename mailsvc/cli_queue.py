@@ -1,4 +1,4 @@
-"""`mailsvc queue …`: what waits and why, and the operator's hand on it. It asks the running daemon over its control socket."""
+"""`mailsvc queue …`: what waits and why, and the operator's hand on it. All but hold and release ask the running daemon over its socket."""
 
 from __future__ import annotations
 
@@ -7,8 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 import click
+from twisted.internet.task import deferLater
 
+from mailsvc.cli_work import run_with_memory
+from mailsvc.memory import Memory
 from mailsvc.settings import Settings
+from mailsvc.store import holds
 from mailsvc.watch import control
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
@@ -101,6 +105,32 @@ def queue_resume(settings: Settings, /, as_json: bool, **target: str | None) -> 
 def queue_retry(settings: Settings, /, as_json: bool, **target: str | None) -> None:
     """Try now what waits for its next attempt. What is paused stays so."""
     _order(settings, "retry", target, as_json)
+
+
+@queue.command("hold")
+@click.option("--reason", default="Held by the operator.", show_default=True, help="What the recipients that wait show.")
+@click.pass_obj
+def queue_hold(settings: Settings, reason: str) -> None:
+    """Send nothing at all, in no region, until `mailsvc queue release`. Mail is accepted and waits."""
+
+    async def work(memory: Memory, reactor: Any) -> None:
+        await memory.pool.transact(lambda tx: holds.hold_everything(tx, reason, settings.region))
+        await deferLater(reactor, 2 * settings.delivery.poll_seconds)  # by when running processes have looked
+        click.echo("All mail is held.")
+
+    run_with_memory(settings, work)
+
+
+@queue.command("release")
+@click.pass_obj
+def queue_release(settings: Settings) -> None:
+    """Let out what was held by `mailsvc queue hold`, or because the database was restored."""
+
+    async def work(memory: Memory, reactor: Any) -> None:
+        released = await holds.release_everything(memory.pool)
+        click.echo("Mail goes out again." if released else "Nothing was held.")
+
+    run_with_memory(settings, work)
 
 
 def _order(settings: Settings, what: str, target: dict[str, str | None], as_json: bool, **more: object) -> None:

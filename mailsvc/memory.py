@@ -19,17 +19,19 @@ from mailsvc.store.migrate import migrate
 from mailsvc.store.pool import Pool
 from mailsvc.store.processes import Incarnation
 from mailsvc.store.seal import ENVIRONMENT, Seal
+from mailsvc.store.whereabouts import Whereabouts
 
 log = Logger()
 
 
 @attrs.frozen
 class Memory:
-    """Postgres, ready to be used, and what seals the secrets in it."""
+    """Postgres, ready to be used, what seals the secrets in it, and what notices that it was restored."""
 
     dsn: str
     pool: Pool
     seal: Seal
+    whereabouts: Whereabouts | None = None
 
 
 async def open_memory(reactor: Any, settings: Settings, opened: Opened, *, size: int) -> Memory:
@@ -46,7 +48,9 @@ async def open_memory(reactor: Any, settings: Settings, opened: Opened, *, size:
     opened.add("the pool", pool.stop)
     applied = await in_thread(reactor, lambda: migrate(dsn))
     log.info("the database has this release's schema, {count} migrations were applied", count=len(applied))
-    return Memory(dsn, pool, seal)
+    whereabouts = Whereabouts(pool, settings.database.witness, settings.region)
+    await whereabouts.look(remember=False)
+    return Memory(dsn, pool, seal, whereabouts)
 
 
 async def in_thread(reactor: Any, call: Any) -> Any:

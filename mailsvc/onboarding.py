@@ -23,12 +23,15 @@ from mailsvc.mail.address import AddressError, parse_mailbox
 from mailsvc.memory import Memory, in_thread
 from mailsvc.settings import Settings
 from mailsvc.store.accounts import Account, Accounts
+from mailsvc.store.audit import Line
 from mailsvc.store.domain_checks import DomainChecks
 from mailsvc.store.domains import Domain, Domains
 from mailsvc.store.keys import Keys
 from mailsvc.store.pool import Pool
 from mailsvc.store.sessions import Sessions
 from mailsvc.store.users import Role, Users
+
+OPERATOR = "the operator"  # in audit logs
 
 
 class Refused(Exception):
@@ -45,8 +48,18 @@ class People:
     async def admit(self, account_id: UUID, email: str, role: Role, lives: timedelta, name: str = "") -> str:
         """Make somebody a member; the secret of a link that signs them in once."""
         user = await self.users.create(email, name)
-        if not await self.users.join(account_id, user.id, role):
-            await self.users.set_role(account_id, user.id, role)
+        line = Line(account_id, None, None, OPERATOR, "", "member admitted", f"{user.email} as {role}")
+        if not await self.users.join(account_id, user.id, role, [line]):
+            await self.users.set_role(account_id, user.id, role, [line])
+        return await self.sessions.make_link("sign-in", user.email, lives)
+
+    async def reset(self, email: str, lives: timedelta) -> str:
+        """Take the second factors of somebody who has lost them; the secret of a link that signs them in once."""
+        user = await self.users.named(email)
+        if user is None:
+            raise Refused(f"Nobody here has the address {email}.")
+        line = Line(None, user.id, None, OPERATOR, "", "second factors removed", user.email)
+        await self.users.forget_second_factors(user.id, [line])
         return await self.sessions.make_link("sign-in", user.email, lives)
 
 

@@ -32,6 +32,9 @@ class Database:
         None, "A Postgres of 15 or newer: a libpq URL.", secret=True, example="postgresql://mailsvc@/mailsvc?host=/run/postgresql"
     )
     embedded: Path | None = setting(None, "Instead of url: the folder of a Postgres of its own, to try mailsvc.", example="var/postgres")
+    witness: Path | None = setting(
+        None, "A file that remembers how far it had come: a database that is behind it was restored.", example="/var/lib/mailsvc/witness"
+    )
     pool: int = setting(10, "Connections to it.", check=checks.between(2, 200))
     commit_linger: float = setting(0.002, "Seconds that a commit waits for others to share it.", check=checks.between(0, 1))
 

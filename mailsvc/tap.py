@@ -123,6 +123,7 @@ from mailsvc.webhooks.post import Posts, Terms
 
 DAY = 86400.0
 NOTICES_EVERY = KEYS_EVERY = 2.0
+BEAT = 10.0
 
 
 class Options(UsageOptions):
@@ -164,7 +165,7 @@ class Daemon:
         """First the memory, then the way out, then the doors: nothing is let in that cannot be kept."""
         roles = self.settings.roles
         await self.remember()
-        handover = self.deliver() if "delivery" in roles else Leaving(self.process.id, self.routes(self.names))
+        handover = await self.deliver() if "delivery" in roles else Leaving(self.process.id, self.routes(self.names))
         await self.take_orders(handover.dispatch if isinstance(handover, Handing) else None)
         if "ledger" in roles:
             self.keep_books()
@@ -197,6 +198,8 @@ class Daemon:
         await self.process.start(self.settings.region, self.settings.roles)
         self.process.announce(bell)
         self.opened.add("the leases", self.process.end)
+        assert self.memory.whereabouts is not None
+        self.opened.add("the witness", every(reactor, BEAT, "looking whether it was restored", self.memory.whereabouts.look))
         follow = partial(follow_keys, self.memory.seal, self.process)
         self.opened.add("the sealing keys", every(reactor, KEYS_EVERY, "reading the sealing keys", follow))
         self.watching = Watching(reactor, pool, bell, lambda: self.process.id)
@@ -226,7 +229,7 @@ class Daemon:
         terms, shaping = terms_of(self.settings.delivery), rules_for_providers(self.settings.delivery.shaping)
         return Routes(self.reactor, resolver, terms.routes, port=terms.port, own=terms.own_names, provider=shaping.provider)
 
-    def deliver(self) -> Handing:
+    async def deliver(self) -> Handing:
         """The way out: from the queue over lanes to other servers."""
         reactor, settings, terms = self.reactor, self.settings, terms_of(self.settings.delivery)
         shaping = rules_for_providers(settings.delivery.shaping)
@@ -251,6 +254,7 @@ class Daemon:
         self.process.on_freed = lambda count: dispatch.ring()
         self.bell.listen("queue", dispatch.ring)
         self.watching.add(metrics.deliveries(dispatch, settling), settle=settling.batch)
+        await dispatch.holds.refresh()  # what is held is held from the first mail on
         dispatch.startService()
         self.opened.add("delivery", awaited(dispatch.stopService))
         return Handing(dispatch)

@@ -245,7 +245,7 @@ async def test_a_certificate_is_verified_for_the_name(tmp_path: Path) -> None:
     names: list[bytes | None] = []
     good, bad = Certificate.make(tmp_path, "shop.example"), Certificate.make(tmp_path, "other.example")
     for certificate, trusted, outcome in ((good, good, 204), (good, bad, "TLS"), (bad, bad, "match")):
-        secured = TLSMemoryBIOFactory(_contexts(certificate, names), False, made)
+        secured = TLSMemoryBIOFactory(contexts(certificate, names), False, made)
         port = await TCP4ServerEndpoint(reactor, 0, interface="127.0.0.1").listen(secured)
         world = World(made, port.getHost().port)
         trust = trustRootFromCertificates([TwistedCertificate.loadPEM(trusted.certificate.read_bytes())])
@@ -270,7 +270,7 @@ def test_only_so_many_contexts_are_kept() -> None:
     assert fetcher.tls("0.example") is not first
 
 
-def _contexts(certificate: Any, names: list[bytes | None]) -> Callable[..., Any]:
+def contexts(certificate: Any, names: list[bytes | None]) -> Callable[..., Any]:
     from tests.smtp.listener import _Contexts
 
     context = SSL.Context(SSL.TLS_SERVER_METHOD)

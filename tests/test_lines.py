@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -11,11 +12,16 @@ import pytest_twisted
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import TCP4ServerEndpoint
 from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.ssl import Certificate as TwistedCertificate
+from twisted.internet.ssl import trustRootFromCertificates
+from twisted.logger import capturedLogs
+from twisted.protocols.tls import TLSMemoryBIOFactory
 
 from mailsvc.fetch import Fetcher, Line, NoAnswer
 from mailsvc.guard import networks
 from mailsvc.weburl import Rules
-from tests.test_fetch import Names
+from tests.smtp.listener import Certificate
+from tests.test_fetch import Names, contexts
 
 RULES = Rules(frozenset(), True, networks(["127.0.0.0/29"]))
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -161,3 +167,26 @@ async def test_every_answer_has_its_own_allowance(world: World) -> None:
     world.peer.answers = [filled] * 6  # more than one answer may have, together
     assert [await world.ask() for _ in range(6)] == [200] * 6
     assert world.connections == 1
+
+
+@pytest_twisted.ensureDeferred
+async def test_over_tls_one_handshake_serves_them_all(tmp_path: Path) -> None:
+    from twisted.internet import reactor
+
+    peer: Any = Factory.forProtocol(Peer)
+    peer.noisy, peer.answers, peer.addresses, peer.gone = False, [], [], None
+    certificate, handshakes = Certificate.make(tmp_path, "shop.example"), []
+    secured = TLSMemoryBIOFactory(contexts(certificate, handshakes), False, peer)
+    port = await TCP4ServerEndpoint(reactor, 0, interface="127.0.0.1").listen(secured)
+    trust = trustRootFromCertificates([TwistedCertificate.loadPEM(certificate.certificate.read_bytes())])
+    line = Fetcher(reactor, Names([("127.0.0.1",)]), RULES, trust).line()
+    with capturedLogs() as logs:
+        for _ in range(3):
+            reply = await line.ask("POST", f"https://shop.example:{port.getHost().port}/", seconds=5, keep=10, body=b"{}")
+            assert reply.status == 200
+        peer.gone = gone = Deferred()
+        line.close()
+        await gone
+    assert handshakes == [b"shop.example"]
+    assert [each for each in logs if each["log_level"].name != "info"] == []
+    await port.stopListening()

@@ -12,6 +12,7 @@ from mailsvc.delivery import pace
 from mailsvc.delivery.retry import Random, rest
 from mailsvc.delivery.shaping import provider_of
 from mailsvc.delivery.terms import DeliverySettings
+from mailsvc.store.holds import EVERYTHING
 from mailsvc.store.queue import Hold, HoldState, Slowdown
 
 FORGOTTEN = timedelta(days=1)  # after a backoff's end nobody tried: its failures say nothing any more
@@ -45,9 +46,9 @@ class Holds:
         self._writing: dict[str, int] = {}
 
     def held(self, destination: str) -> bool:
-        """It, or all of its provider."""
-        now = pace.now(self._clock)
-        return any(hold is not None and hold.until > now for hold in map(self._known.get, {destination, provider_of(destination)}))
+        """It, all of its provider, or everything."""
+        now, names = pace.now(self._clock), {destination, provider_of(destination), EVERYTHING}
+        return any(hold is not None and hold.until > now for hold in map(self._known.get, names))
 
     def failures(self, destination: str) -> int:
         """How often in a row it could not be used, lately."""

@@ -21,6 +21,7 @@ from mailsvc.delivery.parcel import Key, Parcel
 from mailsvc.delivery.placing import Placing
 from mailsvc.delivery.route import NoMail, Route
 from mailsvc.delivery.terms import DeliverySettings
+from mailsvc.store.holds import EVERYTHING
 from mailsvc.store.queue import Leased, Ready
 
 _FLOOR = 0.05  # seconds between two looks at the queue, however often the bell rings
@@ -162,6 +163,9 @@ class Rounds:
         await gatherResults([self._hall.spawn(self._claim(destination)) for destination in {name: None for name, _ in found}])
 
     async def _expire(self) -> int:
+        """What waited too long; not while everything is held, which says nothing of whether it could be delivered."""
+        if self._holds.held(EVERYTHING):
+            return 0
         count = await self._queue.expire(pace.now(self._clock), _SWEEP)
         self.expired += count
         return count

@@ -55,4 +55,7 @@ def _shown(said: tuple[str, bytes]) -> str:
 
 def _printable(line: bytes) -> str:
     """ASCII that breaks no line: other octets are written as \\x.."""
+    text = line.decode("latin-1")
+    if text.isascii() and text.isprintable():  # as nearly every line is
+        return text
     return "".join(chr(octet) if 0x20 <= octet < 0x7F else f"\\x{octet:02x}" for octet in line)

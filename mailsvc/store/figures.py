@@ -22,12 +22,14 @@ WAITING = """
     FROM queue GROUP BY 1, 2
 """
 LEASES = "SELECT count(*) FROM queue WHERE lease = %s"
-# Due, leased by nobody, and its destination does not rest.
+# Due, leased by nobody, and its destination neither rests nor is slowed down.
 OVERDUE = """
     SELECT min(q.next_at) FROM queue q
     WHERE q.lease IS NULL AND q.next_at <= %s AND NOT EXISTS (
         SELECT FROM destinations d
         WHERE d.region = q.region AND d.name IN (q.destination, split_part(q.destination, '/', 1), '*') AND d.until > %s
+    ) AND NOT EXISTS (
+        SELECT FROM slowdowns s WHERE s.region = q.region AND s.name = split_part(q.destination, '/', 1) AND s.until > %s
     )
 """
 WEBHOOKS = 'SELECT count(*), min(left(event_id::text, 13) COLLATE "C") FROM webhook_outbox'
@@ -76,7 +78,7 @@ class Figures:
         waiting = tuple(
             Waiting(state, bulk, count, max(0.0, seconds - _accepted(oldest))) for state, bulk, count, oldest in await pool.rows(WAITING)
         )
-        [(due,)] = await pool.rows(OVERDUE, (now, now))
+        [(due,)] = await pool.rows(OVERDUE, (now, now, now))
         [(leases,)] = await pool.rows(LEASES, (self.lease(),))
         [(messages, first)] = await pool.rows(WEBHOOKS)
         return Reading(

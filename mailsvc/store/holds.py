@@ -8,10 +8,11 @@ from typing import Literal
 
 import attrs
 
-from mailsvc.store.pool import Pool
+from mailsvc.store.pool import Pool, Transaction
 
 HoldState = Literal["backoff", "paused"]
 
+EVERYTHING = "*"  # the name that stands for every destination of a region
 FOREVER = datetime.max.replace(tzinfo=UTC)  # until somebody lifts it; infinity in the table, which has no datetime
 
 # What reaches further wins: a backoff does not end a pause that lasts longer, nor does a provider's rule one of the operator's.
@@ -21,6 +22,14 @@ ON CONFLICT (region, name) DO UPDATE
 SET state = excluded.state, reason = excluded.reason, until = excluded.until, failures = excluded.failures, changed_at = now()
 WHERE %s OR d.state = 'backoff' OR d.until < excluded.until
 """
+
+HOLD_ALL = """
+INSERT INTO destinations (region, name, state, reason, until, failures)
+SELECT region, %s, 'paused', %s, %s, 0
+FROM (SELECT region FROM domains UNION SELECT region FROM queue UNION SELECT region FROM processes UNION SELECT %s) AS every
+ON CONFLICT (region, name) DO UPDATE SET state = excluded.state, reason = excluded.reason, until = excluded.until, changed_at = now()
+"""
+RELEASE_ALL = "DELETE FROM destinations WHERE name = %s"
 
 LIFT = "DELETE FROM destinations WHERE region = %s AND name = %s AND (state = 'backoff' OR %s)"
 
@@ -69,6 +78,16 @@ async def hold(pool: Pool, region: str, destination: str, held: Hold, ordered: b
 
 async def lift(pool: Pool, region: str, destination: str, paused: bool) -> None:
     await pool.run(LIFT, (region, destination, paused))
+
+
+async def hold_everything(tx: Transaction, reason: str, region: str) -> None:
+    """Nothing is sent, in this region and in every other one that has mail, domains or processes."""
+    await tx.run(HOLD_ALL, (EVERYTHING, reason, FOREVER, region))
+
+
+async def release_everything(pool: Pool) -> int:
+    """Of all regions; how many there were."""
+    return await pool.run(RELEASE_ALL, (EVERYTHING,))
 
 
 async def read(pool: Pool, region: str) -> Mapping[str, Hold]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from ctypes import POINTER, c_char_p, c_int, c_uint, c_void_p
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
@@ -40,6 +41,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
 }
 _DONE, _ROWS, _END, _SKIPPED = 1, 2, 10, 11  # PGRES_COMMAND_OK, PGRES_TUPLES_OK, PGRES_PIPELINE_SYNC, PGRES_PIPELINE_ABORTED
 _AS_TEXT, _AS_OCTETS = 0, 1
+_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 def _library() -> Any:
@@ -61,6 +63,14 @@ def _number(octets: bytes) -> int:
     return int.from_bytes(octets, "big", signed=True)
 
 
+def _moment(microseconds: int) -> datetime:
+    """Of the count since the year 2000. What no datetime can be, infinity above all, is the last one."""
+    try:
+        return _EPOCH + timedelta(microseconds=microseconds)
+    except OverflowError:
+        return datetime.max.replace(tzinfo=UTC)
+
+
 # How the server writes a type as octets. A statement that goes this way answers with no others.
 _READ: dict[int, Callable[[bytes], Any]] = {
     16: lambda octets: octets != b"\0",  # boolean
@@ -69,6 +79,8 @@ _READ: dict[int, Callable[[bytes], Any]] = {
     21: _number,  # smallint
     23: _number,  # integer
     25: bytes.decode,  # text
+    1043: bytes.decode,  # varchar
+    1184: lambda octets: _moment(_number(octets)),  # timestamptz
     2950: lambda octets: UUID(bytes=octets),  # uuid
     3802: lambda octets: orjson.loads(octets[1:]),  # jsonb, behind the number of its format
 }
@@ -157,7 +169,9 @@ class Exchange:
 
 def _written(value: object) -> bytes:
     """As the server reads it in a text."""
-    return ("{" + ",".join(map(str, value)) + "}" if isinstance(value, list) else str(value)).encode()
+    if isinstance(value, list):
+        value = "{" + ",".join('"' + str(item).replace("\\", "\\\\").replace('"', '\\"') + '"' for item in value) + "}"
+    return str(value).encode()
 
 
 def _outcome(result: int, status: int) -> Outcome:

@@ -40,7 +40,7 @@ SELECT c.name, c.queued, c.delayed, c.uncertain, c.sending, c.scheduled, c.oldes
 FROM counted c
 LEFT JOIN slowdowns s ON s.region = %(region)s AND s.name = split_part(c.name, '/', 1) AND s.until > %(now)s
 LEFT JOIN LATERAL (
-    SELECT * FROM held WHERE held.name IN (c.name, split_part(c.name, '/', 1)) ORDER BY held.until DESC LIMIT 1
+    SELECT * FROM held WHERE held.name IN (c.name, split_part(c.name, '/', 1), '*') ORDER BY held.until DESC LIMIT 1
 ) d ON true
 UNION ALL
 SELECT h.name, 0, 0, 0, 0, 0, NULL, NULL, h.state, h.reason, h.until, h.failures

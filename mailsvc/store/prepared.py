@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 import attrs
 
@@ -17,6 +18,12 @@ class Prepared:
     types: tuple[str, ...]
     sql: str
     first: Prepared | None = None
+
+    @classmethod
+    def named(cls, name: str, types: Mapping[str, str], sql: str, first: Prepared | None = None) -> Prepared:
+        """Of a statement that has its parameters by name; they are given in the order of `types`."""
+        numbered = {parameter: f"${number}" for number, parameter in enumerate(types, start=1)}
+        return cls(name, tuple(types.values()), sql % numbered, first)
 
     @property
     def prepare(self) -> str:

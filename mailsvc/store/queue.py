@@ -81,17 +81,15 @@ class Queue:
 
         With more than `walk` destinations waiting, each call goes on where the one before stopped.
         """
-        named = {"region": region, "now": now, "skip": list(skip), "limit": limit, "walk": self._walk}
         start = self._stopped.pop(region, "")
-        *found, (last, _, _) = await self._pool.rows(queue_sql.BY_INDEX + queue_sql.READY, named | {"start": start})
+        *found, (last, _, _) = await self._pool.rows(queue_sql.LOOK, (region, now, list(skip), limit, self._walk, start))
         if last is not None:
             self._stopped[region] = last
         return [Ready(*row) for row in found]
 
     async def claim(self, region: str, destination: str, now: datetime, limit: int, lease: int) -> list[Leased]:
         """Lease at most `limit` due recipients, transactional mail first, and with them the due others of the same emails."""
-        named = {"region": region, "destination": destination, "now": now, "limit": limit, "lease": lease}
-        rows = await self._pool.rows(queue_sql.BY_INDEX + queue_sql.CLAIM, named)
+        rows = await self._pool.rows(queue_sql.TAKE, (region, destination, now, limit, lease))
         rows.sort(key=lambda row: (row[10], row[14], row[1], row[2]))  # bulk, next_at, email_id, recipient
         return [Leased(*row[:14]) for row in rows]
 

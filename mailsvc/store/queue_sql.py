@@ -33,7 +33,7 @@ WITH RECURSIVE walk (destination, passed) AS (
     FROM walk w
     WHERE w.destination IS NOT NULL AND w.destination <> ALL (%(skip)s::text[])
     AND NOT EXISTS (SELECT FROM destinations d WHERE d.region = %(region)s AND d.until > %(now)s
-                    AND d.name IN (w.destination, split_part(w.destination, '/', 1)))
+                    AND d.name IN (w.destination, split_part(w.destination, '/', 1), '*'))
 )
 (SELECT destination,
         CASE WHEN transactional_at <= %(now)s THEN false WHEN bulk_at <= %(now)s THEN true
@@ -45,12 +45,14 @@ SELECT max(destination), NULL, NULL FROM walk WHERE passed = %(walk)s -- where i
 """
 
 _DUE = """
-    SELECT email_id, recipient, bulk FROM queue
+    SELECT ctid, email_id FROM queue
     WHERE region = %(region)s AND destination = %(destination)s AND {kind} AND lease IS NULL AND status <> 'scheduled'
     AND next_at <= %(now)s
     ORDER BY next_at LIMIT {limit} FOR UPDATE SKIP LOCKED
 """
 
+# A plan that was made over an empty table must do over a full one. So nothing is left to choose: each email's others are looked up by
+# its id, and what is locked is found by where it stands. What was changed meanwhile stands elsewhere, and waits for the next claim.
 CLAIM = f"""
 WITH urgent AS MATERIALIZED (
     {_DUE.format(kind="NOT bulk", limit="%(limit)s")}
@@ -59,17 +61,26 @@ WITH urgent AS MATERIALIZED (
 ), chosen AS MATERIALIZED (
     SELECT * FROM urgent UNION ALL SELECT * FROM patient
 ), along AS MATERIALIZED (
-    SELECT q.email_id, q.recipient FROM (SELECT DISTINCT email_id FROM chosen) c JOIN queue q USING (email_id)
-    WHERE q.region IS NOT DISTINCT FROM %(region)s AND q.destination IS NOT DISTINCT FROM %(destination)s
-    AND coalesce(q.lease, -1) = -1 AND q.status <> 'scheduled' AND q.next_at <= %(now)s
-    FOR UPDATE OF q SKIP LOCKED
+    SELECT a.ctid FROM (SELECT DISTINCT email_id FROM chosen) c CROSS JOIN LATERAL (
+        SELECT q.ctid FROM queue q
+        WHERE q.email_id = c.email_id AND q.region IS NOT DISTINCT FROM %(region)s AND q.destination IS NOT DISTINCT FROM %(destination)s
+        AND coalesce(q.lease, -1) = -1 AND q.status <> 'scheduled' AND q.next_at <= %(now)s
+        FOR UPDATE SKIP LOCKED
+    ) a
 )
 UPDATE queue q SET lease = %(lease)s
-FROM (SELECT email_id, recipient FROM chosen UNION SELECT email_id, recipient FROM along) c
-WHERE q.email_id = c.email_id AND q.recipient = c.recipient
+WHERE q.ctid = ANY (ARRAY(SELECT ctid FROM chosen UNION SELECT ctid FROM along))
 RETURNING q.account_id, q.email_id, q.recipient, q.domain_id, q.region, q.address, q.destination, q.attempts, q.status, q.expires_at,
           q.bulk, q.host, q.source, q.faults, q.next_at
 """
+
+# Planned once, for any limit: rows come from the index in their order, never from a bitmap that is sorted afterwards.
+_IN_ORDER = (*_WITHOUT, "enable_bitmapscan", "enable_sort")
+_PLAN_IN_ORDER = Prepared("in_order", (), "SELECT " + ", ".join(f"set_config('{way}', 'off', true)" for way in _IN_ORDER))
+_LOOK = {"region": "text", "now": "timestamptz", "skip": "text[]", "limit": "bigint", "walk": "integer", "start": "text"}
+LOOK = Prepared.named("look", _LOOK, READY, _PLAN_IN_ORDER)
+_TAKE = {"region": "text", "destination": "text", "now": "timestamptz", "limit": "bigint", "lease": "bigint"}
+TAKE = Prepared.named("take", _TAKE, CLAIM, _PLAN_IN_ORDER)
 
 RELEASE = """
 UPDATE queue q

@@ -20,6 +20,7 @@ Stage = Literal["password", "whole"]
 Purpose = Literal["sign-up", "reset", "sign-in", "invite"]
 
 SEEN_EVERY = timedelta(minutes=1)
+HALF = timedelta(minutes=15)  # how long a password waits for its second factor
 
 BEGIN = """
 INSERT INTO sessions (hash, id, user_id, account_id, stage, address, agent, created_at, seen_at, proved_at, expires_at)
@@ -31,7 +32,7 @@ SELECT s.hash, s.id, s.user_id, s.account_id, s.stage, s.created_at, s.seen_at, 
        a.name, m.role, a.mfa_since IS NOT NULL
 FROM sessions s JOIN users u ON u.id = s.user_id
 LEFT JOIN (members m JOIN accounts a ON a.id = m.account_id) ON m.account_id = s.account_id AND m.user_id = s.user_id
-WHERE s.hash = %s AND s.expires_at > %s AND s.seen_at > %s
+WHERE s.hash = %s AND s.expires_at > %s AND s.seen_at > %s AND (s.stage = 'whole' OR s.created_at > %s)
 """
 LIST = """
 SELECT id, address, agent, created_at, seen_at FROM sessions
@@ -123,7 +124,7 @@ class Sessions:
     async def find(self, secret: str) -> Session | None:
         """The session, noted as alive."""
         now = self._now()
-        rows = await self._pool.rows(FIND, (digest(secret), now, now - self._idle))
+        rows = await self._pool.rows(FIND, (digest(secret), now, now - self._idle, now - HALF))
         if not rows:
             return None
         session = Session(*rows[0])

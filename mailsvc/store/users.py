@@ -46,6 +46,7 @@ CHANGE_ACCOUNT = "UPDATE accounts SET name = %s, mfa_since = CASE WHEN %s THEN c
 PROPOSE_TOTP = "UPDATE users SET totp = %s WHERE id = %s AND totp_at IS NULL"
 TAKE_TOTP = "UPDATE users SET totp_step = %s, totp_at = coalesce(totp_at, %s) WHERE id = %s AND totp IS NOT NULL AND totp_step < %s"
 END_TOTP = "UPDATE users SET totp = NULL, totp_at = NULL WHERE id = %s"
+END_PASSKEYS = "DELETE FROM passkeys WHERE user_id = %s"
 FORGET_CODES = "DELETE FROM recovery_codes WHERE user_id = %s"
 ADD_CODES = "INSERT INTO recovery_codes (user_id, hash) SELECT %s, unnest(%s::bytea[])"
 
@@ -229,6 +230,18 @@ class Users:
             await write(tx, lines, self._clock.seconds())
 
         await self._pool.transact(end)
+
+    async def forget_second_factors(self, user_id: UUID, lines: Sequence[Line] = ()) -> None:
+        """All of them, for somebody who has lost them; and all sessions end."""
+
+        async def forget(tx: Transaction) -> None:
+            await tx.run(END_TOTP, (user_id,))
+            await tx.run(END_PASSKEYS, (user_id,))
+            await tx.run(FORGET_CODES, (user_id,))
+            await tx.run(END_OTHERS, (user_id, b""))
+            await write(tx, lines, self._clock.seconds())
+
+        await self._pool.transact(forget)
 
     async def _changed(self, lines: Sequence[Line], sql: str, params: tuple[object, ...]) -> int:
         return await changed(self._pool, self._clock.seconds(), lines, sql, params)

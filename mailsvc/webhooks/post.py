@@ -87,18 +87,6 @@ class _Place:
     well: bool = False
 
 
-@attrs.define(eq=False)
-class _Turn:
-    """What a look found for one endpoint: messages that its connections share, claimed `until` then. `more`: others wait behind them."""
-
-    webhook_id: UUID
-    waiting: deque[Due]
-    until: datetime
-    more: bool
-    ends: float
-    over: bool = False
-
-
 class Posts(Service):
     """Runs while the service runs."""
 
@@ -190,31 +178,23 @@ class Posts(Service):
         for webhook_id, waiting in claimed.items():
             found = ready[webhook_id]
             place = _Place(webhook_id, waiting[0].account_id, _host(waiting[0].url), bool(found.failing), found.well)
-            turn = _Turn(webhook_id, waiting, until, len(waiting) == wanted[webhook_id], self._clock.seconds() + TURN)
             for _ in range(min(chosen[webhook_id], len(waiting))):
                 self._taken.append(place)
-                serving = Deferred.fromCoroutine(self._serve(turn))
+                serving = Deferred.fromCoroutine(self._serve(waiting, until))
                 self._under_way.add(serving)
                 serving.addErrback(lambda failure: self.log.failure("a webhook could not be sent", failure=failure))
                 serving.addBoth(self._served, serving, place)
 
-    async def _serve(self, turn: _Turn) -> None:
-        """One connection's turn at an endpoint. The first failure ends all of its turns: the other messages would have it too."""
-        line = self._fetcher.line()
-        waiting, until, more = turn.waiting, turn.until, turn.more
+    async def _serve(self, waiting: deque[Due], until: datetime) -> None:
+        """One connection's turn at an endpoint: it ends with the first failure, which the other messages would have too."""
+        ends, line = self._clock.seconds() + TURN, self._fetcher.line()
         try:
             while waiting:
-                if not turn.over and not await self._attempt(waiting.popleft(), line):
-                    turn.over = True
-                turn.over = turn.over or self._clock.seconds() >= turn.ends or not self.running
-                if turn.over:
+                well = await self._attempt(waiting.popleft(), line)
+                if not well or self._clock.seconds() >= ends or not self.running:
                     rest = [*waiting]
                     waiting.clear()
                     await self._outbox.release(rest, self._now(), until)
-                elif not waiting and more:
-                    until = claim_until(self._now(), self._terms.timeout)
-                    waiting = deque(await self._outbox.claim({turn.webhook_id: DEPTH}, self._now(), until))
-                    more = len(waiting) == DEPTH
         except StoreError as error:
             self.log.info("webhooks that were not sent wait for the end of their claim: {reason}", reason=str(error))
         finally:

@@ -22,6 +22,7 @@ from mailsvc.dashboard.page import SESSION
 from mailsvc.dashboard.signin import password
 from mailsvc.dashboard.signin.mails import Letter
 from mailsvc.dashboard.signin.providers import Provider
+from mailsvc.dashboard.signin.throttle import Throttle
 from mailsvc.settings import Settings
 from mailsvc.store.accounts import Accounts
 from mailsvc.store.domains import Domains
@@ -186,6 +187,10 @@ class House:
 
     assembly: Assembly = attrs.field(init=False)
     pages: Any = attrs.field(init=False)
+
+    @property
+    def throttle(self) -> Throttle:
+        return Throttle(self.assembly.attempts, self.clock.seconds, lambda: b"secret")
 
     def browser(self) -> Browser:
         return Browser(self)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pyotp
 import pytest
 import pytest_twisted
 from twisted.internet.defer import Deferred, gatherResults
 
 from mailsvc.dashboard.page import FRESH
-from mailsvc.dashboard.signin.throttle import FREE
+from mailsvc.dashboard.signin.throttle import FREE, FREE_OF
+from mailsvc.onboarding import People, Refused
 from mailsvc.store.errors import StoreError
 from mailsvc.store.pool import Pool
 from mailsvc.store.suppressions import Suppressions
-from tests.dashboard.house import PASSWORD, Browser, House, session
+from tests.dashboard.house import HASHED, PASSWORD, Browser, House, session
 
 SECURITY = "/dashboard/settings/security"
 
@@ -286,3 +289,51 @@ async def test_no_form_of_another_site_signs_anybody_in_or_out(pool: Pool) -> No
     assert (await browser.post("/dashboard/sign-in", {**form, "token": "0" * 64})).status == 403
     assert session(browser) == ""
     assert (await inside.get("/dashboard/settings")).status == 200
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_password_waits_a_quarter_of_an_hour_for_its_second_factor(pool: Pool) -> None:
+    house = House(pool)
+    await house.person("ann@example.com")
+    app, _ = await with_app(await house.inside("ann@example.com"))
+    browser = house.browser()
+    await browser.sign_in("ann@example.com")
+    await browser.get("/dashboard/sign-in/code")
+    house.clock.advance(901)
+    shown = await browser.post("/dashboard/sign-in/code", {"code": app.at(house.clock.seconds())})
+    assert shown.status == 403
+    assert (await browser.get("/dashboard/sign-in/code")).location.startswith("/dashboard/sign-in?")
+
+
+@pytest_twisted.ensureDeferred
+async def test_who_signs_in_slows_nobody_down_who_shares_the_network_address(pool: Pool) -> None:
+    throttle = House(pool).throttle
+    address = ("address", "192.0.2.1")
+    for number in range(FREE_OF["address"] - 1):
+        assert await throttle.attempt([("email", f"{number}@example.com"), address]) == 0
+        await throttle.failed([address])
+    for _ in range(3):
+        subjects = [("email", "ann@example.com"), address]
+        assert await throttle.attempt(subjects) == 0
+        await throttle.passed(subjects)
+    await throttle.failed([address])
+    assert await throttle.attempt([("email", "bob@example.com"), address]) == 1
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_operator_lets_in_who_has_lost_the_second_factor(pool: Pool) -> None:
+    house = House(pool)
+    account_id = await house.account()
+    people = People(house.assembly.users, house.assembly.sessions)
+    await people.admit(account_id, "ann@example.com", "admin", timedelta(days=1))
+    await house.assembly.users.set_password((await house.assembly.users.create("ann@example.com")).id, HASHED)
+    browser = await house.inside("ann@example.com")
+    await with_app(browser)
+    secret = await people.reset("ann@example.com", timedelta(hours=1))
+    assert (await browser.get("/dashboard/settings")).location.startswith("/dashboard/sign-in")
+    await browser.get(f"/dashboard/sign-in/link?link={secret}")
+    assert (await browser.post("/dashboard/sign-in/link", {"link": secret})).location == "/dashboard"
+    log = await house.audit(account_id)
+    assert log[0] == ("member admitted", "ann@example.com as admin") and ("second factors removed", "ann@example.com") in log
+    with pytest.raises(Refused, match="Nobody here"):
+        await people.reset("nobody@example.com", timedelta(hours=1))

@@ -98,6 +98,16 @@ def test_connections_by_address_by_key_and_in_all() -> None:
     world.logged_in()
 
 
+def test_a_flood_of_connections_that_break_leaves_nothing() -> None:
+    world = World()
+    for n in range(2000):
+        line = world.call("587" if n % 2 else "25")
+        line.send((b"", b"EHLO a\r\nSTARTT", b"EHLO a\r\nMAIL FROM:<a@b.example>\r\nRCPT TO:<postmaster>\r\nDATA\r\nx")[n % 3])
+        line.hang_up()
+    assert len(world.relay.addresses) == world.budget.used == 0 and not world.clock.getDelayedCalls()
+    assert world.logged_in().mail(ME + b"\r\nx\r\n").startswith("250")
+
+
 def test_an_address_of_ipv6_is_its_network() -> None:
     assert subscriber("2001:db8::1") == subscriber("2001:db8::ffff") != subscriber("2001:db8:0:1::1")
     assert subscriber("::ffff:192.0.2.1") == "192.0.2.1" and subscriber("fe80::1%eth0") == "fe80::/64" and subscriber("") == ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
@@ -20,6 +21,9 @@ from mailsvc.store.prepared import Prepared
 ECHO = Prepared("echo", ("bytea", "uuid", "integer", "json"), "SELECT $1, $2, $3, $4::jsonb, octet_length($1)::bigint, NULL::uuid")
 SLEEP = Prepared("sleep", ("double precision", "bytea"), "SELECT 1 FROM pg_sleep($1) WHERE $2 IS NOT NULL")
 KEEP = Prepared("keep", ("integer", "bytea"), "INSERT INTO kept VALUES ($1, $2)")
+VALUES = Prepared(
+    "vals", ("text[]", "timestamptz", "text"), "SELECT cardinality($1), $1[1], $2, $2 - interval '27 years', $2 < 'infinity', $3"
+)
 WITHOUT = Prepared("without", (), "SELECT set_config('enable_seqscan', 'off', true)")
 SETTING = Prepared("setting", ("uuid[]",), "SELECT current_setting('enable_seqscan'), $1 = '{}', cardinality($1)", WITHOUT)
 TABLE = "CREATE TABLE kept (n integer PRIMARY KEY CHECK (n < 10), octets bytea NOT NULL)"
@@ -48,6 +52,14 @@ async def test_values_come_back_as_they_went(pool: Pool, way: None) -> None:
     for octets in (b"", bytes(range(256)) * 3, b"\\x00'%s"):
         [row] = await pool.rows(ECHO, (octets, one, -7, '{"a": ["\u00fc%"]}'))
         assert row == (octets, one, -7, {"a": ["\u00fc%"]}, len(octets), None)
+
+
+@pytest_twisted.ensureDeferred
+async def test_texts_lists_and_moments(pool: Pool, way: None) -> None:
+    at = datetime(2026, 11, 21, 4, 5, 6, 789_012, UTC)
+    for texts in ([], ['a"b\\c,{}', "", "NULL", "\u00fc'%s"]):
+        [row] = await pool.rows(VALUES, (texts, at, "it's 5%"))
+        assert row == (len(texts), texts[0] if texts else None, at, at.replace(year=1999), True, "it's 5%")
 
 
 @pytest_twisted.ensureDeferred

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import attrs
+import pytest
 import pytest_twisted
 
 from mailsvc.outcome import Deferred
@@ -294,3 +295,24 @@ async def test_a_claim_from_a_backlog_that_came_at_once_looks_at_nothing_else(ho
     for _ in range(3):
         plan = await explain(house, queue_sql.CLAIM, params)
         assert max(visited(plan)) <= 50, visited(plan)
+
+
+@pytest_twisted.ensureDeferred
+@pytest.mark.parametrize("known", ["empty", "full"])
+async def test_a_claim_that_was_planned_long_ago_looks_at_nothing_else(house: House, known: str) -> None:
+    """The server keeps one plan for any limit, made when the table was empty or when it was full."""
+    if known == "full":
+        await backlog(house, NOW, 3_000, "example.org", "example.net")
+    await house.pool.run("ANALYZE queue")
+    statement = attrs.evolve(queue_sql.TAKE, name="take_again")
+
+    async def planned_before(tx: Transaction) -> Any:
+        await tx.run("SET LOCAL plan_cache_mode = force_generic_plan")
+        await tx.run(statement, (REGION, "nowhere", NOW, 50, house.lease))
+        await tx.run(BACKLOG, (ACCOUNT, REGION, NOW, NOW + DAY, 3_000, ["example.com"]))
+        taken = "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE take_again (%s, %s, %s, %s, %s)"
+        [(plans,)] = await tx.rows(taken, (REGION, "example.com", NOW, 50, house.lease))
+        return plans[0]["Plan"]
+
+    plan = await house.pool.transact(planned_before)
+    assert max(visited(plan)) == 50, visited(plan)

@@ -16,10 +16,11 @@ from mailsvc.outcome import Delivered
 from mailsvc.store.figures import Figures, Reading, Vitals, Waiting
 from mailsvc.store.ledger import Lag
 from mailsvc.store.pool import Pool
+from mailsvc.store.queue import Slowdown
 from mailsvc.watch.lag import EVERY, Lateness
 from mailsvc.watch.listener import Page, private
 from mailsvc.watch.metrics import Metrics, Sheet, returned
-from tests.store.house import NOW, House, email
+from tests.store.house import DAY, NOW, REGION, House, email
 
 READING = Reading((Waiting("delayed", True, 3, 61.5),), 0, 2.5, 1, {"backoff": 2}, {"delivery": 1}, Lag(7, 0.5), 4, 9.5)
 
@@ -151,6 +152,8 @@ async def test_the_queue_is_counted_by_state_and_class(pool: Pool) -> None:
     assert all(88 < each.oldest < 102 for each in found.waiting)  # ids made meanwhile may be up to ten seconds ahead
     assert found.unexplained == 0 and found.leases == 1 and found.ledger.events > 0
     assert found.overdue == 100
+    await house.queue.slow(REGION, "example.net", Slowdown(6.0, "It asked for less.", NOW + DAY), NOW)
+    assert (await reading(house, pool, later=100)).overdue == 0
     await house.settle(sent, Delivered("250 2.0.0 ok"))
     assert house.settling.outcomes == {"delivered": 1}
     assert (await reading(house, pool)).leases == 0

@@ -53,7 +53,6 @@ class World:
         self.cleared: list[UUID] = []
         self.disabled: set[UUID] = set()
         self.looks, self.looking = 0, 0.0  # and how long each takes
-        self.opened = 0  # lines since the start
         self.lines = 0  # that are not closed
         self.ring: Any = None
         self.posts = Posts(self, self, self, self.clock, Terms(**terms))
@@ -132,7 +131,6 @@ class World:
 
     def line(self) -> World:
         self.lines += 1
-        self.opened += 1
         return self
 
     def close(self) -> None:
@@ -151,11 +149,6 @@ class World:
                 self.clock.callLater(seconds, hanging.callback, None)
                 await hanging
                 raise NoAnswer("There was no whole answer within 15 s.")
-            if answer == "slow":
-                slow: Deferred[None] = Deferred()
-                self.clock.callLater(0.1, slow.callback, None)
-                await slow
-                answer = 204
             if isinstance(answer, NoAnswer):
                 raise answer
             return Reply(answer, Headers(), b"said", True)
@@ -242,33 +235,6 @@ def test_nobody_waits_for_the_poll_when_there_is_more() -> None:
         world.clock.advance(0)
     assert len(world.at("good")) == 500
     assert world.rows == {}
-    assert world.opened == 3  # whoever has a turn goes on with what waits
-
-
-def test_a_turn_ends_with_its_time() -> None:
-    world = World(per_endpoint=2, schedule=(5,))
-    world.add(100, "slow", 1)
-    world.answers["slow"] = "slow"
-    world.posts.startService()
-    world.run(0.9)
-    assert world.opened == 2
-    world.run(0.3)
-    assert world.opened == 4
-
-
-def test_one_failure_ends_all_turns_at_its_endpoint() -> None:
-    world = World(per_endpoint=2, schedule=(5,))
-    world.add(100, "slow", 1)
-    world.answers["slow"] = "slow"
-    world.posts.startService()
-    world.run(0.45)
-    world.answers["slow"] = "hang"
-    world.run(14)
-    assert (world.opened, world.open["slow"]) == (2, 2)
-    world.run(1.2)  # both have timed out
-    assert (world.opened, world.open["slow"]) == (3, 1)
-    waiting = sorted(row.next_at <= world.now for row in world.rows.values() if not row.tries)
-    assert waiting == [False] + [True] * (len(waiting) - 1)  # all but the one that is asked now are given back
 
 
 def test_looks_that_are_much_work_leave_postgres_two_thirds_of_the_time() -> None:

@@ -20,6 +20,7 @@ from typing import Any
 import attrs
 import psycopg2
 
+from mailsvc.watch import control
 from tests.http.contract import Contract
 
 PROJECT = Path(__file__).parents[2]
@@ -238,6 +239,17 @@ class Daemon:
             assert time.monotonic() < deadline, f"not in {seconds} s: {answer}"
             time.sleep(0.05)  # another process: it has to be asked
         return answer
+
+    def order(self, **order: object) -> dict[str, Any]:
+        """What the daemon answers to an order over its control socket."""
+        return control.ask(Path(self.socket), order)
+
+    def until_waiting(self, email: str, seconds: float = 20) -> list[dict[str, Any]]:
+        """The recipients of an email that wait, as the operator is shown them, once it is there."""
+        deadline = time.monotonic() + seconds
+        while not (found := self.order(do="email", email=email)["waiting"]):
+            assert time.monotonic() < deadline, f"{email} does not wait"
+        return list(found)
 
     def command(self, *arguments: str) -> str:
         """What `mailsvc` prints when an operator calls it with this daemon's settings."""

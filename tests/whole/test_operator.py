@@ -121,5 +121,6 @@ def test_the_doctor_examines_this_machine(daemon: Daemon) -> None:
     assert found["clock"]["state"] == "good"
     assert found["postgres synchronous_commit"]["state"] == "good"
     assert found["port 25 over IPv4"]["state"] in ("bad", "doubtful")
+    assert found["kept emails"]["state"] == "good" and "30 days are kept" in found["kept emails"]["found"]
     assert done.returncode == int(any(each["state"] == "bad" for each in found.values()))
     assert all(each["remedy"] for each in found.values() if each["state"] == "bad")

@@ -98,7 +98,7 @@ def test_who_asks_is_told_what_became_of_a_mail(daemon: Daemon) -> None:
         client.starttls(context=context)
         client.login(daemon.facts["smtp_username"], daemon.facts["api_key"])
         client.mail(asking, ["ENVID=e7", "RET=HDRS"])
-        for address, notify in (("fine", "SUCCESS"), ("bounced", "FAILURE"), ("suppressed", "FAILURE"), ("bounced+no", "NEVER")):
+        for address, notify in (("fine", "SUCCESS"), ("bounced+asked", "FAILURE"), ("suppressed", "FAILURE"), ("bounced+no", "NEVER")):
             assert (
                 client.rcpt(f"{address}@example.com", [f"NOTIFY={notify}", f"ORCPT=rfc822;{address.replace('+', '+2B')}@example.org"])[0]
                 == 250
@@ -109,7 +109,7 @@ def test_who_asks_is_told_what_became_of_a_mail(daemon: Daemon) -> None:
         mails = [mail["id"] for mail in body["data"] if asking in mail["to"]]
         return "".join(str(daemon.call("GET", f"/sandbox/emails/{each}").body) for each in mails)
 
-    wanted = [f"{address}@example.com" for address in ("fine", "bounced", "suppressed")]
+    wanted = [f"{address}@example.com" for address in ("fine", "bounced+asked", "suppressed")]
     found = told(waited(daemon, "/sandbox/emails?limit=100", lambda body: all(f"rfc822; {each}" in told(body) for each in wanted)))
     assert "Action: delivered" in found and "Remote-MTA: dns; sandbox.localhost" in found and "Action: relayed" not in found
     assert "Original-Envelope-Id: e7" in found and "Original-Recipient: rfc822; fine@example.org" in found
