@@ -16,6 +16,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from mailsvc.dns import Mx, NxDomain, Records, Temporary
+from mailsvc.domains.names import registrable
 from mailsvc.mail.insights.standing import Facts, Listed, Rates, Record, Server
 from mailsvc.store.domain_values import Domain, RecordState
 from mailsvc.store.rollups import Count, Wanted
@@ -36,6 +37,7 @@ class Names(Protocol):
     async def mx(self, domain: str) -> Records[Mx] | NxDomain | Temporary: ...
     async def addresses(self, host: str) -> Records[str] | NxDomain | Temporary: ...
     async def ptr(self, address: str) -> Records[str] | NxDomain | Temporary: ...
+    async def txt(self, name: str) -> Records[str] | NxDomain | Temporary: ...
 
 
 class Rollups(Protocol):
@@ -105,6 +107,8 @@ class Standing:
         keys += ["servers", ("domain", domain.name)]
         servers = self.kept.get("servers", self._servers, HOUR) or ((), (), ())
         receives, refuses = self.kept.get(keys[-1], lambda: self._receives(domain.name), HOUR) or (None, False)
+        keys.append(("logo", domain.name))
+        logo = self.kept.get(keys[-1], lambda: self._logo(domain.name), HOUR)
         on, answered = list(servers[1]), set(servers[2])
         for name in (domain.name, *sorted(hosts)[:LINKED]) if self.domain_lists else ():
             keys.append(("listed", name))
@@ -113,7 +117,7 @@ class Standing:
             answered |= set(found[1]) if found else set()
         facts = attrs.evolve(
             facts, records=tuple(_record(state) for state in (*domain.records, *domain.advice)), receives=receives, refuses=refuses,
-            servers=servers[0], listed=tuple(on), lists=tuple(sorted(answered)),
+            servers=servers[0], listed=tuple(on), lists=tuple(sorted(answered)), logo=logo,
         )  # fmt: skip
         return facts, any(key in self.kept.waiting for key in keys)
 
@@ -162,6 +166,16 @@ class Standing:
             return not refuses, refuses
         addresses = await self.names.addresses(domain)  # 5321 §5.1: without MX, the domain's own address
         return (None if isinstance(addresses, Temporary) else isinstance(addresses, Records) and bool(addresses.values)), False
+
+    async def _logo(self, domain: str) -> bool | None:
+        """Whether it, or its organisation for it, has a BIMI record."""
+        for name in dict.fromkeys((domain, registrable(domain) or domain)):
+            found = await self.names.txt(f"default._bimi.{name}")
+            if isinstance(found, Temporary):
+                return None
+            if isinstance(found, Records) and any(value.replace(" ", "").lower().startswith("v=bimi1;") for value in found.values):
+                return True
+        return False
 
     async def _listed(self, what: str, asked: str, zones: Sequence[str]) -> tuple[list[Listed], list[str]]:
         """5782 §2.1: on a list is what has an address under the list's name. 127.255.255.x says that the list does not answer us."""

@@ -49,6 +49,9 @@ class Names:
     async def ptr(self, address: str) -> Any:
         return await self._look("PTR", address)
 
+    async def txt(self, name: str) -> Any:
+        return await self._look("TXT", name)
+
 
 @attrs.define
 class Rollups:
@@ -132,6 +135,16 @@ def test_an_address_that_is_not_of_the_internet_is_not_judged():
     names = Names({("A", "localhost"): ("127.0.0.1", "192.168.1.1")})
     facts, _ = standing(names, identities=[(None, "localhost")])[0].of(DOMAIN)
     assert facts.servers == () and facts.lists == ()
+
+
+def test_a_logo_is_looked_for_at_the_domain_and_its_organisation():
+    def logo(known: dict[tuple[str, str], Any]) -> bool | None:
+        return standing(Names(known))[0].of(DOMAIN)[0].logo
+
+    own, above = ("TXT", "default._bimi.mail.example.com"), ("TXT", "default._bimi.example.com")
+    assert logo({own: ("v=BIMI1; l=https://example.com/l.svg",)}) and logo({above: ("v=BIMI1; l=https://example.com/l.svg",)})
+    assert logo({}) is False and logo({own: ("else",)}) is False
+    assert logo({own: Temporary("slow")}) is None
 
 
 def test_a_trusted_domain_is_not_looked_up():

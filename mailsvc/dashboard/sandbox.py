@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 
 from mailsvc.dashboard.desk import Desk
-from mailsvc.dashboard.page import Visit, area, not_found, page
+from mailsvc.dashboard.page import Stop, Visit, area, not_found, page
 from mailsvc.dashboard.preview import embedded
 from mailsvc.dashboard.safety import HOME, mail_csp
 from mailsvc.mail import mime
@@ -14,6 +14,7 @@ from mailsvc.store.sandbox import Sandbox, SandboxEmail
 SANDBOX = f"{HOME}/sandbox"
 PAGE = 50
 SHOWN = 256 * 1024
+COPIES = 3  # of a message that are in memory while it is read
 
 
 @attrs.define(eq=False)
@@ -27,6 +28,7 @@ class Inbox:
         after = visit.uuid(visit.query("after")) if visit.query("after") else None
         mails, more = await self.shelf.list(visit.account_id, PAGE, after)
         subjects = {}
+        _reserve(visit, max((mail.size for mail in mails if mail.size < SHOWN), default=0))  # read one after the other
         for mail in mails:
             found = await self.shelf.get(visit.account_id, mail.id) if mail.size < SHOWN else None
             subjects[mail.id] = _subject(found)
@@ -49,10 +51,18 @@ class Inbox:
         return visit.send(embedded(parsed).encode("utf-8", "replace"), "text/html; charset=utf-8", csp=mail_csp(images=False))
 
     async def _mail(self, visit: Visit, text: str) -> SandboxEmail:
-        mail = await self.shelf.get(visit.account_id, visit.uuid(text, "mail"))
+        id_ = visit.uuid(text, "mail")
+        _reserve(visit, await self.shelf.size(visit.account_id, id_) or 0)
+        mail = await self.shelf.get(visit.account_id, id_)
         if mail is None:
             raise not_found("mail")
         return mail
+
+
+def _reserve(visit: Visit, size: int) -> None:
+    """Within the octets that may be in work at once: the message, what it comes to, and the page."""
+    if not visit.request.reserve(COPIES * size):
+        raise Stop(503, "One moment", "Too much is being read just now. Reload the page in a few seconds.")
 
 
 def _parsed(mail: SandboxEmail) -> mime.Parsed | None:

@@ -42,6 +42,7 @@ class Parsed:
     html: str | None = attrs.field(repr=False)
     text: str | None = attrs.field(repr=False)
     files: tuple[File, ...]
+    shape: tuple[tuple[int, str], ...] = attrs.field(default=(), eq=False)  # how deep, and what: each part and multipart, in order
 
     def header(self, name: str) -> str | None:
         """The first field of that name, decoded."""
@@ -66,7 +67,8 @@ def parse(message: bytes) -> Parsed:
     block, _ = split_message(message)
     bodies: dict[str, str] = {}
     files: list[File] = []
-    for count, leaf in enumerate(_leaves(message, 0, len(message), 0)):
+    shape: list[tuple[int, str]] = []
+    for count, leaf in enumerate(_leaves(message, 0, len(message), 0, shape)):
         if count >= PARTS:
             raise MimeError(f"The message has more than {PARTS} parts.")
         kind, kind_parameters = parameters.decode(leaf.value("content-type"))
@@ -78,7 +80,7 @@ def parse(message: bytes) -> Parsed:
             bodies[body] = charset.decode(content, kind_parameters.get("charset", "")).replace("\r\n", "\n")
         else:
             files.append(_file(leaf, kind, disposition, filename, content))
-    return Parsed(tuple(parse_fields(block, strict=False)), bodies.get("html"), bodies.get("text"), tuple(files))
+    return Parsed(tuple(parse_fields(block, strict=False)), bodies.get("html"), bodies.get("text"), tuple(files), tuple(shape))
 
 
 def _file(leaf: _Leaf, kind: str, disposition: str, filename: str | None, content: bytes) -> File:
@@ -87,16 +89,18 @@ def _file(leaf: _Leaf, kind: str, disposition: str, filename: str | None, conten
     return File(filename, kind or "text/plain", content_id, "inline" if inline else "attachment", content)
 
 
-def _leaves(message: bytes, start: int, end: int, depth: int) -> Iterator[_Leaf]:
-    """The parts that are no multipart, in order."""
+def _leaves(message: bytes, start: int, end: int, depth: int, shape: list[tuple[int, str]]) -> Iterator[_Leaf]:
+    """The parts that are no multipart, in order; `shape` gets these too."""
     if depth > DEPTH:
         raise MimeError(f"The message has more than {DEPTH} layers of parts.")
     fields, body = _entity(message, start, end)
     kind, named = parameters.decode(_Leaf(fields, b"").value("content-type"))
     boundary = named.get("boundary", "").rstrip()
+    if len(shape) < 2 * PARTS:
+        shape.append((depth, kind or "text/plain"))
     if kind.startswith("multipart/") and boundary:
         for part_start, part_end in _parts(message, body, end, b"--" + boundary.encode("utf-8", "replace")):
-            yield from _leaves(message, part_start, part_end, depth + 1)
+            yield from _leaves(message, part_start, part_end, depth + 1, shape)
         return
     if depth == 0 and message.endswith(b"\r\n") and end > body:
         end -= 2  # the end of the message's last line, as a boundary's line end is not of the part before it

@@ -115,6 +115,11 @@ class Sandbox:
         emails = [_email(row) for row in rows[:limit]]
         return (emails[::-1] if before is not None else emails), len(rows) > limit
 
+    async def size(self, account_id: UUID, id_: UUID) -> int | None:
+        """Octets of its message."""
+        rows = await self._pool.rows("SELECT size FROM sandbox_emails WHERE account_id = %s AND id = %s", (account_id, id_))
+        return int(rows[0][0]) if rows else None
+
     async def get(self, account_id: UUID, id_: UUID) -> SandboxEmail | None:
         rows = await self._pool.rows(
             f"SELECT {_SUMMARY}, message FROM sandbox_emails WHERE account_id = %s AND id = %s",  # noqa: S608 - no input in it

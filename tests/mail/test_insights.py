@@ -114,6 +114,49 @@ def test_mail_to_many_must_offer_to_unsubscribe():
     assert "Let people unsubscribe with one click" not in found(mail())
 
 
+def test_nobody_should_unsubscribe_from_what_they_need():
+    title, fields = "Nobody should unsubscribe from this", "List-Unsubscribe: <https://example.com/u>\r\n"
+    for subject in ("Reset your password", "Your receipt", "New sign-in to your account"):
+        assert found(mail(fields=fields, subject=subject))[title] == "better"
+        assert title not in found(mail(subject=subject)) and title not in found(mail(fields=fields, subject=subject), bulk=True)
+    assert title not in found(mail(fields=fields, subject="What is new in May"))
+
+
+def nested(kind: str, *parts: str, layer: int = 0) -> str:
+    line = f"--b{layer}"
+    return f'Content-Type: {kind}; boundary="b{layer}"\r\n\r\n' + "".join(f"{line}\r\n{part}\r\n" for part in parts) + f"{line}--\r\n"
+
+
+TEXT, HTML, PDF = (f"Content-Type: {kind}\r\n\r\nx" for kind in ("text/plain", "text/html", "application/pdf"))
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (nested("multipart/alternative", TEXT, HTML), None),
+        (nested("multipart/mixed", nested("multipart/alternative", TEXT, HTML, layer=1), PDF), None),
+        (nested("multipart/alternative", TEXT, nested("multipart/related", HTML, layer=1)), None),
+        (nested("multipart/alternative", HTML, TEXT), "the html stands before the text"),
+        (nested("multipart/alternative", TEXT, HTML, PDF), "a file (application/pdf) stands among"),
+        (nested("multipart/mixed"), "a multipart/mixed has no parts"),
+        ("Content-Type: multipart/mixed\r\n\r\nx", "a multipart/mixed has no parts"),
+    ],
+)
+def test_parts_lie_in_each_other_as_programs_expect(body, told):
+    seen = [one.seen for one in insights.of_message(mime.parse(body.encode()), 1, False) if "oddly" in one.title]
+    assert seen == [] if told is None else told in seen[0]
+
+
+def test_layers_are_counted():
+    def layers(count):
+        body = TEXT
+        for layer in range(count):
+            body = nested("multipart/mixed", body, layer=layer)
+        return [one.seen for one in insights.of_message(mime.parse(body.encode()), 1, False) if "oddly" in one.title]
+
+    assert layers(4) == [] and "more than 4 layers" in layers(5)[0]
+
+
 def test_a_message_may_be_too_large():
     assert found(mail(), size=26 << 20)["The message is too large"] == "attention"
     assert found(mail(), size=11 << 20)["The message is large"] == "better"
@@ -220,6 +263,8 @@ RATES = Rates(delivered=1000, bounced=0, gone=0, complained=0)
         ({"rates": attrs.evolve(RATES, complained=1)}, "better", "More people complain than should"),
         ({"rates": attrs.evolve(RATES, complained=3)}, "attention", "Too many people complain"),
         ({"rates": attrs.evolve(RATES, today=5000, usual=1000.0)}, "better", "Much more is sent than usual"),
+        ({"logo": True}, "great", "The domain publishes a logo"),
+        ({"logo": False, "records": (attrs.evolve(RECORD, purpose="DMARC"),)}, "better", "Publish a logo"),
         ({"age_days": 3}, "better", "The domain is new here"),
     ],
 )
@@ -227,6 +272,11 @@ def test_facts_from_elsewhere_are_judged(facts, level, title):
     found = [one for one in of_standing(Facts("example.com", **facts)) if one.title == title]
     assert [one.level for one in found] == [level]
     assert all(one.seen for one in found)
+
+
+def test_a_logo_is_not_asked_for_before_a_policy():
+    weak = attrs.evolve(RECORD, purpose="DMARC", weak=True)
+    assert "Publish a logo" not in [one.title for one in of_standing(Facts("example.com", records=(weak,), logo=False))]
 
 
 def test_what_is_not_known_is_not_judged():

@@ -1,6 +1,6 @@
 """Deliverability insights on an email: each check tells what was seen, why it matters and what to do.
 
-Pure. Of its message: parts, heading, links, look, files. Of what others see, from facts that were gathered elsewhere: standing.
+Pure. Of its message: parts, nesting, heading, links, look, files. Of what others see, from facts that were gathered elsewhere: standing.
 Thresholds are those of the receivers that publish theirs.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 
 from mailsvc.mail.address import AddressError, parse_mailbox
-from mailsvc.mail.insights import files, heading, links, look, parts
+from mailsvc.mail.insights import files, heading, links, look, nesting, parts
 from mailsvc.mail.insights.finding import Grouped, Insight, Level, Mail, grouped
 from mailsvc.mail.markup import read
 from mailsvc.mail.mime import Parsed
@@ -18,7 +18,7 @@ from mailsvc.mail.mime import Parsed
 __all__ = ["Grouped", "Insight", "Level", "Mail", "grouped", "mail_of", "of_mail", "of_message", "same_organisation"]
 
 CHECKS: tuple[Callable[[Mail], Iterator[Insight]], ...] = (
-    *parts.CHECKS, *heading.CHECKS, *links.CHECKS, *look.CHECKS, *files.CHECKS,
+    *parts.CHECKS, *nesting.CHECKS, *heading.CHECKS, *links.CHECKS, *look.CHECKS, *files.CHECKS,
 )  # fmt: skip
 
 

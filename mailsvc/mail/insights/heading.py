@@ -40,6 +40,11 @@ _DISPOSABLE = frozenset("mailinator.com guerrillamail.com 10minutemail.com yopma
 _ROLES = frozenset(
     "abuse admin billing contact help hostmaster info marketing noc office postmaster root sales security support webmaster".split()
 )
+_NEEDED = re.compile(
+    r"\b(reset|password|passcode|verif\w+|confirm your|security|sign[- ]in|log[- ]?in|(one[- ]time|access) code|receipt|invoice"
+    r"|order confirm\w+|payment (received|confirm\w+))\b",
+    re.IGNORECASE,
+)
 _ONCE = frozenset("date from sender reply-to to cc message-id in-reply-to references subject mime-version content-type".split())
 _EMOJI = re.compile("[\U0001f300-\U0001faff\u2600-\u27bf]")
 _MESSAGE_ID = re.compile(r"<[^<>@\s]+@[^<>@\s]+>")
@@ -127,6 +132,10 @@ def recipients(mail: Mail) -> Iterator[Insight]:
 def unsubscribe(mail: Mail) -> Iterator[Insight]:
     links, one_click = mail.parsed.header("List-Unsubscribe"), mail.parsed.header("List-Unsubscribe-Post")
     if not mail.bulk:
+        subject = mail.parsed.header("Subject") or ""
+        if links and _NEEDED.search(subject):
+            why = "Who leaves with one click then gets no more codes, receipts or warnings."
+            yield Insight("better", "Nobody should unsubscribe from this", f"“{subject.strip()[:60]}” has List-Unsubscribe.", why)
         return
     if not links:
         why = "Large receivers refuse mail to many without it."

@@ -73,6 +73,7 @@ class Facts:
     lists: tuple[str, ...] = ()  # that answered
     listed: tuple[Listed, ...] = ()
     rates: Rates | None = None
+    logo: bool | None = None  # whether it publishes one (BIMI)
 
 
 def of_standing(facts: Facts) -> list[Insight]:
@@ -190,4 +191,14 @@ def age(facts: Facts) -> Iterator[Insight]:
         )
 
 
-CHECKS = (records, receiving, pointers, block_lists, rates, age)
+def logo(facts: Facts) -> Iterator[Insight]:
+    """BIMI, which receivers look at only where DMARC asks for something."""
+    strict = any(one.purpose == "DMARC" and one.there and not one.weak and not one.unanswered for one in facts.records)
+    if facts.logo:
+        yield Insight("great", "The domain publishes a logo", "It has a BIMI record.")
+    elif facts.logo is False and strict:
+        todo = f"Publish default._bimi.{facts.domain} TXT v=BIMI1; l=https://…/logo.svg"
+        yield Insight("better", "Publish a logo", "There is no BIMI record.", "Some receivers show it beside the mail.", todo)
+
+
+CHECKS = (records, receiving, pointers, block_lists, rates, age, logo)
