@@ -240,6 +240,7 @@ def main() -> None:
     options.add_argument("--share", type=float, default=1.0, help="of the mails of each way (0.05–20)")
     options.add_argument("--ways", default="", help="only those whose name has this text; several by |")
     options.add_argument("--kinds", default="peer,one,two,dual", help=f"which to compare, of {', '.join(TITLES)}")
+    options.add_argument("--parts", default="", help="to run afterwards: bodies,turns,memory,growth; what they show: tests.bench.shown")
     chosen = options.parse_args()
     kinds = [kind for kind in TITLES if kind in chosen.kinds.split(",")]
     ways = [way for way in WAYS if any(text in way.name for text in chosen.ways.split("|"))]
@@ -260,6 +261,9 @@ def main() -> None:
     print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, {len(rounds)} rounds")
     for way in ways:
         print("\n".join(table(way, rounds, kinds)), flush=True)
+    if chosen.parts:
+        print(flush=True)
+        subprocess.run([sys.executable, "-m", "tests.bench.shown", "--parts", chosen.parts], check=True)
 
 
 if __name__ == "__main__":

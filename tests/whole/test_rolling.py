@@ -128,6 +128,7 @@ def sink() -> Iterator[Sink]:
     sink.stop()
 
 
+@pytest.mark.slow
 def test_a_rolling_restart_under_load_fails_no_request(tmp_path: Path, database: str, doors: list[socket.socket], sink: Sink) -> None:
     api, relay = (door.getsockname()[1] for door in doors)
     changes = {
