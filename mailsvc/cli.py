@@ -18,6 +18,7 @@ from mailsvc.cli_doctor import doctor
 from mailsvc.cli_domains import domain
 from mailsvc.cli_queue import queue
 from mailsvc.cli_secrets import secrets
+from mailsvc.cli_upgrade import upgrade
 from mailsvc.cli_work import run
 from mailsvc.configfile import SettingsError
 from mailsvc.onboarding import Customers, address
@@ -135,3 +136,4 @@ main.add_command(domain)
 main.add_command(queue)
 main.add_command(secrets)
 main.add_command(doctor)
+main.add_command(upgrade)

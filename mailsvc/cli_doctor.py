@@ -17,19 +17,20 @@ from twisted.internet.endpoints import TCP4ClientEndpoint, TCP6ClientEndpoint, c
 from twisted.internet.error import ConnectError
 from twisted.internet.protocol import Protocol
 
-from mailsvc import retention
+from mailsvc import __version__, retention
 from mailsvc.cli_work import run_with_memory
 from mailsvc.dns import Resolver
 from mailsvc.memory import Memory
 from mailsvc.settings import BLOCK_LISTS, Settings
 from mailsvc.smtp.certificates import CERTBOT
-from mailsvc.store import server
+from mailsvc.store import installed, processes, server
 from mailsvc.store.figures import Vitals
 from mailsvc.store.pool import Pool
 from mailsvc.store.retention import Retention
 from mailsvc.terms import sources_of
-from mailsvc.watch import sizes
+from mailsvc.watch import installation, sizes
 from mailsvc.watch.doctor import Certificate, Doctor, Finding
+from mailsvc.watch.installation import Facts, Process
 
 _SECONDS = 10.0
 _SIGNS = {"good": "ok  ", "doubtful": "?   ", "bad": "BAD "}
@@ -48,6 +49,7 @@ def doctor(settings: Settings, /, probe: str, dnsbls: Sequence[str], as_json: bo
         found.extend(await examining(settings, memory.pool, reactor, probe, dnsbls).examine())
         now = datetime.fromtimestamp(reactor.seconds(), UTC)
         found.extend(sizes.findings(await Retention(memory.pool).sizes(), retention.days(settings.retention), now))
+        found.extend(await _installation(settings, memory.pool, reactor, now))
         if as_json:
             click.echo(json.dumps([attrs.asdict(each) for each in found], indent=2))
         else:
@@ -81,6 +83,15 @@ def examining(settings: Settings, pool: Pool, reactor: Any, probe: str, dnsbls: 
         lambda: _certificate(settings),
         lambda: datetime.fromtimestamp(reactor.seconds(), UTC),
     )
+
+
+async def _installation(settings: Settings, pool: Pool, reactor: Any, now: datetime) -> list[Finding]:
+    """The steps of docs/operations.md."""
+    accounts, sending, held = await installed.counts(pool, now)
+    running = [Process(f"{each.pid} on {each.machine}", each.version, each.roles) for each in await processes.running(pool)]
+    resolver = Resolver(reactor, settings.delivery.nameservers, seconds=settings.delivery.dns_seconds)
+    told = installation.findings(settings, Facts(running, held, accounts, sending), __version__)
+    return told + await installation.outside(settings, resolver.addresses, knocker(reactor))
 
 
 class _Greeted(Protocol):

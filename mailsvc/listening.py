@@ -30,7 +30,9 @@ class Listening:
         for text in endpoints:
             try:
                 endpoint = serverFromString(self.reactor, text)
-            except (ValueError, KeyError, TypeError) as error:
+            except LookupError:
+                raise SettingsError(f"The setting {where} has {text!r}, but systemd passed no such socket.") from None
+            except (ValueError, TypeError) as error:
                 raise SettingsError(f"The setting {where} has {text!r}, which is no endpoint: {error}.") from None
             port = await endpoint.listen(factory)
             ports.append(port)

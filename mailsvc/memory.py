@@ -34,8 +34,11 @@ class Memory:
     whereabouts: Whereabouts | None = None
 
 
-async def open_memory(reactor: Any, settings: Settings, opened: Opened, *, size: int) -> Memory:
-    """With `size` connections; raises what is wrong as one of the store's errors or a SettingsError."""
+async def open_memory(reactor: Any, settings: Settings, opened: Opened, *, size: int, migrating: bool = True) -> Memory:
+    """With `size` connections; raises what is wrong as one of the store's errors or a SettingsError.
+
+    `migrating` False: it is only looked at, whatever schema it has.
+    """
     seal = _seal(settings)
     if settings.database.embedded is not None:
         keeper = Keeper(EmbeddedPostgres.at(settings.database.embedded), reactor)
@@ -46,6 +49,8 @@ async def open_memory(reactor: Any, settings: Settings, opened: Opened, *, size:
     pool = Pool(dsn, reactor, size=size)
     await pool.start()
     opened.add("the pool", pool.stop)
+    if not migrating:
+        return Memory(dsn, pool, seal)
     applied = await in_thread(reactor, lambda: migrate(dsn))
     log.info("the database has this release's schema, {count} migrations were applied", count=len(applied))
     whereabouts = Whereabouts(pool, settings.database.witness, settings.region)

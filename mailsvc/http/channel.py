@@ -30,6 +30,7 @@ class Channel(http.HTTPChannel):
     _pace: IDelayedCall | None = None
     _paced = 0  # octets since the pace was last looked at
     _lingering: IDelayedCall | None = None
+    _last: IDelayedCall | None = None
 
     # Reading
 
@@ -203,13 +204,18 @@ class Channel(http.HTTPChannel):
     # The end
 
     def drain(self) -> None:
-        """Take no further request; the one in work gets its answer."""
+        """The request in work gets its answer and is the last; so does one that is on its way already."""
         if not self.requests:
-            self.loseConnection()
+            self._last = self.callLater(self.site.limits.last, self._give_up)
             return
         self.persistent = False
         for request in self.requests:
             request.responseHeaders.setRawHeaders(b"connection", [b"close"])
+
+    def _give_up(self) -> None:
+        self._last = None
+        if not (self.requests or self.transport.disconnecting):
+            self.loseConnection()
 
     def checkPersistence(self, request: Request, version: bytes) -> bool:
         if self.site.draining:
@@ -218,9 +224,9 @@ class Channel(http.HTTPChannel):
         return bool(super().checkPersistence(request, version))
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        for call in (self._pace, self._lingering):
+        for call in (self._pace, self._lingering, self._last):
             if call is not None:
                 call.cancel()
-        self._pace = self._lingering = None
+        self._pace = self._lingering = self._last = None
         super().connectionLost(reason)
         self.site.gone(self)

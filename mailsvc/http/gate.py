@@ -33,6 +33,7 @@ class Limits:
     slowest: int = 4096  # octets a second that it must have then
     linger: float = 5.0  # how long more of a refused body is waited for
     linger_most: float = 30.0  # and how long it is read at all
+    last: float = 1.0  # at a shutdown: how long a silent connection may still bring a request that is on its way
 
 
 @attrs.frozen

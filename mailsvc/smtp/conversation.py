@@ -143,6 +143,8 @@ class Conversation:
             verb, _, argument = line.partition(b" ")
             verb = verb.upper()
             self.note(_fit_to_show(verb, line))
+            if self.session.leaving and self.session.mails and verb != b"QUIT":
+                raise Hangup(replies.SHUTDOWN)
             reply = await self._answer(verb, argument.strip(b" "), line)
         if reply is not None:
             if self._is_error(verb, reply) and (self._errors >= self.door.limits.errors // 2 or verb == b"AUTH"):

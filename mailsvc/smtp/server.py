@@ -11,6 +11,8 @@ from mailsvc.smtp.receiver import Receiver, stop
 from mailsvc.smtp.replies import Hangup
 from mailsvc.smtp.session import Door, Welcome
 
+FIRST_MAIL = 3.0  # seconds at a shutdown for who has not brought a mail yet
+
 
 class Receivers(Factory):
     """The connections of one port."""
@@ -37,16 +39,25 @@ class Receivers(Factory):
     async def stop(self, patience: float = 30.0) -> None:
         """Bodies and decisions that are under way are finished, then each session gets 421 4.3.2.
 
-        Stop listening first. What is not over after `patience` is cut off.
+        One that came for a first mail and has not brought it gets a moment for that. Stop listening first. What is not over after
+        `patience` is cut off.
         """
         for receiver in tuple(self.live):
-            receiver.hang_up(Hangup(replies.SHUTDOWN))
+            if receiver.session.mails:
+                receiver.hang_up(Hangup(replies.SHUTDOWN))
+            else:
+                receiver.session.leaving = True
         if not self.live:
             return
         self._empty = Deferred()
-        late = self._clock.callLater(patience, self._cut_off)
+        calls = [self._clock.callLater(min(FIRST_MAIL, patience), self._hang_up), self._clock.callLater(patience, self._cut_off)]
         await self._empty
-        stop(late)
+        for call in calls:
+            stop(call)
+
+    def _hang_up(self) -> None:
+        for receiver in tuple(self.live):
+            receiver.hang_up(Hangup(replies.SHUTDOWN))
 
     def _cut_off(self) -> None:
         for receiver in tuple(self.live):

@@ -45,6 +45,7 @@ class Session:
     extended: bool = False  # EHLO rather than HELO
     login: Login | None = None
     mails: int = 0  # accepted in this session
+    leaving: bool = False  # the server goes: a first mail is still taken, no further one
 
     def forget(self) -> None:
         """After a TLS handshake nothing that was said before it counts (3207 §4.2)."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -37,6 +37,16 @@ class MigrationFailed(Exception):
         return f"{self.file}: {self.reason}"
 
 
+@attrs.define(eq=False, auto_exc=True)
+class TooOld(Exception):
+    """A newer release has changed the database in a way that this one cannot work with."""
+
+    needs: str
+
+    def __str__(self) -> str:
+        return f"A newer release has changed it: this one does not know {self.needs}. Install the release that the other processes run"
+
+
 def migrate(dsn: str, source: str = SOURCE) -> list[str]:
     """Apply what is missing; the names of what was applied."""
     from yoyo.migrations import read_migrations
@@ -44,13 +54,25 @@ def migrate(dsn: str, source: str = SOURCE) -> list[str]:
     backend = _connect(dsn)
     try:
         with _turn(backend.connection):
-            applied = []
-            for migration in backend.to_apply(read_migrations(source)):
+            applied, known = [], read_migrations(source)
+            _fits(backend.connection, {migration.id for migration in known})
+            for migration in backend.to_apply(known):
                 _apply(backend, migration)
                 applied.append(migration.id)
             return applied
     finally:
         backend.connection.close()
+
+
+def _fits(connection: Any, known: Collection[str]) -> None:
+    """Migrations that only add may be unknown here; one that took something away says so in `house`."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT to_regclass('house') IS NOT NULL")
+        if cursor.fetchone()[0]:
+            cursor.execute("SELECT needs FROM house WHERE needs IS NOT NULL")
+            for (needs,) in cursor.fetchall():
+                if needs not in known:
+                    raise TooOld(needs)
 
 
 def _apply(backend: Any, migration: Any) -> None:

@@ -26,7 +26,7 @@ PATIENCE = "SET LOCAL lock_timeout = 500; SET LOCAL statement_timeout = 5000"  #
 
 # What may still wait, by the column that says of what.
 _QUEUE = "SELECT FROM queue w WHERE w.email_id {is_it}"
-_NOTICES = "SELECT FROM notices w WHERE w.email_id {is_it}"
+_NOTICES = "SELECT FROM notices w WHERE w.email_id {is_it} AND w.next_at < 'infinity'"  # what was told does not wait
 _FRESH = "SELECT FROM fresh_events w WHERE w.email_id {is_it}"
 _FRESH_ITSELF = "SELECT FROM fresh_events w WHERE w.event_id {is_it}"
 _OUTBOX = "SELECT FROM webhook_outbox w WHERE w.email_id {is_it}"

@@ -6,7 +6,7 @@ from twisted.internet.error import CannotListenError
 
 from mailsvc.configfile import SettingsError
 from mailsvc.store.errors import StoreError, Unavailable
-from mailsvc.store.migrate import MigrationFailed
+from mailsvc.store.migrate import MigrationFailed, TooOld
 from mailsvc.store.owner import EmbeddedError
 from mailsvc.store.seal import SealError
 from mailsvc.watch.logs import without_secrets
@@ -19,7 +19,7 @@ def explain(error: BaseException) -> str | None:
             sentence = str(error)
         case Unavailable():
             sentence = f"The database cannot be reached: {error.reason}"
-        case MigrationFailed() | StoreError():
+        case MigrationFailed() | TooOld() | StoreError():
             sentence = f"The database cannot be used: {error}"
         case CannotListenError():
             sentence = f"It cannot listen on {error.interface or 'any address'}, port {error.port}: {error.socketError.strerror}."

@@ -25,9 +25,15 @@ def _all(port: int, **more: object) -> dict[str, Any]:
 
 
 def _finish(figures: Figures, place: Any, sink: Any, ids: list[str], seconds: float) -> Figures:
-    """Wait until everything arrived, and count."""
+    """Wait until everything arrived, as long as something arrives at least every `seconds`, and count."""
     wanted = set(ids)
-    until(lambda: wanted <= sink.ids(), seconds, f"{figures.name}: the arrival of all mail")
+    while missing := wanted - sink.ids():
+        left = len(missing)
+        until(
+            lambda left=left: len(wanted - sink.ids()) < left,
+            seconds,
+            lambda left=left: f"{figures.name}: the arrival of {left} more; what waits: {place.summary()}",
+        )
     until(lambda: not place.waiting(), seconds, f"{figures.name}: an empty queue")
     figures.accepted, figures.delivered = len(wanted), len(wanted & sink.ids())
     figures.duplicates, figures.lost = sink.duplicates(), len(wanted - sink.ids())

@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -119,6 +119,10 @@ class Ground:
         )
         return {row[0] for row in ended} & set(ids)
 
+    def summary(self) -> list[tuple[Any, ...]]:
+        """What waits, by its reason."""
+        return self.rows("SELECT status, reason, count(*), min(next_at)::text, max(next_at)::text FROM waiting_at(now()) GROUP BY 1, 2")
+
     def waiting(self) -> int:
         [(count,)] = self.rows("SELECT count(*) FROM queue")
         return int(count)
@@ -175,10 +179,10 @@ def postfix_sink(*options: str, port: int | None = None, every_address: bool = F
         process.wait()
 
 
-def until(true: Any, seconds: float, what: str = "it") -> None:
+def until(true: Any, seconds: float, what: str | Callable[[], str] = "it") -> None:
     deadline = time.monotonic() + seconds
     while not true():
-        assert time.monotonic() < deadline, f"{what} did not come true in {seconds} s"
+        assert time.monotonic() < deadline, f"{what() if callable(what) else what} did not come true in {seconds} s"
         time.sleep(0.05)
 
 

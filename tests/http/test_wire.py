@@ -380,8 +380,17 @@ def test_a_drain_closes_what_is_idle_and_finishes_what_is_not() -> None:
     rig.intake.answer = lambda emails: waiting
     working.send(request("POST", "/emails", GOOD))
     done: list[None] = []
+    late = rig.connect()
     rig.site.drain().addCallback(done.append)
+    rig.clock.advance(0.9)
+    assert not idle.transport.disconnecting
+    idle.responses()
+    idle.send(request("GET", "/healthz"))  # it was on its way
+    assert idle.responses()[-1].headers["connection"] == "close"
     assert [c.transport.disconnecting for c in (idle, half, working)] == [True, False, False]
+    rig.clock.advance(0.1)
+    assert late.transport.disconnecting
+    late.hang_up()
     waiting.callback(Admitted((EMAIL,)))
     rig.intake.answer = None
     half.send(whole[-5:])

@@ -244,6 +244,7 @@ def test_a_shutdown_lets_a_body_finish() -> None:
     line.say("MAIL FROM:<me@example.com>", "RCPT TO:<a@example.net>", "DATA")
     stopped = Deferred.fromCoroutine(line.call.receivers.stop())
     assert line.send(ME + b"\r\nx\r\n.\r\n").split("\r\n")[0].startswith("250 2.0.0 Queued as ")
+    assert line.say("NOOP").startswith("421")
     line.hang_up()
     assert stopped.called and world.intake.emails
     assert next(r.transcript for _, r in world.kept.receipts).endswith("S: 421 4.3.2 Shutting down")  # type: ignore[union-attr]

@@ -382,6 +382,9 @@ def test_shutdown_is_patient_but_not_for_ever() -> None:
 def test_shutdown_of_an_idle_session() -> None:
     made = call()
     stopping = stop(made)
+    made.clock.advance(2.9)
+    assert made.heard() == b""  # it may bring its first mail
+    made.clock.advance(0.1)
     assert made.heard() == b"421 4.3.2 Shutting down\r\n"
     assert made.closed
     assert stopping == []
@@ -409,7 +412,37 @@ def test_shutdown_lets_a_decision_finish() -> None:
     stop(made)
     assert not made.closed
     made.settle()
-    assert codes(made.heard()) == ["250", "421"]
+    assert codes(made.heard()) == ["250", "250"]
+    made.clock.advance(3)
+    assert codes(made.heard()) == ["421"]
+
+
+def test_shutdown_between_two_mails_is_at_once() -> None:
+    made = in_data(call())
+    made.say(b"one\r\n.\r\n")
+    made.heard()
+    stop(made)
+    assert codes(made.heard()) == ["421"] and made.closed
+
+
+def test_a_first_mail_is_taken_during_a_shutdown_and_no_second_one() -> None:
+    made = call()
+    made.heard()
+    stop(made)
+    made.say(HELO + ENVELOPE + b"DATA\r\n")
+    made.say(b"x\r\n.\r\n")
+    assert codes(made.heard())[-2:] == ["354", "250"] and len(made.mails) == 1 and not made.closed
+    made.say(b"MAIL FROM:<a@b.example>\r\n")
+    assert codes(made.heard()) == ["421"] and made.closed
+
+
+def test_who_quits_during_a_shutdown_is_told_goodbye() -> None:
+    made = call()
+    made.heard()
+    stop(made)
+    made.say(HELO + ENVELOPE + b"DATA\r\n")
+    made.say(b"x\r\n.\r\nQUIT\r\n")
+    assert codes(made.heard())[-2:] == ["250", "221"]
 
 
 def test_a_port_can_turn_a_client_away() -> None:

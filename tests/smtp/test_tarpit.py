@@ -78,6 +78,7 @@ def test_a_shutdown_meanwhile_ends_the_session() -> None:
     made.heard()
     made.receiver.dataReceived(b"FOO\r\n" * 4)
     stopped = Deferred.fromCoroutine(made.receivers.stop())
+    made.clock.advance(3)
     made.settle()
     assert codes(made.heard()) == ["500"] * 4 + ["421"]
     made.hang_up()

@@ -120,6 +120,18 @@ async def test_a_webhook_that_was_not_reached_keeps_the_day(house: House) -> Non
 
 
 @pytest_twisted.ensureDeferred
+async def test_what_is_to_be_told_by_mail_keeps_the_day_until_it_was_told(house: House) -> None:
+    mail = await delivered(house, 35)
+    due = "INSERT INTO notices (account_id, email_id, recipient, event_id, next_at, told) VALUES (%s, %s, 0, %s, %s, '{}')"
+    await house.pool.run(due, (ACCOUNT, mail.email_id, UUID(int=7), NOW))
+    store = Retention(house.pool)
+    assert partitions.name_of("messages", mail.created_at) not in await store.sweep(THIRTY, NOW)
+    await house.pool.run("UPDATE notices SET next_at = 'infinity'")  # told, and remembered so that it is told once
+    assert partitions.name_of("messages", mail.created_at) in await store.sweep(THIRTY, NOW)
+    assert await left(house.pool, mail) == {}
+
+
+@pytest_twisted.ensureDeferred
 async def test_a_writer_is_not_overtaken(house: House) -> None:
     """What somebody is writing at this moment is waited for a little, and the day stays until the next sweep."""
     mail = await delivered(house, 35)

@@ -170,18 +170,15 @@ class Daemon:
         self.write()
         (self.folder / "dev.json").unlink(missing_ok=True)
         with (self.folder / "daemon.log").open("ab") as log:
-            self.process = subprocess.Popen(
-                self._command(),
-                cwd=self.home,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=self.environment,
-            )
+            self.process = self._popen(log)
         deadline = time.monotonic() + seconds
         while not (self.folder / "dev.json").exists():
             assert self.process.poll() is None, f"the daemon ended:\n{self.log[-3000:]}"
             assert time.monotonic() < deadline, f"the daemon is not ready:\n{self.log[-3000:]}"
             time.sleep(0.02)
+
+    def _popen(self, log: Any) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(self._command(), cwd=self.home, stdout=log, stderr=subprocess.STDOUT, env=self.environment)
 
     def _command(self) -> list[str]:
         return [str(self.python.with_name("twistd")), "--nodaemon", "--pidfile=", "mailsvc", "--config", str(self.config)]

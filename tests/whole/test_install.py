@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import json
 import os
 import shutil
 import subprocess
@@ -66,6 +67,9 @@ def test_a_wheel_in_an_empty_environment_sends_a_mail(tmp_path: Path, database: 
         assert sent.status == 200
         daemon.until(f"/emails/{sent.body['id']}", daemon.facts["api_key"], lambda email: email["last_event"] == "delivered")
         assert daemon.command("account", "create", "Example Ltd").strip()
+        examined = json.loads(daemon._run(("doctor", "--json", "--probe", "localhost", "--dnsbl", "list.invalid")).stdout)
+        well = {each["check"] for each in examined if each["state"] == "good"}
+        assert {"sealing key", "processes", "customers", "clock", "control socket"} <= well
     finally:
         assert daemon.stop() == 0
 

@@ -12,21 +12,13 @@ import pytest
 import resend
 
 from tests.whole.names import Names
-from tests.whole.rig import Daemon, free_port
+from tests.whole.rig import Daemon
 from tests.whole.sink import Received, Sink
 
 pytestmark = pytest.mark.contract
 
 DOMAIN = "shop.example.org"
 Zones = dict[str, dict[str, list[str]]]
-
-
-@pytest.fixture(scope="module")
-def sink() -> Iterator[Sink]:
-    sink = Sink(free_port())
-    sink.start()
-    yield sink
-    sink.stop()
 
 
 @pytest.fixture(scope="module")

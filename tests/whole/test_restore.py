@@ -65,6 +65,7 @@ def send(daemon: Daemon, text: str) -> str:
     return str(answer.body["id"])
 
 
+@pytest.mark.slow
 def test_a_restored_dump_sends_nothing_until_it_is_released(tmp_path: Path, database: str, restored: str, sink: Sink) -> None:
     routes = {"*": f"smtp://127.0.0.1:{sink.port}"}
     daemon = Daemon(tmp_path, database, {"delivery": {"routes": routes}})

@@ -144,7 +144,7 @@ def test_a_late_bounce_comes_back_over_smtp(daemon: Daemon) -> None:
 
 
 def test_a_refusal_is_explained(daemon: Daemon) -> None:
-    [bounced] = recipients(daemon, send(daemon, "bounced@example.com"), "bounced")
+    [bounced] = recipients(daemon, send(daemon, "bounced+why@example.com"), "bounced")
     assert bounced["last_reply"] == "550 5.1.1 This sandbox address always bounces"
     assert (bounced["class"], bounced["rule"], bounced["must_act"]) == ("user_unknown", "x.1.1", "recipient")
     assert bounced["reason"].endswith(bounced["advice"])

@@ -1,5 +1,5 @@
 -- Files that people take away, how far each has got, and SMTP sessions in which something was refused.
--- depends: 0010_dashboard 0009_lanes
+-- depends: 0003_relay 0009_lanes 0010_dashboard
 
 -- A file that is being written to somebody's browser, or was. For showing how far it has got, whichever process is asked.
 CREATE TABLE exports (
