@@ -191,7 +191,6 @@ class Daemon:
         reactor, pool_size = self.reactor, self.settings.database.pool
         self.memory = await open_memory(reactor, self.settings, self.opened, size=pool_size)
         pool = self.pool = self.memory.pool
-        await self.make_partitions()
         self.opened.add("the daily round", every(reactor, DAY, "making partitions", self.make_partitions))
         Keeping(pool, reactor, self.settings.retention).start(self.opened)
         bell = self.bell = Bell(self.memory.dsn, reactor)
