@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from datetime import UTC, datetime
 from typing import Any
 
 import attrs
@@ -12,7 +13,7 @@ from twisted.logger import Logger
 from mailsvc.configfile import SettingsError
 from mailsvc.lifespan import Opened
 from mailsvc.settings import Settings
-from mailsvc.store import keyfile
+from mailsvc.store import keyfile, partitions
 from mailsvc.store.embedded import EmbeddedPostgres
 from mailsvc.store.keeper import Keeper
 from mailsvc.store.migrate import migrate
@@ -53,6 +54,7 @@ async def open_memory(reactor: Any, settings: Settings, opened: Opened, *, size:
         return Memory(dsn, pool, seal)
     applied = await in_thread(reactor, lambda: migrate(dsn))
     log.info("the database has this release's schema, {count} migrations were applied", count=len(applied))
+    await partitions.ensure(pool, datetime.fromtimestamp(reactor.seconds(), UTC))  # an operator's order may be the first to write
     whereabouts = Whereabouts(pool, settings.database.witness, settings.region)
     await whereabouts.look(remember=False)
     return Memory(dsn, pool, seal, whereabouts)

@@ -6,10 +6,12 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import psycopg2
 import pytest
+from psycopg2.extensions import make_dsn
 
 from mailsvc.store import keyfile
 
@@ -79,6 +81,17 @@ def test_from_an_account_to_a_domain_that_may_send(mailsvc: Command, database: s
             " JOIN accounts a ON a.id = k.account_id JOIN domains d ON d.id = k.domain_id"
         )
         assert cursor.fetchall() == [("Example Ltd", "sending_access", "shop.example.com", True)]
+
+
+def test_orders_may_come_before_the_first_start(tmp_path: Path, postgres: str, administer: Callable[..., None]) -> None:
+    name = f"mailsvc_empty_{os.getpid()}"
+    administer(postgres, f"CREATE DATABASE {name}")
+    try:
+        mailsvc = Command(tmp_path, make_dsn(postgres, dbname=name))
+        account = mailsvc("account", "create", "Example Ltd").stdout.strip()
+        assert mailsvc.prints("domain", "add", "example.com", "--account", account).startswith("send.example.com. MX")
+    finally:
+        administer(postgres, f"DROP DATABASE {name} WITH (FORCE)")
 
 
 def test_what_is_not_there_gets_a_sentence(mailsvc: Command) -> None:

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import CancelledError, Deferred, DeferredSemaphore
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
@@ -51,6 +51,7 @@ __all__ = [
 
 MAX_ITEMS = 100
 MAX_WEIGHT = 1 << 20  # octets of messages in a shared commit
+LARGE = 2  # submissions with large messages that are written at once
 OVERHEAD = 1024  # octets that an email counts for besides its message
 RECLAIM_AFTER = (0.0, 5.0, 60.0)  # seconds; the server may still be committing when the connection to it is gone
 
@@ -66,6 +67,7 @@ class Acceptance:
         self._pool = pool
         self._clock = clock
         self._running: set[tuple[UUID, str, str]] = set()
+        self._large = DeferredSemaphore(LARGE)
         self.batch: Batch[Submission, AcceptResult] = Batch(self._write, clock, max_items=max_items, max_weight=MAX_WEIGHT, linger=linger)
 
     async def accept(self, submission: Submission) -> AcceptResult:
@@ -98,12 +100,20 @@ class Acceptance:
 
     async def _accept(self, submission: Submission, claim: Claim | None) -> AcceptResult:
         if claim is None:
-            return await self.batch.submit(submission, _weight(submission))
+            return await self._submit(submission)
         self._running.add(claim.place)
         try:
-            return await self.batch.submit(submission, _weight(submission))
+            return await self._submit(submission)
         finally:
             self._running.remove(claim.place)
+
+    async def _submit(self, submission: Submission) -> AcceptResult:
+        """A large message shares its commit with nobody, and nobody waits behind it but other large ones."""
+        if not _is_large(submission):
+            return await self.batch.submit(submission, _weight(submission))
+        async with self._large:
+            [answer] = await self._write([submission])
+            return answer
 
     async def _write(self, submissions: list[Submission]) -> list[AcceptResult]:
         if any(s.idempotency is not None for s in submissions) or any(_is_large(s) for s in submissions):
@@ -178,6 +188,4 @@ def _is_large(submission: Submission) -> bool:
 
 
 def _weight(submission: Submission) -> int:
-    """A submission with a large message shares its commit with nobody."""
-    octets = sum(len(email.message) + OVERHEAD for email in submission.emails)
-    return max(octets, MAX_WEIGHT + 1) if _is_large(submission) else octets
+    return sum(len(email.message) + OVERHEAD for email in submission.emails)

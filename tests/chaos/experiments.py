@@ -170,6 +170,7 @@ def tarpits(domains: int, backlog: int, healthy: int) -> Figures:
         share = healthy // ROUNDS
         rounds = [(p95(_latencies(other, calm, share)), p95(_latencies(client, target, share))) for _ in range(ROUNDS)]
         without, beside = map(statistics.median, zip(*rounds, strict=True))
+        until(lambda: place.waiting() == len(client.ids) - len(target.ids()), 60, "the writing down of what arrived")
         figures.accepted, figures.delivered, figures.waiting = len(client.ids), len(target.ids()), place.waiting()
         figures.lost = figures.accepted - figures.delivered - figures.waiting
         figures.notes = {
@@ -245,10 +246,11 @@ def bad_dns(domains: int) -> Figures:
         until(lambda: len(target.ids()) == domains, 60, "the arrival of what DNS is good for")
         until(lambda: len(place.rows("SELECT 1 FROM events WHERE type = 'email.bounced'")) == 2 * domains, 60, "the end of what cannot be")
 
-        assert place.waiting() == 2 * domains
+        until(lambda: place.waiting() == 2 * domains, 60, "the writing down of what arrived")
         figures.notes = {"bounced at once": 2 * domains, "waited for DNS": 2 * domains}
         names.heal()
         until(lambda: len(target.ids()) == 3 * domains, 120, "the arrival of the rest, once DNS answers")
+        until(lambda: place.waiting() == 0, 60, "the writing down of that")
         figures.accepted, figures.delivered, figures.waiting = len(client.ids), len(target.ids()), place.waiting()
         figures.duplicates = target.duplicates()
         figures.lost = figures.accepted - figures.delivered - 2 * domains - figures.waiting

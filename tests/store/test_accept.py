@@ -12,7 +12,7 @@ import pytest_twisted
 from twisted.internet.defer import CancelledError, Deferred
 
 from mailsvc.store import accept, idempotency
-from mailsvc.store.accept import Acceptance, Accepted, InProgress, Mismatch, NewRecipient, Replayed, Submission
+from mailsvc.store.accept import LARGE, Acceptance, Accepted, InProgress, Mismatch, NewRecipient, Replayed, Submission
 from mailsvc.store.errors import DataRejected, StoreError, Unavailable
 from mailsvc.store.messages import InPieces
 from mailsvc.store.pool import Pool
@@ -96,6 +96,26 @@ async def test_large_messages_are_stored_in_pieces(house: House) -> None:
     assert pieces is not None and b"".join(pieces.body) == stored.body  # type: ignore[arg-type]
     assert len(pieces.body) == len(stored.body)
     assert max(len(piece) for piece in pieces.body) <= 256 * 1024  # type: ignore[arg-type]
+
+
+@pytest_twisted.ensureDeferred
+async def test_nobody_waits_behind_large_messages(house: House) -> None:
+    """These take some hundred round trips each, one after the other; the small one takes one."""
+
+    class Large(Spooled):
+        chunks = (b"x" * 299 + b"\n",) * 400  # type: ignore[assignment]
+
+    ended: list[str] = []
+
+    async def accept(what: str, mail: Any) -> None:
+        await house.accept(mail)
+        ended.append(what)
+
+    large = [Deferred.fromCoroutine(accept("large", email(message=Large()))) for _ in range(LARGE + 1)]
+    small = [Deferred.fromCoroutine(accept("small", email())) for _ in range(3)]
+    for waiting in (*small, *large):
+        await waiting
+    assert ended == ["small"] * 3 + ["large"] * len(large)
 
 
 @pytest_twisted.ensureDeferred
