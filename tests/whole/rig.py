@@ -59,6 +59,17 @@ def eventually(look: Callable[[], list[tuple[Any, ...]]], seconds: float = 30) -
     return found
 
 
+def rows(database: str, statement: str, *values: object) -> list[tuple[Any, ...]]:
+    """What a statement answers, over a connection of its own; a percent sign in it is written twice."""
+    connection = psycopg2.connect(database)
+    try:
+        with connection, connection.cursor() as cursor:
+            cursor.execute(statement, values)
+            return list(cursor.fetchall())
+    finally:
+        connection.close()
+
+
 @attrs.define
 class Answer:
     """What the API answered."""

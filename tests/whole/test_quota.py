@@ -12,10 +12,9 @@ from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
-import psycopg2
 import pytest
 
-from tests.whole.rig import Daemon, eventually
+from tests.whole.rig import Daemon, eventually, rows
 
 LIMIT, CLIENTS = 300, 50
 BLOCK = LIMIT // 16
@@ -42,16 +41,6 @@ def daemons(tmp_path: Path, database: str) -> Iterator[list[Daemon]]:
     for daemon in made[::-1]:
         if daemon.process is not None:
             assert daemon.stop() == 0
-
-
-def rows(database: str, statement: str) -> list[tuple[Any, ...]]:
-    connection = psycopg2.connect(database)
-    try:
-        with connection, connection.cursor() as cursor:
-            cursor.execute(statement)
-            return cursor.fetchall()
-    finally:
-        connection.close()
 
 
 def test_two_processes_keep_to_one_plan(daemons: list[Daemon], database: str) -> None:

@@ -4,27 +4,15 @@ from __future__ import annotations
 
 import re
 import smtplib
-from typing import Any
 
-import psycopg2
 import pytest
 
 from tests.whole.relay import NUMBERS, connect, email_id, relaying
-from tests.whole.rig import Daemon, eventually
+from tests.whole.rig import Daemon, eventually, rows
 from tests.whole.sink import Sink
 
 pytestmark = pytest.mark.contract
 daemon = pytest.fixture(relaying, scope="module")
-
-
-def rows(database: str, sql: str, *values: object) -> list[tuple[Any, ...]]:
-    connection = psycopg2.connect(database)
-    try:
-        with connection.cursor() as cursor:
-            cursor.execute(sql, values)
-            return list(cursor.fetchall())
-    finally:
-        connection.close()
 
 
 @pytest.mark.parametrize("number", NUMBERS)

@@ -7,30 +7,19 @@ import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import psycopg2
 import pytest
 from psycopg2.extensions import make_dsn, parse_dsn
 
 from mailsvc.store.postgres_binaries import find_binaries
-from tests.whole.rig import Daemon, free_port
+from tests.whole.rig import Daemon, free_port, rows
 from tests.whole.sink import Sink
 
 WAITING = "SELECT count(*) FROM queue"
 
 
-def ask(database: str, statement: str) -> list[tuple[object, ...]]:
-    connection = psycopg2.connect(database)
-    try:
-        with connection, connection.cursor() as cursor:
-            cursor.execute(statement)
-            return cursor.fetchall()
-    finally:
-        connection.close()
-
-
 def program(name: str, database: str) -> str:
     """The one that fits the server."""
-    [(version,)] = ask(database, "SELECT current_setting('server_version_num')::integer / 10000")
+    [(version,)] = rows(database, "SELECT current_setting('server_version_num')::integer / 10000")
     debian = Path(f"/usr/lib/postgresql/{version}/bin/{name}")
     return str(debian) if debian.exists() else find_binaries(int(str(version))).program(name)
 
@@ -84,8 +73,8 @@ def test_a_restored_dump_sends_nothing_until_it_is_released(tmp_path: Path, data
     assert daemon.stop() == 0
 
     run(program("pg_restore", database), f"--dbname={restored}", "--no-owner", str(dump))
-    assert ask(restored, WAITING) == [(1,)]
-    ask(restored, "DELETE FROM destinations RETURNING 1")  # what was held for the backup is no matter here
+    assert rows(restored, WAITING) == [(1,)]
+    rows(restored, "DELETE FROM destinations RETURNING 1")  # what was held for the backup is no matter here
     daemon.database = restored
     daemon.start()
     try:
@@ -98,7 +87,7 @@ def test_a_restored_dump_sends_nothing_until_it_is_released(tmp_path: Path, data
         daemon.start()  # it stays held
         daemon.order(do="retry", kind="email", name=first)
         daemon.order(do="queue")
-        assert ask(restored, WAITING) == [(2,)] and len(sink.received) == 2
+        assert rows(restored, WAITING) == [(2,)] and len(sink.received) == 2
         assert daemon.command("queue", "release") == "Mail goes out again.\n"
         sink.wait_until(lambda received: len(received) == 4, 20)
         assert daemon.command("queue", "release") == "Nothing was held.\n"

@@ -5,23 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import psycopg2
 import pytest
 
-from tests.whole.rig import Daemon, free_port
+from tests.whole.rig import Daemon, free_port, rows
 from tests.whole.sink import Sink
 
 SEALED = "SELECT get_byte(sealed_key, 0) FROM dkim_keys UNION ALL SELECT get_byte(secret, 0) FROM webhooks"
-
-
-def ask(database: str, statement: str) -> list[tuple[object, ...]]:
-    connection = psycopg2.connect(database)
-    try:
-        with connection, connection.cursor() as cursor:
-            cursor.execute(statement)
-            return cursor.fetchall()
-    finally:
-        connection.close()
 
 
 @pytest.fixture
@@ -66,10 +55,10 @@ def test_a_rotation_needs_no_restart(pair: tuple[Daemon, Daemon], sink: Sink, tm
     assert made.status == 201
     send(one, "before")
     sink.wait_until(lambda received: len(received) == 1, 20)
-    assert {number for (number,) in ask(database, SEALED)} == {1}
+    assert {number for (number,) in rows(database, SEALED)} == {1}
 
     assert one.command("secrets", "rotate").startswith("Key 2 seals; 3 secrets")
-    assert {number for (number,) in ask(database, SEALED)} == {2}
+    assert {number for (number,) in rows(database, SEALED)} == {2}
     assert [line.split()[0] for line in (tmp_path / "secret.key").read_text().splitlines()] == ["1", "2"]
     assert (tmp_path / "secret.key").stat().st_mode & 0o777 == 0o600
     assert two.command("secrets", "list").splitlines() == ["2  seals, 3 secrets", "1  opens, 0 secrets"]
@@ -78,7 +67,7 @@ def test_a_rotation_needs_no_restart(pair: tuple[Daemon, Daemon], sink: Sink, tm
         send(daemon, "after")
         domain = daemon.call("POST", "/domains", {"name": f"{daemon.folder.name}.example"})
         assert domain.status == 201
-    assert {number for (number,) in ask(database, SEALED)} == {2}
+    assert {number for (number,) in rows(database, SEALED)} == {2}
     sink.wait_until(lambda received: len(received) == 3, 20)
     assert all(count == 1 for count in sink.counts().values())
 
@@ -93,7 +82,7 @@ def test_a_process_that_lacks_the_key_keeps_it_from_sealing(pair: tuple[Daemon, 
     status, said = one.command_fails("secrets", "rotate", "--wait", "0")
     assert status == 1 and f"{two.process.pid} on " in said and "Copy the file to their machines" in said  # type: ignore[union-attr]
     assert [line.split()[0] for line in (tmp_path / "secret.key").read_text().splitlines()] == ["2", "1"]
-    assert {number for (number,) in ask(database, SEALED)} == {1}
+    assert {number for (number,) in rows(database, SEALED)} == {1}
     send(one, "goes on")
 
     lone.write_bytes((tmp_path / "secret.key").read_bytes())  # by the operator, to the other machine
@@ -101,7 +90,7 @@ def test_a_process_that_lacks_the_key_keeps_it_from_sealing(pair: tuple[Daemon, 
     assert f"{two.process.pid} on " in said  # type: ignore[union-attr]  # it opens with the new one, its file says that the old one seals
     lone.write_bytes((tmp_path / "secret.key").read_bytes())
     assert one.command("secrets", "rotate").startswith("Key 2 seals; ")
-    assert {number for (number,) in ask(database, SEALED)} == {2}
+    assert {number for (number,) in rows(database, SEALED)} == {2}
 
 
 def test_a_production_process_makes_no_key_by_itself(tmp_path: Path, database: str) -> None:
