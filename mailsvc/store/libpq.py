@@ -47,7 +47,8 @@ _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 def _library() -> Any:
     """The driver's module leads to the library that it was linked with."""
     try:
-        library = ctypes.CDLL(psycopg2._psycopg.__file__)
+        # None of them waits: to give the interpreter away for each would let a thread that is busy with it keep the reactor out.
+        library = ctypes.PyDLL(psycopg2._psycopg.__file__)
         for name, (result, arguments) in _FUNCTIONS.items():
             function = getattr(library, name)
             function.restype, function.argtypes = result, arguments
