@@ -70,6 +70,11 @@ class Smtp:
         check=checks.ports,
     )
     trusted_proxies: tuple[str, ...] = setting((), 'Addresses or networks whose PROXY header is believed, at endpoints with "haproxy:".')
+    trusted_networks: Mapping[str, str] = setting(
+        {},
+        'Networks that need neither TLS nor login on customers\' ports, each with the id of an API key: { "127.0.0.1/32" = "0198…" }.',
+        check=checks.trusted_networks,
+    )
     certificate: Path | None = setting(
         None, "The certificate and its chain, PEM; a renewed one is used without a restart.", example="/etc/mailsvc/certificate.pem"
     )
