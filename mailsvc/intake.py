@@ -220,8 +220,8 @@ class Intake:
         return await self._store(caller, submission, list(ready.values()), results)
 
     async def _admit(self, caller: Caller, email: Incoming) -> Domain | Refusal:
-        fields = {name: [m.address for m in getattr(email, name)] for name in ("to", "cc", "bcc")}
         if isinstance(email.content, Content):
+            fields = {name: [m.address for m in getattr(email, name)] for name in ("to", "cc", "bcc")}
             refusal = policy.recipients_refusal(fields, self.limits)
             if refusal is not None:
                 return refusal
@@ -236,21 +236,21 @@ class Intake:
     async def _make(self, caller: Caller, email: Incoming, domain: Domain, texts: dict[str, str]) -> _Ready | Refusal:
         """`texts` keeps what was made of the html of this submission's emails: those of a batch often share it."""
         now = self.clock()
-        email_id = (email.content.email_id if isinstance(email.content, AsReceived) else None) or uuid7(now)
+        received = email.content if isinstance(email.content, AsReceived) else None
+        email_id = (received and received.email_id) or uuid7(now)
         created_at = datetime.fromtimestamp(now, UTC)
-        message_id = email.content.message_id if isinstance(email.content, AsReceived) else f"<{email_id}@{domain.name}>"
+        message_id = received.message_id if received else f"<{email_id}@{domain.name}>"
         try:
             message = await self._message(email, message_id, email.scheduled_at or created_at, texts)
         except compose.ComposeError as error:
             return Refusal("content", error.field, str(error))
-        if isinstance(email.content, Content):  # what was received was measured as it came; our own lines do not count
+        if received is None:  # what was received was measured as it came; our own lines do not count
             refusal = policy.size_refusal(len(message), self.limits)
             if refusal is not None:
                 return refusal
-        seats = self._seats(email, len(message))
-        recipients = tuple(
-            NewRecipient(address, seats[_domain(address)].destination, seats[_domain(address)].leased) for address in _addresses(email)
-        )
+        addresses = [(address, _domain(address)) for address in _addresses(email)]
+        seats = self._seats(email, [name for _, name in addresses], len(message))
+        recipients = tuple([NewRecipient(address, seats[name].destination, seats[name].leased) for address, name in addresses])
         return _Ready(
             NewEmail(
                 email_id=email_id,
@@ -262,15 +262,15 @@ class Intake:
                 created_at=created_at,
                 message_id=message_id,
                 sender=email.sender.display,
-                to=tuple(m.display for m in email.to),
-                cc=tuple(m.display for m in email.cc),
-                bcc=tuple(m.display for m in email.bcc),
-                reply_to=tuple(m.display for m in email.reply_to),
+                to=_displayed(email.to),
+                cc=_displayed(email.cc),
+                bcc=_displayed(email.bcc),
+                reply_to=_displayed(email.reply_to),
                 recipients=recipients,
                 subject=email.subject,
                 tags=email.tags,
                 headers=email.headers,
-                envelope=email.content.envelope if isinstance(email.content, AsReceived) else None,
+                envelope=received.envelope if received else None,
                 message=message,
                 scheduled_at=email.scheduled_at,
                 expires_at=(email.scheduled_at or created_at) + self.expiry,
@@ -309,12 +309,11 @@ class Intake:
 
         return make() if len(content) <= OFF_REACTOR else await self.in_thread(make)
 
-    def _seats(self, email: Incoming, size: int) -> dict[str, Seat]:
+    def _seats(self, email: Incoming, domains: Sequence[str], size: int) -> dict[str, Seat]:
         """A seat for each recipient domain; a scheduled email only learns where it will wait."""
-        domains = dict.fromkeys(_domain(address) for address in _addresses(email))
         if email.scheduled_at is not None:
-            return {domain: _Elsewhere(domain) for domain in domains}
-        return {domain: self.handover.offer(domain, size, email.bulk) for domain in domains}
+            return {domain: _Elsewhere(domain) for domain in dict.fromkeys(domains)}
+        return {domain: self.handover.offer(domain, size, email.bulk) for domain in dict.fromkeys(domains)}
 
     async def _store(self, caller: Caller, submission: Submission, ready: list[_Ready], results: tuple[UUID | Refusal, ...]) -> Admission:
         try:
@@ -386,6 +385,10 @@ def _addresses(email: Incoming) -> tuple[str, ...]:
     if isinstance(email.content, AsReceived):
         return email.content.recipients
     return tuple(dict.fromkeys(m.address for m in (*email.to, *email.cc, *email.bcc)))
+
+
+def _displayed(mailboxes: tuple[Mailbox, ...]) -> tuple[str, ...]:
+    return tuple([mailbox.display for mailbox in mailboxes]) if mailboxes else ()
 
 
 def _domain(address: str) -> str:

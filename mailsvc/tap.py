@@ -103,6 +103,7 @@ from mailsvc.store.webhooks import Webhooks as StoredWebhooks
 from mailsvc.terms import (
     certificates_of,
     limits_of,
+    neighbours_of,
     networks,
     null_mx_of,
     postmaster_of,
@@ -333,7 +334,7 @@ class Daemon:
             own=Own((host, *smtp.names), self.returns.whose, self.returns.take, self.postmaster()),
             addresses=Crowd(smtp.connections_per_address), with_key=Crowd(smtp.connections_per_key),
             failures=Failures(reactor, smtp.login_failures), connections=smtp.connections,
-            null_mx=null_mx_of(settings, self.names, reactor),
+            null_mx=null_mx_of(settings, self.names, reactor), neighbours=neighbours_of(smtp),
         )  # fmt: skip
         notices = Notices(StoredNotices(self.pool), self.messages, self.intake, host, reactor.seconds)
         self.opened.add("the notifications", every(reactor, NOTICES_EVERY, "sending notifications", notices.tell))

@@ -79,9 +79,8 @@ class Acceptance:
         claim = _claim(submission)
         if claim is not None and claim.place in self._running:
             return InProgress()
-        waiting = detached(self._accept(submission, claim))
         try:
-            return await waiting
+            return await self._begin(submission, claim)
         except CancelledError:
             self._reclaim(submission)
             raise
@@ -99,19 +98,23 @@ class Acceptance:
             return InProgress()
         return (await self._pool.transact(lambda tx: self._answers(tx, [submission])))[0]
 
-    async def _accept(self, submission: Submission, claim: Claim | None) -> AcceptResult:
+    def _begin(self, submission: Submission, claim: Claim | None) -> Deferred[AcceptResult]:
         if claim is None:
-            return await self._submit(submission)
+            return self._submit(submission)
         self._running.add(claim.place)
+        return detached(self._keyed(submission, claim))
+
+    async def _keyed(self, submission: Submission, claim: Claim) -> AcceptResult:
         try:
             return await self._submit(submission)
         finally:
             self._running.remove(claim.place)
 
-    async def _submit(self, submission: Submission) -> AcceptResult:
+    def _submit(self, submission: Submission) -> Deferred[AcceptResult]:
+        return detached(self._alone(submission)) if _is_large(submission) else self.batch.submit(submission, _weight(submission))
+
+    async def _alone(self, submission: Submission) -> AcceptResult:
         """A large message shares its commit with nobody, and nobody waits behind it but other large ones."""
-        if not _is_large(submission):
-            return await self.batch.submit(submission, _weight(submission))
         async with self._large:
             [answer] = await self._write([submission])
             return answer

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Generic, TypeVar
 
 import attrs
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, fail
 
 from mailsvc.store.errors import Unavailable
 
@@ -38,7 +38,8 @@ class _Place(Generic[Item, Result]):
 class Batch(Generic[Item, Result]):
     """
     A write starts `linger` seconds after its first item came, or as soon as it is full; never more than `writes` at once.
-    What comes while all are under way is gathered for the next one.
+    What comes while all are under way is gathered for the next one. A `prompt` batch does not linger while items come singly: its
+    write starts in the next turn of the reactor, unless one is under way or the one before had several items.
 
     - A write of several items that fails is done again item by item, so one that cannot be written fails alone.
       But when nobody knows whether it was committed, or there is no database, all of its items fail.
@@ -55,6 +56,7 @@ class Batch(Generic[Item, Result]):
     writes: int = 2
     queue: int = 10_000
     queue_weight: int = 256 << 20
+    prompt: bool = True
     written: int = attrs.field(default=0, init=False)  # how many writes there were, and of how many items
     items: int = attrs.field(default=0, init=False)
     _places: deque[_Place[Item, Result]] = attrs.field(factory=deque, init=False)
@@ -62,15 +64,16 @@ class Batch(Generic[Item, Result]):
     _under_way: int = attrs.field(default=0, init=False)
     _timer: Any = attrs.field(default=None, init=False)
     _due: bool = attrs.field(default=False, init=False)
+    _shared: bool = attrs.field(default=False, init=False)  # the newest write had several items
 
-    async def submit(self, item: Item, weight: int = 1) -> Result:
+    def submit(self, item: Item, weight: int = 1) -> Deferred[Result]:
         if len(self._places) >= self.queue or (self._places and self._weight + weight > self.queue_weight):
-            raise Unavailable(f"{len(self._places)} others wait to be written.")
+            return fail(Unavailable(f"{len(self._places)} others wait to be written."))
         place: _Place[Item, Result] = _Place(item, weight)
         self._places.append(place)
         self._weight += weight
         self._consider()
-        return await place.answer
+        return place.answer
 
     @property
     def waiting(self) -> int:
@@ -87,7 +90,8 @@ class Batch(Generic[Item, Result]):
             self._due = False
             self._start(self._gather())
         if self._places and self._under_way < self.writes and self._timer is None:
-            self._timer = self.clock.callLater(self.linger, self._lingered)
+            alone = self.prompt and not self._shared and not self._under_way
+            self._timer = self.clock.callLater(0 if alone else self.linger, self._lingered)
 
     def _full(self) -> bool:
         return len(self._places) >= self.max_items or self._weight >= self.max_weight
@@ -112,6 +116,7 @@ class Batch(Generic[Item, Result]):
 
     def _start(self, places: list[_Place[Item, Result]]) -> None:
         self._under_way += 1
+        self._shared = len(places) > 1
         Deferred.fromCoroutine(self._write(places)).addBoth(self._ended)
 
     def _ended(self, _: object) -> None:

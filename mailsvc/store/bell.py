@@ -2,7 +2,8 @@
 
 A ring may be lost, so who listens also looks by itself from time to time, and is called once after every (re)connection.
 NOTIFY takes a lock of the whole server at commit, so it is rung from a connection of its own, after the commit that it
-tells of: at most 20 times a second for a channel that much happens on, a few times more for one on which things happen singly.
+tells of: at most 20 times a second for a channel that much happens on, a few times more for one on which things happen singly
+and somebody waits for each.
 """
 
 from __future__ import annotations
@@ -17,10 +18,13 @@ from twisted.logger import Logger
 from mailsvc.store.backoff import Backoff
 from mailsvc.store.errors import StoreError
 from mailsvc.store.link import Limits, Link
+from mailsvc.store.prepared import Prepared
 
 APART = 0.05  # seconds between two rings of a channel
 BRIEFLY = 0.01  # the same where no more than one thing happened between the last two
+PATIENT = frozenset({"events"})  # channels of which nobody waits for the first ring: it waits for company
 PREFIX = "mailsvc_"
+RING = Prepared("ring", ("text[]",), f"SELECT pg_notify('{PREFIX}' || channel, '') FROM unnest($1) AS channel")
 
 Callback = Callable[[], None]
 
@@ -65,7 +69,7 @@ class Bell:
         if channel in self._soon or channel in self._now:
             return
         self._soon.add(channel)
-        wait = self._rung.get(channel, -APART) + self._apart.get(channel, 0.0) - self.reactor.seconds()
+        wait = APART if channel in PATIENT else self._rung.get(channel, -APART) + self._apart.get(channel, 0.0) - self.reactor.seconds()
         self.reactor.callLater(min(max(0.0, wait), APART), self._due, channel)
 
     async def start(self) -> None:
@@ -96,16 +100,18 @@ class Bell:
                 lambda failure: self.log.failure("the bell is broken", failure=failure)
             )
 
-    async def _conversation(self, link: Link) -> None:
+    async def _conversation(self, link: Link, *first: str) -> None:
         self._talking = True
         try:
+            for sql in first:
+                await link.execute(sql)
             while not link.lost:
                 if new := self._callbacks.keys() - self._listened:
                     await link.execute("; ".join(f"LISTEN {PREFIX}{channel}" for channel in sorted(new)))
                     self._listened |= new
                 elif self._now:
                     channels, self._now = self._now, set()
-                    await link.execute("SELECT pg_notify(%s || channel, '') FROM unnest(%s) channel", (PREFIX, sorted(channels)))
+                    await link.execute(RING.execute, (sorted(channels),))  # the driver's way, which hears who rings meanwhile
                     self.rings += len(channels)
                 else:
                     return
@@ -150,7 +156,7 @@ class Bell:
             return
         link.addNotifyObserver(self._notified)
         self._link, self._listened = link, set()
-        await self._conversation(link)
+        await self._conversation(link, RING.prepare)
         if not link.lost:
             self._backoff.reset()
             self._heard |= self._callbacks.keys()  # what was rung while nobody listened

@@ -14,22 +14,34 @@ import attrs
 
 from mailsvc.store import idempotency
 from mailsvc.store.inserts import SHARDS
-from mailsvc.store.pool import Pool, Transaction
+from mailsvc.store.pool import Pool
+from mailsvc.store.prepared import Prepared
 
 LOCKS = 0x6C656467  # the first half of an advisory lock's name; the second one is the shard
 LOOK = 100_000  # fresh events that `lag` counts at most
 
-TRY_SHARDS = "SELECT shard FROM generate_series(0, %s) AS shard WHERE pg_try_advisory_xact_lock(%s, shard)"
+# Which shards nobody else is at, for the statement that follows in the same transaction.
+FREE_SHARDS = Prepared(
+    "free_shards",
+    (),
+    f"""
+SELECT set_config('mailsvc.shards', coalesce(array_agg(shard)::text, '{{}}'), true)
+FROM generate_series(0, {SHARDS - 1}) AS shard WHERE pg_try_advisory_xact_lock({LOCKS}, shard)
+""",
+)
+
+# In an email's history alone: no reader of events knows such a type.
+INTERNAL = "ARRAY['email.queued', 'email.canceled']"
 
 # Ids grow with time, so within a batch the numbers of an account follow what happened. Across batches they follow the commits.
-NUMBER = """
+_NUMBER = f"""
 WITH taken AS MATERIALIZED (
     DELETE FROM fresh_events WHERE ctid = ANY (ARRAY(
-        SELECT ctid FROM fresh_events WHERE shard = ANY (%s::smallint[]) LIMIT %s
+        SELECT ctid FROM fresh_events WHERE shard = ANY (current_setting('mailsvc.shards')::smallint[]) LIMIT $1
     ))
     RETURNING account_id, email_id, event_id, domain_id, type, coalesce(kind, type) AS kind, weight, at
 ), public AS (
-    SELECT * FROM taken WHERE type <> ALL (%s)
+    SELECT * FROM taken WHERE type <> ALL ({INTERNAL})
 ), grown AS (
     INSERT INTO event_sequences AS s (account_id, last)
     SELECT account_id, count(*) FROM public GROUP BY account_id ORDER BY account_id
@@ -55,7 +67,8 @@ WITH taken AS MATERIALIZED (
 )
 SELECT (SELECT count(*) FROM taken), (SELECT count(*) FROM outgoing)
 """
-INTERNAL = ["email.queued", "email.canceled"]  # in an email's history alone: no reader of events knows such a type
+# A statement apart from the one that takes the locks: it sees what their former holders committed.
+NUMBER = Prepared("number", ("bigint",), _NUMBER, FREE_SHARDS)
 
 LAG = "SELECT count(*), min(at) FROM (SELECT at FROM fresh_events LIMIT %s) AS f"
 
@@ -77,19 +90,10 @@ class Books:
 
     async def number(self, limit: int) -> int:
         """Number at most `limit` events of the shards that nobody else is at; how many there were."""
-
-        async def number(tx: Transaction) -> tuple[int, int]:
-            shards = [shard for (shard,) in await tx.rows(TRY_SHARDS, (SHARDS - 1, LOCKS))]
-            if not shards:
-                return 0, 0
-            # A statement of its own: it sees what the former holders of these locks committed.
-            [(count, outgoing)] = await tx.rows(NUMBER, (shards, limit, INTERNAL))
-            return count, outgoing
-
-        count, outgoing = await self._pool.transact(number)
+        [(count, outgoing)] = await self._pool.rows(NUMBER, (limit,))
         if outgoing:
             self._outgoing()
-        return count
+        return int(count)
 
     async def lag(self, now: datetime) -> Lag:
         [(count, oldest)] = await self._pool.rows(LAG, (LOOK,))

@@ -10,6 +10,7 @@ import ctypes
 from collections.abc import Callable, Sequence
 from ctypes import POINTER, c_char_p, c_int, c_uint, c_void_p
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any, Final
 from uuid import UUID
 
@@ -17,13 +18,18 @@ import attrs
 import orjson
 import psycopg2
 
-_FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
+_Functions = dict[str, tuple[Any, tuple[Any, ...]]]
+# What speaks with the server: other threads run meanwhile.
+_OUTSIDE: _Functions = {
     "PQsendQueryPrepared": (c_int, (c_void_p, c_char_p, c_int, POINTER(c_char_p), POINTER(c_int), POINTER(c_int), c_int)),
-    "PQenterPipelineMode": (c_int, (c_void_p,)),
     "PQpipelineSync": (c_int, (c_void_p,)),
-    "PQexitPipelineMode": (c_int, (c_void_p,)),
     "PQflush": (c_int, (c_void_p,)),
     "PQconsumeInput": (c_int, (c_void_p,)),
+}
+# What looks at memory: done before the interpreter could have been handed to another thread and waited for again.
+_INSIDE: _Functions = {
+    "PQenterPipelineMode": (c_int, (c_void_p,)),
+    "PQexitPipelineMode": (c_int, (c_void_p,)),
     "PQisBusy": (c_int, (c_void_p,)),
     "PQgetResult": (c_void_p, (c_void_p,)),
     "PQerrorMessage": (c_char_p, (c_void_p,)),
@@ -46,14 +52,16 @@ _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 
 def _library() -> Any:
     """The driver's module leads to the library that it was linked with."""
+    found: dict[str, Any] = {}
     try:
-        library = ctypes.CDLL(psycopg2._psycopg.__file__)
-        for name, (result, arguments) in _FUNCTIONS.items():
-            function = getattr(library, name)
-            function.restype, function.argtypes = result, arguments
+        for library, functions in ((ctypes.CDLL, _OUTSIDE), (ctypes.PyDLL, _INSIDE)):
+            opened = library(psycopg2._psycopg.__file__)
+            for name, (result, arguments) in functions.items():
+                found[name] = function = getattr(opened, name)
+                function.restype, function.argtypes = result, arguments
     except (AttributeError, OSError):
         return None
-    return library
+    return SimpleNamespace(**found)
 
 
 LIBRARY: Final[Any] = _library()
@@ -191,9 +199,10 @@ def _reader(kind: int) -> Callable[[bytes], Any]:
 
 
 def _value(result: int, row: int, column: int, read: Callable[[bytes], Any]) -> Any:
-    if LIBRARY.PQgetisnull(result, row, column):
+    length = LIBRARY.PQgetlength(result, row, column)
+    if not length and LIBRARY.PQgetisnull(result, row, column):
         return None
-    return read(ctypes.string_at(LIBRARY.PQgetvalue(result, row, column), LIBRARY.PQgetlength(result, row, column)))
+    return read(ctypes.string_at(LIBRARY.PQgetvalue(result, row, column), length))
 
 
 def _text(octets: bytes | None) -> str:

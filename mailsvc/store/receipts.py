@@ -46,7 +46,9 @@ class Receipt:
 class Receipts:
     def __init__(self, pool: Pool, clock: Any) -> None:
         self._pool = pool
-        self._batch: Batch[tuple[UUID, Receipt], None] = Batch(self._write, clock, linger=LINGER, writes=1, queue_weight=32 << 20)
+        self._batch: Batch[tuple[UUID, Receipt], None] = Batch(
+            self._write, clock, linger=LINGER, prompt=False, writes=1, queue_weight=32 << 20
+        )
 
     async def add(self, account_id: UUID, receipt: Receipt) -> None:
         await self._batch.submit((account_id, receipt), len(receipt.transcript or "") + 256)

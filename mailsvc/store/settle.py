@@ -92,8 +92,9 @@ class Settling:
         rows = [row for n, settlement in enumerate(settlements) for row in _rows(n, settlement)]
         rows.sort(key=lambda row: (row["email_id"], row["recipient"]))
         once = [_once(n, settlement) for n, settlement in enumerate(settlements)]
+        [(some,)] = await self._pool.rows(SETTLE, (document(rows), document(once)))
         settled: list[set[int]] = [set() for _ in settlements]
-        for n, recipient in await self._pool.rows(SETTLE, (document(rows), document(once))):
+        for n, recipient in ((row["n"], row["recipient"]) for row in rows) if some is None else some:
             settled[n].add(recipient)
         self.outcomes.update(row["outcome"] for row in rows if row["recipient"] in settled[row["n"]])
         if any(settled):

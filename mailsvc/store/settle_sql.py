@@ -72,7 +72,9 @@ WITH given AS MATERIALIZED (
     SELECT account_id, email_id, -1, convert_to(signature, 'UTF8') FROM once WHERE signature IS NOT NULL
     ON CONFLICT DO NOTHING
 )
-SELECT n, recipient FROM settled
+SELECT CASE WHEN (SELECT count(*) FROM settled) < (SELECT count(*) FROM given) THEN (
+    SELECT coalesce(jsonb_agg(jsonb_build_array(n, recipient)), '[]') FROM settled
+) END -- null: all of them
 """
 
 SETTLE = Prepared("settle", ("json", "json"), _SETTLE, PLAN_BY_INDEX)

@@ -52,7 +52,7 @@ class Table:
 
 
 def submit(batch: Batch[int, int], *items: int, weight: int = 1) -> list[Deferred[int]]:
-    return [Deferred.fromCoroutine(batch.submit(item, weight)) for item in items]
+    return [batch.submit(item, weight) for item in items]
 
 
 def results(waiting: list[Deferred[int]]) -> list[object]:
@@ -69,7 +69,7 @@ def results(waiting: list[Deferred[int]]) -> list[object]:
 
 def test_what_comes_together_is_written_together() -> None:
     table = Table()
-    batch = table.batch()
+    batch = table.batch(prompt=False)
     waiting = submit(batch, 1, 2)
     table.clock.advance(0.001)
     waiting += submit(batch, 3)
@@ -79,6 +79,34 @@ def test_what_comes_together_is_written_together() -> None:
     table.end()
     assert results(waiting) == [10, 20, 30]
     assert (batch.written, batch.items) == (1, 3)
+
+
+def test_what_comes_singly_does_not_linger() -> None:
+    table = Table()
+    batch = table.batch()
+    for item in range(3):
+        submit(batch, item)
+        assert table.under_way == []  # others of this turn may come
+        table.clock.advance(0)
+        assert [items for items, _ in table.under_way] == [[item]]
+        table.end()
+
+
+def test_where_there_was_company_more_is_waited_for() -> None:
+    table = Table()
+    batch = table.batch()
+    submit(batch, 1, 2)
+    table.clock.advance(0)
+    submit(batch, 3)
+    table.clock.advance(0)
+    assert [items for items, _ in table.under_way] == [[1, 2]]
+    table.end()
+    assert [items for items, _ in table.under_way] == [[3]]  # it waited while that one was under way
+    submit(batch, 4)
+    table.clock.advance(0)
+    assert [items for items, _ in table.under_way] == [[3]]  # nor does it start beside another at once
+    table.clock.advance(0.002)
+    assert [items for items, _ in table.under_way] == [[3], [4]]
 
 
 def test_a_full_write_does_not_linger() -> None:

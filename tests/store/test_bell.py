@@ -97,6 +97,19 @@ def test_what_happens_singly_is_rung_for_at_once() -> None:
     assert rung_after(0.002)
 
 
+def test_what_nobody_waits_for_is_rung_for_together() -> None:
+    clock = Clock()
+    bell = Bell("", clock)
+    for _ in range(3):
+        bell.ring("events")
+        bell.ring("events")
+        clock.advance(APART - 0.001)
+        assert not bell._now
+        clock.advance(0.002)
+        assert bell._now == {"events"}
+        bell._now.clear()
+
+
 @pytest_twisted.ensureDeferred
 async def test_after_a_lost_connection_it_listens_again_and_looks_once(
     bells: tuple[Bell, Bell], database: str, administer: Callable[..., None]

@@ -90,7 +90,8 @@ async def test_events_that_others_are_at_are_left_to_them(house: House) -> None:
 @pytest_twisted.ensureDeferred
 async def test_a_batch_that_does_not_commit_leaves_nothing(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     await house.accept(email())
-    monkeypatch.setattr(ledger, "NUMBER", ledger.NUMBER + " WHERE 1 / (account_id <> account_id)::int = 0")
+    failing = ledger.NUMBER.sql + " WHERE 1 / (SELECT count(*) FROM taken WHERE account_id IS NULL) = 0"
+    monkeypatch.setattr(ledger, "NUMBER", attrs.evolve(ledger.NUMBER, name="failing", sql=failing))
     with pytest.raises(StoreError):
         await house.books.number(100)
     monkeypatch.undo()
