@@ -112,7 +112,7 @@ def turns(bench: Bench, folder: Path, share: float) -> None:
     key = str(door.facts["api_key"])
 
     def post() -> None:
-        load.run(door.port, key, product.sender, emails=100 * batches, per_call=100, connections=2, size=4096, first=0)
+        load.run(door.port, key, product.sender, emails=100 * batches, per_call=100, connections=2, size=4096, first=0, alike=False)
 
     works: tuple[Callable[[], object], ...] = (
         lambda: send(bench, product, 4096, 20, small),
@@ -126,10 +126,18 @@ def turns(bench: Bench, folder: Path, share: float) -> None:
         thread.join()
     told = door.ask()
     product.stop()
+    longest = told["longest"]
     print(
-        f"turns: {told['turns']:.0f} of the reactor, {told['long']:.0f} of 10 ms or more; the longest {told['longest_ms']:.0f} ms,"
-        f" of CPU {told['longest_cpu_ms']:.0f} ms ({small:,} mails of 4 KB, {bodies} of 40 MB, {batches} batches of 100 at once)"
+        f"turns: {told['turns']} of the reactor, {told['long']} of 10 ms or more; the longest {longest['wall_ms']:.0f} ms,"
+        f" without waiting for a processor {longest['held_ms']:.0f}, of CPU {longest['cpu_ms']:.0f}"
+        f" ({small:,} mails of 4 KB, {bodies} of 40 MB, {batches} batches of 100 at once)"
     )
+    for generation, (number, seconds, most) in enumerate(told["collections"]):
+        print(f"  {number} collections of generation {generation}: {seconds * 1000:.0f} ms, the longest {most * 1000:.1f} ms")
+    for made in told["made_of"]:
+        print("  {wall_ms} ms, {held_ms} held, {cpu_ms} of CPU; {ready} descriptors; collections {collected}".format(**made))
+        for stack, count in made["seen"]:
+            print(f"    {count} × {stack}")
 
 
 def bodies(bench: Bench, folder: Path, share: float) -> None:
