@@ -32,6 +32,7 @@ from mailsvc.store.accept import (
     Replayed,
     Submission,
 )
+from mailsvc.store.audit import Line
 from mailsvc.store.domains import Domain
 from mailsvc.store.errors import StoreError, Unavailable
 from mailsvc.store.ids import uuid7
@@ -198,11 +199,13 @@ class Intake:
     pause: Callable[[], Awaitable[None]] = _at_once
     accepted: Counter[str] = attrs.field(factory=Counter, init=False)  # emails since the start, by their source
 
-    async def submit(self, caller: Caller, emails: Sequence[Incoming], key: Key | None = None, *, permissive: bool = False) -> Admission:
+    async def submit(
+        self, caller: Caller, emails: Sequence[Incoming], key: Key | None = None, *, permissive: bool = False, lines: Sequence[Line] = ()
+    ) -> Admission:
         """Accept all of `emails` in one transaction, or say why not.
 
         Strict: one refusal refuses all. Permissive: what is good is accepted, what is not comes back as its refusal.
-        Returns only after the commit; raises store.pool.Unavailable when there was none.
+        Returns only after the commit, which also has `lines` for the audit log; raises store.pool.Unavailable when there was none.
         """
         admitted = [await self._admit(caller, email) for email in emails]
         refusals = {i: a for i, a in enumerate(admitted) if isinstance(a, Refusal)}
@@ -228,7 +231,8 @@ class Intake:
             self._free(ready.values())
             return Rejected(refusals)
         results = tuple(refusals[i] if i in refusals else ready[i].email.email_id for i in range(len(emails)))
-        return await self._store(caller, key, list(ready.values()), results)
+        submission = Submission(caller.account_id, tuple(r.email for r in ready.values()), self._idempotency(key, results), tuple(lines))
+        return await self._store(caller, submission, list(ready.values()), results)
 
     async def _admit(self, caller: Caller, email: Incoming) -> Domain | Refusal:
         if isinstance(email.content, Content):
@@ -326,8 +330,7 @@ class Intake:
             return {domain: _Elsewhere(domain) for domain in dict.fromkeys(domains)}
         return {domain: self.handover.offer(domain, size, email.bulk) for domain in dict.fromkeys(domains)}
 
-    async def _store(self, caller: Caller, key: Key | None, ready: list[_Ready], results: tuple[UUID | Refusal, ...]) -> Admission:
-        submission = Submission(caller.account_id, tuple(r.email for r in ready), self._idempotency(key, results))
+    async def _store(self, caller: Caller, submission: Submission, ready: list[_Ready], results: tuple[UUID | Refusal, ...]) -> Admission:
         try:
             answer = await self._accept(caller, submission)
         except BaseException:

@@ -197,6 +197,10 @@ class Visit:
         """The same for what concerns a person: into the logs of all their accounts."""
         return Line(None, self.who.user_id, self.who.user_id, self.who.email, self.address, action, subject)
 
+    async def proved(self, how: str) -> None:
+        """They have shown again who they are."""
+        await self.desk.sessions.proved(self.who.hash, [self.own_line("showed again who they are", how)])
+
     async def note(self, action: str, subject: str = "") -> None:
         """Write it into the account's audit log, by itself."""
         await self.desk.audit.write(self.line(action, subject))

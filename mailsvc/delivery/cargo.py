@@ -53,6 +53,9 @@ class Sending(Protocol):
 
     async def sign(self, parcel: Parcel, body: bytes | Pieces) -> bytes: ...
 
+    async def eight_bit(self, body: Pieces) -> bool:
+        """Whether a large message has octets above 127, looked for off the reactor thread."""
+
     async def seven_bit(self, body: bytes | Pieces) -> bytes:
         """The message for a server without 8BITMIME, made off the reactor thread."""
 
@@ -65,8 +68,8 @@ class Loaded:
     signature: bytes
     made: bool
     freight: int
+    eight_bit: bool
     asked: Asked = NOTHING
-    _ascii: bool | None = attrs.field(default=None, init=False)
 
     def __len__(self) -> int:
         return len(self.signature) + len(self.body)
@@ -77,12 +80,6 @@ class Loaded:
             yield self.body
         else:
             yield from self.body
-
-    @property
-    def eight_bit(self) -> bool:
-        if self._ascii is None:  # it is asked twice, and may be many megabytes
-            self._ascii = all(piece.isascii() for piece in self)
-        return not self._ascii
 
 
 class Cargo:
@@ -99,23 +96,27 @@ class Cargo:
     async def load(self, parcel: Parcel) -> Loaded:
         """The message of a parcel, from memory or the store; the database is waited for. Raises Gone."""
         if parcel.body is not None:
-            return Loaded(parcel.body, await self._sign(parcel, parcel.body), True, 0, Asked.of(parcel.envelope))
+            return await self._ready(parcel.body, await self._sign(parcel, parcel.body), True, 0, Asked.of(parcel.envelope))
         stored = await self._stored(parcel)
         size, asked = len(stored.body), Asked.of(stored.envelope)
-        if stored.signature is not None:
-            return Loaded(stored.body, stored.signature, False, size, asked)
         try:
-            return Loaded(stored.body, await self._sign(parcel, stored.body), True, size, asked)
+            made = stored.signature is None
+            signature = await self._sign(parcel, stored.body) if stored.signature is None else stored.signature
+            return await self._ready(stored.body, signature, made, size, asked)
         except BaseException:
             self._freight.unload(size)
             raise
+
+    async def _ready(self, body: bytes | Pieces, signature: bytes, made: bool, freight: int, asked: Asked) -> Loaded:
+        eight_bit = not body.isascii() if isinstance(body, bytes) else await self._sending.eight_bit(body)
+        return Loaded(body, signature, made, freight, eight_bit, asked)
 
     async def seven_bit(self, parcel: Parcel, loaded: Loaded) -> Loaded:
         """A copy for a server without 8BITMIME, signed anew; it is not kept."""
         body = await self._sending.seven_bit(loaded.body)
         signature = await pace.insist(self._clock, "signing", lambda: self._sending.sign(parcel, body), _not_away)
         self._freight.load(len(body))
-        return Loaded(body, signature, False, len(body), loaded.asked)
+        return Loaded(body, signature, False, len(body), False, loaded.asked)
 
     def unload(self, loaded: Loaded) -> None:
         self._freight.unload(loaded.freight)

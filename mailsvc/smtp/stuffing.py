@@ -92,7 +92,7 @@ class Stuffer(Coding):
         # 5321 §4.5.2: a line that begins with a dot gets a second one. A cut may lie between the two octets.
         begins_with_dot = self._at_line_start and piece[0] == 46
         self._at_line_start = piece[-1] == 10
-        stuffed = piece.replace(b"\r\n.", b"\r\n..") if b"." in piece else piece  # base64 has none, which one octet's search tells fast
+        stuffed = piece.replace(b"\r\n.", b"\r\n..") if b"." in piece else piece  # base64 has none
         return b"." + stuffed if begins_with_dot else stuffed
 
     def end(self) -> bytes:

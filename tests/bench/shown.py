@@ -40,11 +40,7 @@ FROM made, unnest(ARRAY['email.sent', 'email.delivery_delayed', 'email.delivery_
 def rate(bench: Bench, product: Product, way: Way) -> float:
     if way.per_call:
         return bench.http(way, product, product.pids).rate
-    return bench.smtp(way, product.login, product.sender, login_of(product), product.pids).rate
-
-
-def login_of(product: Product) -> tuple[str, ...]:
-    return ("-u", "mailsvc", "-w", str(product.door.facts["api_key"]), "-S")
+    return bench.smtp(way, product.relay, product.sender, product.login if way.login else (), product.pids).rate
 
 
 def growth(bench: Bench, folder: Path, share: float) -> None:
@@ -98,8 +94,8 @@ def send(bench: Bench, product: Product, size: int, sessions: int, count: int) -
     """Over SMTP with TLS and a login; what the load tells."""
     file = bench.folder / f"{size}.eml"
     file.write_bytes(mails.mail(product.sender, size))
-    command = [bench.folder / "smtpload", "-p", product.login, "-s", sessions, "-m", count, "-F", file, "-f", product.sender]
-    done = subprocess.run([str(word) for word in (*command, *login_of(product))], capture_output=True, text=True)
+    command = [bench.folder / "smtpload", "-p", product.relay, "-s", sessions, "-m", count, "-F", file, "-f", product.sender]
+    done = subprocess.run([str(word) for word in (*command, *product.login)], capture_output=True, text=True)
     told: dict[str, object] = json.loads(done.stdout)
     assert not told["errors"], told["first_error"]
     return told
