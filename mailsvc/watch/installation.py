@@ -83,6 +83,14 @@ def _customers(facts: Facts) -> list[Finding]:
     return [Finding("customers", "good", f"{facts.accounts} accounts; {facts.sending} domains may send.")]
 
 
+def pages(missing: Sequence[str]) -> list[Finding]:
+    """Of the files that browsers get. `missing`: those of npm packages that did not come with this installation."""
+    if not missing:
+        return [Finding("dashboard", "good", "It has all of its files.")]
+    why = f"There is no {' and no '.join(missing)}: its pages work, but do not follow by themselves, and have no charts."
+    return [Finding("dashboard", "doubtful", why, "Install a wheel that `make wheel` has built.")]
+
+
 async def outside(
     settings: Settings,
     addresses: Callable[[str], Awaitable[Records[str] | NxDomain | Temporary]],
