@@ -24,5 +24,5 @@ async def test_a_hundred_emails_at_once_share_their_statements(house: House) -> 
 
     waiting = [email() for _ in range(MANY)]
     await house.accept(*waiting)
-    assert await cost(house.queue.claim(REGION, "example.org", NOW, MANY, house.lease)) == 1
+    assert await cost(house.queue.claim(REGION, {"example.org": MANY}, NOW, house.lease)) == 1
     assert await cost(*(house.messages.load(mail.account_id, mail.email_id) for mail in waiting)) <= -(-MANY // 16)
