@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from ipaddress import ip_network
 
 from mailsvc import guard
 
 ROLES = ("http", "smtp", "delivery", "ledger", "webhooks", "domains")
 RELAY_PORTS = ("25", "587", "2587", "465", "2465")
+_WIDEST = {4: 8, 6: 32}  # whoever trusts more than that trusts strangers
+_IPV4 = [ip_network("::ffff:0:0/96"), ip_network("64:ff9b::/96")]  # all of it, written as IPv6
+_ID = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 
 
 def at_least(lowest: float) -> Callable[[float], str | None]:
@@ -64,6 +68,21 @@ def networks(value: tuple[str, ...]) -> str | None:
         guard.networks(value)
     except ValueError as error:
         return f"expected addresses or networks: {error}"
+    return None
+
+
+def trusted_networks(value: Mapping[str, str]) -> str | None:
+    for text, key in value.items():
+        try:
+            network = ip_network(text)
+        except ValueError as error:
+            return f"expected networks such as 10.1.0.0/16: {error}"
+        if network.prefixlen < _WIDEST[network.version]:
+            return f"expected networks of /8 or narrower, of IPv6 /32; {text} is wider"
+        if network.version == 6 and (network.is_link_local or any(network.overlaps(each) for each in _IPV4)):
+            return f"expected addresses of IPv6 that are neither link-local nor of IPv4, not {text}"
+        if not re.fullmatch(_ID, key):  # it may be the key itself, which nobody gets to see
+            return f"expected the id of an API key with {text}, as `mailsvc key list` has it"
     return None
 
 

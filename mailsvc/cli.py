@@ -94,6 +94,20 @@ def key_create(settings: Settings, account: str, permission: Any, domain: str | 
     run(settings, work)
 
 
+@key.command("list")
+@click.option("--account", required=True, help="Its id, number or name.")
+@click.pass_obj
+def key_list(settings: Settings, account: str) -> None:
+    """The API keys of an account: id, how it begins, permission and name."""
+
+    async def work(customers: Customers) -> None:
+        owner = await customers.account(account)
+        for each in (await customers.keys.list(owner.id))[0]:
+            click.echo(f"{each.id}  {each.hint}…  {each.permission:14}  {each.name}")
+
+    run(settings, work)
+
+
 @main.group()
 def member() -> None:
     """People who may look at an account's dashboard."""

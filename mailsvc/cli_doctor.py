@@ -19,12 +19,14 @@ from twisted.internet.protocol import Protocol
 
 from mailsvc import __version__, retention
 from mailsvc.cli_work import run_with_memory
+from mailsvc.dashboard import files
 from mailsvc.dns import Resolver
 from mailsvc.memory import Memory
 from mailsvc.settings import BLOCK_LISTS, Settings
 from mailsvc.smtp.certificates import CERTBOT
 from mailsvc.store import installed, processes, server
 from mailsvc.store.figures import Vitals
+from mailsvc.store.keys import Keys
 from mailsvc.store.pool import Pool
 from mailsvc.store.retention import Retention
 from mailsvc.terms import sources_of
@@ -91,6 +93,8 @@ async def _installation(settings: Settings, pool: Pool, reactor: Any, now: datet
     running = [Process(f"{each.pid} on {each.machine}", each.version, each.roles) for each in await processes.running(pool)]
     resolver = Resolver(reactor, settings.delivery.nameservers, seconds=settings.delivery.dns_seconds)
     told = installation.findings(settings, Facts(running, held, accounts, sending), __version__)
+    told += await installation.trusted(settings, Keys(pool, reactor).find_by_id)
+    told += installation.pages(files.missing())
     return told + await installation.outside(settings, resolver.addresses, knocker(reactor))
 
 

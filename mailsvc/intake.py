@@ -32,12 +32,14 @@ from mailsvc.store.accept import (
     Replayed,
     Submission,
 )
+from mailsvc.store.audit import Line
 from mailsvc.store.domains import Domain
 from mailsvc.store.errors import StoreError, Unavailable
 from mailsvc.store.ids import uuid7
 from mailsvc.store.keys import Caller
 
 OFF_REACTOR = 256 * 1024  # octets of content above which composing leaves the reactor thread
+BRIEF = 16 * 1024  # octets of content up to which a single email is made at once
 IDEMPOTENCY_HOURS = 24
 
 
@@ -174,9 +176,16 @@ class _Ready:
     seats: Mapping[str, Seat]
 
 
+async def _at_once() -> None:
+    """No pause."""
+
+
 @attrs.define(eq=False)
 class Intake:
-    """The one function behind both doors. `in_thread` runs a function off the reactor, `clock` tells unix seconds."""
+    """The one function behind both doors. `in_thread` runs a function off the reactor, `clock` tells unix seconds.
+
+    `pause` lets others have their turn before a piece of long work (slices.Slices).
+    """
 
     store: Accepting
     domains: Domains
@@ -187,13 +196,16 @@ class Intake:
     in_thread: Callable[[Callable[[], bytes]], Awaitable[bytes]]
     clock: Callable[[], float]
     quotas: Quotas | None = None
+    pause: Callable[[], Awaitable[None]] = _at_once
     accepted: Counter[str] = attrs.field(factory=Counter, init=False)  # emails since the start, by their source
 
-    async def submit(self, caller: Caller, emails: Sequence[Incoming], key: Key | None = None, *, permissive: bool = False) -> Admission:
+    async def submit(
+        self, caller: Caller, emails: Sequence[Incoming], key: Key | None = None, *, permissive: bool = False, lines: Sequence[Line] = ()
+    ) -> Admission:
         """Accept all of `emails` in one transaction, or say why not.
 
         Strict: one refusal refuses all. Permissive: what is good is accepted, what is not comes back as its refusal.
-        Returns only after the commit; raises store.pool.Unavailable when there was none.
+        Returns only after the commit, which also has `lines` for the audit log; raises store.pool.Unavailable when there was none.
         """
         admitted = [await self._admit(caller, email) for email in emails]
         refusals = {i: a for i, a in enumerate(admitted) if isinstance(a, Refusal)}
@@ -201,23 +213,30 @@ class Intake:
             return Rejected(refusals)
         ready: dict[int, _Ready] = {}
         texts: dict[str, str] = {}
-        for i, (email, domain) in enumerate(zip(emails, admitted, strict=True)):
-            if isinstance(domain, Refusal):
-                continue
-            made = await self._make(caller, email, domain, texts)
-            if isinstance(made, Refusal):
-                refusals[i] = made
-            else:
-                ready[i] = made
+        try:
+            for i, (email, domain) in enumerate(zip(emails, admitted, strict=True)):
+                if isinstance(domain, Refusal):
+                    continue
+                if len(emails) > 1 or _long(email.content):
+                    await self.pause()
+                made = await self._make(caller, email, domain, texts)
+                if isinstance(made, Refusal):
+                    refusals[i] = made
+                else:
+                    ready[i] = made
+        except BaseException:
+            self._free(ready.values())
+            raise
         if refusals and (not permissive or not ready):
             self._free(ready.values())
             return Rejected(refusals)
         results = tuple(refusals[i] if i in refusals else ready[i].email.email_id for i in range(len(emails)))
-        return await self._store(caller, key, list(ready.values()), results)
+        submission = Submission(caller.account_id, tuple(r.email for r in ready.values()), self._idempotency(key, results), tuple(lines))
+        return await self._store(caller, submission, list(ready.values()), results)
 
     async def _admit(self, caller: Caller, email: Incoming) -> Domain | Refusal:
-        fields = {name: [m.address for m in getattr(email, name)] for name in ("to", "cc", "bcc")}
         if isinstance(email.content, Content):
+            fields = {name: [m.address for m in getattr(email, name)] for name in ("to", "cc", "bcc")}
             refusal = policy.recipients_refusal(fields, self.limits)
             if refusal is not None:
                 return refusal
@@ -232,21 +251,21 @@ class Intake:
     async def _make(self, caller: Caller, email: Incoming, domain: Domain, texts: dict[str, str]) -> _Ready | Refusal:
         """`texts` keeps what was made of the html of this submission's emails: those of a batch often share it."""
         now = self.clock()
-        email_id = (email.content.email_id if isinstance(email.content, AsReceived) else None) or uuid7(now)
+        received = email.content if isinstance(email.content, AsReceived) else None
+        email_id = (received and received.email_id) or uuid7(now)
         created_at = datetime.fromtimestamp(now, UTC)
-        message_id = email.content.message_id if isinstance(email.content, AsReceived) else f"<{email_id}@{domain.name}>"
+        message_id = received.message_id if received else f"<{email_id}@{domain.name}>"
         try:
             message = await self._message(email, message_id, email.scheduled_at or created_at, texts)
         except compose.ComposeError as error:
             return Refusal("content", error.field, str(error))
-        if isinstance(email.content, Content):  # what was received was measured as it came; our own lines do not count
+        if received is None:  # what was received was measured as it came; our own lines do not count
             refusal = policy.size_refusal(len(message), self.limits)
             if refusal is not None:
                 return refusal
-        seats = self._seats(email, len(message))
-        recipients = tuple(
-            NewRecipient(address, seats[_domain(address)].destination, seats[_domain(address)].leased) for address in _addresses(email)
-        )
+        addresses = [(address, _domain(address)) for address in _addresses(email)]
+        seats = self._seats(email, [name for _, name in addresses], len(message))
+        recipients = tuple([NewRecipient(address, seats[name].destination, seats[name].leased) for address, name in addresses])
         return _Ready(
             NewEmail(
                 email_id=email_id,
@@ -258,15 +277,15 @@ class Intake:
                 created_at=created_at,
                 message_id=message_id,
                 sender=email.sender.display,
-                to=tuple(m.display for m in email.to),
-                cc=tuple(m.display for m in email.cc),
-                bcc=tuple(m.display for m in email.bcc),
-                reply_to=tuple(m.display for m in email.reply_to),
+                to=_displayed(email.to),
+                cc=_displayed(email.cc),
+                bcc=_displayed(email.bcc),
+                reply_to=_displayed(email.reply_to),
                 recipients=recipients,
                 subject=email.subject,
                 tags=email.tags,
                 headers=email.headers,
-                envelope=email.content.envelope if isinstance(email.content, AsReceived) else None,
+                envelope=received.envelope if received else None,
                 message=message,
                 scheduled_at=email.scheduled_at,
                 expires_at=(email.scheduled_at or created_at) + self.expiry,
@@ -305,15 +324,13 @@ class Intake:
 
         return make() if len(content) <= OFF_REACTOR else await self.in_thread(make)
 
-    def _seats(self, email: Incoming, size: int) -> dict[str, Seat]:
+    def _seats(self, email: Incoming, domains: Sequence[str], size: int) -> dict[str, Seat]:
         """A seat for each recipient domain; a scheduled email only learns where it will wait."""
-        domains = dict.fromkeys(_domain(address) for address in _addresses(email))
         if email.scheduled_at is not None:
-            return {domain: _Elsewhere(domain) for domain in domains}
-        return {domain: self.handover.offer(domain, size, email.bulk) for domain in domains}
+            return {domain: _Elsewhere(domain) for domain in dict.fromkeys(domains)}
+        return {domain: self.handover.offer(domain, size, email.bulk) for domain in dict.fromkeys(domains)}
 
-    async def _store(self, caller: Caller, key: Key | None, ready: list[_Ready], results: tuple[UUID | Refusal, ...]) -> Admission:
-        submission = Submission(caller.account_id, tuple(r.email for r in ready), self._idempotency(key, results))
+    async def _store(self, caller: Caller, submission: Submission, ready: list[_Ready], results: tuple[UUID | Refusal, ...]) -> Admission:
         try:
             answer = await self._accept(caller, submission)
         except BaseException:
@@ -378,11 +395,20 @@ class _Elsewhere:
     leased: bool = False
 
 
+def _long(content: Content | AsReceived) -> bool:
+    """Whether making the message takes more than a moment; what was received is made already."""
+    return isinstance(content, Content) and len(content) > BRIEF
+
+
 def _addresses(email: Incoming) -> tuple[str, ...]:
     """The envelope: every address once, in the order to, cc, bcc; for the relay, as it was given there."""
     if isinstance(email.content, AsReceived):
         return email.content.recipients
     return tuple(dict.fromkeys(m.address for m in (*email.to, *email.cc, *email.bcc)))
+
+
+def _displayed(mailboxes: tuple[Mailbox, ...]) -> tuple[str, ...]:
+    return tuple([mailbox.display for mailbox in mailboxes]) if mailboxes else ()
 
 
 def _domain(address: str) -> str:

@@ -102,7 +102,7 @@ class Bounced:
 
 @attrs.frozen
 class Uncertain:
-    """No reply after the final dot (RFC 1047): it may have been delivered. Tried again, same bytes, at `next_at`."""
+    """No reply to the whole message (RFC 1047): it may have been delivered. Tried again, same bytes, at `next_at`."""
 
     reason: str
     next_at: datetime

@@ -70,6 +70,11 @@ class Smtp:
         check=checks.ports,
     )
     trusted_proxies: tuple[str, ...] = setting((), 'Addresses or networks whose PROXY header is believed, at endpoints with "haproxy:".')
+    trusted_networks: Mapping[str, str] = setting(
+        {},
+        'Networks that need neither TLS nor login on customers\' ports, each with the id of an API key: { "127.0.0.1/32" = "0198…" }.',
+        check=checks.trusted_networks,
+    )
     certificate: Path | None = setting(
         None, "The certificate and its chain, PEM; a renewed one is used without a restart.", example="/etc/mailsvc/certificate.pem"
     )
@@ -127,6 +132,7 @@ class Delivery:
     )
     mta_sts: bool = setting(True, "Whether the MTA-STS policies of recipients' domains are kept to.")
     dane: bool = setting(False, "Whether TLSA records are; the resolver has to validate DNSSEC and to be on this machine.")
+    chunking: bool = setting(True, "Whether messages go by BDAT, in one round trip, to servers that offer it with pipelining.")
     routes: Mapping[str, str] = setting(
         {}, 'Domains with a fixed next host instead of their MX; "*" is every other domain.', check=checks.routes
     )
@@ -149,7 +155,7 @@ class Delivery:
     )
     retry_jitter: float = setting(0.2, "Each of these is stretched or shortened by up to this share.", check=checks.between(0, 0.9))
     greylist_seconds: float = setting(300.0, 'The least seconds after a server said "later" to a recipient.', check=checks.at_least(0))
-    uncertain_seconds: float = setting(300.0, "The least seconds after a final dot that got no reply.", check=checks.at_least(0))
+    uncertain_seconds: float = setting(300.0, "The least seconds after a whole message that got no reply.", check=checks.at_least(0))
     hold_first: float = setting(
         60.0, "Seconds that a destination rests when it cannot be reached; doubled each time.", check=checks.at_least(1)
     )

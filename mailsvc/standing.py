@@ -195,4 +195,4 @@ def _record(state: RecordState) -> Record:
     there = state.status == "verified"
     unanswered = state.problem == "unanswered" or state.status in ("not_started", "temporary_failure")
     wanted = "" if there else f"{state.type} {state.expected}"
-    return Record(state.purpose, state.name, there, there and state.problem is not None, state.told or "", wanted, unanswered)
+    return Record(state.purpose, state.name, there, there and state.problem is not None, state.told or "", wanted, unanswered, state.found)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Sequence
 from importlib import resources
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
 
 import attrs
 from OpenSSL import SSL
 from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
 
 from mailsvc import configfile, guard, weburl
 from mailsvc import settings as settings_
@@ -22,6 +23,7 @@ from mailsvc.delivery.sources import Sources
 from mailsvc.delivery.terms import DeliverySettings
 from mailsvc.dns import Resolver, configured
 from mailsvc.mail.address import AddressError, Mailbox, parse_mailbox
+from mailsvc.relay.neighbours import Neighbours
 from mailsvc.relay.nullmx import NullMx
 from mailsvc.settings import Settings
 from mailsvc.smtp import session
@@ -30,6 +32,8 @@ from mailsvc.smtp.client import Timeouts
 from mailsvc.standing import Standing
 from mailsvc.store.pool import Pool
 from mailsvc.store.rollups import Rollups
+
+log = Logger()
 
 
 def terms_of(delivery: settings_.Delivery) -> DeliverySettings:
@@ -126,6 +130,19 @@ def null_mx_of(settings: Settings, resolver: Resolver, clock: IReactorTime) -> N
     """Domains with a route of the operator's are not looked up."""
     fixed = {domain.lower().rstrip(".") for domain in settings.delivery.routes}
     return NullMx(resolver, clock, settings.smtp.null_mx, lambda domain: "*" in fixed or domain in fixed)
+
+
+def neighbours_of(smtp: settings_.Smtp) -> Neighbours:
+    """Who needs neither TLS nor login at the relay. The log says so at every start."""
+    balancers = networks("smtp.trusted_proxies", smtp.trusted_proxies)
+    for text, key in smtp.trusted_networks.items():
+        network = ip_network(text)
+        if any(network.version == each.version and network.subnet_of(each) for each in balancers):
+            raise SettingsError(
+                f"The setting smtp.trusted_networks has {text}, where a load balancer is (smtp.trusted_proxies); it would bring everybody."
+            )
+        log.info("who comes from {network} hands in mail without TLS and login, for the API key {key}", network=text, key=key)
+    return Neighbours.of(smtp.trusted_networks, balancers)
 
 
 def networks(where: str, texts: Sequence[str]) -> Any:

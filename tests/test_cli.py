@@ -81,6 +81,8 @@ def test_from_an_account_to_a_domain_that_may_send(mailsvc: Command, database: s
             " JOIN accounts a ON a.id = k.account_id JOIN domains d ON d.id = k.domain_id"
         )
         assert cursor.fetchall() == [("Example Ltd", "sending_access", "shop.example.com", True)]
+        cursor.execute("SELECT id::text FROM api_keys")
+        assert mailsvc.prints("key", "list", "--account", "1") == f"{cursor.fetchall()[0][0]}  {key[:9]}…  sending_access  by the operator"
 
 
 def test_orders_may_come_before_the_first_start(tmp_path: Path, postgres: str, administer: Callable[..., None]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from uuid import UUID
 
 import attrs
 import pytest
@@ -11,8 +12,10 @@ import pytest
 from mailsvc import configfile, settings
 from mailsvc.configfile import SettingsError
 from mailsvc.delivery.terms import DeliverySettings
+from mailsvc.terms import neighbours_of
 
 ROOT = Path(__file__).parent.parent
+KEY = "01987654-3210-7abc-8def-0123456789ab"
 GOOD = """
 base_url = "https://api.example.com"
 database = { url = "postgresql://localhost/mailsvc" }
@@ -118,6 +121,16 @@ def test_other_variables_are_left_alone(tmp_path):
         (GOOD + "http = {listen = []}", "The setting http.listen is empty"),
         (GOOD + "development = {dev_file = 'x'}", "The setting development.dev_file needs domains.allow_trust = true."),
         ("[smtp]\nlisten = {26 = 'tcp:26'}", "The setting smtp.listen is a table; expected endpoints such as"),
+        ("[smtp]\ntrusted_networks = {'10.1.2.3/8' = 'x'}", "expected networks such as 10.1.0.0/16: 10.1.2.3/8 has host bits set."),
+        (f"[smtp]\ntrusted_networks = {{'0.0.0.0/0' = '{KEY}'}}", "expected networks of /8 or narrower, of IPv6 /32; 0.0.0.0/0 is wider."),
+        (f"[smtp]\ntrusted_networks = {{'10.0.0.0/7' = '{KEY}'}}", "10.0.0.0/7 is wider."),
+        (f"[smtp]\ntrusted_networks = {{'::/0' = '{KEY}'}}", "The setting smtp.trusted_networks is a table; expected networks of /8"),
+        (f"[smtp]\ntrusted_networks = {{'2001:d00::/31' = '{KEY}'}}", "2001:d00::/31 is wider."),
+        (f"[smtp]\ntrusted_networks = {{'::ffff:0:0/96' = '{KEY}'}}", "neither link-local nor of IPv4, not ::ffff:0:0/96."),
+        (f"[smtp]\ntrusted_networks = {{'::fffe:0:0/95' = '{KEY}'}}", "neither link-local nor of IPv4, not ::fffe:0:0/95."),
+        (f"[smtp]\ntrusted_networks = {{'64:ff9b::a00:0/104' = '{KEY}'}}", "neither link-local nor of IPv4, not 64:ff9b::a00:0/104."),
+        (f"[smtp]\ntrusted_networks = {{'fe80::/64' = '{KEY}'}}", "neither link-local nor of IPv4, not fe80::/64."),
+        ("[smtp]\ntrusted_networks = ['10.0.0.0/8']", "The setting smtp.trusted_networks is a list; expected a table, each value a text."),
         (GOOD.replace('self_signed = "tls"', ""), "The certificate of the SMTP ports is missing; expected one of smtp.certificate with"),
         (GOOD.replace('tls"', 'tls", certbot = "x"'), "The certificate of the SMTP ports is several: certbot, self_signed; expected"),
         (GOOD.replace("self_signed", "key"), "The settings smtp.certificate and smtp.key belong together"),
@@ -148,6 +161,21 @@ def test_a_wrong_variable_gets_a_sentence(tmp_path, name, value, sentence):
 def test_a_secret_is_never_shown(tmp_path):
     assert refusal(tmp_path, GOOD + "secrets = { key = 54321 }") == "The setting secrets.key is not a text."
     assert "54321" not in refusal(tmp_path, "database = { url = 54321 }")
+
+
+@pytest.mark.parametrize("key", ["ms_" + "s3cret" * 6, "", KEY + "0", KEY.upper(), KEY.replace("-", "")])
+def test_a_trusted_network_has_the_id_of_a_key_and_the_key_itself_is_never_shown(tmp_path, key):
+    sentence = "The setting smtp.trusted_networks is a table; expected the id of an API key with ::1, as `mailsvc key list` has it."
+    assert refusal(tmp_path, f"[smtp]\ntrusted_networks = {{'::1' = '{key}'}}") == sentence
+
+
+def test_trusted_networks_are_none_of_the_load_balancers(tmp_path):
+    networks = {"127.0.0.1": KEY, "10.0.0.0/8": KEY, "fd00:1::/32": KEY}
+    found = neighbours_of(settings.Smtp(trusted_networks=networks, trusted_proxies=("10.1.0.0/16",)))
+    assert [found.key_of(host) for host in ("127.0.0.1", "10.2.0.1", "10.1.0.1", "fd00:1::1")] == [UUID(KEY), UUID(KEY), None, UUID(KEY)]
+    with pytest.raises(SettingsError, match=re.escape("smtp.trusted_networks has fd00:1::/32, where a load balancer is")):
+        neighbours_of(settings.Smtp(trusted_networks=networks, trusted_proxies=("fd00::/8",)))
+    assert neighbours_of(settings.Smtp()).key_of("127.0.0.1") is None
 
 
 def test_a_missing_file_gets_a_sentence(tmp_path):

@@ -54,12 +54,12 @@ class DomainPages:
         if region not in self.care.publishing.hosts:
             region = next(iter(self.care.publishing.hosts))
         try:
-            domain = await self.care.add(visit.account_id, text, region, Choices())
+            line = visit.line("domain added", names.parse(text, self.care.own).ascii)
+            domain = await self.care.add(visit.account_id, text, region, Choices(), [line])
         except names.NotADomain as wrong:
             return await self._listed(visit, {"name": str(wrong)}, text)
         except Taken:
             return await self._listed(visit, {"name": "This domain is in use already, by your account or by another one."}, text)
-        await visit.note("domain added", domain.name)
         return visit.redirect(f"{DOMAINS}/{domain.id}")
 
     async def _listed(self, visit: Visit, errors: dict[str, str], text: str) -> bytes:
@@ -92,9 +92,8 @@ class DomainPages:
     @page(app, f"{DOMAINS}/<text>/verify", "POST")
     async def verify(self, visit: Visit, text: str) -> bytes:
         domain = await self._domain(visit, text)
-        if await self.care.verify(domain) is None:
+        if await self.care.verify(domain, [visit.line("domain check asked for", domain.name)]) is None:
             raise not_found("domain")
-        await visit.note("domain check asked for", domain.name)
         return visit.redirect(f"{DOMAINS}/{domain.id}", done="asked")
 
     @page(app, f"{DOMAINS}/<text>/change", "POST")
@@ -109,10 +108,9 @@ class DomainPages:
     async def rotate(self, visit: Visit, text: str) -> bytes:
         domain = await self._domain(visit, text)
         try:
-            await self.care.rotate(domain)
+            await self.care.rotate(domain, [visit.line("domain keys rotated", domain.name)])
         except Rotating:
             return visit.redirect(f"{DOMAINS}/{domain.id}", done="busy")
-        await visit.note("domain keys rotated", domain.name)
         return visit.redirect(f"{DOMAINS}/{domain.id}", done="rotating")
 
     @page(app, f"{DOMAINS}/<text>/delete", "POST")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import attrs
 
@@ -24,6 +24,7 @@ from mailsvc.mail.mime import Parsed
 from mailsvc.outcome import WAITING
 from mailsvc.signed import SHARED_LONGEST, SignedLinks
 from mailsvc.standing import Standing
+from mailsvc.store.audit import Line
 from mailsvc.store.domains import Domains
 from mailsvc.store.emails import Emails as Stored
 from mailsvc.store.emails import EmailView
@@ -121,11 +122,10 @@ class Emails:
     @page(app, f"{EMAILS}/<text>/cancel", "POST")
     async def cancel(self, visit: Visit, text: str) -> bytes:
         email_id = visit.uuid(text, "email")
-        result = await self.stored.cancel(visit.account_id, email_id, self.desk.now())
+        line = visit.line("email canceled", str(email_id))
+        result = await self.stored.cancel(visit.account_id, email_id, self.desk.now(), [line])
         if result == "not_found":
             raise not_found("email")
-        if result == "canceled":
-            await visit.note("email canceled", str(email_id))
         return visit.redirect(f"{EMAILS}/{email_id}", done=result)
 
     @page(app, f"{EMAILS}/<text>/reschedule", "POST")
@@ -136,11 +136,11 @@ class Emails:
         except ValueError:
             return await self._shown(visit, await self._email(visit, text), 422, errors={"at": "This is no time."})
         now = self.desk.now()
-        result = await self.stored.reschedule(visit.account_id, email_id, min(max(at, now), now + timedelta(days=30)), now)
+        at = min(max(at, now), now + timedelta(days=30))
+        line = visit.line("email rescheduled", f"{email_id} for {at.isoformat(timespec='minutes')}")
+        result = await self.stored.reschedule(visit.account_id, email_id, at, now, [line])
         if result == "not_found":
             raise not_found("email")
-        if result == "rescheduled":
-            await visit.note("email rescheduled", str(email_id))
         return visit.redirect(f"{EMAILS}/{email_id}", done=result)
 
     @page(app, f"{EMAILS}/<text>/again", "POST")
@@ -150,18 +150,20 @@ class Emails:
         chosen = visit.field("to")
         if chosen and chosen not in email.recipients:
             raise not_found("recipient")
+        once = visit.field("once")[:64] or uuid4().hex
+
+        def line(sent: UUID) -> Line:
+            return visit.line("email sent again", f"{email.email_id} as {sent}")
+
         try:
-            sent = await self.sending.send(
-                email, message, [chosen] if chosen else email.recipients, visit.field("once")[:64] or uuid4().hex
-            )
+            sent = await self.sending.send(email, message, [chosen] if chosen else email.recipients, once, line)
         except NotSent as why:
             return await self._shown(visit, email, 422, not_sent=why.sentence)
-        await visit.note("email sent again", f"{email.email_id} as {sent}")
         return visit.redirect(f"{EMAILS}/{sent}", done="again")
 
     @page(app, f"{EMAILS}/<text>/share", "POST")
     async def share(self, visit: Visit, text: str) -> bytes:
-        """A link for people without a sign-in."""
+        """A link for people without a sign-in. Nothing is stored of it but its line, without which nobody gets it."""
         email = await self._email(visit, text)
         if email.source == SOURCE:
             raise not_found("message")

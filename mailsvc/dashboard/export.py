@@ -71,9 +71,8 @@ class ExportPages:
 
     async def _taken(self, visit: Visit, sheet: Sheet) -> bytes:
         export_id = visit.uuid(visit.query("id"))
-        await self.stored.begin(visit.account_id, export_id, sheet.kind)
         filters = ", ".join(f"{name}: {value}" for name, value in sheet.said) or "all"
-        await visit.note(f"{sheet.kind} exported", filters)
+        await self.stored.begin(visit.account_id, export_id, sheet.kind, [visit.line(f"{sheet.kind} exported", filters)])
         name = f"{sheet.kind}-{self.desk.now():%Y-%m-%d-%H%M}.csv"
         await visit.download(name, "text/csv; charset=utf-8; header=present", self._written(visit.account_id, export_id, sheet))
         return b""

@@ -16,6 +16,7 @@ from mailsvc.mail.again import Again, again
 from mailsvc.mail.submitted import Unfit
 from mailsvc.plans import Exhausted
 from mailsvc.store.accounts import Accounts
+from mailsvc.store.audit import Line
 from mailsvc.store.emails import EmailView
 from mailsvc.store.ids import uuid7
 from mailsvc.store.keys import Caller
@@ -29,7 +30,7 @@ class Submitting(Protocol):
     """intake.Intake"""
 
     async def submit(
-        self, caller: Caller, emails: Sequence[Incoming], key: Key | None = None, *, permissive: bool = False
+        self, caller: Caller, emails: Sequence[Incoming], key: Key | None = None, *, permissive: bool = False, lines: Sequence[Line] = ()
     ) -> Admission: ...
 
 
@@ -47,8 +48,11 @@ class SendAgain:
     in_thread: Callable[[Callable[[], Any]], Awaitable[Any]]
     clock: Any
 
-    async def send(self, email: EmailView, message: bytes, recipients: Sequence[str], once: str) -> UUID:
-        """The id of the new email, to `recipients` of the first. The same `once` sends it once. Raises NotSent."""
+    async def send(self, email: EmailView, message: bytes, recipients: Sequence[str], once: str, line: Callable[[UUID], Line]) -> UUID:
+        """The id of the new email, to `recipients` of the first. The same `once` sends it once. Raises NotSent.
+
+        `line` is what the audit log says of an email with the id that it is given.
+        """
         now = self.clock.seconds()
         email_id = uuid7(now)
 
@@ -64,7 +68,8 @@ class SendAgain:
             raise NotSent(str(unfit)) from None
         digest = hashlib.sha256(" ".join((str(email.email_id), *recipients)).encode("utf-8", "surrogateescape")).digest()
         caller = Caller(email.account_id, None, "sending_access", email.domain_id, None, plan=account.plan)
-        answer = await self.intake.submit(caller, [_incoming(email, made, recipients, email_id)], Key(ENDPOINT, once, digest))
+        incoming, key = _incoming(email, made, recipients, email_id), Key(ENDPOINT, once, digest)
+        answer = await self.intake.submit(caller, [incoming], key, lines=[line(email_id)])
         match answer:
             case Admitted((UUID() as sent, *_)):
                 return sent

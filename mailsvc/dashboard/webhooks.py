@@ -105,9 +105,8 @@ class WebhookPages:
     async def test(self, visit: Visit, text: str) -> bytes:
         webhook, _ = await self._webhook(visit, text)
         kind, now = webhook.events[0], self.desk.now()
-        await self.log.test(visit.account_id, webhook.id, kind, payload.sample(kind, now), now)
+        await self.log.test(visit.account_id, webhook.id, kind, payload.sample(kind, now), now, [visit.line("webhook tested", webhook.url)])
         self.outgoing()
-        await visit.note("webhook tested", webhook.url)
         return visit.redirect(f"{WEBHOOKS}/{webhook.id}", done="test")
 
     @page(app, f"{WEBHOOKS}/<text>/delete", "POST")
@@ -137,9 +136,9 @@ class WebhookPages:
     @page(app, f"{WEBHOOKS}/<text>/events/<event>/replay", "POST")
     async def replay(self, visit: Visit, text: str, event: str) -> bytes:
         webhook, message = await self._message(visit, text, event)
-        await self.log.replay(visit.account_id, webhook.id, message.event_id, self.desk.now())
+        line = visit.line("webhook event sent again", f"{message.type} to {webhook.url}")
+        await self.log.replay(visit.account_id, webhook.id, message.event_id, self.desk.now(), [line])
         self.outgoing()
-        await visit.note("webhook event sent again", f"{message.type} to {webhook.url}")
         return visit.redirect(f"{WEBHOOKS}/{webhook.id}/events/{message.event_id}", done="again")
 
     def _given(self, visit: Visit) -> tuple[str, Sequence[str], dict[str, str]]:

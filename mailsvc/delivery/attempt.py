@@ -16,6 +16,7 @@ from twisted.logger import Logger
 
 from mailsvc.delivery import pace
 from mailsvc.delivery.cargo import Cargo, Gone, Loaded, Origin
+from mailsvc.delivery.chunking import Chunking
 from mailsvc.delivery.connect import Line, Result, Unreachable
 from mailsvc.delivery.demand import Demand, demand_of
 from mailsvc.delivery.parcel import Parcel, domain_of, expired
@@ -75,8 +76,8 @@ class Keeper(Protocol):
 class Report:
     """How an attempt went for the lane. `usable`: the line may take another.
 
-    `again`: nothing was tried, the line was dead. `unsent`: it was not to be finished by this process; the lease goes back.
-    `tried`: it tells something about the destination. `rest`: those for whom the server had no place among the others.
+    `again`: nothing was tried, the line was dead or not what it said. `unsent`: it was not to be finished by this process; the
+    lease goes back. `tried`: it tells something about the destination. `rest`: those for whom the server had no place among the others.
     `replies`: what it refused with. `demand`: nothing was tried, the line is not what this mail needs.
     """
 
@@ -105,13 +106,14 @@ class Attempts:
         new_id: Callable[[], UUID],
         random: Random,
         keeper: Keeper,
+        chunking: Chunking,
         policies: PolicySource | None = None,
         tally: Tally | None = None,
     ) -> None:
         self._clock, self._terms, self._process = clock, terms, process
         self._cargo, self._settling = cargo, settling
         self._new_id, self._random, self._keeper = new_id, random, keeper
-        self._policies, self.tally = policies, tally or Tally(clock)
+        self._chunking, self._policies, self.tally = chunking, policies, tally or Tally(clock)
         self._schedule = Schedule.of(terms)
         self.stopping = False  # connections are being cut: what was not sent goes back to the queue
 
@@ -140,7 +142,9 @@ class Attempts:
             result = await self._send(line, parcel, origin, loaded)
             if result.lost is not None and not result.sent_dot and (self.stopping or not self._process.holds(parcel.lease)):
                 return Report(usable=False, unsent=True)
-            if result.stale and not parcel.again:
+            if result.unchunked:
+                self._chunking.failed(line.host)
+            if result.stale and (result.unchunked or not parcel.again):
                 parcel.again = True
                 return Report(usable=False, again=True)
             reading = read(result, parcel.recipients, line.host, self.moment)
@@ -234,7 +238,8 @@ class Attempts:
     async def _deliver(self, line: Line, parcel: Parcel, origin: Origin, loaded: Loaded) -> Result:
         envelope = loaded.asked.envelope(origin.return_path, parcel.recipients, len(loaded), eight_bit=loaded.eight_bit)
         line.sent += 1
-        return await line.courier.deliver(envelope, loaded, lambda: self._process.holds(parcel.lease))
+        manner = self._chunking.manner(parcel.destination, line.host, line.proven)
+        return await line.courier.deliver(envelope, loaded, lambda: self._process.holds(parcel.lease), manner)
 
     def _settlement(self, line: Line, parcel: Parcel, loaded: Loaded, result: Result, reading: Reading, started: datetime) -> Settlement:
         now = pace.now(self._clock)

@@ -39,7 +39,7 @@ class Verdict:
 def classify(reply: Reply, stage: Stage, host: str = "") -> Verdict:
     """The verdict on the recipients that `reply` is about; `host` is the exchanger that gave it."""
     if reply.positive:
-        # A 3yz, or a 2yz to DATA, is no answer to what was asked; only the final dot delivers.
+        # A 3yz, or a 2yz to DATA, is no answer to what was asked; only the one to the message delivers.
         return Verdict("delivered" if stage == "dot" and reply.code < 300 else "deferred")
     found = diagnose(reply, host, stage)
     if reply.code == 421:  # 5321 §3.8: closing, whatever was asked

@@ -25,6 +25,7 @@ from mailsvc.mail.reply import Reply
 from mailsvc.smtp import dane
 from mailsvc.smtp.envelope import Envelope
 from mailsvc.smtp.offers import Offers
+from mailsvc.smtp.plan import Manner
 
 _BROKEN_TLS = 3600.0  # seconds that a host whose TLS failed is spoken to in clear
 
@@ -51,7 +52,10 @@ class Result(Protocol):
     def lost(self) -> str | None: ...
 
     @property
-    def stale(self) -> bool: ...  # a reused connection was over before it took this mail
+    def stale(self) -> bool: ...  # nothing was tried: a reused connection was over before it took this mail
+
+    @property
+    def unchunked(self) -> bool: ...  # BDAT was not known or not answered
 
     @property
     def transcript(self) -> str: ...
@@ -69,13 +73,15 @@ class Courier(Protocol):
     @property
     def offers(self) -> Offers | None: ...
 
-    def deliver(self, envelope: Envelope, pieces: Iterable[bytes], may_send_dot: Callable[[], bool]) -> Awaitable[Result]: ...
+    def deliver(
+        self, envelope: Envelope, pieces: Iterable[bytes], may_send_dot: Callable[[], bool], manner: Manner
+    ) -> Awaitable[Result]: ...
 
     def quit(self) -> object: ...
 
     def abort(self, reason: str) -> object: ...
 
-    def give_up(self, reason: str) -> object: ...  # the same, but not after a final dot
+    def give_up(self, reason: str) -> object: ...  # the same, but not after a whole message
 
 
 @attrs.define(eq=False)
@@ -97,7 +103,10 @@ class Dial(Protocol):
 
 @attrs.define(eq=False)
 class Line:
-    """A connection of a lane. `sent` counts transactions, `source` is our address, `mode` how TLS was to be."""
+    """A connection of a lane. `sent` counts transactions, `source` is our address, `mode` how TLS was to be.
+
+    `proven`: the destination took mail lately.
+    """
 
     courier: Courier
     host: str
@@ -106,6 +115,7 @@ class Line:
     source: str | None = None
     operator: bool = False
     sent: int = 0
+    proven: bool = False
 
     @property
     def secured(self) -> Secured:

@@ -23,6 +23,7 @@ from mailsvc.delivery import pace
 from mailsvc.delivery.attempt import Attempts, Fresh, PolicySource, Settling
 from mailsvc.delivery.budget import Budgets
 from mailsvc.delivery.cargo import Cargo, Messages, Sending
+from mailsvc.delivery.chunking import Chunking
 from mailsvc.delivery.connect import Unreachable
 from mailsvc.delivery.health import Healths
 from mailsvc.delivery.holds import Holds
@@ -87,7 +88,8 @@ class Dispatch(Service):
         self.freight = Freight(terms.memory - terms.memory // 4)
         self.slots = Slots(terms.connections, clock, terms.patience_seconds)
         cargo = Cargo(clock, messages, sending, self.freight)
-        self.attempts = Attempts(clock, terms, process, cargo, settling, new_id, random, self, policies, tally)
+        chunking = Chunking(clock, terms.chunking, shaping)
+        self.attempts = Attempts(clock, terms, process, cargo, settling, new_id, random, self, chunking, policies, tally)
         self.holds = Holds(clock, queue, region, terms, random, self.spawn)
         peers = partial(process.peers, "delivery")
         self._healths = Healths(clock, terms, peers)

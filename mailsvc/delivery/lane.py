@@ -129,7 +129,7 @@ class Lane:
         return waiting
 
     def abort(self) -> None:
-        """Cut what is under way; attempts then end with what is known: nothing after a final dot is uncertain."""
+        """Cut what is under way; attempts then end with what is known: nothing after a whole message is uncertain."""
         for line in list(self.lines):
             line.courier.abort("the service stops")
 
@@ -279,6 +279,7 @@ class Lane:
 
     async def _try(self, line: Line, parcel: Parcel) -> Report:
         self._busy[line] = parcel
+        line.proven = self.health.proven
         try:
             return await self._yard.attempts.run(line, parcel)
         except Exception:

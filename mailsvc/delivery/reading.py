@@ -64,7 +64,7 @@ def read(result: Result, recipients: Sequence[Leased], host: str, moment: Moment
             if reply.code == 421:
                 trouble = _said(host, reply)
         elif result.sent_dot and result.final is None:
-            outcome, trouble = _silent(leased, host, moment), f"{host} did not answer the final dot."
+            outcome, trouble = _silent(leased, host, moment), f"{host} did not answer the message."
         else:
             trouble = f"The connection to {host} failed: {_short(result.lost or 'it ended')}."
             outcome = deferred(trouble, leased, moment)

@@ -42,7 +42,7 @@ class Schedule:
         return now + timedelta(seconds=self.delay(attempts, random, self.greylist if greylisted else 0.0))
 
     def after_silence(self, attempts: int, now: datetime, random: Random) -> datetime:
-        """After a final dot without a reply (1047): the peer gets time to finish what it may be doing."""
+        """After a message without a reply (1047): the peer gets time to finish what it may be doing."""
         return now + timedelta(seconds=self.delay(attempts, random, self.uncertain))
 
 

@@ -54,12 +54,13 @@ class Reaction:
 
 @attrs.frozen
 class Provider:
-    """`match`: how the names of its mail exchangers end."""
+    """`match`: how the names of its mail exchangers end. `chunking`: whether they do well with it, where they offer it."""
 
     name: str
     match: tuple[str, ...]
     limits: Limits = Limits()
     reactions: tuple[Reaction, ...] = ()
+    chunking: bool = True
 
     def serves(self, hosts: Iterable[str]) -> bool:
         return all(f".{host}".endswith(self.match) for host in hosts)
@@ -80,6 +81,10 @@ class Shaping:
     def limits(self, destination: str) -> Limits:
         provider = self.providers.get(provider_of(destination))
         return Limits() if provider is None else provider.limits
+
+    def chunking(self, destination: str) -> bool:
+        provider = self.providers.get(provider_of(destination))
+        return provider is None or provider.chunking
 
     def reaction(self, destination: str, replies: Iterable[Reply]) -> tuple[Reaction, Reply] | None:
         """The first rule that one of the replies is for; a pause before all else."""
@@ -115,15 +120,19 @@ def _provider(name: str, table: Any) -> Provider:
     where = f"The provider {name}"
     if not name or not set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789-") or not isinstance(table, dict):
         raise BadRules(f"{where} has to be a table whose name is of small letters, digits and hyphens.")
-    _only(table, {"match", "source", "reply", *_LIMITS}, where)
+    _only(table, {"match", "source", "chunking", "reply", *_LIMITS}, where)
     match = table.get("match")
     if not isinstance(match, list) or not match or not all(isinstance(each, str) and each.startswith(".") for each in match):
         raise BadRules(f'{where} needs `match`, a list of endings such as ".example.com".')
     for key in _LIMITS:
         if key in table and (type(table[key]) not in (int, float) or table[key] <= 0):
             raise BadRules(f"{where} has {key} = {table[key]!r}; expected a number above 0.")
+    if type(table.get("chunking", True)) is not bool:
+        raise BadRules(f"{where} has chunking = {table['chunking']!r}; expected true or false.")
     limits = Limits(**{key: table[key] for key in _LIMITS if key in table})
-    return Provider(name, tuple(each.lower() for each in match), limits, _reactions(name, table.get("reply", [])))
+    return Provider(
+        name, tuple(each.lower() for each in match), limits, _reactions(name, table.get("reply", [])), table.get("chunking", True)
+    )
 
 
 def _reactions(owner: str, tables: Any) -> tuple[Reaction, ...]:

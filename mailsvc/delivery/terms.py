@@ -18,6 +18,7 @@ class DeliverySettings:
     dns_seconds: float = 10.0  # for one look-up, nameservers and retries together
     allow_addresses: tuple[str, ...] = ()  # networks that may be connected to although they are private or reserved
     dane: bool = False  # whether TLSA records are asked for, of a resolver that validates
+    chunking: bool = True  # whether messages go by BDAT to hosts that offer it
     own_names: tuple[str, ...] = ()  # our own EHLO names: an exchanger called so, and all behind it, would be a loop
 
     # When it is tried again
@@ -25,7 +26,7 @@ class DeliverySettings:
     retry_every: float = 14400  # after those
     retry_jitter: float = 0.2  # each delay is stretched or shortened by up to this share
     greylist_seconds: float = 300  # the least that a refusing 4yz is left alone for
-    uncertain_seconds: float = 300  # the least after a final dot without a reply
+    uncertain_seconds: float = 300  # the least after a message without a reply
     hold_first: float = 60  # a destination that cannot be reached rests this long, doubled each time …
     hold_longest: float = 1800  # … up to this
     poison_tries: int = 3  # a message that makes an attempt fail on our side is given up after so many

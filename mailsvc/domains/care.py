@@ -20,6 +20,7 @@ from mailsvc.domains.keypair import KeyPair, new_pair
 from mailsvc.domains.records import Publishing, slots
 from mailsvc.domains.rotation import Rules
 from mailsvc.mail.dkim import Algorithm
+from mailsvc.store.audit import Line
 from mailsvc.store.domain_checks import DomainChecks, KeysMoving, Result
 from mailsvc.store.domains import Choices, DkimKey, Domain, Domains
 from mailsvc.store.errors import Conflict
@@ -55,9 +56,9 @@ class Care:
     wake: Callable[[], None] = lambda: None
     _making: DeferredSemaphore = attrs.field(factory=lambda: DeferredSemaphore(1), init=False)  # keys cost time: one domain after the other
 
-    # Asked for
+    # Asked for; `lines` go into the account's audit log with the change
 
-    async def add(self, account_id: UUID, text: str, region: str, choices: Choices | None = None) -> Domain:
+    async def add(self, account_id: UUID, text: str, region: str, choices: Choices | None = None, lines: Sequence[Line] = ()) -> Domain:
         """A new domain with a key of each algorithm. Raises names.NotADomain or Taken."""
         name = names.parse(text, self.own)
         if await self.domains.called(name.ascii) is not None:
@@ -65,28 +66,28 @@ class Care:
         chosen = attrs.evolve(choices or Choices(), delegated=self.publishing.dkim_zone is not None)
         pairs = await self._pairs(ALGORITHMS, {algorithm: slots(algorithm)[0] for algorithm in ALGORITHMS} if chosen.delegated else {})
         try:
-            return await self.domains.add(account_id, name.ascii, region, pairs, chosen)
+            return await self.domains.add(account_id, name.ascii, region, pairs, chosen, lines)
         except Conflict:
             raise Taken(name.shown) from None
 
-    async def verify(self, domain: Domain) -> Domain | None:
+    async def verify(self, domain: Domain, lines: Sequence[Line] = ()) -> Domain | None:
         """Have it checked soon; None when it is not there any more."""
 
         def decide(now: Domain) -> tuple[Domain, str | None]:
             sentence = None if now.status in ("verified", "pending") else "Verification was asked for."
             return life.asked(now, self.domains.now()), sentence
 
-        asked = await self.checks.ask(domain.id, decide)
+        asked = await self.checks.ask(domain.id, decide, lines)
         self.wake()
         return asked
 
-    async def rotate(self, domain: Domain) -> Domain | None:
+    async def rotate(self, domain: Domain, lines: Sequence[Line] = ()) -> Domain | None:
         """New keys, which sign once they are seen in DNS. Raises Rotating."""
         keys = await self.domains.published_keys(domain.id)
         if any(rotation.busy(keys, algorithm) for algorithm in domain.signs_with):
             raise Rotating
         try:
-            rotated = await self._renew(domain, keys, domain.signs_with)
+            rotated = await self._renew(domain, keys, domain.signs_with, lines)
         except KeysMoving:
             raise Rotating from None
         self.wake()
@@ -137,7 +138,9 @@ class Care:
             return attrs.evolve(domain, next_check_at=min(domain.next_check_at, now + life.BACKOFF[-1]))
         return domain
 
-    async def _renew(self, domain: Domain, keys: Sequence[DkimKey], algorithms: Sequence[Algorithm]) -> Domain | None:
+    async def _renew(
+        self, domain: Domain, keys: Sequence[DkimKey], algorithms: Sequence[Algorithm], lines: Sequence[Line] = ()
+    ) -> Domain | None:
         taken = {key.selector for key in keys}
         free = {a: next(slot for slot in slots(a) if slot not in taken) for a in algorithms} if domain.delegated else {}
         pairs = await self._pairs(algorithms, free)
@@ -145,7 +148,7 @@ class Care:
         sentence = f"New DKIM keys: {named}. They sign once they are seen in DNS."
         now = self.domains.now()
         again = now + life.BACKOFF[0] if domain.status in ("verified", "pending") or domain.trusted else domain.next_check_at
-        return await self.checks.add_keys(domain, pairs, sentence, again)
+        return await self.checks.add_keys(domain, pairs, sentence, again, lines)
 
     async def _pairs(self, algorithms: Sequence[Algorithm], selectors: dict[Algorithm, str]) -> Sequence[KeyPair]:
         today = self.domains.now().date()

@@ -90,12 +90,12 @@ def dkim(record: Record, found: Sequence[str]) -> Wrong | None:
     wrong = dkimkey.compare(keys[0], record.key or record.value)
     if wrong is None:
         return None
-    todo = {
+    remedy = {
         "truncated": "Enter the whole value; an editor that takes 255 characters at most wants it in several quoted parts.",
         "quotes": "Enter the value without quotation marks, or as the editor's own parts.",
         "testing": "Remove t=y.",
     }.get(wrong.fault, "Replace it by the expected value.")
-    return Wrong(wrong.fault, f"The key is not usable: {wrong.why}. {todo}")
+    return Wrong(wrong.fault, f"The key is not usable: {wrong.why}. {remedy}")
 
 
 def cname(record: Record, found: Sequence[str], addresses: Sequence[str], served: Sequence[str] | None) -> Wrong | None:

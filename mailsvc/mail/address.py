@@ -37,6 +37,7 @@ _COMMON = re.compile(
 )
 _NAMED = re.compile(r'(?P<name>"(?:[^"\\]|\\.)*+" *+|[^<>]*)<(?P<address>(?:"(?:[^"\\]|\\.)*+"|[^<>"])++)>')
 _QUOTED_NAME = re.compile(r'"(?:[^"\\]|\\.)*+"')
+_SPECIAL = re.compile(r'[<>@,;:"\\]|=\?')  # a name with any of these is displayed in quotation marks
 
 
 class AddressError(ValueError):
@@ -47,8 +48,13 @@ class NeedsSmtputf8(AddressError):
     """A well-formed address that only SMTPUTF8 can carry (6531), in a transaction without it."""
 
 
+def _octets(text: str) -> int:
+    """How many there are in UTF-8."""
+    return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
+
+
 def _valid_local(_: object, __: object, local: str) -> None:
-    if len(local.encode("utf-8", "replace")) > LOCAL_LIMIT:
+    if _octets(local) > LOCAL_LIMIT:
         raise AddressError(f"The part before the @ is longer than {LOCAL_LIMIT} octets.")
     if not (_DOT_ATOM.fullmatch(local) or _QUOTED.fullmatch(local)):
         raise AddressError("The part before the @ has characters that are not allowed there.")
@@ -75,7 +81,7 @@ class Mailbox:
     domain: str = attrs.field(validator=_valid_domain)  # A-labels, lower case
 
     def __attrs_post_init__(self) -> None:
-        if len(self.address.encode("utf-8", "replace")) > ADDRESS_LIMIT:
+        if _octets(self.local) + 1 + len(self.domain) > ADDRESS_LIMIT:
             raise AddressError(f"The address is longer than {ADDRESS_LIMIT} octets.")
 
     @property
@@ -91,9 +97,10 @@ class Mailbox:
         """As people write it; `parse_mailbox` reads it back."""
         if not self.name:
             return self.address
+        if self.name == self.name.strip() and not _SPECIAL.search(self.name):
+            return f"{self.name} <{self.address}>"
         escaped = self.name.replace("\\", "\\\\").replace('"', '\\"')
-        plain = escaped == self.name.strip() and not re.search(r"[<>@,;:]|=\?", self.name)
-        return f"{self.name} <{self.address}>" if plain else f'"{escaped}" <{self.address}>'
+        return f'"{escaped}" <{self.address}>'
 
 
 def parse_mailbox(text: str) -> Mailbox:
@@ -200,6 +207,8 @@ class Path:
         return not self.local.isascii()
 
 
+# The common case of parse_path, decided by one match: no source route, no quoting, no Unicode, no literal.
+_PLAIN_PATH = re.compile(rf"<([{_ATEXT}]++(?:\.[{_ATEXT}]++)*+)@({_DOMAIN.pattern})>(?: .*+)?".encode("ascii"), re.IGNORECASE | re.DOTALL)
 _PATH = re.compile(
     r" ?<(?:@[a-zA-Z0-9.,@-]*+:)?+"  # a source route is read and dropped
     rf'(?P<local>[{_ATEXT}.{_BEYOND}]++|"(?:[ !#-\[\]-~{_BEYOND}]|\\[ -~])*+")'
@@ -212,6 +221,15 @@ def parse_path(text: bytes, smtputf8: bool) -> tuple[Path, bytes]:
 
     Linear in the length of `text`. Raises AddressError, or NeedsSmtputf8 when only the extension is missing.
     """
+    plain = _PLAIN_PATH.fullmatch(text)
+    if plain is not None and len(plain[1]) <= LOCAL_LIMIT and plain.end(2) <= ADDRESS_LIMIT + 1:
+        local, domain = plain[1].decode("ascii"), plain[2].decode("ascii").lower()
+        if "xn--" not in domain:  # an A-label has to be one
+            return Path(local, domain), text[plain.end(2) + 1 :].strip(b" ")
+    return _parse_any_path(text, smtputf8)
+
+
+def _parse_any_path(text: bytes, smtputf8: bool) -> tuple[Path, bytes]:
     path, rest = _split_path(text)
     try:
         written = path.decode("utf-8")

@@ -176,9 +176,8 @@ class Field:
 
 _FIELD_END = re.compile(rb"\r\n(?![ \t])")
 _FIELD = re.compile(rb"([!-9;-~]++)[ \t]*+:(.*+)", re.DOTALL)
-
-
-_BARE = re.compile(rb"\r(?!\n)|(?<!\r)\n")
+# Looked for at the beginnings of lines alone: so a block of anything else is still read in linear time.
+_WHOLE_FIELDS = re.compile(rb"^(([!-9;-~]++)[ \t]*+:([^\r\n]*+(?:\r\n[ \t][^\r\n]*+)*+)\r\n)", re.MULTILINE)
 
 
 def split_message(message: bytes) -> tuple[bytes, int]:
@@ -191,13 +190,22 @@ def split_message(message: bytes) -> tuple[bytes, int]:
     return message[: end + 2], end + 4
 
 
+def split_fields(block: bytes) -> list[tuple[bytes, bytes, bytes]]:
+    """The fields of a header block, in order: each as it stands there with its CRLF, its name, and what `Field.raw` is.
+
+    HeaderError when a line is none.
+    """
+    if not block.endswith(b"\r\n") and block:
+        block += b"\r\n"
+    fields = _WHOLE_FIELDS.findall(block)
+    if sum([len(field[0]) for field in fields]) != len(block):
+        raise HeaderError("The header has a line that is no field.")
+    return fields
+
+
 def parse_fields(block: bytes, strict: bool = True) -> list[Field]:
     """The fields of a header block, in order. Without `strict`, lines that are no field are passed over."""
-    fields = []
-    for line in _FIELD_END.split(block.removesuffix(b"\r\n")):
-        found = _FIELD.fullmatch(line)
-        if strict and block and (found is None or _BARE.search(found[2])):
-            raise HeaderError("The header has a line that is no field.")
-        if found is not None:
-            fields.append(Field(found[1].decode("ascii"), found[2]))
-    return fields
+    if strict:
+        return [Field(name.decode("ascii"), raw) for _, name, raw in split_fields(block)]
+    found = [_FIELD.fullmatch(line) for line in _FIELD_END.split(block.removesuffix(b"\r\n"))]
+    return [Field(field[1].decode("ascii"), field[2]) for field in found if field is not None]

@@ -14,6 +14,9 @@ PALE = 1.5  # of contrast, 1 being none
 
 _EMPTY = frozenset("area base br col embed hr img input link meta source track wbr".split())
 _HEX = re.compile(r"#([0-9a-f]{3}|[0-9a-f]{6})", re.IGNORECASE)
+_SHAPELESS = "\u00ad\u034f\u200b-\u200f\u2060\ufeff"  # characters that nobody sees
+_UNSEEN = re.compile(f"[{_SHAPELESS}]")
+_PADDING = re.compile(rf"[\s{_SHAPELESS}]{{4,}}")  # what keeps other text out of a preview
 _NAMED = {"white": "#fff", "black": "#000"}
 
 
@@ -25,17 +28,18 @@ class Link:
 
 @attrs.frozen
 class Image:
-    """`alt` None: there is none. `tiny`: of a pixel or two, as trackers are."""
+    """`alt` None: there is none. `tiny`: of a pixel or two, as trackers are. `area`: in pixels, 0 where it does not say both sides."""
 
     source: str
     alt: str | None
     tiny: bool
+    area: int = 0
 
 
 @attrs.frozen
 class Page:
-    """`metas` are the names of the head's; `hidden` counts characters of text that nobody sees; `small`: a font below 9 pixels;
-    `pale`: a colour that is almost its background's.
+    """`metas` are the names of the head's; `hidden` counts characters of text that nobody sees, `preview` is such text before all
+    other; `small`: a font below 9 pixels; `pale`: a colour that is almost its background's.
     """
 
     links: tuple[Link, ...]
@@ -48,6 +52,7 @@ class Page:
     hidden: int
     small: bool
     pale: bool
+    preview: str = ""
 
 
 def read(html: str) -> Page:
@@ -58,6 +63,7 @@ def read(html: str) -> Page:
     return Page(
         links, tuple(reader.images), frozenset(reader.elements), " ".join("".join(reader.texts).split()), reader.lang,
         "".join(reader.title).strip(), frozenset(reader.metas), reader.hidden, reader.small, reader.pale,
+        " ".join(_PADDING.sub(" ", "".join(reader.preview)).split()),
     )  # fmt: skip
 
 
@@ -72,10 +78,12 @@ class _Reader(HTMLParser):
         self.title: list[str] = []
         self.metas: set[str] = set()
         self.hidden = 0
+        self.preview: list[str] = []
         self.small = self.pale = False
         self._link: list[str] | None = None
         self._unseen: list[str] = []  # the elements inside one that is hidden, which is the first
         self._silent = ""  # the element whose content is not text
+        self._first = True  # as long as there was no text that people see
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
         self.elements.add(tag)
@@ -91,7 +99,8 @@ class _Reader(HTMLParser):
             self.links.append((named["href"], self._link))
         elif tag == "img":
             tiny = {named.get("width", "").rstrip("px"), named.get("height", "").rstrip("px")} & {"0", "1", "2"}
-            self.images.append(Image(named.get("src", ""), named.get("alt"), bool(tiny)))
+            sides = [max(0.0, _pixels(style.get(name, "")), _pixels(named.get(name, "").strip())) for name in ("width", "height")]
+            self.images.append(Image(named.get("src", ""), named.get("alt"), bool(tiny), int(sides[0] * sides[1])))
         elif tag == "html":
             self.lang = named.get("lang", "")
         elif tag == "meta":
@@ -113,7 +122,12 @@ class _Reader(HTMLParser):
         if self._silent:
             return
         if self._unseen:
-            self.hidden += len("".join(data.split()))
+            seen = len("".join(_UNSEEN.sub("", data).split()))
+            self.hidden += seen
+            if seen and self._first:
+                self.preview.append(data)
+        elif data.strip():
+            self._first = False
         self.texts.append(data)
         if self._link is not None:
             self._link.append(data)

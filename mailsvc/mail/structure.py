@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Protocol
-
-from mailsvc.mail import header
 
 DEPTH_LIMIT = 50
 PARTS_LIMIT = 1000
@@ -13,6 +12,9 @@ _WINDOW = 1024 * 1024  # octets searched at once: other threads wait meanwhile
 _HEAD_LIMIT = 64 * 1024  # octets of a part's header that are looked at
 _BOUNDARY = re.compile(rb'\bboundary\s*=\s*(?:"([^"\r\n]{1,200})"|([^\s;"]{1,200}))', re.IGNORECASE)
 _MESSAGE = re.compile(rb"^content-type[ \t]*:\s*message/(?:rfc822|global)(?![\w-])", re.IGNORECASE | re.MULTILINE)
+_NAME = b"content-type"
+_COLON = re.compile(rb"[ \t]*+:")
+_FIELD_END = re.compile(rb"\r\n(?![ \t])")
 _TOO_DEEP = f"The parts of the message are nested more than {DEPTH_LIMIT} deep."
 
 
@@ -32,19 +34,20 @@ def fault(head: bytes, message: Octets, start: int) -> str | None:
     if boundary is None:
         return None
     stack, around, parts, at = [boundary], [messages], 0, start - 2  # multiparts, and how many messages each stands in
-    known = _lines(stack)
-    while (at := _delimiter(message, at)) >= 0:
+    known, begin = _lines(stack), _beginning(stack)
+    while (at := _delimiter(message, begin, at)) >= 0:
         line = message[at + 4 : at + 4 + 1000].partition(b"\r\n")[0].rstrip(b" \t")
         at += 4
         if line not in known:
             continue
-        level = next(n for n in range(len(stack) - 1, -1, -1) if line in (stack[n], stack[n] + b"--"))
-        closing = line != stack[level]
-        del stack[level if closing else level + 1 :], around[level if closing else level + 1 :]
-        known = _lines(stack)
+        level, closing = known[line]
+        open_ones = level if closing else level + 1
+        if not open_ones:
+            return None
+        if open_ones < len(stack):
+            del stack[open_ones:], around[open_ones:]
+            known, begin = _lines(stack), _beginning(stack)
         if closing:
-            if not stack:
-                return None
             continue
         parts += 1
         if parts > PARTS_LIMIT:
@@ -53,24 +56,34 @@ def fault(head: bytes, message: Octets, start: int) -> str | None:
         if inner is not None:
             stack.append(inner)
             around.append(around[-1] + messages)
-            known = _lines(stack)
-        if max(len(stack), around[-1] + (messages if inner is None else 0)) > DEPTH_LIMIT:
+            known, begin = _lines(stack), _beginning(stack)
+            messages = 0
+        if len(stack) > DEPTH_LIMIT or around[-1] + messages > DEPTH_LIMIT:
             return _TOO_DEEP
     return None
 
 
-def _delimiter(message: Octets, start: int) -> int:
-    """Where the next line that begins like a delimiter is, with the line end before it."""
+def _delimiter(message: Octets, begin: bytes, start: int) -> int:
+    """Where the next line is that begins like this, with the line end before it."""
     for at in range(start, len(message), _WINDOW):
-        found = message.find(b"\r\n--", at, at + _WINDOW + 3)
+        found = message.find(begin, at, at + _WINDOW + len(begin) - 1)
         if found >= 0:
             return found
     return -1
 
 
-def _lines(stack: list[bytes]) -> frozenset[bytes]:
-    """What may stand behind the two hyphens of a delimiter."""
-    return frozenset(stack) | {boundary + b"--" for boundary in stack}
+def _lines(stack: list[bytes]) -> dict[bytes, tuple[int, bool]]:
+    """What may stand behind the two hyphens of a delimiter: of which multipart it is, the inner ones first, and whether it is its last."""
+    known: dict[bytes, tuple[int, bool]] = {}
+    for level, boundary in enumerate(stack):
+        known[boundary + b"--"] = level, True
+        known[boundary] = level, False
+    return known
+
+
+def _beginning(stack: list[bytes]) -> bytes:
+    """What all of their delimiters begin with, and the line end before it. What is longer is found faster."""
+    return b"\r\n--" + (stack[0] if len(stack) == 1 else b"")
 
 
 def _part_head(message: Octets, at: int) -> tuple[bytes, int]:
@@ -82,21 +95,31 @@ def _part_head(message: Octets, at: int) -> tuple[bytes, int]:
 
 def _within(message: Octets, head: bytes, body: int) -> tuple[bytes | None, int]:
     """The boundary of what an entity is, behind the messages that it is, one in the other; and how many these are."""
-    depth = 0
-    while depth <= DEPTH_LIMIT and _MESSAGE.search(head):
+    depth, lower = 0, head.lower()
+    while depth <= DEPTH_LIMIT and b"message/" in lower and _MESSAGE.search(head):
         depth += 1
         end = message.find(b"\r\n\r\n", body, body + _HEAD_LIMIT)
         if end < 0:
             return None, depth
         head, body = message[body : end + 2], end + 4
-    return _boundary(head), depth
+        lower = head.lower()
+    return (_boundary(head, lower) if b"multipart" in lower else None), depth
 
 
-def _boundary(head: bytes) -> bytes | None:
-    if b"multipart" not in head.lower():
-        return None
-    for field in header.parse_fields(head, strict=False):
-        if field.name.lower() == "content-type" and field.raw.strip().lower().startswith(b"multipart"):
-            found = _BOUNDARY.search(field.raw.replace(b"\r\n", b""))
+def _boundary(head: bytes, lower: bytes) -> bytes | None:
+    for value in _content_types(head, lower):
+        if value.strip().lower().startswith(b"multipart"):
+            found = _BOUNDARY.search(value.replace(b"\r\n", b""))
             return (found[1] or found[2]).rstrip(b" ") if found else None
     return None
+
+
+def _content_types(head: bytes, lower: bytes) -> Iterator[bytes]:
+    """The values of the fields of that name, as header.parse_fields would give them."""
+    at = lower.find(_NAME)
+    while at >= 0:
+        colon = _COLON.match(head, at + len(_NAME))
+        if colon is not None and (at == 0 or head.startswith(b"\r\n", at - 2)):
+            end = _FIELD_END.search(head, colon.end())
+            yield head[colon.end() : len(head) if end is None else end.start()]
+        at = lower.find(_NAME, at + len(_NAME))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
 from itertools import chain, islice
@@ -22,16 +22,17 @@ from mailsvc.mail.header import Field, HeaderError
 
 FIELDS_LIMIT = 1000
 HOPS_LIMIT = 100  # 5321 §6.3: so many Received fields are a loop
-KEYS = ("idempotency-key", "resend-idempotency-key")
+KEYS = (b"idempotency-key", b"resend-idempotency-key")
 _KEY_LIMIT = 256
 
-_DROPPED = frozenset({*KEYS, "bcc", "resent-bcc", "return-path"})  # 5322 §3.6.3; 5321 §4.4: the last one is the last server's to write
-_UNCOUNTED = frozenset({*KEYS, "date", "message-id"})  # may differ between two tries of one mail
+_DROPPED = frozenset({*KEYS, b"bcc", b"resent-bcc", b"return-path"})  # 5322 §3.6.3; 5321 §4.4: the last one is the last server's to write
+_UNCOUNTED = frozenset({*KEYS, b"date", b"message-id"})  # may differ between two tries of one mail
 _MESSAGE_ID = re.compile(r"<[!-;=?-~]{1,400}@[!-;=?-~]{1,400}>")
 _COMMENTED = re.compile(r"([^\s<>(),\"@]++@[^\s<>(),\"@]++)\s*+\([^()]*+\)")  # `root@example.com (Cron Daemon)`
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"|\((?:[^()\\]|\\.)*+\)|[^,"()]++|.')  # of a list of addresses
+_LIST = re.compile(r'[,"():;]')  # without any of these it is one address
+_FOLD = re.compile(r"\r\n(?=[ \t])")
 _NAMED_MOST = 1000  # addresses in headers that are read for showing
-_LINE = re.compile(rb"\r\n(?![ \t])")
 
 
 class Unfit(ValueError):
@@ -44,7 +45,7 @@ class Unfit(ValueError):
 
 @attrs.frozen
 class Submitted:
-    """A message as its sender made it. `kept` are the fields that stay, each with its CRLF, as they came."""
+    """A message as its sender made it: `head` as it came, and `kept`, its fields that stay, each with its CRLF."""
 
     sender: Mailbox
     to: tuple[Mailbox, ...]
@@ -53,9 +54,14 @@ class Submitted:
     subject: str
     message_id: str | None
     key: str | None  # of idempotency
+    head: bytes
     kept: bytes
-    counted: bytes  # the fields that two tries of one mail have in common
     dated: bool
+
+    @property
+    def counted(self) -> bytes:
+        """The fields that two tries of one mail have in common."""
+        return _without(_UNCOUNTED, header.split_fields(self.head))
 
     @property
     def utf8(self) -> bool:
@@ -75,38 +81,41 @@ class Submitted:
 def read(head: bytes) -> Submitted:
     """The header block of a message, up to and with the CRLF of its last field. Unfit says what is wrong with it."""
     try:
-        fields = header.parse_fields(head)
+        fields = header.split_fields(head)
     except HeaderError as error:
         raise Unfit("content", str(error)) from None
     if len(fields) > FIELDS_LIMIT:
         raise Unfit("content", f"The header has more than {FIELDS_LIMIT} fields.")
-    named: dict[str, list[Field]] = {}
-    for field in fields:
-        named.setdefault(field.name.lower(), []).append(field)
-    if len(named.get("received", ())) >= HOPS_LIMIT:
+    named: dict[bytes, list[bytes]] = {}
+    for _, name, raw in fields:
+        named.setdefault(name.lower(), []).append(raw)
+    if len(named.get(b"received", ())) >= HOPS_LIMIT:
         raise Unfit("loop", "The message has passed too many servers.")
-    paired = list(zip((field.name.lower() for field in fields), _lines(head), strict=True))
     return Submitted(
-        sender=_sender(named.get("from", ())),
-        to=_mailboxes(named.get("to", ())),
-        cc=_mailboxes(named.get("cc", ())),
-        reply_to=_mailboxes(named.get("reply-to", ())),
-        subject=named["subject"][0].value.replace("\0", "") if "subject" in named else "",
-        message_id=_message_id(named.get("message-id", ())),
-        key=_key([field for name in KEYS for field in named.get(name, ())]),
-        kept=b"".join(line for name, line in paired if name not in _DROPPED),
-        counted=b"".join(line for name, line in paired if name not in _UNCOUNTED),
-        dated="date" in named,
+        sender=_sender(named.get(b"from", ())),
+        to=_mailboxes(named.get(b"to", ())),
+        cc=_mailboxes(named.get(b"cc", ())),
+        reply_to=_mailboxes(named.get(b"reply-to", ())),
+        subject=_value(named[b"subject"][0]).replace("\0", "") if b"subject" in named else "",
+        message_id=_message_id(named.get(b"message-id", ())),
+        key=_key([raw for name in KEYS for raw in named.get(name, ())]),
+        head=head,
+        kept=head if _DROPPED.isdisjoint(named) and head.endswith(b"\r\n") else _without(_DROPPED, fields),
+        dated=b"date" in named,
     )
 
 
 def lines(head: bytes) -> list[tuple[str, bytes]]:
     """The fields of a header block that `read` has read: each one's name in lower case, and its octets with the CRLF."""
-    return [(line.partition(b":")[0].rstrip().decode("ascii").lower(), line) for line in _lines(head)]
+    return [(name.decode("ascii").lower(), line) for line, name, _ in header.split_fields(head)]
 
 
-def _lines(head: bytes) -> list[bytes]:
-    return [line + b"\r\n" for line in _LINE.split(head.removesuffix(b"\r\n"))] if head else []
+def _without(names: frozenset[bytes], fields: Sequence[tuple[bytes, bytes, bytes]]) -> bytes:
+    return b"".join([line for line, name, _ in fields if name.lower() not in names])
+
+
+def _value(raw: bytes) -> str:
+    return Field("", raw).value
 
 
 def fingerprint(envelope: Sequence[str], counted: bytes) -> hashlib._Hash:
@@ -126,12 +135,12 @@ def received(host: str, protocol: str, identity: str, tls: str | None, date: dat
     return header.fold("Received", [*tokens, f" {rfc5322_date(date)}"])
 
 
-def _sender(fields: Sequence[Field]) -> Mailbox:
+def _sender(fields: Sequence[bytes]) -> Mailbox:
     """The one author (6409 §6.3): whose domain it is must not depend on who reads it."""
     if len(fields) != 1:
         raise Unfit("from", "The message needs a From header." if not fields else "The message has more than one From header.")
     text = _unfolded(fields[0])
-    commented = _COMMENTED.fullmatch(text)
+    commented = _COMMENTED.fullmatch(text) if text.endswith(")") else None
     if commented is not None:
         text = commented[1]
     try:
@@ -143,22 +152,29 @@ def _sender(fields: Sequence[Field]) -> Mailbox:
         raise Unfit("from", f"The From header is not one address: {error}") from None
 
 
-def _unfolded(field: Field) -> str:
-    return re.sub(r"\r\n(?=[ \t])", "", field.raw.decode("utf-8", "replace")).replace("\t", " ").strip()
+def _unfolded(raw: bytes) -> str:
+    text = raw.decode("utf-8", "replace")
+    if "\r" in text:
+        text = _FOLD.sub("", text)
+    return text.replace("\t", " ").strip()
 
 
-def _mailboxes(fields: Sequence[Field]) -> tuple[Mailbox, ...]:
+def _mailboxes(fields: Sequence[bytes]) -> tuple[Mailbox, ...]:
     """Who is named, for showing; what cannot be read is left out, since the envelope says who gets the mail."""
     found: list[Mailbox] = []
-    items = chain.from_iterable(_items(_unfolded(field)) for field in fields)
+    items = chain.from_iterable(_items(_unfolded(raw)) for raw in fields)
     for item in islice(items, _NAMED_MOST):
         with suppress(AddressError):
             found.append(parse_mailbox(item))
     return tuple(found)
 
 
-def _items(text: str) -> Iterator[str]:
+def _items(text: str) -> Iterable[str]:
     """The parts between the commas of a list, without comments and without the names of groups (5322 §3.4)."""
+    return (text,) if _LIST.search(text) is None else _split(text)
+
+
+def _split(text: str) -> Iterator[str]:
     item: list[str] = []
     for token in _TOKEN.findall(text):
         if token == ",":
@@ -174,7 +190,7 @@ def _bare(item: str) -> str:
     return (rest if colon and not set(head) & set('"<@') else item).strip(" ;")
 
 
-def _message_id(fields: Sequence[Field]) -> str | None:
+def _message_id(fields: Sequence[bytes]) -> str | None:
     if not fields:
         return None
     if len(fields) > 1:
@@ -184,10 +200,10 @@ def _message_id(fields: Sequence[Field]) -> str | None:
     return found[0] if found else text
 
 
-def _key(fields: Sequence[Field]) -> str | None:
+def _key(fields: Sequence[bytes]) -> str | None:
     if not fields:
         return None
-    keys = {field.value for field in fields}
+    keys = {_value(raw) for raw in fields}
     if len(keys) > 1:
         raise Unfit("content", "The message has two different idempotency keys.")
     key = keys.pop()

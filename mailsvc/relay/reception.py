@@ -1,7 +1,7 @@
 """Who may hand in mail and for whom: the relay's side of an SMTP session. What is said on the wire: smtp/. A mail itself: submission.
 
-A customer logs in with an API key and sends from domains of theirs to anybody. Whoever has not logged in may, on the port for other
-mail servers, write to our own addresses alone (inbound).
+A customer logs in with an API key and sends from domains of theirs to anybody; for a neighbour the operator has named the key. Whoever
+has not logged in may, on the port for other mail servers, write to our own addresses alone (inbound).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from mailsvc.mail.reply import Reply
 from mailsvc.relay import answers
 from mailsvc.relay.crowd import Crowd, Failures, subscriber
 from mailsvc.relay.letter import NO_ROOM, Letter
+from mailsvc.relay.neighbours import Neighbours
 from mailsvc.relay.nullmx import NullMx, Patience
 from mailsvc.relay.receipts import Receipts
 from mailsvc.relay.submission import Submissions
@@ -33,6 +34,7 @@ class Keys(Protocol):
     """store/keys"""
 
     async def find(self, hash: bytes) -> Caller | None: ...
+    async def find_by_id(self, key_id: UUID) -> Caller | None: ...
 
 
 class Quota(Protocol):
@@ -71,6 +73,7 @@ class Relay:
     failures: Failures
     connections: int  # of all together
     null_mx: NullMx
+    neighbours: Neighbours = Neighbours()
 
     def welcome(self, session: Session) -> Reception | Reply:
         if len(self.addresses) >= self.connections:
@@ -78,22 +81,24 @@ class Relay:
         who = subscriber(session.peer.host)
         if not self.addresses.enter(who):
             return answers.TOO_MANY_FOR_ADDRESS
-        return Visit(self, session, who)
+        neighbour = self.neighbours.key_of(session.peer.host)
+        session.neighbour = neighbour is not None
+        return Visit(self, session, who, neighbour)
 
-    async def caller(self, token: bytes) -> Caller | Reply | None:
-        """Whose key has this SHA-256, or why nobody knows just now."""
+    async def caller(self, token: bytes | UUID) -> Caller | Reply | None:
+        """Whose key has this SHA-256 or id, or why nobody knows just now."""
         try:
-            return await self.keys.find(token)
+            return await (self.keys.find_by_id(token) if isinstance(token, UUID) else self.keys.find(token))
         except StoreError:
             return answers.LOGIN_UNAVAILABLE
 
 
 @attrs.frozen
 class Customer:
-    """Who logged in, and the SHA-256 of the key they did it with."""
+    """Who logged in, and the SHA-256 of the key they did it with; of a neighbour the key's id."""
 
     caller: Caller
-    token: bytes = attrs.field(repr=False)
+    token: bytes | UUID = attrs.field(repr=False)
 
 
 @attrs.define(eq=False)
@@ -103,6 +108,7 @@ class Visit:
     _relay: Relay
     _session: Session
     _who: str
+    _neighbour: UUID | None  # the key that the address stands for
     _customer: Customer | None = None
     _patience: Patience | None = None  # with DNS, for the mail that is under way
 
@@ -118,12 +124,34 @@ class Visit:
         if known is None or not right_user:
             relay.failures.add(self._who)
             return replies.LOGIN_FAILED
-        if known.suspended:
+        return self._enter(Customer(known, token)) or Login(user, known)
+
+    async def vouched(self) -> Login | Reply | None:
+        relay, key = self._relay, self._neighbour
+        if key is None:
+            return None
+        known = await relay.caller(key)
+        if known is None or isinstance(known, Reply):
+            return known
+        return self._enter(Customer(known, key)) or Login(relay.user, known, vouched=True)
+
+    def _enter(self, customer: Customer) -> Reply | None:
+        """The customer is in, in the place of who was; or why they may not."""
+        before, key = self._customer, customer.caller.key_id
+        if customer.caller.suspended:
             return answers.SUSPENDED
-        if not relay.with_key.enter(known.key_id):
-            return answers.TOO_MANY_FOR_KEY
-        self._customer = Customer(known, token)
-        return Login(user, known)
+        if before is None or before.caller.key_id != key:
+            if not self._relay.with_key.enter(key):
+                return answers.TOO_MANY_FOR_KEY
+            if before is not None:
+                self._leave(before)
+                self._session.anew()
+        self._customer = customer
+        return None
+
+    def _leave(self, customer: Customer) -> None:
+        self._relay.with_key.leave(customer.caller.key_id)
+        self._relay.receipts.keep(customer.caller, self._session)
 
     async def mail(self, sender: Path, parameters: MailParameters) -> Reply:
         if self._customer is None:
@@ -132,7 +160,7 @@ class Visit:
         if isinstance(caller, Reply):
             return answers.STORE_AWAY
         if caller is None:
-            return answers.REVOKED
+            return replies.LOGIN_FIRST if self._customer.token == self._neighbour else answers.REVOKED
         if caller.suspended:
             return answers.SUSPENDED
         self._patience = self._relay.null_mx.patience()
@@ -163,5 +191,4 @@ class Visit:
     def dropped(self) -> None:
         self._relay.addresses.leave(self._who)
         if self._customer is not None:
-            self._relay.with_key.leave(self._customer.caller.key_id)
-            self._relay.receipts.keep(self._customer.caller, self._session)
+            self._leave(self._customer)

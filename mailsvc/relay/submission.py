@@ -16,6 +16,7 @@ from mailsvc.mail.reply import Reply
 from mailsvc.mail.submitted import Submitted, Unfit
 from mailsvc.relay import answers
 from mailsvc.relay.letter import Arrived
+from mailsvc.smtp.extensions import NO_RCPT_PARAMETERS
 from mailsvc.smtp.session import Envelope, Session
 from mailsvc.store.errors import StoreError
 from mailsvc.store.ids import uuid7
@@ -69,11 +70,13 @@ class Submissions:
         tls = " group ".join(session.tls[fact] for fact in ("cipher", "group") if session.tls.get(fact)) if session.tls else None
         utf8 = envelope.parameters.smtputf8
         trace = submitted.received(self.host, f"UTF8SMTP{session.protocol[5:]}" if utf8 else session.protocol, str(email_id), tls, date)
-        recipients = tuple(dict.fromkeys(recipient.path.address for recipient in envelope.recipients))
+        paths = [recipient.path for recipient in envelope.recipients]
+        addresses = [path.address for path in paths]
         named = {box.address.lower() for box in (*mail.to, *mail.cc)}
+        unnamed = [_mailbox(path) for path, address in zip(paths, addresses, strict=True) if address.lower() not in named]
         content = AsReceived(
             message=arrived.behind(mail.prefix(trace, message_id, date) + mail.kept),
-            recipients=recipients,
+            recipients=tuple(dict.fromkeys(addresses)),
             message_id=message_id,
             envelope=described(envelope, utf8 and mail.utf8),
             email_id=email_id,
@@ -82,9 +85,7 @@ class Submissions:
             sender=mail.sender,
             to=mail.to,
             cc=mail.cc,
-            bcc=tuple(
-                box for box in (_mailbox(recipient.path) for recipient in envelope.recipients) if box and box.address.lower() not in named
-            ),
+            bcc=tuple([box for box in unnamed if box]),
             reply_to=mail.reply_to,
             subject=mail.subject,
             content=content,
@@ -113,9 +114,14 @@ def described(envelope: Envelope, utf8: bool) -> dict[str, object]:
     """What is kept of an envelope: what the next server is to be told, and whom to tell what became of the mail."""
     parameters = envelope.parameters
     kept: dict[str, object] = {"sender": envelope.sender.address}
-    kept |= {name: value for name, value in (("ret", parameters.ret), ("envid", parameters.envid)) if value is not None}
+    if parameters.ret is not None:
+        kept["ret"] = parameters.ret
+    if parameters.envid is not None:
+        kept["envid"] = parameters.envid
     if utf8:
         kept["smtputf8"] = True
+    if all(recipient.parameters is NO_RCPT_PARAMETERS for recipient in envelope.recipients):
+        return kept
     unique = {recipient.path.address: recipient.parameters for recipient in reversed(envelope.recipients)}
     given = [unique[address] for address in dict.fromkeys(recipient.path.address for recipient in envelope.recipients)]
     if any(each.notify is not None for each in given):

@@ -153,6 +153,9 @@ class _Visit:
     async def authenticate(self, user: str, password: str) -> Login | Reply:
         return replies.NOT_HERE
 
+    async def vouched(self) -> None:
+        """Nobody needs a login here."""
+
     async def mail(self, sender: Path, parameters: MailParameters) -> Reply:
         return replies.SENDER_OK
 

@@ -26,8 +26,8 @@ from mailsvc.smtp.fence import Fence
 from mailsvc.smtp.offers import Offers
 from mailsvc.smtp.opening import GreetingRefused, Login, LoginRefused, Lost, NotReady, Opening, TlsFailed, TlsPolicy
 from mailsvc.smtp.outflow import Outflow
-from mailsvc.smtp.plan import MALFORMED, lay_out
-from mailsvc.smtp.stuffing import BareLineEnd
+from mailsvc.smtp.plan import MALFORMED, Manner, lay_out
+from mailsvc.smtp.stuffing import SLICE, BareLineEnd, Chunk, Stuffer
 from mailsvc.smtp.transaction import Result, Stage, Step, Transaction
 
 __all__ = [
@@ -48,6 +48,7 @@ __all__ = [
 ]
 
 _PHASES = {"mail": "reply to MAIL", "rcpt": "reply to RCPT", "data": "reply to DATA"}
+_AWAKE = 10.0  # seconds for which a server that said something is taken to be there still
 
 
 class Courier(Opening):
@@ -80,22 +81,28 @@ class Courier(Opening):
             and not 0 < self.offers.mail_max <= self.transactions
         )
 
-    def deliver(self, envelope: Envelope, pieces: Iterable[bytes], may_send_dot: Callable[[], bool] = lambda: True) -> Deferred[Result]:
+    def deliver(
+        self, envelope: Envelope, pieces: Iterable[bytes], may_send_dot: Callable[[], bool] = lambda: True, manner: Manner = "data"
+    ) -> Deferred[Result]:
         """Send the message in `pieces` (strict CRLF) to the recipients of `envelope`.
 
-        `may_send_dot` is asked right before the final dot is written, and again before the system is given it; without its yes
-        the server gets no complete message. Fails only with what `pieces` or `may_send_dot` raise.
+        `may_send_dot` is asked right before the end of the message is written, and again before the system is given it; without
+        its yes the server gets no complete message. `manner` is the boldest that may be used: BDAT (3030) if the server offers that
+        with pipelining and the size of the message is known. Fails only with what `pieces` or `may_send_dot` raise.
         """
         if self._transaction is not None or self._setting_up is not None:
             raise RuntimeError("not ready, or busy with another message")
         offers = self.offers or Offers()
-        plan = lay_out(envelope, offers)
+        chunked = manner != "data" and offers.chunking and offers.pipelining and envelope.size > 0
+        plan = lay_out(envelope, offers, chunked=chunked)
         transaction = Transaction(
             plan,
             len(envelope.recipients),
             pipelining=offers.pipelining,
             reset=self._reset_first,
             reused=self.transactions > 0,
+            chunked=chunked,
+            prompt=manner == "together" and self._prompt(envelope),
         )
         if not plan.tried:
             return succeed(transaction.result(""))
@@ -105,7 +112,7 @@ class Courier(Opening):
         self._transaction = transaction
         waiting: Deferred[Result] = Deferred(self._canceled)
         self._waiting = waiting
-        self._pieces = pieces
+        self._pieces, self._size = pieces, envelope.size
         self._may_send_dot = may_send_dot
         self._began = self._clock.seconds()
         self.transactions += 1
@@ -143,13 +150,26 @@ class Courier(Opening):
     def _send_commands(self, transaction: Transaction) -> None:
         commands = transaction.next_commands()
         self._dialogue.client(commands)
+        if transaction.message_next:
+            self._send_message(commands)
+            return
         self._await_command(transaction)
         self.transport.write(commands)
 
+    def _prompt(self, envelope: Envelope) -> bool:
+        """Whether a message may go along with its commands: it costs little, and the server is there and remembers no other."""
+        return envelope.size <= SLICE and not self._reset_first and self._clock.seconds() - self._heard < _AWAKE
+
     def _await_command(self, transaction: Transaction) -> None:
         stage = transaction.stage
-        seconds = getattr(self._timeouts, stage)
-        self._await(self._command_reply, seconds, _PHASES[stage])
+        if stage == "dot":
+            self._await_verdict(self._command_reply)
+        else:
+            self._await(self._command_reply, getattr(self._timeouts, stage), _PHASES[stage])
+
+    def _await_verdict(self, take: Callable[[Reply], None]) -> None:
+        self._take = take
+        self._deadline.set(self._clock.seconds() + self._timeouts.dot, "reply to the message")
 
     def _await(self, take: Callable[[Reply], None], seconds: float, what: str) -> None:
         self._take = take
@@ -174,11 +194,13 @@ class Courier(Opening):
 
     # The message
 
-    def _send_message(self) -> None:
+    def _send_message(self, head: bytes = b"") -> None:
+        """The message, behind the commands in `head`; in one write when it is of one slice."""
         self._moved_octets = 0
         self._body_began = self._clock.seconds()
         self._await(self._early_reply, self._timeouts.block, "the server to read the message")
-        self._outflow = Outflow(self.transport, self._pieces, self._may_end, self._moved, self._message_failed)
+        coding = Chunk(self._size) if self._current().chunked else Stuffer()
+        self._outflow = Outflow(self.transport, head, self._pieces, coding, self._may_end, self._moved, self._message_failed)
         self._outflow.start()
 
     def _moved(self, octets: int) -> None:
@@ -190,13 +212,16 @@ class Courier(Opening):
     def _may_end(self) -> bool:
         transaction = self._current()
         if not self._may_send_dot():
-            self._fail("withheld: the final dot was not allowed")
+            self._fail("withheld: the end of the message was not allowed")
+            self._tell()
             return False
         transaction.sent_dot = True
         self._fence.ask(self._may_send_dot)
-        self._dialogue.client(b"(message and final dot)")
-        self._take = self._final_reply
-        self._deadline.set(self._clock.seconds() + self._timeouts.dot, "reply to the message")
+        self._dialogue.client(b"(message)" if transaction.chunked else b"(message and final dot)")
+        if transaction.chunked:
+            self._await_command(transaction)
+        else:
+            self._await_verdict(self._final_reply)
         return True
 
     def _message_failed(self, error: Exception) -> None:

@@ -66,7 +66,7 @@ async def starttls(talk: Conversation, argument: bytes) -> None:
 async def auth(talk: Conversation, argument: bytes) -> Reply:
     if not talk.door.login_offered:
         return replies.NOT_HERE
-    if talk.session.login is not None:
+    if talk.session.login is not None and not talk.session.login.vouched:
         return replies.LOGIN_TWICE
     if talk.envelope is not None:
         return replies.LOGIN_IN_MAIL

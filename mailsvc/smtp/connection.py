@@ -37,6 +37,7 @@ class Connection(Protocol, ABC):
         self._gone = False  # connectionLost was called
         self._news: list[tuple[Deferred[Any], Any]] = []
         self._closers: list[Deferred[None]] = []
+        self._heard = 0.0  # when the server said something last
 
     def when_closed(self) -> Deferred[None]:
         """Fires when the connection is gone; for each caller a Deferred of its own."""
@@ -63,7 +64,7 @@ class Connection(Protocol, ABC):
         if not self._open:
             return
         self._answers.push(data)
-        now = self._clock.seconds()
+        now = self._heard = self._clock.seconds()
         try:
             while self._open and (answer := self._answers.next()) is not None:
                 self._dialogue.server(answer.raw, now)

@@ -12,7 +12,7 @@ from mailsvc.smtp import replies
 from mailsvc.smtp.commands import COMMANDS
 from mailsvc.smtp.framing import COMMAND_LIMIT, RESPONSE_LIMIT, Overlong
 from mailsvc.smtp.replies import Hangup, Refused
-from mailsvc.smtp.session import Door, Envelope, Reception, Session
+from mailsvc.smtp.session import Door, Envelope, Login, Reception, Session
 from mailsvc.smtp.transfer import Upload, bdat
 from mailsvc.smtp.wire import Gone, Late, Wire
 
@@ -38,7 +38,7 @@ class Conversation:
     upload: Upload | None = None  # a body that is under way
     refused: bool = False  # some recipient of the envelope was
     overshoot: int = 0  # recipients of the envelope that were too many
-    trusted: bool = False  # logged in, or had a recipient accepted
+    trusted: bool = False  # logged in, or had a recipient accepted; or need not log in
     _commands: int = 0
     _errors: int = 0
     _chatter: int = 0  # commands since the last mail that did not help one along
@@ -50,6 +50,7 @@ class Conversation:
         """The whole session; at its end the connection is closed."""
         abort = False
         self._opened = self.wire.clock.seconds()
+        self.trusted = self.session.neighbour and self.door.login_required
         try:
             self.wire.send(Reply(220, f"{self.door.host} ESMTP"))
             while True:
@@ -164,6 +165,8 @@ class Conversation:
                 raise Hangup(None, abort=True)
             return replies.UNKNOWN
         refusal = replies.UNCLEAN if _CONTROL.search(line) else self._out_of_order(verb)
+        if refusal is not None and self.session.neighbour and refusal.code == 530:
+            refusal = await self._vouched(verb, refusal)
         try:
             if command is None:  # the octets of a chunk follow whether it is refused or not
                 return await bdat(self, argument, refusal)
@@ -177,12 +180,20 @@ class Conversation:
             self.reset()
             return replies.INTERNAL
 
+    async def _vouched(self, verb: bytes, refusal: Reply) -> Reply | None:
+        """Whose address is enough needs neither TLS nor AUTH, and may have both (6409 §4.3)."""
+        answer = await self.reception.vouched()
+        if not isinstance(answer, Login):
+            return answer or refusal
+        self.session.login = answer
+        return self._out_of_order(verb)
+
     def _out_of_order(self, verb: bytes) -> Reply | None:
         """What a port demands before a command, told in the order in which a client has to do it."""
         session, door = self.session, self.door
         if verb == b"AUTH" and session.tls is None and door.login_offered:
             return replies.LOGIN_NEEDS_TLS
-        if door.tls_required and session.tls is None and verb not in _BEFORE_TLS:
+        if door.tls_required and session.tls is None and session.login is None and verb not in _BEFORE_TLS:
             return replies.TLS_FIRST
         if session.hello is None and verb in _AFTER_HELLO:
             return replies.HELLO_FIRST

@@ -21,10 +21,10 @@ class Timeouts:
     rcpt: float = 300  # 5321 §4.5.3.2.3
     data: float = 120  # 5321 §4.5.3.2.4
     block: float = 180  # 5321 §4.5.3.2.5: one slice of the message
-    dot: float = 600  # 5321 §4.5.3.2.6: a shorter wait makes duplicates
+    dot: float = 600  # 5321 §4.5.3.2.6; the reply to BDAT too: a shorter wait makes duplicates
     quit: float = 5
     rate: float = 500  # octets a second that a message makes at least, after its first `block` seconds
-    message: float = 3600  # from MAIL to the final dot, the wait for its reply not counted
+    message: float = 3600  # from MAIL to the end of the message, the wait for its reply not counted
 
 
 class Deadline:

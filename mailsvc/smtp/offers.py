@@ -22,6 +22,7 @@ class Offers:
     size_limit: int = 0  # octets; 0: none told
     eight_bit: bool = False
     smtputf8: bool = False
+    chunking: bool = False
     dsn: bool = False
     mechanisms: frozenset[str] = frozenset()  # of AUTH
     rcpt_max: int = 0  # RFC 9422, recipients a transaction; 0: none told
@@ -48,6 +49,7 @@ def from_ehlo(reply: Reply) -> Offers:
         size_limit=_number(keywords.get("SIZE", "")),
         eight_bit="8BITMIME" in keywords,
         smtputf8="SMTPUTF8" in keywords,
+        chunking="CHUNKING" in keywords,
         dsn="DSN" in keywords,
         mechanisms=frozenset(keywords.get("AUTH", "").upper().split()),
         rcpt_max=limits.get("RCPTMAX", 0),

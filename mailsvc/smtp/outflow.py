@@ -1,4 +1,4 @@
-"""A message on its way onto a connection: in slices, stuffed, no faster than the peer reads."""
+"""A message on its way onto a connection: in slices, in the coding of DATA or of BDAT, no faster than the peer reads."""
 
 from __future__ import annotations
 
@@ -7,29 +7,31 @@ from collections.abc import Callable, Iterable
 from twisted.internet.interfaces import IConsumer, IPushProducer
 from zope.interface import implementer
 
-from mailsvc.smtp.stuffing import Stuffer, slices
+from mailsvc.smtp.stuffing import Coding, slices
 
 
 @implementer(IPushProducer)
 class Outflow:
-    """Writes `pieces` and the final dot to `transport`.
+    """Writes the commands in `head`, then `pieces` and the end that `coding` makes of them, to `transport`.
 
-    `may_end` is asked right before the slice that holds the final dot is written; when it says no, that slice is not.
-    `moved` is told the octets of each other slice. `failed` gets what `pieces`, the stuffing or `may_end` raised;
-    nothing is written after that. A message of one slice is one write.
+    `may_end` is asked right before the slice that holds the end is written; when it says no, that slice is not.
+    `moved` is told the octets of each other slice. `failed` gets what `pieces`, the coding or `may_end` raised;
+    nothing is written after that. A message of one slice is one write, with its head.
     """
 
     def __init__(
         self,
         transport: IConsumer,
+        head: bytes,
         pieces: Iterable[bytes],
+        coding: Coding,
         may_end: Callable[[], bool],
         moved: Callable[[int], None],
         failed: Callable[[Exception], None],
     ) -> None:
         self._transport = transport
         self._slices = slices(pieces)
-        self._stuffer = Stuffer()
+        self._head, self._coding = head, coding
         self._may_end = may_end
         self._moved = moved
         self._failed = failed
@@ -72,9 +74,10 @@ class Outflow:
 
     def _write_slice(self) -> None:
         octets, last = next(self._slices)
-        octets = self._stuffer.feed(octets)
+        octets = self._head + self._coding.feed(octets)
+        self._head = b""
         if last:
-            octets += self._stuffer.end()
+            octets += self._coding.end()
             self.stop()
             if self._may_end():
                 self._transport.write(octets)

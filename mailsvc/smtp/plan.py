@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import attrs
 
 from mailsvc.mail.reply import Reply
 from mailsvc.smtp.envelope import BadAddress, Envelope, mail_command, path, rcpt_command
 from mailsvc.smtp.offers import Offers
 
+# How a message goes: behind DATA; behind BDAT once the replies to its recipients are there; behind BDAT along with all commands.
+Manner = Literal["data", "bdat", "together"]
 _UTF8 = Reply(550, "The server does not take internationalised addresses or headers (SMTPUTF8)", "5.6.7")  # 6531 §3.5
 _EIGHT_BIT = Reply(554, "The server does not take 8-bit messages (8BITMIME)", "5.6.3")  # 6152 §3
 _TOO_MANY = Reply(452, "The server takes fewer recipients at once (LIMITS)", "4.5.3")  # RFC 9422 §4.2
@@ -16,14 +20,15 @@ MALFORMED = Reply(554, "The message has a line end that is not CRLF", "5.6.0")  
 
 @attrs.frozen
 class Plan:
-    """`commands` are MAIL, an RCPT for each of `tried` and DATA; `refused` has our reply to every other recipient, by its number."""
+    """`commands` are MAIL, an RCPT for each of `tried` and DATA or BDAT; `refused` has our reply to every other one, by its number."""
 
     commands: tuple[bytes, ...]
     tried: tuple[int, ...]
     refused: dict[int, Reply]
 
 
-def lay_out(envelope: Envelope, offers: Offers) -> Plan:
+def lay_out(envelope: Envelope, offers: Offers, *, chunked: bool = False) -> Plan:
+    """`chunked`: the message goes as one chunk of `envelope.size` octets (3030 §2)."""
     utf8 = envelope.smtputf8 or not envelope.sender.isascii()
     refusal, sender = _sender(envelope, offers, utf8)
     if refusal is not None:
@@ -50,7 +55,8 @@ def lay_out(envelope: Envelope, offers: Offers) -> Plan:
             tried.append(number)
     if not tried:
         return Plan((), (), refused)
-    return Plan((mail_command(sender, envelope, offers, utf8), *commands, b"DATA\r\n"), tuple(tried), refused)
+    last = b"BDAT %d LAST\r\n" % envelope.size if chunked else b"DATA\r\n"
+    return Plan((mail_command(sender, envelope, offers, utf8), *commands, last), tuple(tried), refused)
 
 
 def _sender(envelope: Envelope, offers: Offers, utf8: bool) -> tuple[Reply | None, bytes]:

@@ -89,6 +89,11 @@ def _source(host: str, port: int) -> tuple[str, int]:
         raise BadHeader("a PROXY header without an address") from None
 
 
+def _is_loopback(host: str) -> bool:
+    address = ip_address(host)
+    return (address.ipv4_mapped or address if isinstance(address, Ip6) else address).is_loopback
+
+
 class Proxied(Factory):
     """Puts the reading of the header before the protocols of `factory`."""
 
@@ -139,7 +144,7 @@ class _Waiting(Protocol):
     def _hand_over(self, told: Told) -> None:
         self._alarm.cancel()
         transport = self.transport
-        if told.source is not None:
+        if told.source is not None and not _is_loopback(told.source[0]):  # its own machine is not ours: it speaks for itself
             host, port = told.source
             address = IPv6Address("TCP", host, port) if ":" in host else IPv4Address("TCP", host, port)
             transport.getPeer = lambda: address

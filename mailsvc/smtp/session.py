@@ -27,10 +27,11 @@ class Peer:
 
 @attrs.frozen
 class Login:
-    """An authenticated client; `caller` is whatever the reception knows it by."""
+    """An authenticated client; `caller` is whatever the reception knows it by, `vouched` that its address was enough for that."""
 
     user: str
     caller: object = None
+    vouched: bool = False
 
 
 @attrs.define(eq=False)
@@ -44,19 +45,27 @@ class Session:
     hello: str | None = None  # the argument of EHLO or HELO
     extended: bool = False  # EHLO rather than HELO
     login: Login | None = None
-    mails: int = 0  # accepted in this session
+    neighbour: bool = False  # its address may be enough for a login, says the welcome
+    mails: int = 0  # accepted in this session, since somebody else logged in
     leaving: bool = False  # the server goes: a first mail is still taken, no further one
 
     def forget(self) -> None:
         """After a TLS handshake nothing that was said before it counts (3207 §4.2)."""
         self.hello, self.extended, self.login = None, False, None
 
+    def anew(self) -> None:
+        """Somebody else has logged in, who does not get to read what was said before."""
+        self.mails = 0
+        if self.transcript is not None:
+            self.transcript = Transcript()
+
     @property
     def protocol(self) -> str:
-        """The `with` clause of a Received field (3848)."""
+        """The `with` clause of a Received field (3848); A is for AUTH alone."""
         if not self.extended:
             return "SMTP"
-        return "ESMTP" + ("S" if self.tls is not None else "") + ("A" if self.login is not None else "")
+        authenticated = self.login is not None and not self.login.vouched
+        return "ESMTP" + ("S" if self.tls is not None else "") + ("A" if authenticated else "")
 
 
 @attrs.frozen
@@ -91,6 +100,9 @@ class Reception(Protocol):
     """Decides about one connection. Never called before the previous call has been answered; no call is cancelled."""
 
     async def authenticate(self, user: str, password: str) -> Login | Reply: ...
+
+    async def vouched(self) -> Login | Reply | None:
+        """A neighbour needs a login and has none: whom their address stands for. None: nobody."""
 
     async def mail(self, sender: Path, parameters: MailParameters) -> Reply: ...
 

@@ -19,6 +19,9 @@ Stage = Literal["mail", "rcpt", "data", "dot", "ours"]
 # for the other to read (2920 §3.1).
 GROUP = 16384
 
+# What a server says to BDAT when it offers CHUNKING without knowing it. Were it a verdict on the message, DATA gets the same one.
+_UNKNOWN = (500, 501, 502, 503, 504)
+
 
 @attrs.frozen
 class Result:
@@ -35,7 +38,8 @@ class Result:
     final: Reply | None  # to the message: after the dot, or before it when the server broke in
     sent_dot: bool
     lost: str | None
-    stale: bool = False  # a connection used before failed before it took this MAIL: nothing is known but that it was over
+    stale: bool = False  # nothing was tried: a connection used before was over, or BDAT is not known where it is offered
+    unchunked: bool = False  # BDAT was not known, or got no answer: this host had better be given DATA
     transcript: str = ""
 
 
@@ -49,13 +53,21 @@ class Step(Enum):
 
 
 class Transaction:
-    """Hand in every reply by `take`; do what it says."""
+    """Hand in every reply by `take`; do what it says.
 
-    def __init__(self, plan: Plan, recipients: int, *, pipelining: bool, reset: bool, reused: bool) -> None:
+    `chunked`: the message goes behind BDAT, which is the last of the plan's commands, and the reply to that is the one to the
+    message. `prompt`: BDAT does not wait for the replies to MAIL and RCPT.
+    """
+
+    def __init__(
+        self, plan: Plan, recipients: int, *, pipelining: bool, reset: bool, reused: bool, chunked: bool = False, prompt: bool = False
+    ) -> None:
         self._commands = (b"RSET\r\n", *plan.commands) if reset else plan.commands
         self._mail_at = 1 if reset else 0
         self._tried = plan.tried
         self._pipelining = pipelining
+        self.chunked = chunked
+        self._together = len(self._commands) - (chunked and not prompt)  # commands that may go in one group
         self._reused = reused
         self._written = 0
         self._answered = 0
@@ -70,6 +82,7 @@ class Transaction:
         self.sent_dot = False
         self.lost: str | None = None
         self._closing = False  # 421 came
+        self._stranger = False  # it does not know the BDAT that it offers, and has no message because of it
 
     # What to write
 
@@ -79,23 +92,28 @@ class Transaction:
         self._written += 1
         if self._pipelining:
             size = len(self._commands[start])
-            while self._written < len(self._commands) and size + len(self._commands[self._written]) <= GROUP:
+            while self._written < self._together and size + len(self._commands[self._written]) <= GROUP:
                 size += len(self._commands[self._written])
                 self._written += 1
         return b"".join(self._commands[start : self._written])
 
     @property
+    def message_next(self) -> bool:
+        """Whether what is written next is the message, behind the BDAT that was the last command."""
+        return self.chunked and self._written == len(self._commands)
+
+    @property
     def stage(self) -> Stage:
         """What the next reply answers; RSET counts as MAIL."""
-        if self._answered <= self._mail_at:
-            return "mail"
-        return "rcpt" if self._answered < len(self._commands) - 1 else "data"
+        return self._stage_of(self._answered)
 
     # What came back
 
     def take(self, reply: Reply) -> Step:
         """The reply to the oldest command without one."""
         number, self._answered = self._answered, self._answered + 1
+        if self.chunked and number == len(self._commands) - 1:
+            return self._chunk(reply)
         if reply.code == 421:  # 5321 §3.8: whatever it was a reply to, the server is leaving
             return self._leave(reply, self._stage_of(number))
         if number < self._mail_at:
@@ -107,6 +125,7 @@ class Transaction:
         if number > self._mail_at:
             self._recipient(self._tried[number - self._mail_at - 1], reply)
         elif reply.code == 503 and self._reused:  # what it refuses is the order of commands, hence its memory of the last mail
+            self.sent_dot = False  # whatever was behind it belongs to no mail
             return self._broken(f"MAIL after another mail was refused: {reply}")
         else:
             self.sender = reply
@@ -114,6 +133,8 @@ class Transaction:
 
     def early(self, reply: Reply) -> Step:
         """A reply while the message is being written."""
+        if self.chunked and reply.code in _UNKNOWN:
+            return self._unknown(reply)
         if self._again(reply):
             return Step.WAIT
         if reply.positive:
@@ -122,11 +143,11 @@ class Transaction:
         return self._leave(reply, "data")
 
     def take_final(self, reply: Reply) -> Step:
-        """The reply to the final dot."""
+        """The reply to the message: to the final dot, or to BDAT."""
         if self._again(reply):
             return Step.WAIT
         if 300 <= reply.code < 400:
-            return self._broken(f"a reply that asks for more, after the final dot: {reply}")
+            return self._broken(f"a reply that asks for more, after the message: {reply}")
         self.final = reply
         if reply.code == 421:
             return self._leave(reply, "dot")
@@ -146,12 +167,16 @@ class Transaction:
 
     @property
     def needs_reset(self) -> bool:
-        """Whether the server may still remember this transaction."""
-        return self.sender is not None and self.sender.positive and not (self.final is not None and self.final.positive)
+        """Whether the server may still remember this transaction; or what it read a refused chunk for."""
+        if self.sender is None or (self.final is not None and self.final.positive):
+            return False
+        return self.sender.positive or self.sent_dot
 
     def result(self, transcript: str) -> Result:
         failed = self._closing or self.lost is not None
         taken = self.sender is not None and self.sender.positive
+        silent = self.sent_dot and self.final is None and self.lost is not None
+        unheard = self.sent_dot and not self._answered  # the message went out with its MAIL, and nothing is known of either
         return Result(
             sender=self.sender,
             recipients=tuple(self._verdicts),
@@ -159,7 +184,8 @@ class Transaction:
             final=self.final,
             sent_dot=self.sent_dot,
             lost=self.lost,
-            stale=self._reused and failed and not taken,
+            stale=(self._stranger and None in self._verdicts) or (self._reused and failed and not taken and not unheard),
+            unchunked=self.chunked and (self._stranger or silent),
             transcript=transcript,
         )
 
@@ -187,6 +213,28 @@ class Transaction:
             self._sender_verdict()
             return Step.EMPTY  # 2920 §3.1
         return self._broken("recipients were taken after MAIL had been refused")
+
+    def _chunk(self, reply: Reply) -> Step:
+        """The reply to BDAT, whoever is there to get the message."""
+        welcome = self.sender is not None and self.sender.positive and self._accepted
+        if reply.code in _UNKNOWN and (welcome or reply.code != 503):
+            return self._unknown(reply)
+        if welcome:
+            return self.take_final(reply)
+        if reply.code == 421:
+            return self._leave(reply, "dot")
+        if 300 <= reply.code < 400:
+            return self._broken(f"a reply that asks for more, to BDAT: {reply}")
+        if reply.positive and self._accepted:
+            return self._broken("recipients were taken after MAIL had been refused")
+        return self._without_message()
+
+    def _unknown(self, reply: Reply) -> Step:
+        """It may be reading the message for commands, so that nothing it says from now on means anything."""
+        self.sent_dot = False
+        self._sender_verdict()
+        self._stranger = True
+        return self._broken(f"the server offers CHUNKING and refused BDAT: {reply}")
 
     def _refused_data(self, reply: Reply) -> None:
         if self.sender is not None and self.sender.positive:
@@ -233,7 +281,9 @@ class Transaction:
     def _stage_of(self, number: int) -> Stage:
         if number <= self._mail_at:
             return "mail"
-        return "rcpt" if number < len(self._commands) - 1 else "data"
+        if number < len(self._commands) - 1:
+            return "rcpt"
+        return "dot" if self.chunked else "data"
 
     def _decide_open(self, reply: Reply, stage: Stage) -> None:
         for number, verdict in enumerate(self._verdicts):

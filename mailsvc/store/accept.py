@@ -15,6 +15,7 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
 from mailsvc.store import idempotency
+from mailsvc.store.audit import write
 from mailsvc.store.batch import Batch
 from mailsvc.store.detach import detached
 from mailsvc.store.errors import StoreError, Unavailable
@@ -119,7 +120,7 @@ class Acceptance:
             return answer
 
     async def _write(self, submissions: list[Submission]) -> list[AcceptResult]:
-        if any(s.idempotency is not None for s in submissions) or any(_is_large(s) for s in submissions):
+        if any(s.idempotency is not None or s.lines or _is_large(s) for s in submissions):
             return await self._pool.transact(lambda tx: self._write_in(tx, submissions))
         parts = list(documents(email for s in submissions for email in s.emails))
         if len(parts) == 1:
@@ -140,6 +141,9 @@ class Acceptance:
         claims = [claim for claim in map(_claim, new) if claim is not None]
         if claims:
             await idempotency.keep(tx, claims)
+        for s in new:
+            if s.lines:
+                await write(tx, s.lines, self._clock.seconds())
         return [_accepted(s, suppressed) if answer is None else answer for s, answer in zip(submissions, answers, strict=True)]
 
     async def _answers(self, tx: Transaction, submissions: list[Submission]) -> list[AcceptResult | None]:

@@ -13,6 +13,7 @@ import attrs
 
 from mailsvc.store import domains_sql
 from mailsvc.store.adapt import json
+from mailsvc.store.audit import Line, write
 from mailsvc.store.domain_values import DkimKey, Domain, KeyState, domain_of
 from mailsvc.store.domains import Domains, NewKey
 from mailsvc.store.pool import Pool, Transaction
@@ -61,7 +62,9 @@ class DomainChecks:
         rows = await self._pool.rows(domains_sql.PUT_OFF, (self._domains.now() + LEASE, domain.id))
         return domain_of(rows[0]) if rows else None
 
-    async def ask(self, domain_id: UUID, decide: Callable[[Domain], tuple[Domain, str | None]]) -> Domain | None:
+    async def ask(
+        self, domain_id: UUID, decide: Callable[[Domain], tuple[Domain, str | None]], lines: Sequence[Line] = ()
+    ) -> Domain | None:
         """A check is asked for: `decide` gives the domain with its new status and time, and what its history says of that.
 
         None when it is not there any more.
@@ -76,6 +79,7 @@ class DomainChecks:
             [row] = await tx.rows(domains_sql.ASK, (*life, domain_id))
             if sentence is not None:
                 await self._domains.tell(tx, "updated", domain_of(row), sentence)
+            await write(tx, lines, self._domains.now().timestamp())
             return domain_of(row)
 
         domain = await self._pool.transact(ask)
@@ -103,7 +107,9 @@ class DomainChecks:
         self._domains.changed()
         return domain
 
-    async def add_keys(self, domain: Domain, keys: Sequence[NewKey], sentence: str, next_check_at: datetime | None) -> Domain | None:
+    async def add_keys(
+        self, domain: Domain, keys: Sequence[NewKey], sentence: str, next_check_at: datetime | None, lines: Sequence[Line] = ()
+    ) -> Domain | None:
         """New keys that sign once they were seen; the domain is due at `next_check_at`. Raises KeysMoving."""
         algorithms = {key.algorithm for key in keys}
 
@@ -115,6 +121,7 @@ class DomainChecks:
                     raise KeysMoving(domain.id)
                 await self._domains.add_keys(tx, domain.id, keys, "published")
                 await self._domains.tell(tx, "updated", domain_of(rows[0]), sentence)
+                await write(tx, lines, self._domains.now().timestamp())
             return domain_of(rows[0]) if rows else None
 
         changed = await self._pool.transact(add)

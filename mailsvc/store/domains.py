@@ -123,7 +123,9 @@ class Domains:
 
     # Changing
 
-    async def add(self, account_id: UUID, name: str, region: str, keys: Sequence[NewKey], choices: Choices | None = None) -> Domain:
+    async def add(
+        self, account_id: UUID, name: str, region: str, keys: Sequence[NewKey], choices: Choices | None = None, lines: Sequence[Line] = ()
+    ) -> Domain:
         """A new domain and its DKIM keys. Raises errors.Conflict when the name is taken, by whomever."""
         chosen = choices or Choices()
         now = self.now()
@@ -133,6 +135,7 @@ class Domains:
             [row] = await tx.rows(domains_sql.ADD, (uuid7(now.timestamp()), account_id, name, region, now, *values))
             await self.add_keys(tx, row[0], keys, "signing")
             await self.tell(tx, "created", domain_of(row), "Added.")
+            await write(tx, lines, now.timestamp())
             return domain_of(row)
 
         domain = await self._pool.transact(add)

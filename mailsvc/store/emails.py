@@ -5,7 +5,7 @@ Every statement names the account. The bytes of a message are in store/messages.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal
 from uuid import UUID
@@ -14,6 +14,7 @@ import attrs
 
 from mailsvc.outcome import EVENTS, WAITING
 from mailsvc.store import emails_sql, events
+from mailsvc.store.audit import Line, write
 from mailsvc.store.events import NewEvent
 from mailsvc.store.ids import uuid7
 from mailsvc.store.link import Row
@@ -112,17 +113,20 @@ class Emails:
         rows = await self._pool.rows(emails_sql.ATTEMPTS, (account_id, email_id))
         return [AttemptView(row[0], tuple(row[1]), tuple(row[2]), tuple(row[3]), tuple(row[4]), tuple(row[5]), *row[6:]) for row in rows]
 
-    async def cancel(self, account_id: UUID, email_id: UUID, now: datetime) -> Cancellation:
+    async def cancel(self, account_id: UUID, email_id: UUID, now: datetime, lines: Sequence[Line] = ()) -> Cancellation:
         """Cancel the recipients that wait and that nobody is sending to now; too late when there are none."""
 
         async def cancel(tx: Transaction) -> Cancellation:
             rows = await tx.rows(emails_sql.CANCEL, (account_id, email_id))
             await events.write(tx, [NewEvent(account_id, email_id, domain, number, "email.canceled", now) for number, domain in rows])
-            return "canceled" if rows else await _absent(tx, account_id, email_id)
+            if not rows:
+                return await _absent(tx, account_id, email_id)
+            await write(tx, lines, now.timestamp())
+            return "canceled"
 
         return await self._pool.transact(cancel)
 
-    async def reschedule(self, account_id: UUID, email_id: UUID, at: datetime, now: datetime) -> Rescheduling:
+    async def reschedule(self, account_id: UUID, email_id: UUID, at: datetime, now: datetime, lines: Sequence[Line] = ()) -> Rescheduling:
         """Let a scheduled email go at another time; it lives as long after it as it would have."""
 
         async def reschedule(tx: Transaction) -> Rescheduling:
@@ -130,6 +134,7 @@ class Emails:
                 return await _absent(tx, account_id, email_id)
             data = {"scheduled_at": at.isoformat()}
             await tx.run(emails_sql.RESCHEDULED, (account_id, email_id, uuid7(now.timestamp()), now, data))
+            await write(tx, lines, now.timestamp())
             return "rescheduled"
 
         return await self._pool.transact(reschedule)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 from uuid import UUID
 
 import attrs
 
+from mailsvc.store.audit import Line, write
 from mailsvc.store.pool import Pool, Transaction
 
 State = Literal["running", "done", "stopped"]
@@ -41,13 +43,14 @@ class Exports:
         self._pool = pool
         self._clock = clock
 
-    async def begin(self, account_id: UUID, export_id: UUID, kind: str) -> None:
+    async def begin(self, account_id: UUID, export_id: UUID, kind: str, lines: Sequence[Line] = ()) -> None:
         """Under an id that the browser knows already. What is a day old is forgotten."""
         now = self._now()
 
         async def begin(tx: Transaction) -> None:
             await tx.run(OLD, (account_id, now - KEPT))
             await tx.run(BEGIN, (account_id, export_id, kind, now, now))
+            await write(tx, lines, now.timestamp())
 
         await self._pool.transact(begin)
 

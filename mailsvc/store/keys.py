@@ -29,11 +29,11 @@ ALPHABET = string.digits + string.ascii_uppercase + string.ascii_lowercase
 RANDOM, CHECK = 32, 6
 HINT = 9  # characters of a key that are kept to recognise it by
 
-FIND = """
+_CALLER = """
 SELECT k.account_id, k.id, k.permission, k.domain_id, a.rate_limit, a.suspended_at IS NOT NULL, a.plan
 FROM api_keys k JOIN accounts a ON a.id = k.account_id
-WHERE k.hash = %s AND k.revoked_at IS NULL
-"""
+WHERE k.revoked_at IS NULL AND """
+FIND, FIND_BY_ID = _CALLER + "k.hash = %s", _CALLER + "k.id = %s"
 CREATE = """
 INSERT INTO api_keys (id, account_id, name, hash, hint, permission, domain_id, created_at) VALUES (%s, %s, %s, %s, %s, %s, %s, %s)
 """
@@ -72,11 +72,15 @@ class Keys:
     def __init__(self, pool: Pool, clock: Any, bell: Bell | None = None) -> None:
         self._pool = pool
         self._clock = clock
-        self._callers: Cache[bytes, Caller | None] = Cache(clock, bell)
+        self._callers: Cache[bytes | UUID, Caller | None] = Cache(clock, bell)
 
     async def find(self, hash: bytes) -> Caller | None:
         """Who calls with the key that has this SHA-256, as of two seconds ago at most."""
-        return await self._callers.get(hash, lambda: self._load(hash))
+        return await self._callers.get(hash, lambda: self._load(FIND, hash))
+
+    async def find_by_id(self, key_id: UUID) -> Caller | None:
+        """The same of the key that has this id: for an operator, who has named it; a caller has to show the key itself."""
+        return await self._callers.get(key_id, lambda: self._load(FIND_BY_ID, key_id))
 
     async def create(
         self, account_id: UUID, name: str, permission: Permission, domain_id: UUID | None = None, lines: Sequence[Line] = ()
@@ -106,8 +110,8 @@ class Keys:
         rows, has_more = page.cut(await self._pool.rows(LIST + end, (account_id, *edge)))
         return [KeyView(*row) for row in rows], has_more
 
-    async def _load(self, hash: bytes) -> Caller | None:
-        rows = await self._pool.rows(FIND, (hash,))
+    async def _load(self, statement: str, key: bytes | UUID) -> Caller | None:
+        rows = await self._pool.rows(statement, (key,))
         return Caller(*rows[0]) if rows else None
 
 

@@ -132,9 +132,9 @@ class Sessions:
             await self._pool.run("UPDATE sessions SET seen_at = %s WHERE hash = %s", (now, session.hash))
         return session
 
-    async def proved(self, hash: bytes) -> None:
+    async def proved(self, hash: bytes, lines: Sequence[Line] = ()) -> None:
         """They have just shown again who they are."""
-        await self._pool.run("UPDATE sessions SET proved_at = %s WHERE hash = %s", (self._now(), hash))
+        await self._changed(lines, "UPDATE sessions SET proved_at = %s WHERE hash = %s", (self._now(), hash))
 
     async def show(self, hash: bytes, account_id: UUID) -> None:
         """From now on it shows this account's pages."""

@@ -9,6 +9,8 @@ from uuid import UUID
 
 import attrs
 
+from mailsvc.store.audit import Line
+
 
 class Pieces(Protocol):
     """A message that is not in memory as a whole: its length in octets, and its octets in pieces."""
@@ -72,11 +74,12 @@ class Idempotency:
 
 @attrs.frozen
 class Submission:
-    """The emails of one request, committed together or not at all."""
+    """The emails of one request, committed together or not at all; `lines` with them, into the account's audit log."""
 
     account_id: UUID
     emails: tuple[NewEmail, ...]
     idempotency: Idempotency | None = None
+    lines: tuple[Line, ...] = ()
 
 
 @attrs.frozen

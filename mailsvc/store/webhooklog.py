@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
 
 import attrs
 
+from mailsvc.store.audit import Line, changed
 from mailsvc.store.eventlog import FACT, Fact, fact
 from mailsvc.store.ids import uuid7
 from mailsvc.store.link import Row
@@ -113,10 +114,10 @@ class WebhookLog:
         rows = await self._pool.rows(ATTEMPTS, named)
         return [Attempt(*row) for row in rows[:limit]], len(rows) > limit
 
-    async def replay(self, account_id: UUID, webhook_id: UUID, event_id: UUID, now: datetime) -> bool:
+    async def replay(self, account_id: UUID, webhook_id: UUID, event_id: UUID, now: datetime, lines: Sequence[Line] = ()) -> bool:
         """Send one again; whether there is such a message."""
         named = {"account_id": account_id, "webhook_id": webhook_id, "event_ids": [event_id], "now": now}
-        return await self._pool.run(REPLAY, named) > 0
+        return await changed(self._pool, now.timestamp(), lines, REPLAY, named) > 0
 
     async def replay_range(self, account_id: UUID, webhook_id: UUID, since: datetime, until: datetime, failed: bool, now: datetime) -> int:
         """Send again what happened between two times, or what of it failed; how many messages that is."""
@@ -130,10 +131,13 @@ class WebhookLog:
                 return count
             named["start"] = found[-1]
 
-    async def test(self, account_id: UUID, webhook_id: UUID, kind: str, payload: dict[str, object], now: datetime) -> UUID:
+    async def test(
+        self, account_id: UUID, webhook_id: UUID, kind: str, payload: dict[str, object], now: datetime, lines: Sequence[Line] = ()
+    ) -> UUID:
         """Let the endpoint be told of something that never happened; the message's id."""
         event_id = uuid7(now.timestamp())
-        await self._pool.run(TEST, (account_id, webhook_id, event_id, event_id, kind, now, payload))
+        params = (account_id, webhook_id, event_id, event_id, kind, now, payload)
+        await changed(self._pool, now.timestamp(), lines, TEST, params)
         return event_id
 
     async def list(self, account_id: UUID, webhook_id: UUID, limit: int, after: UUID | None = None) -> tuple[list[Message], bool]:

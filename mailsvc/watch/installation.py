@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from ipaddress import ip_network
 from pathlib import Path
 from urllib.parse import urlsplit
+from uuid import UUID
 
 import attrs
 
+from mailsvc import guard
 from mailsvc.dns import NxDomain, Records, Temporary
 from mailsvc.settings import Settings
+from mailsvc.store.keys import Caller
 from mailsvc.watch.doctor import Finding
 
 GREETING = ("25", "587", "2587")  # ports whose server speaks first, in clear
@@ -81,6 +85,32 @@ def _customers(facts: Facts) -> list[Finding]:
     if not facts.sending:
         return [Finding("customers", "doubtful", "No domain may send.", "mailsvc domain add NAME --account …; mailsvc domain check NAME")]
     return [Finding("customers", "good", f"{facts.accounts} accounts; {facts.sending} domains may send.")]
+
+
+async def trusted(settings: Settings, find: Callable[[UUID], Awaitable[Caller | None]]) -> list[Finding]:
+    """The networks that need neither TLS nor login at the relay."""
+    return [_trusted(network, await find(UUID(key)), key) for network, key in settings.smtp.trusted_networks.items()]
+
+
+def _trusted(network: str, caller: Caller | None, key: str) -> Finding:
+    check = f"trusted network {network}"
+    if caller is None:
+        return Finding(check, "bad", f"The API key {key} was revoked, or never was.", "`mailsvc key list`; see smtp.trusted_networks.")
+    if caller.suspended:
+        return Finding(check, "bad", f"The account {caller.account_id} is suspended.", "Name another's key in smtp.trusted_networks.")
+    if guard.refusal(str(ip_network(network).network_address)) is None:
+        return Finding(
+            check, "doubtful", "It is public: mail from there comes over lines of others in clear.", "Let it use TLS and a login."
+        )
+    return Finding(check, "good", f"Without TLS and login it sends with the API key {key} of the account {caller.account_id}.")
+
+
+def pages(missing: Sequence[str]) -> list[Finding]:
+    """Of the files that browsers get. `missing`: those of npm packages that did not come with this installation."""
+    if not missing:
+        return [Finding("dashboard", "good", "It has all of its files.")]
+    why = f"There is no {' and no '.join(missing)}: its pages work, but do not follow by themselves, and have no charts."
+    return [Finding("dashboard", "doubtful", why, "Install a wheel that `make wheel` has built.")]
 
 
 async def outside(

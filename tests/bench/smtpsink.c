@@ -1,5 +1,5 @@
 /* smtpsink - counting SMTP sink for the peer rig (loopback only).
- * Thread per connection, PIPELINING, optional STARTTLS, AUTH accepted blindly.
+ * Thread per connection, PIPELINING, CHUNKING (a message is one chunk), optional STARTTLS, AUTH accepted blindly.
  * Reads the X-Seq and X-Sent-Ns headers of the load: end-to-end latency, lost and
  * duplicated messages, number with a DKIM-Signature.  Control port (-c):
  *   echo reset | nc ; echo stats | nc   -> one line of JSON.
@@ -49,14 +49,15 @@ static int line(C *c, char *o, int n) {
     if (k < n - 1) o[k++] = ch;
   }
 }
-static int data(C *c) {
+static int data(C *c, long left) {                    /* left: octets of a chunk; -1: up to the final dot */
   static const char eod[] = "\r\n.\r\n"; int st = 2; char head[16384]; int hn = 0; unsigned long long b = 0; char *dump = NULL; size_t dn = 0, dc = 0;
   int want = 0; if (dumpdir) { pthread_mutex_lock(&mx); want = count < dumpmax; pthread_mutex_unlock(&mx); }
   for (;;) {
     if (c->pos >= c->len && fill(c)) { free(dump); return -1; }
     int s = c->pos, end = 0;
     char *base = c->buf;
-    for (; c->pos < c->len;) {
+    if (left >= 0) { int k = c->len - c->pos; if (k > left) k = (int)left; c->pos += k; left -= k; end = !left; }
+    else for (; c->pos < c->len;) {
       if (st == 0) { char *p = memchr(base + c->pos, '\r', c->len - c->pos); if (!p) { c->pos = c->len; break; } c->pos = p - base + 1; st = 1; continue; }
       char ch = base[c->pos++];
       if (ch == eod[st]) { if (++st == 5) { end = 1; break; } } else st = ch == '\r' ? 1 : 0;
@@ -69,7 +70,7 @@ static int data(C *c) {
   long long t = realns(); head[hn] = 0; char *e = strstr(head, "\r\n\r\n"); if (e) *e = 0;
   char *p = strcasestr(head, "X-Sent-Ns: "), *q = strcasestr(head, "X-Seq: "); int sig = strcasestr(head, "DKIM-Signature:") != NULL;
   pthread_mutex_lock(&mx);
-  if (want) { char fn[512]; snprintf(fn, sizeof fn, "%s/msg%ld.eml", dumpdir, count); FILE *f = fopen(fn, "wb"); if (f) { fwrite(dump, 1, dn > 3 ? dn - 3 : dn, f); fclose(f); } }
+  if (want) { char fn[512]; snprintf(fn, sizeof fn, "%s/msg%ld.eml", dumpdir, count); FILE *f = fopen(fn, "wb"); if (f) { fwrite(dump, 1, left < 0 && dn > 3 ? dn - 3 : dn, f); fclose(f); } }
   if (!count) first_ns = t;
   last_ns = t; bytes += b; dkim += sig;
   if (p && count < MAXSEQ) { lats[withlat++] = (t - atoll(p + 11)) / 1e6f; }
@@ -86,11 +87,12 @@ static void *serve(void *a) {
   int one = 1; setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
   say(c, "220 sink.test ESMTP\r\n");
   while (line(c, l, sizeof l) >= 0) {
-    if (!strncasecmp(l, "EHLO", 4)) { say(c, "250-sink.test\r\n250-PIPELINING\r\n250-8BITMIME\r\n250-SMTPUTF8\r\n250-SIZE 104857600\r\n250-ENHANCEDSTATUSCODES\r\n"); if (ctx && !c->ssl) say(c, "250-STARTTLS\r\n"); say(c, "250 HELP\r\n"); }
+    if (!strncasecmp(l, "EHLO", 4)) { say(c, "250-sink.test\r\n250-PIPELINING\r\n250-CHUNKING\r\n250-8BITMIME\r\n250-SMTPUTF8\r\n250-SIZE 104857600\r\n250-ENHANCEDSTATUSCODES\r\n"); if (ctx && !c->ssl) say(c, "250-STARTTLS\r\n"); say(c, "250 HELP\r\n"); }
     else if (!strncasecmp(l, "HELO", 4)) say(c, "250 sink.test\r\n");
     else if (!strncasecmp(l, "MAIL", 4)) say(c, "250 2.1.0 Ok\r\n");
     else if (!strncasecmp(l, "RCPT", 4)) say(c, "250 2.1.5 Ok\r\n");
-    else if (!strncasecmp(l, "DATA", 4)) { say(c, "354 go\r\n"); if (data(c)) break; }
+    else if (!strncasecmp(l, "DATA", 4)) { say(c, "354 go\r\n"); if (data(c, -1)) break; }
+    else if (!strncasecmp(l, "BDAT", 4)) { char *e; long n = strtol(l + 4, &e, 10); if (n <= 0 || strcasecmp(e, " LAST")) { say(c, "501 5.5.4 one chunk\r\n"); flushc(c); break; } if (data(c, n)) break; }
     else if (!strncasecmp(l, "RSET", 4) || !strncasecmp(l, "NOOP", 4)) say(c, "250 2.0.0 Ok\r\n");
     else if (!strncasecmp(l, "QUIT", 4)) { say(c, "221 2.0.0 Bye\r\n"); flushc(c); break; }
     else if (!strncasecmp(l, "STARTTLS", 8) && ctx) {

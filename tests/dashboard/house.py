@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
+from datetime import datetime, timedelta
 from functools import partial
 from html import unescape
 from typing import Any
@@ -23,12 +24,22 @@ from mailsvc.dashboard.signin import password
 from mailsvc.dashboard.signin.mails import Letter
 from mailsvc.dashboard.signin.providers import Provider
 from mailsvc.dashboard.signin.throttle import Throttle
+from mailsvc.domains.care import Care
+from mailsvc.domains.records import Publishing
+from mailsvc.domains.rotation import Rules
+from mailsvc.intake import Admitted, Content, Incoming, Intake
+from mailsvc.mail.address import Mailbox
+from mailsvc.policy import Limits
 from mailsvc.settings import Settings
+from mailsvc.standing import Standing
+from mailsvc.store.accept import Acceptance
 from mailsvc.store.accounts import Accounts
+from mailsvc.store.domain_checks import DomainChecks
 from mailsvc.store.domains import Domains
-from mailsvc.store.keys import Keys
+from mailsvc.store.keys import Caller, Keys
 from mailsvc.store.messages import Messages
 from mailsvc.store.pool import Pool
+from mailsvc.store.rollups import Rollups
 from mailsvc.store.seal import Seal
 from mailsvc.store.users import Role, User
 from mailsvc.store.webhooks import Webhooks
@@ -64,6 +75,13 @@ class Asked(Request):
 
     def address(self) -> str:
         return "192.0.2.1"
+
+    def reserve(self, octets: int) -> bool:
+        return True
+
+    async def stream(self, chunks: AsyncGenerator[bytes, None]) -> bool:
+        self.written = b"".join([chunk async for chunk in chunks])
+        return True
 
     def body(self) -> bytes:
         assert self.content is not None
@@ -159,6 +177,22 @@ class Browser:
         return Shown(request.code, given, lines, text)
 
 
+class Nobody:
+    """Who delivers, looks things up in DNS, and waits for a bell."""
+
+    destination, leased, lease = "example.net", False, 0
+
+    def offer(self, domain: str, size: int, bulk: bool) -> Nobody:
+        return self
+
+    def take(self, email: Any, seats: Any) -> None: ...
+    def free(self, seats: Any) -> None: ...
+    def ring(self, channel: str) -> None: ...
+
+    async def at_once(self, work: Callable[[], Any]) -> Any:
+        return work()
+
+
 @attrs.define(eq=False)
 class House:
     """One dashboard, with whoever lives in it."""
@@ -172,10 +206,16 @@ class House:
 
     def __attrs_post_init__(self) -> None:
         self.clock.rightNow = NOW
+        domains, acceptance = Domains(self.pool, self.clock, SEAL), Acceptance(self.pool, self.pool.reactor)
+        publishing, rules = Publishing({"us-east-1": "out.example.net"}), Rules(timedelta(days=7), timedelta(days=180))
+        nobody: Any = Nobody()
+        care = Care(domains, DomainChecks(self.pool, domains), nobody, publishing, rules, nobody.at_once)
+        self.intake = Intake(acceptance, domains, nobody, nobody, Limits(), timedelta(days=5), nobody.at_once, self.clock.seconds)
         given: dict[str, Any] = {
+            "care": care, "intake": self.intake, "standing": Standing(nobody, Rollups(self.pool), (), (), (), self.clock),
             "pool": self.pool, "clock": self.clock, "seal": SEAL, "in_thread": lambda work: succeed(work()), "base_url": self.base_url,
-            "accounts": Accounts(self.pool, self.clock), "domains": Domains(self.pool, self.clock, SEAL),
-            "keys": Keys(self.pool, self.clock), "messages": Messages(self.pool, self.clock), "mails": self.letters,
+            "accounts": Accounts(self.pool, self.clock), "domains": domains,
+            "keys": Keys(self.pool, self.clock), "messages": Messages(self.pool, self.pool.reactor), "mails": self.letters,
             "sign_up": self.sign_up, "ring": lambda name: None, "providers": self.providers, "relay_ports": {},
             "webhooks": Webhooks(self.pool, self.clock, SEAL), "read_url": partial(weburl.read, rules=weburl.Rules()), "most_webhooks": 9,
             "settings": Settings(base_url=self.base_url),
@@ -185,6 +225,7 @@ class House:
         self.assembly = Assembly(**{name: None for name in needed if name not in given}, **given)
         self.pages = self.assembly.resource()
 
+    intake: Intake = attrs.field(init=False)
     assembly: Assembly = attrs.field(init=False)
     pages: Any = attrs.field(init=False)
 
@@ -204,17 +245,32 @@ class House:
         await self.assembly.users.join(account_id or await self.account(), user.id, role)
         return user
 
-    async def inside(self, email: str) -> Browser:
+    async def inside(self, email: str, password: str = PASSWORD) -> Browser:
         """Somebody's browser, signed in with their password."""
         browser = self.browser()
-        shown = await browser.sign_in(email)
+        shown = await browser.sign_in(email, password)
         assert shown.location == "/dashboard", (shown.status, shown.location, shown.text)
         return browser
 
-    async def audit(self, account_id: UUID) -> list[tuple[str, str]]:
-        """What was done in an account, the oldest first; also what no page waited for."""
+    async def mail(self, account_id: UUID, domain: str, scheduled_at: datetime | None = None) -> UUID:
+        """An email that waits, from a domain that may send."""
+        sender, to = Mailbox("", "hello", domain), Mailbox("", "bob", "example.net")
+        caller = Caller(account_id, None, "full_access", None, None)
+        incoming = Incoming(sender, (to,), "Hi", Content(text="Hello."), scheduled_at=scheduled_at)
+        match await self.intake.submit(caller, [incoming]):
+            case Admitted((UUID() as email_id,)):
+                return email_id
+            case other:
+                raise AssertionError(other)
+
+    async def settled(self) -> None:
+        """What no page waits for is done."""
         while self.pool.busy or self.pool.waiting:
             await deferLater(self.pool.reactor, 0)
+
+    async def audit(self, account_id: UUID) -> list[tuple[str, str]]:
+        """What was done in an account, the oldest first; also what no page waited for."""
+        await self.settled()
         rows = await self.pool.rows("SELECT action, subject FROM audit WHERE account_id = %s ORDER BY id", (account_id,))
         return [(action, subject) for action, subject in rows]
 

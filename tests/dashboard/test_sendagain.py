@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
@@ -24,8 +24,9 @@ def test_an_email_that_is_sent_again_is_counted(answer: Any) -> None:
     submitted: list[Any] = []
 
     class World:
-        async def submit(self, caller: Any, emails: Any, key: Any = None, *, permissive: bool = False) -> Any:
+        async def submit(self, caller: Any, emails: Any, key: Any = None, *, permissive: bool = False, lines: Any = ()) -> Any:
             submitted.append((caller, *emails))
+            assert [*lines] == [f"sent as {emails[0].content.email_id}"]
             return answer
 
         async def get(self, account_id: UUID) -> Any:
@@ -37,7 +38,9 @@ def test_an_email_that_is_sent_again_is_counted(answer: Any) -> None:
     )  # fmt: skip
     results: list[Any] = []
     again = SendAgain(world, world, world.get, Clock())
-    Deferred.fromCoroutine(again.send(email, MESSAGE, ["b@example.net"], "once")).addBoth(results.append)
+    Deferred.fromCoroutine(again.send(email, MESSAGE, ["b@example.net"], "once", lambda sent: cast(Any, f"sent as {sent}"))).addBoth(
+        results.append
+    )
     [(caller, sent)] = submitted
     assert caller.plan == "free" and sent.source in COUNTED
     if isinstance(answer, Exhausted):

@@ -27,6 +27,7 @@ from mailsvc.outcome import Outcome, Uncertain
 from mailsvc.smtp.client import Result
 from mailsvc.smtp.envelope import Envelope
 from mailsvc.smtp.offers import Offers
+from mailsvc.smtp.plan import Manner
 from mailsvc.store.accept import NewEmail, NewRecipient
 from mailsvc.store.messages import StoredMessage
 from mailsvc.store.queue import Claimed, Hold, Leased, Ready, Slowdown
@@ -310,6 +311,7 @@ class Server:
         self.open: set[FakeCourier] = set()
         self.most_open = 0
         self.mails: list[Mail] = []
+        self.manners: list[Manner] = []  # of each of these
         self.dials: list[float] = []
 
 
@@ -324,7 +326,7 @@ class FakeCourier:
         server.open.add(self)
         server.most_open = max(server.most_open, len(server.open))
 
-    def deliver(self, envelope: Envelope, pieces: Iterable[bytes], may_send_dot: Callable[[], bool]) -> Deferred[Any]:
+    def deliver(self, envelope: Envelope, pieces: Iterable[bytes], may_send_dot: Callable[[], bool], manner: Manner) -> Deferred[Any]:
         assert self.waiting is None, "one mail at a time"
         self.sent += 1
         octets = b"".join(pieces)
@@ -332,6 +334,7 @@ class FakeCourier:
         if not may_send_dot():
             self.usable = False
             return succeed(lost(envelope, "withheld", stale=self.sent > 1))
+        self.server.manners.append(manner)
         self.server.mails.append(Mail(envelope.sender, envelope.recipients, octets, self.server.world.clock.seconds(), self.number))
         answer = self.server.answer(envelope)
         if not isinstance(answer, Deferred):

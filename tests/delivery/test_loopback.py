@@ -89,6 +89,9 @@ class Site:
         factory = Factory()
         factory.noisy = False
         factory.buildProtocol = build  # type: ignore[assignment, method-assign]
+        self.open(address, factory)
+
+    def open(self, address: str, factory: Factory) -> None:
         self.servers.append((address, factory))
         for _ in range(20):  # a port that is free at one address may be taken at the next
             try:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import attrs
 import pytest
 from email_validator import EmailNotValidError, validate_email
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from mailsvc.mail import address
 from mailsvc.mail.address import AddressError, Mailbox, NeedsSmtputf8, Path, parse_mailbox, parse_path
 
 
@@ -297,6 +299,38 @@ def test_whatever_is_a_path_is_safe_on_the_wire(octets: bytes, smtputf8: bool) -
         assert not any(ord(c) < 32 or ord(c) == 127 for c in path.address)
         assert path.address.isascii() or smtputf8
         assert parse_path(f"<{path.address}>".encode(), True) == (path, b"")
+
+
+def outcome(parse: Callable[[bytes, bool], object], text: bytes) -> object:
+    try:
+        return parse(text, False)
+    except AddressError as error:
+        return type(error), str(error)
+
+
+OCTETS = [b"a", b"B", b"9", b".", b"-", b"@", b"xn--", b"<", b">", b" ", b'"', b"_", b"\xc3\xa9", b"[", b"\0"]
+
+
+def long(local: int, address: int) -> bytes:
+    """So many octets before the @, and in all."""
+    domain = b"b" * 60 + (b"." + b"c" * 60) * 2 + b"."
+    return b"a" * local + b"@" + domain + b"d" * (address - local - 1 - len(domain))
+
+
+NEARLY_PLAIN = st.one_of(
+    st.from_regex(rb"[a-z.+]{1,4}@[A-Za-z0-9.-]{1,12}", fullmatch=True),
+    st.lists(st.sampled_from(OCTETS)).map(b"".join),
+    st.builds(long, st.integers(62, 66), st.integers(253, 257)),
+)
+
+
+@settings(max_examples=200)
+@given(NEARLY_PLAIN, st.sampled_from([b"", b" ", b"  SIZE=1 X=\xff ", b"x", b"\t", b" \n"]))
+@example(b"a@b.example", b" SIZE=1")
+@example(b"a@axn--b.example", b"")
+def test_a_plain_path_is_read_as_any_path_is(inside: bytes, rest: bytes) -> None:
+    text = b"<" + inside + b">" + rest
+    assert outcome(parse_path, text) == outcome(address._parse_any_path, text)
 
 
 @pytest.mark.parametrize(

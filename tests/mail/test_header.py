@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+import time
 from email import message_from_bytes
 from email.header import decode_header, make_header
 from email.policy import default
 from email.utils import getaddresses
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mailsvc.mail import encodedword, header
@@ -214,6 +215,47 @@ def test_a_block() -> None:
         Field("Empty", b""),
     ]
     assert header.parse_fields(block)[1].value == "folded\tagain"
+
+
+def split_slowly(block: bytes) -> list[tuple[bytes, bytes, bytes]] | None:
+    """One line after the other; None: one is no field."""
+    fields = []
+    for line in re.split(rb"\r\n(?![ \t])", block.removesuffix(b"\r\n")) if block else []:
+        found = re.fullmatch(rb"([!-9;-~]+)[ \t]*:(.*)", line, re.DOTALL)
+        if found is None or re.search(rb"\r(?!\n)|(?<!\r)\n", found[2]):
+            return None
+        fields.append((line + b"\r\n", found[1], found[2]))
+    return fields
+
+
+OCTETS = [b"A", b"b-C", b" ", b"\t", b":", b"\r\n", b"\r\n", b"\r\n ", b"\r", b"\n", b"\0", b"\xff", b"X: y\r\n"]
+WRITTEN = [b"A: b\r\n", b"Long :\tc\r\n d\r\n\t\r\n", b"e:\r\n", b"F:\xe9"]
+BLOCKS = st.one_of(st.lists(st.sampled_from(OCTETS)), st.lists(st.sampled_from(WRITTEN))).map(b"".join)
+
+
+@settings(max_examples=200)
+@given(BLOCKS)
+@example(b"")
+@example(b"\r\n")
+@example(b"A: b\r\n\r\n")
+@example(b"A: b\r\n ")
+@example(b"A: b\r")
+def test_all_fields_at_once_are_those_line_by_line(block: bytes) -> None:
+    slow = split_slowly(block)
+    if slow is None:
+        with pytest.raises(HeaderError, match="a line that is no field"):
+            header.split_fields(block)
+        return
+    assert header.split_fields(block) == slow
+    assert header.parse_fields(block) == header.parse_fields(block, strict=False) == [Field(n.decode(), raw) for _, n, raw in slow]
+
+
+@pytest.mark.parametrize("block", [b"a" * 250_000, b"a\n" * 125_000, b"a:" + b"\r\n b" * 60_000 + b"\r", b"a:\n" * 80_000, b"\n" * 250_000])
+def test_a_block_that_is_none_is_refused_in_linear_time(block: bytes) -> None:
+    began = time.process_time()
+    with pytest.raises(HeaderError):
+        header.split_fields(block)
+    assert time.process_time() - began < 2
 
 
 @pytest.mark.parametrize(

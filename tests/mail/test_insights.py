@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mailsvc.mail import insights, markup, mime
+from mailsvc.mail.insights import files, look, parts
 from mailsvc.mail.insights.standing import Facts, Listed, Rates, Record, Server, of_standing
 
 HEAD = '<html lang="en"><head><title>Your order</title><meta name="viewport" content="width=device-width"></head>'
@@ -38,6 +39,13 @@ def mail(
 
 def found(message: bytes, bulk: bool = False, size: int | None = None) -> dict[str, str]:
     return {one.title: one.level for one in insights.of_message(mime.parse(message), size or len(message), bulk)}
+
+
+def complete(of: list[insights.Insight]) -> None:
+    """What was seen, why it matters, and what to do."""
+    for one in of:
+        assert one.seen and (one.level == "great" or (one.why and one.remedy)), one
+        assert all(not said or said.rstrip("”>")[-1] in ".…" or said == one.remedy for said in (one.seen, one.why, one.remedy)), one
 
 
 def test_a_good_mail_needs_nothing():
@@ -100,11 +108,102 @@ def test_a_good_mail_needs_nothing():
         ({"html": GOOD + '<p style="color:#fff;background-color:#fefefe">x</p>'}, "Some text is hard to read", "better"),
         ({"html": HEAD + "<p>View this email in your browser</p>"}, "Begin with what it is about", "better"),
         ({"html": HEAD.replace("viewport", "color-scheme") + "<p>Hi</p>"}, "It is ready for dark screens", "great"),
+        ({"html": HEAD + "<p>one two three four five six seven eight nine ten</p>"}, "The text part says something else", "better"),
+        ({"html": HEAD + f'<div style="display:none">{"word " * 30}</div><p>Hi</p>'}, "The preview line is long", "better"),
+        ({"html": HEAD + '<img alt="" src="https://example.com/a.png">'}, "It has no preview line", "better"),
+        (
+            {"html": GOOD + '<img alt="" width="600" height="200" src="https://example.com/a.png">'},
+            "There is little text beside the images",
+            "better",
+        ),
+        ({"html": GOOD + '<a href="https://www.youtube.com/embed/x">x</a>'}, "Link to the video's page", "better"),
+        ({"sender": '"bank.com Support" <a@mail.example.com>'}, "The sender's name is another domain", "better"),
     ],
 )
 def test_each_check_finds_what_it_looks_for(changes, title, level):
     assert found(mail(**changes)).get(title) == level
+    complete(all_of(mail(**changes)))
     assert title not in found(mail())
+
+
+def all_of(message: bytes, bulk: bool = False) -> list[insights.Insight]:
+    return insights.of_message(mime.parse(message), len(message), bulk)
+
+
+def told(changes: dict[str, str], title: str) -> str:
+    return next((one.seen for one in all_of(mail(**changes)) if one.title == title), "")
+
+
+def test_the_line_for_previews_is_what_inboxes_show():
+    def hidden(line: str) -> str:
+        return (
+            HEAD + f'<body><div style="display:none;max-height:0">{line}<div>{"&nbsp;&zwnj;&#8203;" * 200}</div></div><p>Hello.</p></body>'
+        )
+
+    shown = told({"html": hidden("Your parcel comes today.")}, "It has a preview line")
+    assert shown == "Inboxes show “Your parcel comes today.”."
+    assert "Text is hidden" not in found(mail(html=hidden("Your parcel comes today.")))  # spaces without a shape hide nothing
+    for length, title in ((look.PREVIEW_MOST, "It has a preview line"), (look.PREVIEW_MOST + 1, "The preview line is long")):
+        assert title in found(mail(html=hidden("x" * length)))
+    late = HEAD + f'<p>Hello.</p><div style="display:none">{"x" * 200}</div>'
+    assert told({"html": late}, "It has a preview line").startswith("Inboxes show “Hello.")
+
+
+WORDS = st.lists(st.text("abcdefghijklmnopqrstuvwxyzäéю", min_size=1, max_size=12), min_size=10, max_size=60, unique=True)
+
+
+@given(WORDS, st.integers(0, 60))
+def test_a_text_part_differs_when_it_has_hardly_a_word_of_the_html(words, kept):
+    """Below 99 of 100 words that are missing nothing is said; letters beside the words do not count."""
+    there = words[:kept]
+    text = " ".join([*(word.upper() for word in there), *("0123456789" * 10)])
+    differs = "The text part says something else" in found(mail(html=f"{HEAD}<p>{', '.join(words)}</p>", text=text))
+    lowered = {word.upper().lower() for word in there}
+    assert differs == (len([word for word in words if word not in lowered]) / len(words) >= parts.MISSING_MOST)
+
+
+@given(st.integers(1, 2000), st.integers(1, 2000), st.integers(1, 3), st.integers(400, 5000))
+def test_images_want_text_by_their_area(width, height, count, text):
+    image = f'<img alt="" style="width:100%" width="{width}" height="{height}px" src="https://example.com/a.png">'
+    message = mail(html=f"{HEAD}<p>{'x' * text}</p>{image * count}")
+    little = "There is little text beside the images" in found(message)
+    tiny = min(width, height) <= 2
+    assert little == (not tiny and (text / (width * height * count) < look.TEXT_RATIO or (text < look.TEXT_LEAST and count * 200 > text)))
+
+
+def test_an_image_that_tells_no_size_has_no_area():
+    page = markup.read(
+        '<img src=a width="600"><img src=b width=10 height=20><img src=c style="width:10px;height:3px"><img width=x height=9>'
+    )
+    assert [image.area for image in page.images] == [0, 200, 30, 0]
+
+
+def test_one_file_may_be_too_large_beside_the_whole():
+    def titles(size: int) -> list[str]:
+        file = mime.File("a.bin", "application/octet-stream", None, "attachment", bytes(size))
+        return [one.title for one in insights.of_message(mime.Parsed((), None, "x", (file,)), 1, False)]
+
+    assert "A file is large" in titles(files.FILE_MOST + 1) and "A file is large" not in titles(files.FILE_MOST)
+
+
+SPF = Record("SPF", "send.example.com", True, False, "It is right.")
+DMARC = Record("DMARC", "_dmarc.example.com", True, False, "A policy is published: reject.")
+
+
+@pytest.mark.parametrize(
+    ("record", "level", "title"),
+    [
+        (attrs.evolve(SPF, found=("v=spf1 include:send.example.net -all",)), "great", "The SPF record is right"),
+        (attrs.evolve(SPF, found=("v=spf1 +all",)), "attention", "The SPF record refuses nobody"),
+        (attrs.evolve(SPF, found=("v=spf1 all",)), "attention", "The SPF record refuses nobody"),
+        (attrs.evolve(SPF, found=("v=spf1 include:send.example.net ?all",)), "better", "The SPF record refuses nobody"),
+        (attrs.evolve(SPF, found=("10 mx.example.net",)), "great", "The SPF record is right"),
+        (attrs.evolve(DMARC, found=("v=DMARC1; p=reject",)), "better", "Ask for DMARC reports"),
+        (attrs.evolve(DMARC, found=("v=DMARC1; p=reject; rua=mailto:d@example.com",)), "great", "The domain has a DMARC policy"),
+    ],
+)
+def test_what_a_record_says_is_read(record, level, title):
+    assert [(one.level, one.title) for one in of_standing(Facts("example.com", records=(record,)))] == [(level, title)]
 
 
 def test_mail_to_many_must_offer_to_unsubscribe():
@@ -219,7 +318,9 @@ def archive(name: str, locked: bool = False) -> bytes:
 )
 def test_files_are_looked_into(file, bulk, title):
     def titles(file):
-        return [one.title for one in insights.of_message(mime.Parsed((), None, "x", (file,)), 1, bulk)]
+        told = insights.of_message(mime.Parsed((), None, "x", (file,)), 1, bulk)
+        complete(told)
+        return [one.title for one in told]
 
     assert title in titles(file)
     good = mime.File("a.zip", "application/zip", None, "attachment", archive("a.txt"))
@@ -269,6 +370,7 @@ RATES = Rates(delivered=1000, bounced=0, gone=0, complained=0)
     ],
 )
 def test_facts_from_elsewhere_are_judged(facts, level, title):
+    complete(of_standing(Facts("example.com", **facts)))
     found = [one for one in of_standing(Facts("example.com", **facts)) if one.title == title]
     assert [one.level for one in found] == [level]
     assert all(one.seen for one in found)
@@ -287,12 +389,12 @@ def test_what_is_not_known_is_not_judged():
 
 def test_whose_it_is_to_mend_is_said():
     of = {one.what: one for one in (Listed("192.0.2.1", "zen"), Listed("2001:db8::1", "zen"), Listed("example.com", "dbl"))}
-    todo = {what: of_standing(Facts("example.com", listed=(one,)))[0].todo for what, one in of.items()}
-    assert todo["192.0.2.1"] == todo["2001:db8::1"] == "Tell the operator of this service." and "dbl" in todo["example.com"]
+    remedy = {what: of_standing(Facts("example.com", listed=(one,)))[0].remedy for what, one in of.items()}
+    assert remedy["192.0.2.1"] == remedy["2001:db8::1"] == "Tell the operator of this service." and "dbl" in remedy["example.com"]
 
 
 @given(st.text(alphabet=st.characters(codec="utf-8"), max_size=200))
 def test_any_html_can_be_read(html):
     markup.read(html)
     markup.read(f"<a href='{html}'><img src=\"{html}\"></a>")
-    insights.of_message(mime.Parsed((), html, None, ()), 1, True)
+    complete(insights.of_message(mime.Parsed((), html, None, ()), 1, True))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from email.mime.multipart import MIMEMultipart
 from email.mime.text import MIMEText
 
@@ -106,3 +108,87 @@ def test_what_the_standard_library_writes_is_fine(tree: object) -> None:
 @settings(max_examples=200)
 def test_any_octets_are_counted(octets: bytes) -> None:
     found(b"Content-Type: multipart/mixed; boundary=x\r\n\r\n--x\r\n" + octets)
+
+
+def slow_fault(head: bytes, message: bytes, start: int) -> str | None:
+    """The same verdict, every line that begins like a delimiter looked at and every header read as a whole."""
+
+    def within(head: bytes, body: int) -> tuple[bytes | None, int]:
+        depth = 0
+        while depth <= DEPTH_LIMIT and re.search(rb"(?im)^content-type[ \t]*:\s*message/(?:rfc822|global)(?![\w-])", head):
+            depth += 1
+            end = message.find(b"\r\n\r\n", body, body + 64 * 1024)
+            if end < 0:
+                return None, depth
+            head, body = message[body : end + 2], end + 4
+        for field in header.parse_fields(head, strict=False):
+            if field.name.lower() == "content-type" and field.raw.strip().lower().startswith(b"multipart"):
+                named = re.search(rb'(?i)\bboundary\s*=\s*(?:"([^"\r\n]{1,200})"|([^\s;"]{1,200}))', field.raw.replace(b"\r\n", b""))
+                return (named[1] or named[2]).rstrip(b" ") if named else None, depth
+        return None, depth
+
+    boundary, messages = within(head, start)
+    if messages > DEPTH_LIMIT:
+        return "deep"
+    stack, parts = [] if boundary is None else [(boundary, messages)], 0
+    for delimiter in re.finditer(rb"(?=\r\n--(.*?)(\r\n|\Z))", message[start - 2 :], re.DOTALL):
+        line, at = delimiter[1][:1000].rstrip(b" \t"), start - 2 + delimiter.start() + 4
+        levels = [n for n, (boundary, _) in enumerate(stack) if line in (boundary, boundary + b"--")]
+        if not levels:
+            continue
+        level = levels[-1]
+        closing = line != stack[level][0]
+        del stack[level if closing else level + 1 :]
+        if closing:
+            continue
+        parts += 1
+        if parts > PARTS_LIMIT:
+            return "many"
+        begin = message.find(b"\r\n", at + len(line), at + len(line) + 200)
+        end = message.find(b"\r\n\r\n", begin, begin + 64 * 1024) if begin >= 0 else -1
+        inner, messages = within(message[begin + 2 : end + 2], end + 4) if end >= 0 else (None, 0)
+        depth = stack[-1][1] + messages
+        if inner is not None:
+            stack.append((inner, depth))
+        if max(len(stack), depth) > DEPTH_LIMIT:
+            return "deep"
+    return None
+
+
+KINDS = [
+    b"Content-Type: multipart/mixed; boundary=x\r\n\r\n",
+    b'content-type :multipart/mixed;\r\n\tboundary="x--"\r\n\r\n',
+    b"X: content-type: multipart/x; boundary=no\r\nCONTENT-TYPE:\r\n MULTIPART/alternative; boundary=xy\r\n\r\n",
+    b"Content-Type: text/plain\r\nContent-Type: multipart/mixed; boundary=x\r\n\r\n",
+    b"Subject: multipart\r\n content-type: multipart/mixed; boundary=no\r\n\r\n",
+    b"Content-Type: multipart/mixed\r\nContent-Type: multipart/mixed; boundary=no\r\n\r\n",
+    b"Content-Type: message/rfc822\r\n\r\n",
+    b"X: a\nContent-Type:\r\n\r\nmessage/global\r\n\r\n",
+    b"Content-Type multipart/mixed; boundary=x\r\n\r\n",
+]
+LINES = [
+    b"--x\r\n",
+    b"--x--\r\n",
+    b"--x----\r\n",
+    b"--xy \t\r\n",
+    b"--xy--\r\n",
+    b"--\r\n",
+    b"--z\r\n",
+    b"text\r\n",
+    b"\r\n",
+    b"--x",
+    b"--xy\r",
+]
+
+
+@settings(max_examples=200)
+@given(st.sampled_from(KINDS), st.lists(st.sampled_from([*KINDS, *LINES, *LINES]), max_size=40).map(b"".join), st.integers(1, 3))
+def test_what_is_skipped_would_have_changed_nothing(head: bytes, body: bytes, most: int) -> None:
+    message = head + body
+    block, start = header.split_message(message)
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (structure, sys.modules[__name__]):  # so that few are too many
+            patch.setattr(module, "DEPTH_LIMIT", most)
+            patch.setattr(module, "PARTS_LIMIT", 2 * most)
+        verdict, slow = fault(block, message, start), slow_fault(block, message, start)
+    assert (verdict is None) == (slow is None) and ("deep" in (verdict or "")) == (slow == "deep")

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from email import message_from_bytes, policy
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mailsvc.mail import submitted
@@ -166,3 +166,11 @@ def test_any_octets_are_read_or_unfit(octets: bytes) -> None:
             submitted.read(head)
         except Unfit as unfit:
             assert str(unfit)
+
+
+@given(st.text(st.sampled_from('ab@.<> ;:,()"\\\u00e9\ufffd\x00'), max_size=30))
+@settings(max_examples=200)
+@example("Name <a@b.example>")
+def test_one_address_alone_is_read_as_a_list_of_one(text: str) -> None:
+    text = text.strip()
+    assert list(submitted._items(text)) == list(submitted._split(text))

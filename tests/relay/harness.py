@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Sequence
+from ipaddress import ip_network
 from typing import Any
 from uuid import UUID
 
@@ -17,6 +18,7 @@ from mailsvc.mail import returnpath
 from mailsvc.ratelimit import RateLimit
 from mailsvc.relay.crowd import Crowd, Failures
 from mailsvc.relay.inbound import ForPostmaster, Own, Returned
+from mailsvc.relay.neighbours import Neighbours
 from mailsvc.relay.nullmx import NullMx
 from mailsvc.relay.ports import door
 from mailsvc.relay.receipts import Receipts
@@ -30,6 +32,13 @@ from tests.smtp.harness import Call, Transport
 ACCOUNT, KEY, SECRET = UUID(int=1), UUID(int=2), b"s" * 32
 TOKEN, OTHER, SUSPENDED = "ms_good", "ms_sending", "ms_suspended"
 ME = b"From: Me <me@example.com>\r\n"
+BALANCER = ip_network("10.1.2.9/32")
+NEIGHBOURS = {
+    "10.1.2.0/24": str(KEY),
+    "2001:db8:1::/48": str(UUID(int=3)),
+    "10.8.0.0/16": str(UUID(int=4)),  # of a suspended account
+    "10.9.0.0/16": str(UUID(int=9)),  # revoked
+}
 
 
 class Keys:
@@ -46,6 +55,11 @@ class Keys:
             raise self.error
         return self.callers.get(hash)
 
+    async def find_by_id(self, key_id: UUID) -> Caller | None:
+        if self.error is not None:
+            raise self.error
+        return next((caller for caller in self.callers.values() if caller.key_id == key_id), None)
+
 
 class Intake:
     """`answer` is an admission, or an error to raise; without one each mail is admitted."""
@@ -53,6 +67,7 @@ class Intake:
     def __init__(self) -> None:
         self.answer: Any = None
         self.emails: list[Incoming] = []
+        self.callers: list[Caller] = []
         self.keys: list[Key | None] = []
 
     async def submit(self, caller: Caller, emails: Sequence[Incoming], key: Key | None = None, *, permissive: bool = False) -> Any:
@@ -61,6 +76,7 @@ class Intake:
         if self.answer is not None:
             return self.answer
         self.emails += emails
+        self.callers.append(caller)
         self.keys.append(key)
         return Admitted(tuple(self._id(email) for email in emails))
 
@@ -134,6 +150,7 @@ class World:
             failures=Failures(self.clock, 5),
             connections=5,
             null_mx=NullMx(self.names, self.clock, 0.25, lambda domain: domain == "routed.example"),
+            neighbours=Neighbours.of(NEIGHBOURS, [BALANCER]),
         )
 
     def call(self, number: str = "587", host: str = "192.0.2.1") -> Line:

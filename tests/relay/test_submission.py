@@ -9,8 +9,12 @@ from datetime import UTC, datetime
 import pytest
 
 from mailsvc.intake import AsReceived, Incoming
+from mailsvc.mail.address import Path
 from mailsvc.plans import Exhausted, Period
 from mailsvc.relay.letter import Spooled
+from mailsvc.relay.submission import described
+from mailsvc.smtp.extensions import NO_RCPT_PARAMETERS, MailParameters, RcptParameters
+from mailsvc.smtp.session import Envelope, Recipient
 from tests.relay.harness import ME, World
 
 
@@ -48,7 +52,24 @@ def test_the_envelope_rules() -> None:
     [email] = world.intake.emails
     assert content(email).recipients == ("a@example.net", "b@example.net")
     assert [box.address for box in email.to] == ["x@example.org"]
-    assert next(box.address for box in email.bcc) == "a@example.net" and email.source == "smtp"
+    assert [box.address for box in email.bcc] == ["a@example.net", "a@example.net"] and email.source == "smtp"
+
+
+def test_an_envelope_that_asks_for_nothing_is_described_as_any_is() -> None:
+    paths = [Path("a", "example.net"), Path("b", "example.net"), Path("a", "example.net")]
+    asked = MailParameters(ret="FULL", envid="x")
+    for parameters, utf8 in ((MailParameters(), False), (MailParameters(), True), (asked, False), (asked, True)):
+        nothing = Envelope(paths[0], parameters, [Recipient(path, NO_RCPT_PARAMETERS) for path in paths])
+        asks = Envelope(paths[0], parameters, [Recipient(path, RcptParameters()) for path in paths])  # looked at one by one
+        assert (
+            described(nothing, utf8)
+            == described(asks, utf8)
+            == {
+                "sender": "a@example.net",
+                **({"ret": "FULL", "envid": "x"} if parameters is asked else {}),
+                **({"smtputf8": True} if utf8 else {}),
+            }
+        )
 
 
 def test_what_was_asked_for_is_kept_by_recipient() -> None:

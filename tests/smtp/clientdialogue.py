@@ -6,6 +6,7 @@ A dialogue is lines:
     ! tls opportunistic      what the client wants of TLS; `none` unless it is said
     ! to a@x.example b@…     to whom it delivers as soon as it can
     ! body Hi.\\r\\n            what it delivers
+    ! chunking               it may deliver by BDAT
     ! stuck                  the server reads the first slice of a message and no more
     ! whole                  it is about what stands in one segment, so it is not played octet by octet
     S: 250 ok                what the server says, with CRLF; `{250-more\\r\\n*1000}` is a thousand times that, as in S>
@@ -84,7 +85,8 @@ def play(script: Script, *, split: bool = False) -> None:
             heard, end = peer.hears(), said.find("…".encode())
             assert (heard[:end] if end >= 0 else heard) == (said[:end] if end >= 0 else said), f"step {number}"
         if "to" in wanted and result is None and who != "C" and peer.courier.usable:
-            result = peer.deliver(*wanted["to"].split(), body=octets(wanted.get("body", "x\\r\\n")))
+            body = octets(wanted.get("body", "x\\r\\n"))
+            result = peer.deliver(*wanted["to"].split(), body=body, chunking="chunking" in wanted)
     if "stuck" not in wanted:
         assert peer.hears() == b""
     if not peer.wire.disconnecting:

@@ -13,6 +13,7 @@ A dialogue is lines:
     W: 10                    so many seconds go by
     C! gone                  the client hangs up at once; `half`: it has no more to say and still listens
     ! mails 1                what was accepted, counted at the end; `! body Subject…` is the whole body of the last
+    ! from 10.1.2.3          the client's address (of the relay alone)
     ! whole                  it is about what stands in one segment, so it is not played octet by octet
     ! clear                  after the 220 to STARTTLS the client goes on in clear (only over real connections)
 
@@ -57,6 +58,7 @@ class Dialogue:
     slow: bool = False
     whole: bool = False
     clear: bool = False
+    host: str = "192.0.2.1"
     turns: list[Turn] = attrs.field(factory=lambda: [Turn()])
     mails: int | None = None
     body: bytes | None = None
@@ -122,6 +124,8 @@ def _direct(dialogue: Dialogue, text: str) -> None:
             dialogue.whole = True
         case "clear":
             dialogue.clear = True
+        case "from":
+            dialogue.host = value
         case "mails":
             dialogue.mails = int(value)
         case "body":

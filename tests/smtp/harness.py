@@ -89,6 +89,9 @@ class Recorder:
             return Reply(454, "Temporary authentication failure", "4.7.0")
         return Login(user) if (user, password) == (USER, PASSWORD) else replies.LOGIN_FAILED
 
+    async def vouched(self) -> None:
+        await self._answer("vouched")
+
     async def mail(self, sender: Path, parameters: MailParameters) -> Reply:
         await self._answer("mail")
         if sender.local == "refused":

@@ -72,6 +72,7 @@ class Server(Protocol):
         self.listener = listener
         self.buffer = b""
         self.body: bytes | None = None
+        self.chunk = 0  # octets of a message by BDAT
         self.secured = False
 
     def connectionMade(self) -> None:
@@ -87,11 +88,22 @@ class Server(Protocol):
             if self.body is None:
                 line, self.buffer = self.buffer.split(b"\r\n", 1)
                 verb = line.split(b" ")[0].split(b":")[0].upper()
+                if verb == b"BDAT" and verb not in self.listener.actions:
+                    self.listener.heard.append(verb)
+                    self.body, self.chunk = b"", int(line.split(b" ")[1])
+                    continue
                 self.act(verb, lambda verb=verb: self.command(verb))
             elif not self.message():
                 return
 
     def message(self) -> bool:
+        if self.chunk:
+            if len(self.buffer) < self.chunk:
+                return False
+            self.listener.messages.append(self.buffer[: self.chunk])
+            self.body, self.buffer, self.chunk = None, self.buffer[self.chunk :], 0
+            self.act(b"LAST", lambda: self.say("250 2.0.0 queued"))
+            return True
         whole = b"\r\n" + self.buffer
         end = whole.find(b"\r\n.\r\n")
         if end < 0:
@@ -112,7 +124,12 @@ class Server(Protocol):
     def command(self, verb: bytes) -> None:
         if verb == b"EHLO":
             self.say(
-                *(["250-mx", "250-PIPELINING"] if self.secured or not self.listener.context else ["250-mx", "250-STARTTLS"]), "250 8BITMIME"
+                *(
+                    ["250-mx", "250-CHUNKING", "250-PIPELINING"]
+                    if self.secured or not self.listener.context
+                    else ["250-mx", "250-STARTTLS"]
+                ),
+                "250 8BITMIME",
             )
         elif verb == b"STARTTLS":
             self.say("220 go")

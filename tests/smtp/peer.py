@@ -16,6 +16,7 @@ from mailsvc.smtp.client import Courier, Envelope, Result
 GREETING = "220 mx.example.org ESMTP"
 PIPELINING = ("250-mx.example.org hello", "250-PIPELINING", "250-SIZE 1000000", "250-8BITMIME", "250 ENHANCEDSTATUSCODES")
 PLAIN = ("250 mx.example.org",)
+CHUNKING = ("250-mx.example.org hello", "250-PIPELINING", "250-CHUNKING", "250-SIZE 1000000", "250 8BITMIME")
 BODY = b"Subject: x\r\n\r\n.dot\r\nend\r\n"
 STUFFED = b"Subject: x\r\n\r\n..dot\r\nend\r\n.\r\n"
 
@@ -107,13 +108,16 @@ class Peer:
         self.clock.advance(seconds)
         return self
 
-    def deliver(self, *recipients: str, body: bytes | Iterable[bytes] = BODY, may_send_dot: Any = None, **envelope: Any) -> list[Any]:
-        """The Result, or what it failed with, is in the list as soon as it is known."""
+    def deliver(
+        self, *recipients: str, body: bytes | Iterable[bytes] = BODY, may_send_dot: Any = None, chunking: bool = False, **envelope: Any
+    ) -> list[Any]:
+        """The Result, or what it failed with, is in the list as soon as it is known. By BDAT the size is told, when it can be."""
         pieces = [body] if isinstance(body, bytes) else body
         envelope.setdefault("sender", "b@example.net")
-        return told(
-            self.courier.deliver(Envelope(recipients=recipients or ("to@example.org",), **envelope), pieces, may_send_dot or (lambda: True))
-        )
+        if chunking and not hasattr(pieces, "__next__"):
+            envelope.setdefault("size", sum(map(len, pieces)))
+        asked = Envelope(recipients=recipients or ("to@example.org",), **envelope)
+        return told(self.courier.deliver(asked, pieces, may_send_dot or (lambda: True), "together" if chunking else "data"))
 
 
 def told(deferred: Deferred[Any]) -> list[Any]:

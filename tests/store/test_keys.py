@@ -98,6 +98,22 @@ async def test_a_revoked_key_is_forgotten_in_two_seconds_and_at_once_where_the_b
 
 
 @pytest_twisted.ensureDeferred
+async def test_a_key_is_found_by_its_id_under_the_same_rules(pool: Pool) -> None:
+    time, bells = clock(), Bells()
+    keys, far, owner = Keys(pool, time, bells), Keys(pool, time), await account(pool)
+    key_id, token = await keys.create(owner.id, "k", "sending_access")
+    caller = await keys.find(digest(token))
+    assert caller is not None and await keys.find_by_id(key_id) == await far.find_by_id(key_id) == caller
+    assert await keys.find_by_id(owner.id) is None
+    before = pool.statements
+    assert await keys.find_by_id(key_id) == caller and pool.statements == before
+    await keys.revoke(owner.id, key_id)
+    assert await keys.find_by_id(key_id) is None and await far.find_by_id(key_id) == caller
+    time.advance(2.0)
+    assert await far.find_by_id(key_id) is None
+
+
+@pytest_twisted.ensureDeferred
 async def test_answers_are_kept_for_two_seconds(pool: Pool) -> None:
     time = clock()
     keys, owner = Keys(pool, time), await account(pool)

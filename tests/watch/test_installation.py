@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from uuid import UUID
 
 import attrs
 import pytest
@@ -10,7 +11,8 @@ import pytest_twisted
 
 from mailsvc.dns import NxDomain, Records
 from mailsvc.settings import ROLES, Control, Database, Secrets, Settings, Smtp
-from mailsvc.watch.installation import Facts, Process, findings, outside
+from mailsvc.store.keys import Caller
+from mailsvc.watch.installation import Facts, Process, findings, outside, pages, trusted
 
 WELL = Facts([Process("7 on out", "1.0", ROLES)], None, 1, 1)
 
@@ -44,6 +46,34 @@ def test_each_step_that_is_missing_is_told(settings: Settings) -> None:
     assert wrong(settings, old) == [("roles", "doubtful"), ("releases", "doubtful"), ("hold", "doubtful")]
     assert wrong(settings, attrs.evolve(WELL, accounts=0, sending=0)) == [("customers", "doubtful")]
     assert wrong(settings, attrs.evolve(WELL, sending=0)) == [("customers", "doubtful")]
+
+
+def test_files_of_pages_that_did_not_come_along_are_told() -> None:
+    assert [each.state for each in pages([])] == ["good"]
+    [told] = pages(["htmx.min.js", "uPlot.min.css"])
+    assert told.state == "doubtful" and "no htmx.min.js and no uPlot.min.css" in told.found and told.remedy
+
+
+@pytest_twisted.ensureDeferred
+async def test_each_trusted_network_is_told_with_its_key(settings: Settings) -> None:
+    good, suspended = (Caller(UUID(int=1), UUID(int=n), "full_access", None, None, suspended=n == 3) for n in (2, 3))
+    known = {each.key_id: each for each in (good, suspended)}
+
+    async def find(key_id: UUID) -> Caller | None:
+        return known.get(key_id)
+
+    networks = {"127.0.0.1/32": 2, "100.64.0.0/10": 2, "8.8.8.0/24": 2, "10.0.0.0/8": 3, "fd00::/32": 4}
+    smtp = Smtp(trusted_networks={network: str(UUID(int=n)) for network, n in networks.items()})
+    found = await trusted(attrs.evolve(settings, smtp=smtp), find)
+    assert [(each.check, each.state) for each in found] == [
+        ("trusted network 127.0.0.1/32", "good"),
+        ("trusted network 100.64.0.0/10", "good"),
+        ("trusted network 8.8.8.0/24", "doubtful"),
+        ("trusted network 10.0.0.0/8", "bad"),
+        ("trusted network fd00::/32", "bad"),
+    ]
+    assert str(good.key_id) in found[0].found and all(each.remedy for each in found[2:])
+    assert await trusted(settings, find) == []
 
 
 @pytest_twisted.ensureDeferred

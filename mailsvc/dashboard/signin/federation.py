@@ -108,7 +108,7 @@ class Federation:
     async def _again(self, visit: Visit, claimed: Claimed, next_: str) -> bytes:
         if await self.desk.identities.use(claimed.identity) != visit.who.user_id:
             raise Stop(403, "Somebody else", "That is not whom you are signed in as here.")
-        await self.desk.sessions.proved(visit.who.hash)
+        await visit.proved(claimed.identity.provider)
         return visit.redirect(inside(next_))
 
     def _provider(self, name: str) -> Provider:

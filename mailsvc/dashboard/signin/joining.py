@@ -59,7 +59,7 @@ class Joining:
             raise Stop(404, "Ask the operator", "This service sends no mails of its own. Its operator can give you a link to sign in.")
         return await self._asked_for(visit, "signin/reset.html", self._offer_reset)
 
-    async def _asked_for(self, visit: Visit, template: str, offer: Callable[[str], Awaitable[None]]) -> bytes:
+    async def _asked_for(self, visit: Visit, template: str, offer: Callable[[Visit, str], Awaitable[None]]) -> bytes:
         """The answer is the same whether anybody has the address, and so is the time that it takes."""
         email = visit.field("email").lower()
         if not visit.form:
@@ -69,19 +69,21 @@ class Joining:
         subjects = [("mail", email), ("mail address", visit.address)]
         if await self.entrance.attempt(subjects) is None:
             await self.entrance.throttle.failed(subjects)
-            self.desk.later("offering a link", _awaited(offer(email)))
+            self.desk.later("offering a link", _awaited(offer(visit, email)))
         return visit.render(template, email=email, errors={}, sent=True)
 
-    async def _invite_up(self, email: str) -> None:
+    async def _invite_up(self, visit: Visit, email: str) -> None:
         if await self.desk.users.named(email) is not None:
             self.entrance.write(email, mails.already_there(f"{self.desk.base_url}{SIGN_IN}"))
             return
         secret = await self.desk.sessions.make_link("sign-up", email, HOUR)
         self.entrance.write(email, mails.sign_up(self.entrance.link(f"{SIGN_UP}/finish", secret)))
 
-    async def _offer_reset(self, email: str) -> None:
-        if await self.desk.users.named(email) is not None:
-            secret = await self.desk.sessions.make_link("reset", email, HOUR)
+    async def _offer_reset(self, visit: Visit, email: str) -> None:
+        user = await self.desk.users.named(email)
+        if user is not None:
+            told = attrs.evolve(line(visit, user, "reset link asked for"), user_id=None)  # nobody knows by whom
+            secret = await self.desk.sessions.make_link("reset", email, HOUR, lines=[told])
             self.entrance.write(email, mails.reset(self.entrance.link(f"{RESET}/finish", secret)))
 
     # With the link

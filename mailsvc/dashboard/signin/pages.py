@@ -76,7 +76,7 @@ class SignIn:
         refused = await self.entrance.checked(visit, user, visit.form.get("password", ""), "This is not your password.")
         if refused is not None:
             return await self._again(visit, next_, {"password": refused.sentence}, refused.status)
-        await self.desk.sessions.proved(visit.who.hash)
+        await visit.proved("password")
         return visit.redirect(next_)
 
     async def _again(self, visit: Visit, next_: str, errors: dict[str, str], status: int = 200) -> bytes:

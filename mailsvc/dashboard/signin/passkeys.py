@@ -54,7 +54,7 @@ class PasskeyEntrance:
             log.info("a passkey was not taken: {reason}", reason=str(error))
             raise REFUSED from None
         if visit.session is not None and again:
-            await self.desk.sessions.proved(visit.session.hash)
+            await visit.proved("passkey")
             return visit.redirect(inside(visit.field("next")))
         return await self.entrance.enter(visit, user, visit.field("next"), proof="passkey", both=True)
 

@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from mailsvc.mail.insights.finding import Insight, Mail, listed
 from mailsvc.mail.mime import File
 
-IMAGE_MOST = 1 << 20
+IMAGE_MOST = 1 << 20  # octets
+FILE_MOST = 10 << 20
+ELSEWHERE = "Link to a page where it can be taken."
 ENTRIES = 1000  # of an archive that are looked at
 
 _DANGEROUS = frozenset("exe bat cmd com scr js jse vbs vbe jar msi msp iso img lnk ps1 docm xlsm pptm hta cpl wsf reg dll apk".split())
@@ -21,13 +23,12 @@ _SIGNS = {
 def files(mail: Mail) -> Iterator[Insight]:
     names = [file.filename or "" for file in mail.parsed.files if file.disposition == "attachment"]
     if bad := [name for name in names if name.rpartition(".")[2].lower() in _DANGEROUS]:
-        yield Insight(
-            "attention", "Receivers refuse this attachment", f"{listed(bad)} is of a kind that carries viruses.", "The mail bounces."
-        )
+        seen = f"{listed(bad)} is of a kind that carries viruses."
+        yield Insight("attention", "Receivers refuse this attachment", seen, "The mail bounces.", ELSEWHERE)
     if any(name.lower().endswith((".html", ".htm")) for name in names):
         yield Insight("better", "An html file is attached", "Phishing mail does that.", "Filters look twice.", "Link to a page instead.")
     if any(file.disposition == "inline" and len(file.content) > IMAGE_MOST for file in mail.parsed.files):
-        yield Insight("better", "An image is large", "It has more than 1 MB.", "It loads slowly on a phone.")
+        yield Insight("better", "An image is large", "It has more than 1 MB.", "It loads slowly on a phone.", "Make it smaller.")
 
 
 def archives(mail: Mail) -> Iterator[Insight]:
@@ -36,7 +37,8 @@ def archives(mail: Mail) -> Iterator[Insight]:
         if file.content[:4] == b"PK\x03\x04" and not (file.filename or "").lower().endswith(("docx", "xlsx", "pptx")):
             locked, bad = _inside(file.content)
             if bad:
-                yield Insight("attention", "Receivers refuse this archive", f"{_name(file)} has {listed(bad)} in it.", "The mail bounces.")
+                seen = f"{_name(file)} has {listed(bad)} in it."
+                yield Insight("attention", "Receivers refuse this archive", seen, "The mail bounces.", ELSEWHERE)
             elif locked:
                 why = "Filters cannot look into it, so many refuse it."
                 yield Insight(
@@ -54,7 +56,12 @@ def names(mail: Mail) -> Iterator[Insight]:
         _name(file) for file in attached if (sign := _SIGNS.get(file.content_type)) and file.content and not file.content.startswith(sign)
     ]
     if lying:
-        yield Insight("better", "A file is not what it says", f"{listed(lying)} has another type inside.", "Filters count that.")
+        seen = f"{listed(lying)} has another type inside."
+        yield Insight("better", "A file is not what it says", seen, "Filters count that.", "Give it the content type that it has.")
+    if large := [_name(file) for file in attached if len(file.content) > FILE_MOST]:
+        seen = f"{listed(large)} has more than {FILE_MOST >> 20} MB."
+        why = "Some receivers take 10 MB at most, and on a phone it loads slowly."
+        yield Insight("better", "A file is large", seen, why, "Link to it instead.")
     if mail.bulk and attached:
         yield Insight(
             "better",

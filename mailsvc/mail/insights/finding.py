@@ -16,13 +16,13 @@ Level = Literal["attention", "better", "great"]
 
 @attrs.frozen
 class Insight:
-    """`seen`, `why` and `todo` are sentences."""
+    """Sentences: what was `seen`, `why` it matters, and the `remedy`. What is great has nothing to mend."""
 
     level: Level
     title: str
     seen: str
     why: str = ""
-    todo: str = ""
+    remedy: str = ""
 
 
 @attrs.frozen

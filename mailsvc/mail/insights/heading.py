@@ -46,6 +46,8 @@ _NEEDED = re.compile(
     re.IGNORECASE,
 )
 _ONCE = frozenset("date from sender reply-to to cc message-id in-reply-to references subject mime-version content-type".split())
+# A domain as people write it in a name: by its commonest endings, since “St.Mary” is none.
+_DOMAIN = re.compile(r"\b(?:[a-z0-9-]+\.)+(?:com|net|org|info|biz|io|app|dev|ai|co\.uk|de|fr|es|it|nl|eu)\b", re.IGNORECASE)
 _EMOJI = re.compile("[\U0001f300-\U0001faff\u2600-\u27bf]")
 _MESSAGE_ID = re.compile(r"<[^<>@\s]+@[^<>@\s]+>")
 _POSTAL = re.compile(r"\b\d{4,6}\b|\b[A-Z]{1,2}\d[A-Z\d]? ?\d[A-Z]{2}\b")  # as in an address: 10115, 94103, SW1A 1AA
@@ -63,7 +65,8 @@ def no_reply(mail: Mail) -> Iterator[Insight]:
 def own_domain(mail: Mail) -> Iterator[Insight]:
     if mail.own in _EVERYBODYS:
         why = f"{mail.own} asks receivers to refuse mail that it did not send itself."
-        yield Insight("attention", "Send from a domain of your own", f"It is from {mail.sender}.", why)
+        remedy = "Add a domain of your own, and send from it."
+        yield Insight("attention", "Send from a domain of your own", f"It is from {mail.sender}.", why, remedy)
     elif mail.own and mail.root(mail.own):
         why = "What goes wrong with it then harms all of the domain's mail, that of people too."
         example = "news" if mail.bulk else "mail"
@@ -94,7 +97,12 @@ def display_name(mail: Mail) -> Iterator[Insight]:
             "attention", "The sender's name is an address", f"It is “{name}”.", why, "Use the name of a person or of your product."
         )
     elif name and not any(letter.isalpha() for letter in name):
-        yield Insight("better", "The sender's name has no letters", f"It is “{name}”.", "It is the first thing that people see.")
+        why = "It is the first thing that people see."
+        yield Insight("better", "The sender's name has no letters", f"It is “{name}”.", why, "Use the name of a person or of your product.")
+    elif (said := _DOMAIN.search(name)) and mail.own and not mail.same(said[0].lower(), mail.own):
+        why = "Who calls themselves by a domain that they do not send from looks like fraud."
+        remedy = "Use the name of a person or of your product."
+        yield Insight("better", "The sender's name is another domain", f"It is “{name}”, sent from {mail.own}.", why, remedy)
     elif name:
         yield Insight("great", "The sender has a name", f"It is “{name}”.")
 
@@ -116,7 +124,8 @@ def subject(mail: Mail) -> Iterator[Insight]:
     if len(text) > SUBJECT_LONG:
         problems.append(f"It has {len(text)} characters; a phone shows about 40.")
     if problems:
-        yield Insight("better", "The subject could be better", " ".join(problems), "It is what people and filters see first.")
+        why = "It is what people and filters see first."
+        yield Insight("better", "The subject could be better", " ".join(problems), why, "Say in a few plain words what the mail is about.")
     else:
         yield Insight("great", "The subject is fine", f"{len(text)} characters.")
 
@@ -135,18 +144,18 @@ def unsubscribe(mail: Mail) -> Iterator[Insight]:
         subject = mail.parsed.header("Subject") or ""
         if links and _NEEDED.search(subject):
             why = "Who leaves with one click then gets no more codes, receipts or warnings."
-            yield Insight("better", "Nobody should unsubscribe from this", f"“{subject.strip()[:60]}” has List-Unsubscribe.", why)
+            seen = f"“{subject.strip()[:60]}” has List-Unsubscribe."
+            yield Insight("better", "Nobody should unsubscribe from this", seen, why, "Leave the field out of mail that people need.")
         return
     if not links:
         why = "Large receivers refuse mail to many without it."
-        yield Insight("attention", "Let people unsubscribe with one click", "There is no List-Unsubscribe field.", why)
+        remedy = "Add List-Unsubscribe with an https link, and List-Unsubscribe-Post: List-Unsubscribe=One-Click."
+        yield Insight("attention", "Let people unsubscribe with one click", "There is no List-Unsubscribe field.", why, remedy)
     elif not one_click or "https:" not in links.lower():
-        yield Insight(
-            "better",
-            "Unsubscribing takes more than a click",
-            "List-Unsubscribe-Post or an https link is missing.",
-            "RFC 8058 asks for both.",
-        )
+        seen = "List-Unsubscribe-Post or an https link is missing."
+        why = "Large receivers offer their own button only where both are there (RFC 8058)."
+        remedy = "Add the link to List-Unsubscribe, and List-Unsubscribe-Post: List-Unsubscribe=One-Click."
+        yield Insight("better", "Unsubscribing takes more than a click", seen, why, remedy)
     else:
         yield Insight("great", "People can unsubscribe with one click", "List-Unsubscribe and List-Unsubscribe-Post are there.")
 
@@ -158,10 +167,12 @@ def leaving(mail: Mail) -> Iterator[Insight]:
     words = [mail.text.lower(), *(f"{link.text} {link.url}".lower() for link in (mail.page.links if mail.page else ()))]
     if not any(word in text for word in LEAVE for text in words):
         why = "Who finds no way to leave complains instead, and large receivers ask for a visible link."
-        yield Insight("attention", "Show how to unsubscribe", "No link or sentence in the text says so.", why)
+        remedy = "End the text with a link that says “Unsubscribe”."
+        yield Insight("attention", "Show how to unsubscribe", "No link or sentence in the text says so.", why, remedy)
     if not _POSTAL.search(mail.text[-2000:]):
         why = "The law of many countries asks for it in mail to many."
-        yield Insight("better", "Add your postal address", "None was recognised at the end of the text.", why)
+        remedy = "Write it below the link to unsubscribe."
+        yield Insight("better", "Add your postal address", "None was recognised at the end of the text.", why, remedy)
 
 
 def addressed(mail: Mail) -> Iterator[Insight]:
@@ -171,11 +182,13 @@ def addressed(mail: Mail) -> Iterator[Insight]:
         meant = f"Probably {_MISTYPED[wrong[0]]} was meant."
         yield Insight("better", "An address looks mistyped", f"It is at {listed(wrong)}.", meant, "Have people confirm their address.")
     if throwaway := sorted(domains & _DISPOSABLE):
-        yield Insight("better", "An address is one to throw away", f"It is at {listed(throwaway)}.", "Nobody reads there for long.")
+        why, remedy = "Nobody reads there for long.", "Ask people for an address that they keep."
+        yield Insight("better", "An address is one to throw away", f"It is at {listed(throwaway)}.", why, remedy)
     roles = sorted({local for address in mail.recipients if (local := address.partition("@")[0].lower()) in _ROLES})
     if mail.bulk and roles:
         why = "Several people read there, and one of them complains."
-        yield Insight("better", "Newsletters go to addresses of roles", f"Some begin with {listed([f'{role}@' for role in roles])}.", why)
+        seen = f"Some begin with {listed([f'{role}@' for role in roles])}."
+        yield Insight("better", "Newsletters go to addresses of roles", seen, why, "Write to people who asked for it.")
     visible = (mail.parsed.header("To") or "").count("@")
     if not mail.bulk and 1 < visible <= VISIBLE_MOST:
         yield Insight(
@@ -209,13 +222,11 @@ def signed(mail: Mail) -> Iterator[Insight]:
     weak = [tags for tags in ours if tags.get("a", "").endswith("sha1") or "l" in tags]
     if not ours:
         why = "DMARC asks for a signature of the domain in From."
-        yield Insight(
-            "attention", "It is not signed for its own domain", f"It is signed by {listed([t.get('d', '?') for t in found])}.", why
-        )
+        seen = f"It is signed by {listed([t.get('d', '?') for t in found])}."
+        yield Insight("attention", "It is not signed for its own domain", seen, why, "Sign for the domain in From.")
     elif weak:
-        yield Insight(
-            "attention", "A DKIM signature is weak", "It uses SHA-1, or leaves a part of the body out (l=).", "Receivers ignore it."
-        )
+        seen, why = "It uses SHA-1, or leaves a part of the body out (l=).", "Receivers ignore it."
+        yield Insight("attention", "A DKIM signature is weak", seen, why, "Let your own signer use rsa-sha256 and leave l= out.")
     else:
         kinds = listed(sorted({tags.get("a", "?") for tags in ours}))
         yield Insight("great", "It is signed with DKIM", f"For {ours[0].get('d', '')}, with {kinds}.")

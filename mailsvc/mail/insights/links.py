@@ -29,7 +29,8 @@ def link_hosts(mail: Mail) -> Iterator[Insight]:
     others = sorted(host for host in hosts if not mail.same(host, mail.own) and host not in _SHORTENERS)
     if others:
         why = "Links that lead elsewhere look like phishing."
-        yield Insight("attention", "Link to your own domain", f"Links lead to {listed(others)}, the mail is from {mail.own}.", why)
+        seen = f"Links lead to {listed(others)}, the mail is from {mail.own}."
+        yield Insight("attention", "Link to your own domain", seen, why, f"Link to pages at {mail.own}, or at a name below it.")
     elif hosts:
         yield Insight("great", "Links lead to the sender's domain", f"All of them lead to {listed(sorted(hosts))}.")
 
@@ -40,7 +41,8 @@ def link_texts(mail: Mail) -> Iterator[Insight]:
         host = host_of(link.url)
         if said and host and not mail.same(said[1].lower(), host):
             why = "That is how phishing works, and filters know it."
-            yield Insight("attention", "A link says one address and leads to another", f"“{said[1]}” leads to {host}.", why)
+            seen, remedy = f"“{said[1]}” leads to {host}.", "Let it say where it leads, or words in place of an address."
+            yield Insight("attention", "A link says one address and leads to another", seen, why, remedy)
             return
 
 
@@ -48,19 +50,25 @@ def link_kinds(mail: Mail) -> Iterator[Insight]:
     urls = [link.url for link in mail.page.links] + [image.source for image in mail.page.images] if mail.page else []
     hosts = of_page(mail)
     if short := sorted({host for host in hosts if host in _SHORTENERS}):
-        yield Insight(
-            "attention", "Don't shorten links", f"Links lead to {listed(short)}.", "Filters cannot see where they go, and count that."
-        )
+        seen, why = f"Links lead to {listed(short)}.", "Filters cannot see where they go, and count that."
+        yield Insight("attention", "Don't shorten links", seen, why, "Use the whole address; nobody sees it behind words.")
     if any(url.lower().startswith("http://") for url in urls):
-        yield Insight("better", "Use https", "Some links or images begin with http://.", "Browsers warn of them.")
+        yield Insight(
+            "better", "Use https", "Some links or images begin with http://.", "Browsers warn of them.", "Begin them with https://."
+        )
     if any(_is_address(host) for host in hosts):
-        yield Insight("attention", "Link to names, not to IP addresses", "A link has an IP address.", "Only spam does.")
+        remedy = "Give the server a name of your own domain."
+        yield Insight("attention", "Link to names, not to IP addresses", "A link has an IP address.", "Only spam does.", remedy)
     if any(host == "youtu.be" for host in hosts):
         yield Insight(
             "better", "Use full YouTube links", "A link leads to youtu.be.", "It counts as shortened.", "Use www.youtube.com/watch."
         )
+    if mail.page and any(_is_embedded_video(link.url) for link in mail.page.links):
+        remedy = "Link to www.youtube.com/watch, behind a picture of the video."
+        yield Insight("better", "Link to the video's page", "A link leads to a YouTube player.", "It is made to lie inside a page.", remedy)
     if mail.page and len(mail.page.links) > LINKS_MOST:
-        yield Insight("better", "There are many links", f"There are {len(mail.page.links)}.", "Filters count them.")
+        seen = f"There are {len(mail.page.links)}."
+        yield Insight("better", "There are many links", seen, "Filters count them.", f"Keep the {LINKS_MOST} that matter most.")
 
 
 def odd(mail: Mail) -> Iterator[Insight]:
@@ -80,7 +88,8 @@ def odd(mail: Mail) -> Iterator[Insight]:
         why = "Addresses that hide where they lead are those of fraud."
         yield Insight("better", "A link looks odd", f"{told[0].upper()}{told[1:]}.", why, "Use plain addresses of your own domain.")
     if mail.bulk and mail.page and not urls:
-        yield Insight("better", "There is no link", "The html has none.", "Mail to many has at least the one to leave.")
+        why, remedy = "Mail to many has at least the one to leave.", "Add a link to unsubscribe."
+        yield Insight("better", "There is no link", "The html has none.", why, remedy)
 
 
 def _telling(url: str) -> bool:
@@ -116,6 +125,10 @@ def host_of(url: str) -> str:
         return (parts.hostname or "").removeprefix("www.") if parts.scheme in ("http", "https") else ""
     except ValueError:
         return ""
+
+
+def _is_embedded_video(url: str) -> bool:
+    return host_of(url).endswith(("youtube.com", "youtube-nocookie.com")) and urlsplit_of(url).path.startswith("/embed/")
 
 
 def _shared(host: str) -> bool:

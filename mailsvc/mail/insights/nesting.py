@@ -25,8 +25,8 @@ def nesting(mail: Mail) -> Iterator[Insight]:
                 seen.append(f"there are more than {DEEP} layers")
     if seen:
         why = "Programs then show the wrong part, or none, and filters know it from spam."
-        todo = "Put text before html in multipart/alternative, and files beside it in multipart/mixed."
-        yield Insight("better", "The parts are put together oddly", f"In the message {listed(list(dict.fromkeys(seen)))}.", why, todo)
+        remedy = "Put text before html in multipart/alternative, and files beside it in multipart/mixed."
+        yield Insight("better", "The parts are put together oddly", f"In the message {listed(list(dict.fromkeys(seen)))}.", why, remedy)
 
 
 def _children(shape: Shape, at: int) -> list[str]:

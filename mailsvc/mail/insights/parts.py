@@ -9,8 +9,12 @@ from mailsvc.mail.insights.finding import Insight, Mail
 
 HTML_MOST, HTML_NEAR = 102 * 1024, 90 * 1024  # octets; large receivers cut a mail off there
 SIZE_MOST, SIZE_NEAR = 25 << 20, 10 << 20
+EMPTY_LEAST = 0.01  # of the html's length
+MISSING_MOST = 0.99  # of the html's words
+WORDS_LEAST, COMPARED = 10, 200_000  # different words, below which nothing is said; characters that are compared
 
 _GARBLED = re.compile("\ufffd|\u00c3[\u0080-\u00bf]|\u00e2\u20ac[\u2122\u0153\u009d\u201c\u201d]")  # UTF-8 that was read as something else
+_WORD = re.compile(r"\w+")
 _CODE_WORDS = re.compile(
     r"\b(one[- ]time|verification|confirmation|security|login|sign[- ]in|access)[- ](code|pin|password)\b", re.IGNORECASE
 )
@@ -23,10 +27,21 @@ def plain_text(mail: Mail) -> Iterator[Insight]:
     if text is None or not text.strip():
         why = "Filters distrust mail that has none, and some people read nothing else."
         yield Insight("attention", "Include a plain text part", "There is none.", why, "Leave `text` out and it is made from the html.")
-    elif html and mail.page and len(text) < len(mail.page.text) / 100:
-        yield Insight("better", "The text part is nearly empty", f"It has {len(text)} characters.", "Filters compare it with the html.")
+    elif html and mail.page and len(text) < EMPTY_LEAST * len(mail.page.text):
+        seen, why = f"It has {len(text)} characters.", "Filters compare it with the html."
+        yield Insight("better", "The text part is nearly empty", seen, why, "Say in it what the html says, or leave `text` out.")
+    elif html and mail.page and _share_missing(mail.page.text, text) >= MISSING_MOST:
+        why = "Filters compare them, and people who read one miss what is in the other."
+        remedy = "Say the same in both. Leave `text` out, and it is made from the html."
+        yield Insight("better", "The text part says something else", "Of the words of the html hardly one is in it.", why, remedy)
     else:
         yield Insight("great", "It has a plain text part", f"{len(text):,} characters.")
+
+
+def _share_missing(html: str, text: str) -> float:
+    """How many of the html's words the text has not, from 0 to 1."""
+    wanted = set(_WORD.findall(html[:COMPARED].lower()))
+    return len(wanted - set(_WORD.findall(text[:COMPARED].lower()))) / len(wanted) if len(wanted) >= WORDS_LEAST else 0.0
 
 
 def html_size(mail: Mail) -> Iterator[Insight]:
@@ -36,7 +51,7 @@ def html_size(mail: Mail) -> Iterator[Insight]:
     if size > HTML_MOST:
         yield Insight("attention", "The html is too large", seen, why, "Remove unused styles and long links.")
     elif size > HTML_NEAR:
-        yield Insight("better", "The html is nearly too large", seen, why)
+        yield Insight("better", "The html is nearly too large", seen, why, "Remove unused styles and long links.")
     elif mail.parsed.html:
         yield Insight("great", "The html is small enough", seen)
 

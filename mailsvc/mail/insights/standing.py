@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import attrs
 
+from mailsvc.mail import dmarc, spf
 from mailsvc.mail.insights.finding import Insight, listed
 
 BOUNCES_WARN, BOUNCES_BAD = 2.0, 4.0  # percent of what was finished
@@ -28,6 +29,12 @@ class Record:
     told: str
     wanted: str = ""
     unanswered: bool = False
+    found: tuple[str, ...] = ()  # what stands there
+
+    @property
+    def asks_for_reports(self) -> bool:
+        policy = dmarc.only(self.found)
+        return policy is None or bool(policy.reports)
 
 
 @attrs.frozen
@@ -93,13 +100,36 @@ def records(facts: Facts) -> Iterator[Insight]:
                 else "Receivers refuse or distrust mail whose domain does not vouch for it."
             )
             title = "Publish a DMARC policy" if policy else f"The {one.purpose} record is not right"
-            yield Insight("attention", title, one.told, why, f"Publish {one.name} {one.wanted}" if one.wanted else "")
+            remedy = f"Publish {one.name} {one.wanted}" if one.wanted else "Mend it as the page of the domain says."
+            yield Insight("attention", title, one.told, why, remedy)
         elif one.weak:
             title = "The DMARC policy could be stronger" if policy else f"The {one.purpose} record could be better"
-            yield Insight("better", title, one.told, "A policy that asks for nothing protects nobody." if policy else "")
+            why = "A policy that asks for nothing protects nobody." if policy else "Receivers weigh it."
+            yield Insight("better", title, one.told, why, "Follow the advice on the page of the domain, a step at a time.")
+        elif one.purpose == "SPF" and (lets := _lets_everybody(one.found)):
+            bad = lets == "+"
+            seen = f"It ends in {lets}all, which {'lets everybody send' if bad else 'says nothing of who else may send'}."
+            why = "A record that refuses nobody proves nothing, and receivers count it so."
+            yield Insight("attention" if bad else "better", "The SPF record refuses nobody", seen, why, "End it in -all or ~all.")
+        elif policy and not one.asks_for_reports:
+            why = "Nobody then tells the domain's owner who else sends in its name."
+            seen = f"{one.told} It has no rua=."
+            yield Insight("better", "Ask for DMARC reports", seen, why, "Add rua=mailto: and an address that somebody reads.")
         else:
             title = "The domain has a DMARC policy" if policy else f"The {one.purpose} record is right"
             yield Insight("great", title, one.told)
+
+
+def _lets_everybody(found: tuple[str, ...]) -> str:
+    """Whether one of these is an SPF record that says of everybody else that they may send (+), or nothing (?)."""
+    for text in filter(spf.is_spf, found):
+        try:
+            ends = [one.qualifier for one in spf.parse(text).mechanisms if one.name == "all"]
+        except spf.SpfError:
+            continue
+        if ends and ends[0] in "+?":
+            return ends[0]
+    return ""
 
 
 def receiving(facts: Facts) -> Iterator[Insight]:
@@ -132,8 +162,9 @@ def pointers(facts: Facts) -> Iterator[Insight]:
 def block_lists(facts: Facts) -> Iterator[Insight]:
     for one in facts.listed:
         own = one.what == facts.domain or ("." in one.what and not one.what.replace(".", "").isdigit() and ":" not in one.what)
-        todo = f"Find out why on the pages of {one.by}, stop it, and ask to be taken off." if own else "Tell the operator of this service."
-        yield Insight("attention", "On a block list", f"{one.what} is on {one.by}.", "Many receivers refuse what it lists.", todo)
+        ask = f"Find out why on the pages of {one.by}, stop it, and ask to be taken off."
+        remedy = ask if own else "Tell the operator of this service."
+        yield Insight("attention", "On a block list", f"{one.what} is on {one.by}.", "Many receivers refuse what it lists.", remedy)
     if facts.lists and not facts.listed:
         yield Insight("great", "On no block list", f"Asked {listed(facts.lists)}.")
 
@@ -158,14 +189,14 @@ def rates(facts: Facts) -> Iterator[Insight]:
 def _bounces(bounced: float, gone: float) -> Iterator[Insight]:
     seen = f"{bounced:.1f} % bounced in the last seven days."
     why = f"Above {BOUNCES_BAD:g} % providers begin to refuse everything."
-    todo = "Write only to addresses that people confirmed."
+    remedy = "Write only to addresses that people confirmed."
     if bounced > BOUNCES_BAD:
-        yield Insight("attention", "Too much of your mail bounces", seen, why, todo)
+        yield Insight("attention", "Too much of your mail bounces", seen, why, remedy)
     elif bounced > BOUNCES_WARN:
-        yield Insight("better", "More of your mail bounces than should", seen, why, todo)
+        yield Insight("better", "More of your mail bounces than should", seen, why, remedy)
     elif gone > GONE_WARN:
         seen = f"{gone:.1f} % of the last seven days bounced for good."
-        yield Insight("better", "Many addresses do not exist", seen, "It looks as if they were bought or guessed.", todo)
+        yield Insight("better", "Many addresses do not exist", seen, "It looks as if they were bought or guessed.", remedy)
     else:
         yield Insight("great", "Little of your mail bounces", seen)
 
@@ -173,11 +204,11 @@ def _bounces(bounced: float, gone: float) -> Iterator[Insight]:
 def _complaints(complained: float) -> Iterator[Insight]:
     seen = f"{complained:.2f} % of the last seven days' mail was marked as spam."
     why = f"From {COMPLAINTS_BAD:g} % on large receivers refuse mail, and above {COMPLAINTS_WARN:g} % they put it into the spam folder."
-    todo = "Make leaving easier than complaining, and write only to who asked for it."
+    remedy = "Make leaving easier than complaining, and write only to who asked for it."
     if complained >= COMPLAINTS_BAD:
-        yield Insight("attention", "Too many people complain", seen, why, todo)
+        yield Insight("attention", "Too many people complain", seen, why, remedy)
     elif complained > COMPLAINTS_WARN:
-        yield Insight("better", "More people complain than should", seen, why, todo)
+        yield Insight("better", "More people complain than should", seen, why, remedy)
     else:
         yield Insight("great", "Few people complain", seen)
 
@@ -197,8 +228,8 @@ def logo(facts: Facts) -> Iterator[Insight]:
     if facts.logo:
         yield Insight("great", "The domain publishes a logo", "It has a BIMI record.")
     elif facts.logo is False and strict:
-        todo = f"Publish default._bimi.{facts.domain} TXT v=BIMI1; l=https://…/logo.svg"
-        yield Insight("better", "Publish a logo", "There is no BIMI record.", "Some receivers show it beside the mail.", todo)
+        remedy = f"Publish default._bimi.{facts.domain} TXT v=BIMI1; l=https://…/logo.svg"
+        yield Insight("better", "Publish a logo", "There is no BIMI record.", "Some receivers show it beside the mail.", remedy)
 
 
 CHECKS = (records, receiving, pointers, block_lists, rates, age, logo)

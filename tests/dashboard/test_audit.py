@@ -1,0 +1,262 @@
+"""The audit log: every form that changes something leaves its line, and neither the change nor its line is there without the other."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import timedelta
+from uuid import UUID, uuid4
+
+import attrs
+import pyotp
+import pytest_twisted
+
+from mailsvc.store.identities import Identities, Identity
+from mailsvc.store.passkeys import Passkeys
+from mailsvc.store.pool import Pool
+from mailsvc.store.webhooklog import WebhookLog
+from tests.dashboard.house import PASSWORD, Browser, House
+from tests.dashboard.test_passkeys import OPTIONS, device
+
+HOME = "/dashboard"
+ANN, BOB = "ann@example.com", "bob@example.com"
+
+# Forms that leave no line, and why.
+SILENT = {
+    f"{HOME}/<path:rest>": "nobody is there",
+    f"{HOME}/theme": "a cookie of this browser",
+    f"{HOME}/settings/show": "which account this browser shows",
+    f"{HOME}/sign-in/with/<name>": "begins at another service; what comes back is told",
+    f"{HOME}/sign-up": "nobody is there yet",
+}
+
+
+@attrs.define(eq=False)
+class Walk:
+    """Sends forms by Ann's browser, and looks for the line that each leaves."""
+
+    house: House
+    ann: Browser
+    walked: set[str] = attrs.field(factory=set)
+
+    async def sent(
+        self, route: str, line: str, form: dict[str, str] | None = None, *names: object, by: Browser | None = None, query: str = ""
+    ) -> None:
+        """A form to the route, in which `names` stand for what it has between angle brackets."""
+        parts, before = iter(names), await lines(self.house)
+        path = "/".join(str(next(parts)) if part.startswith("<") else part for part in route.split("/"))
+        shown = await (by or self.ann).post(f"{HOME}{path}{query}", form)
+        left = await lines(self.house) - before
+        assert shown.status in (200, 303), (route, shown.status, shown.text)
+        assert left[line] == 1, (route, left, shown.location, shown.text)
+        self.walked.add(f"{HOME}{route}")
+
+
+async def lines(house: House) -> Counter[str]:
+    """Those of all accounts."""
+    await house.settled()
+    return Counter(action for (action,) in await house.pool.rows("SELECT action FROM audit"))
+
+
+async def around_the_account(walk: Walk, account_id: UUID, bob: UUID) -> None:
+    """In an order in which each finds what it needs."""
+    house, ann, sent, pool = walk.house, walk.ann, walk.sent, walk.house.pool
+    await sent("/domains", "domain added", {"name": "acme.example", "region": "us-east-1"})
+    [(domain,)] = await pool.rows("SELECT id FROM domains")
+    await sent("/domains/<text>/verify", "domain check asked for", {}, domain)
+    await sent("/domains/<text>/rotate", "domain keys rotated", {}, domain)
+    await house.assembly.domains.trust(account_id, "acme.example")
+    one, later = await house.mail(account_id, "acme.example"), house.assembly.domains.now() + timedelta(days=1)
+    scheduled = await house.mail(account_id, "acme.example", later)
+    await sent("/emails/<text>/again", "email sent again", {"once": "1"}, one)
+    await sent("/emails/<text>/share", "email shared", {"hours": "1"}, one)
+    await sent("/emails/<text>/cancel", "email canceled", {}, one)
+    await sent("/emails/<text>/reschedule", "email rescheduled", {"at": later.strftime("%Y-%m-%dT%H:%M")}, scheduled)
+    await sent("/emails/export", "emails exported", {}, query=f"?id={uuid4()}")
+    await sent("/logs/export", "logs exported", {}, query=f"?id={uuid4()}")
+    await sent("/domains/<text>/change", "domain changed", {"tls": "enforced"}, domain)
+    await sent("/domains/<text>/delete", "domain deleted", {"name": "acme.example"}, domain)
+
+    await sent("/webhooks", "webhook added", {"url": "https://old.example/", "on:email.sent": "1"})
+    [(webhook,)] = await pool.rows("SELECT id FROM webhooks")
+    await sent("/webhooks/<text>/test", "webhook tested", {}, webhook)
+    [message] = (await WebhookLog(pool).list(account_id, webhook, 9))[0]
+    await sent("/webhooks/<text>/events/<event>/replay", "webhook event sent again", {}, webhook, message.event_id)
+    await sent("/webhooks/<text>/change", "webhook changed", {"url": "https://new.example/", "on:email.sent": "1"}, webhook)
+    await sent("/webhooks/<text>/delete", "webhook deleted", {}, webhook)
+
+    await sent("/suppressions", "suppressions added", {"emails": "gone@example.net"})
+    [(suppression,)] = await pool.rows("SELECT id FROM suppressions")
+    await sent("/suppressions/<text>/remove", "suppression removed", {}, suppression)
+    await sent("/start", "key created")
+    await sent("/settings/smtp", "key created")
+    await sent("/keys", "key created", {"name": "New", "permission": "full_access"})
+    [(key,)] = await pool.rows("SELECT id FROM api_keys WHERE name = 'New'")
+    await sent("/keys/<text>/revoke", "key revoked", {}, key)
+
+    await sent("/settings/invite", "member invited", {"email": "cat@example.com", "role": "member"})
+    [(invited,)] = await pool.rows("SELECT id FROM links WHERE purpose = 'invite'")
+    await sent("/settings/invitations/<text>/withdraw", "invitation withdrawn", {}, invited)
+    await ann.post(f"{HOME}/settings/invite", {"email": "cat@example.com", "role": "member"})
+    cat, link = house.browser(), house.letters.link("cat@example.com")
+    await cat.get(link)
+    form = {"link": link.partition("link=")[2], "name": "Cat", "password": "four quite unrelated words"}
+    await sent("/invitation", "invitation accepted", form, by=cat)
+    await sent("/settings/members/<text>/role", "role changed", {"role": "admin"}, bob)
+    await sent("/settings/members/<text>/remove", "member removed", {}, bob)
+    await sent("/settings/account", "account changed", {"name": "Other"})
+
+
+async def around_the_sign_in(walk: Walk) -> None:
+    """How Ann signs in, and what she signs in with."""
+    house, ann, sent = walk.house, walk.ann, walk.sent
+    pool, users, sessions = house.pool, house.assembly.users, house.assembly.sessions
+    me = await users.named(ANN)
+    assert me is not None
+    await sent("/sign-in/again", "showed again who they are", {"password": PASSWORD})
+    await sent("/settings/security/password", "password changed", {"old": PASSWORD, "password": "another four good words"})
+    await house.inside(ANN, "another four good words")
+    await sent("/settings/security/sessions/<text>/end", "all other sessions ended", {}, "others")
+
+    new, made = "/settings/passkeys/new", device()
+    page = await ann.get(f"{HOME}{new}")
+    await sent(new, "passkey added", {"name": "Phone", "answer": made.make(page.found(OPTIONS))})
+    [passkey] = await Passkeys(pool, house.clock).of(me.id)
+    await sent("/settings/passkeys/<text>/name", "passkey renamed", {"name": "Watch"}, passkey.id)
+    other = house.browser()
+    page = await other.get(f"{HOME}/sign-in")
+    await sent("/sign-in/passkey", "signed in", {"answer": made.prove(page.found(OPTIONS))}, by=other)
+    await ann.get(f"{HOME}/settings/security")
+    await sent("/settings/passkeys/<text>/remove", "passkey removed", {}, passkey.id)
+    await Identities(pool, house.clock).add(me.id, Identity("https://issuer.example", "7", "google", ANN))
+    [identity] = await Identities(pool, house.clock).of(me.id)
+    await sent("/settings/identities/<text>/remove", "identity disconnected", {}, identity.id)
+
+    page = await ann.get(f"{HOME}/settings/security/totp")
+    codes = pyotp.TOTP(page.found(r'id="secret">([A-Z2-7]+)<'))
+    await sent("/settings/security/totp", "second factor added", {"code": codes.at(house.clock.seconds())})
+    await sent("/settings/security/codes", "recovery codes replaced")
+    half = house.browser()
+    await half.sign_in(ANN, "another four good words")
+    await half.get(f"{HOME}/sign-in/code")
+    house.clock.advance(30)
+    await sent("/sign-in/code", "signed in", {"code": codes.at(house.clock.seconds())}, by=half)
+    await sent("/settings/security/totp/off", "second factor removed")
+
+    stranger = house.browser()
+    await stranger.get(f"{HOME}/sign-in")
+    await sent("/sign-in", "signed in", {"email": ANN, "password": "another four good words"}, by=stranger)
+    secret = await sessions.make_link("sign-in", ANN, timedelta(hours=1))
+    await stranger.get(f"{HOME}/sign-in/link?link={secret}")
+    await sent("/sign-in/link", "signed in", {"link": secret}, by=stranger)
+    await stranger.get(f"{HOME}/settings")
+    await sent("/sign-in/out", "signed out", by=stranger)
+    lost = house.browser()
+    await lost.get(f"{HOME}/reset")
+    await sent("/reset", "reset link asked for", {"email": ANN}, by=lost)
+    await house.settled()
+    link = house.letters.link(ANN)
+    await lost.get(link)
+    form = {"link": link.partition("link=")[2], "password": "the third of four words"}
+    await sent("/reset/finish", "password changed", form, by=lost)
+    fresh = house.browser()
+    await fresh.get(f"{HOME}/sign-up")
+    await fresh.post(f"{HOME}/sign-up", {"email": "eve@example.com"})
+    await house.settled()
+    link = house.letters.link("eve@example.com")
+    await fresh.get(link)
+    form = {"link": link.partition("link=")[2], "name": "Eve", "account": "Eve's", "password": "a fourth set of words"}
+    await sent("/sign-up/finish", "account created", form, by=fresh)
+
+
+def taking_forms(house: House) -> set[str]:
+    """The routes of all areas that take a form."""
+    resources = [*house.pages._areas.values(), house.pages._others]
+    return {rule.rule for one in resources for rule in one._app.url_map.iter_rules() if "POST" in rule.methods}
+
+
+@pytest_twisted.ensureDeferred
+async def test_every_form_that_changes_something_leaves_its_line(pool: Pool) -> None:
+    house = House(pool)
+    account_id = await house.account()
+    await house.person(ANN, account_id)
+    bob = await house.person(BOB, account_id, "member")
+    ann = await house.inside(ANN)
+    await ann.get(f"{HOME}/settings")
+    walk = Walk(house, ann)
+    await around_the_account(walk, account_id, bob.id)
+    await around_the_sign_in(walk)
+    assert walk.walked | set(SILENT) == taking_forms(house)
+    assert not walk.walked & set(SILENT)
+
+
+@pytest_twisted.ensureDeferred
+async def test_without_its_line_nothing_changes(pool: Pool) -> None:
+    house = House(pool)
+    account_id = await house.account()
+    await house.person(ANN, account_id)
+    ann = await house.inside(ANN)
+    await ann.get(f"{HOME}/domains")
+    await ann.post(f"{HOME}/domains", {"name": "acme.example", "region": "us-east-1"})
+    [(domain,)] = await pool.rows("SELECT id FROM domains")
+    await house.assembly.domains.trust(account_id, "acme.example")
+    one = await house.mail(account_id, "acme.example")
+    later = house.assembly.domains.now() + timedelta(days=1)
+    scheduled = await house.mail(account_id, "acme.example", later)
+    webhook = await house.assembly.webhooks.add(account_id, "https://old.example/", ["email.sent"], b"s" * 24, 9)
+    assert webhook is not None
+    await ann.get(f"{HOME}/webhooks/{webhook.id}")
+    await ann.post(f"{HOME}/webhooks/{webhook.id}/test")
+    [message] = (await WebhookLog(pool).list(account_id, webhook.id, 9))[0]
+    await pool.run("DELETE FROM webhook_outbox")
+    tables = (
+        "emails", "messages", "queue", "events", "domains", "dkim_keys", "domain_history", "webhook_messages", "webhook_outbox", "exports",
+        "idempotency", "audit",
+    )  # fmt: skip
+
+    async def everything() -> list[list[object]]:
+        return [sorted(map(repr, await pool.rows(f"SELECT t FROM {table} t"))) for table in tables]
+
+    before = await everything()
+    await pool.run("ALTER TABLE audit ADD CONSTRAINT full_disk CHECK (action = '') NOT VALID")
+    changes: dict[str, dict[str, str]] = {
+        "domains": {"name": "other.example", "region": "us-east-1"},
+        f"domains/{domain}/verify": {},
+        f"domains/{domain}/rotate": {},
+        f"emails/{one}/cancel": {},
+        f"emails/{one}/again": {"once": "1"},
+        f"emails/{one}/share": {"hours": "1"},
+        f"emails/{scheduled}/reschedule": {"at": later.strftime("%Y-%m-%dT%H:%M")},
+        f"emails/export?id={uuid4()}": {},
+        f"logs/export?id={uuid4()}": {},
+        f"webhooks/{webhook.id}/test": {},
+        f"webhooks/{webhook.id}/events/{message.event_id}/replay": {},
+    }
+    for path, form in changes.items():
+        shown = await ann.post(f"{HOME}/{path}", form)
+        assert shown.status in (500, 503), (path, shown.status, shown.text)
+    assert await everything() == before
+    await pool.run("ALTER TABLE audit DROP CONSTRAINT full_disk")
+    for path, form in changes.items():
+        shown = await ann.post(f"{HOME}/{path}", form)
+        assert shown.status in (200, 303), (path, shown.status, shown.text)
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_did_not_happen_leaves_no_line(pool: Pool) -> None:
+    """Too late, or the same form once more."""
+    house = House(pool)
+    account_id = await house.account()
+    await house.person(ANN, account_id)
+    ann = await house.inside(ANN)
+    await ann.get(f"{HOME}/domains")
+    await ann.post(f"{HOME}/domains", {"name": "acme.example", "region": "us-east-1"})
+    await house.assembly.domains.trust(account_id, "acme.example")
+    one = await house.mail(account_id, "acme.example")
+    first = await ann.post(f"{HOME}/emails/{one}/again", {"once": "1"})
+    assert (await ann.post(f"{HOME}/emails/{one}/again", {"once": "1"})).location == first.location
+    await ann.post(f"{HOME}/emails/{one}/cancel")
+    assert (await ann.post(f"{HOME}/emails/{one}/cancel")).query["done"] == "too_late"
+    assert (await ann.post(f"{HOME}/emails/{one}/reschedule", {"at": "2030-01-01T00:00"})).query["done"] == "too_late"
+    assert (await ann.post(f"{HOME}/domains", {"name": "acme.example", "region": "us-east-1"})).status == 422
+    told = await lines(house)
+    assert (told["email sent again"], told["email canceled"], told["email rescheduled"], told["domain added"]) == (1, 1, 0, 1)
