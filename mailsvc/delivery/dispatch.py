@@ -164,8 +164,9 @@ class Dispatch(Service):
             self._leave(seat)
 
     def _leave(self, seat: Seat) -> None:
-        self.freight.unload(seat.octets)
-        seat.octets = 0
+        if seat.octets:
+            self.freight.unload(seat.octets)
+            seat.octets = 0
         seat.lane.unreserve()
 
     # Service
