@@ -89,6 +89,34 @@ def invitation(account: str, by: str, link: str) -> Letter:
     )
 
 
+def address(link: str) -> Letter:
+    return Letter(
+        "Confirm your new address",
+        ("You asked that mailsvc knows you by this address from now on.",),
+        ("Use this address", link),
+        ("The link works once, for an hour, where you are signed in. If it was not you, do nothing: nobody can use your address.",),
+    )
+
+
+def address_taken() -> Letter:
+    asked = "Somebody, perhaps you, asked that mailsvc knows them by this address from now on."
+    return Letter(
+        "Somebody asked for your address",
+        (f"{asked} It belongs to your sign-in, so that it stays yours.",),
+        None,
+        ("If it was you: one address can belong to one sign-in only. If it was not you, do nothing.",),
+    )
+
+
+def moved(new: str, when: str, where: str) -> Letter:
+    return Letter(
+        "Your email address was changed",
+        (f"On {when}, from the address {where}, your address at mailsvc was changed to {new}. This is the last mail to this one.",),
+        None,
+        ("If it was not you, tell an admin of your account or the operator of this service at once.",),
+    )
+
+
 def changed(what: str, when: str, where: str) -> Letter:
     return Letter(
         f"Your {what}",
