@@ -47,7 +47,8 @@ def html(letter: Letter) -> str:
         paragraphs += f'<p><a href="{escape(leads)}" style="{style}">{escape(says)}</a></p>'
     paragraphs += "".join(f'<p style="color:#5c6660">{escape(line)}</p>' for line in letter.after)
     return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(letter.subject)}</title></head>'
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+        f"<title>{escape(letter.subject)}</title></head>"
         '<body style="margin:0;padding:32px 20px;font:16px/1.5 system-ui,sans-serif;color:#17201b;background:#ffffff">'
         f'<div style="max-width:520px;margin:0 auto">{paragraphs}</div></body></html>'
     )
