@@ -8,13 +8,17 @@ ARGS   ?=
 PYTHON ?=
 MARKS  ?= contract
 
-.PHONY: run test lint bench chaos ci-contract
-.SILENT:
+# What browsers get of the npm packages of the dashboard; the last of these files to be made.
+PACKAGES = mailsvc/dashboard/static/packages/htmx.min.js
 
-run: $(VENV)/.installed
+.PHONY: run test lint bench chaos ci-contract wheel
+.SILENT:
+.NOTPARALLEL:
+
+run: $(VENV)/.installed $(PACKAGES)
 	exec env PYTHONPATH=. "$(VENV)/bin/twistd" --nodaemon --pidfile= mailsvc --config "$(CONFIG)"
 
-test: $(VENV)/.installed-test
+test: $(VENV)/.installed-test $(PACKAGES)
 	exec env PYTHONPATH=. "$(VENV)/bin/python" -m pytest $(ARGS)
 
 lint: $(VENV)/.installed-dev
@@ -23,16 +27,20 @@ lint: $(VENV)/.installed-dev
 	"$(VENV)/bin/mypy"
 	PYTHONPATH=. "$(VENV)/bin/lint-imports"
 
-bench: $(VENV)/.installed-test
+bench: $(VENV)/.installed-test $(PACKAGES)
 	exec env PYTHONPATH=. "$(VENV)/bin/python" -m tests.bench $(ARGS)
 
 # Faults on purpose, at most a quarter of an hour; ARGS="--kills 200 --emails 100000" for a long run. Figures: docs/reliability.md.
-chaos: $(VENV)/.installed-test
+chaos: $(VENV)/.installed-test $(PACKAGES)
 	exec env PYTHONPATH=. "$(VENV)/bin/python" -m tests.chaos $(ARGS)
 
 # What has to hold on every Python that is supported; a part of `make test`. MARKS="contract and postgres": on every Postgres.
-ci-contract: $(VENV)/.installed-test
+ci-contract: $(VENV)/.installed-test $(PACKAGES)
 	exec env PYTHONPATH=. "$(VENV)/bin/python" -m pytest -m "$(MARKS)" $(ARGS)
+
+# For servers, into dist/.
+wheel: $(VENV)/.installed $(PACKAGES)
+	etc/wheel "$(VENV)/bin/python" dist
 
 # One stamp for each set of packages; a changed requirement installs again, a second run does not look.
 $(VENV)/.installed: setup.cfg requirements-dev.lock | $(VENV)/bin/python
@@ -48,6 +56,9 @@ $(VENV)/.installed-dev: setup.cfg requirements-dev.lock tests/whole/node/package
 	etc/install "$(VENV)" embedded,test,dev
 	etc/node-libraries "$(VENV)"
 	touch "$(VENV)/.installed" "$(VENV)/.installed-test" "$@"
+
+$(PACKAGES): mailsvc/dashboard/package.json mailsvc/dashboard/package-lock.json | $(VENV)/bin/python
+	etc/packages "$(VENV)"
 
 $(VENV)/bin/python:
 	etc/environment "$(VENV)" $(PYTHON)

@@ -19,6 +19,7 @@ from twisted.internet.protocol import Protocol
 
 from mailsvc import __version__, retention
 from mailsvc.cli_work import run_with_memory
+from mailsvc.dashboard import files
 from mailsvc.dns import Resolver
 from mailsvc.memory import Memory
 from mailsvc.settings import BLOCK_LISTS, Settings
@@ -93,6 +94,7 @@ async def _installation(settings: Settings, pool: Pool, reactor: Any, now: datet
     resolver = Resolver(reactor, settings.delivery.nameservers, seconds=settings.delivery.dns_seconds)
     told = installation.findings(settings, Facts(running, held, accounts, sending), __version__)
     told += await installation.trusted(settings, Keys(pool, reactor).find_by_id)
+    told += installation.pages(files.missing())
     return told + await installation.outside(settings, resolver.addresses, knocker(reactor))
 
 

@@ -39,6 +39,7 @@ from mailsvc.store.ids import uuid7
 from mailsvc.store.keys import Caller
 
 OFF_REACTOR = 256 * 1024  # octets of content above which composing leaves the reactor thread
+BRIEF = 16 * 1024  # octets of content up to which a single email is made at once
 IDEMPOTENCY_HOURS = 24
 
 
@@ -175,9 +176,16 @@ class _Ready:
     seats: Mapping[str, Seat]
 
 
+async def _at_once() -> None:
+    """No pause."""
+
+
 @attrs.define(eq=False)
 class Intake:
-    """The one function behind both doors. `in_thread` runs a function off the reactor, `clock` tells unix seconds."""
+    """The one function behind both doors. `in_thread` runs a function off the reactor, `clock` tells unix seconds.
+
+    `pause` lets others have their turn before a piece of long work (slices.Slices).
+    """
 
     store: Accepting
     domains: Domains
@@ -188,6 +196,7 @@ class Intake:
     in_thread: Callable[[Callable[[], bytes]], Awaitable[bytes]]
     clock: Callable[[], float]
     quotas: Quotas | None = None
+    pause: Callable[[], Awaitable[None]] = _at_once
     accepted: Counter[str] = attrs.field(factory=Counter, init=False)  # emails since the start, by their source
 
     async def submit(
@@ -204,14 +213,20 @@ class Intake:
             return Rejected(refusals)
         ready: dict[int, _Ready] = {}
         texts: dict[str, str] = {}
-        for i, (email, domain) in enumerate(zip(emails, admitted, strict=True)):
-            if isinstance(domain, Refusal):
-                continue
-            made = await self._make(caller, email, domain, texts)
-            if isinstance(made, Refusal):
-                refusals[i] = made
-            else:
-                ready[i] = made
+        try:
+            for i, (email, domain) in enumerate(zip(emails, admitted, strict=True)):
+                if isinstance(domain, Refusal):
+                    continue
+                if len(emails) > 1 or _long(email.content):
+                    await self.pause()
+                made = await self._make(caller, email, domain, texts)
+                if isinstance(made, Refusal):
+                    refusals[i] = made
+                else:
+                    ready[i] = made
+        except BaseException:
+            self._free(ready.values())
+            raise
         if refusals and (not permissive or not ready):
             self._free(ready.values())
             return Rejected(refusals)
@@ -378,6 +393,11 @@ class _Elsewhere:
 
     destination: str
     leased: bool = False
+
+
+def _long(content: Content | AsReceived) -> bool:
+    """Whether making the message takes more than a moment; what was received is made already."""
+    return isinstance(content, Content) and len(content) > BRIEF
 
 
 def _addresses(email: Incoming) -> tuple[str, ...]:

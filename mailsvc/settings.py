@@ -36,7 +36,9 @@ class Database:
         None, "A file that remembers how far it had come: a database that is behind it was restored.", example="/var/lib/mailsvc/witness"
     )
     pool: int = setting(10, "Connections to it.", check=checks.between(2, 200))
-    commit_linger: float = setting(0.002, "Seconds that a commit waits for others to share it.", check=checks.between(0, 1))
+    commit_linger: float = setting(
+        0.002, "Seconds that a commit waits for others to share it, while there are any.", check=checks.between(0, 1)
+    )
 
 
 @attrs.frozen

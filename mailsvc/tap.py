@@ -6,7 +6,6 @@ names the reactor; whoever needs it, or a clock, is given it here.
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -20,7 +19,7 @@ import attrs
 from twisted.application.service import IService
 from twisted.python.usage import Options as UsageOptions
 
-from mailsvc import __version__, policy, weburl
+from mailsvc import __version__, interpreter, policy, weburl
 from mailsvc import settings as settings_
 from mailsvc.accounting import Accounting
 from mailsvc.budget import Budget
@@ -73,6 +72,7 @@ from mailsvc.returns.taking import Returns
 from mailsvc.sandbox.opening import sandbox
 from mailsvc.sandbox.welcome import Welcome
 from mailsvc.settings import Settings
+from mailsvc.slices import Slices
 from mailsvc.store import partitions
 from mailsvc.store.accept import Acceptance
 from mailsvc.store.accounts import Accounts
@@ -182,8 +182,7 @@ class Daemon:
         ports = await self.open_api() if "http" in roles else []
         monitor = self.settings.metrics
         await self.listen("metrics.listen", [private(text) for text in monitor.listen], self.watching.site(monitor.token))
-        gc.collect()
-        gc.freeze()  # what is here now stays: the collector need not look through it again, which took 50 ms each time
+        interpreter.settle()
         self.ready = True
         await self.welcome(ports, self.relay_ports)
 
@@ -316,6 +315,7 @@ class Daemon:
         accounting.start(reactor, self.opened)
         self.watching.add(accounting.figures)
         self.intake.quotas = self.quotas = accounting.quotas
+        self.intake.pause = Slices(reactor).pause
         self.watching.add(metrics.accepts(self.intake), accept=store.batch)
         self.rate = RateLimit(reactor, settings.http.rate_limit, self.lease_block, self.alone)
         self.budget = Budget(settings.http.in_flight)

@@ -17,15 +17,15 @@ from mailsvc.dashboard.domains import DomainPages
 from mailsvc.dashboard.emaillist import EmailList
 from mailsvc.dashboard.emails import Emails
 from mailsvc.dashboard.export import ExportPages
+from mailsvc.dashboard.files import address
 from mailsvc.dashboard.home import Home
 from mailsvc.dashboard.keys import KeyPages
 from mailsvc.dashboard.logs import LogList
 from mailsvc.dashboard.members import Settings
 from mailsvc.dashboard.metrics import Metrics
-from mailsvc.dashboard.pages import VERSION, Dashboard, Frame
+from mailsvc.dashboard.pages import Dashboard, Frame
 from mailsvc.dashboard.passkeys import IdentityPages, PasskeyPages
 from mailsvc.dashboard.profile import Profile
-from mailsvc.dashboard.safety import HOME
 from mailsvc.dashboard.sandbox import Inbox
 from mailsvc.dashboard.security import Security
 from mailsvc.dashboard.sendagain import SendAgain
@@ -170,7 +170,7 @@ class Assembly:
         return Dashboard({name: _resource(made) for name, made in areas.items()}, _resource(Frame(desk)))
 
     def _desk(self) -> Desk:
-        templates = words.environment(navigation=NAVIGATION, static=lambda name: f"{HOME}/static/{VERSION}/{name}")
+        templates = words.environment(navigation=NAVIGATION, static=address)
         return Desk(
             users=self.users, sessions=self.sessions, audit=Audit(self.pool, self.clock), templates=templates,
             secrets=partial(self.seal.secrets_for, "dashboard"), base_url=self.base_url, clock=self.clock, in_thread=self.in_thread,

@@ -9,8 +9,6 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import attrs
 
-from mailsvc.dashboard import charts
-from mailsvc.dashboard.charts import Step
 from mailsvc.dashboard.desk import Desk
 from mailsvc.dashboard.page import Visit, area, page
 from mailsvc.dashboard.safety import HOME
@@ -88,7 +86,6 @@ class Metrics:
         counts = await self.rollups.counts(visit.account_id, wanted(since, until, unit, zone_name, by_period=True, domains=limit))
         apart = await self.rollups.counts(visit.account_id, wanted(since, until, by_domain=True))
         by_domain = {d.id: rates(count for count in apart if count.domain_id == d.id) for d in domains}
-        steps = _steps(counts, since, until, unit, zone)
         return visit.render(
             "metrics.html",
             rates=rates(counts),
@@ -101,13 +98,12 @@ class Metrics:
             zones=ZONES if zone_name in ZONES else (*ZONES, zone_name),  # the address of the page may name any
             bounce_danger=BOUNCE_DANGER,
             complaint_danger=COMPLAINT_DANGER,
-            volume=charts.bars(steps, ("delivered", "bounced", "other"), f"Emails by what became of them, {RANGES[days]}"),
-            bounces=charts.line(steps, "bounce rate", "Bounce rate over time", BOUNCE_DANGER),
-            complaints=charts.line(steps, "complaint rate", "Complaint rate over time", COMPLAINT_DANGER),
+            rows=[(at, _row(of)) for at, of in _steps(counts, since, until, unit, zone)],
         )
 
 
-def _steps(counts: Sequence[Count], since: datetime, until: datetime, unit: Unit, zone: tzinfo) -> list[Step]:
+def _steps(counts: Sequence[Count], since: datetime, until: datetime, unit: Unit, zone: tzinfo) -> list[tuple[datetime, Rates]]:
+    """Each hour or day with what was counted in it, also where that is nothing."""
     by: dict[object, list[Count]] = {}
     for count in counts:
         by.setdefault(count.hour if unit == "hour" else count.day, []).append(count)
@@ -115,13 +111,16 @@ def _steps(counts: Sequence[Count], since: datetime, until: datetime, unit: Unit
     at = since
     while at < until:
         local = at.astimezone(zone)
-        of = rates(by.get(at if unit == "hour" else local.date(), ()))
-        values = {"delivered": float(of.delivered), "bounced": float(of.bounced), "other": float(of.unsent)}
-        values |= {name: value for name, value in (("bounce rate", of.bounce), ("complaint rate", of.complaint)) if value is not None}
-        label = f"{local:%H:%M}" if unit == "hour" else f"{local.day} {local:%b}"
-        steps.append(Step(label, f"{local:%Y-%m-%d %H:%M}: {of.delivered} delivered, {of.bounced} bounced, {of.unsent} not sent", values))
+        steps.append((local, rates(by.get(at if unit == "hour" else local.date(), ()))))
         at += timedelta(hours=1) if unit == "hour" else timedelta(days=1)
     return steps
+
+
+def _row(of: Rates) -> list[tuple[str, float | None]]:
+    """What is shown, and the number itself."""
+    counts: list[tuple[str, float | None]] = [(f"{count:,}", count) for count in (of.delivered, of.bounced, of.unsent)]
+    shares = ((of.deliverability, 1), (of.bounce, 2), (of.complaint, 3))
+    return counts + [("–", None) if share is None else (f"{share:.{digits}f} %", round(share, 4)) for share, digits in shares]
 
 
 def _ceiling(now: datetime, unit: Unit, zone: tzinfo) -> datetime:

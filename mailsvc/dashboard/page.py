@@ -178,9 +178,11 @@ class Visit:
         self.request.responseHeaders.setRawHeaders(name.encode(), [value.encode("latin-1", "replace")])
 
     def redirect(self, path: str, **query: str) -> bytes:
-        """To a page of ours (303), so that a reload repeats nothing."""
-        self.set_header("Location", f"{path}?{urlencode(query)}" if query else path)
-        return self.send(b"", "text/plain; charset=utf-8", 303)
+        """To a page of ours (303), so that a reload repeats nothing. Where htmx asks for parts of a page, the whole page goes there."""
+        to = f"{path}?{urlencode(query)}" if query else path
+        part = self.header("hx-request") == "true"
+        self.set_header("HX-Redirect" if part else "Location", to)
+        return self.send(b"", "text/plain; charset=utf-8", 200 if part else 303)
 
     def set_cookie(self, name: str, value: str, seconds: int | None = None) -> None:
         line = safety.cookie(name, value, secure=self.desk.secure, seconds=seconds)

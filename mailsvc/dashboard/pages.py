@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import attrs
@@ -12,13 +10,10 @@ from klein.resource import KleinResource
 from twisted.web.resource import Resource
 
 from mailsvc.dashboard.desk import Desk
+from mailsvc.dashboard.files import FILES, VERSION, takes_packed
 from mailsvc.dashboard.page import THEME, Visit, area, not_found, page
 from mailsvc.dashboard.safety import HOME, inside
 
-STATIC = Path(__file__).parent / "static"
-_KINDS = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
-FILES = {path.name: path.read_bytes() for path in STATIC.iterdir() if path.suffix in _KINDS}
-VERSION = hashlib.sha256(b"".join(content for _, content in sorted(FILES.items()))).hexdigest()[:12]
 YEAR = "public, max-age=31536000, immutable"
 
 
@@ -58,11 +53,14 @@ class Frame:
 
     @page(app, f"{HOME}/static/<version>/<name>", who="anybody")
     async def static(self, visit: Visit, version: str, name: str) -> bytes:
-        """Named after what is in them, so that a browser keeps them for good."""
         if name not in FILES or version != VERSION:
             raise not_found("file")
+        file, packed = FILES[name], takes_packed(visit.header("accept-encoding"))
         visit.request.responseHeaders.removeHeader(b"set-cookie")
-        return visit.send(FILES[name], _KINDS[Path(name).suffix], cache=YEAR)
+        visit.set_header("Vary", "Accept-Encoding")
+        if packed:
+            visit.set_header("Content-Encoding", "gzip")
+        return visit.send(file.packed if packed else file.content, file.kind, cache=YEAR)
 
     @page(app, f"{HOME}/<path:rest>", "GET", "POST", who="anybody")
     async def nothing(self, visit: Visit, rest: str) -> bytes:

@@ -6,8 +6,6 @@ from datetime import datetime, timedelta
 
 import attrs
 
-from mailsvc.dashboard import charts
-from mailsvc.dashboard.charts import Step
 from mailsvc.dashboard.desk import Desk
 from mailsvc.dashboard.page import Visit, area, page
 from mailsvc.dashboard.safety import HOME
@@ -78,14 +76,15 @@ class Usage:
             plan=plan and plan.name,
             others=[Meter("Domains", len(domains)), Meter("Webhook endpoints", len(webhooks), self.most_webhooks)],
             rate=(account.rate_limit if account is not None else None) or self.rate,
-            chart=charts.bars(await self._days(visit, month, tomorrow), ("other",), "Recipients sent to, by day of this month"),
+            days=await self._days(visit, month, tomorrow),
             month=f"{month:%B %Y}",
             sent=this_month,
         )
 
-    async def _days(self, visit: Visit, month: datetime, tomorrow: datetime) -> list[Step]:
+    async def _days(self, visit: Visit, month: datetime, tomorrow: datetime) -> list[tuple[datetime, list[tuple[str, int]]]]:
+        """Each day with what was sent: as it is shown, and the number itself."""
         wanted = Wanted(month, tomorrow, "day", "UTC", ("email.sent",), by_period=True)
         counts: dict[object, int] = {count.day: count.count for count in await self.rollups.counts(visit.account_id, wanted)}
         days = [month + timedelta(days=number) for number in range((tomorrow - month).days)]
         found = [(day, counts.get(day.date(), 0)) for day in days]
-        return [Step(f"{day.day} {day:%b}", f"{day:%Y-%m-%d}: {sent:,} recipients", {"other": float(sent)}) for day, sent in found]
+        return [(day, [(f"{sent:,}", sent)]) for day, sent in found]

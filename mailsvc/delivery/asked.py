@@ -36,10 +36,10 @@ class Asked:
         )
 
     def envelope(self, return_path: str, recipients: Sequence[Leased], size: int, *, eight_bit: bool) -> Envelope:
-        numbers = [leased.recipient for leased in recipients]
+        numbers = [leased.recipient for leased in recipients] if self.notify or self.originals else []
         return Envelope(
             "" if self.null_sender else return_path,
-            tuple(leased.address for leased in recipients),
+            tuple([leased.address for leased in recipients]),
             size,
             eight_bit,
             smtputf8=self.smtputf8,

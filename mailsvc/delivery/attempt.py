@@ -6,7 +6,7 @@ Whatever fails on our side is an outcome too, so that no recipient is lost and n
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from datetime import datetime
 from typing import Any, Protocol
 from uuid import UUID
@@ -119,23 +119,29 @@ class Attempts:
 
     @property
     def moment(self) -> Moment:
-        return Moment(pace.now(self._clock), self._schedule, self._random)
+        return self._moment(pace.now(self._clock))
+
+    def _moment(self, now: datetime) -> Moment:
+        return Moment(now, self._schedule, self._random)
 
     async def run(self, line: Line, parcel: Parcel) -> Report:
-        """One transaction over `line`, settled when this returns."""
-        if not await self._ours(parcel):
-            return Report(unsent=True)
-        started = pace.now(self._clock)
-        if expired(parcel, started):
-            await self.settle(parcel, [_too_late(leased) for leased in parcel.recipients])
-            return Report(tried=False)
+        """One transaction over `line`, settled when this returns. Never raises."""
         loaded: Loaded | None = None
         try:
+            if not self._process.fresh:
+                await self._freshness(parcel)
+            if self.stopping or not self._process.holds(parcel.lease):
+                return Report(unsent=True)
+            started = pace.now(self._clock)
+            if expired(parcel, started):
+                await self.settle(parcel, [_too_late(leased) for leased in parcel.recipients])
+                return Report(tried=False)
             origin = await self._cargo.origin(parcel)
             demand = await self._demand(parcel, origin, line)
-            if not demand.met_by(line.secured):
+            if demand.verified and not demand.met_by(line.secured):
                 return Report(demand=demand, tried=False)
-            self._count(parcel, demand, line)
+            if not line.sent and not line.operator:
+                self._count(parcel, demand, line)
             loaded = await self._cargo.load(parcel)
             if not self._process.holds(parcel.lease):
                 return Report(unsent=True)
@@ -147,22 +153,30 @@ class Attempts:
             if result.stale and (result.unchunked or not parcel.again):
                 parcel.again = True
                 return Report(usable=False, again=True)
-            reading = read(result, parcel.recipients, line.host, self.moment)
+            ended = pace.now(self._clock)
+            reading = read(result, parcel.recipients, line.host, self._moment(ended))
             rest = parcel.split(reading.crowded)
-            await self._settle(parcel, self._settlement(line, parcel, loaded, result, reading, started))
+            await self._settle(parcel, self._settlement(line, parcel, loaded, result, reading, started, ended))
         except Exception as error:
-            await self.poisoned(parcel, error)
-            return Report(line.courier.usable, tried=False)
+            return await self._fault(parcel, error)
         finally:
             if loaded is not None:
                 self._cargo.unload(loaded)
-        return Report(usable=line.courier.usable, trouble=reading.trouble, rest=rest, replies=_refusals(result))
+        return Report(trouble=reading.trouble, rest=rest, replies=_refusals(result))
 
-    async def _ours(self, parcel: Parcel) -> bool:
-        """Whether the lease is good, waiting for a heartbeat that is late; without one nothing may be finished anyway."""
+    async def _freshness(self, parcel: Parcel) -> None:
+        """Wait for a heartbeat that is late; without one nothing may be finished anyway."""
         while not self._process.fresh and self._process.id == parcel.lease and not self.stopping:
             await pace.sleep(self._clock, 1.0)
-        return self._process.holds(parcel.lease) and not self.stopping
+
+    async def _fault(self, parcel: Parcel, error: Exception) -> Report:
+        try:
+            await self.poisoned(parcel, error)
+        except Exception:
+            self.log.failure("an attempt at {email_id} was not written down", email_id=parcel.email_id)
+            self._keeper.returned(parcel, _UNWRITTEN)
+            return Report(usable=False, tried=False)
+        return Report(tried=False)
 
     async def unreachable(self, parcel: Parcel, why: Unreachable) -> None:
         """The one parcel that shows what happened to all that wait for a destination without a host."""
@@ -215,8 +229,6 @@ class Attempts:
 
     def _count(self, parcel: Parcel, demand: Demand, line: Line) -> None:
         """The first mail of a connection stands for it."""
-        if line.sent or line.operator:
-            return
         result = "success" if line.courier.tls is not None else "starttls-not-supported"
         if line.mode == "dane":
             self.tally.count(line.host, "tlsa", line.host, result)
@@ -225,60 +237,80 @@ class Attempts:
         if line.mode != "dane" and not demand.policies:
             self.tally.count(domain_of(parcel.recipients[0].address), "no-policy-found", line.host, result)
 
-    async def _send(self, line: Line, parcel: Parcel, origin: Origin, loaded: Loaded) -> Result:
+    def _send(self, line: Line, parcel: Parcel, origin: Origin, loaded: Loaded) -> Awaitable[Result]:
         offers = line.courier.offers
         if loaded.eight_bit and offers is not None and not (offers.eight_bit or loaded.asked.smtputf8):
-            copy = await self._cargo.seven_bit(parcel, loaded)
-            try:
-                return await self._deliver(line, parcel, origin, copy)
-            finally:
-                self._cargo.unload(copy)
-        return await self._deliver(line, parcel, origin, loaded)
+            return self._send_copy(line, parcel, origin, loaded)
+        return self._deliver(line, parcel, origin, loaded)
 
-    async def _deliver(self, line: Line, parcel: Parcel, origin: Origin, loaded: Loaded) -> Result:
+    async def _send_copy(self, line: Line, parcel: Parcel, origin: Origin, loaded: Loaded) -> Result:
+        """In seven bits."""
+        copy = await self._cargo.seven_bit(parcel, loaded)
+        try:
+            return await self._deliver(line, parcel, origin, copy)
+        finally:
+            self._cargo.unload(copy)
+
+    def _deliver(self, line: Line, parcel: Parcel, origin: Origin, loaded: Loaded) -> Awaitable[Result]:
         envelope = loaded.asked.envelope(origin.return_path, parcel.recipients, len(loaded), eight_bit=loaded.eight_bit)
         line.sent += 1
         manner = self._chunking.manner(parcel.destination, line.host, line.proven)
-        return await line.courier.deliver(envelope, loaded, lambda: self._process.holds(parcel.lease), manner)
+        return line.courier.deliver(envelope, loaded, lambda: self._process.holds(parcel.lease), manner)
 
-    def _settlement(self, line: Line, parcel: Parcel, loaded: Loaded, result: Result, reading: Reading, started: datetime) -> Settlement:
-        now = pace.now(self._clock)
-        seconds = (now - started).total_seconds()
+    def _settlement(
+        self, line: Line, parcel: Parcel, loaded: Loaded, result: Result, reading: Reading, started: datetime, ended: datetime
+    ) -> Settlement:
+        seconds = (ended - started).total_seconds()
         record = AttemptRecord(self._new_id(), line.host, line.address, line.tls, started, seconds, result.transcript, line.source)
         keep = loaded.signature if loaded.made and reading.waits else None
         offers = line.courier.offers
         told = offers is not None and offers.dsn and bool(loaded.asked.notify)
-        return attrs.evolve(_settlement(parcel, now, reading.outcomes, record, keep), passed_on=told)
+        return _settlement(parcel, ended, reading.outcomes, record, keep, told)
 
     async def _settle(self, parcel: Parcel, settlement: Settlement) -> None:
-        """Until it is written. When the database refuses a text of the peer's, without the peer's texts; never raises."""
+        """Until it is written; never raises."""
+        try:
+            await self._settling.settle(settlement)
+        except Exception as error:
+            if not await self._settled_later(parcel, settlement, error):
+                return
+        self._keeper.disown(parcel)
+        self._tell(parcel, settlement)
+
+    async def _settled_later(self, parcel: Parcel, settlement: Settlement, error: Exception) -> bool:
+        """When the database refuses a text of the peer's, without the peer's texts."""
         try:
             try:
-                await pace.insist(self._clock, "settling", lambda: self._settling.settle(settlement), _refused)
-            except (DataRejected, StatementFailed) as error:
-                self.log.error("the outcome of {email_id} was refused: {error}", email_id=parcel.email_id, error=str(error))
+                await pace.again(self._clock, "settling", lambda: self._settling.settle(settlement), error, _refused)
+            except (DataRejected, StatementFailed) as refusal:
+                self.log.error("the outcome of {email_id} was refused: {error}", email_id=parcel.email_id, error=str(refusal))
                 bare = attrs.evolve(settlement, attempt=None, outcomes=tuple(_bare(each) for each in settlement.outcomes))
                 await pace.insist(self._clock, "settling", lambda: self._settling.settle(bare), _refused)
         except Exception:
             self.log.failure("the outcome of {email_id} cannot be written", email_id=parcel.email_id)
             self._keeper.returned(parcel, _UNWRITTEN)
-        else:
-            self._keeper.disown(parcel)
-            self._tell(parcel, settlement)
+            return False
+        return True
 
     def _tell(self, parcel: Parcel, settlement: Settlement) -> None:
         """A line for what was not delivered, without addresses; what was delivered stands in the figures."""
-        kinds = Counter(type(each.outcome).__name__.lower() for each in settlement.outcomes if not isinstance(each.outcome, Delivered))
-        if kinds:
+        undelivered = [each.outcome for each in settlement.outcomes if not isinstance(each.outcome, Delivered)]
+        if undelivered:
+            kinds = Counter(type(outcome).__name__.lower() for outcome in undelivered)
             said = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
             host = settlement.attempt.host if settlement.attempt is not None else None
             self.log.info("{email_id}: {outcomes} at {host}", email_id=str(parcel.email_id), outcomes=said, host=host or "no host")
 
 
 def _settlement(
-    parcel: Parcel, at: datetime, outcomes: tuple[RecipientOutcome, ...], record: AttemptRecord | None, signature: bytes | None = None
+    parcel: Parcel,
+    at: datetime,
+    outcomes: tuple[RecipientOutcome, ...],
+    record: AttemptRecord | None,
+    signature: bytes | None = None,
+    passed_on: bool = False,
 ) -> Settlement:
-    return Settlement(parcel.account_id, parcel.email_id, parcel.domain_id, parcel.lease, at, outcomes, record, signature)
+    return Settlement(parcel.account_id, parcel.email_id, parcel.domain_id, parcel.lease, at, outcomes, record, signature, passed_on)
 
 
 def _too_late(leased: Leased) -> Outcome:
@@ -290,8 +322,8 @@ def _too_late(leased: Leased) -> Outcome:
 
 def _refusals(result: Result) -> tuple[Reply, ...]:
     """Each refusal once."""
-    replies = [result.sender, *result.recipients, result.final]
-    return tuple({str(reply): reply for reply in replies if reply is not None and not reply.positive}.values())
+    refusals = [reply for reply in (result.sender, *result.recipients, result.final) if reply is not None and reply.code >= 400]
+    return tuple({str(reply): reply for reply in refusals}.values()) if refusals else ()
 
 
 def _refused(error: Exception) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -72,16 +73,13 @@ class Loaded:
         return len(self.signature) + len(self.body)
 
     def __iter__(self) -> Iterator[bytes]:
-        yield self.signature
-        if isinstance(self.body, bytes):
-            yield self.body
-        else:
-            yield from self.body
+        body = (self.body,) if isinstance(self.body, bytes) else self.body
+        return chain((self.signature,), body)
 
     @property
     def eight_bit(self) -> bool:
         if self._ascii is None:  # it is asked twice, and may be many megabytes
-            self._ascii = all(piece.isascii() for piece in self)
+            self._ascii = all(map(bytes.isascii, self))
         return not self._ascii
 
 
@@ -91,10 +89,13 @@ class Cargo:
     def __init__(self, clock: Any, messages: Messages, sending: Sending, freight: Freight) -> None:
         self._clock, self._messages, self._sending, self._freight = clock, messages, sending, freight
         self._loads = DeferredSemaphore(_LOADS)
-        self._signatures: OrderedDict[UUID, Deferred[bytes]] = OrderedDict()
+        self._signatures: OrderedDict[UUID, bytes | list[Deferred[bytes]]] = OrderedDict()  # made; or who waits while it is
 
     async def origin(self, parcel: Parcel) -> Origin:
-        return await pace.insist(self._clock, "reading a sending domain", lambda: self._sending.origin(parcel), _not_away)
+        try:
+            return await self._sending.origin(parcel)
+        except Exception as error:
+            return await pace.again(self._clock, "reading a sending domain", lambda: self._sending.origin(parcel), error, _not_away)
 
     async def load(self, parcel: Parcel) -> Loaded:
         """The message of a parcel, from memory or the store; the database is waited for. Raises Gone."""
@@ -118,8 +119,9 @@ class Cargo:
         return Loaded(body, signature, False, len(body), loaded.asked)
 
     def unload(self, loaded: Loaded) -> None:
-        self._freight.unload(loaded.freight)
-        loaded.freight = 0
+        if loaded.freight:
+            self._freight.unload(loaded.freight)
+            loaded.freight = 0
 
     async def _stored(self, parcel: Parcel) -> StoredMessage | StoredPieces:
         async with self._loads:
@@ -133,25 +135,33 @@ class Cargo:
             return stored
 
     async def _sign(self, parcel: Parcel, body: bytes | Pieces) -> bytes:
-        """Once for an email, whatever number of destinations it goes to."""
-        made = self._signatures.get(parcel.email_id)
-        if made is None:
-            signing = pace.insist(self._clock, "signing", lambda: self._sending.sign(parcel, body), _not_away)
-            made = self._signatures[parcel.email_id] = Deferred.fromCoroutine(signing)
-            while len(self._signatures) > _SIGNATURES:
-                self._signatures.popitem(last=False)
-        mine: Deferred[bytes] = Deferred()
-
-        def share(signature: bytes) -> bytes:
-            mine.callback(signature)
-            return signature
-
-        made.addCallbacks(share, mine.errback)
+        """Once for an email, whatever number of destinations it goes to: whoever comes while it is made waits for it."""
+        email_id = parcel.email_id
+        made = self._signatures.get(email_id)
+        if isinstance(made, bytes):
+            return made
+        if made is not None:
+            waiting: Deferred[bytes] = Deferred()
+            made.append(waiting)
+            return await waiting
+        others: list[Deferred[bytes]] = []
+        self._signatures[email_id] = others
         try:
-            return await mine
-        except BaseException:
-            self._signatures.pop(parcel.email_id, None)
+            try:
+                signature = await self._sending.sign(parcel, body)
+            except Exception as error:
+                signature = await pace.again(self._clock, "signing", lambda: self._sending.sign(parcel, body), error, _not_away)
+        except BaseException as error:
+            self._signatures.pop(email_id, None)
+            for waiting in others:
+                waiting.errback(error)
             raise
+        self._signatures[email_id] = signature
+        if len(self._signatures) > _SIGNATURES:
+            self._signatures.popitem(last=False)
+        for waiting in others:
+            waiting.callback(signature)
+        return signature
 
 
 def _not_away(error: Exception) -> bool:

@@ -85,15 +85,22 @@ class Wish:
     @classmethod
     def of(cls, parcel: Parcel) -> Wish:
         """After silence the same host, which may recognise the message; after a refusal the same address of ours, which it knows."""
-        uncertain = next((each.host for each in parcel.recipients if each.status == "uncertain" and each.host), None)
-        return cls(host=uncertain, source=next((each.source for each in parcel.recipients if each.source), None))
+        host = source = None
+        for each in parcel.recipients:
+            if each.status == "uncertain":
+                host = host or each.host
+            source = source or each.source
+        return ANY if host is None and source is None else cls(host=host, source=source)
 
 
 ANY = Wish()
+NO_DEMAND = Demand()
 
 
 def demand_of(required: bool, policies: Sequence[tuple[str, Policy]]) -> Demand:
     """Of a sending domain's own requirement and the policies of the recipients' domains."""
+    if not required and not policies:
+        return NO_DEMAND
     binding = tuple((domain, policy) for domain, policy in policies if policy.mode == "enforce")
     reasons = [f"{domain} demands by MTA-STS" for domain, _ in binding] + (["the sending domain requires"] if required else [])
     return Demand(required or bool(binding), binding, " and ".join(reasons))

@@ -34,7 +34,7 @@ from mailsvc.delivery.retry import Random
 from mailsvc.delivery.rounds import QueueStore, Rounds
 from mailsvc.delivery.route import Route, Routes
 from mailsvc.delivery.shaping import NO_RULES, Shaping, provider_of
-from mailsvc.delivery.slots import Freight, Recent, Slots
+from mailsvc.delivery.slots import Envelope, Freight, Recent, Slots
 from mailsvc.delivery.tally import Tally
 from mailsvc.delivery.terms import DeliverySettings
 from mailsvc.delivery.yard import Connecting, Yard
@@ -42,6 +42,7 @@ from mailsvc.mail.reply import Reply
 from mailsvc.store.accept import NewEmail
 from mailsvc.store.errors import StoreError
 
+_ALONG = 1 << 20  # octets of messages that come with a claim
 _LAST_WORDS = 10.0  # seconds at shutdown for what was cut to be settled
 
 
@@ -83,6 +84,7 @@ class Dispatch(Service):
     ) -> None:
         self._clock, self._terms, self._region, self._process, self._queue, self._routes = clock, terms, region, process, queue, routes
         self._recent = Recent(terms.memory // 4)
+        self._here = False  # what is claimed was accepted here a moment ago: claims need bring no messages
         self.freight = Freight(terms.memory - terms.memory // 4)
         self.slots = Slots(terms.connections, clock, terms.patience_seconds)
         cargo = Cargo(clock, messages, sending, self.freight)
@@ -162,8 +164,9 @@ class Dispatch(Service):
             self._leave(seat)
 
     def _leave(self, seat: Seat) -> None:
-        self.freight.unload(seat.octets)
-        seat.octets = 0
+        if seat.octets:
+            self.freight.unload(seat.octets)
+            seat.octets = 0
         seat.lane.unreserve()
 
     # Service
@@ -263,10 +266,21 @@ class Dispatch(Service):
     def own(self, parcel: Parcel) -> None:
         self.mine.update(parcel.keys)
 
+    @property
+    def along(self) -> int:
+        """How many octets of messages the next claim may bring."""
+        return 0 if self._here else min(_ALONG, self.freight.left)
+
+    def brought(self, messages: Mapping[UUID, tuple[bytes, Envelope]]) -> None:
+        self._here = self._here or any(email_id in self._recent for email_id in messages)
+        for email_id, (body, envelope) in messages.items():
+            self._recent.keep(email_id, body, envelope)
+
     def own_claimed(self, parcel: Parcel) -> None:
-        """What was accepted here a moment ago is still in memory."""
+        """What was accepted here a moment ago is still in memory, and what the claim brought."""
         self.own(parcel)
         kept = self._recent.pop(parcel.email_id)
+        self._here = self._here and kept is not None
         if kept is not None and self.freight.room(len(kept[0])):
             parcel.body, parcel.envelope = kept
             parcel.octets = len(kept[0])

@@ -34,12 +34,8 @@ class Health:
     no_more_until: float = 0.0  # there is no point in a further connection before
 
     @property
-    def most(self) -> int:
-        return max(1, self.whole // max(1, self.peers()))
-
-    @property
     def allowed(self) -> int:
-        return min(self.wanted, self.most)
+        return min(self.wanted, max(1, self.whole // max(1, self.peers())))
 
     def begin(self, initial: int) -> None:
         """It was not heard of for long: no more than at first."""

@@ -47,6 +47,8 @@ class Holds:
 
     def held(self, destination: str) -> bool:
         """It, all of its provider, or everything."""
+        if not self._known:
+            return False
         now, names = pace.now(self._clock), {destination, provider_of(destination), EVERYTHING}
         return any(hold is not None and hold.until > now for hold in map(self._known.get, names))
 

@@ -24,7 +24,6 @@ from mailsvc.delivery.yard import Hand, Yard
 
 _PER_CONNECTION = 50  # emails in memory for each connection that there may be
 _UNPROVEN_WINDOW = 10  # emails in memory for a destination that has not taken any yet
-_UNWRITTEN = 300.0  # seconds before an email whose outcome could not be written is touched again
 
 
 class Lane:
@@ -38,6 +37,7 @@ class Lane:
         self.health = health
         self.budget = budget
         self.reserved = 0
+        self.busy = 0  # emails that connections are at
         self.lines: set[Line] = set()
         self._yard, self._terms, self._clock = yard, yard.terms, yard.clock
         self._turns = Turns()
@@ -48,7 +48,6 @@ class Lane:
         self._usual = ANY  # what mail here needed last of a connection
         self._opening: Any = None  # the timer of the next connection
         self._failing = False  # a dial failed and none has come through since: those under way decide
-        self._busy: dict[Line, Parcel] = {}
         self.closing = False
         self._ended: list[Deferred[None]] = []
 
@@ -70,10 +69,6 @@ class Lane:
     @property
     def waiting(self) -> int:
         return len(self._turns)
-
-    @property
-    def busy(self) -> int:
-        return len(self._busy)
 
     def view(self) -> dict[str, object]:
         """As it is now, for the operator."""
@@ -168,7 +163,7 @@ class Lane:
             self._opening = None
 
     def _wants_another(self) -> bool:
-        if self.closing or self._failing or self._workers >= self.health.allowed or len(self._turns) <= len(self._dials):
+        if self.closing or self._failing or len(self._turns) <= len(self._dials) or self._workers >= self.health.allowed:
             return False
         return not self._workers or self.health.may_grow(len(self._dials))
 
@@ -182,7 +177,13 @@ class Lane:
                 parcel = await self._next(hand.line)
                 if parcel is None:
                     break
-                await self._carry(hand, hand.line, parcel)
+                self.busy += 1
+                try:
+                    good = await self._carry(hand, hand.line, parcel)
+                finally:
+                    self.busy -= 1
+                if not good:
+                    await self._replace(hand)
                 if self.health.proven:
                     self._yard.slots.tried(hand.give_up)
         finally:
@@ -221,41 +222,32 @@ class Lane:
         finally:
             self._naps.discard(nap)
 
-    async def _carry(self, hand: Hand, line: Line, parcel: Parcel) -> None:
-        """One attempt, and a line for the next one unless there is no use for it."""
+    async def _carry(self, hand: Hand, line: Line, parcel: Parcel) -> bool:
+        """One attempt, over this connection or the one that the mail needs. Whether what is in the hand then may be used on."""
         if not line.courier.usable:
             self._turns.put(parcel, first=True)
-            await self._replace(hand)
-            return
-        found = await self._attempt(hand, line, parcel)
-        if found is None:
-            return
-        line, report = found
+            return False
+        wish = Wish.of(parcel)
+        if wish is not ANY and self._elsewhere(line, wish):
+            other = await self._exchange(hand, wish, parcel)
+            if other is None:
+                return True
+            line = other
+        line.proven = self.health.proven
+        report = await self._yard.attempts.run(line, parcel)
+        if report.demand is not None:
+            other = await self._exchange(hand, attrs.evolve(wish, demand=report.demand), parcel)
+            if other is None:
+                return True
+            line, self._usual = other, Wish(report.demand)
+            report = await self._yard.attempts.run(line, parcel)
+            if report.demand is not None:  # it grew meanwhile
+                self._first(parcel)
         self._account(parcel, report)
         if len(self._turns) + self.reserved <= self.window // 2:
             self._yard.owner.drained(self)
-        if not (report.usable and line.courier.usable and line.sent < self._per_connection) or self._too_many or self._yields:
-            await self._replace(hand)
-
-    async def _attempt(self, hand: Hand, line: Line, parcel: Parcel) -> tuple[Line, Report] | None:
-        """Over this connection or the one that the mail needs; None when there is none such, which has been seen to then."""
-        wish = Wish.of(parcel)
-        if self._elsewhere(line, wish):
-            other = await self._exchange(hand, wish, parcel)
-            if other is None:
-                return None
-            line = other
-        report = await self._try(line, parcel)
-        if report.demand is None:
-            return line, report
-        met = await self._exchange(hand, attrs.evolve(wish, demand=report.demand), parcel)
-        if met is None:
-            return None
-        self._usual = Wish(report.demand)
-        report = await self._try(met, parcel)
-        if report.demand is not None:  # it grew meanwhile
-            self._first(parcel)
-        return met, report
+        good = report.usable and line.courier.usable and line.sent < self._per_connection
+        return good and not self._too_many and not self._yields
 
     def _account(self, parcel: Parcel, report: Report) -> None:
         """What an attempt says about the destination, and what is left to do."""
@@ -276,18 +268,6 @@ class Lane:
     def _yields(self) -> bool:
         """Bulk mail lets transactional mail of other lanes have its connection."""
         return self._yard.slots.wanted and not self._turns.urgent
-
-    async def _try(self, line: Line, parcel: Parcel) -> Report:
-        self._busy[line] = parcel
-        line.proven = self.health.proven
-        try:
-            return await self._yard.attempts.run(line, parcel)
-        except Exception:
-            self.log.failure("an attempt at {email_id} was not written down", email_id=parcel.email_id)
-            self._yard.owner.returned(parcel, _UNWRITTEN)
-            return Report(usable=False, tried=False)
-        finally:
-            del self._busy[line]
 
     def _elsewhere(self, line: Line, wish: Wish) -> bool:
         """Whether a mail had better go over another connection, to the host or from the address that had it last."""
@@ -407,7 +387,8 @@ class Lane:
     def _succeeded(self) -> None:
         self.health.succeeded()
         self._yard.owner.succeeded(self)
-        self._staff()
+        if self._turns:
+            self._staff()
 
     def _suffered(self, trouble: str) -> None:
         if self.health.suffered():

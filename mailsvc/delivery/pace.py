@@ -35,13 +35,21 @@ async def insist(clock: Any, what: str, do: Callable[[], Awaitable[T]], final: C
 
     For what must not be lost: an outcome to settle, a lease to give back. It may run twice, so `do` must be repeatable.
     """
+    try:
+        return await do()
+    except Exception as error:
+        return await again(clock, what, do, error, final)
+
+
+async def again(clock: Any, what: str, do: Callable[[], Awaitable[T]], error: Exception, final: Callable[[Exception], bool] = _never) -> T:
+    """Go on as `insist` does after a first time that failed with `error`. What is called for every mail is spared a layer by this."""
     pause = _FIRST
-    while True:
-        try:
-            return await do()
-        except Exception as error:
-            if final(error):
-                raise
-            _log.warn("{what} failed, tried again in {pause} s: {error!r}", what=what, pause=pause, error=error)
+    while not final(error):
+        _log.warn("{what} failed, tried again in {pause} s: {error!r}", what=what, pause=pause, error=error)
         await sleep(clock, pause)
         pause = min(pause * 2, _LONGEST)
+        try:
+            return await do()
+        except Exception as another:
+            error = another
+    raise error

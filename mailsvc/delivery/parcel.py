@@ -33,7 +33,7 @@ class Parcel:
 
     @property
     def keys(self) -> tuple[Key, ...]:
-        return tuple((self.email_id, each.recipient) for each in self.recipients)
+        return tuple([(self.email_id, each.recipient) for each in self.recipients])
 
     @property
     def destination(self) -> str:

@@ -5,7 +5,7 @@ Where a claim goes from here: placing. The lanes that it comes to: dispatch.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol
 from uuid import UUID
@@ -20,15 +20,17 @@ from mailsvc.delivery.lane import Lane
 from mailsvc.delivery.parcel import Key, Parcel
 from mailsvc.delivery.placing import Placing
 from mailsvc.delivery.route import NoMail, Route
+from mailsvc.delivery.slots import Envelope
 from mailsvc.delivery.terms import DeliverySettings
 from mailsvc.store.holds import EVERYTHING
-from mailsvc.store.queue import Leased, Ready
+from mailsvc.store.queue import Claimed, Leased, Ready
 
 _FLOOR = 0.05  # seconds between two looks at the queue, however often the bell rings
 _BRIEF = 0.01  # the same after a look that found little: then waiting for company saves nothing
 _LITTLE = 3  # rows
 _LOOK = 1000  # destinations seen in one look
-_FEW, _MANY = 10, 200  # rows of a claim: to try a destination that is new here; at most
+_FEW, _MANY = 10, 200  # rows of a claim: to try a destination that is new here; at most, of one destination
+_HANDFUL, _ROWS = 50, 400  # destinations, and rows of them, from which one claim is not filled up any more
 _SWEEP = 500  # rows of one sweep
 _CLAIMS = 4  # at once
 _EXPIRY_EVERY, _LOST_EVERY, _FORGET_EVERY = 10.0, 30.0, 3600.0
@@ -39,7 +41,7 @@ class QueueStore(HoldStore, Protocol):
 
     async def ready(self, region: str, now: datetime, skip: Collection[str], limit: int) -> list[Ready]: ...
 
-    async def claim(self, region: str, destination: str, now: datetime, limit: int, lease: int) -> list[Leased]: ...
+    async def claim(self, region: str, wanted: Mapping[str, int], now: datetime, lease: int, octets: int) -> Claimed: ...
 
     async def release(
         self, keys: Sequence[Key], lease: int, *, destination: str | None = None, next_at: datetime | None = None, reason: str | None = None
@@ -68,6 +70,13 @@ class Hall(Protocol):
 
     @property
     def lanes(self) -> Mapping[str, Lane]: ...
+
+    @property
+    def along(self) -> int:
+        """How many octets of messages a claim may bring."""
+
+    def brought(self, messages: Mapping[UUID, tuple[bytes, Envelope]]) -> None:
+        """They came with a claim, whose parcels follow."""
 
     def own_claimed(self, parcel: Parcel) -> None:
         """It is in memory now."""
@@ -122,8 +131,9 @@ class Rounds:
 
     def fetch(self, destination: str) -> None:
         """There is room for more of a destination, if there is more."""
-        if self.waits(destination, True) and destination not in self._placed:
-            self._hall.spawn(self._claim(destination))
+        if self.waits(destination, True):
+            for handful in self._handfuls([destination]):
+                self._hall.spawn(self._claim(handful))
 
     async def run(self) -> None:
         """Until delivery closes."""
@@ -158,9 +168,9 @@ class Rounds:
         await self._tend("lost leases", _LOST_EVERY, self._find_lost)
         full = {name for name, lane in self._hall.lanes.items() if lane.room < 1} | self._placed
         ready = await self._queue.ready(self._region, now, [*full, *self._holds.names()], _LOOK)
-        found = {(each.destination, each.bulk) for each in ready if each.next_at <= now}
-        self._backlog = found | {each for each in self._backlog if each[0] in full}
-        await gatherResults([self._hall.spawn(self._claim(destination)) for destination in {name: None for name, _ in found}])
+        found = {each.destination: each.bulk for each in ready if each.next_at <= now}
+        self._backlog = set(found.items()) | {each for each in self._backlog if each[0] in full}
+        await gatherResults([self._hall.spawn(self._claim(handful)) for handful in self._handfuls(found)])
 
     async def _expire(self) -> int:
         """What waited too long; not while everything is held, which says nothing of whether it could be delivered."""
@@ -184,25 +194,43 @@ class Rounds:
                 del self._due[what]
                 self.ring()
 
-    async def _claim(self, destination: str) -> None:
-        """As much of a destination as there is room for."""
-        if destination in self._placed or self._hall.closing or self._holds.held(destination) or not self._process.fresh:
+    def _handfuls(self, destinations: Iterable[str]) -> Iterator[dict[str, int]]:
+        """How much to claim of each, as much as there is room for; those of one claim together."""
+        if self._hall.closing or not self._process.fresh:
             return
-        limit = self._limit(destination)
-        if limit < 1:
-            return
-        self._placed.add(destination)
+        handful: dict[str, int] = {}
+        for destination in destinations:
+            if destination in self._placed or self._holds.held(destination):
+                continue
+            limit = self._limit(destination)
+            if limit < 1:
+                continue
+            handful[destination] = limit
+            self._placed.add(destination)
+            if len(handful) >= _HANDFUL or sum(handful.values()) >= _ROWS:
+                yield handful
+                handful = {}
+        if handful:
+            yield handful
+
+    async def _claim(self, wanted: Mapping[str, int]) -> None:
         lease = self._process.id
         try:
             async with self._claims:
-                rows = await self._queue.claim(self._region, destination, pace.now(self._clock), limit, lease)
+                claimed = await self._queue.claim(self._region, wanted, pace.now(self._clock), lease, self._hall.along)
         except BaseException:
-            self._placed.discard(destination)
+            self._placed.difference_update(wanted)
             raise
-        self._claimed += len(rows)
-        if len(rows) < limit:
-            self._backlog -= {(destination, False), (destination, True)}
-        self._hall.spawn(self._place(destination, rows, lease, more=len(rows) >= limit))
+        self._claimed += len(claimed.rows)
+        self._hall.brought(claimed.messages)
+        found: dict[str, list[Leased]] = {destination: [] for destination in wanted}
+        for row in claimed.rows:
+            found[row.destination].append(row)
+        for destination, rows in found.items():
+            more = len(rows) >= wanted[destination]
+            if not more:
+                self._backlog -= {(destination, False), (destination, True)}
+            self._hall.spawn(self._place(destination, rows, lease, more=more))
 
     def _limit(self, destination: str) -> int:
         left = self._terms.emails - len(self._hall.mine)

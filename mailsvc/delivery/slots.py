@@ -122,6 +122,10 @@ class Freight:
         self._limit = limit
         self.octets = 0
 
+    @property
+    def left(self) -> int:
+        return max(0, self._limit - self.octets)
+
     def room(self, octets: int) -> bool:
         return self.octets + octets <= self._limit
 
@@ -133,7 +137,7 @@ class Freight:
 
 
 class Recent:
-    """Messages that were accepted here and went to the queue. Who claims them soon after has no need to read them back.
+    """Messages that were accepted here and went to the queue, or that a claim brought. Who claims them has no need to read them (back).
 
     The oldest make room for new ones.
     """
@@ -143,7 +147,11 @@ class Recent:
         self._octets = 0
         self._kept: OrderedDict[UUID, tuple[bytes, Envelope]] = OrderedDict()
 
+    def __contains__(self, email_id: object) -> bool:
+        return email_id in self._kept
+
     def keep(self, email_id: UUID, body: object, envelope: Envelope) -> None:
+        self.pop(email_id)
         if isinstance(body, bytes) and len(body) <= self._limit // 8:
             self._kept[email_id] = body, envelope
             self._octets += len(body)

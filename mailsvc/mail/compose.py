@@ -8,7 +8,7 @@ from __future__ import annotations
 import mimetypes
 import re
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from hashlib import blake2b
 
 import attrs
@@ -87,13 +87,18 @@ def compose(draft: Draft) -> bytes:
 
 def rfc5322_date(when: datetime) -> str:
     """5322 §3.3, in the zone that `when` has."""
+    zone = "+0000" if when.tzinfo is UTC else _zone(when)
+    day = f"{_DAYS[when.weekday()]}, {when.day:02} {_MONTHS[when.month - 1]} {when.year:04}"
+    return f"{day} {when.hour:02}:{when.minute:02}:{when.second:02} {zone}"
+
+
+def _zone(when: datetime) -> str:
     offset = when.utcoffset()
     if offset is None:
         raise ComposeError("date", "The date has no time zone.")
     sign, minutes = ("-", -offset) if offset.days < 0 else ("+", offset)
     hours, rest = divmod(int(minutes.total_seconds()) // 60, 60)
-    day = f"{_DAYS[when.weekday()]}, {when.day:02} {_MONTHS[when.month - 1]} {when.year:04}"
-    return f"{day} {when.hour:02}:{when.minute:02}:{when.second:02} {sign}{hours:02}{rest:02}"
+    return f"{sign}{hours:02}{rest:02}"
 
 
 # --- header ----------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ lxml parses; what it finds is written down as it comes, in one pass and without 
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable, Mapping
 from html import unescape
 
@@ -13,7 +14,9 @@ from lxml import etree
 
 _SHOWN = re.compile(r"(?:https?|mailto|tel):", re.IGNORECASE)
 _UNREADABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\xad\ufffe\uffff\ud800-\udfff]")  # not allowed in HTML, or a soft hyphen
+_CONTROL = bytes([*range(0x09), 0x0B, 0x0C, *range(0x0E, 0x20), 0x7F])  # the unreadable ones of ASCII
 _SPACE = re.compile(r"[ \t\n\r]+")
+_SURPLUS = re.compile(r"[\t\n\r][ \t\n\r]*+| [ \t\n\r]++")  # the same but for single spaces, which stay as they are
 _TAG = re.compile(r"<[^<>]*>")
 _NONE = re.compile(r"(?:^|;)\s*(?:display\s*:\s*none|visibility\s*:\s*hidden)\b", re.IGNORECASE)
 _EMPTY_LINES = re.compile(r"\n{3,}")
@@ -34,26 +37,36 @@ _PIECE = 16 * 1024  # octets after which we look whether there are more: an end 
 
 def text_of(html: str) -> str:
     """The text of `html`, without empty lines around it and with at most one between paragraphs."""
-    html = _UNREADABLE.sub("", html)
-    if not html.strip():
+    octets = html.encode().translate(None, _CONTROL) if html.isascii() else _UNREADABLE.sub("", html).encode()
+    if not octets.strip():
         return ""
-    page = _Page()
-    parser = etree.HTMLParser(target=page, encoding="utf-8")
-    octets = html.encode()
     try:
-        for at in range(0, len(octets), _PIECE):
-            parser.feed(octets[at : at + _PIECE])
-        text = parser.close()
+        text = _parsed(octets)
     except (etree.LxmlError, ValueError):  # too deep or too long for a parser that knows its limits
-        text = unescape(_TAG.sub(" ", html))
+        text = unescape(_TAG.sub(" ", octets.decode()))
     lines = "\n".join([line.rstrip() for line in text.replace("\xa0", " ").splitlines()])
     return _EMPTY_LINES.sub("\n\n", lines).strip("\n")
+
+
+def _parsed(octets: bytes) -> str:
+    parser = _idle.__dict__.pop("parser", None) or etree.HTMLParser(target=_Page(), encoding="utf-8")
+    for at in range(0, len(octets), _PIECE):
+        parser.feed(octets[at : at + _PIECE])
+    text: str = parser.close()
+    _idle.parser = parser  # one that failed is not used again
+    return text
+
+
+_idle = threading.local()  # to make a parser takes longer than to read a short page
 
 
 class _Page:
     """What the parser tells its finds to. Text is written at once; what separates it from the text before is kept until then."""
 
     def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
         self.out: list[str] = []
         self.gap = _LINE  # line ends before the next text
         self.space = ""  # or what separates it on its line
@@ -74,10 +87,11 @@ class _Page:
         if self.hidden or tag in _UNSEEN or (attributes and _is_hidden(attributes)):
             self.hidden += 1
             return
-        gap = _GAPS.get(tag)
-        if gap is not None and gap > self.gap:
+        if tag not in _KNOWN:
+            return
+        gap, special, _ = _KNOWN[tag]
+        if gap > self.gap:
             self.gap = gap
-        special = _STARTS.get(tag)
         if special is not None:
             special(self, attributes)
 
@@ -86,11 +100,12 @@ class _Page:
         if self.hidden:
             self.hidden -= 1
             return
-        special = _ENDS.get(tag)
+        if tag not in _KNOWN:
+            return
+        gap, _, special = _KNOWN[tag]
         if special is not None:
             special(self)
-        gap = _GAPS.get(tag)
-        if gap is not None and gap > self.gap:
+        if gap > self.gap:
             self.gap = gap
 
     def data(self, data: str) -> None:
@@ -99,8 +114,8 @@ class _Page:
         if self.pre:
             self._lines(data)
             return
-        text = _SPACE.sub(" ", data)
-        if text[:1] == " ":
+        text = _SURPLUS.sub(" ", data)
+        if text[0] == " ":
             self.space = self.space or " "
             text = text[1:]
         if text and not (self.gap and text.isspace()):  # at the start of a line, even the spaces that do not break are dropped
@@ -111,7 +126,9 @@ class _Page:
         """Nobody sees a comment."""
 
     def close(self) -> str:
-        return "".join(self.out)
+        text = "".join(self.out)
+        self.begin()
+        return text
 
     def _write(self, text: str) -> None:
         if self.gap:
@@ -257,3 +274,4 @@ _ENDS: dict[str, Callable[[_Page], None]] = {
     "pre": _Page.end_pre,
     "ul": _Page.end_list,
 }
+_KNOWN = {tag: (_GAPS.get(tag, 0), _STARTS.get(tag), _ENDS.get(tag)) for tag in _GAPS.keys() | _STARTS.keys() | _ENDS.keys()}

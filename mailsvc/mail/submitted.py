@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from datetime import datetime
+from functools import lru_cache
 from itertools import chain, islice
 
 import attrs
@@ -93,9 +93,9 @@ def read(head: bytes) -> Submitted:
         raise Unfit("loop", "The message has passed too many servers.")
     return Submitted(
         sender=_sender(named.get(b"from", ())),
-        to=_mailboxes(named.get(b"to", ())),
-        cc=_mailboxes(named.get(b"cc", ())),
-        reply_to=_mailboxes(named.get(b"reply-to", ())),
+        to=_mailboxes(named[b"to"]) if b"to" in named else (),
+        cc=_mailboxes(named[b"cc"]) if b"cc" in named else (),
+        reply_to=_mailboxes(named[b"reply-to"]) if b"reply-to" in named else (),
         subject=_value(named[b"subject"][0]).replace("\0", "") if b"subject" in named else "",
         message_id=_message_id(named.get(b"message-id", ())),
         key=_key([raw for name in KEYS for raw in named.get(name, ())]),
@@ -144,12 +144,15 @@ def _sender(fields: Sequence[bytes]) -> Mailbox:
     if commented is not None:
         text = commented[1]
     try:
-        mailbox = parse_mailbox(text)
+        mailbox = _author(text)
         if "\ufffd" in mailbox.local:
             raise AddressError("The part before the @ has octets that are no UTF-8.")
         return mailbox
     except AddressError as error:
         raise Unfit("from", f"The From header is not one address: {error}") from None
+
+
+_author = lru_cache(maxsize=1000)(parse_mailbox)  # who writes one mail writes another
 
 
 def _unfolded(raw: bytes) -> str:
@@ -162,10 +165,12 @@ def _unfolded(raw: bytes) -> str:
 def _mailboxes(fields: Sequence[bytes]) -> tuple[Mailbox, ...]:
     """Who is named, for showing; what cannot be read is left out, since the envelope says who gets the mail."""
     found: list[Mailbox] = []
-    items = chain.from_iterable(_items(_unfolded(raw)) for raw in fields)
+    items = chain.from_iterable(map(_items, map(_unfolded, fields)))
     for item in islice(items, _NAMED_MOST):
-        with suppress(AddressError):
+        try:
             found.append(parse_mailbox(item))
+        except AddressError:
+            continue
     return tuple(found)
 
 

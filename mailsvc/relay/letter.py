@@ -63,7 +63,7 @@ class Arrived:
     def behind(self, prefix: bytes) -> bytes | Spooled:
         """`prefix` in the place of the header block."""
         if self.file is None:
-            return prefix + self.octets[self.start :]
+            return b"".join((prefix, memoryview(self.octets)[self.start :]))  # copied once
         return Spooled(prefix, self.file, self.start, len(self.octets))
 
     def rest(self) -> Iterator[bytes]:

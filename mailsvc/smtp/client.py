@@ -27,7 +27,7 @@ from mailsvc.smtp.offers import Offers
 from mailsvc.smtp.opening import GreetingRefused, Login, LoginRefused, Lost, NotReady, Opening, TlsFailed, TlsPolicy
 from mailsvc.smtp.outflow import Outflow
 from mailsvc.smtp.plan import MALFORMED, Manner, lay_out
-from mailsvc.smtp.stuffing import SLICE, BareLineEnd, Chunk, Stuffer
+from mailsvc.smtp.stuffing import SLICE, BareLineEnd, Chunk, Coding, Stuffer
 from mailsvc.smtp.transaction import Result, Stage, Step, Transaction
 
 __all__ = [
@@ -151,7 +151,7 @@ class Courier(Opening):
         commands = transaction.next_commands()
         self._dialogue.client(commands)
         if transaction.message_next:
-            self._send_message(commands)
+            self._send_message(transaction, commands)
             return
         self._await_command(transaction)
         self.transport.write(commands)
@@ -185,23 +185,35 @@ class Courier(Opening):
         elif step is Step.SEND:
             self._send_commands(transaction)
         elif step is Step.BODY:
-            self._send_message()
+            self._send_message(transaction)
         elif step is Step.EMPTY:
             self._say(b".")
             self._await(self._void_reply, self._timeouts.dot, "reply to an empty message")
         else:
-            self._finish(step)
+            self._finish(transaction, step)
 
     # The message
 
-    def _send_message(self, head: bytes = b"") -> None:
-        """The message, behind the commands in `head`; in one write when it is of one slice."""
+    def _send_message(self, transaction: Transaction, head: bytes = b"") -> None:
+        """The message, behind the commands in `head`."""
+        coding = Chunk(self._size) if transaction.chunked else Stuffer()
+        if 0 < self._size <= SLICE:
+            self._send_at_once(head, coding)
+            return
         self._moved_octets = 0
         self._body_began = self._clock.seconds()
         self._await(self._early_reply, self._timeouts.block, "the server to read the message")
-        coding = Chunk(self._size) if self._current().chunked else Stuffer()
         self._outflow = Outflow(self.transport, head, self._pieces, coding, self._may_end, self._moved, self._message_failed)
         self._outflow.start()
+
+    def _send_at_once(self, head: bytes, coding: Coding) -> None:
+        """A message of one slice, which waits for nobody to read it."""
+        try:
+            octets = head + coding.feed(b"".join(self._pieces)) + coding.end()
+            if self._may_end():
+                self.transport.write(octets)
+        except Exception as error:
+            self._message_failed(error)
 
     def _moved(self, octets: int) -> None:
         """A slice was written: the next one may be, within the time of a block, and at no less than the least rate overall."""
@@ -235,17 +247,20 @@ class Courier(Opening):
         self._tell()
 
     def _early_reply(self, reply: Reply) -> None:
-        step = self._current().early(reply)
+        transaction = self._current()
+        step = transaction.early(reply)
         if step is not Step.WAIT:
-            self._finish(step)
+            self._finish(transaction, step)
 
     def _final_reply(self, reply: Reply) -> None:
-        step = self._current().take_final(reply)
+        transaction = self._current()
+        step = transaction.take_final(reply)
         if step is not Step.WAIT:
-            self._finish(step)
+            self._finish(transaction, step)
 
     def _void_reply(self, reply: Reply) -> None:
-        self._finish(self._current().take_void(reply))
+        transaction = self._current()
+        self._finish(transaction, transaction.take_void(reply))
 
     # The end
 
@@ -253,12 +268,12 @@ class Courier(Opening):
         assert self._transaction is not None
         return self._transaction
 
-    def _finish(self, step: Step) -> None:
+    def _finish(self, transaction: Transaction, step: Step) -> None:
         if step is Step.STOP:
             self._close()
         else:
             self._rest()
-        self._settle(self._current())
+        self._settle(transaction)
 
     def _failed(self, reason: str) -> None:
         if self._transaction is not None:

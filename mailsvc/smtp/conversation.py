@@ -101,7 +101,8 @@ class Conversation:
 
     async def _line(self, limit: int) -> bytes | Overlong:
         """The next line, complete within the time that a request has."""
-        await self.wire.rest()
+        if self.wire.tired():
+            await self.wire.rest()
         until = 0.0
         while True:
             line = self.wire.inbox.line(limit) if self.wire.ready else None
@@ -148,10 +149,11 @@ class Conversation:
                 raise Hangup(replies.SHUTDOWN)
             reply = await self._answer(verb, argument.strip(b" "), line)
         if reply is not None:
-            if self._is_error(verb, reply) and (self._errors >= self.door.limits.errors // 2 or verb == b"AUTH"):
+            error = self._is_error(verb, reply)
+            if error and (self._errors >= self.door.limits.errors // 2 or verb == b"AUTH"):
                 await self._tarpit()
             self.wire.send(reply)
-            self._judge(verb, reply)
+            self._judge(verb, reply, error)
 
     async def _tarpit(self) -> None:
         """Who guesses or floods gets no more than an answer a second."""
@@ -204,14 +206,14 @@ class Conversation:
     def _is_error(self, verb: bytes, reply: Reply) -> bool:
         return reply.permanent and not (self.session.login is not None and verb in _MAIL)
 
-    def _judge(self, verb: bytes, reply: Reply) -> None:
+    def _judge(self, verb: bytes, reply: Reply, error: bool) -> None:
         """A client that only makes errors, or only talks, is sent away. A customer's bad recipients are no errors."""
         limits = self.door.limits
         if reply.code == 421:
             raise Hangup(None)
         if verb == b"AUTH" and reply.code in (525, 535):
             self._failed_logins += 1
-        if self._is_error(verb, reply):
+        if error:
             self._errors += 1
         if verb not in _MAIL:
             self._chatter += 1

@@ -42,7 +42,10 @@ class Dialogue:
     def __str__(self) -> str:
         lines: list[str] = []
         for seconds, who, text in self._entries:
-            lines += [who + line[:_LINE] for line in text.split("\n")]
+            if len(text) > _LINE or "\n" in text:
+                lines += [who + line[:_LINE] for line in text.split("\n")]
+            else:  # as most are
+                lines.append(who + text)
             if who == "S: ":
                 lines[-1] += f"  [{seconds:.3f} s]"
         transcript = "\n".join(lines)

@@ -169,20 +169,21 @@ class Dotted:
     def feed(self, data: bytes) -> bytes:
         """The octets of the body that are certain now."""
         data = self._held + data
-        dots = data.find(b"\r\n.")  # most segments have none: neither the end nor anything to unstuff
+        first = data.find(b".")  # one octet is found much faster than three, and base64 has none
+        dots = data.find(b"\r\n.", max(0, first - 2)) if first >= 0 else -1
         end = data.find(_END, dots) if dots >= 0 else -1
         if end >= 0:
-            piece, self._held, self.rest = data[: end + 2], b"", data[end + 5 :]
+            cut, self._held, self.rest = end + 2, b"", data[end + 5 :]
         else:
-            held = _begun(data)
-            cut = len(data) - held
-            piece, self._held = data[:cut], data[cut:]
-        if piece:
-            if dots >= 0:
-                piece = piece.replace(b"\r\n.", CRLF)
-            piece = piece[self._virtual :]
-            self._virtual = 0
-            self.inspection.look(piece)
+            cut = len(data) - _begun(data)
+            self._held = data[cut:]
+        if not cut:
+            return b""
+        if 0 <= dots < cut - 2:  # else there is nothing to unstuff, as in most segments
+            data = data[:cut].replace(b"\r\n.", CRLF)
+            cut = len(data)
+        piece, self._virtual = data[self._virtual : cut], 0
+        self.inspection.look(piece)
         return piece
 
 

@@ -139,18 +139,20 @@ class Receiver(TwistedProtocol):
         self._waiting = Deferred()
         await self._waiting
 
-    async def rest(self) -> None:
+    def tired(self) -> bool:
         if self._stopping is not None:
             raise self._stopping
         if self._lost:
             raise Gone()
         self._unrested += 1
-        if self._unrested > _LINES_A_TURN:
-            self._unrested = 0
-            self.flush()
-            turn: Deferred[None] = Deferred()
-            self.clock.callLater(0, self._resume, turn, None)
-            await turn
+        return self._unrested > _LINES_A_TURN
+
+    async def rest(self) -> None:
+        self._unrested = 0
+        self.flush()
+        turn: Deferred[None] = Deferred()
+        self.clock.callLater(0, self._resume, turn, None)
+        await turn
 
     async def pause(self, seconds: float) -> None:
         if self._lost:
@@ -249,10 +251,11 @@ class Receiver(TwistedProtocol):
 
     def _set_alarm(self) -> None:
         """One timer for all waits. The deadlines of a connection only move forward, so it may ring too early, never late."""
-        if self._alarm is None or not self._alarm.active():
+        if self._alarm is None:
             self._alarm = self.clock.callLater(max(0.0, self._until - self.clock.seconds()), self._rang)
 
     def _rang(self) -> None:
+        self._alarm = None
         if self._waiting is None:
             return
         if self.clock.seconds() < self._until:

@@ -78,6 +78,7 @@ class Transaction:
         for number, reply in plan.refused.items():
             self._decide(number, reply, "ours")
         self.sender: Reply | None = None
+        self._welcome = False  # it took MAIL
         self.final: Reply | None = None
         self.sent_dot = False
         self.lost: str | None = None
@@ -128,7 +129,7 @@ class Transaction:
             self.sent_dot = False  # whatever was behind it belongs to no mail
             return self._broken(f"MAIL after another mail was refused: {reply}")
         else:
-            self.sender = reply
+            self.sender, self._welcome = reply, reply.positive
         return self._next()
 
     def early(self, reply: Reply) -> Step:
@@ -170,11 +171,10 @@ class Transaction:
         """Whether the server may still remember this transaction; or what it read a refused chunk for."""
         if self.sender is None or (self.final is not None and self.final.positive):
             return False
-        return self.sender.positive or self.sent_dot
+        return self._welcome or self.sent_dot
 
     def result(self, transcript: str) -> Result:
         failed = self._closing or self.lost is not None
-        taken = self.sender is not None and self.sender.positive
         silent = self.sent_dot and self.final is None and self.lost is not None
         unheard = self.sent_dot and not self._answered  # the message went out with its MAIL, and nothing is known of either
         return Result(
@@ -184,7 +184,7 @@ class Transaction:
             final=self.final,
             sent_dot=self.sent_dot,
             lost=self.lost,
-            stale=(self._stranger and None in self._verdicts) or (self._reused and failed and not taken and not unheard),
+            stale=(self._stranger and None in self._verdicts) or (self._reused and failed and not self._welcome and not unheard),
             unchunked=self.chunked and (self._stranger or silent),
             transcript=transcript,
         )
@@ -194,20 +194,19 @@ class Transaction:
     def _next(self) -> Step:
         if self._answered < self._written:
             return Step.WAIT
-        if self.sender is not None and not self.sender.positive:
+        if self.sender is not None and not self._welcome:
             return self._without_message()
         if self._answered == len(self._commands) - 1 and not self._accepted:
             return self._without_message()
         return Step.SEND
 
     def _data(self, reply: Reply) -> Step:
-        welcome = self.sender is not None and self.sender.positive
         if reply.code >= 400:
             self._refused_data(reply)
             return self._without_message()
         if reply.code < 300:
             return self._broken(f"a reply that asks for no message, to DATA: {reply}")
-        if welcome and self._accepted:
+        if self._welcome and self._accepted:
             return Step.BODY
         if not self._accepted:
             self._sender_verdict()
@@ -216,7 +215,7 @@ class Transaction:
 
     def _chunk(self, reply: Reply) -> Step:
         """The reply to BDAT, whoever is there to get the message."""
-        welcome = self.sender is not None and self.sender.positive and self._accepted
+        welcome = self._welcome and self._accepted
         if reply.code in _UNKNOWN and (welcome or reply.code != 503):
             return self._unknown(reply)
         if welcome:
@@ -237,7 +236,7 @@ class Transaction:
         return self._broken(f"the server offers CHUNKING and refused BDAT: {reply}")
 
     def _refused_data(self, reply: Reply) -> None:
-        if self.sender is not None and self.sender.positive:
+        if self._welcome:
             for number in self._accepted:
                 self._decide(number, reply, "data")
 
@@ -247,7 +246,7 @@ class Transaction:
 
     def _sender_verdict(self) -> None:
         """A refused MAIL is everyone's verdict, whatever the RCPTs behind it got."""
-        if self.sender is None or self.sender.positive:
+        if self.sender is None or self._welcome:
             return
         for number in self._tried:
             self._decide(number, self.sender, "mail")
@@ -269,8 +268,7 @@ class Transaction:
         self._closing = reply.code == 421
         if self.sender is None and stage == "mail":
             self.sender = reply
-        if self.sender is not None and not self.sender.positive:
-            self._sender_verdict()
+        self._sender_verdict()
         self._decide_open(reply, stage)
         return Step.STOP
 

@@ -18,8 +18,12 @@ class Transcript:
     limit: int = 500  # commands and replies, half of them from the start
     refusals: int = 0  # among all replies
     _first: list[tuple[str, bytes]] = attrs.field(factory=list)
-    _newest: deque[tuple[str, bytes]] = attrs.field(factory=deque)
-    _left_out: int = 0
+    _newest: deque[tuple[str, bytes]] = attrs.field(init=False)
+    _said: int = 0
+
+    @_newest.default
+    def _as_many(self) -> deque[tuple[str, bytes]]:
+        return deque(maxlen=self.limit // 2)
 
     def client(self, line: bytes) -> None:
         self._keep("C: ", line[:_LINE])
@@ -29,22 +33,17 @@ class Transcript:
         self._keep("S: ", reply[:_REPLY])
 
     def _keep(self, who: str, said: bytes) -> None:
-        half = self.limit // 2
-        if len(self._first) < half:
-            self._first.append((who, said))
-            return
-        self._newest.append((who, said))
-        if len(self._newest) > half:
-            self._newest.popleft()
-            self._left_out += 1
+        self._said += 1
+        (self._first if self._said <= self.limit // 2 else self._newest).append((who, said))
 
     def __str__(self) -> str:
         return "\n".join(self._lines())
 
     def _lines(self) -> Iterator[str]:
         yield from map(_shown, self._first)
-        if self._left_out:
-            yield f"   [{self._left_out} commands and replies left out]"
+        left_out = self._said - len(self._first) - len(self._newest)
+        if left_out:
+            yield f"   [{left_out} commands and replies left out]"
         yield from map(_shown, self._newest)
 
 

@@ -91,7 +91,8 @@ async def data(talk: Conversation, argument: bytes) -> Reply:
     talk.wire.send(replies.GO_AHEAD)
     body, pace = Dotted(upload.inspection), _Pace(talk)
     while body.rest is None:
-        upload.write(body.feed(await pace.octets()))
+        await pace.wait()
+        upload.write(body.feed(pace.take()))
         if upload.inspection.size > _PATIENCE * talk.door.limits.size:
             raise Hangup(replies.TOO_BIG)
     talk.wire.inbox.give_back(body.rest)
@@ -158,14 +159,13 @@ async def _close(talk: Conversation, upload: Upload) -> Reply:
 
 @attrs.define(eq=False)
 class _Pace:
-    """Brings the octets of a body, as long as they come fast enough."""
+    """Brings the octets of a body, as long as they come fast enough: `wait`, then `take`."""
 
     talk: Conversation
     _until: float = 0.0
     _taken: int = 0  # since the last look at the clock
 
-    async def octets(self) -> bytes:
-        await self.wait()
+    def take(self) -> bytes:
         octets = self.talk.wire.inbox.take()
         self._taken += len(octets)
         return octets

@@ -31,8 +31,11 @@ class Wire(Protocol):
     async def more(self, until: float, *, in_body: bool = False) -> None:
         """Wait for octets or for the client to take replies. Gone, Late at `until`, or Hangup except in a body."""
 
+    def tired(self) -> bool:
+        """Asked before each line: whether so many were taken that others should have their turn. Gone or Hangup when it is over."""
+
     async def rest(self) -> None:
-        """Called before each line: others get their turn after so many. Gone or Hangup when it is over."""
+        """Let the others have it."""
 
     async def pause(self, seconds: float) -> None:
         """Let time pass before the next reply; one that goes nowhere any more is not waited for."""

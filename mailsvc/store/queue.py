@@ -20,7 +20,7 @@ from mailsvc.store.holds import FOREVER, Hold, HoldState, Slowdown
 from mailsvc.store.operate import PAUSES
 from mailsvc.store.pool import Pool, Transaction
 
-__all__ = ["FOREVER", "Count", "Hold", "HoldState", "Leased", "Queue", "Ready", "Slowdown"]
+__all__ = ["FOREVER", "Claimed", "Count", "Hold", "HoldState", "Leased", "Queue", "Ready", "Slowdown"]
 
 WALK = 5000  # destinations that one look at the queue passes
 
@@ -58,6 +58,14 @@ class Leased:
 
 
 @attrs.frozen
+class Claimed:
+    """What a claim brought: recipients, and messages by the email's id, each with what was kept of its envelope."""
+
+    rows: list[Leased]
+    messages: Mapping[UUID, tuple[bytes, Mapping[str, Any] | None]] = attrs.field(factory=dict, repr=False)
+
+
+@attrs.frozen
 class Count:
     """How many recipients of a destination wait, are being sent, are scheduled; and when the first one that waits is due."""
 
@@ -87,11 +95,15 @@ class Queue:
             self._stopped[region] = last
         return [Ready(*row) for row in found]
 
-    async def claim(self, region: str, destination: str, now: datetime, limit: int, lease: int) -> list[Leased]:
-        """Lease at most `limit` due recipients, transactional mail first, and with them the due others of the same emails."""
-        rows = await self._pool.rows(queue_sql.TAKE, (region, destination, now, limit, lease))
+    async def claim(self, region: str, wanted: Mapping[str, int], now: datetime, lease: int, octets: int = 0) -> Claimed:
+        """Lease due recipients, of each destination at most so many, transactional mail first; with them the due others of the same emails.
+
+        Emails that nobody has tried yet bring their messages along, as long as all of them have at most so many `octets`.
+        """
+        rows = await self._pool.rows(queue_sql.TAKE, (region, list(wanted), list(wanted.values()), now, lease, octets))
         rows.sort(key=lambda row: (row[10], row[14], row[1], row[2]))  # bulk, next_at, email_id, recipient
-        return [Leased(*row[:14]) for row in rows]
+        messages = {row[1]: (row[16], row[15]) for row in rows if row[16] is not None}
+        return Claimed([Leased(*row[:14]) for row in rows], messages)
 
     async def release(
         self,

@@ -44,34 +44,49 @@ UNION ALL
 SELECT max(destination), NULL, NULL FROM walk WHERE passed = %(walk)s -- where it stopped before the end
 """
 
-_DUE = """
-    SELECT ctid, email_id FROM queue
-    WHERE region = %(region)s AND destination = %(destination)s AND {kind} AND lease IS NULL AND status <> 'scheduled'
-    AND next_at <= %(now)s
-    ORDER BY next_at LIMIT {limit} FOR UPDATE SKIP LOCKED
-"""
+_DUE = """SELECT * FROM (
+                SELECT ctid, email_id FROM queue
+                WHERE region = %(region)s AND destination = a.destination AND {kind} AND lease IS NULL AND status <> 'scheduled'
+                AND next_at <= %(now)s
+                ORDER BY next_at LIMIT a.most FOR UPDATE SKIP LOCKED
+            ) {name}"""
 
 # A plan that was made over an empty table must do over a full one. So nothing is left to choose: each email's others are looked up by
 # its id, and what is locked is found by where it stands. What was changed meanwhile stands elsewhere, and waits for the next claim.
+# Who claims a first attempt needs the message next; it comes along when all would fit in, were they all as long.
 CLAIM = f"""
-WITH urgent AS MATERIALIZED (
-    {_DUE.format(kind="NOT bulk", limit="%(limit)s")}
-), patient AS MATERIALIZED (
-    {_DUE.format(kind="bulk", limit="%(limit)s - (SELECT count(*) FROM urgent)")}
+WITH asked AS MATERIALIZED (
+    SELECT * FROM unnest(%(destinations)s::text[], %(limits)s::bigint[]) AS a(destination, most)
 ), chosen AS MATERIALIZED (
-    SELECT * FROM urgent UNION ALL SELECT * FROM patient
+    SELECT d.ctid, d.email_id, a.destination FROM asked a CROSS JOIN LATERAL (
+        SELECT * FROM (
+            {_DUE.format(kind="NOT bulk", name="urgent")}
+            UNION ALL
+            {_DUE.format(kind="bulk", name="patient")}
+        ) due LIMIT a.most
+    ) d
 ), along AS MATERIALIZED (
-    SELECT a.ctid FROM (SELECT DISTINCT email_id FROM chosen) c CROSS JOIN LATERAL (
+    SELECT a.ctid FROM (SELECT DISTINCT email_id, destination FROM chosen) c CROSS JOIN LATERAL (
         SELECT q.ctid FROM queue q
-        WHERE q.email_id = c.email_id AND q.region IS NOT DISTINCT FROM %(region)s AND q.destination IS NOT DISTINCT FROM %(destination)s
+        WHERE q.email_id = c.email_id AND q.region IS NOT DISTINCT FROM %(region)s AND q.destination IS NOT DISTINCT FROM c.destination
         AND coalesce(q.lease, -1) = -1 AND q.status <> 'scheduled' AND q.next_at <= %(now)s
         FOR UPDATE SKIP LOCKED
     ) a
+), leased AS (
+    UPDATE queue q SET lease = %(lease)s
+    WHERE q.ctid = ANY (ARRAY(SELECT ctid FROM chosen UNION SELECT ctid FROM along))
+    RETURNING q.*
+), counted AS (
+    SELECT *, row_number() OVER (PARTITION BY email_id) AS nth, count(*) OVER () AS many FROM leased
 )
-UPDATE queue q SET lease = %(lease)s
-WHERE q.ctid = ANY (ARRAY(SELECT ctid FROM chosen UNION SELECT ctid FROM along))
-RETURNING q.account_id, q.email_id, q.recipient, q.domain_id, q.region, q.address, q.destination, q.attempts, q.status, q.expires_at,
-          q.bulk, q.host, q.source, q.faults, q.next_at
+SELECT l.account_id, l.email_id, l.recipient, l.domain_id, l.region, l.address, l.destination, l.attempts, l.status, l.expires_at,
+       l.bulk, l.host, l.source, l.faults, l.next_at, e.envelope, CASE WHEN e.size * l.many <= %(octets)s THEN (
+           SELECT bytes FROM messages m WHERE m.account_id = l.account_id AND m.email_id = l.email_id AND m.piece = 0
+       ) END
+FROM counted l LEFT JOIN LATERAL (
+    SELECT size, envelope FROM emails
+    WHERE account_id = l.account_id AND email_id = l.email_id AND l.nth = 1 AND l.attempts = 0 AND %(octets)s > 0 OFFSET 0
+) e ON true
 """
 
 # Planned once, for any limit: rows come from the index in their order, never from a bitmap that is sorted afterwards.
@@ -79,7 +94,7 @@ _IN_ORDER = (*_WITHOUT, "enable_bitmapscan", "enable_sort")
 _PLAN_IN_ORDER = Prepared("in_order", (), "SELECT " + ", ".join(f"set_config('{way}', 'off', true)" for way in _IN_ORDER))
 _LOOK = {"region": "text", "now": "timestamptz", "skip": "text[]", "limit": "bigint", "walk": "integer", "start": "text"}
 LOOK = Prepared.named("look", _LOOK, READY, _PLAN_IN_ORDER)
-_TAKE = {"region": "text", "destination": "text", "now": "timestamptz", "limit": "bigint", "lease": "bigint"}
+_TAKE = {"region": "text", "destinations": "text[]", "limits": "bigint[]", "now": "timestamptz", "lease": "bigint", "octets": "bigint"}
 TAKE = Prepared.named("take", _TAKE, CLAIM, _PLAN_IN_ORDER)
 
 RELEASE = """

@@ -105,6 +105,14 @@ def _trusted(network: str, caller: Caller | None, key: str) -> Finding:
     return Finding(check, "good", f"Without TLS and login it sends with the API key {key} of the account {caller.account_id}.")
 
 
+def pages(missing: Sequence[str]) -> list[Finding]:
+    """Of the files that browsers get. `missing`: those of npm packages that did not come with this installation."""
+    if not missing:
+        return [Finding("dashboard", "good", "It has all of its files.")]
+    why = f"There is no {' and no '.join(missing)}: its pages work, but do not follow by themselves, and have no charts."
+    return [Finding("dashboard", "doubtful", why, "Install a wheel that `make wheel` has built.")]
+
+
 async def outside(
     settings: Settings,
     addresses: Callable[[str], Awaitable[Records[str] | NxDomain | Temporary]],

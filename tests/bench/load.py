@@ -45,10 +45,13 @@ def page(size: int) -> str:
     return f"<html><body><h1>Thanks for your order</h1><table>\n{row * (size // len(row))}</table></body></html>"
 
 
-def run(port: int, key: str, sender: str, *, emails: int, per_call: int, connections: int, size: int, first: int) -> Load:
+def run(
+    port: int, key: str, sender: str, *, emails: int, per_call: int, connections: int, size: int, first: int, alike: bool = True
+) -> Load:
     """Send `emails` of about `size` octets, `per_call` in a request, over `connections` connections to loopback.
 
-    Every answer must be a 200, or the run ends with an AssertionError that tells the answer.
+    With the same page for all, unless they are not `alike`. Every answer must be a 200, or the run ends with an AssertionError that tells
+    the answer.
     """
     html = page(size - 900)
     calls = iter(range(first, first + emails, per_call))
@@ -64,7 +67,7 @@ def run(port: int, key: str, sender: str, *, emails: int, per_call: int, connect
                     start = next(calls, None)
                 if start is None:
                     return
-                body = [email(sender, n, html) for n in range(start, start + per_call)]
+                body = [email(sender, n, html if alike else f"{html}<p>{n}</p>") for n in range(start, start + per_call)]
                 path, payload = ("/emails", body[0]) if per_call == 1 else ("/emails/batch", body)
                 before = time.perf_counter()
                 status, answer = _post(link, path, key, json.dumps(payload).encode())

@@ -9,6 +9,7 @@ import attrs
 import psycopg2
 
 from mailsvc.store.embedded import EmbeddedPostgres
+from tests.whole.relay import keys_before_the_start
 from tests.whole.rig import Daemon, free_port
 
 DESTINATIONS = 1000  # domains d0.test, d1.test, …, each with an address of its own
@@ -24,7 +25,7 @@ class Product:
     roles: Sequence[Sequence[str]] = ((),)
     dual: bool = False
     make: type[Daemon] = Daemon
-    login: int = attrs.field(factory=free_port)
+    relay: int = attrs.field(factory=free_port)
     daemons: list[Daemon] = attrs.field(factory=list)
     postgres: EmbeddedPostgres = attrs.field(init=False)
 
@@ -36,6 +37,11 @@ class Product:
     @property
     def door(self) -> Daemon:
         return self.daemons[0]
+
+    @property
+    def login(self) -> Sequence[str]:
+        """What the load needs to know for STARTTLS and AUTH. This machine is trusted without."""
+        return ("-u", "mailsvc", "-w", str(self.door.facts["api_key"]), "-S")
 
     @property
     def sender(self) -> str:
@@ -57,15 +63,18 @@ class Product:
         number = len(self.daemons)
         folder = self.folder / str(number)
         folder.mkdir()
-        relay = {"587": f"tcp:{self.login}:interface=127.0.0.1"} if not number else {}
+        listen = {"587": f"tcp:{self.relay}:interface=127.0.0.1"} if not number else {}
         changes: dict[str, dict[str, object]] = {
             "delivery": {"routes": self._routes()},
-            "smtp": {"listen": relay, "self_signed": str(self.folder / "tls"), "connections_per_key": 1000},
+            "smtp": {"listen": listen, "self_signed": str(self.folder / "tls"), "connections_per_key": 1000},
             "secrets": {"key_file": str(self.folder / "secret.key")},
         }
         if roles:
             changes[""] = {"roles": list(roles)}
         daemon = self.make(folder, self.postgres.dsn(), changes)
+        if not number:
+            [key] = keys_before_the_start(daemon, "of this machine")
+            changes["smtp"]["trusted_networks"] = {"127.0.0.1/32": key}
         daemon.start()
         self.daemons.append(daemon)
 

@@ -40,11 +40,7 @@ FROM made, unnest(ARRAY['email.sent', 'email.delivery_delayed', 'email.delivery_
 def rate(bench: Bench, product: Product, way: Way) -> float:
     if way.per_call:
         return bench.http(way, product, product.pids).rate
-    return bench.smtp(way, product.login, product.sender, login_of(product), product.pids).rate
-
-
-def login_of(product: Product) -> tuple[str, ...]:
-    return ("-u", "mailsvc", "-w", str(product.door.facts["api_key"]), "-S")
+    return bench.smtp(way, product.relay, product.sender, product.login if way.login else (), product.pids).rate
 
 
 def growth(bench: Bench, folder: Path, share: float) -> None:
@@ -98,8 +94,8 @@ def send(bench: Bench, product: Product, size: int, sessions: int, count: int) -
     """Over SMTP with TLS and a login; what the load tells."""
     file = bench.folder / f"{size}.eml"
     file.write_bytes(mails.mail(product.sender, size))
-    command = [bench.folder / "smtpload", "-p", product.login, "-s", sessions, "-m", count, "-F", file, "-f", product.sender]
-    done = subprocess.run([str(word) for word in (*command, *login_of(product))], capture_output=True, text=True)
+    command = [bench.folder / "smtpload", "-p", product.relay, "-s", sessions, "-m", count, "-F", file, "-f", product.sender]
+    done = subprocess.run([str(word) for word in (*command, *product.login)], capture_output=True, text=True)
     told: dict[str, object] = json.loads(done.stdout)
     assert not told["errors"], told["first_error"]
     return told
@@ -116,7 +112,7 @@ def turns(bench: Bench, folder: Path, share: float) -> None:
     key = str(door.facts["api_key"])
 
     def post() -> None:
-        load.run(door.port, key, product.sender, emails=100 * batches, per_call=100, connections=2, size=4096, first=0)
+        load.run(door.port, key, product.sender, emails=100 * batches, per_call=100, connections=2, size=4096, first=0, alike=False)
 
     works: tuple[Callable[[], object], ...] = (
         lambda: send(bench, product, 4096, 20, small),
@@ -130,10 +126,18 @@ def turns(bench: Bench, folder: Path, share: float) -> None:
         thread.join()
     told = door.ask()
     product.stop()
+    longest = told["longest"]
     print(
-        f"turns: {told['turns']:.0f} of the reactor, {told['long']:.0f} of 10 ms or more; the longest {told['longest_ms']:.0f} ms,"
-        f" of CPU {told['longest_cpu_ms']:.0f} ms ({small:,} mails of 4 KB, {bodies} of 40 MB, {batches} batches of 100 at once)"
+        f"turns: {told['turns']} of the reactor, {told['long']} of 10 ms or more; the longest {longest['wall_ms']:.0f} ms,"
+        f" without waiting for a processor {longest['held_ms']:.0f}, of CPU {longest['cpu_ms']:.0f}"
+        f" ({small:,} mails of 4 KB, {bodies} of 40 MB, {batches} batches of 100 at once)"
     )
+    for generation, (number, seconds, most) in enumerate(told["collections"]):
+        print(f"  {number} collections of generation {generation}: {seconds * 1000:.0f} ms, the longest {most * 1000:.1f} ms")
+    for made in told["made_of"]:
+        print("  {wall_ms} ms, {held_ms} held, {cpu_ms} of CPU; {ready} descriptors; collections {collected}".format(**made))
+        for stack, count in made["seen"]:
+            print(f"    {count} × {stack}")
 
 
 def bodies(bench: Bench, folder: Path, share: float) -> None:

@@ -1,15 +1,23 @@
 """twistd with a watch on the reactor: how long its turns take, each from an answer of the poller to the next question.
 
 `python -m tests.bench.turns FILE …` with twistd's own arguments behind the file. SIGUSR1 has the figures written there and begins anew.
+With them goes what the longest turns were made of: a thread looks at the reactor's stack every few milliseconds of a long turn, and
+the collector says how long it took.
 """
 
 from __future__ import annotations
 
+import gc
 import json
+import os
 import signal
 import sys
+import threading
 import time
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import attrs
@@ -18,6 +26,36 @@ from twisted.scripts import twistd
 from tests.whole import rig
 
 LONG = 0.01  # seconds
+LOOK_EVERY = 0.004
+MEASURES = ("wall", "held", "cpu")
+KEPT = 4  # of the longest turns, by each measure, what they were made of
+PLUMBING = ("/twisted/internet/defer", "/twisted/internet/posixbase", "/twisted/python/", "/klein/", "/twisted/scripts/", "/detach.py")
+DEEP = 9  # frames of a stack that are told
+
+
+@attrs.define(eq=False)
+class Turn:
+    """One turn: how many descriptors were ready, what was seen of it, and the collections in it (generation, milliseconds).
+
+    `held` is its time without that in which the machine had no processor for it: CPU, and waiting for other threads or the disk.
+    """
+
+    wall: float = 0.0
+    cpu: float = 0.0
+    held: float = 0.0
+    ready: int = 0
+    seen: Counter[str] = attrs.field(factory=Counter)
+    collected: list[tuple[int, float]] = attrs.field(factory=list)
+
+    def told(self) -> dict[str, Any]:
+        return {
+            "wall_ms": round(self.wall * 1000, 1),
+            "cpu_ms": round(self.cpu * 1000, 1),
+            "held_ms": round(self.held * 1000, 1),
+            "ready": self.ready,
+            "collected": self.collected,
+            "seen": self.seen.most_common(12),
+        }
 
 
 @attrs.define(eq=False)
@@ -27,28 +65,85 @@ class Watch:
     poller: Any
     turns: int = 0
     long: int = 0
-    longest: float = 0.0
-    longest_cpu: float = 0.0
-    _since: tuple[float, float] = (0.0, 0.0)
+    longest: Turn = attrs.field(factory=Turn)  # of each measure by itself
+    turn: Turn | None = None
+    kept: list[Turn] = attrs.field(factory=list)
+    collections: list[list[float]] = attrs.field(factory=lambda: [[0, 0.0, 0.0] for _ in range(3)])  # number, seconds, longest
+    _since: Sequence[float] = (0.0, 0.0, 0.0)
+    _collecting: float = 0.0
+    _schedule: int = attrs.field(factory=lambda: os.open("/proc/thread-self/schedstat", os.O_RDONLY))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.poller, name)
 
     def poll(self, *arguments: Any) -> Any:
-        wall, cpu = time.monotonic() - self._since[0], time.thread_time() - self._since[1]
-        if self._since[0]:
+        turn, self.turn = self.turn, None
+        if turn is not None:
+            turn.wall, turn.cpu, queued = (now - then for now, then in zip(self._clocks(), self._since, strict=True))
+            turn.held = max(turn.cpu, turn.wall - queued)
             self.turns += 1
-            self.long += wall >= LONG
-            self.longest, self.longest_cpu = max(self.longest, wall), max(self.longest_cpu, cpu)
+            self.long += turn.wall >= LONG
+            for measure in MEASURES:
+                setattr(self.longest, measure, max(getattr(self.longest, measure), getattr(turn, measure)))
+            if turn.wall >= LONG:
+                self._keep(turn)
         found = self.poller.poll(*arguments)
-        self._since = time.monotonic(), time.thread_time()
+        self._since = self._clocks()
+        self.turn = Turn(ready=len(found))
         return found
 
-    def told(self) -> dict[str, float]:
-        figures = {"turns": self.turns, "long": self.long, "longest_ms": self.longest * 1000, "longest_cpu_ms": self.longest_cpu * 1000}
+    def _clocks(self) -> Sequence[float]:
+        """Of the wall, of this thread's work, and of its waiting for a processor."""
+        return time.monotonic(), time.thread_time(), int(os.pread(self._schedule, 100, 0).split()[1]) / 1e9
+
+    def _keep(self, turn: Turn) -> None:
+        turns = [*self.kept, turn]
+        self.kept = []
+        for measure in MEASURES:
+            longest = sorted(turns, key=lambda each: -getattr(each, measure))[:KEPT]
+            self.kept += [each for each in longest if each not in self.kept]
+
+    def look(self, thread: int) -> None:
+        """For ever, in a thread of its own: what the reactor does in a turn that is long already."""
+        while True:
+            time.sleep(LOOK_EVERY)
+            turn = self.turn
+            if turn is not None and time.monotonic() - self._since[0] >= LOOK_EVERY:
+                turn.seen[_stack(sys._current_frames().get(thread))] += 1
+
+    def collection(self, phase: str, facts: dict[str, int]) -> None:
+        if phase == "start":
+            self._collecting = time.monotonic()
+            return
+        generation, seconds = facts["generation"], time.monotonic() - self._collecting
+        number, total, longest = self.collections[generation]
+        self.collections[generation] = [number + 1, total + seconds, max(longest, seconds)]
+        if self.turn is not None:
+            self.turn.collected.append((generation, round(seconds * 1000, 1)))
+
+    def told(self) -> dict[str, Any]:
+        figures = {
+            "turns": self.turns,
+            "long": self.long,
+            "longest": self.longest.told(),
+            "made_of": [turn.told() for turn in self.kept],
+            "collections": self.collections,
+        }
+        self.collections = [[0, 0.0, 0.0] for _ in range(3)]
         self.turns = self.long = 0
-        self.longest = self.longest_cpu = 0.0
+        self.longest, self.kept = Turn(), []
         return figures
+
+
+def _stack(frame: FrameType | None) -> str:
+    """The innermost frames, innermost first, Twisted's own plumbing left out."""
+    told: list[str] = []
+    while frame is not None and len(told) < DEEP:
+        file, name = frame.f_code.co_filename, frame.f_code.co_name
+        if not any(plumbing in file for plumbing in PLUMBING):
+            told.append(f"{Path(file).parent.name}/{Path(file).stem}.{name}:{frame.f_lineno}")
+        frame = frame.f_back
+    return " < ".join(told)
 
 
 class Watched(rig.Daemon):
@@ -62,7 +157,7 @@ class Watched(rig.Daemon):
         _, *arguments = super()._command()
         return [str(self.python), "-m", "tests.bench.turns", str(self.figures), *arguments]
 
-    def ask(self) -> dict[str, float]:
+    def ask(self) -> dict[str, Any]:
         """The figures since it was last asked."""
         assert self.process is not None
         self.figures.unlink(missing_ok=True)
@@ -71,7 +166,7 @@ class Watched(rig.Daemon):
         while not self.figures.exists():
             assert time.monotonic() < deadline
             time.sleep(0.02)
-        found: dict[str, float] = json.loads(self.figures.read_text())
+        found: dict[str, Any] = json.loads(self.figures.read_text())
         return found
 
 
@@ -81,6 +176,8 @@ def main() -> None:
 
     watch = Watch(reactor._poller)  # type: ignore[attr-defined]
     reactor._poller = watch  # type: ignore[attr-defined]
+    threading.Thread(target=watch.look, args=(threading.get_ident(),), daemon=True).start()
+    gc.callbacks.append(watch.collection)
 
     def tell(*_: object) -> None:
         made = file.with_suffix(".new")

@@ -1,4 +1,4 @@
-"""The parts of the dashboard that need no server: throttling, safety, passwords, codes, times in words, charts, timelines."""
+"""The parts of the dashboard that need no server: throttling, safety, passwords, codes, times in words, timelines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.defer import Deferred, succeed
 
-from mailsvc.dashboard import charts, csvfile, safety, timeline, words
+from mailsvc.dashboard import csvfile, files, safety, timeline, words
 from mailsvc.dashboard.csvfile import plain
 from mailsvc.dashboard.emails import Emails
 from mailsvc.dashboard.preview import embedded
@@ -206,7 +206,39 @@ def test_recovery_codes_are_ten_and_long():
     assert len(set(codes)) == 10 and all(len(code.replace("-", "")) >= 11 for code in codes)
 
 
-# Words, charts, timelines
+# Files
+
+
+@pytest.mark.parametrize(
+    ("accepted", "taken"),
+    [
+        ("gzip, deflate, br", True),
+        ("br;q=1, GZIP;q=0.5", True),
+        ("gzip;q=0", False),
+        ("gzip; q=0.000, br", False),
+        ("br", False),
+        ("", False),
+    ],
+)
+def test_who_takes_gzip_says_so(accepted, taken):
+    assert files.takes_packed(accepted) is taken
+
+
+def test_the_set_up_brought_the_npm_packages():
+    """Not there? `make test` installs them; so does etc/packages, with the folder of an environment."""
+    assert files.missing() == []
+
+
+def test_a_page_without_the_packages_is_whole(monkeypatch):
+    monkeypatch.setattr(files, "FILES", {"dashboard.js": files.FILES["dashboard.js"]})
+    assert files.missing() == ["htmx.min.js", "uPlot.iife.min.js", "uPlot.min.css"]
+    templates = words.environment(static=files.address)
+    page = templates.get_template("document.html").render(visit=SimpleNamespace(theme="auto"))
+    assert page.count("<script") == 1 and "/dashboard.js" in page and 'src=""' not in page
+    assert templates.get_template("charts.html").module.files() == ""
+
+
+# Words, timelines
 
 
 @pytest.mark.parametrize(
@@ -223,12 +255,6 @@ def test_an_address_is_broken_behind_its_at_and_escaped(text):
     assert words.address("<b>@x.example") == "&lt;b&gt;@<wbr>x.example"
 
 
-@given(st.floats(min_value=0, max_value=1e9, allow_nan=False))
-def test_a_scale_is_round_and_not_below(most):
-    top = charts.scale(most)
-    assert top >= most and (most < 0.01 or top <= most * 10.0001 or top == 1)
-
-
 def test_a_message_is_read_when_there_is_room_for_it():
     """A large one waits until others are done, and nothing of it is loaded."""
     asked: list[int] = []
@@ -242,11 +268,6 @@ def test_a_message_is_read_when_there_is_room_for_it():
     told: list[object] = []
     Deferred.fromCoroutine(Emails._load(SimpleNamespace(), visit, email)).addErrback(lambda failure: told.append(failure.value))
     assert [stop.status for stop in told] == [503] and asked == [3000]
-
-
-def test_a_chart_escapes_what_it_is_called():
-    svg = charts.bars([charts.Step("<b>", "<i>", {"delivered": 3})], ["delivered"], '"><script>')
-    assert "<script>" not in svg and "<b>" not in svg and "<i>" not in svg
 
 
 def test_a_recipients_timeline_has_its_own_events_and_attempts_in_order():

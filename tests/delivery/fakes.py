@@ -30,7 +30,7 @@ from mailsvc.smtp.offers import Offers
 from mailsvc.smtp.plan import Manner
 from mailsvc.store.accept import NewEmail, NewRecipient
 from mailsvc.store.messages import StoredMessage
-from mailsvc.store.queue import Hold, Leased, Ready, Slowdown
+from mailsvc.store.queue import Claimed, Hold, Leased, Ready, Slowdown
 from mailsvc.store.settle import Settlement
 
 LATENCY = 0.001  # seconds of a round trip
@@ -66,6 +66,8 @@ class Store:
         self.slow_rows: dict[str, Slowdown] = {}
         self.paused: dict[UUID, datetime] = {}
         self.calls: Counter[str] = Counter()
+        self.asked: list[tuple[dict[str, int], int]] = []  # of claims: how much of each destination, and octets of messages
+        self.brings = False  # whether claims bring messages
         self.failing: dict[str, Exception] = {}
         self.settle_waits: list[Deferred[None]] | None = None  # a list: settles wait until a test fires them
 
@@ -114,13 +116,21 @@ class Store:
                 found.setdefault(name, Ready(name, row.leased.bulk, row.next_at))
         return list(found.values())[:limit]
 
-    async def claim(self, region: str, destination: str, now: datetime, limit: int, lease: int) -> list[Leased]:
+    async def claim(self, region: str, wanted: Mapping[str, int], now: datetime, lease: int, octets: int) -> Claimed:
         self._call("claim")
-        ready = [row for row in self.rows.values() if row.lease is None and row.leased.destination == destination and row.next_at <= now]
-        ready.sort(key=lambda row: (row.leased.bulk, row.next_at, row.leased.email_id, row.leased.recipient))
-        for row in ready[:limit]:
-            row.lease = lease
-        return [row.leased for row in ready[:limit]]
+        self.asked.append((dict(wanted), octets))
+        claimed: list[Leased] = []
+        for destination, limit in wanted.items():
+            ready = [
+                row for row in self.rows.values() if row.lease is None and row.leased.destination == destination and row.next_at <= now
+            ]
+            ready.sort(key=lambda row: (row.leased.bulk, row.next_at, row.leased.email_id, row.leased.recipient))
+            for row in ready[:limit]:
+                row.lease = lease
+            claimed += [row.leased for row in ready[:limit]]
+        bodies = {row.email_id: self.bodies.get(row.email_id, MESSAGE) for row in claimed if octets and row.attempts == 0}
+        along = {email: (body, self.envelopes.get(email)) for email, body in bodies.items() if isinstance(body, bytes)}
+        return Claimed(claimed, along if self.brings else {})
 
     async def release(
         self, keys: Sequence[tuple[UUID, int]], lease: int, *, destination: Any = None, next_at: Any = None, reason: Any = None

@@ -12,6 +12,7 @@ from mailsvc.mail.reply import Reply
 from mailsvc.outcome import Bounced, Delivered, Uncertain
 from mailsvc.outcome import Deferred as Later
 from mailsvc.smtp.offers import Offers
+from mailsvc.store.errors import Unavailable
 from tests.delivery import fakes
 from tests.delivery.fakes import MESSAGE, World, answered, each, lost, number, taken
 
@@ -87,6 +88,68 @@ def test_mail_that_went_to_the_queue_a_moment_ago_is_claimed_but_not_loaded() ->
     assert world.store.calls["claim"] == 2  # under the bare domain, and under the destination that it turned out to have
     assert world.store.calls["load"] == 0
     assert world.dispatch.freight.octets == 0
+
+
+def test_messages_that_come_with_a_claim_are_not_loaded() -> None:
+    world = World()
+    server = world.server("example.com", "1.1.1.1")
+    world.store.brings = True
+    world.store.add(1, "ann@example.com", destination="mx.example.com")
+    world.store.add(1, "bob@example.com", destination="mx.example.com", recipient=1)
+    world.store.add(2, "ann@example.com", destination="mx.example.com", attempts=1)
+    world.store.envelopes[number(1)] = {"ret": "HDRS"}
+    world.start().run(2)
+    assert sorted(mail.recipients for mail in server.mails) == [("ann@example.com",), ("ann@example.com", "bob@example.com")]
+    assert all(mail.octets.endswith(b"\r\n" + MESSAGE) for mail in server.mails)
+    assert world.store.calls["load"] == 1  # of the one that was tried before: it may have its signature
+    assert world.dispatch.freight.octets == 0
+
+
+def test_claims_bring_no_messages_while_those_are_here() -> None:
+    world = World()
+    world.server("example.com", "1.1.1.1")
+    world.store.brings = True
+    world.start().run(1)
+    for identity in (1, 2, 3):
+        email, seats = world.email(identity, "ann@elsewhere.example")  # where nobody answers: it goes to the queue
+        world.commit(email, seats)
+    world.server("elsewhere.example", "1.1.1.2")
+
+    def octets(email: int) -> int:
+        world.store.add(email, "bob@example.com", destination="mx.example.com")
+        world.dispatch.ring()
+        world.run(1)
+        return world.store.asked[-1][1]
+
+    world.run(2)
+    assert world.store.asked[-1][1] == 0
+    assert octets(11) == 0  # it was not here
+    assert octets(12) > 0
+    assert world.store.calls["load"] == 1
+
+
+def test_destinations_share_claims() -> None:
+    world = World()
+    names = [f"{n:03}.example" for n in range(90)]
+    for n, name in enumerate(names):
+        world.store.add(n, f"ann@{name}", destination=f"mx.{name}", due=-100 + n)
+    world.start().run(0.01)
+    asked = [wanted for wanted, _ in world.store.asked]
+    assert [name for wanted in asked for name in wanted] == [f"mx.{name}" for name in names]  # the one that waits longest first
+    assert [len(wanted) for wanted in asked] == [40, 40, 10]
+    assert {limit for wanted in asked for limit in wanted.values()} == {10}
+
+
+def test_a_claim_that_fails_holds_nobody_up() -> None:
+    world = World()
+    servers = [world.server(name, f"1.1.1.{n}") for n, name in enumerate(("one.example", "two.example"))]
+    for n, name in enumerate(("one.example", "two.example")):
+        world.store.add(n, f"ann@{name}", destination=f"mx.{name}")
+    world.store.failing["claim"] = Unavailable("away", unknown=True)
+    world.start().run(1)
+    world.store.failing.clear()
+    world.run(5)
+    assert [len(server.mails) for server in servers] == [1, 1]
 
 
 def test_no_seat_before_the_route_is_known_and_accepting_does_not_ask_dns() -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mailsvc.mail import plain
 from mailsvc.mail.plain import text_of
 
 
@@ -74,44 +75,63 @@ def test_text(html: str, text: str) -> None:
     assert text_of(html) == text
 
 
-@given(
-    st.text()
-    | st.lists(
-        st.sampled_from(
-            [
-                "<p>",
-                "</p>",
-                "<a href='",
-                "'>",
-                "</a>",
-                "<td>",
-                "<table>",
-                "<ul>",
-                "<ol start=3>",
-                "<li>",
-                "</ul>",
-                "<pre>",
-                "</pre>",
-                "<p hidden>",
-                "<br>",
-                "<img alt=x>",
-                "<dd>",
-                "</",
-                "&",
-                "&#0;",
-                "<!--",
-                "<?",
-                "é",
-                " ",
-            ]
-        )
-    ).map("".join)
-)
+HTML = st.text() | st.lists(
+    st.sampled_from(
+        [
+            "<p>",
+            "</p>",
+            "<a href='",
+            "'>",
+            "</a>",
+            "<td>",
+            "<table>",
+            "<ul>",
+            "<ol start=3>",
+            "<li>",
+            "</ul>",
+            "<pre>",
+            "</pre>",
+            "<p hidden>",
+            "<br>",
+            "<img alt=x>",
+            "<dd>",
+            "</",
+            "&",
+            "&#0;",
+            "<!--",
+            "<?",
+            "é",
+            " ",
+        ]
+    )
+).map("".join)
+
+
+@given(HTML)
 def test_any_html_has_a_text(html: str) -> None:
     text = text_of(html)
     assert text == text.strip("\n")
     assert "\r" not in text and "\x00" not in text
     text.encode()
+
+
+@settings(max_examples=100)
+@given(st.lists(HTML | st.just("<div>" * 300) | st.just("<ul><li><pre><b hidden>x"), max_size=5))
+def test_what_was_read_before_changes_nothing(pages: list[str]) -> None:
+    one_after_the_other = [text_of(html) for html in pages]
+    for html, text in zip(pages, one_after_the_other, strict=True):
+        plain._idle.__dict__.clear()
+        assert text_of(html) == text
+
+
+@given(st.text(st.sampled_from(" \t\n\ra\xa0")))
+def test_spaces_are_found_as_if_single_ones_were_replaced_too(text: str) -> None:
+    assert plain._SURPLUS.sub(" ", text) == plain._SPACE.sub(" ", text)
+
+
+def test_the_unreadable_of_ascii() -> None:
+    ascii_ = "".join(map(chr, range(128)))
+    assert ascii_.encode().translate(None, plain._CONTROL) == plain._UNREADABLE.sub("", ascii_).encode()
 
 
 def test_deep_html() -> None:

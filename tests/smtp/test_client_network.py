@@ -126,7 +126,7 @@ async def test_a_large_message_arrives_whole_and_in_bounded_memory(reactor, list
 
     courier = await listener.courier(reactor)
     await courier.ready
-    result = await courier.deliver(envelope(), pieces())
+    result = await courier.deliver(envelope(b"".join(LARGE)), pieces())
     assert result.final.code == 250
     assert listener.messages == [b"".join(LARGE)]
     assert max(waiting) <= 400_000
@@ -142,7 +142,7 @@ async def test_an_early_refusal_with_a_close_behind_it_is_heard(reactor, listene
     listener.actions[b"DATA"] = refuse
     courier = await listener.courier(reactor)
     await courier.ready
-    result = await courier.deliver(envelope(), LARGE)
+    result = await courier.deliver(envelope(b"".join(LARGE)), LARGE)
     assert result.recipients[0].code == 552
     assert result.sent_dot is False
     await courier.when_closed()
@@ -158,7 +158,7 @@ async def test_a_server_that_never_reads_the_message(reactor, listener: Listener
     listener.actions[b"DATA"] = freeze
     courier = await listener.courier(reactor, timeouts=Timeouts(block=0.3))
     await courier.ready
-    result = await courier.deliver(envelope(), LARGE * 4)
+    result = await courier.deliver(envelope(b"".join(LARGE * 4)), LARGE * 4)
     assert "timed out" in result.lost
     assert result.sent_dot is False
     await courier.when_closed()
@@ -174,7 +174,7 @@ async def test_a_reset_in_the_middle_of_the_message(reactor, listener: Listener)
     listener.actions[b"DATA"] = reset
     courier = await listener.courier(reactor)
     await courier.ready
-    result = await courier.deliver(envelope(), LARGE)
+    result = await courier.deliver(envelope(b"".join(LARGE)), LARGE)
     assert result.lost and result.recipients == (None,)
     assert result.sent_dot is False
 
@@ -234,7 +234,7 @@ async def test_a_large_message_inside_tls(reactor, listener: Listener, certifica
     listener.use(certificate, version)
     courier = await listener.courier(reactor, host="mx.example.org")
     await courier.ready
-    result = await courier.deliver(envelope(), LARGE)
+    result = await courier.deliver(envelope(b"".join(LARGE)), LARGE)
     assert result.final.code == 250
     assert listener.messages == [b"".join(LARGE)]
 
@@ -378,7 +378,7 @@ async def test_a_server_inside_tls_that_never_reads(reactor, listener: Listener,
     listener.actions[b"DATA"] = freeze
     courier = await listener.courier(reactor, timeouts=Timeouts(block=0.3))
     await courier.ready
-    result = await courier.deliver(envelope(), LARGE * 4)
+    result = await courier.deliver(envelope(b"".join(LARGE * 4)), LARGE * 4)
     assert "timed out" in result.lost
     assert result.sent_dot is False
     await courier.when_closed()

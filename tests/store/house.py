@@ -98,7 +98,7 @@ class House:
         return await together(*(self.acceptance.accept(Submission(e.account_id, (e,))) for e in emails))
 
     async def claim(self, destination: str = "example.org", now: datetime = NOW, limit: int = 50, lease: int | None = None) -> list[Leased]:
-        return await self.queue.claim(REGION, destination, now, limit, lease or self.lease)
+        return (await self.queue.claim(REGION, {destination: limit}, now, lease or self.lease)).rows
 
     async def settle(self, mail: NewEmail, *outcomes: Outcome | None, lease: int | None = None, **changes: Any) -> frozenset[int]:
         """The outcomes of recipients 0, 1, …; None: nothing is told of that one."""

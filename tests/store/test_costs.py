@@ -22,7 +22,13 @@ async def test_a_hundred_emails_at_once_share_their_statements(house: House) -> 
     assert await cost(house.accept(*mails)) <= 2
     assert await cost(*(house.settle(mail, Delivered("250 ok")) for mail in mails)) <= 2
 
+    assert await cost(house.books.number(1000)) == 1
+
     waiting = [email() for _ in range(MANY)]
     await house.accept(*waiting)
-    assert await cost(house.queue.claim(REGION, "example.org", NOW, MANY, house.lease)) == 1
+    assert await cost(house.queue.claim(REGION, {"example.org": MANY}, NOW, house.lease)) == 1
+    apart = [email(f"a@{n}.example") for n in range(MANY)]
+    await house.accept(*apart)
+    wanted = {f"{n}.example": 10 for n in range(MANY)}
+    assert await cost(house.queue.claim(REGION, wanted, NOW, house.lease, 1 << 20)) == 1
     assert await cost(*(house.messages.load(mail.account_id, mail.email_id) for mail in waiting)) <= -(-MANY // 16)

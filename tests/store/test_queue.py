@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -27,6 +28,12 @@ FROM generate_series(1, %s) AS n, unnest(%s::text[]) AS d
 
 async def backlog(house: House, next_at: datetime, count: int, *destinations: str) -> None:
     await house.pool.run(BACKLOG, (ACCOUNT, REGION, next_at, NOW + DAY, count, list(destinations)))
+
+
+def asked(house: House, *destinations: str, now: datetime = NOW) -> dict[str, object]:
+    """What a claim of 50 from each is given."""
+    wanted = {"destinations": list(destinations), "limits": [50] * len(destinations)}
+    return wanted | {"region": REGION, "now": now, "lease": house.lease, "octets": 1 << 20}
 
 
 def keys(leased: list[Any]) -> set[tuple[Any, int]]:
@@ -55,6 +62,38 @@ async def test_transactional_mail_goes_before_bulk_and_the_oldest_first(house: H
     order = [m.email_id for m in (*reversed(urgent), *reversed(bulk))]
     assert [one.email_id for one in await house.claim(limit=4)] == order[:4]
     assert [one.email_id for one in await house.claim(limit=4)] == order[4:]
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_claim_brings_some_of_each_destination(house: House) -> None:
+    mails = {name: [email(f"a@{name}", bulk=n % 2 == 0) for n in range(4)] for name in ("one.example", "two.example", "three.example")}
+    await house.accept(*(mail for found in mails.values() for mail in found))
+    claimed = (await house.queue.claim(REGION, {"one.example": 3, "nowhere.example": 9, "two.example": 1}, NOW, house.lease)).rows
+    assert Counter(one.destination for one in claimed) == {"one.example": 3, "two.example": 1}
+    assert [one.bulk for one in claimed] == [False, False, False, True]
+    assert [len(await house.claim(name)) for name in mails] == [1, 3, 4]
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_first_claim_brings_messages_that_fit(house: House) -> None:
+    small = email("a@example.org", "b@example.org", envelope={"ret": "HDRS"})
+    large, tried = email(message=b"x" * 2000, created_at=NOW + SECOND), email("a@example.net")
+    await house.accept(small, large, tried)
+    many = {"example.org": 50, "example.net": 50}
+
+    async def brought(octets: int) -> dict[Any, Any]:
+        claimed = await house.queue.claim(REGION, many, NOW + MINUTE, house.lease, octets)
+        await house.queue.release([(row.email_id, row.recipient) for row in claimed.rows], house.lease)
+        assert len(claimed.rows) == 4
+        return dict(claimed.messages)
+
+    assert await brought(0) == {}
+    expected = {small.email_id: (small.message, {"ret": "HDRS"}), tried.email_id: (tried.message, None)}
+    assert await brought(2000) == expected
+    assert await brought(8000) == expected | {large.email_id: (large.message, None)}
+    await house.claim("example.net")
+    await house.settle(tried, Deferred("later", NOW))
+    assert set(await brought(8000)) == {small.email_id, large.email_id}
 
 
 @pytest_twisted.ensureDeferred
@@ -257,14 +296,22 @@ async def test_every_kind_of_waiting_has_its_own_reason(house: House) -> None:
 async def test_a_claim_visits_no_row_that_it_does_not_lease(house: House) -> None:
     await backlog(house, NOW + MINUTE, 20_000, "dead.example")
     await house.accept(*(email() for _ in range(10)))
-    params: dict[str, object] = {"region": REGION, "now": NOW, "limit": 50, "lease": house.lease}
-    plan = await explain(house, queue_sql.CLAIM, params | {"destination": "example.org"})
+    plan = await explain(house, queue_sql.CLAIM, asked(house, "example.org"))
     assert max(visited(plan)) <= 10, visited(plan)
-    plan = await explain(house, queue_sql.CLAIM, params | {"destination": "dead.example"})
+    plan = await explain(house, queue_sql.CLAIM, asked(house, "dead.example"))
     assert max(visited(plan)) == 0
     assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] < 100
-    plan = await explain(house, queue_sql.CLAIM, params | {"destination": "dead.example", "now": NOW + MINUTE})
+    plan = await explain(house, queue_sql.CLAIM, asked(house, "dead.example", now=NOW + MINUTE))
     assert max(visited(plan)) <= 50, visited(plan)
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_claim_that_brings_messages_reads_no_others(house: House) -> None:
+    await house.accept(*(email("a@elsewhere.example") for _ in range(200)), *(email() for _ in range(10)))
+    plan = await explain(house, queue_sql.CLAIM, asked(house, "example.org", "nowhere.example"))
+    read = [node for node in nodes(plan) if node.get("Relation Name", "").startswith(("emails_", "messages_")) and node["Actual Loops"]]
+    assert [node["Actual Rows"] * node["Actual Loops"] for node in read] == [10, 10]
+    assert not [node for node in read if node.get("Rows Removed by Filter")]
 
 
 @pytest_twisted.ensureDeferred
@@ -281,8 +328,8 @@ async def test_a_look_passes_by_the_backlog(house: House) -> None:
 async def test_plans_go_by_index_before_anything_is_known_of_the_table(house: House) -> None:
     """A queue that was just empty is the moment when a planner would rather read it whole."""
     await house.accept(email())
-    params: dict[str, object] = {"region": REGION, "now": NOW, "limit": 50, "lease": house.lease, "destination": "example.org"}
-    scans = [node["Node Type"] for node in nodes(await explain(house, queue_sql.CLAIM, params)) if node.get("Relation Name") == "queue"]
+    plan = await explain(house, queue_sql.CLAIM, asked(house, "example.org"))
+    scans = [node["Node Type"] for node in nodes(plan) if node.get("Relation Name") == "queue"]
     assert "Seq Scan" not in scans
 
 
@@ -291,9 +338,8 @@ async def test_a_claim_from_a_backlog_that_came_at_once_looks_at_nothing_else(ho
     """What is known of the table then is that it was empty: every index looks as good as the right one."""
     await house.pool.run("ANALYZE queue")
     await backlog(house, NOW, 3_000, "example.org")
-    params: dict[str, object] = {"region": REGION, "now": NOW, "limit": 50, "lease": house.lease, "destination": "example.org"}
     for _ in range(3):
-        plan = await explain(house, queue_sql.CLAIM, params)
+        plan = await explain(house, queue_sql.CLAIM, asked(house, "example.org"))
         assert max(visited(plan)) <= 50, visited(plan)
 
 
@@ -308,10 +354,10 @@ async def test_a_claim_that_was_planned_long_ago_looks_at_nothing_else(house: Ho
 
     async def planned_before(tx: Transaction) -> Any:
         await tx.run("SET LOCAL plan_cache_mode = force_generic_plan")
-        await tx.run(statement, (REGION, "nowhere", NOW, 50, house.lease))
+        await tx.run(statement, (REGION, ["nowhere"], [50], NOW, house.lease, 0))
         await tx.run(BACKLOG, (ACCOUNT, REGION, NOW, NOW + DAY, 3_000, ["example.com"]))
-        taken = "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE take_again (%s, %s, %s, %s, %s)"
-        [(plans,)] = await tx.rows(taken, (REGION, "example.com", NOW, 50, house.lease))
+        taken = "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE take_again (%s, %s, %s, %s, %s, %s)"
+        [(plans,)] = await tx.rows(taken, (REGION, ["example.com"], [50], NOW, house.lease, 1 << 20))
         return plans[0]["Plan"]
 
     plan = await house.pool.transact(planned_before)

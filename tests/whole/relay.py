@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from mailsvc.sandbox.welcome import ACCOUNT
 from tests.whole.rig import Daemon, free_port
 from tests.whole.sink import Sink
 
@@ -24,6 +25,16 @@ def daemon_with_relay(folder: Path, database: str, next_hop: int, **smtp: object
         "smtp": {"listen": listen, "self_signed": str(folder / "tls"), "login_failures": 100, "tarpit": 0, **smtp},
     }
     return Daemon(folder, database, changes)
+
+
+def keys_before_the_start(daemon: Daemon, *names: str) -> list[str]:
+    """The ids of new API keys of the account that the daemon will have, for its settings."""
+    daemon.write()
+    daemon.command("account", "create", ACCOUNT)
+    for name in names:
+        daemon.command("key", "create", "--account", ACCOUNT, "--name", name)
+    made = [line.split(maxsplit=3) for line in daemon.command("key", "list", "--account", ACCOUNT).splitlines()]
+    return [next(key_id for key_id, _, _, called in made if called == name) for name in names]
 
 
 def relaying(tmp_path_factory: pytest.TempPathFactory, module_database: str, sink: Sink) -> Iterator[Daemon]:

@@ -6,6 +6,7 @@ MAILSVC_TEST_CHROMIUM is "required", as it is in .ci/run.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -13,10 +14,12 @@ import smtplib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+import psycopg2
 import pyotp
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, Request, expect, sync_playwright
 
 from tests.dashboard.provider import CLIENT, SECRET, FakeProvider
 from tests.whole.receiver import Receiver
@@ -82,13 +85,21 @@ def browser() -> Iterator[Browser]:
         browser.close()
 
 
+# What a page of ours does that its policy does not allow. A mail that is shown has a policy of its own.
+POLICY = """if (window === top) document.addEventListener("securitypolicyviolation", (event) => {
+  console.error("policy", event.violatedDirective, event.blockedURI);
+});"""
+
+
 @pytest.fixture
 def page(browser: Browser, daemon: Daemon) -> Iterator[Page]:
-    """A browser of its own; what goes wrong in a page fails the test."""
+    """A browser of its own; what goes wrong in a page fails the test, and so does what the policy of our pages forbids."""
     context = browser.new_context(base_url=f"http://localhost:{daemon.port}", viewport={"width": 1280, "height": 900})
     context.set_default_timeout(10_000)
     page = context.new_page()
     wrong: list[str] = []
+    page.add_init_script(POLICY)
+    page.on("console", lambda said: wrong.append(said.text) if said.text.startswith("policy ") else None)
     page.on("pageerror", lambda error: wrong.append(str(error)))
     page.on("dialog", lambda dialog: dialog.accept())
     page.on("response", lambda answer: wrong.append(f"{answer.status} {answer.url}") if answer.status >= 500 else None)
@@ -242,6 +253,132 @@ def test_logs_are_taken_away(page: Page, daemon: Daemon) -> None:
         page.get_by_role("button", name="Download").click()
     assert Path(taken.value.path()).read_text().startswith("id,at,source,")
     expect(page.get_by_text("Done", exact=True)).to_be_visible()  # by itself
+
+
+def polled(page: Page) -> Request:
+    """The next time that htmx asks for a part."""
+    with page.expect_request(lambda request: request.headers.get("hx-target") == "follow") as asked:
+        pass
+    assert asked.value.headers["hx-request"] == "true"
+    return asked.value
+
+
+def test_a_part_that_follows_leaves_the_reader_alone(page: Page, daemon: Daemon) -> None:
+    sign_in(page, daemon)
+    mail = {"from": f"a@{daemon.facts['domain']}", "to": "later@example.com", "subject": "Follow", "text": "x"}
+    email_id = daemon.call("POST", "/emails", mail | {"scheduled_at": "in 2 hours"}).body["id"]
+    page.goto(f"/dashboard/emails/{email_id}?view=text")
+    page.evaluate("document.querySelector('#live .body').append('Mine'), document.querySelector('#live-head button').focus()")
+    assert urlsplit(polled(page).url).query == "view=text"
+    expect(page.get_by_text("Mine")).to_have_count(0)  # htmx put the part of the answer into its place
+    expect(page.get_by_role("button", name="Cancel sending")).to_be_focused()
+    page.evaluate("Object.defineProperty(document, 'hidden', { get: () => true, configurable: true })")
+    asks = "new Promise((told) => addEventListener('htmx:beforeRequest', (event) => told(!event.defaultPrevented), { once: true }))"
+    assert not page.evaluate(asks)  # nobody looks, nothing is asked
+    page.evaluate("delete document.hidden")
+    daemon.call("POST", f"/emails/{email_id}/cancel")
+    expect(page.locator("#live-head .badge")).to_have_text("Canceled")
+    expect(page.locator("#follow[hx-get]")).to_have_count(0)  # nothing to wait for any more
+
+
+def test_a_session_that_ends_while_a_page_follows_leads_back_to_it(page: Page, daemon: Daemon) -> None:
+    enter(page, daemon, "gone@acme.example")
+    page.goto("/dashboard/domains")
+    page.get_by_role("textbox", name="Domain").fill("gone.acme-example.com")
+    page.get_by_role("button", name="Add domain").click()
+    page.get_by_role("button", name="Verify").click()
+    expect(page.locator("#follow[hx-get]")).to_have_count(1)
+    here = urlsplit(page.url).path
+    page.context.clear_cookies()
+    expect(page.get_by_role("heading", name="Sign in")).to_be_visible()  # by itself
+    page.get_by_label("Email").fill("gone@acme.example")
+    page.get_by_label("Password").fill(PASSWORD)
+    page.get_by_role("button", name="Sign in", exact=True).click()
+    expect(page).to_have_url(re.compile(f"{here}$"))
+
+
+def test_a_filter_applies_without_another_page(page: Page, daemon: Daemon) -> None:
+    sign_in(page, daemon)
+    mail = {"from": f"a@{daemon.facts['domain']}", "to": "ann@example.com", "subject": "Filtered", "text": "x"}
+    email_id = daemon.call("POST", "/emails", mail | {"scheduled_at": "in 2 hours"}).body["id"]
+    page.goto("/dashboard/emails")
+    page.evaluate("window.same = true")
+    expect(page.get_by_role("link", name="Filtered")).to_be_visible()
+    page.get_by_label("Status").focus()
+    page.get_by_label("Status").select_option("complained")
+    expect(page.get_by_role("heading", name="Nothing found")).to_be_visible()
+    expect(page.get_by_label("Status")).to_be_focused()
+    expect(page.locator("#export")).to_have_attribute("href", re.compile("status=complained"))
+    assert "status=complained" in page.url and page.evaluate("window.same")
+    page.go_back()
+    expect(page.get_by_role("link", name="Filtered")).to_be_visible()
+    page.get_by_label("Search").fill(email_id)
+    page.get_by_role("button", name="Search").click()
+    expect(page).to_have_url(re.compile(f"/dashboard/emails/{email_id}$"))  # the email itself
+
+
+COUNTED = """
+INSERT INTO rollups (account_id, hour, domain_id, type, count)
+SELECT d.account_id, date_trunc('hour', at), d.id, type, (base * (1.2 + sin(extract(epoch FROM at) / 200000)))::int
+FROM domains d, generate_series(now() - interval '29 days', now() - interval '1 day', '6 hours') AS at,
+     (VALUES ('email.sent', 1000), ('email.delivered', 960), ('email.bounced.permanent', 30), ('email.bounced.transient', 8),
+             ('email.complained', 1), ('email.suppressed', 60)) AS counted (type, base)
+WHERE d.name = %s ON CONFLICT DO NOTHING
+"""
+# Of each canvas: how many of its pixels have this colour of the stylesheet.
+PAINTED = """(name) => {
+  const probe = document.body.appendChild(document.createElement("i"));
+  probe.style.color = `var(--${name})`;
+  const wanted = getComputedStyle(probe).color.match(/\\d+/g).map(Number);
+  probe.remove();
+  return [...document.querySelectorAll(".plot canvas")].map((canvas) => {
+    const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+    let count = 0;
+    for (let at = 0; at < data.length; at += 4) count += wanted.every((part, place) => part === data[at + place]) && data[at + 3] === 255;
+    return count;
+  });
+}"""
+
+
+def once(page: Page, condition: str) -> None:
+    """Waits for a frame in which it holds. The policy of our pages allows no text to be run, which other ways of waiting need."""
+    page.evaluate(f"new Promise((told) => {{ const look = () => ({condition}) ? told() : requestAnimationFrame(look); look(); }})")
+
+
+def test_charts_are_drawn_from_the_table(page: Page, daemon: Daemon, module_database: str) -> None:
+    sign_in(page, daemon)
+    with contextlib.closing(psycopg2.connect(module_database)) as link, link, link.cursor() as cursor:
+        cursor.execute(COUNTED, (daemon.facts["domain"],))
+    page.goto("/dashboard/metrics")
+    page.get_by_label("Time", exact=True).select_option("30")
+    expect(page.locator("#numbers tbody tr")).to_have_count(30)
+    shown(page, "metrics-30-days")
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+        once(page, f"({PAINTED})('good')[0] > 500")  # of the volume: the bars of what was delivered
+        assert page.evaluate(PAINTED, "bad")[0] > 50 and page.evaluate(PAINTED, "info")[0] > 50
+        accent, danger = page.evaluate(PAINTED, "accent"), page.evaluate(PAINTED, "bad")
+        assert [drawn > 50 for drawn in accent] == [False, True, True, True], accent  # the lines of the three rates
+        assert [drawn > 50 for drawn in danger] == [True, False, True, True], danger  # where two of them get dangerous
+    canvas, over = page.locator(".plot canvas").first, page.locator(".plot .u-over").first
+    before, box = canvas.screenshot(), over.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] * 0.3, box["y"] + 50)
+    expect(page.locator(".plot .tip").first).to_contain_text("Delivered")
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.6, box["y"] + 50)
+    page.mouse.up()
+    page.mouse.move(0, 0)
+    assert canvas.screenshot() != before  # closer
+    over.dblclick()
+    page.mouse.move(0, 0)
+    assert canvas.screenshot() == before  # all of it
+    page.set_viewport_size({"width": 390, "height": 844})
+    once(page, "document.querySelector('.plot canvas').clientWidth < 390")
+    table = page.locator("#numbers")
+    expect(table.locator("table")).to_be_hidden()
+    table.locator("summary").click()
+    expect(table.get_by_role("columnheader", name="Bounce rate")).to_be_visible()
 
 
 def test_every_page_in_light_in_dark_and_on_a_phone(page: Page, daemon: Daemon) -> None:

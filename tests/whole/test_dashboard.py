@@ -294,6 +294,29 @@ def test_an_email_is_sent_again_once_as_a_new_one_with_the_same_content(owner: V
     assert f"email sent again,{first} as {second}" in log
 
 
+def test_who_asks_for_a_part_of_a_page_is_sent_elsewhere_as_a_whole(daemon: Daemon, owner: Visitor, email: str) -> None:
+    """A redirect would be followed by the browser itself, and end in the middle of the page."""
+    asked = Visitor(daemon).get("/dashboard/emails?status=sent", {"HX-Request": "true"})
+    assert (asked.status, asked.text) == (200, "") and asked.headers[
+        "hx-redirect"
+    ] == "/dashboard/sign-in?next=%2Fdashboard%2Femails%3Fstatus%3Dsent"
+    assert owner.get(f"/dashboard/emails?q={email}", {"HX-Request": "true"}).headers["hx-redirect"] == f"/dashboard/emails/{email}"
+    assert 'id="list"' in owner.get("/dashboard/emails?status=sent", {"HX-Request": "true"}).text
+
+
+def test_files_are_kept_for_good_and_packed_for_who_takes_it(daemon: Daemon) -> None:
+    page = Visitor(daemon).get("/dashboard/sign-in").text
+    files = re.findall(r'(?:src|href)="(/dashboard/static/[^"]+)"', page)
+    assert {path.rpartition("/")[2] for path in files} == {"mark.svg", "dashboard.css", "htmx.min.js", "dashboard.js"}
+    for path in files:
+        plain, packed = Visitor(daemon).get(path), Visitor(daemon).get(path, {"Accept-Encoding": "br, gzip"})
+        assert plain.status == packed.status == 200 and plain.headers["vary"] == packed.headers["vary"] == "Accept-Encoding"
+        assert "content-encoding" not in plain.headers and packed.headers["content-encoding"] == "gzip"
+        assert int(packed.headers["content-length"]) < int(plain.headers["content-length"])
+        assert "immutable" in plain.headers["cache-control"] and "set-cookie" not in plain.headers
+    assert Visitor(daemon).get("/dashboard/static/0/htmx.min.js").status == 404
+
+
 def test_an_email_that_waits_says_why_and_until_when(owner: Visitor, daemon: Daemon) -> None:
     mail = {"from": f"a@{daemon.facts['domain']}", "to": ["delayed@example.com"], "subject": "Wait", "text": "x"}
     mail["attachments"] = [{"filename": "a<b>.txt", "content": "aGVsbG8="}]
@@ -301,7 +324,7 @@ def test_an_email_that_waits_says_why_and_until_when(owner: Visitor, daemon: Dae
     daemon.until(f"/emails/{email_id}", daemon.facts["api_key"], lambda body: body["last_event"] == "delivery_delayed")
     page = owner.get(f"/dashboard/emails/{email_id}").text
     assert re.search(r'class="reason warn">127\.0\.0\.1 answered 4\d\d', page) and "Next attempt in" in page and "1 attempt so far" in page
-    assert "SMTP transcript" in page and 'data-live="2"' in page
+    assert "SMTP transcript" in page and 'hx-trigger="every 2s"' in page
     file = owner.get(f"/dashboard/emails/{email_id}/files/0")
     assert file.text == "hello" and file.headers["content-disposition"] == 'attachment; filename="a_b_.txt"'
     assert "sandbox" in file.headers["content-security-policy"]
@@ -472,7 +495,7 @@ def test_emails_are_taken_away_as_the_list_shows_them(daemon: Daemon, owner: Vis
         ("'=SUM(1), taken", "ann@example.com, bob@example.com", daemon.facts["domain"])
     }
     page = owner.get(begun).text
-    assert "Done" in page and "<strong>3</strong> lines" in page and "data-live" not in page
+    assert "Done" in page and "<strong>3</strong> lines" in page and "hx-get" not in page
     assert "Not begun" in stranger.get(begun).text and len(stranger.post(begun).text.splitlines()) == 1
     everything = owner.get("/dashboard/emails/export").location
     assert email in owner.post(everything).text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import configparser
 import json
 import os
-import shutil
+import re
 import subprocess
 import sys
 import zipfile
@@ -13,25 +13,23 @@ from pathlib import Path
 
 import pytest
 
+from mailsvc.dashboard.files import PACKAGES
 from tests.whole.rig import PROJECT, Daemon, free_port
+from tests.whole.visitor import Visitor
 
 
 def run(*command: str | Path) -> str:
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=280, check=False, env=environment)
+    done = subprocess.run(
+        [str(part) for part in command], capture_output=True, text=True, timeout=280, check=False, env=environment, cwd=PROJECT
+    )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     return done.stdout
 
 
 def wheel(folder: Path) -> Path:
-    """Built from a copy, so that nothing which an earlier build left behind comes into it."""
-    source = folder / "source"
-    ignored = shutil.ignore_patterns("__pycache__", "dropin.cache")
-    for name in ("mailsvc", "twisted"):
-        shutil.copytree(PROJECT / name, source / name, ignore=ignored)
-    for name in ("setup.cfg", "pyproject.toml", "README.md"):
-        shutil.copy(PROJECT / name, source)
-    run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, source)
+    """As `make wheel` does it."""
+    run(PROJECT / "etc/wheel", sys.executable, folder)
     [built] = folder.glob("*.whl")
     return built
 
@@ -69,7 +67,10 @@ def test_a_wheel_in_an_empty_environment_sends_a_mail(tmp_path: Path, database: 
         assert daemon.command("account", "create", "Example Ltd").strip()
         examined = json.loads(daemon._run(("doctor", "--json", "--probe", "localhost", "--dnsbl", "list.invalid")).stdout)
         well = {each["check"] for each in examined if each["state"] == "good"}
-        assert {"sealing key", "processes", "customers", "clock", "control socket"} <= well
+        assert {"sealing key", "processes", "customers", "clock", "control socket", "dashboard"} <= well
+        page = Visitor(daemon).get("/dashboard/sign-in").text
+        found = re.search(r'src="([^"]+/htmx\.min\.js)"', page)
+        assert found is not None and Visitor(daemon).get(found[1]).text == (PACKAGES / "htmx.min.js").read_text()
     finally:
         assert daemon.stop() == 0
 

@@ -33,8 +33,8 @@ class Visitor:
     cookies: dict[str, str] = attrs.field(factory=dict)
     token: str = ""
 
-    def get(self, path: str) -> Shown:
-        return self._ask("GET", path, None, {})
+    def get(self, path: str, headers: Mapping[str, str] | None = None) -> Shown:
+        return self._ask("GET", path, None, headers or {})
 
     def post(
         self, path: str, form: Mapping[str, str] | None = None, headers: Mapping[str, str] | None = None, token: str | None = None

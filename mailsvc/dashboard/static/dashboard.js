@@ -1,33 +1,29 @@
-// What pages do by themselves: every page also works without this file.
+// What pages do by themselves, beside what htmx does: every page also works without this file.
 "use strict";
 document.documentElement.classList.add("js");
 
-// Parts that wait for something (data-live="seconds") are fetched again until they say no more that they do.
-function follow() {
-  const parts = [...document.querySelectorAll("[data-live]")];
-  if (!parts.length) return;
-  setTimeout(async () => {
-    try {
-      if (!document.hidden) {
-        const from = document.querySelector("[data-live-from]")?.dataset.liveFrom || location.href;
-        const answer = await fetch(from, { headers: { "X-Live": "1" }, redirect: "error" });
-        const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-        if (answer.ok) parts.forEach((part) => renew(part, page.getElementById(part.id)));
-      }
-    } catch { /* the next round tries again */ }
-    follow();
-  }, 1000 * Math.min(...parts.map((part) => Number(part.dataset.live))));
-}
-function renew(part, fresh) {
-  if (!fresh || fresh.isEqualNode(part)) return;
-  const open = [...part.querySelectorAll("details")].map((one) => one.open);
-  const focused = part.contains(document.activeElement) && [...part.querySelectorAll(FOCUSED)].indexOf(document.activeElement);
-  part.replaceWith(fresh);
-  fresh.querySelectorAll("details").forEach((one, place) => { one.open = open[place] || false; });
-  if (typeof focused === "number") fresh.querySelectorAll(FOCUSED)[focused]?.focus();
-}
+// Parts of a page that htmx asks for again (templates/parts.html, follow) keep what a reader has opened, and where they are.
 const FOCUSED = "a, button, input, select, summary, pre";
-follow();
+document.addEventListener("htmx:oobBeforeSwap", ({ detail }) => {
+  const part = detail.target, fresh = detail.fragment.firstElementChild, details = part.querySelectorAll("details");
+  fresh.querySelectorAll("details").forEach((one, place) => { one.open = details[place]?.open || false; });
+  detail.shouldSwap = !fresh.isEqualNode(part);
+  detail.focused = [...part.querySelectorAll(FOCUSED)].indexOf(document.activeElement);
+});
+document.addEventListener("htmx:oobAfterSwap", ({ detail }) => {
+  const part = document.getElementById(detail.target.id);
+  if (detail.focused >= 0) part.querySelectorAll(FOCUSED)[detail.focused]?.focus({ preventScroll: true });
+  detail.focused = -1;
+});
+document.addEventListener("htmx:beforeRequest", (event) => {
+  if (document.hidden && event.target.id === "follow") event.preventDefault();  // nobody looks
+});
+// A part that cannot be had is asked for again; a filter that went wrong shows the page that says why.
+for (const wrong of ["htmx:responseError", "htmx:sendError"])
+  document.addEventListener(wrong, ({ target, detail }) => {
+    if (target.id !== "follow") location.assign(detail.pathInfo.finalRequestPath);
+  });
+
 document.querySelectorAll(".nav [aria-current], .tabs.settings [aria-current]").forEach((one) => {
   one.scrollIntoView({ block: "nearest", inline: "center" });
 });
