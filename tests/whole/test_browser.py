@@ -404,7 +404,7 @@ def test_every_page_in_light_in_dark_and_on_a_phone(page: Page, daemon: Daemon) 
     daemon.call("POST", f"/webhooks/{endpoint}/test", {"type": "email.sent"})
     webhook = f"{dashboard}/webhooks/{endpoint}"
     names = "emails domains keys metrics logs webhooks suppressions sandbox settings nothing".split()
-    settings = [f"settings/{name}" for name in "usage smtp security security/totp audit".split()]
+    settings = [f"settings/{name}" for name in "usage smtp profile security security/totp audit".split()]
     paths = {"home": dashboard} | {name.replace("/", "-"): f"{dashboard}/{name}" for name in (*names, *settings)}
     look_at_all(page, paths | {
         "emails-nothing": f"{dashboard}/emails?q=nothing+of+this",
@@ -464,6 +464,31 @@ def shown(page: Page, name: str) -> None:
     """What this page looks like, and that everybody can use it."""
     assert not look_here(page, name)
     page.set_viewport_size({"width": 1280, "height": 900})
+
+
+def test_an_address_is_changed_by_a_link_to_the_new_one(page: Page, daemon: Daemon) -> None:
+    enter(page, daemon, "old@acme.example")
+    page.get_by_role("link", name="Settings").click()
+    page.get_by_role("link", name="Your profile").click()
+    page.get_by_label("New address").fill("new@acme.example")
+    page.get_by_label("Your password").fill("not this one")
+    page.get_by_role("button", name="Send a link to it").click()
+    expect(page.locator("#d-password")).to_be_visible()  # said beside the field
+    assert page.get_by_label("New address").input_value() == "new@acme.example"
+    shown(page, "settings-profile-wrong")
+    page.get_by_label("Your password").fill(PASSWORD)
+    page.get_by_role("button", name="Send a link to it").click()
+    expect(page.get_by_text("A mail is on its way to")).to_be_visible()
+    shown(page, "settings-profile-asked")
+    page.goto(mailed_link(daemon, "new@acme.example", "/dashboard/settings/profile/address/confirm"))
+    shown(page, "settings-profile-confirm")
+    page.get_by_role("button", name="Change my address").click()
+    expect(page.get_by_role("status")).to_contain_text("This is your address from now on.")
+    leave(page)
+    page.get_by_label("Email").fill("new@acme.example")
+    page.get_by_label("Password").fill(PASSWORD)
+    page.get_by_role("button", name="Sign in", exact=True).click()
+    expect(page).to_have_url(re.compile("/dashboard$"))
 
 
 def test_a_passkey_is_a_second_factor_a_way_in_and_a_proof(page: Page, daemon: Daemon) -> None:
