@@ -60,7 +60,8 @@ WITH taken AS MATERIALIZED (
     INSERT INTO webhook_messages (account_id, webhook_id, event_id, email_id, type, created_at)
     SELECT t.account_id, w.id, t.event_id, t.email_id, t.type, t.at
     FROM public t CROSS JOIN LATERAL (
-        SELECT id FROM webhooks WHERE account_id = t.account_id AND status = 'enabled' AND t.type = ANY (events) AND id < t.event_id OFFSET 0
+        SELECT id FROM webhooks
+        WHERE account_id = t.account_id AND status = 'enabled' AND t.type = ANY (events) AND id < t.event_id OFFSET 0
     ) w
     RETURNING webhook_id, event_id, account_id, email_id, created_at
 ), outgoing AS (
