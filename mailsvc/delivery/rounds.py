@@ -5,7 +5,7 @@ Where a claim goes from here: placing. The lanes that it comes to: dispatch.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol
 from uuid import UUID
@@ -30,7 +30,7 @@ _BRIEF = 0.01  # the same after a look that found little: then waiting for compa
 _LITTLE = 3  # rows
 _LOOK = 1000  # destinations seen in one look
 _FEW, _MANY = 10, 200  # rows of a claim: to try a destination that is new here; at most, of one destination
-_HANDFUL, _ROWS = 50, 400  # destinations, and rows of them, from which one claim is not filled up any more
+_HANDFUL, _ROWS = 40, 400  # destinations of a claim, and rows where it has several
 _SWEEP = 500  # rows of one sweep
 _CLAIMS = 4  # at once
 _EXPIRY_EVERY, _LOST_EVERY, _FORGET_EVERY = 10.0, 30.0, 3600.0
@@ -194,20 +194,22 @@ class Rounds:
                 del self._due[what]
                 self.ring()
 
-    def _handfuls(self, destinations: Iterable[str]) -> Iterator[dict[str, int]]:
-        """How much to claim of each, as much as there is room for; those of one claim together."""
+    def _handfuls(self, destinations: Collection[str]) -> Iterator[dict[str, int]]:
+        """How much to claim of each; those of one claim together. As much as there is room for, where there are few: who gets through what
+        came of many asks for more by itself."""
         if self._hall.closing or not self._process.fresh:
             return
+        most = max(_FEW, _ROWS // max(1, len(destinations)))
         handful: dict[str, int] = {}
         for destination in destinations:
             if destination in self._placed or self._holds.held(destination):
                 continue
-            limit = self._limit(destination)
+            limit = min(self._limit(destination), most)
             if limit < 1:
                 continue
             handful[destination] = limit
             self._placed.add(destination)
-            if len(handful) >= _HANDFUL or sum(handful.values()) >= _ROWS:
+            if len(handful) >= _HANDFUL:
                 yield handful
                 handful = {}
         if handful:

@@ -140,6 +140,23 @@ def test_destinations_share_claims() -> None:
     assert {limit for wanted in asked for limit in wanted.values()} == {10}
 
 
+def test_who_gets_through_its_share_asks_for_more() -> None:
+    world = World(window=60)
+    server = world.server("busy.example", "1.1.1.1")
+    world.store.add(0, "ann@busy.example", destination="mx.busy.example")
+    world.start().run(1)  # it has a lane now, with room for many
+    for n in range(1, 61):
+        world.store.add(n, f"ann@{n}.example", destination=f"mx.{n}.example")
+    for n in range(100, 200):
+        world.store.add(n, "bob@busy.example", destination="mx.busy.example")
+    world.store.asked.clear()
+    world.dispatch.ring()
+    world.run(1)
+    assert len(server.mails) == 101
+    first, *others = [wanted["mx.busy.example"] for wanted, _ in world.store.asked if "mx.busy.example" in wanted]
+    assert first == 10 and max(others) > 10
+
+
 def test_a_claim_that_fails_holds_nobody_up() -> None:
     world = World()
     servers = [world.server(name, f"1.1.1.{n}") for n, name in enumerate(("one.example", "two.example"))]

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import mmap
 import re
 import tracemalloc
+from collections import Counter
+from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import Any, ClassVar
 
+import attrs
 import pytest
 
 from mailsvc.intake import AsReceived, Incoming
@@ -150,6 +155,43 @@ def test_a_large_mail_waits_on_disk() -> None:
     assert isinstance(message, Spooled) and len(message) == len(world.intake.messages[0])
     assert world.intake.messages[0].endswith(LARGE) and max(map(len, message)) <= 256 * 1024
     assert world.budget.used == 0
+
+
+class Mapped(mmap.mmap):
+    """A mapped file that knows who reads it: how many octets in a thread, and how many on the reactor's."""
+
+    in_thread = False
+    read: ClassVar[Counter[bool]] = Counter()
+
+    def __getitem__(self, where: Any) -> Any:
+        found = super().__getitem__(where)
+        Mapped.read[Mapped.in_thread] += len(found)
+        return found
+
+    def find(self, sub: Any, start: Any = 0, end: Any = None) -> int:
+        end = len(self) if end is None else min(end, len(self))
+        at = super().find(sub, start, end)
+        Mapped.read[Mapped.in_thread] += (end if at < 0 else at) - start
+        return at
+
+
+def test_a_large_mail_is_read_in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+
+    async def in_thread(work: Callable[[], Any]) -> Any:
+        Mapped.in_thread = True
+        try:
+            return work()
+        finally:
+            Mapped.in_thread = False
+
+    world.relay.submissions = attrs.evolve(world.relay.submissions, in_thread=in_thread)
+    monkeypatch.setattr("mailsvc.relay.letter.mmap.mmap", Mapped)
+    Mapped.read.clear()
+    mail = b"Idempotency-Key: k\r\nContent-Type: multipart/mixed; boundary=b\r\n" + LARGE
+    assert world.logged_in().mail(mail).startswith("250")
+    assert Mapped.read[True] > 1.9 * len(LARGE)  # its parts, and its fingerprint
+    assert Mapped.read[False] <= 4096  # its header
 
 
 def test_a_large_mail_has_the_same_fingerprint_and_faults_as_a_small_one() -> None:
