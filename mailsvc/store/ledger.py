@@ -16,16 +16,17 @@ from mailsvc.store import idempotency
 from mailsvc.store.inserts import SHARDS
 from mailsvc.store.pool import Pool
 from mailsvc.store.prepared import Prepared
+from mailsvc.store.queue_sql import ONCE
 
 LOCKS = 0x6C656467  # the first half of an advisory lock's name; the second one is the shard
 LOOK = 100_000  # fresh events that `lag` counts at most
 
-# Which shards nobody else is at, for the statement that follows in the same transaction.
+# Which shards nobody else is at, for the statement that follows in the same transaction and is planned once.
 FREE_SHARDS = Prepared(
     "free_shards",
     (),
     f"""
-SELECT set_config('mailsvc.shards', coalesce(array_agg(shard)::text, '{{}}'), true)
+SELECT set_config('mailsvc.shards', coalesce(array_agg(shard)::text, '{{}}'), true), set_config('enable_seqscan', 'off', true), {ONCE}
 FROM generate_series(0, {SHARDS - 1}) AS shard WHERE pg_try_advisory_xact_lock({LOCKS}, shard)
 """,
 )
@@ -58,7 +59,10 @@ WITH taken AS MATERIALIZED (
 ), told AS (
     INSERT INTO webhook_messages (account_id, webhook_id, event_id, email_id, type, created_at)
     SELECT t.account_id, w.id, t.event_id, t.email_id, t.type, t.at
-    FROM public t JOIN webhooks w ON w.account_id = t.account_id AND w.status = 'enabled' AND t.type = ANY (w.events) AND w.id < t.event_id
+    FROM public t CROSS JOIN LATERAL (
+        SELECT id FROM webhooks
+        WHERE account_id = t.account_id AND status = 'enabled' AND t.type = ANY (events) AND id < t.event_id OFFSET 0
+    ) w
     RETURNING webhook_id, event_id, account_id, email_id, created_at
 ), outgoing AS (
     INSERT INTO webhook_outbox (webhook_id, event_id, account_id, email_id, next_at)

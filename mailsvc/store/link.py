@@ -264,7 +264,6 @@ async def _arguments(reactor: Any, dsn: str, name: str, limits: Limits) -> dict[
         "idle_in_transaction_session_timeout": f"{limits.idle_in_transaction * 1000:.0f}",
         "synchronous_commit": "on",
         "jit": "off",  # short statements only: compiling one takes a thousand times as long as it runs
-        "plan_cache_mode": "force_generic_plan",  # what is prepared is planned once, not five times and then compared
         "TimeZone": "UTC",
         "bytea_output": "hex",
         "DateStyle": "ISO",

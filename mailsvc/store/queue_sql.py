@@ -9,8 +9,12 @@ from mailsvc.store.prepared import Prepared
 # knows: the row is to be found by its key, and only then compared.
 _WITHOUT = ("enable_seqscan", "enable_hashjoin", "enable_mergejoin")
 BY_INDEX = "".join(f"SET LOCAL {way} = off; " for way in _WITHOUT)
-# The same ahead of a prepared statement: a plan that is made anew obeys it.
-PLAN_BY_INDEX = Prepared("by_index", (), "SELECT " + ", ".join(f"set_config('{way}', 'off', true)" for way in _WITHOUT))
+# The same ahead of a prepared statement: a plan that is made anew obeys it. ONCE is for statements that leave nothing to choose: they are
+# planned once, not five times and then compared.
+_BY_INDEX = ", ".join(f"set_config('{way}', 'off', true)" for way in _WITHOUT)
+ONCE = "set_config('plan_cache_mode', 'force_generic_plan', true)"
+PLAN_BY_INDEX = Prepared("by_index", (), f"SELECT {_BY_INDEX}")
+PLAN_ONCE_BY_INDEX = Prepared("once_by_index", (), f"SELECT {_BY_INDEX}, {ONCE}")
 
 # A loose index scan: from each destination straight to the next one, however many rows wait for it.
 READY = """
@@ -90,8 +94,8 @@ FROM counted l LEFT JOIN LATERAL (
 """
 
 # Planned once, for any limit: rows come from the index in their order, never from a bitmap that is sorted afterwards.
-_IN_ORDER = (*_WITHOUT, "enable_bitmapscan", "enable_sort")
-_PLAN_IN_ORDER = Prepared("in_order", (), "SELECT " + ", ".join(f"set_config('{way}', 'off', true)" for way in _IN_ORDER))
+_IN_ORDER = ", ".join(f"set_config('{way}', 'off', true)" for way in (*_WITHOUT, "enable_bitmapscan", "enable_sort"))
+_PLAN_IN_ORDER = Prepared("in_order", (), f"SELECT {_IN_ORDER}, {ONCE}")
 _LOOK = {"region": "text", "now": "timestamptz", "skip": "text[]", "limit": "bigint", "walk": "integer", "start": "text"}
 LOOK = Prepared.named("look", _LOOK, READY, _PLAN_IN_ORDER)
 _TAKE = {"region": "text", "destinations": "text[]", "limits": "bigint[]", "now": "timestamptz", "lease": "bigint", "octets": "bigint"}

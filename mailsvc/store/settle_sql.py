@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from mailsvc.store import notices
 from mailsvc.store.prepared import Prepared
-from mailsvc.store.queue_sql import PLAN_BY_INDEX
+from mailsvc.store.queue_sql import PLAN_ONCE_BY_INDEX
 
+# A plan that was made over an empty table must do over a full one, so nothing is left to choose: each row is looked up by its key, and
+# then found by where it stands. What stands elsewhere by now is no longer leased: nothing else changes a leased row.
 _SETTLE = f"""
 WITH given AS MATERIALIZED (
     SELECT * FROM json_to_recordset($1) AS g(
@@ -13,19 +15,21 @@ WITH given AS MATERIALIZED (
         status text, next_at timestamptz, reason text, outcome text, reply text, class text, rule text, event_id uuid, type text,
         data jsonb, suppression uuid, host text, source text, fault smallint, passed smallint
     )
+), held AS MATERIALIZED (
+    SELECT g.*, q.place, q.was FROM given g CROSS JOIN LATERAL (
+        SELECT ctid AS place, status AS was FROM queue
+        WHERE email_id = g.email_id AND recipient = g.recipient AND account_id = g.account_id AND lease IS NOT DISTINCT FROM g.lease
+        OFFSET 0
+    ) q
 ), gone AS (
-    DELETE FROM queue q USING given g
-    WHERE q.email_id = g.email_id AND q.recipient = g.recipient AND q.account_id = g.account_id
-    AND q.lease IS NOT DISTINCT FROM g.lease AND g.status IS NULL
-    RETURNING g.n, g.recipient, q.address, true AS told, q.notify
+    DELETE FROM queue q USING held h WHERE q.ctid = h.place AND h.status IS NULL
+    RETURNING h.n, h.recipient, q.address, true AS told, q.notify
 ), kept AS (
     UPDATE queue q
-    SET lease = NULL, status = g.status, next_at = g.next_at, reason = g.reason, attempts = q.attempts + 1,
-        host = coalesce(g.host, q.host), source = coalesce(g.source, q.source), faults = q.faults + g.fault
-    FROM given g JOIN queue was ON was.email_id = g.email_id AND was.recipient = g.recipient
-    WHERE q.email_id = g.email_id AND q.recipient = g.recipient AND q.account_id = g.account_id
-    AND q.lease IS NOT DISTINCT FROM g.lease AND g.status IS NOT NULL
-    RETURNING g.n, g.recipient, q.address, was.status NOT IN ('delayed', 'uncertain') AS told, q.notify
+    SET lease = NULL, status = h.status, next_at = h.next_at, reason = h.reason, attempts = q.attempts + 1,
+        host = coalesce(h.host, q.host), source = coalesce(h.source, q.source), faults = q.faults + h.fault
+    FROM held h WHERE q.ctid = h.place AND h.status IS NOT NULL
+    RETURNING h.n, h.recipient, q.address, h.was NOT IN ('delayed', 'uncertain') AS told, q.notify
 ), settled AS MATERIALIZED (
     SELECT g.*, s.address, s.told, s.notify & ~coalesce(g.passed, 0::smallint) AS notify
     FROM (SELECT * FROM gone UNION ALL SELECT * FROM kept) s JOIN given g USING (n, recipient)
@@ -77,4 +81,4 @@ SELECT CASE WHEN (SELECT count(*) FROM settled) < (SELECT count(*) FROM given) T
 ) END -- null: all of them
 """
 
-SETTLE = Prepared("settle", ("json", "json"), _SETTLE, PLAN_BY_INDEX)
+SETTLE = Prepared("settle", ("json", "json"), _SETTLE, PLAN_ONCE_BY_INDEX)

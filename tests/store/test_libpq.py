@@ -55,17 +55,6 @@ async def test_values_come_back_as_they_went(pool: Pool, way: None) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_statement_is_planned_once_and_never_compiled(pool: Pool, way: None) -> None:
-    async def often(tx: Transaction) -> Any:
-        for n in range(7):
-            await tx.rows(SETTING, ([uuid4()] * n,))
-        counted = "SELECT generic_plans, custom_plans FROM pg_prepared_statements WHERE name = 'setting'"
-        return await tx.rows(counted), await tx.rows("SELECT current_setting('jit')")
-
-    assert await pool.transact(often) == ([(7, 0)], [("off",)])
-
-
-@pytest_twisted.ensureDeferred
 async def test_texts_lists_and_moments(pool: Pool, way: None) -> None:
     at = datetime(2026, 11, 21, 4, 5, 6, 789_012, UTC)
     for texts in ([], ['a"b\\c,{}', "", "NULL", "\u00fc'%s"]):

@@ -70,8 +70,8 @@ async def test_values_come_back_as_they_went(pool: Pool) -> None:
 
 @pytest_twisted.ensureDeferred
 async def test_sessions_are_durable_and_limited(pool: Pool) -> None:
-    sql = "SELECT " + ", ".join(f"current_setting('{name}')" for name in ("synchronous_commit", "statement_timeout", "TimeZone"))
-    assert await pool.rows(sql) == [("on", "30s", "UTC")]
+    sql = "SELECT " + ", ".join(f"current_setting('{name}')" for name in ("synchronous_commit", "statement_timeout", "TimeZone", "jit"))
+    assert await pool.rows(sql) == [("on", "30s", "UTC", "off")]
 
 
 @pytest_twisted.ensureDeferred

@@ -153,6 +153,8 @@ async def test_a_plan_made_over_an_empty_queue_is_as_good_over_a_full_one(house:
     rows = document([row for n, settlement in enumerate(settlements) for row in settle._rows(n, settlement)])
 
     async def planned_early(tx: Transaction) -> dict[str, Any]:
+        assert SETTLE.first is not None
+        await tx.rows(SETTLE.first.plain)
         for _ in range(10):  # by the sixth, the server keeps one plan for good
             await tx.run(statement, ("[]", "[]"))
         await tx.run(INSERT_EMAILS.plain, next(documents(mails)))
@@ -160,6 +162,7 @@ async def test_a_plan_made_over_an_empty_queue_is_as_good_over_a_full_one(house:
         plan: dict[str, Any] = plans[0]["Plan"]
         return plan
 
+    await house.pool.run("ANALYZE queue")  # so that it is known to be empty
     plan = await house.pool.transact(planned_early)
     assert max(visited(plan)) == 50, visited(plan)
     assert "Seq Scan" not in [node["Node Type"] for node in nodes(plan) if node.get("Relation Name") == "queue"]
