@@ -39,7 +39,6 @@ from mailsvc.store.ids import uuid7
 from mailsvc.store.keys import Caller
 
 OFF_REACTOR = 256 * 1024  # octets of content above which composing leaves the reactor thread
-BRIEF = 16 * 1024  # octets of content up to which a single email is made at once
 IDEMPOTENCY_HOURS = 24
 
 
@@ -217,7 +216,7 @@ class Intake:
             for i, (email, domain) in enumerate(zip(emails, admitted, strict=True)):
                 if isinstance(domain, Refusal):
                     continue
-                if len(emails) > 1 or _long(email.content):
+                if isinstance(email.content, Content):
                     await self.pause()
                 made = await self._make(caller, email, domain, texts)
                 if isinstance(made, Refusal):
@@ -393,11 +392,6 @@ class _Elsewhere:
 
     destination: str
     leased: bool = False
-
-
-def _long(content: Content | AsReceived) -> bool:
-    """Whether making the message takes more than a moment; what was received is made already."""
-    return isinstance(content, Content) and len(content) > BRIEF
 
 
 def _addresses(email: Incoming) -> tuple[str, ...]:

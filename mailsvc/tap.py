@@ -182,7 +182,7 @@ class Daemon:
         ports = await self.open_api() if "http" in roles else []
         monitor = self.settings.metrics
         await self.listen("metrics.listen", [private(text) for text in monitor.listen], self.watching.site(monitor.token))
-        interpreter.settle()
+        interpreter.settle(self.reactor)
         self.ready = True
         await self.welcome(ports, self.relay_ports)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import attrs
 from twisted.internet.defer import Deferred
 
-from mailsvc.intake import Admitted, Content
+from mailsvc.intake import Admitted, AsReceived, Content
 from mailsvc.slices import Slices
 from tests.test_intake import Caller, Seat, World, incoming
 
@@ -109,12 +109,12 @@ def test_a_batch_is_made_in_slices() -> None:
     assert isinstance(admitted, Admitted) and len(admitted.results) == len(world.taken) == 100
 
 
-def test_one_email_waits_for_nobody_unless_it_is_long() -> None:
-    for html, turns in (("<p>Hello</p>", []), ("x" * 20_000, ["."])):
+def test_what_was_received_is_made_already() -> None:
+    for content, turns in ((Content(html="<p>Hello</p>"), ["."]), (AsReceived(b"", ("zoe@example.net",), "<1@example.test>"), [])):
         world = Slow()
         intake = world.intake()
         intake.pause = world.day.slices.pause
-        email = attrs.evolve(incoming(), content=Content(html=html))
+        email = attrs.evolve(incoming(), content=content)
         admitted = Deferred.fromCoroutine(intake.submit(Caller(), [email]))  # type: ignore[arg-type]
         assert list(world.day.turns()) == turns
         assert admitted.called

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
+from urllib.parse import urlsplit
 
 import attrs
 from klein.resource import KleinResource
@@ -24,6 +25,7 @@ from mailsvc.dashboard.members import Settings
 from mailsvc.dashboard.metrics import Metrics
 from mailsvc.dashboard.pages import Dashboard, Frame
 from mailsvc.dashboard.passkeys import IdentityPages, PasskeyPages
+from mailsvc.dashboard.profile import Profile
 from mailsvc.dashboard.sandbox import Inbox
 from mailsvc.dashboard.security import Security
 from mailsvc.dashboard.sendagain import SendAgain
@@ -49,6 +51,7 @@ from mailsvc.settings import Settings as Configured
 from mailsvc.signed import SignedLinks
 from mailsvc.standing import Standing
 from mailsvc.store.accounts import Accounts
+from mailsvc.store.addresses import Addresses
 from mailsvc.store.attempts import Attempts
 from mailsvc.store.audit import Audit
 from mailsvc.store.domains import Domains
@@ -128,7 +131,8 @@ class Assembly:
         suffixes()  # read now: the first email to be looked at would wait 50 ms for them
         desk, pool = self._desk(), self.pool
         throttle = Throttle(self.attempts, self.clock.seconds, lambda: self.seal.secrets_for("attempts")[0])
-        entrance = Entrance(desk, Passwords(self.in_thread), throttle, self.attempts, self.mails)
+        passwords = Passwords(self.in_thread, ("mailsvc", urlsplit(self.base_url).hostname or ""))
+        entrance = Entrance(desk, passwords, throttle, self.attempts, self.mails)
         search, rollups = Search(pool), Rollups(pool)
         stored = StoredEmails(pool, self.clock)
         sending = SendAgain(self.intake, self.accounts, self.in_thread, self.clock)
@@ -156,6 +160,7 @@ class Assembly:
             ),
             "settings/smtp": Connection(desk, Relay.of(self.settings, self.relay_ports), self.keys, self.domains),
             "settings": Settings(desk, entrance), "settings/security": Security(desk, entrance, second),
+            "settings/profile": Profile(desk, entrance, Addresses(pool, self.clock)),
             "settings/passkeys": PasskeyPages(desk, entrance, passkeys, second), "settings/identities": IdentityPages(desk, entrance),
             "sign-in": signin, "sign-in/code": second, "sign-in/passkey": passkeys, "sign-in/with": Federation(desk, entrance, joining),
             "sign-up": joining, "reset": joining, "invitation": joining,

@@ -54,6 +54,9 @@ class Sending(Protocol):
 
     async def sign(self, parcel: Parcel, body: bytes | Pieces) -> bytes: ...
 
+    async def eight_bit(self, body: Pieces) -> bool:
+        """Whether a large message has octets above 127, looked for off the reactor thread."""
+
     async def seven_bit(self, body: bytes | Pieces) -> bytes:
         """The message for a server without 8BITMIME, made off the reactor thread."""
 
@@ -66,8 +69,8 @@ class Loaded:
     signature: bytes
     made: bool
     freight: int
+    eight_bit: bool
     asked: Asked = NOTHING
-    _ascii: bool | None = attrs.field(default=None, init=False)
 
     def __len__(self) -> int:
         return len(self.signature) + len(self.body)
@@ -75,12 +78,6 @@ class Loaded:
     def __iter__(self) -> Iterator[bytes]:
         body = (self.body,) if isinstance(self.body, bytes) else self.body
         return chain((self.signature,), body)
-
-    @property
-    def eight_bit(self) -> bool:
-        if self._ascii is None:  # it is asked twice, and may be many megabytes
-            self._ascii = all(map(bytes.isascii, self))
-        return not self._ascii
 
 
 class Cargo:
@@ -99,14 +96,16 @@ class Cargo:
 
     async def load(self, parcel: Parcel) -> Loaded:
         """The message of a parcel, from memory or the store; the database is waited for. Raises Gone."""
-        if parcel.body is not None:
-            return Loaded(parcel.body, await self._sign(parcel, parcel.body), True, 0, Asked.of(parcel.envelope))
-        stored = await self._stored(parcel)
-        size, asked = len(stored.body), Asked.of(stored.envelope)
-        if stored.signature is not None:
-            return Loaded(stored.body, stored.signature, False, size, asked)
+        body, size, signature, envelope = parcel.body, 0, None, parcel.envelope
+        if body is None:
+            stored = await self._stored(parcel)
+            body, size, signature, envelope = stored.body, len(stored.body), stored.signature, stored.envelope
         try:
-            return Loaded(stored.body, await self._sign(parcel, stored.body), True, size, asked)
+            made = signature is None
+            if signature is None:
+                signature = await self._sign(parcel, body)
+            eight_bit = not body.isascii() if isinstance(body, bytes) else await self._sending.eight_bit(body)
+            return Loaded(body, signature, made, size, eight_bit, Asked.of(envelope))
         except BaseException:
             self._freight.unload(size)
             raise
@@ -116,7 +115,7 @@ class Cargo:
         body = await self._sending.seven_bit(loaded.body)
         signature = await pace.insist(self._clock, "signing", lambda: self._sending.sign(parcel, body), _not_away)
         self._freight.load(len(body))
-        return Loaded(body, signature, False, len(body), loaded.asked)
+        return Loaded(body, signature, False, len(body), False, loaded.asked)
 
     def unload(self, loaded: Loaded) -> None:
         if loaded.freight:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 from uuid import UUID
 
 import attrs
@@ -21,6 +21,7 @@ from mailsvc.store.domains import Domain, StoredKey
 from mailsvc.store.ids import uuid7_seconds
 from mailsvc.store.values import Pieces
 
+T = TypeVar("T")
 _LOADED = 2000  # signing keys in memory; loading one costs more than a signature
 _NUMBERS = 10_000  # accounts whose number is remembered; it never changes
 
@@ -38,6 +39,12 @@ class Accounts(Protocol):
     async def get(self, account_id: UUID) -> Account | None: ...
 
 
+class InThread(Protocol):
+    """Runs a function off the reactor's thread."""
+
+    def __call__(self, work: Callable[[], T], /) -> Awaitable[T]: ...
+
+
 _GONE = "The sending domain does not exist any more."
 
 
@@ -48,7 +55,7 @@ class DomainSide:
     domains: Domains
     accounts: Accounts
     secrets: Callable[[], Sequence[bytes]]
-    in_thread: Callable[[Callable[[], bytes]], Awaitable[bytes]]
+    in_thread: InThread
     _loaded: OrderedDict[tuple[str, bytes], SigningKey] = attrs.field(factory=OrderedDict, init=False, repr=False)
     _numbers: OrderedDict[UUID, int] = attrs.field(factory=OrderedDict, init=False)
 
@@ -75,6 +82,9 @@ class DomainSide:
             return dkim.sign(body, domain.name, [(key.selector, self._load(key)) for key in stored], begins, ends - begins)
 
         return await self.in_thread(sign)
+
+    async def eight_bit(self, body: Pieces) -> bool:
+        return await self.in_thread(lambda: not all(piece.isascii() for piece in body))
 
     async def seven_bit(self, body: bytes | Pieces) -> bytes:
         return await self.in_thread(lambda: sevenbit.convert(body if isinstance(body, bytes) else b"".join(body)))

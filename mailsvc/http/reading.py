@@ -17,7 +17,9 @@ from mailsvc.http.shapes import Rules
 from mailsvc.policy import Limits
 
 T = TypeVar("T")
-LARGE_AT_ONCE = 2  # large bodies being read; the others wait on disk
+# Large bodies being read; the others wait on disk. Two at once would take as long, since each keeps the interpreter for itself, and the
+# reactor would have to wait for both.
+LARGE_AT_ONCE = 1
 
 
 class InThread(Protocol):

@@ -13,6 +13,7 @@ SMALL = 9  # pixels
 PALE = 1.5  # of contrast, 1 being none
 
 _EMPTY = frozenset("area base br col embed hr img input link meta source track wbr".split())
+_INLINE = frozenset("a abbr b bdi bdo big cite code em font i img ins kbd mark q s small span strong sub sup u wbr".split())
 _HEX = re.compile(r"#([0-9a-f]{3}|[0-9a-f]{6})", re.IGNORECASE)
 _SHAPELESS = "\u00ad\u034f\u200b-\u200f\u2060\ufeff"  # characters that nobody sees
 _UNSEEN = re.compile(f"[{_SHAPELESS}]")
@@ -87,6 +88,7 @@ class _Reader(HTMLParser):
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
         self.elements.add(tag)
+        self._apart(tag)
         named = {name: value or "" for name, value in attributes}
         style = _style(named["style"]) if "style" in named else {}
         if tag not in _EMPTY and (self._unseen or (style and _hides(style)) or "hidden" in named):
@@ -108,7 +110,15 @@ class _Reader(HTMLParser):
         elif tag in ("style", "script", "title"):
             self._silent = tag
 
+    def _apart(self, tag: str) -> None:
+        """Words in two blocks are two words."""
+        if tag not in _INLINE:
+            self.texts.append(" ")
+            if self._first:
+                self.preview.append(" ")
+
     def handle_endtag(self, tag: str) -> None:
+        self._apart(tag)
         if tag == "a":
             self._link = None
         if tag in self._unseen:

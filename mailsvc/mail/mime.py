@@ -18,6 +18,7 @@ from mailsvc.mail.header import Field, parse_fields, split_message
 DEPTH = 50
 PARTS = 1000
 
+_SLICE = 1 << 20  # octets of base64 that are decoded at once
 _REST_OF_LINE = re.compile(rb"[ \t]*+(?:\r\n|\Z)")
 
 
@@ -151,12 +152,21 @@ def _decoded(leaf: _Leaf) -> bytes:
 def _decoded_base64(octets: bytes) -> bytes:
     """As much as there is, when the end is missing."""
     try:
-        return binascii.a2b_base64(octets)
+        return b"".join(map(binascii.a2b_base64, _slices(octets)))
     except binascii.Error:
         pass
-    for whole in (octets, octets.rstrip(b"=\r\n\t ")[:-1]):
+    for whole in (octets, octets + b"==", octets.rstrip(b"=\r\n\t ")[:-1] + b"=="):
         try:
-            return binascii.a2b_base64(whole + b"==")
+            return binascii.a2b_base64(whole)
         except binascii.Error:
             continue
     return b""
+
+
+def _slices(octets: bytes) -> Iterator[bytes]:
+    """Whole lines, so that other threads have their turn between two of them; all at once where padding comes before the end."""
+    start, last = 0, len(octets) - _SLICE
+    while start < last and (end := octets.rfind(b"\n", start, start + _SLICE) + 1) > start and octets.find(b"=", start, end) < 0:
+        yield octets[start:end]
+        start = end
+    yield octets[start:]

@@ -8,7 +8,7 @@ from typing import Protocol
 
 DEPTH_LIMIT = 50
 PARTS_LIMIT = 1000
-_WINDOW = 1024 * 1024  # octets searched at once: other threads wait meanwhile
+_WINDOW = 256 * 1024  # octets of a file that are searched at once: other threads wait meanwhile
 _HEAD_LIMIT = 64 * 1024  # octets of a part's header that are looked at
 _BOUNDARY = re.compile(rb'\bboundary\s*=\s*(?:"([^"\r\n]{1,200})"|([^\s;"]{1,200}))', re.IGNORECASE)
 _MESSAGE = re.compile(rb"^content-type[ \t]*:\s*message/(?:rfc822|global)(?![\w-])", re.IGNORECASE | re.MULTILINE)
@@ -65,10 +65,12 @@ def fault(head: bytes, message: Octets, start: int) -> str | None:
 
 def _delimiter(message: Octets, begin: bytes, start: int) -> int:
     """Where the next line is that begins like this, with the line end before it."""
-    for at in range(start, len(message), _WINDOW):
-        found = message.find(begin, at, at + _WINDOW + len(begin) - 1)
+    if isinstance(message, bytes):
+        return message.find(begin, start)
+    for at in range(start, len(message), _WINDOW):  # in copies: the search of a mapped file compares octet by octet
+        found = message[at : at + _WINDOW + len(begin) - 1].find(begin)
         if found >= 0:
-            return found
+            return at + found
     return -1
 
 

@@ -14,7 +14,7 @@ from mailsvc.budget import Budget
 from mailsvc.mail.address import Path
 from mailsvc.mail.reply import Reply
 from mailsvc.relay import answers
-from mailsvc.relay.letter import Arrived, Letter
+from mailsvc.relay.letter import Arrived, InThread, Letter
 from mailsvc.smtp.session import Envelope, Sink
 from mailsvc.store.errors import StoreError
 
@@ -62,8 +62,8 @@ class Own:
             return self.forward is not None
         return self.late is not None and self.read(recipient.address) is not None
 
-    def sink(self, envelope: Envelope, budget: Budget, reserved: int) -> Sink:
-        return Letter(budget, lambda arrived: self._accept(envelope, arrived), reserved)
+    def sink(self, envelope: Envelope, budget: Budget, in_thread: InThread, reserved: int) -> Sink:
+        return Letter(budget, lambda arrived: self._accept(envelope, arrived), in_thread, reserved)
 
     def _is_role(self, path: Path) -> bool:
         return path.local.lower() in ROLES and (not path.domain or path.domain in self.names)

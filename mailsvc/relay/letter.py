@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import mmap
 import tempfile
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from functools import partial
 from typing import IO, Any
 
 import attrs
@@ -73,6 +74,7 @@ class Arrived:
 
 
 Accept = Callable[[Arrived], Coroutine[Any, Any, Reply]]
+InThread = Callable[[Callable[[], Any]], Awaitable[Any]]  # runs a function off the reactor
 
 
 @attrs.define(eq=False)
@@ -81,13 +83,14 @@ class Letter:
 
     budget: Budget
     accept: Accept
+    in_thread: InThread
     reserved: int = 0  # already taken for it
     spool_above: int = SPOOL_ABOVE
     _size: int = 0
     _memory: bytearray = attrs.field(factory=bytearray)
     _file: IO[bytes] | None = None
 
-    def write(self, piece: bytes) -> None:
+    def write(self, piece: bytes) -> Awaitable[None] | None:
         self._size += len(piece)
         more = self._size - self.reserved
         if more > 0:
@@ -95,24 +98,21 @@ class Letter:
                 raise Refused(NO_ROOM)
             self.reserved += more
         self._memory += piece
-        if len(self._memory) > self.spool_above:
-            try:
-                self._spool()
-            except OSError as error:
-                log.error("a mail could not be kept on disk: {reason}", reason=error.strerror)
-                raise Refused(DISK_FULL) from None
+        return self._spool() if len(self._memory) > self.spool_above else None
 
-    def _spool(self) -> None:
-        if self._file is None:
-            self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 (whoever holds the message last closes it)
-        rest = memoryview(self._memory)
-        while rest:
-            rest = rest[self._file.write(rest) :]
-        rest.release()
-        self._memory = bytearray()
+    async def _spool(self) -> None:
+        """What is in memory goes to the file, in a thread: a disk may take its time."""
+        octets, self._memory = self._memory, bytearray()
+        try:
+            self._file = await self.in_thread(partial(_append, self._file, octets))
+        except OSError as error:
+            log.error("a mail could not be kept on disk: {reason}", reason=error.strerror)
+            raise Refused(DISK_FULL) from None
 
     async def finish(self) -> Reply:
         try:
+            if self._file is not None:
+                await self._spool()
             arrived = self._arrived()
             if isinstance(arrived, Reply):
                 return arrived
@@ -128,7 +128,6 @@ class Letter:
         if self._file is None:
             octets = bytes(self._memory)
         else:
-            self._spool()
             octets = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
         if octets[:2] == b"\r\n":
             return Arrived(b"", 0, octets, self._file)
@@ -144,3 +143,12 @@ class Letter:
         self.reserved = 0
         self._memory = bytearray()
         self._file = None
+
+
+def _append(file: IO[bytes] | None, octets: bytearray) -> IO[bytes]:
+    if file is None:
+        file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 (whoever holds the message last closes it)
+    rest = memoryview(octets)
+    while rest:
+        rest = rest[file.write(rest) :]
+    return file

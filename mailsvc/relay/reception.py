@@ -18,7 +18,7 @@ from mailsvc.mail.address import Path
 from mailsvc.mail.reply import Reply
 from mailsvc.relay import answers
 from mailsvc.relay.crowd import Crowd, Failures, subscriber
-from mailsvc.relay.letter import NO_ROOM, Letter
+from mailsvc.relay.letter import NO_ROOM, InThread, Letter
 from mailsvc.relay.neighbours import Neighbours
 from mailsvc.relay.nullmx import NullMx, Patience
 from mailsvc.relay.receipts import Receipts
@@ -53,7 +53,7 @@ class Own(Protocol):
 
     def takes(self, recipient: Path) -> bool: ...
 
-    def sink(self, envelope: Envelope, budget: Budget, reserved: int) -> Sink: ...
+    def sink(self, envelope: Envelope, budget: Budget, in_thread: InThread, reserved: int) -> Sink: ...
 
 
 @attrs.define(eq=False)
@@ -184,9 +184,10 @@ class Visit:
         if not relay.budget.reserve(octets):
             return NO_ROOM
         if customer is None:
-            return relay.own.sink(envelope, relay.budget, octets)
+            return relay.own.sink(envelope, relay.budget, relay.submissions.in_thread, octets)
         caller, session = customer.caller, self._session
-        return Letter(relay.budget, lambda arrived: relay.submissions.submit(caller, session, envelope, arrived), octets)
+        submissions = relay.submissions
+        return Letter(relay.budget, lambda arrived: submissions.submit(caller, session, envelope, arrived), submissions.in_thread, octets)
 
     def dropped(self) -> None:
         self._relay.addresses.leave(self._who)

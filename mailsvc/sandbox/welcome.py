@@ -80,19 +80,18 @@ class Welcome:
         return f"{self.http}/dashboard/sign-in/link?link={secret}"
 
     async def _key(self, account: Account) -> str:
-        """The one that an earlier run left beside the file, if it still works; else a new one in place of the former."""
+        """The one that an earlier run left beside the file, if it still works; else a new one in place of the one that the file tells."""
         kept = self.file.with_suffix(".key")
         with contextlib.suppress(OSError, ValueError):
             old = kept.read_text("utf-8").strip()
             caller = await self.customers.keys.find(digest(old))
             if caller is not None and (caller.account_id, caller.permission, caller.domain_id) == (account.id, "full_access", None):
                 return old
-        name = f"made at a start, told in {self.file}"
-        made, _ = await self.customers.keys.list(account.id)
-        for former in made:
-            if former.name == name:
-                await self.customers.keys.revoke(account.id, former.id)
-        _, token = await self.customers.keys.create(account.id, name, "full_access")
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            former = await self.customers.keys.find(digest(str(json.loads(self.file.read_text("utf-8"))["api_key"])))
+            if former is not None and former.key_id is not None:
+                await self.customers.keys.revoke(account.id, former.key_id)
+        _, token = await self.customers.keys.create(account.id, ACCOUNT, "full_access")
         _write(kept, token + "\n")
         return token
 

@@ -5,7 +5,7 @@ The server (smtp/conversation) speaks SMTP and knows no policy; a Reception know
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import Protocol
 
 import attrs
@@ -86,8 +86,9 @@ class Envelope:
 class Sink(Protocol):
     """Where a body goes. Exactly one of `finish` and `drop` is called, once."""
 
-    def write(self, piece: bytes) -> None:
-        """The next octets, unstuffed. May raise Refused (replies) when it cannot keep them."""
+    def write(self, piece: bytes) -> Awaitable[None] | None:
+        """The next octets, unstuffed. What it gives is awaited before anything else is asked of it. Raises Refused (replies), at once
+        or then, when it cannot keep them."""
 
     async def finish(self) -> Reply:
         """The body is complete and well formed. 2yz means that it is kept for good. Never cancelled."""

@@ -92,7 +92,7 @@ class Stuffer(Coding):
         # 5321 §4.5.2: a line that begins with a dot gets a second one. A cut may lie between the two octets.
         begins_with_dot = self._at_line_start and piece[0] == 46
         self._at_line_start = piece[-1] == 10
-        stuffed = piece.replace(b"\r\n.", b"\r\n..")
+        stuffed = piece.replace(b"\r\n.", b"\r\n..") if b"." in piece else piece  # base64 has none
         return b"." + stuffed if begins_with_dot else stuffed
 
     def end(self) -> bytes:
@@ -103,21 +103,18 @@ class Stuffer(Coding):
 
 def slices(pieces: Iterable[bytes], size: int = SLICE) -> Iterator[tuple[bytes, bool]]:
     """The octets of `pieces` in slices of `size`, each with whether it is the last; the last one may be shorter or empty."""
-    held: list[bytes] = []
-    length = 0
-    for piece in pieces:
-        held.append(piece)
-        length += len(piece)
-        if length <= size:
+    held = b""
+    for piece in pieces:  # one of them may be the whole message: no more of it is copied at once than a slice
+        if len(held) + len(piece) <= size:
+            held += piece
             continue
-        joined = held[0] if len(held) == 1 else b"".join(held)
-        start = 0
-        while length - start > size:
-            yield joined[start : start + size], False
+        start = size - len(held)
+        yield held + piece[:start], False
+        while len(piece) - start > size:
+            yield piece[start : start + size], False
             start += size
-        held = [joined[start:]]
-        length -= start
-    yield held[0] if len(held) == 1 else b"".join(held), True
+        held = piece[start:]
+    yield held, True
 
 
 def stuffed(pieces: Iterable[bytes]) -> Iterator[bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 import attrs
@@ -33,18 +34,29 @@ class Upload:
     failure: Reply | None = None  # the sink's own
     _done: bool = False
 
-    def write(self, piece: bytes) -> None:
-        """A piece that the inspection has seen."""
+    def write(self, piece: bytes) -> Awaitable[None] | None:
+        """A piece that the inspection has seen. What it gives is to be awaited before the next."""
         if self._done or not piece:
-            return
+            return None
         if self.inspection.fault is not None:
             self.drop()
-            return
+            return None
         try:
-            self.sink.write(piece)
+            kept = self.sink.write(piece)
         except Exception as error:
-            self.failure = _failed(error)
-            self.drop()
+            self._fail(error)
+            return None
+        return None if kept is None else self._kept(kept)
+
+    async def _kept(self, kept: Awaitable[None]) -> None:
+        try:
+            await kept
+        except Exception as error:
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        self.failure = _failed(error)
+        self.drop()
 
     def drop(self) -> None:
         if not self._done:
@@ -59,8 +71,11 @@ class Upload:
 
     async def finish(self) -> Reply:
         """The reply to the whole body."""
-        if self.inspection.end() is None and not self.inspection.complete:
-            self.write(CRLF)  # a body that came in chunks may lack its last line end, DATA cannot carry it without
+        fault, kept = self.inspection.end(), None
+        if fault is None and not self.inspection.complete:
+            kept = self.write(CRLF)  # a body that came in chunks may lack its last line end, DATA cannot carry it without
+        if kept is not None:
+            await kept
         refusal = self.refusal
         if refusal is not None:
             self.drop()
@@ -92,7 +107,8 @@ async def data(talk: Conversation, argument: bytes) -> Reply:
     body, pace = Dotted(upload.inspection), _Pace(talk)
     while body.rest is None:
         await pace.wait()
-        upload.write(body.feed(pace.take()))
+        if (kept := upload.write(body.feed(pace.take()))) is not None:
+            await kept
         if upload.inspection.size > _PATIENCE * talk.door.limits.size:
             raise Hangup(replies.TOO_BIG)
     talk.wire.inbox.give_back(body.rest)
@@ -120,7 +136,8 @@ async def bdat(talk: Conversation, argument: bytes, refusal: Reply | None) -> Re
         piece = chunk.take(talk.wire.inbox)
         if refusal is None and upload is not None:
             upload.inspection.look(piece)
-            upload.write(piece)
+            if (kept := upload.write(piece)) is not None:
+                await kept
     if refusal is not None or upload is None:
         return refusal or replies.MAIL_FIRST
     if upload.refusal is not None:

@@ -199,6 +199,7 @@ class Sessions:
         now = self._now()
         await self._pool.run("DELETE FROM sessions WHERE expires_at < %s OR seen_at < %s", (now, now - self._idle))
         await self._pool.run("DELETE FROM links WHERE expires_at < %s", (now,))
+        await self._pool.run("DELETE FROM address_changes WHERE expires_at < %s", (now,))
 
     async def _changed(self, lines: Sequence[Line], sql: str, params: tuple[object, ...]) -> int:
         return await changed(self._pool, self._clock.seconds(), lines, sql, params)

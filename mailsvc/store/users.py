@@ -25,6 +25,7 @@ CREATE = f"""
 INSERT INTO users (id, email, name, password, created_at) VALUES (%s, %s, %s, %s, %s)
 ON CONFLICT (email) DO NOTHING RETURNING {COLUMNS}
 """
+END_CHANGE = "DELETE FROM address_changes WHERE user_id = %s"
 END_OTHERS = "DELETE FROM sessions WHERE user_id = %s AND hash <> %s"
 SET_PASSWORD = "UPDATE users SET password = %s WHERE id = %s"
 SIGNED_IN = "UPDATE users SET signed_in_at = %s WHERE id = %s"
@@ -114,15 +115,19 @@ class Users:
         return found
 
     async def set_password(self, user_id: UUID, password: str, lines: Sequence[Line] = (), *, keep: bytes | None = None) -> None:
-        """`keep`: all of the person's sessions end but the one with this SHA-256; None: they stay."""
+        """`keep`: all of the person's sessions end but the one with this SHA-256, and a new address that waits; None: they stay."""
 
         async def change(tx: Transaction) -> None:
             await tx.run(SET_PASSWORD, (password, user_id))
             if keep is not None:
                 await tx.run(END_OTHERS, (user_id, keep))
+                await tx.run(END_CHANGE, (user_id,))
             await write(tx, lines, self._clock.seconds())
 
         await self._pool.transact(change)
+
+    async def rename(self, user_id: UUID, name: str, lines: Sequence[Line] = ()) -> None:
+        await self._changed(lines, "UPDATE users SET name = %s WHERE id = %s", (name, user_id))
 
     async def signed_in(self, user_id: UUID, lines: Sequence[Line] = ()) -> None:
         await self._changed(lines, SIGNED_IN, (self._now(), user_id))
@@ -239,6 +244,7 @@ class Users:
             await tx.run(END_PASSKEYS, (user_id,))
             await tx.run(FORGET_CODES, (user_id,))
             await tx.run(END_OTHERS, (user_id, b""))
+            await tx.run(END_CHANGE, (user_id,))
             await write(tx, lines, self._clock.seconds())
 
         await self._pool.transact(forget)

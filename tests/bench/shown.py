@@ -28,6 +28,8 @@ from tests.bench.turns import Watched
 
 BATCH = Way("batch", 4, per_call=100, emails=4000)
 BODY = 40_000_000
+TURN = """  {wall_ms} ms, {held_ms} held, {cpu_ms} of CPU ({system_ms} in the kernel); {ready} descriptors, the most {worst};
+    collections {collected}"""
 # Five events an email; the last one ends it.
 EVENTS = """
 INSERT INTO events (account_id, email_id, event_id, recipient, type, at)
@@ -135,7 +137,7 @@ def turns(bench: Bench, folder: Path, share: float) -> None:
     for generation, (number, seconds, most) in enumerate(told["collections"]):
         print(f"  {number} collections of generation {generation}: {seconds * 1000:.0f} ms, the longest {most * 1000:.1f} ms")
     for made in told["made_of"]:
-        print("  {wall_ms} ms, {held_ms} held, {cpu_ms} of CPU; {ready} descriptors; collections {collected}".format(**made))
+        print(TURN.format(**made))
         for stack, count in made["seen"]:
             print(f"    {count} × {stack}")
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 import gc
 import json
 import os
+import resource
 import signal
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -44,6 +45,8 @@ class Turn:
     cpu: float = 0.0
     held: float = 0.0
     ready: int = 0
+    system: float = 0.0  # the part of the CPU that the kernel had
+    worst: tuple[float, str] = (0.0, "")  # the most CPU that one descriptor took, and whose it was
     seen: Counter[str] = attrs.field(factory=Counter)
     collected: list[tuple[int, float]] = attrs.field(factory=list)
 
@@ -52,6 +55,8 @@ class Turn:
             "wall_ms": round(self.wall * 1000, 1),
             "cpu_ms": round(self.cpu * 1000, 1),
             "held_ms": round(self.held * 1000, 1),
+            "system_ms": round(self.system * 1000, 1),
+            "worst": f"{self.worst[0] * 1000:.1f} {self.worst[1]}",
             "ready": self.ready,
             "collected": self.collected,
             "seen": self.seen.most_common(12),
@@ -70,6 +75,7 @@ class Watch:
     kept: list[Turn] = attrs.field(factory=list)
     collections: list[list[float]] = attrs.field(factory=lambda: [[0, 0.0, 0.0] for _ in range(3)])  # number, seconds, longest
     _since: Sequence[float] = (0.0, 0.0, 0.0)
+    _system: float = 0.0
     _collecting: float = 0.0
     _schedule: int = attrs.field(factory=lambda: os.open("/proc/thread-self/schedstat", os.O_RDONLY))
 
@@ -80,6 +86,7 @@ class Watch:
         turn, self.turn = self.turn, None
         if turn is not None:
             turn.wall, turn.cpu, queued = (now - then for now, then in zip(self._clocks(), self._since, strict=True))
+            turn.system = resource.getrusage(resource.RUSAGE_THREAD).ru_stime - self._system
             turn.held = max(turn.cpu, turn.wall - queued)
             self.turns += 1
             self.long += turn.wall >= LONG
@@ -89,8 +96,24 @@ class Watch:
                 self._keep(turn)
         found = self.poller.poll(*arguments)
         self._since = self._clocks()
+        self._system = resource.getrusage(resource.RUSAGE_THREAD).ru_stime
         self.turn = Turn(ready=len(found))
         return found
+
+    def around(self, work: Callable[..., None]) -> Callable[..., None]:
+        """In the place of what the reactor does for one descriptor."""
+
+        def done(selectable: Any, *arguments: Any) -> None:
+            before = time.thread_time()
+            try:
+                work(selectable, *arguments)
+            finally:
+                spent, turn = time.thread_time() - before, self.turn
+                if turn is not None and spent > turn.worst[0]:
+                    protocol = getattr(selectable, "protocol", selectable)
+                    turn.worst = spent, type(getattr(protocol, "wrappedProtocol", protocol)).__name__
+
+        return done
 
     def _clocks(self) -> Sequence[float]:
         """Of the wall, of this thread's work, and of its waiting for a processor."""
@@ -176,6 +199,7 @@ def main() -> None:
 
     watch = Watch(reactor._poller)  # type: ignore[attr-defined]
     reactor._poller = watch  # type: ignore[attr-defined]
+    reactor._doReadOrWrite = watch.around(reactor._doReadOrWrite)  # type: ignore[attr-defined]
     threading.Thread(target=watch.look, args=(threading.get_ident(),), daemon=True).start()
     gc.callbacks.append(watch.collection)
 

@@ -18,7 +18,7 @@ from tests.dashboard.house import PASSWORD, Browser, House
 from tests.dashboard.test_passkeys import OPTIONS, device
 
 HOME = "/dashboard"
-ANN, BOB = "ann@example.com", "bob@example.com"
+ANN, NEW_ANN, BOB = "ann@example.com", "new-ann@example.com", "bob@example.com"
 
 # Forms that leave no line, and why.
 SILENT = {
@@ -113,8 +113,15 @@ async def around_the_sign_in(walk: Walk) -> None:
     me = await users.named(ANN)
     assert me is not None
     await sent("/sign-in/again", "showed again who they are", {"password": PASSWORD})
+    await sent("/settings/profile/name", "name changed", {"name": "Ann"})
+    await sent("/settings/profile/address", "address change asked for", {"email": "other@example.com", "password": PASSWORD})
+    await sent("/settings/profile/address/withdraw", "address change withdrawn")
+    await ann.post(f"{HOME}/settings/profile/address", {"email": NEW_ANN, "password": PASSWORD})
+    await house.settled()
+    link = house.letters.link(NEW_ANN).partition("link=")[2]
+    await sent("/settings/profile/address/confirm", "address changed", {"link": link})
     await sent("/settings/security/password", "password changed", {"old": PASSWORD, "password": "another four good words"})
-    await house.inside(ANN, "another four good words")
+    await house.inside(NEW_ANN, "another four good words")
     await sent("/settings/security/sessions/<text>/end", "all other sessions ended", {}, "others")
 
     new, made = "/settings/passkeys/new", device()
@@ -127,7 +134,7 @@ async def around_the_sign_in(walk: Walk) -> None:
     await sent("/sign-in/passkey", "signed in", {"answer": made.prove(page.found(OPTIONS))}, by=other)
     await ann.get(f"{HOME}/settings/security")
     await sent("/settings/passkeys/<text>/remove", "passkey removed", {}, passkey.id)
-    await Identities(pool, house.clock).add(me.id, Identity("https://issuer.example", "7", "google", ANN))
+    await Identities(pool, house.clock).add(me.id, Identity("https://issuer.example", "7", "google", NEW_ANN))
     [identity] = await Identities(pool, house.clock).of(me.id)
     await sent("/settings/identities/<text>/remove", "identity disconnected", {}, identity.id)
 
@@ -136,7 +143,7 @@ async def around_the_sign_in(walk: Walk) -> None:
     await sent("/settings/security/totp", "second factor added", {"code": codes.at(house.clock.seconds())})
     await sent("/settings/security/codes", "recovery codes replaced")
     half = house.browser()
-    await half.sign_in(ANN, "another four good words")
+    await half.sign_in(NEW_ANN, "another four good words")
     await half.get(f"{HOME}/sign-in/code")
     house.clock.advance(30)
     await sent("/sign-in/code", "signed in", {"code": codes.at(house.clock.seconds())}, by=half)
@@ -144,17 +151,17 @@ async def around_the_sign_in(walk: Walk) -> None:
 
     stranger = house.browser()
     await stranger.get(f"{HOME}/sign-in")
-    await sent("/sign-in", "signed in", {"email": ANN, "password": "another four good words"}, by=stranger)
-    secret = await sessions.make_link("sign-in", ANN, timedelta(hours=1))
+    await sent("/sign-in", "signed in", {"email": NEW_ANN, "password": "another four good words"}, by=stranger)
+    secret = await sessions.make_link("sign-in", NEW_ANN, timedelta(hours=1))
     await stranger.get(f"{HOME}/sign-in/link?link={secret}")
     await sent("/sign-in/link", "signed in", {"link": secret}, by=stranger)
     await stranger.get(f"{HOME}/settings")
     await sent("/sign-in/out", "signed out", by=stranger)
     lost = house.browser()
     await lost.get(f"{HOME}/reset")
-    await sent("/reset", "reset link asked for", {"email": ANN}, by=lost)
+    await sent("/reset", "reset link asked for", {"email": NEW_ANN}, by=lost)
     await house.settled()
-    link = house.letters.link(ANN)
+    link = house.letters.link(NEW_ANN)
     await lost.get(link)
     form = {"link": link.partition("link=")[2], "password": "the third of four words"}
     await sent("/reset/finish", "password changed", form, by=lost)

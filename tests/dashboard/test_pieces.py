@@ -158,6 +158,35 @@ def test_easy_passwords_are_refused(bad):
     assert result_of(Passwords(lambda work: succeed(work())).wrong(bad, "ann@example.com"))
 
 
+CONTEXT = ("ann.smith@acme-example.com", "Ann Smith", "Acme Robotics")
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "annsmith2024", "AnnSmith!2024", "acmerobotics1", "Acme Robotics", "mail.example.net", "ann.smith@acme", "smithann1999",
+        "acme-example.com1", "mailsvc-mailsvc", "abcdefghijkl", "qwertyuiop12", "P@ssw0rd2024", "1234567890", "iloveyou123",
+    ],
+)  # fmt: skip
+def test_what_a_guesser_begins_with_is_refused(bad):
+    passwords = Passwords(lambda work: succeed(work()), ("mailsvc", "mail.example.net"))
+    assert result_of(passwords.wrong(bad, *CONTEXT)) == password.EASY
+
+
+@pytest.mark.parametrize("good", ["acme robotics on the moon", "smith owns quiet lamps", "exemplary-mails-4-nobody"])
+def test_a_known_word_among_others_is_no_harm(good):
+    passwords = Passwords(lambda work: succeed(work()), ("mailsvc", "mail.example.net"))
+    assert result_of(passwords.wrong(good, *CONTEXT)) is None
+
+
+@given(st.text(min_size=1, max_size=40), st.integers(0, password.BESIDES - 1))
+def test_a_name_with_little_beside_it_is_refused_whatever_it_is(name, more):
+    passwords = Passwords(lambda work: succeed(work()))
+    word = "".join(password._PART.findall(name.lower()))
+    if len(word) >= 10 and word == word.lower():
+        assert result_of(passwords.wrong(word + "~" * more, name)) == password.EASY
+
+
 @pytest.mark.parametrize("good", ["seven quiet green lamps", "Tr0ub4dor&3xyzzy", "пароль из четырёх слов"])
 def test_no_kind_of_character_is_asked_for(good):
     assert result_of(Passwords(lambda work: succeed(work())).wrong(good, "ann@example.com")) is None
@@ -206,7 +235,8 @@ def test_a_page_without_the_packages_is_whole(monkeypatch):
     templates = words.environment(static=files.address)
     page = templates.get_template("document.html").render(visit=SimpleNamespace(theme="auto"))
     assert page.count("<script") == 1 and "/dashboard.js" in page and 'src=""' not in page
-    assert templates.get_template("charts.html").module.files() == ""
+    charts = templates.get_template("charts.html").module
+    assert charts.files() == charts.chart("bars", "0", "good", "Volume") == ""
 
 
 # Words, timelines

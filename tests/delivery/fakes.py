@@ -258,6 +258,9 @@ class Sending:
             raise self.error
         return b"DKIM-Signature: %d\r\n" % len(self.signed)
 
+    async def eight_bit(self, body: Any) -> bool:
+        return not all(piece.isascii() for piece in body)
+
     async def seven_bit(self, body: Any) -> bytes:
         return sevenbit.convert(body)
 

@@ -171,6 +171,12 @@ def test_images_want_text_by_their_area(width, height, count, text):
     assert little == (not tiny and (text / (width * height * count) < look.TEXT_RATIO or (text < look.TEXT_LEAST and count * 200 > text)))
 
 
+def test_words_in_two_blocks_are_two_words():
+    page = markup.read("<table><tr><td>one</td><td>t<b>w</b>o</td></tr></table><p hidden>a</p>three<br>four")
+    assert page.text == "one two a three four"
+    assert markup.read("<div hidden>a<div>b</div></div>c").preview == "a b"
+
+
 def test_an_image_that_tells_no_size_has_no_area():
     page = markup.read(
         '<img src=a width="600"><img src=b width=10 height=20><img src=c style="width:10px;height:3px"><img width=x height=9>'

@@ -34,6 +34,16 @@ def mixed(*parts: bytes, boundary: bytes = b"b", end: bytes = b"\r\n--b--\r\n") 
     return head + b"".join(b"\r\n--" + boundary + b"\r\n" + part for part in parts) + end
 
 
+@given(st.lists(st.sampled_from([b"aGkx", b"aGkxaGkx", b"aG kx", b"aGkxa", b"Gkx", b"aGk=", b"aA==", b"=", b"", b"!"]), max_size=12))
+def test_base64_is_the_same_whatever_is_decoded_at_once(lines: list[bytes]) -> None:
+    message = b"Content-Transfer-Encoding: base64\r\n\r\n" + b"\r\n".join(lines)
+    whole = parse(message)
+    with pytest.MonkeyPatch.context() as patch:
+        for size in (1, 6, 16):
+            patch.setattr(mime, "_SLICE", size)
+            assert parse(message) == whole
+
+
 @pytest.mark.parametrize(
     ("message", "text", "html", "files"),
     [

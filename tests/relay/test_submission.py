@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import mmap
 import re
 import tracemalloc
+from collections import Counter
+from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import Any, ClassVar
 
+import attrs
 import pytest
+from twisted.internet.defer import Deferred
 
 from mailsvc.intake import AsReceived, Incoming
 from mailsvc.mail.address import Path
 from mailsvc.plans import Exhausted, Period
+from mailsvc.relay import letter
 from mailsvc.relay.letter import Spooled
 from mailsvc.relay.submission import described
 from mailsvc.smtp.extensions import NO_RCPT_PARAMETERS, MailParameters, RcptParameters
@@ -150,6 +157,80 @@ def test_a_large_mail_waits_on_disk() -> None:
     assert isinstance(message, Spooled) and len(message) == len(world.intake.messages[0])
     assert world.intake.messages[0].endswith(LARGE) and max(map(len, message)) <= 256 * 1024
     assert world.budget.used == 0
+
+
+class Mapped(mmap.mmap):
+    """A mapped file that knows who reads it: how many octets in a thread, and how many on the reactor's."""
+
+    in_thread = False
+    read: ClassVar[Counter[bool]] = Counter()
+
+    def __getitem__(self, where: Any) -> Any:
+        found = super().__getitem__(where)
+        Mapped.read[Mapped.in_thread] += len(found)
+        return found
+
+    def find(self, sub: Any, start: Any = 0, end: Any = None) -> int:
+        end = len(self) if end is None else min(end, len(self))
+        at = super().find(sub, start, end)
+        Mapped.read[Mapped.in_thread] += (end if at < 0 else at) - start
+        return at
+
+
+def test_a_large_mail_is_written_and_read_in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+
+    async def in_thread(work: Callable[[], Any]) -> Any:
+        Mapped.in_thread = True
+        try:
+            return work()
+        finally:
+            Mapped.in_thread = False
+
+    world.relay.submissions = attrs.evolve(world.relay.submissions, in_thread=in_thread)
+    monkeypatch.setattr("mailsvc.relay.letter.mmap.mmap", Mapped)
+    append, written = letter._append, 0
+
+    def counted(file: Any, octets: bytearray) -> Any:
+        nonlocal written
+        assert Mapped.in_thread
+        written += len(octets)
+        return append(file, octets)
+
+    monkeypatch.setattr(letter, "_append", counted)
+    Mapped.read.clear()
+    mail = b"Idempotency-Key: k\r\nContent-Type: multipart/mixed; boundary=b\r\n" + LARGE
+    assert world.logged_in().mail(mail).startswith("250")
+    assert written == len(mail)
+    assert Mapped.read[True] > 1.9 * len(LARGE)  # its parts, and its fingerprint
+    assert Mapped.read[False] <= 4096  # its header
+
+
+@pytest.mark.parametrize("gives_up", [False, True])
+def test_while_the_disk_takes_its_time_a_mail_goes_on_coming_in_and_may_be_given_up(gives_up: bool) -> None:
+    world = World()
+    writes: list[tuple[Callable[[], Any], Deferred[Any]]] = []
+
+    def in_thread(work: Callable[[], Any]) -> Deferred[Any]:
+        writes.append((work, Deferred()))
+        return writes[-1][1]
+
+    world.relay.submissions = attrs.evolve(world.relay.submissions, in_thread=in_thread)
+    line = world.logged_in()
+    line.say("MAIL FROM:<me@example.com>", "RCPT TO:<a@example.net>", "DATA")
+    line.send(LARGE[:300_000])
+    line.send(LARGE[300_000:350_000])
+    assert len(writes) == 1  # and nothing is asked of the disk meanwhile
+    if gives_up:
+        line.hang_up()
+    else:
+        assert line.send(LARGE[350_000:400_000] + b"\r\n.\r\n") == ""
+    while writes:
+        work, over = writes.pop()
+        over.callback(work())
+    assert world.budget.used == 0
+    assert len(world.intake.emails) == (not gives_up)
+    assert gives_up or world.intake.messages[0].endswith(LARGE[:400_000] + b"\r\n")
 
 
 def test_a_large_mail_has_the_same_fingerprint_and_faults_as_a_small_one() -> None:

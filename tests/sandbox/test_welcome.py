@@ -86,6 +86,19 @@ async def test_a_second_run_is_the_same_somebody(pool: Pool, tmp_path: Path, sai
     await other.begin()
     assert await last.customers.keys.find(digest(again["api_key"])) is not None  # each process has its own
     assert {**again, "api_key": "", "sign_in": ""} == {**facts, "api_key": "", "sign_in": ""}
+    assert {name for (name,) in await pool.rows("SELECT name FROM api_keys")} == {"Development"}  # where it is told is nobody's business
+
+
+@pytest.mark.parametrize("left", ["", "[]", "{}", '{"api_key": 7}', "\xff"])
+@pytest_twisted.ensureDeferred
+async def test_a_key_of_somebodys_own_is_let_alone_whatever_it_is_called(pool: Pool, tmp_path: Path, said: io.StringIO, left: str) -> None:
+    file = tmp_path / "dev.json"
+    only = welcome(pool, file)
+    account = await only.customers.accounts.create("Development")
+    _, token = await only.customers.keys.create(account.id, "Development", "full_access")
+    file.write_text(left)
+    await only.begin()
+    assert await only.customers.keys.find(digest(token)) is not None
 
 
 @pytest.mark.parametrize("left", ["", "ms_unknown", "\0"])

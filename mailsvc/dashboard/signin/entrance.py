@@ -15,6 +15,7 @@ from mailsvc.dashboard.signin.mails import Letter, Mails
 from mailsvc.dashboard.signin.password import Passwords
 from mailsvc.dashboard.signin.throttle import Subject, Throttle
 from mailsvc.dashboard.words import span, stamp
+from mailsvc.mail.address import AddressError, parse_mailbox
 from mailsvc.store.attempts import Attempts
 from mailsvc.store.audit import Line
 from mailsvc.store.users import User
@@ -66,7 +67,11 @@ class Entrance:
 
     async def entered(self, visit: Visit, user: User, proof: str) -> None:
         await self.desk.users.signed_in(user.id, [line(visit, user, "signed in", proof)])
-        visit.set_cookie(DEVICE, _device(self.desk.secrets()[0], user.email, secrets.token_hex(8)), YEAR)
+        self.remember(visit, user.email)
+
+    def remember(self, visit: Visit, email: str) -> None:
+        """This browser signed in to that address: it is counted by itself from now on."""
+        visit.set_cookie(DEVICE, _device(self.desk.secrets()[0], email, secrets.token_hex(8)), YEAR)
 
     # Attempts
 
@@ -112,6 +117,14 @@ class Entrance:
 
     def link(self, path: str, secret: str) -> str:
         return f"{self.desk.base_url}{path}?link={secret}"
+
+
+def plausible(email: str) -> bool:
+    """Whether it is an address, in lower case."""
+    try:
+        return parse_mailbox(email).address.lower() == email
+    except AddressError:
+        return False
 
 
 def line(visit: Visit, user: User, action: str, subject: str = "") -> Line:

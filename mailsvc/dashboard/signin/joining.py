@@ -15,8 +15,7 @@ from mailsvc.dashboard.desk import Desk
 from mailsvc.dashboard.page import SIGN_IN, Stop, Visit, area, page
 from mailsvc.dashboard.safety import HOME
 from mailsvc.dashboard.signin import mails, tickets
-from mailsvc.dashboard.signin.entrance import Entrance, line
-from mailsvc.mail.address import AddressError, parse_mailbox
+from mailsvc.dashboard.signin.entrance import Entrance, line, plausible
 from mailsvc.store.audit import Line
 from mailsvc.store.identities import Identity
 from mailsvc.store.sessions import LinkView, Purpose
@@ -64,7 +63,7 @@ class Joining:
         email = visit.field("email").lower()
         if not visit.form:
             return visit.render(template, email="", errors={}, sent=False)
-        if not _plausible(email):
+        if not plausible(email):
             return visit.render(template, 422, email=email, errors={"email": "This is no email address."}, sent=False)
         subjects = [("mail", email), ("mail address", visit.address)]
         if await self.entrance.attempt(subjects) is None:
@@ -177,7 +176,7 @@ class Joining:
         errors = {name: "This is needed." for name in needed if not visit.field(name)}
         if coming is not None:
             return errors
-        wrong = await self.entrance.passwords.wrong(visit.form.get("password", ""), link.email, visit.field("name"))
+        wrong = await self.entrance.passwords.wrong(visit.form.get("password", ""), link.email, visit.field("name"), visit.field("account"))
         return errors | ({"password": wrong} if wrong else {})
 
     async def _taken(self, visit: Visit, purpose: Purpose, name: str) -> User:
@@ -229,13 +228,6 @@ _INVITED = {"title": "Accept your invitation", "button": "Join", "asks": ("name"
 
 def _secret(visit: Visit) -> str:
     return visit.field("link") or visit.query("link")
-
-
-def _plausible(email: str) -> bool:
-    try:
-        return parse_mailbox(email).address.lower() == email
-    except AddressError:
-        return False
 
 
 async def _awaited(work: Awaitable[None]) -> None:

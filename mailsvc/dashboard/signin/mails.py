@@ -47,7 +47,8 @@ def html(letter: Letter) -> str:
         paragraphs += f'<p><a href="{escape(leads)}" style="{style}">{escape(says)}</a></p>'
     paragraphs += "".join(f'<p style="color:#5c6660">{escape(line)}</p>' for line in letter.after)
     return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(letter.subject)}</title></head>'
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+        f"<title>{escape(letter.subject)}</title></head>"
         '<body style="margin:0;padding:32px 20px;font:16px/1.5 system-ui,sans-serif;color:#17201b;background:#ffffff">'
         f'<div style="max-width:520px;margin:0 auto">{paragraphs}</div></body></html>'
     )
@@ -86,6 +87,34 @@ def invitation(account: str, by: str, link: str) -> Letter:
         (f"{by} invited you to the account {account} on mailsvc, where it sends its mail.",),
         ("Accept the invitation", link),
         ("The invitation is good for seven days.",),
+    )
+
+
+def address(link: str) -> Letter:
+    return Letter(
+        "Confirm your new address",
+        ("You asked that mailsvc knows you by this address from now on.",),
+        ("Use this address", link),
+        ("The link works once, for an hour, where you are signed in. If it was not you, do nothing: nobody can use your address.",),
+    )
+
+
+def address_taken() -> Letter:
+    asked = "Somebody, perhaps you, asked that mailsvc knows them by this address from now on."
+    return Letter(
+        "Somebody asked for your address",
+        (f"{asked} It belongs to your sign-in, so that it stays yours.",),
+        None,
+        ("If it was you: one address can belong to one sign-in only. If it was not you, do nothing.",),
+    )
+
+
+def moved(new: str, when: str, where: str) -> Letter:
+    return Letter(
+        "Your email address was changed",
+        (f"On {when}, from the address {where}, your address at mailsvc was changed to {new}. This is the last mail to this one.",),
+        None,
+        ("If it was not you, tell an admin of your account or the operator of this service at once.",),
     )
 
 

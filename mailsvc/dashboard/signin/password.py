@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import re
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import attrs
@@ -14,7 +15,10 @@ from zxcvbn import zxcvbn
 AT_ONCE = 2
 WAITING = 50  # above it nobody else queues up
 SHORTEST, LONGEST = 10, 1000
+BESIDES = 6  # characters that a password has besides names that everybody knows
 _JUDGED = 64  # characters that are looked at for being easily guessed
+_KNOWN, _SHORTEST_PART = 200, 3  # characters of a name or an address that are looked at, and of a part that counts
+_PART = re.compile(r"[^\W_]+")
 EASY = "This password is easily guessed. A few unrelated words make a good one."
 
 _HASHER = PasswordHasher(time_cost=2, memory_cost=19 * 1024, parallelism=1)  # 9106 §4, with the memory that OWASP names
@@ -26,6 +30,7 @@ class Passwords:
     """`in_thread` runs a function off the reactor."""
 
     in_thread: Callable[[Callable[[], Any]], Awaitable[Any]]
+    names: Sequence[str] = ("mailsvc",)  # of this service
     _turn: DeferredSemaphore = attrs.field(factory=lambda: DeferredSemaphore(AT_ONCE), init=False)
 
     async def hash(self, password: str) -> str:
@@ -37,12 +42,12 @@ class Passwords:
         return bool(checked) and stored is not None
 
     async def wrong(self, password: str, *known: str) -> str | None:
-        """Why it will not do, as a sentence. `known`: what a guesser knows of the person."""
+        """Why it will not do, as a sentence. `known`: what a guesser knows of the person and of where they sign in."""
         if len(password) < SHORTEST:
             return f"A password has at least {SHORTEST} characters."
         if len(password) > LONGEST:
             return f"A password has at most {LONGEST} characters."
-        easy = await self._run(lambda: zxcvbn(password[:_JUDGED], user_inputs=[*known, "mailsvc"])["score"] < 2)
+        easy = await self._run(lambda: _easy(password, context(*known, *self.names)))
         return EASY if easy else None
 
     @property
@@ -55,6 +60,25 @@ class Passwords:
             return await self.in_thread(work)
         finally:
             self._turn.release()
+
+
+def _easy(password: str, words: Sequence[str]) -> bool:
+    """Whether it is soon guessed, or is hardly more than words that a guesser begins with."""
+    if zxcvbn(password[:_JUDGED], user_inputs=words)["score"] < 2:
+        return True
+    rest = password.lower()
+    for word in sorted(words, key=len, reverse=True):
+        rest = rest.replace(word, "")
+    return len(rest) < BESIDES and len(rest) < len(password)
+
+
+def context(*known: str) -> list[str]:
+    """Words that a guesser begins with: each name and address, without its signs, and each of its parts."""
+    found: dict[str, None] = {}
+    for text in (one.lower()[:_KNOWN] for one in known):
+        parts = _PART.findall(text)
+        found |= dict.fromkeys([text, "".join(parts), *parts])
+    return [word for word in found if len(word) >= _SHORTEST_PART]
 
 
 def outdated(stored: str) -> bool:

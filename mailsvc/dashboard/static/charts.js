@@ -64,7 +64,7 @@
         y: { range: () => RANGES[kind](known(drawn.flat()), danger) },
       },
       axes: [
-        { ...axis, grid: { show: false }, size: 28, space: 56, incrs: daily ? [1, 2, 7, 14].map((days) => days * DAY) : [1, 2, 3, 6, 12].map((hours) => hours * 3600),
+        { ...axis, grid: { show: false }, size: 28, space: 56, incrs: daily ? [1, 2, 3, 5, 7, 14].map((days) => days * DAY) : [1, 2, 3, 6, 12].map((hours) => hours * 3600),
           values: (_, splits) => splits.map((at) => label.format(at * 1000)) },
         { ...axis, grid: { stroke: colour("line"), width: 1 }, size: 52, values: (_, splits) => splits.map(bars ? (one) => (Number.isInteger(one) ? one.toLocaleString("en") : "") : percent) },
       ],
@@ -103,7 +103,8 @@
     if (tip.hidden) return;
     const lines = columns.map((column, one) => {
       const line = document.createElement("span"), value = values[one][row];
-      line.textContent = `${table.names[column]} ${value === null ? "–" : bars ? value.toLocaleString("en") : percent(value)}`;
+      const said = value === null ? "–" : bars ? value.toLocaleString("en") : percent(value);
+      line.textContent = columns.length > 1 ? `${table.names[column]} ${said}` : said;
       return line;
     });
     const head = document.createElement("strong");

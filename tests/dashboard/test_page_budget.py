@@ -1,0 +1,107 @@
+"""Pages read no message for which there is no room among the octets in work: the sandbox inbox, its list, and an email's insights."""
+
+from __future__ import annotations
+
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+from twisted.internet.defer import Deferred
+
+from mailsvc.dashboard import emails
+from mailsvc.dashboard.page import Stop
+from mailsvc.dashboard.sandbox import COPIES, SHOWN, Inbox
+
+MAIL = UUID(int=7)
+
+
+class Shelf:
+    def __init__(self, *sizes: int) -> None:
+        self.mails = [SimpleNamespace(id=MAIL, size=size, message=b"Subject: Hi\r\n\r\nHello\r\n") for size in sizes]
+        self.read = 0
+
+    async def list(self, account_id: UUID, limit: int, after: UUID | None) -> Any:
+        return self.mails, False
+
+    async def size(self, account_id: UUID, id_: UUID) -> int | None:
+        return self.mails[0].size if self.mails else None
+
+    async def get(self, account_id: UUID, id_: UUID) -> Any:
+        self.read += 1
+        return self.mails[0] if self.mails else None
+
+
+def show(work: Any) -> Any:
+    results: list[Any] = []
+    Deferred.fromCoroutine(work).addBoth(results.append)
+    return results[0]
+
+
+def visit(room: int, reserved: list[int]) -> Any:
+    def reserve(octets: int) -> bool:
+        reserved.append(octets)
+        return octets <= room
+
+    return SimpleNamespace(
+        account_id=UUID(int=1),
+        uuid=lambda text, what="page": UUID(text),
+        request=SimpleNamespace(reserve=reserve),
+        query=lambda name: "",
+        render=lambda template, **values: values,
+    )
+
+
+@pytest.mark.parametrize(("room", "read"), [(COPIES * 1000, 1), (COPIES * 1000 - 1, 0)])
+def test_a_message_is_read_when_there_is_room_for_it(room: int, read: int) -> None:
+    shelf: Any = Shelf(1000)
+    reserved: list[int] = []
+    result = show(Inbox(None, shelf)._mail(visit(room, reserved), str(MAIL)))  # type: ignore[arg-type]
+    assert (shelf.read, reserved) == (read, [COPIES * 1000])
+    assert result is shelf.mails[0] if read else result.value.status == 503
+
+
+def test_what_is_not_there_is_not_found() -> None:
+    shelf: Any = Shelf()
+    result = show(Inbox(None, shelf)._mail(visit(0, []), str(MAIL)))  # type: ignore[arg-type]
+    assert isinstance(result.value, Stop) and result.value.status == 404
+
+
+@pytest.mark.parametrize(
+    ("sizes", "read", "wanted"),
+    [
+        ((1000, 3000, 2000), 3, 3000),  # one after the other: the largest is what is in memory at a time
+        ((1000, SHOWN), 1, 1000),  # what is large is listed without being read
+        ((SHOWN, SHOWN + 1), 0, 0),
+        ((), 0, 0),
+    ],
+)
+def test_a_list_reads_its_subjects_within_the_room_for_its_largest(sizes: tuple[int, ...], read: int, wanted: int) -> None:
+    shelf: Any = Shelf(*sizes)
+    reserved: list[int] = []
+    shown = show(Inbox(None, shelf).list(visit(COPIES * wanted, reserved)))  # type: ignore[arg-type]
+    assert (shelf.read, reserved) == (read, [COPIES * wanted]) and len(shown["mails"]) == len(sizes)
+
+
+def test_a_list_without_room_reads_nothing() -> None:
+    shelf: Any = Shelf(1000, 3000)
+    reserved: list[int] = []
+    result = show(Inbox(None, shelf).list(visit(COPIES * 3000 - 1, reserved)))  # type: ignore[arg-type]
+    assert (shelf.read, reserved) == (0, [COPIES * 3000]) and result.value.status == 503
+
+
+@pytest.mark.parametrize(("room", "read"), [(emails.COPIES * 1000, 1), (emails.COPIES * 1000 - 1, 0)])
+def test_insights_are_found_in_a_message_for_which_there_is_room(room: int, read: int) -> None:
+    loaded, reserved = [], []
+
+    async def load(account_id: UUID, email_id: UUID) -> Any:
+        loaded.append(email_id)
+        return SimpleNamespace(body=b"Subject: Hi\r\n\r\nHello\r\n", signature=None)
+
+    page: Any = SimpleNamespace(messages=SimpleNamespace(load=load))
+    page._load, page._message = partial(emails.Emails._load, page), partial(emails.Emails._message, page)
+    email = SimpleNamespace(size=1000, email_id=MAIL, source="api")
+    result = show(emails.Emails._parsed(page, visit(room, reserved), email))  # type: ignore[arg-type]
+    assert (loaded, reserved) == ([MAIL] * read, [emails.COPIES * 1000])
+    assert result.text == "Hello" if read else result.value.status == 503
