@@ -13,6 +13,14 @@ from tests.whole.relay import keys_before_the_start
 from tests.whole.rig import Daemon, free_port
 
 DESTINATIONS = 1000  # domains d0.test, d1.test, …, each with an address of its own
+# What a Postgres has behind it that has run for a while: its memory was used once, its log has files to write over.
+AGE = (
+    "CREATE TABLE aged (octets bytea)",
+    "ALTER TABLE aged ALTER octets SET STORAGE EXTERNAL",
+    "INSERT INTO aged SELECT convert_to(repeat('x', 1000000), 'UTF8') FROM generate_series(1, 550)",
+    "DROP TABLE aged",
+    "CHECKPOINT",
+)
 SPLIT: Sequence[Sequence[str]] = (("http", "smtp", "ledger", "domains"), ("delivery",))
 
 
@@ -51,12 +59,21 @@ class Product:
         self.folder.chmod(0o755)
         self.postgres = EmbeddedPostgres.at(self.folder / "postgres")
         self.postgres.start_blocking()
+        self._age()
         for roles in self.roles:
             self.add(roles)
         if not self.dual:
             with psycopg2.connect(self.postgres.dsn()) as link, link.cursor() as cursor:
                 cursor.execute("UPDATE domains SET signs_with = '{rsa}'")
             link.close()
+
+    def _age(self) -> None:
+        link = psycopg2.connect(self.postgres.dsn())
+        link.autocommit = True
+        with link.cursor() as cursor:
+            for statement in AGE:
+                cursor.execute(statement)
+        link.close()
 
     def add(self, roles: Sequence[str]) -> None:
         """One process more. The first one has the door."""
