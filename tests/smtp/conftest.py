@@ -1,12 +1,14 @@
-"""No conversation outlives its test."""
+"""No conversation outlives its test. And what tests of the client on real connections need: a server, a certificate."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import pytest
+import pytest_twisted
 
 from tests.smtp.harness import Call
+from tests.smtp.listener import Certificate, Listener
 
 
 @pytest.fixture(autouse=True)
@@ -14,3 +16,25 @@ def _hang_up() -> Iterator[None]:
     yield
     while Call.all:
         Call.all.pop().hang_up()
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory) -> Certificate:
+    return Certificate.make(tmp_path_factory.mktemp("tls"))
+
+
+@pytest.fixture
+def reactor():
+    from twisted.internet import reactor
+
+    return reactor
+
+
+@pytest.fixture
+def listener(reactor) -> Iterator[Listener]:
+    listener = Listener()
+    listener.open(reactor)
+    yield listener
+    for server in listener.servers:
+        server.transport.abortConnection()
+    pytest_twisted.blockon(listener.port.stopListening())

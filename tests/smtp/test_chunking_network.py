@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import attrs
 import pytest
@@ -13,35 +13,12 @@ from twisted.internet.task import deferLater
 from mailsvc.smtp.client import Courier, Envelope
 from mailsvc.smtp.server import Receivers
 from mailsvc.smtp.session import Session
-from mailsvc.smtp.tls import unverified
 from tests.smtp.dialogue import DOORS
 from tests.smtp.harness import Mail, Recorder
 from tests.smtp.listener import Certificate, Listener
 
 BODY = b"Subject: x\r\n\r\n.dot\r\n" + b"y" * 70 + b"\r\n"
 LARGE = [b"Subject: x\r\n\r\n", *[b".z" * 49 + b"\r\n"] * 50_000]
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory) -> Certificate:
-    return Certificate.make(tmp_path_factory.mktemp("tls"))
-
-
-@pytest.fixture
-def reactor():
-    from twisted.internet import reactor
-
-    return reactor
-
-
-@pytest.fixture
-def listener(reactor) -> Iterator[Listener]:
-    listener = Listener()
-    listener.open(reactor)
-    yield listener
-    for server in listener.servers:
-        server.transport.abortConnection()
-    pytest_twisted.blockon(listener.port.stopListening())
 
 
 @attrs.define
@@ -97,26 +74,6 @@ def yes() -> bool:
 
 
 # The fence
-
-
-@pytest.mark.parametrize("secured", [False, True])
-@pytest.mark.parametrize("yeses", [0, 1])
-@pytest_twisted.ensureDeferred
-async def test_a_message_is_held_back_until_the_system_has_it(
-    reactor, listener: Listener, certificate: Certificate, secured: bool, yeses: int
-) -> None:
-    if secured:
-        listener.use(certificate)
-    courier = await listener.courier(
-        reactor, tls="required" if secured else "none", tls_options=unverified("mx.example.org") if secured else None
-    )
-    await courier.ready
-    answers = [True] * yeses
-    result = await courier.deliver(envelope(), [BODY], lambda: bool(answers and answers.pop()), "together")
-    assert (result.final, result.sent_dot, answers) == (None, yeses == 1, [])
-    assert result.lost is not None
-    await listener.closed
-    assert listener.messages == [] and b"BDAT" not in listener.heard
 
 
 @pytest_twisted.ensureDeferred

@@ -13,33 +13,12 @@ from OpenSSL import SSL
 
 from mailsvc.dns import Tlsa
 from mailsvc.smtp.client import Courier, Envelope, Lost, Timeouts, TlsFailed
+from mailsvc.smtp.plan import Manner
 from mailsvc.smtp.tls import by_dane, unverified, verified
 from tests.smtp.listener import Certificate, Listener
 
 BODY = b"Subject: x\r\n\r\n.dot\r\n" + b"y" * 70 + b"\r\n"
 LARGE = [b".z" * 49 + b"\r\n"] * 50_000
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory) -> Certificate:
-    return Certificate.make(tmp_path_factory.mktemp("tls"))
-
-
-@pytest.fixture
-def reactor():
-    from twisted.internet import reactor
-
-    return reactor
-
-
-@pytest.fixture
-def listener(reactor):
-    listener = Listener()
-    listener.open(reactor)
-    yield listener
-    for server in listener.servers:
-        server.transport.abortConnection()
-    pytest_twisted.blockon(listener.port.stopListening())
 
 
 def envelope(body: bytes = BODY) -> Envelope:
@@ -59,9 +38,10 @@ async def mailed(courier: Courier) -> None:
 
 @pytest.mark.parametrize("secured", [False, True])
 @pytest.mark.parametrize("yeses", [0, 1])
+@pytest.mark.parametrize(("manner", "end"), [("data", b"."), ("together", b"BDAT")])
 @pytest_twisted.ensureDeferred
 async def test_a_message_is_held_back_until_the_system_has_it(
-    reactor, listener: Listener, certificate: Certificate, secured: bool, yeses: int
+    reactor, listener: Listener, certificate: Certificate, secured: bool, yeses: int, manner: Manner, end: bytes
 ) -> None:
     if secured:
         listener.use(certificate)
@@ -70,11 +50,11 @@ async def test_a_message_is_held_back_until_the_system_has_it(
     )
     await courier.ready
     answers = [True] * yeses
-    result = await courier.deliver(envelope(), [BODY], lambda: bool(answers and answers.pop()))
+    result = await courier.deliver(envelope(), [BODY], lambda: bool(answers and answers.pop()), manner)
     assert (result.final, result.sent_dot, answers) == (None, yeses == 1, [])
     assert result.lost is not None
     await listener.closed
-    assert listener.messages == [] and b"." not in listener.heard
+    assert listener.messages == [] and end not in listener.heard
 
 
 @pytest_twisted.ensureDeferred
