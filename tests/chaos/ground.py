@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-import psycopg2
 
 from mailsvc.store.embedded import EmbeddedPostgres
-from tests.whole.rig import Answer, Daemon, check_invariants, free_port
+from tests.whole.rig import Answer, Daemon, check_invariants, free_port, rows
 from tests.whole.sink import Envelope, Session, Sink
 from tests.whole.sink import Server as SinkServer
 
@@ -102,13 +101,7 @@ class Ground:
         self.server.start_blocking()
 
     def rows(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
-        connection = psycopg2.connect(self.dsn)
-        try:
-            with connection, connection.cursor() as cursor:
-                cursor.execute(statement, values)
-                return list(cursor.fetchall())
-        finally:
-            connection.close()
+        return rows(self.dsn, statement, *values)
 
     def ended(self, ids: Iterable[str]) -> set[str]:
         """Those of these emails of which no recipient waits any more and each has its last event."""

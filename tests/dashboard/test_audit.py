@@ -196,17 +196,22 @@ async def test_every_form_that_changes_something_leaves_its_line(pool: Pool) -> 
     assert not walk.walked & set(SILENT)
 
 
-@pytest_twisted.ensureDeferred
-async def test_without_its_line_nothing_changes(pool: Pool) -> None:
-    house = House(pool)
+async def started(house: House) -> tuple[UUID, Browser, UUID]:
+    """An account, Ann's browser, and an email that waits, from a domain that she has added and that may send."""
     account_id = await house.account()
     await house.person(ANN, account_id)
     ann = await house.inside(ANN)
     await ann.get(f"{HOME}/domains")
     await ann.post(f"{HOME}/domains", {"name": "acme.example", "region": "us-east-1"})
-    [(domain,)] = await pool.rows("SELECT id FROM domains")
     await house.assembly.domains.trust(account_id, "acme.example")
-    one = await house.mail(account_id, "acme.example")
+    return account_id, ann, await house.mail(account_id, "acme.example")
+
+
+@pytest_twisted.ensureDeferred
+async def test_without_its_line_nothing_changes(pool: Pool) -> None:
+    house = House(pool)
+    account_id, ann, one = await started(house)
+    [(domain,)] = await pool.rows("SELECT id FROM domains")
     later = house.assembly.domains.now() + timedelta(days=1)
     scheduled = await house.mail(account_id, "acme.example", later)
     webhook = await house.assembly.webhooks.add(account_id, "https://old.example/", ["email.sent"], b"s" * 24, 9)
@@ -252,13 +257,7 @@ async def test_without_its_line_nothing_changes(pool: Pool) -> None:
 async def test_what_did_not_happen_leaves_no_line(pool: Pool) -> None:
     """Too late, or the same form once more."""
     house = House(pool)
-    account_id = await house.account()
-    await house.person(ANN, account_id)
-    ann = await house.inside(ANN)
-    await ann.get(f"{HOME}/domains")
-    await ann.post(f"{HOME}/domains", {"name": "acme.example", "region": "us-east-1"})
-    await house.assembly.domains.trust(account_id, "acme.example")
-    one = await house.mail(account_id, "acme.example")
+    _, ann, one = await started(house)
     first = await ann.post(f"{HOME}/emails/{one}/again", {"once": "1"})
     assert (await ann.post(f"{HOME}/emails/{one}/again", {"once": "1"})).location == first.location
     await ann.post(f"{HOME}/emails/{one}/cancel")
