@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from datetime import UTC, date, datetime
+from datetime import date, datetime
 from typing import Any, Protocol
 
 import attrs
 from twisted.logger import Logger
 
 from mailsvc import plans
+from mailsvc.clock import utc
 from mailsvc.lifespan import Opened, every
 from mailsvc.plans import WORDS, Plans, ends
 from mailsvc.quota import IDLE, Quotas
@@ -51,7 +52,7 @@ class Warnings:
     near: Sequence[Near] = attrs.field(default=(), init=False)  # as of the last round
 
     async def tell(self) -> None:
-        now = datetime.fromtimestamp(self.clock.seconds(), UTC)
+        now = utc(self.clock)
         self.near = await self.store.near(plans.begins("day", now), plans.begins("month", now), LEVELS[0])
         for near in self.near:
             level = reached(near)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,9 @@ from twisted.internet.endpoints import TCP4ClientEndpoint, TCP6ClientEndpoint, c
 from twisted.internet.error import ConnectError
 from twisted.internet.protocol import Protocol
 
-from mailsvc import __version__, retention
+from mailsvc import __version__, clock, retention
 from mailsvc.cli_work import run_with_memory
+from mailsvc.clock import utc
 from mailsvc.dashboard import files
 from mailsvc.dns import Resolver
 from mailsvc.memory import Memory
@@ -49,7 +50,7 @@ def doctor(settings: Settings, /, probe: str, dnsbls: Sequence[str], as_json: bo
 
     async def work(memory: Memory, reactor: Any) -> None:
         found.extend(await examining(settings, memory.pool, reactor, probe, dnsbls).examine())
-        now = datetime.fromtimestamp(reactor.seconds(), UTC)
+        now = utc(reactor)
         found.extend(sizes.findings(await Retention(memory.pool).sizes(), retention.days(settings.retention), now))
         found.extend(await _installation(settings, memory.pool, reactor, now))
         if as_json:
@@ -71,7 +72,7 @@ def examining(settings: Settings, pool: Pool, reactor: Any, probe: str, dnsbls: 
     async def ahead() -> float:
         vitals = Vitals(pool, reactor)
         await vitals.look()
-        return vitals.ahead
+        return clock.ahead(reactor)
 
     return Doctor(
         resolver,
@@ -83,7 +84,7 @@ def examining(settings: Settings, pool: Pool, reactor: Any, probe: str, dnsbls: 
         lambda: server.settings(pool),
         settings.database.pool,
         lambda: _certificate(settings),
-        lambda: datetime.fromtimestamp(reactor.seconds(), UTC),
+        lambda: utc(reactor),
     )
 
 

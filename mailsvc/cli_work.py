@@ -11,6 +11,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import react
 from twisted.logger import Logger, globalLogBeginner
 
+from mailsvc.clock import prepare
 from mailsvc.lifespan import Opened
 from mailsvc.memory import Memory, open_memory
 from mailsvc.onboarding import Customers, Refused
@@ -39,6 +40,7 @@ def run_with_memory(settings: Settings, work: Bare, *, migrating: bool = True) -
 
 async def _with_tables(reactor: Any, settings: Settings, work: Bare, migrating: bool) -> None:
     opened = Opened()
+    prepare(reactor, settings.database.clock_tolerance)
     try:
         memory = await open_memory(reactor, settings, opened, size=1, migrating=migrating)
         await work(memory, reactor)

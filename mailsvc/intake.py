@@ -183,7 +183,7 @@ async def _at_once() -> None:
 class Intake:
     """The one function behind both doors. `in_thread` runs a function off the reactor, `clock` tells unix seconds.
 
-    `pause` lets others have their turn before a piece of long work (slices.Slices).
+    `held` says why nothing may be accepted just now. `pause` lets others have their turn before a piece of long work (slices.Slices).
     """
 
     store: Accepting
@@ -196,6 +196,7 @@ class Intake:
     clock: Callable[[], float]
     quotas: Quotas | None = None
     pause: Callable[[], Awaitable[None]] = _at_once
+    held: Callable[[], str | None] = lambda: None
     accepted: Counter[str] = attrs.field(factory=Counter, init=False)  # emails since the start, by their source
 
     async def submit(
@@ -206,6 +207,9 @@ class Intake:
         Strict: one refusal refuses all. Permissive: what is good is accepted, what is not comes back as its refusal.
         Returns only after the commit, which also has `lines` for the audit log; raises store.pool.Unavailable when there was none.
         """
+        held = self.held()
+        if held is not None:
+            raise Unavailable(held)
         admitted = [await self._admit(caller, email) for email in emails]
         refusals = {i: a for i, a in enumerate(admitted) if isinstance(a, Refusal)}
         if refusals and (not permissive or len(refusals) == len(emails)):

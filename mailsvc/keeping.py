@@ -7,13 +7,14 @@ How long each is kept: retention.py. What is held back because it waits: store/r
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import attrs
 from twisted.logger import Logger
 
 from mailsvc import retention
+from mailsvc.clock import held, utc
 from mailsvc.lifespan import Opened, every
 from mailsvc.store.attempts import Attempts
 from mailsvc.store.notices import Notices
@@ -39,14 +40,16 @@ class Keeping:
         opened.add("the round of what is too old", every(self.clock, EVERY, "dropping what is too old", self.sweep))
 
     async def sweep(self) -> None:
-        """All of it; what fails does not keep the rest from being done."""
+        """All of it; what fails does not keep the rest from being done. Nothing while the time cannot be trusted."""
+        if held(self.clock):
+            return
         rounds: Sequence[Callable[[datetime], Awaitable[object]]] = (
             self._partitions, self._accounts, self._tls, self._sessions, self._notices,
         )  # fmt: skip
         failed: Exception | None = None
         for one in rounds:
             try:
-                await one(datetime.fromtimestamp(self.clock.seconds(), UTC))
+                await one(utc(self.clock))
             except Exception as error:
                 failed = failed or error
         if failed is not None:

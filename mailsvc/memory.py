@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
-from datetime import UTC, datetime
 from typing import Any
 
 import attrs
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 
+from mailsvc.clock import measure, utc
 from mailsvc.configfile import SettingsError
 from mailsvc.lifespan import Opened
 from mailsvc.settings import Settings
 from mailsvc.store import keyfile, partitions
 from mailsvc.store.embedded import EmbeddedPostgres
+from mailsvc.store.figures import database_seconds
 from mailsvc.store.keeper import Keeper
 from mailsvc.store.migrate import migrate
 from mailsvc.store.pool import Pool
@@ -50,11 +51,12 @@ async def open_memory(reactor: Any, settings: Settings, opened: Opened, *, size:
     pool = Pool(dsn, reactor, size=size)
     await pool.start()
     opened.add("the pool", pool.stop)
+    await measure(reactor, lambda: database_seconds(pool))  # before anything is written that has a date
     if not migrating:
         return Memory(dsn, pool, seal)
     applied = await in_thread(reactor, lambda: migrate(dsn))
     log.info("the database has this release's schema, {count} migrations were applied", count=len(applied))
-    await partitions.ensure(pool, datetime.fromtimestamp(reactor.seconds(), UTC))  # an operator's order may be the first to write
+    await partitions.ensure(pool, utc(reactor))  # an operator's order may be the first to write
     whereabouts = Whereabouts(pool, settings.database.witness, settings.region)
     await whereabouts.look(remember=False)
     return Memory(dsn, pool, seal, whereabouts)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from datetime import UTC, date, datetime
+from datetime import date, datetime
 from typing import Any, Protocol
 from uuid import UUID
 
 import attrs
 from twisted.internet.defer import DeferredLock
 
+from mailsvc.clock import utc
 from mailsvc.plans import Exhausted, Period, Plan, begins, ends
 from mailsvc.store.errors import StoreError, Unavailable
 
@@ -187,4 +188,4 @@ class Quotas:
         return meter.starts == begins(meter.period, self._now())
 
     def _now(self) -> datetime:
-        return datetime.fromtimestamp(self.clock.seconds(), UTC)
+        return utc(self.clock)

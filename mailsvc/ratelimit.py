@@ -15,6 +15,8 @@ import attrs
 from twisted.internet.defer import DeferredLock
 from twisted.logger import Logger
 
+from mailsvc.clock import unix
+
 log = Logger()
 
 CALLERS_MAX = 100_000  # counted apart within one window; what comes on top shares one count
@@ -118,7 +120,7 @@ class RateLimit:
         return Quota(limit, count.mine + count.left, self._reset())
 
     def _count(self, who: UUID | str, limit: int, *, shared: bool = False) -> _Count:
-        window = math.floor(self.clock.seconds())
+        window = math.floor(unix(self.clock))
         if window != self._window:
             self._window, self._counts = window, {}
         count = self._counts.get(who)

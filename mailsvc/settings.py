@@ -39,6 +39,9 @@ class Database:
     commit_linger: float = setting(
         0.002, "Seconds that a commit waits for others to share it, while there are any.", check=checks.between(0, 1)
     )
+    clock_tolerance: float = setting(
+        10, "Seconds between this machine's clock and Postgres's, above which all mail is held.", check=checks.between(1, 3600)
+    )
 
 
 @attrs.frozen

@@ -8,13 +8,14 @@ from __future__ import annotations
 import ipaddress
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Hashable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 import attrs
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from mailsvc.clock import utc
 from mailsvc.dns import Mx, NxDomain, Records, Temporary
 from mailsvc.domains.names import registrable
 from mailsvc.mail.insights.standing import Facts, Listed, Rates, Record, Server
@@ -98,7 +99,7 @@ class Standing:
 
     def of(self, domain: Domain, hosts: Collection[str] = ()) -> tuple[Facts, bool]:
         """What is known of it now, and whether more is on its way. `hosts`: what the mail links to."""
-        now = datetime.fromtimestamp(self.clock.seconds(), UTC)
+        now = utc(self.clock)
         keys: list[Hashable] = [("rates", domain.account_id, domain.id)]
         rates = self.kept.get(keys[0], lambda: self._rates(domain, now), MINUTE)
         facts = Facts(domain.name, max(0, (now - domain.created_at).days), rates=rates)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -23,6 +23,7 @@ from mailsvc import __version__, interpreter, policy, weburl
 from mailsvc import settings as settings_
 from mailsvc.accounting import Accounting
 from mailsvc.budget import Budget
+from mailsvc.clock import held, prepare, unix
 from mailsvc.configfile import SettingsError
 from mailsvc.dashboard.assembly import Assembly as Dashboard
 from mailsvc.dashboard.signin.mails import Mails
@@ -73,7 +74,6 @@ from mailsvc.sandbox.opening import sandbox
 from mailsvc.sandbox.welcome import Welcome
 from mailsvc.settings import Settings
 from mailsvc.slices import Slices
-from mailsvc.store import partitions
 from mailsvc.store.accept import Acceptance
 from mailsvc.store.accounts import Accounts
 from mailsvc.store.bell import Bell
@@ -88,6 +88,7 @@ from mailsvc.store.messages import InPieces, Messages
 from mailsvc.store.notices import Notices as StoredNotices
 from mailsvc.store.operate import Operating
 from mailsvc.store.outbox import Outbox
+from mailsvc.store.partitions import Maker
 from mailsvc.store.processes import Incarnation
 from mailsvc.store.queue import Queue
 from mailsvc.store.ratelimit import RateWindows
@@ -123,7 +124,6 @@ from mailsvc.watch.watching import Watching
 from mailsvc.webhooks.notice import Notices as WebhookNotices
 from mailsvc.webhooks.post import Posts, Terms
 
-DAY = 86400.0
 NOTICES_EVERY = KEYS_EVERY = 2.0
 BEAT = 10.0
 
@@ -150,6 +150,7 @@ def makeService(options: Options) -> IService:
     from twisted.internet import reactor
 
     settings: Settings = options["settings"]
+    prepare(reactor, settings.database.clock_tolerance)  # before any timer is set
     return Lifespan(reactor, lambda opened: Daemon(reactor, settings, opened).start(), explain, logs.observer(settings.log), signals=True)
 
 
@@ -160,6 +161,7 @@ class Daemon:
         self.reactor, self.settings, self.opened = reactor, settings, opened
         self.listen = Listening(reactor, opened).open
         self.in_thread = partial(in_thread, reactor)
+        self.unix, self.held = partial(unix, reactor), partial(held, reactor)
         self.ready = False
         self.relay_ports: dict[str, int] = {}  # where each standard port of the relay really is, once it is open
 
@@ -191,7 +193,7 @@ class Daemon:
         reactor, pool_size = self.reactor, self.settings.database.pool
         self.memory = await open_memory(reactor, self.settings, self.opened, size=pool_size)
         pool = self.pool = self.memory.pool
-        self.opened.add("the daily round", every(reactor, DAY, "making partitions", self.make_partitions))
+        self.opened.add("the partitions", every(reactor, BEAT, "making partitions", Maker(pool, reactor).make))
         Keeping(pool, reactor, self.settings.retention).start(self.opened)
         bell = self.bell = Bell(self.memory.dsn, reactor)
         await bell.start()
@@ -218,7 +220,7 @@ class Daemon:
         self.rates, self.receipts = RateWindows(pool), StoredReceipts(pool, reactor)
         late = Late(pool, told=lambda: bell.ring("events"))
         signing = self.signing = partial(self.memory.seal.secrets_for, "return path")
-        self.returns = Returns(lambda path: returnpath.read(path, *signing()), self.accounts, late, self.in_thread, reactor.seconds)
+        self.returns = Returns(lambda path: returnpath.read(path, *signing()), self.accounts, late, self.in_thread, self.unix, self.held)
         self.watching.add(metrics.returned(self.returns))
         web = Resolver(reactor, delivery.nameservers, seconds=delivery.dns_seconds, concurrent=self.settings.webhooks.connections)
         self.names = self.resolver()  # of recipients' domains
@@ -250,7 +252,7 @@ class Daemon:
         connector = Connector(reactor, resolver, dial, terms, sources=sources_of(settings.delivery))
         dispatch = Dispatch(
             reactor, terms, settings.region, self.process, Queue(self.pool), routes, connector,
-            InPieces(self.messages), settling, sending, lambda: uuid7(reactor.seconds()), shaping=shaping, policies=policies, tally=tally,
+            InPieces(self.messages), settling, sending, lambda: uuid7(self.unix()), shaping=shaping, policies=policies, tally=tally,
         )  # fmt: skip
         self.process.on_replaced = dispatch.replaced
         self.process.on_freed = lambda count: dispatch.ring()
@@ -266,7 +268,7 @@ class Daemon:
         where = self.settings.control.socket
         if where is not None:
             orders = Orders(
-                Queue(self.pool), Operating(self.pool), self.settings.region, self.reactor.seconds, self.accounts,
+                Queue(self.pool), Operating(self.pool), self.settings.region, self.unix, self.accounts,
                 lambda: self.bell.ring("queue"), lanes, self.settling.outcomes if lanes is not None else {},
             )  # fmt: skip
             port = open_socket(self.reactor, where, Controls(orders.by_name(), explain))
@@ -287,7 +289,7 @@ class Daemon:
         posts.startService()
         self.opened.add("the webhooks", awaited(posts.stopService))
         stored = StoredWebhooks(self.pool, self.reactor, self.memory.seal)
-        notices = WebhookNotices(stored, self.own_mail(), self.reactor.seconds, webhooks.warn_after)
+        notices = WebhookNotices(stored, self.own_mail(), self.unix, webhooks.warn_after)
         self.opened.add(
             "the word of failing webhooks", every(self.reactor, min(60.0, webhooks.warn_after), "telling accounts", notices.tell)
         )
@@ -310,12 +312,12 @@ class Daemon:
         self.limits = policy.Limits(recipients_per_field=settings.limits.recipients, message=settings.limits.message)
         store = Acceptance(self.pool, reactor, linger=settings.database.commit_linger)
         expiry = timedelta(seconds=settings.delivery.expire)
-        self.intake = Intake(store, self.domains, handover, self.bell, self.limits, expiry, self.in_thread, reactor.seconds)
+        self.intake = Intake(store, self.domains, handover, self.bell, self.limits, expiry, self.in_thread, self.unix)
         accounting = Accounting.of(self.pool, reactor, settings.plans, self.own_mail())
         accounting.start(reactor, self.opened)
         self.watching.add(accounting.figures)
         self.intake.quotas = self.quotas = accounting.quotas
-        self.intake.pause = Slices(reactor).pause
+        self.intake.pause, self.intake.held = Slices(reactor).pause, self.held
         self.watching.add(metrics.accepts(self.intake), accept=store.batch)
         self.rate = RateLimit(reactor, settings.http.rate_limit, self.lease_block, self.alone)
         self.budget = Budget(settings.http.in_flight)
@@ -330,13 +332,13 @@ class Daemon:
         self.opened.add("the receipts", receipts.stop)
         relay = Relay(
             user=smtp.username, keys=self.keys, well_formed=is_well_formed, rate=self.rate, budget=self.budget,
-            submissions=Submissions(self.intake, host, self.in_thread, reactor.seconds), receipts=receipts,
+            submissions=Submissions(self.intake, host, self.in_thread, self.unix), receipts=receipts,
             own=Own((host, *smtp.names), self.returns.whose, self.returns.take, self.postmaster()),
             addresses=Crowd(smtp.connections_per_address), with_key=Crowd(smtp.connections_per_key),
             failures=Failures(reactor, smtp.login_failures), connections=smtp.connections,
             null_mx=null_mx_of(settings, self.names, reactor), neighbours=neighbours_of(smtp),
         )  # fmt: skip
-        notices = Notices(StoredNotices(self.pool), self.messages, self.intake, host, reactor.seconds)
+        notices = Notices(StoredNotices(self.pool), self.messages, self.intake, host, self.unix)
         self.opened.add("the notifications", every(reactor, NOTICES_EVERY, "sending notifications", notices.tell))
         context = await self.in_thread(lambda: certificates_of(smtp, host, reactor.seconds))
         trusted = networks("smtp.trusted_proxies", smtp.trusted_proxies)
@@ -351,7 +353,7 @@ class Daemon:
     def postmaster(self) -> Forward | None:
         """Where mail for the operator goes."""
         to = postmaster_of(self.settings.smtp)
-        return None if to is None else Postmaster(*to, self.domains, self.intake, self.reactor.seconds, self.returns.overhear).forward
+        return None if to is None else Postmaster(*to, self.domains, self.intake, self.unix, self.returns.overhear).forward
 
     async def open_api(self) -> Sequence[Any]:
         """The door for HTTP."""
@@ -397,7 +399,7 @@ class Daemon:
             accounts=self.accounts, domains=self.domains, care=self.care, keys=self.keys, messages=self.messages, mails=mails,
             sign_up=settings.dashboard.sign_up, webhooks=StoredWebhooks(self.pool, self.reactor, self.memory.seal),
             read_url=partial(weburl.read, rules=self.fetcher.rules), most_webhooks=settings.webhooks.endpoints, ring=self.bell.ring,
-            providers=providers_of(settings.sign_in, self.fetcher, self.reactor.seconds),
+            providers=providers_of(settings.sign_in, self.fetcher, self.unix),
             inbox=self.shelf if settings.sandbox.listen else None,
             intake=self.intake, quotas=self.quotas, settings=settings, relay_ports=self.relay_ports,
             standing=standing_of(settings, self.pool, self.reactor),
@@ -421,9 +423,6 @@ class Daemon:
             await welcome.begin()
 
     # What the stations share
-
-    async def make_partitions(self) -> None:
-        await partitions.ensure(self.pool, datetime.fromtimestamp(self.reactor.seconds(), UTC))
 
     async def lease_block(self, account_id: UUID, window: int, limit: int, wanted: int) -> Block:
         """A part of an account's requests of this second, from the count that all processes share."""

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import attrs
 from klein.resource import KleinResource
 
+from mailsvc.clock import unix
 from mailsvc.dashboard import words
 from mailsvc.dashboard.connection import Connection, Relay
 from mailsvc.dashboard.desk import Desk
@@ -130,7 +131,7 @@ class Assembly:
     def resource(self) -> Dashboard:
         suffixes()  # read now: the first email to be looked at would wait 50 ms for them
         desk, pool = self._desk(), self.pool
-        throttle = Throttle(self.attempts, self.clock.seconds, lambda: self.seal.secrets_for("attempts")[0])
+        throttle = Throttle(self.attempts, partial(unix, self.clock), lambda: self.seal.secrets_for("attempts")[0])
         passwords = Passwords(self.in_thread, ("mailsvc", urlsplit(self.base_url).hostname or ""))
         entrance = Entrance(desk, passwords, throttle, self.attempts, self.mails)
         search, rollups = Search(pool), Rollups(pool)

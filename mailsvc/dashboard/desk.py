@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, TypeVar
 
 import attrs
@@ -11,6 +11,7 @@ from jinja2 import Environment
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from mailsvc.clock import utc
 from mailsvc.dashboard.signin.authenticators import Site
 from mailsvc.dashboard.signin.providers import Provider
 from mailsvc.store.audit import Audit
@@ -54,7 +55,7 @@ class Desk:
         return self.base_url.startswith("https:")
 
     def now(self) -> datetime:
-        return datetime.fromtimestamp(self.clock.seconds(), UTC)
+        return utc(self.clock)
 
     def later(self, what: str, work: Coroutine[Deferred[Any], Any, object]) -> None:
         """Do it without keeping the page waiting, so that its time tells nothing; a failure is logged."""

@@ -8,6 +8,7 @@ from uuid import UUID, uuid4
 
 import attrs
 
+from mailsvc.clock import unix
 from mailsvc.dashboard import timeline
 from mailsvc.dashboard.desk import Desk
 from mailsvc.dashboard.page import Stop, Visit, area, not_found, page
@@ -168,7 +169,7 @@ class Emails:
         if email.source == SOURCE:
             raise not_found("message")
         hours = visit.field("hours") if visit.field("hours") in HOURS else "24"
-        expires = self.desk.clock.seconds() + min(int(hours) * 3600, SHARED_LONGEST)
+        expires = unix(self.desk.clock) + min(int(hours) * 3600, SHARED_LONGEST)
         await visit.note("email shared", f"{email.email_id} for {HOURS[hours]}")
         link = self.links.shared(self.desk.base_url, visit.account_id, email.email_id, expires)
         return await self._shown(visit, email, shared=link, shared_for=HOURS[hours])

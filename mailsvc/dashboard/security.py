@@ -6,6 +6,7 @@ import attrs
 import segno
 from markupsafe import Markup
 
+from mailsvc.clock import unix
 from mailsvc.dashboard.desk import Desk
 from mailsvc.dashboard.page import SECURITY, Stop, Visit, area, not_found, page
 from mailsvc.dashboard.signin import secondfactor
@@ -100,7 +101,7 @@ class Security:
         """The first code was good: with the first second factor come recovery codes."""
         secret = await self.desk.users.totp(user.id)
         code = visit.field("code").replace(" ", "")
-        step = secondfactor.step_of(secret, code, self.desk.clock.seconds()) if secret else None
+        step = secondfactor.step_of(secret, code, unix(self.desk.clock)) if secret else None
         codes = [] if user.second_factor else secondfactor.new_codes()
         lines = [visit.own_line("second factor added", "authenticator app")]
         if step is None or not await self.desk.users.begin_totp(user.id, step, self.second.all_hashed(codes), visit.who.hash, lines):

@@ -10,6 +10,7 @@ from uuid import UUID
 
 import attrs
 
+from mailsvc.clock import unix
 from mailsvc.intake import Admission, Admitted, AsReceived, Incoming, Key, Rejected
 from mailsvc.mail.address import AddressError, Mailbox, parse_mailbox
 from mailsvc.mail.again import Again, again
@@ -53,7 +54,7 @@ class SendAgain:
 
         `line` is what the audit log says of an email with the id that it is given.
         """
-        now = self.clock.seconds()
+        now = unix(self.clock)
         email_id = uuid7(now)
 
         def make() -> Again:

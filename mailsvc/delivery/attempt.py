@@ -14,6 +14,7 @@ from uuid import UUID
 import attrs
 from twisted.logger import Logger
 
+from mailsvc.clock import held
 from mailsvc.delivery import pace
 from mailsvc.delivery.cargo import Cargo, Gone, Loaded, Origin
 from mailsvc.delivery.chunking import Chunking
@@ -130,7 +131,7 @@ class Attempts:
         try:
             if not self._process.fresh:
                 await self._freshness(parcel)
-            if self.stopping or not self._process.holds(parcel.lease):
+            if self.stopping or held(self._clock) or not self._process.holds(parcel.lease):
                 return Report(unsent=True)
             started = pace.now(self._clock)
             if expired(parcel, started):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, TypeVar
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
+
+from mailsvc.clock import utc
 
 T = TypeVar("T")
 _log = Logger()
@@ -15,7 +17,7 @@ _FIRST, _LONGEST = 0.5, 10.0
 
 
 def now(clock: Any) -> datetime:
-    return datetime.fromtimestamp(clock.seconds(), UTC)
+    return utc(clock)
 
 
 def sleep(clock: Any, seconds: float) -> Deferred[None]:

@@ -14,6 +14,7 @@ import attrs
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from mailsvc.clock import unix
 from mailsvc.delivery import pace
 from mailsvc.delivery.tally import Tally
 from mailsvc.dns import NxDomain, Records, Temporary
@@ -131,7 +132,7 @@ class Policies:
         if known.failed_id == announced and known.failed_at + _AGAIN > now:
             return False
         kept = known.kept
-        return kept is None or kept.policy_id != announced or kept.fetched_at.timestamp() + _FRESH < now
+        return kept is None or kept.policy_id != announced or kept.fetched_at.timestamp() + _FRESH < unix(self._clock)
 
     async def _refresh(self, domain: str, known: _Known, announced: str) -> None:
         try:

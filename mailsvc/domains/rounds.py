@@ -9,6 +9,7 @@ from twisted.application.service import Service
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from mailsvc.clock import held
 from mailsvc.store.domain_values import Domain
 from mailsvc.store.errors import StoreError
 
@@ -75,7 +76,7 @@ class Rounds(Service):
     async def _look(self) -> None:
         room, found = AT_ONCE - self._under_way, []
         try:
-            found = list(await self._checks.due(room))
+            found = [] if held(self._clock) else list(await self._checks.due(room))
         except StoreError as error:
             self.log.warn("domains could not be checked, next try in {pause:g} s: {reason}", pause=POLL, reason=str(error))
         finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -12,6 +13,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.web.resource import Resource
 
 from mailsvc.budget import Budget
+from mailsvc.clock import unix
 from mailsvc.http import apikeys, figures, logs
 from mailsvc.http.apikeys import ApiKeys
 from mailsvc.http.attachments import Attachments
@@ -109,7 +111,7 @@ class Api:
         return found
 
     def _collections(self) -> list[Any]:
-        reader = Reader(self.email_limits, self.schedule_ahead, self.in_thread, self.reactor.seconds)
+        reader = Reader(self.email_limits, self.schedule_ahead, self.in_thread, partial(unix, self.reactor))
         contents, signed = Contents(self.messages, self.in_thread, self.budget), SignedLinks(self.link_secrets)
         found: list[Any] = [
             Emails(self.intake, self.emails, contents, reader, self.links, self.batch_max, self._used),

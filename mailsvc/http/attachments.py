@@ -12,6 +12,7 @@ from uuid import UUID, uuid5
 
 import attrs
 
+from mailsvc.clock import unix
 from mailsvc.http import parameters
 from mailsvc.http.answer import collection, ok
 from mailsvc.http.contents import GONE, Contents
@@ -84,7 +85,7 @@ class Attachments:
     @told("A file itself.", "*/*", parameters=[TOKEN], key="none", errors=[403])
     async def download(self, request: Request, id: str, attachment_id: str) -> bytes:
         asked = parameters.uuid(id, "id"), parameters.uuid(attachment_id, "attachment_id")
-        opened = self.links.read(PURPOSE, parameters.one(request, "token"), self.clock.seconds())
+        opened = self.links.read(PURPOSE, parameters.one(request, "token"), unix(self.clock))
         if opened is None or (opened.email_id, opened.part) != asked:
             raise Problem(403, "validation_error", "This link is not valid, or its time is over. Ask for the attachment again.")
         return await request.detached(self._download(request, opened))
@@ -113,7 +114,7 @@ class Attachments:
             yield parsed
 
     def _listed(self, email: EmailView, place: int, file: File) -> dict[str, object]:
-        attachment_id, expires = _id(email.email_id, place), self.clock.seconds() + GOOD_FOR
+        attachment_id, expires = _id(email.email_id, place), unix(self.clock) + GOOD_FOR
         token = self.links.make(PURPOSE, Opened(email.account_id, email.email_id, attachment_id), expires)
         return {
             "id": str(attachment_id),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Protocol
 from uuid import UUID
 
 import attrs
 
+from mailsvc.clock import utc
 from mailsvc.http import metrics
 from mailsvc.http.answer import collection, ok
 from mailsvc.http.describe import COUNT, ISO_TIME, const, maybe, obj, told
@@ -95,7 +96,7 @@ class Figures:
         return ok(request, usage)
 
     def _now(self) -> datetime:
-        return datetime.fromtimestamp(self.clock.seconds(), UTC)
+        return utc(self.clock)
 
 
 def _mail(sent: int, resets_at: datetime, plan: Used | None) -> dict[str, object]:

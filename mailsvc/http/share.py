@@ -10,6 +10,7 @@ from uuid import UUID
 
 import attrs
 
+from mailsvc.clock import unix
 from mailsvc.http import parameters
 from mailsvc.http.answer import collection, ok
 from mailsvc.http.attachments import Stored
@@ -70,13 +71,13 @@ class Share:
         email = await self.stored.get(request.caller.account_id, email_id)
         if email is None:
             raise not_found("Email")
-        url = self.links.shared(self.base_url, email.account_id, email_id, self.clock.seconds() + seconds)
+        url = self.links.shared(self.base_url, email.account_id, email_id, unix(self.clock) + seconds)
         return ok(request, {"object": "email", "id": str(email_id), "url": url})
 
     @app.route("/shared", methods=["GET"])
     @told("A shared email, as a page.", "text/html", parameters=[TOKEN], key="none", errors=[403, 404])
     async def show(self, request: Request) -> bytes:
-        opened = self.links.read(SHARE, parameters.one(request, "token"), self.clock.seconds())
+        opened = self.links.read(SHARE, parameters.one(request, "token"), unix(self.clock))
         if opened is None:
             raise Problem(403, "validation_error", "This link is not valid, or its time is over.")
         return await request.detached(self._show(request, opened))

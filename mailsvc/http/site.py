@@ -13,6 +13,7 @@ from twisted.web import server
 from twisted.web.http import datetimeToString
 from twisted.web.resource import Resource
 
+from mailsvc.clock import unix
 from mailsvc.http import answer, gate
 from mailsvc.http.caller import Caller
 from mailsvc.http.channel import Channel
@@ -87,18 +88,17 @@ class ApiSite(server.Site):
         """What an account asked and was answered goes into its request log; reading the development inbox does not."""
         if self.recorder is None or request.path.startswith(b"/sandbox"):
             return
-        now = self.reactor.seconds()
         agent = request.requestHeaders.getRawHeaders(b"user-agent")
         self.recorder.add(
             NewLog(
                 account_id=caller.account_id,
-                log_id=uuid7(now),
+                log_id=uuid7(unix(self.reactor)),
                 key_id=caller.key_id,
                 method=_text(request.method),
                 path=_text(request.path),
                 status=status,
                 user_agent=_text(agent[0]) if agent else None,
-                milliseconds=(now - request.started) * 1000,
+                milliseconds=(self.reactor.seconds() - request.started) * 1000,
                 request_body=self.recorder.body(request.asked),
                 response_body=self.recorder.body(request.answered),
             )
@@ -114,7 +114,7 @@ class ApiSite(server.Site):
         return b"server: mailsvc\r\ndate: %s\r\n" % self._date()
 
     def _date(self) -> bytes:
-        second = int(self.reactor.seconds())
+        second = int(unix(self.reactor))
         if second != self._dated:
             self._dated, self._date_text = second, datetimeToString(second)
         return self._date_text

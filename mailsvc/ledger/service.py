@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Protocol
 
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from mailsvc.clock import held, utc
 from mailsvc.store.errors import StoreError
 from mailsvc.store.ledger import Lag
 
@@ -98,7 +99,7 @@ class Ledger(Service):
     async def _keep(self) -> None:
         try:
             await self._until_less(BATCH, self._number)
-            if self._clock.seconds() - self._swept_at >= SWEEP_EVERY:
+            if self._clock.seconds() - self._swept_at >= SWEEP_EVERY and not held(self._clock):
                 await self._until_less(SWEEP_BITE, lambda bite: self._books.sweep(self._now(), bite))
                 self._swept_at = self._clock.seconds()
         except StoreError as error:
@@ -116,4 +117,4 @@ class Ledger(Service):
             pass
 
     def _now(self) -> datetime:
-        return datetime.fromtimestamp(self._clock.seconds(), UTC)
+        return utc(self._clock)

@@ -10,6 +10,7 @@ import attrs
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from mailsvc.clock import unix
 from mailsvc.smtp.session import Session
 from mailsvc.store.errors import StoreError
 from mailsvc.store.ids import uuid7
@@ -39,7 +40,7 @@ class Receipts:
         """A session is over. Never waits and never fails."""
         if session.transcript is None:
             return
-        now = self.clock.seconds()
+        now = unix(self.clock)
         receipt = Receipt(
             receipt_id=uuid7(now),
             key_id=caller.key_id,

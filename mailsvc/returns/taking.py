@@ -19,7 +19,7 @@ from mailsvc.mail.reply import Reply
 from mailsvc.returns import reading
 from mailsvc.returns.reading import Letter
 from mailsvc.store.accounts import Account
-from mailsvc.store.errors import Contention
+from mailsvc.store.errors import Contention, Unavailable
 from mailsvc.store.late import Heard, News
 from mailsvc.store.notices import Passed
 
@@ -62,7 +62,8 @@ class Store(Protocol):
 
 @attrs.define(eq=False)
 class Returns:
-    """`read` reads a return path of ours; `in_thread` runs a function off the reactor; `seconds` tells unix time.
+    """`read` reads a return path of ours; `in_thread` runs a function off the reactor; `seconds` tells unix time; `held` says why
+    nothing may be accepted just now.
 
     `counts`: what came of each mail, since the start.
     """
@@ -74,6 +75,7 @@ class Returns:
     store: Store
     in_thread: Callable[[Callable[[], Letter]], Awaitable[Any]]
     seconds: Callable[[], float]
+    held: Callable[[], str | None] = lambda: None
     counts: Counter[str] = attrs.field(factory=Counter, init=False)
 
     async def take(self, returned: Returned) -> Reply | None:
@@ -81,6 +83,9 @@ class Returns:
 
         A refusal for people who write here, so that they know that nobody reads it.
         """
+        held = self.held()
+        if held is not None:
+            raise Unavailable(held)
         letter = await self._read(returned.message)
         for _, number, email_id in returned.paths if letter.told else ():
             await self._pass_on(letter, number, email_id)

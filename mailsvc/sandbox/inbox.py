@@ -16,13 +16,14 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Protocol
 from uuid import UUID
 
 import attrs
 from twisted.internet.interfaces import IReactorTime
 
+from mailsvc.clock import utc
 from mailsvc.mail.address import Path
 from mailsvc.mail.reply import Reply
 from mailsvc.sandbox import reports
@@ -107,7 +108,7 @@ class SandboxInbox:
         """Never to a stranger."""
         if self.postbag is None or self.read_return_path(sender) is None:
             return
-        now = datetime.fromtimestamp(self.clock.seconds(), UTC)
+        now = utc(self.clock)
         for recipient in recipients:
             compose = _wanted(recipient)
             if compose is not None:
@@ -116,7 +117,7 @@ class SandboxInbox:
     async def keep(self, sender: str, recipients: Sequence[str], message: bytes, tls: str | None) -> UUID:
         owner = self.read_return_path(sender)
         mail = ReceivedMail(
-            received_at=datetime.fromtimestamp(self.clock.seconds(), UTC),
+            received_at=utc(self.clock),
             sender=sender,
             recipients=tuple(recipients),
             message=message,

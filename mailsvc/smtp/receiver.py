@@ -20,6 +20,7 @@ from twisted.protocols.tls import TLSMemoryBIOProtocol
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from mailsvc.clock import unix
 from mailsvc.mail.reply import Reply
 from mailsvc.smtp import replies
 from mailsvc.smtp.conversation import Conversation
@@ -65,7 +66,7 @@ class Receiver(TwistedProtocol):
         self._owner.entered(self)
         self.transport.setTcpNoDelay(True)  # replies are small and waited for
         self.transport.registerProducer(self, True)
-        self.session = Session(self._peer(), Transcript() if self.door.transcripts else None, self.clock.seconds())
+        self.session = Session(self._peer(), Transcript() if self.door.transcripts else None, unix(self.clock))
         if isinstance(self.transport, TLSMemoryBIOProtocol):
             self._shake_hands()
         Deferred.fromCoroutine(self._converse()).addErrback(lambda failure: log.failure("a conversation broke off", failure))

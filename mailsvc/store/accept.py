@@ -6,7 +6,6 @@ What is composed is composed elsewhere (mail/compose, intake); how it becomes ro
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
@@ -14,6 +13,7 @@ from twisted.internet.defer import CancelledError, Deferred, DeferredSemaphore
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
+from mailsvc.clock import unix, utc
 from mailsvc.store import idempotency
 from mailsvc.store.audit import write
 from mailsvc.store.batch import Batch
@@ -143,14 +143,14 @@ class Acceptance:
             await idempotency.keep(tx, claims)
         for s in new:
             if s.lines:
-                await write(tx, s.lines, self._clock.seconds())
+                await write(tx, s.lines, unix(self._clock))
         return [_accepted(s, suppressed) if answer is None else answer for s, answer in zip(submissions, answers, strict=True)]
 
     async def _answers(self, tx: Transaction, submissions: list[Submission]) -> list[AcceptResult | None]:
         answers: list[AcceptResult | None] = [None] * len(submissions)
         keyed = [(n, claim) for n, claim in enumerate(map(_claim, submissions)) if claim is not None]
         if keyed:
-            now = datetime.fromtimestamp(self._clock.seconds(), UTC)
+            now = utc(self._clock)
             found = await idempotency.settled_already(tx, [claim for _, claim in keyed], now)
             for (n, _), answer in zip(keyed, found, strict=True):
                 answers[n] = answer

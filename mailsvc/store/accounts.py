@@ -8,6 +8,7 @@ from uuid import UUID
 
 import attrs
 
+from mailsvc.clock import unix, utc
 from mailsvc.store.cache import CHANNEL, Bell
 from mailsvc.store.ids import uuid7
 from mailsvc.store.pool import Pool
@@ -42,7 +43,7 @@ class Accounts:
 
     async def create(self, name: str, rate_limit: int | None = None, notify: str | None = None) -> Account:
         """`notify` is the address that this service itself writes to."""
-        now = self._clock.seconds()
+        now = unix(self._clock)
         [row] = await self._pool.rows(CREATE, (uuid7(now), name, rate_limit, datetime.fromtimestamp(now, UTC), notify))
         return Account(*row)
 
@@ -60,7 +61,7 @@ class Accounts:
 
     async def suspend(self, account_id: UUID, suspended: bool = True) -> bool:
         """Stop an account from sending, or let it again; whether there is such an account."""
-        now = datetime.fromtimestamp(self._clock.seconds(), UTC)
+        now = utc(self._clock)
         found = await self._pool.run(SUSPEND, (suspended, now, account_id)) > 0
         if self._bell is not None:
             self._bell.ring(CHANNEL)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 import attrs
 
+from mailsvc.clock import unix, utc
 from mailsvc.store.audit import Line, changed, write
 from mailsvc.store.errors import Conflict
 from mailsvc.store.pool import Pool, Transaction
@@ -76,7 +77,7 @@ class Addresses:
             await tx.run(END_CHANGES, (user_id, new))
             await tx.run(END_LINKS, ([old, new],))
             await tx.run(END_OTHERS, (user_id, keep))
-            await write(tx, lines, self._clock.seconds())
+            await write(tx, lines, unix(self._clock))
             return str(old)
 
         try:
@@ -85,7 +86,7 @@ class Addresses:
             return None
 
     async def _changed(self, lines: Sequence[Line], sql: str, params: tuple[object, ...]) -> int:
-        return await changed(self._pool, self._clock.seconds(), lines, sql, params)
+        return await changed(self._pool, unix(self._clock), lines, sql, params)
 
     def _now(self) -> datetime:
-        return datetime.fromtimestamp(self._clock.seconds(), UTC)
+        return utc(self._clock)

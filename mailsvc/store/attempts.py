@@ -9,6 +9,7 @@ from typing import Any
 
 import attrs
 
+from mailsvc.clock import unix, utc
 from mailsvc.store.pool import Pool, Transaction
 
 # A row is there before it is locked: of two first attempts at once the second sees the first. All in the order of the subjects, so that
@@ -47,7 +48,7 @@ class Attempts:
 
     async def count(self, subjects: Sequence[bytes], others: Sequence[bytes], wait: Callable[[Sequence[Tries | None]], float]) -> float:
         """Count one more of each of `subjects`, unless `wait` says of those and the others how many seconds are to pass before: those."""
-        now, ordered = self._clock.seconds(), sorted(set(subjects))
+        now, ordered = unix(self._clock), sorted(set(subjects))
         at = datetime.fromtimestamp(now, UTC)
 
         async def count(tx: Transaction) -> float:
@@ -68,7 +69,7 @@ class Attempts:
 
     async def add(self, subjects: Sequence[bytes]) -> None:
         """Count one more of each, whatever there were."""
-        now = datetime.fromtimestamp(self._clock.seconds(), UTC)
+        now = utc(self._clock)
         await self._pool.run(ADD, (now, list(subjects), now - FORGOTTEN))
 
     async def spend(self, ticket: str, expires_at: datetime) -> bool:
@@ -76,6 +77,6 @@ class Attempts:
         return await self._pool.run(SPEND, (hashlib.sha256(ticket.encode()).digest(), expires_at)) > 0
 
     async def sweep(self) -> None:
-        now = datetime.fromtimestamp(self._clock.seconds(), UTC)
+        now = utc(self._clock)
         await self._pool.run("DELETE FROM sign_in_attempts WHERE last_at < %s", (now - FORGOTTEN,))
         await self._pool.run("DELETE FROM spent WHERE expires_at < %s", (now,))

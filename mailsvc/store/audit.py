@@ -12,6 +12,7 @@ from uuid import UUID
 
 import attrs
 
+from mailsvc.clock import unix
 from mailsvc.store.ids import uuid7
 from mailsvc.store.link import Params
 from mailsvc.store.pool import Pool, Transaction
@@ -59,7 +60,7 @@ class Audit:
 
     async def write(self, line: Line) -> None:
         """By itself: of what changed nothing in the database."""
-        await self._pool.transact(lambda tx: write(tx, [line], self._clock.seconds()))
+        await self._pool.transact(lambda tx: write(tx, [line], unix(self._clock)))
 
     async def list(self, account_id: UUID, limit: int, after: UUID | None = None) -> tuple[list[Entry], bool]:
         """Newest first, older than `after`; and whether there are more."""

@@ -6,12 +6,13 @@ Whatever changes a domain tells of it in the same transaction: an event for the 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Literal, Protocol
 from uuid import UUID
 
 import attrs
 
+from mailsvc.clock import utc
 from mailsvc.store import domains_sql, events
 from mailsvc.store.audit import Line, write
 from mailsvc.store.cache import Bell, Cache
@@ -235,7 +236,7 @@ class Domains:
             self._bell.ring("events")
 
     def now(self) -> datetime:
-        return datetime.fromtimestamp(self._clock.seconds(), UTC)
+        return utc(self._clock)
 
     async def _one(self, sql: str, params: Sequence[object]) -> Domain | None:
         rows: Sequence[Row] = await self._pool.rows(sql, params)

@@ -6,12 +6,13 @@ Every statement names the account. The bytes of a message are in store/messages.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
 
 import attrs
 
+from mailsvc.clock import utc
 from mailsvc.outcome import EVENTS, WAITING
 from mailsvc.store import emails_sql, events
 from mailsvc.store.audit import Line, write
@@ -153,7 +154,7 @@ class Emails:
         return (page[::-1] if before is not None else page), len(rows) > limit
 
     def _now(self) -> datetime:
-        return datetime.fromtimestamp(self._clock.seconds(), UTC)
+        return utc(self._clock)
 
 
 async def _absent(tx: Transaction, account_id: UUID, email_id: UUID) -> Literal["not_found", "too_late"]:

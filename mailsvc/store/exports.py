@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Literal
 from uuid import UUID
 
 import attrs
 
+from mailsvc.clock import utc
 from mailsvc.store.audit import Line, write
 from mailsvc.store.pool import Pool, Transaction
 
@@ -67,4 +68,4 @@ class Exports:
         return attrs.evolve(export, state="stopped") if silent else export
 
     def _now(self) -> datetime:
-        return datetime.fromtimestamp(self._clock.seconds(), UTC)
+        return utc(self._clock)

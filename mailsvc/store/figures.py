@@ -11,6 +11,7 @@ from typing import Any
 
 import attrs
 
+from mailsvc.clock import held, measure, unix, utc
 from mailsvc.store.ledger import Books, Lag
 from mailsvc.store.pool import Pool
 from mailsvc.store.processes import LIVE, SILENT
@@ -73,7 +74,7 @@ class Figures:
     lease: Callable[[], int]
 
     async def read(self) -> Reading:
-        seconds, pool = self.clock.seconds(), self.pool
+        seconds, pool = unix(self.clock), self.pool
         now = datetime.fromtimestamp(seconds, UTC)
         waiting = tuple(
             Waiting(state, bulk, count, max(0.0, seconds - _accepted(oldest))) for state, bulk, count, oldest in await pool.rows(WAITING)
@@ -96,19 +97,26 @@ class Figures:
 
 @attrs.define(eq=False)
 class Vitals:
-    """What was last seen of the database's clock and of the ledger. `clock` tells unix seconds."""
+    """Measures the database's clock, and what was last seen of the ledger."""
 
     pool: Pool
     clock: Any
-    ahead: float = attrs.field(default=0.0, init=False)  # seconds that our clock surely goes before the database's; negative: after
     ledger: Lag = attrs.field(default=Lag(0, 0.0), init=False)
 
     async def look(self) -> None:
-        before = self.clock.seconds()
-        [(there,)] = await self.pool.rows("SELECT extract(epoch FROM clock_timestamp())::float8")
-        after = self.clock.seconds()
-        self.ahead = before - there if before > there else min(0.0, after - there)
-        self.ledger = await Books(self.pool).lag(datetime.fromtimestamp(after, UTC))
+        await measure(self.clock, lambda: database_seconds(self.pool))
+        self.ledger = await Books(self.pool).lag(utc(self.clock))
+
+    async def look_again(self) -> None:
+        """Measure without delay while the clocks disagree, so that mail continues as soon as they agree."""
+        if held(self.clock) is not None:
+            await measure(self.clock, lambda: database_seconds(self.pool))
+
+
+async def database_seconds(pool: Pool) -> float:
+    """The database's clock, as unix seconds."""
+    [(seconds,)] = await pool.rows("SELECT extract(epoch FROM clock_timestamp())::float8")
+    return float(seconds)
 
 
 def _accepted(beginning: str) -> float:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 import attrs
 
+from mailsvc.clock import unix, utc
 from mailsvc.store.audit import Line, changed
 from mailsvc.store.ids import uuid7
 from mailsvc.store.pool import Pool
@@ -52,7 +53,7 @@ class Identities:
 
     async def add(self, user_id: UUID, identity: Identity, lines: Sequence[Line] = ()) -> bool:
         """Whether it was nobody's before."""
-        now = self._clock.seconds()
+        now = unix(self._clock)
         row = (identity.issuer, identity.subject, uuid7(now), user_id, identity.provider, identity.label[:320], self._now())
         return await changed(self._pool, now, lines, ADD, row) > 0
 
@@ -69,7 +70,7 @@ class Identities:
         return [IdentityView(*row) for row in await self._pool.rows(OF, (user_id,))]
 
     async def remove(self, user_id: UUID, identity_id: UUID, lines: Sequence[Line] = ()) -> bool:
-        return await changed(self._pool, self._clock.seconds(), lines, REMOVE, (user_id, identity_id)) > 0
+        return await changed(self._pool, unix(self._clock), lines, REMOVE, (user_id, identity_id)) > 0
 
     def _now(self) -> datetime:
-        return datetime.fromtimestamp(self._clock.seconds(), UTC)
+        return utc(self._clock)

@@ -16,6 +16,7 @@ from uuid import UUID
 
 import attrs
 
+from mailsvc.clock import unix
 from mailsvc.store.audit import Line, changed
 from mailsvc.store.cache import Bell, Cache
 from mailsvc.store.ids import uuid7
@@ -86,7 +87,7 @@ class Keys:
         self, account_id: UUID, name: str, permission: Permission, domain_id: UUID | None = None, lines: Sequence[Line] = ()
     ) -> tuple[UUID, str]:
         """The id of a new key, and the key. This is the only time that anybody sees it."""
-        now = self._clock.seconds()
+        now = unix(self._clock)
         key_id, token = uuid7(now), new_token()
         stored = (key_id, account_id, name, digest(token), token[:HINT], permission, domain_id, datetime.fromtimestamp(now, UTC))
         await changed(self._pool, now, lines, CREATE, stored)
@@ -95,7 +96,7 @@ class Keys:
 
     async def revoke(self, account_id: UUID, key_id: UUID, lines: Sequence[Line] = ()) -> bool:
         """Whether there was such a key to revoke."""
-        now = self._clock.seconds()
+        now = unix(self._clock)
         revoked = await changed(self._pool, now, lines, REVOKE, (datetime.fromtimestamp(now, UTC), account_id, key_id)) > 0
         self._callers.changed()
         return revoked

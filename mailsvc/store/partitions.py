@@ -8,7 +8,11 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from typing import Any
 
+import attrs
+
+from mailsvc.clock import utc
 from mailsvc.store.ids import uuid7_floor
 from mailsvc.store.pool import Pool, Transaction
 
@@ -17,6 +21,21 @@ TABLES = (
 )  # fmt: skip
 DAYS_AHEAD = 16
 LOCK = 0x7061727473  # "parts"
+
+
+@attrs.define(eq=False)
+class Maker:
+    """Makes them once a day, and as soon as the date was corrected. `make` costs nothing when there is nothing to do."""
+
+    pool: Pool
+    clock: Any
+    _made_at: datetime | None = attrs.field(default=None, init=False)
+
+    async def make(self) -> None:
+        now = utc(self.clock)
+        if self._made_at is None or abs(now - self._made_at) >= timedelta(days=1):
+            await ensure(self.pool, now)
+            self._made_at = now
 
 
 async def ensure(pool: Pool, now: datetime, days_ahead: int = DAYS_AHEAD) -> list[str]:

@@ -9,6 +9,7 @@ from uuid import UUID
 
 import attrs
 
+from mailsvc.clock import unix, utc
 from mailsvc.store.audit import Line, changed, write
 from mailsvc.store.ids import uuid7
 from mailsvc.store.pool import Pool, Transaction
@@ -54,7 +55,7 @@ class Passkeys:
         self, user_id: UUID, credential: bytes, public_key: bytes, sign_count: int, backed_up: bool, name: str, lines: Sequence[Line] = ()
     ) -> bool:
         """Whether nobody had it before."""
-        now = self._clock.seconds()
+        now = unix(self._clock)
         row = (uuid7(now), user_id, credential, public_key, sign_count, backed_up, name, datetime.fromtimestamp(now, UTC))
         return await changed(self._pool, now, lines, ADD, row) > 0
 
@@ -68,11 +69,11 @@ class Passkeys:
 
     async def used(self, passkey_id: UUID, sign_count: int, backed_up: bool) -> bool:
         """A good signature with this count: taken, unless the count has not grown."""
-        now = datetime.fromtimestamp(self._clock.seconds(), UTC)
+        now = utc(self._clock)
         return await self._pool.run(USED, (sign_count, backed_up, now, passkey_id, sign_count, sign_count)) > 0
 
     async def rename(self, user_id: UUID, passkey_id: UUID, name: str, lines: Sequence[Line] = ()) -> bool:
-        return await changed(self._pool, self._clock.seconds(), lines, RENAME, (name, user_id, passkey_id)) > 0
+        return await changed(self._pool, unix(self._clock), lines, RENAME, (name, user_id, passkey_id)) > 0
 
     async def remove(self, user_id: UUID, passkey_id: UUID, lines: Sequence[Line] = ()) -> bool:
         """With the recovery codes, when it was the last second factor."""
@@ -82,7 +83,7 @@ class Passkeys:
             if not await tx.run(REMOVE, (user_id, passkey_id)):
                 return False
             await tx.run(END_CODES, (user_id,))
-            await write(tx, lines, self._clock.seconds())
+            await write(tx, lines, unix(self._clock))
             return True
 
         return await self._pool.transact(remove)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import socket
-import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -20,6 +19,8 @@ import attrs
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from mailsvc.clock import calm_for, measure
+from mailsvc.clock import monotonic as since_boot
 from mailsvc.store.backoff import Backoff
 from mailsvc.store.bell import Bell
 from mailsvc.store.errors import StoreError
@@ -28,12 +29,16 @@ from mailsvc.store.pool import Pool, Transaction
 BEAT = 10.0
 FRESH = 30.0
 SILENT = 45.0
+NEVER = 1e9
 CHANNEL = "processes"
 KEPT = "7 days"  # how long a row is kept after its process ended
 
 START = "INSERT INTO processes (host, pid, region, roles, version, seal_keys) VALUES (%s, %s, %s, %s, %s, %s) RETURNING id"
 KEYS = "UPDATE processes SET seal_keys = %s WHERE id = %s"
-BEAT_SQL = "UPDATE processes SET heartbeat_at = clock_timestamp() WHERE id = %s AND ended_at IS NULL"
+BEAT_SQL = """
+    UPDATE processes SET heartbeat_at = clock_timestamp() WHERE id = %s AND ended_at IS NULL
+    RETURNING extract(epoch FROM heartbeat_at)::float8
+"""
 LIVE = """
     SELECT role, count(*), count(*) FILTER (WHERE region = %s) FROM processes, unnest(roles) AS role
     WHERE ended_at IS NULL AND heartbeat_at > clock_timestamp() - make_interval(secs => %s) GROUP BY role
@@ -88,11 +93,6 @@ async def running(pool: Pool) -> list[Running]:
     return [Running(*row) for row in await pool.rows(RUNNING, (SILENT,))]
 
 
-def _since_boot() -> float:
-    """Seconds that also pass while the machine sleeps, as they do for others."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
-
-
 @attrs.define(eq=False)
 class Incarnation:
     """
@@ -106,7 +106,7 @@ class Incarnation:
     clock: Any
     on_replaced: Callable[[int, int], None] = lambda old, new: None
     on_freed: Callable[[int], None] = lambda count: None
-    monotonic: Callable[[], float] = _since_boot
+    monotonic: Callable[[], float] = since_boot
     version: str | None = None
     keys: Sequence[str] = ()  # fingerprints of what it seals and opens with
     region: str = attrs.field(default="", init=False)
@@ -157,13 +157,18 @@ class Incarnation:
     async def beat(self) -> None:
         """Say that we live. Who was marked as ended begins anew."""
         begun = self.monotonic()
-        if await self.pool.run(BEAT_SQL, (self.id,)):
+        if await measure(self.clock, self._write_beat) is not None:
             self._beaten_at = begun  # when the beat left, not when its answer came
             return
         old = self.id
         await self._begin()
         self.log.warn("others ended process {old}, which was silent; it goes on as {new}", old=old, new=self.id)
         self.on_replaced(old, self.id)
+
+    async def _write_beat(self) -> float | None:
+        """The database's time of the heartbeat; None if others ended this process."""
+        beaten = await self.pool.rows(BEAT_SQL, (self.id,))
+        return float(beaten[0][0]) if beaten else None
 
     async def knows(self, keys: Sequence[str]) -> None:
         """Tell others which keys this process has, when they are others than before."""
@@ -172,14 +177,19 @@ class Incarnation:
             self.keys = tuple(keys)
 
     async def take_over(self) -> int:
-        """End the processes that are dead or silent and free their leases; how many."""
+        """End the processes that are dead or silent and free their leases; how many.
+
+        After a step of the database's clock everyone looks silent, until they have had the time for another heartbeat.
+        """
+        calm = calm_for(self.clock) >= SILENT
 
         async def work(transaction: Transaction) -> tuple[int, int]:
             neighbours = await transaction.rows(NEIGHBOURS, (_host(), self._id or 0))
             dead = [number for number, pid in neighbours if _is_dead(number, pid)]
-            ended = await transaction.run(END, (dead, SILENT))
+            ended = await transaction.run(END, (dead, SILENT if calm else NEVER))
             freed = await transaction.run(FREE)
-            await transaction.run(SWEEP)
+            if calm:
+                await transaction.run(SWEEP)
             return ended, freed
 
         ended, freed = await self.pool.transact(work)

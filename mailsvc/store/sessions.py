@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Literal
 from uuid import UUID
 
 import attrs
 
+from mailsvc.clock import unix, utc
 from mailsvc.store.audit import Line, changed, write
 from mailsvc.store.ids import uuid7
 from mailsvc.store.pool import Pool, Transaction
@@ -202,10 +203,10 @@ class Sessions:
         await self._pool.run("DELETE FROM address_changes WHERE expires_at < %s", (now,))
 
     async def _changed(self, lines: Sequence[Line], sql: str, params: tuple[object, ...]) -> int:
-        return await changed(self._pool, self._clock.seconds(), lines, sql, params)
+        return await changed(self._pool, unix(self._clock), lines, sql, params)
 
     def _now(self) -> datetime:
-        return datetime.fromtimestamp(self._clock.seconds(), UTC)
+        return utc(self._clock)
 
 
 def new_secret() -> str:

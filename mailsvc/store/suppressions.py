@@ -7,12 +7,13 @@ released (store/queue_sql); a bounce puts its address here by the statement that
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
 
 import attrs
 
+from mailsvc.clock import utc
 from mailsvc.store import events
 from mailsvc.store.audit import Line, write
 from mailsvc.store.events import NewEvent
@@ -117,7 +118,7 @@ class Suppressions:
         return (page[::-1] if before is not None else page), len(rows) > limit
 
     def _now(self) -> datetime:
-        return datetime.fromtimestamp(self._clock.seconds(), UTC)
+        return utc(self._clock)
 
 
 async def _tell(tx: Transaction, account_id: UUID, kind: str, now: datetime, rows: Sequence[Row]) -> None:

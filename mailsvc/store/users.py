@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
 
 import attrs
 
+from mailsvc.clock import unix, utc
 from mailsvc.store.audit import Line, changed, write
 from mailsvc.store.ids import uuid7
 from mailsvc.store.passkeys import END_CODES, LOCK
@@ -122,7 +123,7 @@ class Users:
             if keep is not None:
                 await tx.run(END_OTHERS, (user_id, keep))
                 await tx.run(END_CHANGE, (user_id,))
-            await write(tx, lines, self._clock.seconds())
+            await write(tx, lines, unix(self._clock))
 
         await self._pool.transact(change)
 
@@ -152,7 +153,7 @@ class Users:
             if await _last_admin(tx, account_id, user_id) or not await tx.run(REMOVE, (account_id, user_id)):
                 return False
             await tx.run(END_SESSIONS, (account_id, user_id))
-            await write(tx, lines, self._clock.seconds())
+            await write(tx, lines, unix(self._clock))
             return True
 
         return await self._pool.transact(remove)
@@ -165,7 +166,7 @@ class Users:
                 return False
             if not await tx.run(SET_ROLE, (role, account_id, user_id)):
                 return False
-            await write(tx, lines, self._clock.seconds())
+            await write(tx, lines, unix(self._clock))
             return True
 
         return await self._pool.transact(change)
@@ -198,7 +199,7 @@ class Users:
                 return False
             await self._replace(tx, user_id, codes)
             await tx.run(END_OTHERS, (user_id, keep))
-            await write(tx, lines, self._clock.seconds())
+            await write(tx, lines, unix(self._clock))
             return True
 
         return await self._pool.transact(begin)
@@ -208,7 +209,7 @@ class Users:
 
         async def replace(tx: Transaction) -> None:
             await self._replace(tx, user_id, hashes)
-            await write(tx, lines, self._clock.seconds())
+            await write(tx, lines, unix(self._clock))
 
         await self._pool.transact(replace)
 
@@ -232,7 +233,7 @@ class Users:
             await tx.run(LOCK, (user_id,))
             await tx.run(END_TOTP, (user_id,))
             await tx.run(END_CODES, (user_id,))
-            await write(tx, lines, self._clock.seconds())
+            await write(tx, lines, unix(self._clock))
 
         await self._pool.transact(end)
 
@@ -245,19 +246,19 @@ class Users:
             await tx.run(FORGET_CODES, (user_id,))
             await tx.run(END_OTHERS, (user_id, b""))
             await tx.run(END_CHANGE, (user_id,))
-            await write(tx, lines, self._clock.seconds())
+            await write(tx, lines, unix(self._clock))
 
         await self._pool.transact(forget)
 
     async def _changed(self, lines: Sequence[Line], sql: str, params: tuple[object, ...]) -> int:
-        return await changed(self._pool, self._clock.seconds(), lines, sql, params)
+        return await changed(self._pool, unix(self._clock), lines, sql, params)
 
     async def _one(self, sql: str, key: object) -> User | None:
         rows = await self._pool.rows(sql, (key,))
         return User(*rows[0]) if rows else None
 
     def _now(self) -> datetime:
-        return datetime.fromtimestamp(self._clock.seconds(), UTC)
+        return utc(self._clock)
 
 
 async def _last_admin(tx: Transaction, account_id: UUID, user_id: UUID) -> bool:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Literal
 from uuid import UUID
 
 import attrs
 
+from mailsvc.clock import utc
 from mailsvc.store import outbox
 from mailsvc.store.audit import Line, changed, write
 from mailsvc.store.ids import uuid7
@@ -153,7 +154,7 @@ class Webhooks:
         return (page[::-1] if before is not None else page), len(rows) > limit
 
     def _now(self) -> datetime:
-        return datetime.fromtimestamp(self._clock.seconds(), UTC)
+        return utc(self._clock)
 
 
 def _webhook(row: Row) -> Webhook:

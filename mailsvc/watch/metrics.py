@@ -178,8 +178,8 @@ def webhooks(posts: Any) -> Callable[[Sheet], None]:
     return write
 
 
-def clock(vitals: Any) -> Callable[[Sheet], None]:
-    return lambda sheet: sheet.gauge("clock_ahead_seconds", "By how much our clock goes before the database's.", vitals.ahead)
+def clock(ahead: Callable[[], float]) -> Callable[[Sheet], None]:
+    return lambda sheet: sheet.gauge("clock_ahead_seconds", "By how much our clock goes before the database's.", ahead())
 
 
 def _each(found: Mapping[str, float]) -> Samples:

@@ -9,6 +9,7 @@ from typing import Any
 
 import attrs
 
+from mailsvc.clock import ahead, held
 from mailsvc.lifespan import Opened, every
 from mailsvc.store.figures import Figures, Vitals
 from mailsvc.store.pool import Pool
@@ -19,7 +20,7 @@ from mailsvc.watch.metrics import Metrics, Sheet
 from mailsvc.watch.overview import Overview
 
 VITALS_EVERY = 10.0
-CLOCK_OFF = 30.0  # seconds from the database's clock, above which no mail is taken: its times and ids would be wrong
+CLOCK_EVERY = 1.0  # seconds between two looks at the clocks
 LEDGER_BEHIND = 60.0  # seconds above which it is told
 
 
@@ -38,12 +39,13 @@ class Watching:
 
     def __attrs_post_init__(self) -> None:
         self.vitals = Vitals(self.pool, self.reactor)
-        own = [metrics.database(self.pool, self.bell), metrics.clock(self.vitals), metrics.batches(self._batches)]
+        own = [metrics.database(self.pool, self.bell), metrics.clock(lambda: ahead(self.reactor)), metrics.batches(self._batches)]
         self._metrics = Metrics(Figures(self.pool, self.reactor, self.lease).read, own)
 
     async def start(self, opened: Opened) -> None:
         await self.vitals.look()
         opened.add("the vitals", every(self.reactor, VITALS_EVERY, "looking at clock and ledger", self.vitals.look))
+        opened.add("the clocks", every(self.reactor, CLOCK_EVERY, "comparing the clocks", self.vitals.look_again))
         opened.add("the hour that is shown", every(self.reactor, overview.EVERY, "remembering figures", self._remember))
         lateness = Lateness(self.reactor, time.monotonic, self._metrics.lag.observe)
         lateness.start()
@@ -69,9 +71,7 @@ class Watching:
         return f"mailsvc, process {self.lease()} on {socket.gethostname()}"
 
     async def punctual(self) -> str | None:
-        ahead = self.vitals.ahead
-        way = "before" if ahead > 0 else "after"
-        return None if abs(ahead) <= CLOCK_OFF else f"this machine's goes {abs(ahead):.0f} s {way} the database's"
+        return held(self.reactor)
 
     async def numbered(self) -> str | None:
         lag = self.vitals.ledger

@@ -22,6 +22,7 @@ from twisted.internet.defer import Deferred, DeferredList
 from twisted.logger import Logger
 
 from mailsvc import payload
+from mailsvc.clock import held, unix, utc
 from mailsvc.fetch import Asking, NoAnswer
 from mailsvc.store.errors import StoreError
 from mailsvc.store.outbox import Due, Posted, Ready, claim_until
@@ -158,6 +159,8 @@ class Posts(Service):
         ended.callback(None)
 
     async def _look(self) -> None:
+        if held(self._clock):
+            return
         try:
             now, failing = self._now(), sum(place.failing for place in self._taken)
             ready = await self._outbox.ready(now, self._full(), failing=failing < most_failing(self._terms))
@@ -215,9 +218,9 @@ class Posts(Service):
 
         When it cannot be written down, the claim runs out and it is sent again.
         """
-        started = self._clock.seconds()
+        started = unix(self._clock)
         status, said, retry_after = await self._post(due, started, line)
-        ended = self._clock.seconds()
+        ended = unix(self._clock)
         now = _time(ended)
         kept = due.fact is not None or due.payload is not None
         verdict = judge(status, retry_after, due.tries, now, self._terms.schedule) if kept else Verdict("failed")
@@ -260,7 +263,7 @@ class Posts(Service):
         return reply.status, reply.body.decode("utf-8", "replace"), reply.header("retry-after")
 
     def _now(self) -> datetime:
-        return _time(self._clock.seconds())
+        return utc(self._clock)
 
 
 def choose(ready: Iterable[Ready], taken: Collection[_Place], terms: Terms) -> dict[UUID, int]:

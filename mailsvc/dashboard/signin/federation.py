@@ -12,6 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 import attrs
 from twisted.logger import Logger
 
+from mailsvc.clock import unix
 from mailsvc.dashboard.desk import Desk
 from mailsvc.dashboard.page import SECURITY, SIGN_IN, Stop, Visit, area, not_found, page
 from mailsvc.dashboard.safety import inside
@@ -42,7 +43,7 @@ class Federation:
             return visit.redirect(SIGN_IN)
         if why == "connect" and not visit.fresh:
             return visit.prove_again()
-        now = self.desk.clock.seconds()
+        now = unix(self.desk.clock)
         next_ = inside(visit.field("next"))
         secret = self.desk.secrets()[0]
         state = tickets.issue(secret, visit.anchor, STATE, now, provider=name, why=why, next=next_)
@@ -53,7 +54,7 @@ class Federation:
 
     @page(app, f"{WITH}/<name>/back", who="anybody")
     async def back(self, visit: Visit, name: str) -> bytes:
-        provider, state, now = self._provider(name), visit.query("state"), self.desk.clock.seconds()
+        provider, state, now = self._provider(name), visit.query("state"), unix(self.desk.clock)
         secrets = self.desk.secrets()
         facts, secret = tickets.read(secrets, visit.anchor, STATE, state, now), tickets.signer(secrets, visit.anchor, STATE, state)
         if facts is None or secret is None or facts["provider"] != name:

@@ -11,6 +11,7 @@ from typing import Any
 
 import attrs
 
+from mailsvc.clock import unix
 from mailsvc.dashboard.desk import Desk
 from mailsvc.dashboard.page import SIGN_IN, Stop, Visit, area, page
 from mailsvc.dashboard.safety import HOME
@@ -195,13 +196,13 @@ class Joining:
     def coming(self, visit: Visit, identity: Identity, email: str, name: str) -> str:
         """The ticket of somebody who is nobody here yet, for this browser."""
         facts = {"issuer": identity.issuer, "subject": identity.subject, "provider": identity.provider, "label": identity.label}
-        return tickets.issue(self.desk.secrets()[0], visit.anchor, COMING, self.desk.clock.seconds(), **facts, email=email, name=name)
+        return tickets.issue(self.desk.secrets()[0], visit.anchor, COMING, unix(self.desk.clock), **facts, email=email, name=name)
 
     def _coming(self, visit: Visit) -> Coming | None:
         text = visit.field("ticket") or visit.query("ticket")
         if not text:
             return None
-        facts = tickets.read(self.desk.secrets(), visit.anchor, COMING, text, self.desk.clock.seconds())
+        facts = tickets.read(self.desk.secrets(), visit.anchor, COMING, text, unix(self.desk.clock))
         if facts is None or facts["provider"] not in self.desk.providers:
             raise OVER
         identity = Identity(facts["issuer"], facts["subject"], facts["provider"], facts["label"])
@@ -209,7 +210,7 @@ class Joining:
 
     async def _known(self, visit: Visit, coming: Coming, link: LinkView) -> User:
         """A new person who signs in there from now on. Nobody who is here already: equal addresses connect nothing."""
-        ends = datetime.fromtimestamp(self.desk.clock.seconds() + tickets.LIFE, UTC)
+        ends = datetime.fromtimestamp(unix(self.desk.clock) + tickets.LIFE, UTC)
         there = await self.desk.users.named(link.email)
         if there is not None and await self._has_a_way_in(there):
             raise OVER

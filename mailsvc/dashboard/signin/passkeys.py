@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 import attrs
 from twisted.logger import Logger
 
+from mailsvc.clock import unix
 from mailsvc.dashboard.desk import Desk
 from mailsvc.dashboard.page import SIGN_IN, Stop, Visit, area, page
 from mailsvc.dashboard.safety import inside
@@ -36,7 +37,7 @@ class PasskeyEntrance:
         return authenticators.to_prove(site, self.ticket(visit, PROVE), known)
 
     def ticket(self, visit: Visit, purpose: str) -> str:
-        return tickets.issue(self.desk.secrets()[0], visit.anchor, purpose, self.desk.clock.seconds())
+        return tickets.issue(self.desk.secrets()[0], visit.anchor, purpose, unix(self.desk.clock))
 
     @page(app, f"{SIGN_IN}/passkey", "POST", who="anybody")
     async def check(self, visit: Visit) -> bytes:
@@ -60,7 +61,7 @@ class PasskeyEntrance:
 
     async def read(self, visit: Visit, purpose: str) -> tuple[Site, Answer]:
         """What the browser sent for a ticket of ours, which is used up by it; or NotGood."""
-        site, now = self.desk.site, self.desk.clock.seconds()
+        site, now = self.desk.site, unix(self.desk.clock)
         if site is None:
             raise NotGood("there are no passkeys at this base_url")
         answer = Answer.read(visit.form.get("answer", ""))

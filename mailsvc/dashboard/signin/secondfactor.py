@@ -10,6 +10,7 @@ from collections.abc import Iterable
 import attrs
 import pyotp
 
+from mailsvc.clock import unix
 from mailsvc.dashboard.desk import Desk
 from mailsvc.dashboard.page import SIGN_IN, Visit, area, page
 from mailsvc.dashboard.safety import inside
@@ -87,7 +88,7 @@ class SecondFactor:
         code = text.replace(" ", "").replace("-", "").lower()
         if len(code) == 6 and code.isdecimal():
             secret = await self.desk.users.totp(user.id)
-            step = step_of(secret, code, self.desk.clock.seconds()) if secret and user.totp else None
+            step = step_of(secret, code, unix(self.desk.clock)) if secret and user.totp else None
             return "authenticator app" if step is not None and await self.desk.users.take_totp(user.id, step) else None
         return "recovery code" if await self.desk.users.take_recovery_code(user.id, self.hashes(code)) else None
 
