@@ -160,6 +160,16 @@ def test_an_email_is_stored_once_and_handed_over() -> None:
     assert world.rung == ["events"]
 
 
+def test_nothing_is_accepted_while_the_clocks_disagree() -> None:
+    world, raised = World(), []
+    intake = world.intake()
+    intake.held = lambda: "this machine's clock is 60 s ahead of the database's"
+    submitting = Deferred.fromCoroutine(intake.submit(Caller(), [incoming()]))  # type: ignore[arg-type]
+    submitting.addErrback(lambda failure: raised.append(failure.value))
+    assert isinstance(raised[0], Unavailable) and "60 s ahead" in raised[0].reason
+    assert not world.submissions and not world.taken
+
+
 def test_the_bell_rings_when_somebody_else_has_to_send() -> None:
     world = World()
     world.submit(incoming(to="a@busy.test"))

@@ -198,7 +198,7 @@ class Rounds:
     def _handfuls(self, destinations: Collection[str]) -> Iterator[dict[str, int]]:
         """How much to claim of each; those of one claim together. As much as there is room for, where there are few: who gets through what
         came of many asks for more by itself."""
-        if self._hall.closing or not self._process.fresh:
+        if self._hall.closing or not self._process.fresh or held(self._clock):
             return
         most = max(_FEW, _ROWS // max(1, len(destinations)))
         handful: dict[str, int] = {}
@@ -220,11 +220,7 @@ class Rounds:
         lease = self._process.id
         try:
             async with self._claims:
-                claimed = (
-                    Claimed([])
-                    if held(self._clock)
-                    else await self._queue.claim(self._region, wanted, pace.now(self._clock), lease, self._hall.along)
-                )
+                claimed = await self._queue.claim(self._region, wanted, pace.now(self._clock), lease, self._hall.along)
         except BaseException:
             self._placed.difference_update(wanted)
             raise

@@ -79,12 +79,12 @@ class Ground:
     dsn: str
     daemons: list[Daemon] = attrs.field(factory=list)
 
-    def daemon(self, changes: Mapping[str, Mapping[str, object]]) -> Daemon:
+    def daemon(self, changes: Mapping[str, Mapping[str, object]], variables: Mapping[str, str] | None = None) -> Daemon:
         """A process more; they share the database and the secrets."""
         folder = self.folder / f"daemon{len(self.daemons)}"
         folder.mkdir()
         shared = {"secrets": {"key_file": str(self.folder / "secret.key")}}
-        daemon = Daemon(folder, self.dsn, {**changes, **shared})
+        daemon = Daemon(folder, self.dsn, {**changes, **shared}, variables=variables or {})
         self.daemons.append(daemon)
         daemon.start()
         return daemon

@@ -98,6 +98,15 @@ def test_what_is_counted(name: str, counted: str) -> None:
     assert len(store.news) == (1 if counted in ("bounce", "complaint") else 0)
 
 
+def test_nothing_is_taken_while_the_clocks_disagree() -> None:
+    store = Store(("rita@example.org", "x@example.org"))
+    held = returns(store)
+    held.held = lambda: "this machine's clock is 60 s ahead of the database's"
+    with pytest.raises(Unavailable):
+        take(held, sample("postfix"))
+    assert not store.news and not held.counts
+
+
 def test_what_the_next_server_tells_goes_on() -> None:
     store = Store(("x@example.org", "rita@example.org"))
     assert take(returns(store), sample("success")) == {"success": 1}

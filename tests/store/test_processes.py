@@ -102,7 +102,7 @@ async def test_without_an_answer_it_stops_acting_on_its_leases(owner: Owner, mon
         raise Unavailable("no")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Pool, "run", unreachable)
+        patch.setattr(Pool, "rows", unreachable)
         owner.clock.pump([1] * 29)
         assert owner.incarnation.holds(lease)
         owner.clock.advance(1)
@@ -115,16 +115,16 @@ async def test_without_an_answer_it_stops_acting_on_its_leases(owner: Owner, mon
 
 @pytest_twisted.ensureDeferred
 async def test_a_beat_counts_from_when_it_left(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
-    answer: Deferred[int] = Deferred()
+    answer: Deferred[list[tuple[float]]] = Deferred()
 
-    async def slow(*_: object) -> int:
+    async def slow(*_: object) -> list[tuple[float]]:
         return await answer
 
     with monkeypatch.context() as patch:
-        patch.setattr(Pool, "run", slow)
+        patch.setattr(Pool, "rows", slow)
         owner.clock.advance(BEAT)
         owner.clock.advance(FRESH - 1)
-        answer.callback(1)
+        answer.callback([(0.0,)])
     assert owner.incarnation.fresh
     owner.clock.advance(1)
     assert not owner.incarnation.fresh

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 from collections import Counter
+import time
 from types import SimpleNamespace
+from typing import Any
 
 import pytest_twisted
 from prometheus_client.parser import text_string_to_metric_families
@@ -12,6 +14,7 @@ from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 from twisted.web.test.requesthelper import DummyChannel, DummyRequest
 
+from mailsvc.clock import TimeOfDay, ahead, held, unix
 from mailsvc.outcome import Delivered
 from mailsvc.store.figures import Figures, Reading, Vitals, Waiting
 from mailsvc.store.ledger import Lag
@@ -121,19 +124,17 @@ def test_a_call_that_comes_late_is_seen() -> None:
 
 @pytest_twisted.ensureDeferred
 async def test_the_vitals_see_a_wrong_clock(pool: Pool) -> None:
-    from twisted.internet import reactor
-
-    right = Vitals(pool, reactor)
+    clock: Any = Clock()
+    clock.time_of_day = TimeOfDay(10.0)
+    right = Vitals(pool, clock)
     await right.look()
-    assert abs(right.ahead) < 1
-
-    class Wrong:
-        def seconds(self) -> float:
-            return float(reactor.seconds()) + 3600  # type: ignore[attr-defined]
-
-    wrong = Vitals(pool, Wrong())
+    assert abs(ahead(clock)) < 1 and held(clock) is None
+    clock.time_of_day = TimeOfDay(10.0, machine=lambda: time.time() + 3600)
+    wrong = Vitals(pool, clock)
     await wrong.look()
-    assert 3599 < wrong.ahead < 3601
+    assert 3599 < ahead(clock) < 3601
+    assert held(clock) == "this machine's clock is 3600 s ahead of the database's"
+    assert abs(unix(clock) - time.time()) < 1, "dates are the database's"
     assert wrong.ledger == Lag(0, 0.0)
 
 

@@ -129,10 +129,11 @@ class Daemon:
     python: Path = Path(sys.executable)
     home: Path = PROJECT  # its working folder
     source: Path | None = PROJECT  # where it is run from; None: it is installed
+    variables: Mapping[str, str] = attrs.field(factory=dict)  # more of its environment
 
     @property
     def environment(self) -> dict[str, str]:
-        inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | dict(self.variables)
         return inherited if self.source is None else {**inherited, "PYTHONPATH": str(self.source)}
 
     @property
