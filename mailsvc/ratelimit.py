@@ -1,7 +1,8 @@
 """How many requests a caller may make: fixed windows of one second, and the headers that tell of them.
 
-One live process counts in memory alone. With several, each takes blocks of an account's limit from a shared count
-(`LeaseBlock`), so that together they stay within it. Callers without a key count by client address, per process.
+One live process counts in memory alone. With several, each request of an account is counted in Postgres (`LeaseBlock`), so that the
+limit is exact: no process holds requests that another could use. Requests that arrive while Postgres is asked share the next
+statement. Callers without a key count by client address, per process.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from typing import Protocol
 from uuid import UUID
 
 import attrs
-from twisted.internet.defer import DeferredLock
+from twisted.internet.defer import Deferred
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
 from mailsvc.clock import unix
 
@@ -24,14 +26,15 @@ CALLERS_MAX = 100_000  # counted apart within one window; what comes on top shar
 
 @attrs.frozen
 class Block:
-    """A part of an account's limit for one window: `granted` to this process, `left` for whoever asks next."""
+    """The shared count's answer: `granted` requests are within the limit, `left` more would be in this `second`."""
 
     granted: int
     left: int
+    second: int
 
 
-# (account, unix second of the window, the account's limit, wanted) → what was granted
-LeaseBlock = Callable[[UUID, int, int, int], Awaitable[Block]]
+# (account, the account's limit, requests) → how many of them are within the limit
+LeaseBlock = Callable[[UUID, int, int], Awaitable[Block]]
 
 
 class Clock(Protocol):
@@ -60,11 +63,10 @@ _LINES = (
 
 @attrs.define(eq=False)
 class _Count:
-    """One caller in one window. `mine` is what this process may still give out, `left` what others may still take."""
+    """One caller in one window: how many requests are left. `away`: the shared count could not be asked."""
 
-    mine: int
     left: int
-    leasing: DeferredLock = attrs.field(factory=DeferredLock)  # one block at a time
+    away: bool = False
 
 
 @attrs.define(eq=False)
@@ -77,12 +79,13 @@ class RateLimit:
     alone: Callable[[], bool] = lambda: True
     _window: int = 0
     _counts: dict[UUID | str, _Count] = attrs.field(factory=dict)
+    _waiting: dict[UUID, list[Deferred[Quota]]] = attrs.field(factory=dict)  # of accounts whose shared count is being asked
 
     def peek(self, who: UUID | str, limit: int | None = None) -> Quota:
         """What the headers say to a request that is not counted."""
         limit = limit or self.default
         count = self._count(who, limit)
-        return Quota(limit, count.mine + count.left, self._reset())
+        return Quota(limit, count.left, self._reset())
 
     def take(self, who: UUID | str, limit: int | None = None) -> Quota:
         """Count one request against this process alone."""
@@ -94,32 +97,55 @@ class RateLimit:
         limit = limit or self.default
         if self.lease_block is None or self.alone():
             return self._take(self._count(account_id, limit), limit)
-        count = self._count(account_id, limit, shared=True)
-        if count.mine > 0 or count.left == 0:
+        count = self._count(account_id, limit)
+        if count.away or count.left <= 0:
             return self._take(count, limit)
-        async with count.leasing:
-            if count.mine == 0 and count.left > 0:
-                await self._lease(self.lease_block, account_id, limit, count)
-            return self._take(count, limit)
+        place: Deferred[Quota] = Deferred()
+        asking = account_id in self._waiting
+        self._waiting.setdefault(account_id, []).append(place)
+        if not asking:
+            Deferred.fromCoroutine(self._ask(self.lease_block, account_id, limit)).addErrback(self._failed)
+        return await place
 
-    async def _lease(self, lease_block: LeaseBlock, account_id: UUID, limit: int, count: _Count) -> None:
-        try:
-            block = await lease_block(account_id, self._window, limit, max(1, limit // 5))
-        except Exception:
-            # Better a request too many than none: the shared count is away, each process counts for itself.
-            log.failure("no shared request count; this process counts for itself")
-            count.mine, count.left = limit, 0
-            return
-        count.mine += block.granted
-        count.left = block.left
+    async def _ask(self, lease_block: LeaseBlock, account_id: UUID, limit: int) -> None:
+        """Answer all requests of this account that wait, and those that arrive meanwhile."""
+        while self._waiting[account_id]:
+            batch, self._waiting[account_id] = self._waiting[account_id], []
+            try:
+                block = await lease_block(account_id, limit, len(batch))
+            except Exception:
+                # Accepting one request too many is better than refusing all of them.
+                log.failure("no shared request count; this process counts for itself")
+                count = self._count(account_id, limit)
+                count.away = True
+                answers = [self._take(count, limit) for _ in batch]
+            else:
+                self._learn(account_id, limit, block)
+                answers = [
+                    Quota(limit, max(0, block.left + block.granted - 1 - n), self._reset(), allowed=n < block.granted)
+                    for n in range(len(batch))
+                ]
+            for place, answer in zip(batch, answers, strict=True):
+                if not place.called:
+                    place.callback(answer)
+        del self._waiting[account_id]
+
+    def _learn(self, account_id: UUID, limit: int, block: Block) -> None:
+        """What is refused for the rest of this second needs no asking."""
+        count = self._count(account_id, limit)
+        if block.second == self._window:
+            count.left = block.left
+
+    def _failed(self, failure: Failure) -> None:
+        log.failure("the shared request count failed", failure=failure)
 
     def _take(self, count: _Count, limit: int) -> Quota:
-        if count.mine <= 0:
+        if count.left <= 0:
             return Quota(limit, 0, self._reset(), allowed=False)
-        count.mine -= 1
-        return Quota(limit, count.mine + count.left, self._reset())
+        count.left -= 1
+        return Quota(limit, count.left, self._reset())
 
-    def _count(self, who: UUID | str, limit: int, *, shared: bool = False) -> _Count:
+    def _count(self, who: UUID | str, limit: int) -> _Count:
         window = math.floor(unix(self.clock))
         if window != self._window:
             self._window, self._counts = window, {}
@@ -127,7 +153,7 @@ class RateLimit:
         if count is None:
             if len(self._counts) >= CALLERS_MAX:
                 who = "*"
-            count = self._counts.setdefault(who, _Count(0, limit) if shared else _Count(limit, 0))
+            count = self._counts.setdefault(who, _Count(limit))
         return count
 
     def _reset(self) -> int:

@@ -424,8 +424,8 @@ class Daemon:
 
     # What the stations share
 
-    async def lease_block(self, account_id: UUID, window: int, limit: int, wanted: int) -> Block:
-        """A part of an account's requests of this second, from the count that all processes share."""
+    async def lease_block(self, account_id: UUID, limit: int, wanted: int) -> Block:
+        """Requests of an account in this second, from the count that all processes share."""
         return Block(*await self.rates.lease(account_id, limit, wanted))
 
     def alone(self) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from uuid import UUID
 
 import attrs
 
+from mailsvc.store import embedded
 from mailsvc.store.ids import uuid7_seconds
 from tests.chaos.ground import Client, Figures, Ground, ground, sink, until
 from tests.whole.rig import Daemon, free_port
@@ -108,18 +108,25 @@ def _latest(place: Ground) -> float:
     return max(uuid7_seconds(UUID(email)), uuid7_seconds(UUID(event)))
 
 
+@contextmanager
+def _postgres_has(clock: FakeTime) -> Iterator[None]:
+    """An embedded Postgres that is started here has this clock too, as on one machine."""
+    plain = embedded._environment()
+    with mock.patch.object(embedded, "_environment", lambda: plain | clock.variables):
+        yield
+
+
 def step_back(emails: int, off: int = -120) -> Figures:
     """T17: the clock of the whole machine steps, Postgres's with it. Delivery, heartbeats and timers go on."""
     figures, began = Figures(f"T17 the machine's clock stepped by {off} s"), time.monotonic()
-    with fake_time() as clock, mock.patch.dict(os.environ, clock.variables), ground() as place, sink() as target:
-        for name in clock.variables:
-            del os.environ[name]  # Postgres has it now
+    with fake_time() as clock, _postgres_has(clock), ground() as place, sink() as target:
         daemon = place.daemon({"delivery": {"routes": {"*": f"smtp://127.0.0.1:{target.port}"}}}, clock.variables)
         client = Client(daemon)
         client.batch(f"a{n}@example.net" for n in range(emails))
         until(lambda: target.ids() >= set(client.ids), 60, "the first mails")
         clock.step(off)
         stepped = time.monotonic()
+        until(lambda: daemon.call("POST", "/emails", client.email("first@example.net")).status == 200, 20, "acceptance")
         client.batch((f"b{n}@example.net" for n in range(emails)), "b")
         figures.notes["accepts again after"] = f"{time.monotonic() - stepped:.1f} s"
         until(lambda: target.ids() >= set(client.ids), 30, lambda: f"the mails after the step; what waits: {place.summary()}")

@@ -65,31 +65,34 @@ def test_the_headers_agree() -> None:
 class Shared:
     """The count that all processes share, kept here in memory."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
         self.left: dict[tuple[UUID, int], int] = {}
         self.calls = 0
 
-    async def lease(self, account_id: UUID, window: int, limit: int, wanted: int) -> Block:
+    async def lease(self, account_id: UUID, limit: int, wanted: int) -> Block:
         self.calls += 1
+        window = int(self.clock.seconds())
         left = self.left.get((account_id, window), limit)
         granted = min(wanted, left)
         self.left[account_id, window] = left - granted
-        return Block(granted, left - granted)
+        return Block(granted, left - granted, window)
 
 
 def test_several_processes_keep_to_one_limit() -> None:
-    clock, shared = Clock(), Shared()
+    clock = Clock()
+    shared = Shared(clock)
     processes = [RateLimit(clock, 10, shared.lease, lambda: False) for _ in range(3)]
     told = [result(processes[i % 3].take_shared(ACCOUNT)) for i in range(40)]
     assert sum(quota.allowed for quota in told) == 10
     assert all(0 <= quota.remaining < 10 for quota in told)
-    assert shared.calls <= 10
+    assert shared.calls == 12, "after one refusal a process asks no more in this second"
     clock.advance(1)
     assert result(processes[0].take_shared(ACCOUNT)).allowed
 
 
 def test_one_process_alone_asks_nobody() -> None:
-    shared = Shared()
+    shared = Shared(Clock())
     rate = RateLimit(Clock(), 2, shared.lease, lambda: True)
     assert [result(rate.take_shared(ACCOUNT)).allowed for _ in range(3)] == [True, True, False]
     assert shared.calls == 0
@@ -108,9 +111,18 @@ def test_requests_that_wait_for_a_block_share_it() -> None:
     for _ in range(4):
         Deferred.fromCoroutine(rate.take_shared(ACCOUNT)).addBoth(found.append)
     assert (len(waiting), found) == (1, [])
-    waiting.pop().callback(Block(2, 8))
-    waiting.pop().callback(Block(2, 6))
-    assert sorted(quota.remaining for quota in found if quota.allowed) == [6, 7, 8, 9]
+    waiting.pop().callback(Block(1, 9, 0))
+    assert len(waiting) == 1, "those that arrived meanwhile are asked for together"
+    waiting.pop().callback(Block(2, 0, 0))
+    assert [(quota.remaining, quota.allowed) for quota in found] == [(9, True), (1, True), (0, True), (0, False)]
+
+
+def test_a_process_that_sends_little_leaves_the_whole_limit_to_others() -> None:
+    clock = Clock()
+    shared = Shared(clock)
+    quiet, busy = (RateLimit(clock, 10, shared.lease, lambda: False) for _ in range(2))
+    assert result(quiet.take_shared(ACCOUNT)).allowed
+    assert [result(busy.take_shared(ACCOUNT)).allowed for _ in range(10)] == [True] * 9 + [False]
 
 
 def test_without_the_shared_count_requests_still_pass() -> None:

@@ -10,6 +10,7 @@ from uuid import UUID
 import attrs
 import pytest_twisted
 
+from mailsvc.ratelimit import Block, RateLimit
 from mailsvc.store.ids import uuid7
 from mailsvc.store.paging import Page
 from mailsvc.store.pool import Pool
@@ -43,11 +44,42 @@ async def test_many_processes_give_out_no_more_than_the_limit(pool: Pool) -> Non
     while time.time() % 1 > 0.5:
         await pool.rows("SELECT pg_sleep(0.05)")
     blocks = await together(*(windows.lease(ACCOUNT, 10, 2) for _ in range(9)))
-    assert sum(granted for granted, _ in blocks) == 10
-    assert sorted(blocks)[0] == (0, 0) and max(left for _, left in blocks) == 8
-    assert await windows.lease(OTHER, 3, 5) == (3, 0)
+    assert sum(granted for granted, _, _ in blocks) == 10
+    assert sorted(blocks)[0][:2] == (0, 0) and max(left for _, left, _ in blocks) == 8
+    assert (await windows.lease(OTHER, 3, 5))[:2] == (3, 0)
     await pool.run("UPDATE rate_windows SET second = second - 1")
-    assert await windows.lease(ACCOUNT, 10, 2) == (2, 8)
+    assert (await windows.lease(ACCOUNT, 10, 2))[:2] == (2, 8)
+
+
+@pytest_twisted.ensureDeferred
+async def test_two_processes_together_allow_exactly_the_limit(pool: Pool) -> None:
+    """However the requests are divided between them: nothing below the limit is refused, nothing above it is allowed."""
+    from twisted.internet import reactor
+
+    async def lease(account_id: UUID, limit: int, wanted: int) -> Block:
+        return Block(*await RateWindows(pool).lease(account_id, limit, wanted))
+
+    one, other = (RateLimit(reactor, 10, lease, lambda: False) for _ in range(2))  # type: ignore[arg-type]
+    for share in (1, 3, 5, 9):
+        account = UUID(int=100 + share)
+        while time.time() % 1 > 0.5:
+            await pool.rows("SELECT pg_sleep(0.05)")
+        below = [await one.take_shared(account) for _ in range(share)]
+        below += await together(*(other.take_shared(account) for _ in range(10 - share)))
+        above = await together(*(process.take_shared(account) for process in (one, other) for _ in range(5)))
+        assert ([quota.allowed for quota in below], [quota.allowed for quota in above]) == ([True] * 10, [False] * 10)
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_statement_that_had_to_wait_does_not_reopen_a_second_that_has_passed(pool: Pool) -> None:
+    windows = RateWindows(pool)
+    while time.time() % 1 > 0.5:
+        await pool.rows("SELECT pg_sleep(0.05)")
+    assert (await windows.lease(ACCOUNT, 10, 10))[0] == 10
+    await pool.run("UPDATE rate_windows SET second = second + 1")  # as seen by a statement that began before and waited
+    assert (await windows.lease(ACCOUNT, 10, 1))[0] == 0
+    await pool.run("UPDATE rate_windows SET second = second + 3600")  # the clock went back
+    assert (await windows.lease(ACCOUNT, 10, 1))[0] == 1
 
 
 @pytest_twisted.ensureDeferred
@@ -55,5 +87,5 @@ async def test_a_limit_that_was_lowered_gives_nothing_more(pool: Pool) -> None:
     windows = RateWindows(pool)
     while time.time() % 1 > 0.5:
         await pool.rows("SELECT pg_sleep(0.05)")
-    assert await windows.lease(UUID(int=9), 10, 8) == (8, 2)
-    assert await windows.lease(UUID(int=9), 5, 2) == (0, 0)
+    assert (await windows.lease(UUID(int=9), 10, 8))[:2] == (8, 2)
+    assert (await windows.lease(UUID(int=9), 5, 2))[:2] == (0, 0)

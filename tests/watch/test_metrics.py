@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import base64
-from collections import Counter
 import time
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
