@@ -54,7 +54,6 @@ _SIGNED: dict[bytes, bool] = {
     b"auto-submitted": False,
 }
 _SPACES = re.compile(rb"  +")  # two literal spaces first: the search for them is a fast one
-_SURPLUS = re.compile(rb" [ \r]")  # one search for what is two in the body of most mails, where both are in vain
 _SLICE = 256 * 1024
 _WIDTH = 72
 
@@ -131,16 +130,21 @@ def relaxed_header(name: bytes, value: bytes) -> bytes:
 
 def relaxed_body(body: bytes) -> bytes:
     """6376 §3.4.4."""
-    return b"".join(_relaxed(_whole_lines(_slices(body, 0))))
+    return b"".join(canonical_body(_slices(body, 0)))
 
 
 def body_hash(message: bytes, body_start: int = 0) -> bytes:
     return _hash(_slices(message, body_start))
 
 
+def canonical_body_of(message: bytes, start: int, *, relaxed: bool) -> Iterator[bytes]:
+    """The canonical body in pieces of bounded size, so that neither a long line nor a large body keeps other threads waiting."""
+    return canonical_body(_slices(message, start), relaxed=relaxed)
+
+
 def _hash(chunks: Iterable[bytes]) -> bytes:
     digest = hashlib.sha256()
-    for piece in _relaxed(_whole_lines(chunks)):
+    for piece in canonical_body(chunks):
         digest.update(piece)
     return digest.digest()
 
@@ -155,35 +159,46 @@ def _slices(message: bytes, start: int) -> Iterator[bytes]:
     return (message[at : at + _SLICE] for at in range(start, len(message), _SLICE))
 
 
-def _whole_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """The same octets, cut after line ends only."""
-    held = b""
-    for chunk in chunks:
-        end = chunk.rfind(b"\r\n") + 2
-        if end < 2:
-            held += chunk
-        else:
-            yield held + chunk[:end]
-            held = chunk[end:]
-    if held:
-        yield held
+def canonical_body(chunks: Iterable[bytes], *, relaxed: bool = True) -> Iterator[bytes]:
+    """The canonical body in pieces (6376 §3.4.3, §3.4.4). `chunks` may be cut anywhere.
 
-
-def _relaxed(parts: Iterable[bytes]) -> Iterator[bytes]:
-    """The canonical body in pieces: big bodies are never in memory as a whole because of it."""
+    At most two octets of a chunk wait for the next, so the work for each chunk is bounded by its size.
+    """
     withheld = 0  # line ends that may turn out to be trailing empty lines
-    empty = True
-    for part in parts:
-        piece = part.replace(b"\t", b" ")
-        if b" " in piece and _SURPLUS.search(piece):  # base64 has none, and one octet is found much faster than two
-            piece = _SPACES.sub(b" ", piece).replace(b" \r\n", b"\r\n")
+    held, empty = b"", True
+    for chunk in chunks:
+        piece = held + chunk
+        if relaxed:
+            piece = _single_spaces(piece)
+            if b" \r" in piece:
+                piece = piece.replace(b" \r\n", b"\r\n")
+        kept = _unfinished(piece, relaxed)
+        held, piece = piece[len(piece) - kept :], piece[: len(piece) - kept]
         text_end = _without_line_ends(piece)
         if text_end:
-            yield b"\r\n" * withheld + piece[:text_end]
+            yield from _line_ends(withheld)
+            yield piece[:text_end]
             withheld, empty = 0, False
         withheld += (len(piece) - text_end) // 2
-    if not empty:
+    if held:
+        yield from _line_ends(withheld)
+        yield held
+        empty = False
+    if not (empty and relaxed):
         yield b"\r\n"
+
+
+def _line_ends(count: int) -> Iterator[bytes]:
+    """So many, in pieces."""
+    most = _SLICE // 2
+    return (b"\r\n" * min(most, count - made) for made in range(0, count, most))
+
+
+def _unfinished(piece: bytes, relaxed: bool) -> int:
+    """How many octets at the end the next chunk may change: half a line end, or spaces before one."""
+    if piece.endswith(b" \r") and relaxed:
+        return 2
+    return int(piece.endswith(b"\r") or (relaxed and piece.endswith(b" ")))
 
 
 def _without_line_ends(octets: bytes) -> int:

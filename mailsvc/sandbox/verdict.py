@@ -1,15 +1,29 @@
-"""Whether the DKIM signatures of a received mail hold, by the public keys that we publish (or would publish)."""
+"""Whether the DKIM signatures of a received mail hold, by the public keys that we publish (or would publish).
+
+dkimpy checks the signed header fields. The body, which may be large, is hashed here in pieces of bounded size: dkimpy's expressions
+run over a whole body at once and keep every other thread waiting.
+"""
 
 from __future__ import annotations
 
+import base64
+import binascii
+import hashlib
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 import dkim
 from dkim.util import InvalidTagValueList, parse_tag_value
 
+from mailsvc.mail.dkim import canonical_body_of
+from mailsvc.mail.header import HeaderError, split_fields
 from mailsvc.store.sandbox import Verdict
 
 MOST_SIGNATURES = 10
+MOST_HEADER = 128 * 1024  # octets of header fields, and
+MOST_FIELDS = 1000  # fields, that are verified; a header with more is not
+TOO_LARGE = f"Headers with more than {MOST_HEADER // 1024} KiB or {MOST_FIELDS} fields are not verified."
+BODY_FAILS = "The body was changed: its hash is not the signed one (bh)."
 
 # The TXT record of `selector._domainkey.domain`, None when there is none: (domain, selector).
 Published = Callable[[str, str], Awaitable[str | None]]
@@ -20,25 +34,34 @@ Offload = Callable[[Callable[[], tuple[Verdict, ...]]], Awaitable[tuple[Verdict,
 async def verdicts(message: bytes, published: Published, offload: Offload) -> tuple[Verdict, ...]:
     """A verdict for each signature, from the top; none for an unsigned mail."""
     records: dict[bytes, bytes] = {}
-    fields = signature_fields(message)
-    for tags in fields:
+    start = _body_start(message)
+    if start is None:
+        return (Verdict("", "", "", "invalid", TOO_LARGE),)
+    try:
+        fields = split_fields(message[:start].removesuffix(b"\r\n"))
+    except HeaderError:
+        return ()
+    if len(fields) > MOST_FIELDS:
+        return (Verdict("", "", "", "invalid", TOO_LARGE),)
+    signatures = [_tags(raw) for _, name, raw in fields if name.lower() == b"dkim-signature"][:MOST_SIGNATURES]
+    for tags in signatures:
         domain, selector = tags.get("d", ""), tags.get("s", "")
         record = await published(domain, selector) if domain and selector else None
         if record is not None:
             records[f"{selector}._domainkey.{domain}.".encode()] = record.encode("ascii")
-    if not fields:
+    if not signatures:
         return ()
-    return await offload(lambda: tuple(_verdict(message, index, tags, records) for index, tags in enumerate(fields)))
+    return await offload(lambda: _verified(message, start, signatures, records))
 
 
-def signature_fields(message: bytes) -> list[dict[str, str]]:
-    """The tags of the DKIM-Signature fields; no tags for one that cannot be read."""
-    try:
-        headers, _ = dkim.rfc822_parse(message)
-    except dkim.MessageFormatError:
-        return []
-    values = [value for name, value in headers if name.lower() == b"dkim-signature"]
-    return [_tags(value) for value in values[:MOST_SIGNATURES]]
+def _body_start(message: bytes) -> int | None:
+    """Where the body begins; None if the header is too large."""
+    if message.startswith(b"\r\n"):
+        return 2
+    end = message.find(b"\r\n\r\n", 0, MOST_HEADER)
+    if end >= 0:
+        return end + 4
+    return len(message) if len(message) <= MOST_HEADER else None
 
 
 def _tags(value: bytes) -> dict[str, str]:
@@ -49,14 +72,53 @@ def _tags(value: bytes) -> dict[str, str]:
         return {}
 
 
-def _verdict(message: bytes, index: int, tags: dict[str, str], records: Mapping[bytes, bytes]) -> Verdict:
+def _verified(message: bytes, start: int, signatures: list[dict[str, str]], records: Mapping[bytes, bytes]) -> tuple[Verdict, ...]:
+    bodies = _Bodies(message, start)
+    return tuple(_verdict(message[:start], bodies, index, tags, records) for index, tags in enumerate(signatures))
+
+
+def _verdict(header: bytes, bodies: _Bodies, index: int, tags: dict[str, str], records: Mapping[bytes, bytes]) -> Verdict:
     domain, selector, algorithm = tags.get("d", ""), tags.get("s", ""), tags.get("a", "")
     if f"{selector}._domainkey.{domain}.".encode() not in records:
         return Verdict(domain, selector, algorithm, "nokey", f"No key is published as {selector}._domainkey.{domain}.")
     try:
-        good = dkim.DKIM(message).verify(idx=index, dnsfunc=lambda name, timeout=5: records.get(name))
-    except (dkim.DKIMException, ValueError, KeyError) as error:
+        verifier: Any = dkim.DKIM(header)
+        prepared = verifier.verify_headerprep(index)
+        sig, signed, found = prepared if prepared else ({}, [], [])
+        if len(signed) > MOST_FIELDS:
+            return Verdict(domain, selector, algorithm, "invalid", TOO_LARGE)
+        expected = base64.b64decode(b"".join(sig[b"bh"].split()))
+        if bodies.hash(sig) != expected:
+            return Verdict(domain, selector, algorithm, "fail", BODY_FAILS)
+        del sig[b"bh"]  # what is left for dkimpy are the header fields
+        good = verifier.verify_sig(sig, signed, found[index], lambda name, timeout=5: records.get(name))
+    except (dkim.DKIMException, binascii.Error, ValueError, KeyError) as error:
         return Verdict(domain, selector, algorithm, "invalid", str(error))
     if good:
         return Verdict(domain, selector, algorithm, "pass")
     return Verdict(domain, selector, algorithm, "fail", "The signature does not match the message.")
+
+
+class _Bodies:
+    """Hashes of one body, each computed once."""
+
+    def __init__(self, message: bytes, start: int) -> None:
+        self._message, self._start = message, start
+        self._known: dict[tuple[bool, int | None, str], bytes] = {}
+
+    def hash(self, sig: Mapping[bytes, bytes]) -> bytes:
+        """As a signature with these tags asks for it (6376 §3.5: a=, c=, l=)."""
+        relaxed = sig.get(b"c", b"simple/simple").partition(b"/")[2].strip() == b"relaxed"
+        most = int(sig[b"l"]) if b"l" in sig else None
+        algorithm = "sha1" if sig[b"a"] == b"rsa-sha1" else "sha256"
+        key = relaxed, most, algorithm
+        if key not in self._known:
+            self._known[key] = self._hash(*key)
+        return self._known[key]
+
+    def _hash(self, relaxed: bool, most: int | None, algorithm: str) -> bytes:
+        digest, left = hashlib.new(algorithm), most
+        for piece in canonical_body_of(self._message, self._start, relaxed=relaxed):
+            digest.update(piece if left is None else piece[:left])
+            left = None if left is None else max(0, left - len(piece))
+        return digest.digest()

@@ -10,7 +10,7 @@ from itertools import pairwise
 import dkim as reference
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ed25519
-from dkim.canonicalization import Relaxed
+from dkim.canonicalization import Relaxed, Simple
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -68,6 +68,24 @@ def test_relaxed_bodies(body: bytes) -> None:
 @example(b"\r\n" * 400_000)
 def test_bodies_of_several_slices(body: bytes) -> None:
     assert dkim.relaxed_body(body) == Relaxed.canonicalize_body(body)
+
+
+@given(BODIES, st.lists(st.integers(1, 9), min_size=1, max_size=9), st.booleans())
+@example(b"a \r\n\r\n b\r\n", [1], True)
+@example(b"a\r\n\r\n", [1], False)
+def test_a_body_may_be_cut_anywhere(body: bytes, cuts: list[int], relaxed: bool) -> None:
+    pieces, at = [], 0
+    for size in cuts * len(body):
+        pieces.append(body[at : at + size])
+        at += size
+    expected = (Relaxed if relaxed else Simple).canonicalize_body(body)
+    assert b"".join(dkim.canonical_body(pieces, relaxed=relaxed)) == expected
+
+
+@pytest.mark.parametrize("body", [b"x" * 2_000_000, b" " * 2_000_000, b"\r\n" * 1_000_000 + b"x", b"a  " * 700_000])
+@pytest.mark.parametrize("relaxed", [True, False])
+def test_no_piece_is_large_however_long_a_line_is(body: bytes, relaxed: bool) -> None:
+    assert max(len(piece) for piece in dkim.canonical_body_of(body, 0, relaxed=relaxed)) <= 300_000
 
 
 HEAD = b"From: a@example.org\r\nSubject: x\r\n"

@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+import dkim as reference
 import pytest
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_der_private_key
 from twisted.internet.defer import Deferred
 
 from mailsvc.mail import dkim
-from mailsvc.sandbox.verdict import MOST_SIGNATURES, verdicts
+from mailsvc.sandbox.verdict import MOST_SIGNATURES, TOO_LARGE, verdicts
 from mailsvc.store.sandbox import Verdict
 
 MESSAGE = b"From: a@example.com\r\nTo: b@example.org\r\nSubject: hello\r\nMessage-ID: <1@example.com>\r\n\r\nbody\r\n"
@@ -44,6 +46,38 @@ def test_both_signatures_pass() -> None:
 @pytest.mark.parametrize(("old", "new"), [(b"body", b"bodies"), (b"hello", b"hullo")])
 def test_a_changed_message_fails(old: bytes, new: bytes) -> None:
     assert [verdict.result for verdict in check(SIGNED.replace(old, new), "s1", "s2")] in (["fail", "fail"], ["invalid", "invalid"])
+
+
+@pytest.mark.parametrize("canonicalization", [b"simple/simple", b"simple/relaxed", b"relaxed/simple", b"relaxed/relaxed"])
+@pytest.mark.parametrize("length", [False, True])
+def test_signatures_of_others_with_every_canonicalization(canonicalization: bytes, length: bool) -> None:
+    private = load_der_private_key(PAIRS["s1"][0], None).private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption())
+    message = MESSAGE + b"more  text \r\n\r\n\r\n"
+    canonical = canonicalization.split(b"/")
+    field = reference.sign(message, b"s1", b"example.com", private, canonicalize=tuple(canonical), length=length)
+    assert [verdict.result for verdict in check(field + message, "s1")] == ["pass"]
+    assert [verdict.result for verdict in check(field + message.replace(b"more", b"less"), "s1")] == ["fail"]
+    assert [verdict.result for verdict in check(field + message + b"appended\r\n", "s1")] == ["pass" if length else "fail"]
+
+
+def test_only_the_header_is_parsed_by_expressions_that_hold_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    parse, sizes = reference.rfc822_parse, []
+
+    def parsed(message: bytes) -> object:
+        sizes.append(len(message))
+        return parse(message)
+
+    monkeypatch.setattr(reference, "rfc822_parse", parsed)
+    message = MESSAGE + b"line\r\n" * 100_000
+    signed = dkim.sign(message, "example.com", KEYS, int(time.time())) + message
+    assert [verdict.result for verdict in check(signed, "s1", "s2")] == ["pass", "pass"]
+    assert sizes and max(sizes) < 10_000
+
+
+@pytest.mark.parametrize("header", [b"X: " + b"a" * 200_000 + b"\r\n", b"X: a\r\n" * 2000])
+def test_a_huge_header_is_not_verified(header: bytes) -> None:
+    [verdict] = check(header + SIGNED, "s1")
+    assert (verdict.result, verdict.reason) == ("invalid", TOO_LARGE)
 
 
 def test_an_unpublished_key_is_said() -> None:
