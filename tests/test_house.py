@@ -105,6 +105,75 @@ def test_only_tap_names_the_reactor(path):
         assert not {name for name in imported(path) if name.startswith("twisted.internet.reactor")}
 
 
+# The machine's own clock, which nothing else may read, and why.
+MACHINE_CLOCK = {
+    "clock.py": "compares it with the database's",
+    "smtp/tls.py": "whether a certificate has expired, as OpenSSL decides it",
+    "smtp/certificates.py": "a new certificate of development",
+    "store/migrate.py": "yoyo's own log",
+}
+# Functions that are given the timers' clock to measure durations.
+DURATIONS = {"tap.py": {"certificates_of"}, "standing.py": {"Kept"}}
+
+
+def is_timers_clock(node):
+    """Whether this is the `seconds` of a clock or of the reactor."""
+    owner = getattr(node, "value", None)
+    name = getattr(owner, "attr", getattr(owner, "id", "")).lstrip("_")
+    return isinstance(node, ast.Attribute) and node.attr == "seconds" and name in ("clock", "reactor")
+
+
+def timers_used_for_dates(function):
+    """Lines of a function that make a date or an ID from the clock of the timers, directly or through a variable."""
+
+    def reads_timers(node):
+        return any(isinstance(each, ast.Call) and is_timers_clock(each.func) for each in ast.walk(node))
+
+    from_timers = {
+        name.id
+        for node in ast.walk(function)
+        if isinstance(node, ast.Assign) and reads_timers(node.value)
+        for target in node.targets
+        for name in ast.walk(target)
+        if isinstance(name, ast.Name)
+    }
+    for node in ast.walk(function):
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) in ("fromtimestamp", "uuid7"):
+            names = {each.id for argument in node.args for each in ast.walk(argument) if isinstance(each, ast.Name)}
+            if names & from_timers or any(reads_timers(argument) for argument in node.args):
+                yield node.lineno
+
+
+@each_module
+def test_dates_come_from_the_database_clock_and_not_from_timers(path):
+    """clock.unix and clock.utc make dates; `seconds()` of a clock or reactor is monotonic and good for durations only."""
+    here, module = path.relative_to(ROOT / "mailsvc").as_posix(), tree(path)
+    if here != "clock.py":
+        functions = [node for node in ast.walk(module) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+        assert not [line for function in functions for line in timers_used_for_dates(function)]
+    if here not in MACHINE_CLOCK:
+        assert not re.search(r"\b(datetime\.now|utcnow|time\.time\(|import time_ns)", path.read_text("utf-8"))
+    for call in (node for node in ast.walk(module) if isinstance(node, ast.Call)):
+        if any(is_timers_clock(each) for each in (*call.args, *(keyword.value for keyword in call.keywords))):
+            assert getattr(call.func, "id", "") in DURATIONS.get(here, set()), f"line {call.lineno}: give it clock.unix"
+
+
+def test_dates_from_timers_are_recognised():
+    wrong = """
+def direct(self): return datetime.fromtimestamp(self.clock.seconds(), UTC)
+def by_name(self):
+    now, other = self.clock.seconds(), 1
+    return uuid7(now)
+"""
+    right = """
+def made(self):
+    began = self.clock.seconds()
+    return uuid7(unix(self.clock)), self.clock.seconds() - began
+"""
+    assert [line for function in ast.parse(wrong).body for line in timers_used_for_dates(function)] == [2, 5]
+    assert not [line for function in ast.parse(right).body for line in timers_used_for_dates(function)]
+
+
 @each_module
 def test_the_formats_keep_no_clock(path):
     if room(path) == "mail":
