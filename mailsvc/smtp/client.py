@@ -24,7 +24,7 @@ from mailsvc.smtp.dialogue import Dialogue
 from mailsvc.smtp.envelope import BadAddress, Envelope
 from mailsvc.smtp.fence import Fence
 from mailsvc.smtp.offers import Offers
-from mailsvc.smtp.opening import GreetingRefused, Login, LoginRefused, Lost, NotReady, Opening, TlsFailed, TlsPolicy
+from mailsvc.smtp.opening import Canceled, GreetingRefused, Login, LoginRefused, Lost, NotReady, Opening, TlsFailed, TlsPolicy
 from mailsvc.smtp.outflow import Outflow
 from mailsvc.smtp.plan import MALFORMED, Manner, lay_out
 from mailsvc.smtp.stuffing import SLICE, BareLineEnd, Chunk, Coding, Stuffer
@@ -32,6 +32,7 @@ from mailsvc.smtp.transaction import Result, Stage, Step, Transaction
 
 __all__ = [
     "BadAddress",
+    "Canceled",
     "Courier",
     "Envelope",
     "GreetingRefused",
