@@ -107,10 +107,12 @@ def diagnose(reply: Reply, host: str, stage: Stage) -> Diagnosis:
     return Diagnosis(meaning, kind.type, kind.sub_type, kind.suppress and reply.permanent, kind.again and reply.permanent)
 
 
-def known(name: str) -> Meaning | None:
-    """The meaning of a class, whichever rule led to it; None for a name that there is no more."""
+def known(name: str, *, retried: bool = False) -> Meaning | None:
+    """The meaning of a class, whichever rule led to it; None for a name that there is no more. `retried`: the email is tried again."""
     found = rules().classes.get(name)
-    return None if found is None else found.meaning
+    if found is None:
+        return None
+    return found.meaning.while_retried() if retried else found.meaning
 
 
 @cache
@@ -124,7 +126,7 @@ def rules() -> Rules:
 
 def _class(name: str, row: Mapping[str, Any]) -> Class:
     kind, sub_type = row["bounce"]
-    meaning = Meaning(name, "class", row["party"], row["says"], row["advice"])
+    meaning = Meaning(name, "class", row["party"], row["says"], row["advice"], row.get("retrying", ""))
     return Class(name, meaning, kind, sub_type, row.get("suppress", False), row.get("again", False))
 
 

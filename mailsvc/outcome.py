@@ -55,7 +55,8 @@ Party = Literal["recipient", "content", "address", "dns", "provider", "network"]
 class Meaning:
     """What a refusal means. `kind` names its class, `rule` the row that says so (diagnosis); `party` is who must act.
 
-    `address`: the operator, for the addresses that mail leaves from; `dns`: the owner of the sending domain.
+    `address`: the operator, for the addresses that mail leaves from; `dns`: the owner of the sending domain. `retrying` is the advice
+    while the email is tried again, `advice` the one once it is not.
     """
 
     kind: str
@@ -63,10 +64,19 @@ class Meaning:
     party: Party
     says: str
     advice: str
+    retrying: str = ""
+
+    def explain(self, said: str) -> str:
+        """For people: what was said and what that means."""
+        return f"{said if said.endswith(('.', '!', '?')) else said + '.'} {self.says}"
 
     def sentence(self, said: str) -> str:
         """For people: what was said, what that means, who must do what."""
-        return f"{said if said.endswith(('.', '!', '?')) else said + '.'} {self.says} {self.advice}"
+        return f"{self.explain(said)} {self.advice}"
+
+    def while_retried(self) -> Meaning:
+        """The same for an email that is tried again."""
+        return attrs.evolve(self, advice=self.retrying or self.advice)
 
 
 @attrs.frozen

@@ -21,7 +21,7 @@ from mailsvc.delivery.chunking import Chunking
 from mailsvc.delivery.connect import Line, Result, Unreachable
 from mailsvc.delivery.demand import Demand, demand_of
 from mailsvc.delivery.parcel import Parcel, domain_of, expired
-from mailsvc.delivery.reading import Moment, Reading, deferred, read, refused
+from mailsvc.delivery.reading import Moment, Reading, closed, deferred, read, refused
 from mailsvc.delivery.retry import Random, Schedule
 from mailsvc.delivery.tally import Tally
 from mailsvc.delivery.terms import DeliverySettings
@@ -144,6 +144,7 @@ class Attempts:
             if not line.sent and not line.operator:
                 self._count(parcel, demand, line)
             loaded = await self._cargo.load(parcel)
+            fresh = not line.reused
             if not self._process.holds(parcel.lease):
                 return Report(unsent=True)
             result = await self._send(line, parcel, origin, loaded)
@@ -151,11 +152,11 @@ class Attempts:
                 return Report(usable=False, unsent=True)
             if result.unchunked:
                 self._chunking.failed(line.host)
-            if result.stale and (result.unchunked or not parcel.again):
+            if result.stale and (result.unchunked or not (fresh or parcel.again)):
                 parcel.again = True
                 return Report(usable=False, again=True)
             ended = pace.now(self._clock)
-            reading = read(result, parcel.recipients, line.host, self._moment(ended))
+            reading = read(result, parcel.recipients, line.host, self._moment(ended), tls_failed=line.mode == "clear")
             rest = parcel.split(reading.crowded)
             await self._settle(parcel, self._settlement(line, parcel, loaded, result, reading, started, ended))
         except Exception as error:
@@ -163,7 +164,8 @@ class Attempts:
         finally:
             if loaded is not None:
                 self._cargo.unload(loaded)
-        return Report(trouble=reading.trouble, rest=rest, replies=_refusals(result))
+        asked = any(stage != "ours" for stage in result.stages)  # of what was not even sent the destination knows nothing
+        return Report(trouble=reading.trouble, rest=rest, replies=_refusals(result), tried=asked)
 
     async def _freshness(self, parcel: Parcel) -> None:
         """Wait for a heartbeat that is late; without one nothing may be finished anyway."""
@@ -184,9 +186,9 @@ class Attempts:
         outcomes: list[Outcome] = []
         for leased in parcel.recipients:
             if why.permanent:
-                outcomes.append(refused(f"550 5.4.4 {why.reason}"))
+                outcomes.append(refused(f"550 5.4.4 {why.reason}") if why.reply is None else closed(why.reply, why.reason, why.meaning))
             else:
-                outcomes.append(deferred(why.reason, leased, self.moment))
+                outcomes.append(deferred(why.reason, leased, self.moment, meaning=why.meaning))
         record = AttemptRecord(self._new_id(), None, None, None, pace.now(self._clock), 0.0, why.transcript or f"* {why.reason}")
         await self.settle(parcel, outcomes, record)
 

@@ -49,7 +49,8 @@ def classify(reply: Reply, stage: Stage, host: str = "") -> Verdict:
         return Verdict("deferred", greylisted=greylisted, meaning=found.meaning)
     if reply.code == 552 and stage == "rcpt":  # 5321 §4.5.3.1.10: too many recipients, to be read as 452
         return Verdict("deferred", meaning=found.meaning)
-    # After such a greeting another host may serve, or this one later; and what is said of our address is cured there.
-    if stage == "greeting" or found.again:
+    # Another host may serve after such a greeting, or this one later: servers that block an address use 554, which RFC 5321 §3.1
+    # has for a host without mail service. 521 says that there never is any (7504 §3).
+    if found.again or (stage == "greeting" and reply.code != 521):
         return Verdict("deferred", meaning=found.meaning)
     return Verdict("bounced", found.type, found.sub_type, suppress=found.suppress, meaning=found.meaning)

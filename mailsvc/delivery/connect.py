@@ -9,12 +9,12 @@ import random
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from ipaddress import ip_address
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import attrs
 from twisted.logger import Logger
 
-from mailsvc.delivery.classify import Stage
+from mailsvc.delivery.classify import Stage, classify
 from mailsvc.delivery.demand import ANY, Demand, How, Mode, Secured, Wish
 from mailsvc.delivery.route import Host, Names, Route
 from mailsvc.delivery.sources import Sources
@@ -22,12 +22,18 @@ from mailsvc.delivery.terms import DeliverySettings
 from mailsvc.dns import Records, Temporary
 from mailsvc.guard import Network, networks, refusal
 from mailsvc.mail.reply import Reply
+from mailsvc.outcome import Meaning
 from mailsvc.smtp import dane
 from mailsvc.smtp.envelope import Envelope
 from mailsvc.smtp.offers import Offers
 from mailsvc.smtp.plan import Manner
 
+K = TypeVar("K")
+V = TypeVar("V")
 _BROKEN_TLS = 3600.0  # seconds that a host whose TLS failed is spoken to in clear
+_CLOSED = 300.0  # seconds for which a host that said that it never takes mail is not asked again
+_AT_ONCE = 20  # hosts tried for one connection; a destination with more has the others tried by the next
+_REMEMBERED = 10_000  # hosts, or destinations, of each of these
 
 
 class Result(Protocol):
@@ -105,7 +111,7 @@ class Dial(Protocol):
 class Line:
     """A connection of a lane. `sent` counts transactions, `source` is our address, `mode` how TLS was to be.
 
-    `proven`: the destination took mail lately.
+    `proven`: the destination took mail lately. `idled`: it was kept open while there was no mail for it.
     """
 
     courier: Courier
@@ -116,6 +122,12 @@ class Line:
     operator: bool = False
     sent: int = 0
     proven: bool = False
+    idled: bool = False
+
+    @property
+    def reused(self) -> bool:
+        """Whether its end says nothing of the destination: servers close connections that have been used, or that nobody uses."""
+        return self.sent > 0 or self.idled
 
     @property
     def secured(self) -> Secured:
@@ -136,6 +148,8 @@ class Unreachable(Exception):
     permanent: bool = False
     transcript: str = ""
     replies: tuple[Reply, ...] = ()  # of servers that turned us away
+    meaning: Meaning | None = None  # of the first of them
+    reply: Reply | None = None  # with `permanent`: the one that says so
     tls: tuple[tuple[str, str], ...] = ()  # hosts that failed a demand, and the result type (8460 §4.3)
 
 
@@ -145,13 +159,29 @@ class _Tried:
 
     said: list[str] = attrs.field(factory=list)
     transcripts: list[str] = attrs.field(factory=list)
-    replies: list[Reply] = attrs.field(factory=list)
+    replies: list[tuple[str, Reply]] = attrs.field(factory=list)  # of which host
+    left: int = 0  # hosts that were not tried
     tls: list[tuple[str, str]] = attrs.field(factory=list)
     permanent: bool = True
 
+    def refused(self, host: str, reply: Reply) -> None:
+        self.replies.append((host, reply))
+        if classify(reply, "greeting", host).action != "bounced":
+            self.permanent = False
+
     def unreachable(self) -> Unreachable:
-        text = "\n".join(filter(None, self.transcripts))
-        return Unreachable(_sentence(self.said), self.permanent and bool(self.said), text, tuple(self.replies), tuple(self.tls))
+        said = self.said if not self.left else [*self.said[:3], f"{self.left} more hosts are tried at the next attempt"]
+        verdicts = [classify(reply, "greeting", host) for host, reply in self.replies]
+        permanent = self.permanent and bool(self.said) and not self.left
+        return Unreachable(
+            _sentence(said),
+            permanent,
+            "\n".join(filter(None, self.transcripts)),
+            tuple(reply for _, reply in self.replies),
+            verdicts[0].meaning if verdicts else None,
+            self.replies[0][1] if permanent and self.replies else None,
+            tuple(self.tls),
+        )
 
 
 class Connector:
@@ -175,17 +205,24 @@ class Connector:
         self._sources = sources or Sources(())
         self._own = {source.address for source in self._sources.all if refusal(source.address) is None}
         self._broken_tls: OrderedDict[str, float] = OrderedDict()
+        self._closed: OrderedDict[tuple[str, str], tuple[float, Reply]] = OrderedDict()  # by host and address
+        self._first: OrderedDict[str, int] = OrderedDict()  # by destination: the place of the host that is tried first
 
     async def connect(self, route: Route, wish: Wish = ANY) -> Line:
         """The first session that comes about and meets the demand; Unreachable with what each host said."""
         tried = _Tried()
-        hosts = route.in_order(self._shuffle)
+        first = self._first.get(route.destination, 0)
+        hosts = route.in_order(self._shuffle, first, _AT_ONCE)
         hosts.sort(key=lambda host: host.name != wish.host)
         each = -(-self._most // max(1, len(hosts)))  # so that no host with many addresses keeps us from the next
         for host in hosts:
             line = await self._host(route, host, wish, each, tried)
             if line is not None:
                 return line
+        if len(route.hosts) > _AT_ONCE:
+            following = first + _AT_ONCE
+            tried.left = len(route.hosts) - len(hosts)
+            _remember(self._first, route.destination, following if following < len(route.hosts) else 0)
         raise tried.unreachable()
 
     async def _host(self, route: Route, host: Host, wish: Wish, most: int, tried: _Tried) -> Line | None:
@@ -217,21 +254,34 @@ class Connector:
             if refused is not None:
                 tried.said.append(f"{host.name} has an address that mail is not sent to ({refused})")
                 continue
-            tried.permanent = False
             if most == 0:
+                tried.permanent = False
                 break
             most -= 1
+            closed = self._closed.get((host.name, address))
+            if closed is not None and closed[0] > self._clock.seconds():
+                tried.said.append(f"{host.name} ({address}) answered {' '.join(str(closed[1]).split())}")
+                tried.refused(host.name, closed[1])
+                continue
             try:
                 source = self._sources.choose(address, wish.source)
                 ourselves = route.operator or refusal(address) is not None  # by the operator's word
                 return await self._open(route, host, address, attrs.evolve(how, source=source, ourselves=ourselves))
             except CannotConnect as error:
                 tried.said.append(f"{host.name} ({address}) {error.reason}")
-                tried.replies += [] if error.reply is None else [error.reply]
+                self._note(host, address, error, tried)
                 tried.transcripts.append(f"{address}\n{error.transcript}" if error.transcript else "")
                 if error.tls:
                     tried.tls.append((host.name, error.result))
         return None
+
+    def _note(self, host: Host, address: str, error: CannotConnect, tried: _Tried) -> None:
+        if error.reply is None:
+            tried.permanent = False
+            return
+        tried.refused(host.name, error.reply)
+        if classify(error.reply, "greeting", host.name).action == "bounced":
+            _remember(self._closed, (host.name, address), (self._clock.seconds() + _CLOSED, error.reply))
 
     def _refusal(self, address: str) -> str | None:
         if str(ip_address(address)) in self._own:  # 5321 §5.1
@@ -270,15 +320,26 @@ class Connector:
                 raise
             # Opportunistic (7435 §3): TLS that does not work is no worse than none.
             self.log.info("TLS with {host} failed, tried again in clear: {reason}", host=host.name, reason=error.reason)
-            self._remember(host.name)
+            _remember(self._broken_tls, host.name, self._clock.seconds() + _BROKEN_TLS)
+            courier = await self._in_clear(address, host, attrs.evolve(how, mode="clear"), error)
             how = attrs.evolve(how, mode="clear")
-            courier = await self._dial(address, host.port, host.name, how)
         return Line(courier, host.name, shown, how.mode, how.source.address if how.source else None, route.operator)
 
-    def _remember(self, host: str) -> None:
-        self._broken_tls[host] = self._clock.seconds() + _BROKEN_TLS
-        while len(self._broken_tls) > 10_000:
-            self._broken_tls.popitem(last=False)
+    async def _in_clear(self, address: str, host: Host, how: How, before: CannotConnect) -> Courier:
+        """Without TLS after it failed. Where that fails too, both are told."""
+        try:
+            return await self._dial(address, host.port, host.name, how)
+        except CannotConnect as error:
+            error.reason = f"{before.reason}; without TLS it {error.reason}"
+            error.transcript = "\n".join(filter(None, (before.transcript, error.transcript)))
+            raise
+
+
+def _remember(among: OrderedDict[K, V], key: K, value: V) -> None:
+    among[key] = value
+    among.move_to_end(key)
+    while len(among) > _REMEMBERED:
+        among.popitem(last=False)
 
 
 def _by(demand: Demand, route: Route | None) -> How:

@@ -13,7 +13,7 @@ from twisted.internet.error import TimeoutError as ConnectTimeout
 from mailsvc.delivery.connect import CannotConnect
 from mailsvc.delivery.demand import How
 from mailsvc.smtp import tls
-from mailsvc.smtp.client import Courier, GreetingRefused, NotReady, Timeouts, TlsFailed, TlsPolicy
+from mailsvc.smtp.client import Canceled, Courier, GreetingRefused, NotReady, Timeouts, TlsFailed, TlsPolicy
 from mailsvc.smtp.tls import ClientTls
 
 # What a failure is called in reports (8460 §4.3), by a part of its reason.
@@ -57,11 +57,10 @@ def dialer(
             raise CannotConnect(f"answered {' '.join(str(error.reply).split())}", error.transcript, reply=error.reply) from None
         except TlsFailed as error:
             raise CannotConnect(f"failed at TLS: {error.reason}", error.transcript, tls=True, result=_result(error.reason)) from None
+        except Canceled:
+            raise CancelledError from None
         except NotReady as error:
             raise CannotConnect(f"gave no session: {error.reason}", error.transcript) from None
-        except CancelledError:
-            courier.abort("given up")
-            raise
         return courier
 
     return dial

@@ -210,6 +210,8 @@ class Lane:
                 return parcel
             self._first(parcel)
             await self._nap(wait)
+            if not line.courier.usable:  # the server did not wait; another connection is opened for what is left
+                break
         return None
 
     async def _nap(self, seconds: float) -> None:
@@ -224,7 +226,7 @@ class Lane:
 
     async def _carry(self, hand: Hand, line: Line, parcel: Parcel) -> bool:
         """One attempt, over this connection or the one that the mail needs. Whether what is in the hand then may be used on."""
-        if not line.courier.usable:
+        if line.reused and not line.courier.usable:  # a fresh one that is not usable counts as an attempt, or this would have no end
             self._turns.put(parcel, first=True)
             return False
         wish = Wish.of(parcel)
@@ -371,6 +373,7 @@ class Lane:
                 waiting.callback(None)
 
         self._idlers.append(waiting)
+        line.idled = True
         timer = self._clock.callLater(self._terms.idle_seconds, give_up)
         self._yard.slots.idle(give_up)
         try:

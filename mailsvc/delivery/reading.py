@@ -48,8 +48,8 @@ class Moment:
     random: Random
 
 
-def read(result: Result, recipients: Sequence[Leased], host: str, moment: Moment) -> Reading:
-    """What became of each recipient, in their order."""
+def read(result: Result, recipients: Sequence[Leased], host: str, moment: Moment, *, tls_failed: bool = False) -> Reading:
+    """What became of each recipient, in their order. `tls_failed`: the connection has no TLS because it failed a while ago."""
     outcomes = []
     crowded = []
     trouble = None
@@ -60,29 +60,29 @@ def read(result: Result, recipients: Sequence[Leased], host: str, moment: Moment
             if progress and _too_many(reply, stage):
                 crowded.append(leased)
                 continue
-            outcome = _answered(reply, stage, leased, host, moment)
+            outcome = _answered(reply, stage, leased, host, moment, tls_failed)
             if reply.code == 421:
-                trouble = _said(host, reply)
+                trouble = _said(host, reply, stage)
         elif result.sent_dot and result.final is None:
             outcome, trouble = _silent(leased, host, moment), f"{host} did not answer the message."
         else:
-            trouble = f"The connection to {host} failed: {_short(result.lost or 'it ended')}."
+            trouble = f"The connection to {host} failed: {_short(result.lost or 'it ended').rstrip('.')}."
             outcome = deferred(trouble, leased, moment)
         outcomes.append(RecipientOutcome(leased.recipient, outcome))
     return Reading(tuple(outcomes), trouble, tuple(crowded))
 
 
-def deferred(
-    sentence: str, leased: Leased, moment: Moment, *, greylisted: bool = False, meaning: Meaning | None = None
-) -> Deferred | Bounced:
-    """Another attempt when the schedule says; the end when the recipient's time is over by then."""
+def deferred(said: str, leased: Leased, moment: Moment, *, greylisted: bool = False, meaning: Meaning | None = None) -> Deferred | Bounced:
+    """Another attempt when the schedule says; the end when the recipient's time is over by then. `said` happened, and means `meaning`."""
     attempts = leased.attempts + 1
     wanted = moment.schedule.next_attempt(attempts, moment.now, moment.random, greylisted=greylisted)
     when = before_expiry(wanted, moment.now, leased.expires_at)
     if when is not None:
-        return Deferred(sentence, when, meaning)
+        meaning = None if meaning is None else meaning.while_retried()
+        return Deferred(said if meaning is None else meaning.sentence(said), when, meaning)
     times = "1 attempt" if attempts == 1 else f"{attempts} attempts"
-    return Bounced(f"Given up after {times}, the time for delivery is over. {sentence}", "Transient", "General", meaning=known("expired"))
+    why = said if meaning is None else meaning.explain(said)  # without the advice, which is for an email that is tried again
+    return Bounced(f"Given up after {times}, the time for delivery is over. {why}", "Transient", "General", meaning=known("expired"))
 
 
 def refused(reply: Reply | str, host: str = "", stage: Stage = "ours") -> Bounced:
@@ -90,8 +90,14 @@ def refused(reply: Reply | str, host: str = "", stage: Stage = "ours") -> Bounce
     if isinstance(reply, str):
         reply = written(reply) or Reply(550, reply)
     verdict = classify(reply, stage, host)
-    reason = _explained(host, reply, verdict.meaning)
+    said = _said(host, reply, stage)
+    reason = said if verdict.meaning is None else verdict.meaning.sentence(said)
     return Bounced(str(reply), verdict.type, verdict.sub_type, verdict.suppress, reason, verdict.meaning)
+
+
+def closed(reply: Reply, said: str, meaning: Meaning | None) -> Bounced:
+    """The end: the destination takes no mail at all, and `reply` says so."""
+    return Bounced(str(reply), "Permanent", "General", reason=said if meaning is None else meaning.sentence(said), meaning=meaning)
 
 
 def _too_many(reply: Reply, stage: Stage) -> bool:
@@ -100,14 +106,14 @@ def _too_many(reply: Reply, stage: Stage) -> bool:
     return reply.code in codes and reply.enhanced in (None, "4.5.3", "5.5.3")
 
 
-def _answered(reply: Reply, stage: Stage, leased: Leased, host: str, moment: Moment) -> Outcome:
+def _answered(reply: Reply, stage: Stage, leased: Leased, host: str, moment: Moment, tls_failed: bool) -> Outcome:
     verdict = classify(reply, stage, host)
     if verdict.action == "delivered":
         return Delivered(str(reply))
-    if verdict.action == "bounced":
+    cured = tls_failed and verdict.meaning is not None and verdict.meaning.kind == "tls"  # TLS may work again by the next attempt
+    if verdict.action == "bounced" and not cured:
         return refused(reply, host, stage)
-    sentence = _explained(host, reply, verdict.meaning)
-    return deferred(sentence, leased, moment, greylisted=verdict.greylisted, meaning=verdict.meaning)
+    return deferred(_said(host, reply, stage), leased, moment, greylisted=verdict.greylisted, meaning=verdict.meaning)
 
 
 def _silent(leased: Leased, host: str, moment: Moment) -> Uncertain:
@@ -116,13 +122,11 @@ def _silent(leased: Leased, host: str, moment: Moment) -> Uncertain:
     return Uncertain(reason, moment.schedule.after_silence(leased.attempts + 1, moment.now, moment.random))
 
 
-def _explained(host: str, reply: Reply, meaning: Meaning | None) -> str:
-    said = _said(host, reply) if host else _short(str(reply))
-    return meaning.sentence(said) if meaning is not None else said
-
-
-def _said(host: str, reply: Reply) -> str:
-    return f"{host} answered {_short(str(reply))}"
+def _said(host: str, reply: Reply, stage: Stage) -> str:
+    """Who said it: the host, or this service where it did not even ask the host."""
+    if not host:
+        return _short(str(reply))
+    return f"Not sent to {host}: {_short(reply.text)}" if stage == "ours" else f"{host} answered {_short(str(reply))}"
 
 
 def _short(text: str) -> str:

@@ -19,7 +19,8 @@ from mailsvc.dns import Mx, NxDomain, Records, Temporary, Tlsa
 
 _KEPT = 300.0  # seconds; the resolver beneath keeps answers for their TTL
 _KEPT_FAILURE = 15.0
-_MOST_HOSTS = 20
+_NAMED = 20  # hosts in the name of a destination
+_MOST_HOSTS = 200  # of a destination; how many of them are tried for one connection: connect
 
 
 @attrs.frozen
@@ -43,10 +44,15 @@ class Route:
     operator: bool = False
     authenticated: bool = False
 
-    def in_order(self, shuffle: Callable[[list[Host]], Any]) -> list[Host]:
-        """Hosts by preference, equal ones in an order of `shuffle`'s (5321 §5.1: randomised for each connection)."""
+    def in_order(self, shuffle: Callable[[list[Host]], Any], first: int = 0, most: int | None = None) -> list[Host]:
+        """Hosts by preference, equal ones in an order of `shuffle`'s (5321 §5.1: randomised for each connection).
+
+        No more than `most`, from the one in place `first`.
+        """
         ordered: list[Host] = []
-        for _, group in groupby(sorted(self.hosts, key=lambda host: host.preference), key=lambda host: host.preference):
+        hosts = sorted(self.hosts, key=lambda host: host.preference)
+        chosen = hosts[first : None if most is None else first + most] or hosts[:most]
+        for _, group in groupby(chosen, key=lambda host: host.preference):
             equals = list(group)
             shuffle(equals)
             ordered += equals
@@ -106,7 +112,7 @@ def mx_route(domain: str, records: Sequence[Mx], port: int, own: Collection[str]
     best = {record.host: record.preference for record in reversed(usable)}
     hosts = [Host(name, port, preference) for name, preference in best.items()]
     hosts = sorted(hosts, key=lambda host: (host.preference, host.name))[:_MOST_HOSTS]
-    return Route(" ".join(sorted(host.name for host in hosts)), tuple(hosts))
+    return Route(" ".join(sorted(host.name for host in hosts[:_NAMED])), tuple(hosts))
 
 
 class Routes:

@@ -58,7 +58,8 @@ def single(
 
 
 def _recipient(recipient: RecipientView) -> dict[str, object]:
-    meaning = None if recipient.kind is None else diagnosis.known(recipient.kind)
+    retried = recipient.status in ("delayed", "uncertain", "sending")
+    meaning = None if recipient.kind is None else diagnosis.known(recipient.kind, retried=retried)
     return {
         "address": recipient.address,
         "status": recipient.status,

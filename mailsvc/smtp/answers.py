@@ -1,7 +1,7 @@
 """Replies as they come off a connection: octets in any chunking → complete replies (RFC 5321 §4.2). No transport, no clock.
 
 Decided here: a line ends at LF, with or without a CR before it, since nothing can be smuggled in that direction; a reply whose
-lines carry different codes is refused; every size is capped.
+lines carry different codes is refused; every size is capped. Where a reply never ends, `begun` gives the code of its first line.
 """
 
 from __future__ import annotations
@@ -49,6 +49,16 @@ class Answers:
         """Whether octets lie here that no reply has been made of."""
         return bool(self._buffer or self._lines)
 
+    def begun(self) -> Answer | None:
+        """The part of an unfinished reply that has arrived, if its code is known: all lines have the same one (5321 §4.2.1)."""
+        lines = self._lines[:LINES_LIMIT]
+        if not lines:
+            line = self._buffer[:LINE_LIMIT]
+            if line[:3] not in _CODES or line[3:4] not in (b" ", b"-"):
+                return None
+            lines = [_read(line.rstrip(b"\r"))[1]]
+        return _joined(int(lines[0][:3]), lines)
+
     def push(self, data: bytes) -> None:
         self._buffer = self._buffer + data if self._buffer else data
 
@@ -57,7 +67,11 @@ class Answers:
         while (end := self._buffer.find(b"\n", 0, LINE_LIMIT + 1)) >= 0:
             line = self._buffer[:end]
             self._buffer = self._buffer[end + 1 :]
-            answer = self._line(line[:-1] if line.endswith(b"\r") else line)
+            try:
+                answer = self._line(line[:-1] if line.endswith(b"\r") else line)
+            except BadReply:
+                self._buffer = b""  # what follows cannot be told apart from the rest of the bad reply
+                raise
             if answer is not None:
                 return answer
         if len(self._buffer) > LINE_LIMIT:

@@ -24,7 +24,7 @@ from mailsvc.smtp.dialogue import Dialogue
 from mailsvc.smtp.envelope import BadAddress, Envelope
 from mailsvc.smtp.fence import Fence
 from mailsvc.smtp.offers import Offers
-from mailsvc.smtp.opening import GreetingRefused, Login, LoginRefused, Lost, NotReady, Opening, TlsFailed, TlsPolicy
+from mailsvc.smtp.opening import Canceled, GreetingRefused, Login, LoginRefused, Lost, NotReady, Opening, TlsFailed, TlsPolicy
 from mailsvc.smtp.outflow import Outflow
 from mailsvc.smtp.plan import MALFORMED, Manner, lay_out
 from mailsvc.smtp.stuffing import SLICE, BareLineEnd, Chunk, Coding, Stuffer
@@ -32,6 +32,7 @@ from mailsvc.smtp.transaction import Result, Stage, Step, Transaction
 
 __all__ = [
     "BadAddress",
+    "Canceled",
     "Courier",
     "Envelope",
     "GreetingRefused",
@@ -47,7 +48,7 @@ __all__ = [
     "TlsPolicy",
 ]
 
-_PHASES = {"mail": "reply to MAIL", "rcpt": "reply to RCPT", "data": "reply to DATA"}
+_PHASES = {"mail": "reply to MAIL", "rcpt": "reply to RCPT", "data": "reply to DATA", "dot": "reply to the message"}
 _AWAKE = 10.0  # seconds for which a server that said something is taken to be there still
 
 
@@ -107,8 +108,9 @@ class Courier(Opening):
         if not plan.tried:
             return succeed(transaction.result(""))
         if not self.usable:
-            transaction.lost = "the connection is not usable any more"
-            return succeed(attrs.evolve(transaction.result(""), stale=True))
+            transaction.lost = self._ended or "the connection is not usable any more"
+            said = f"* {transaction.lost}" if self.transactions else str(self._dialogue)  # never what was said of another mail
+            return succeed(attrs.evolve(transaction.result(said), stale=True))
         self._transaction = transaction
         waiting: Deferred[Result] = Deferred(self._canceled)
         self._waiting = waiting
@@ -178,19 +180,37 @@ class Courier(Opening):
 
     def _command_reply(self, reply: Reply) -> None:
         transaction = self._current()
-        step = transaction.take(reply)
+        if self._fence.holding and reply.positive and transaction.stage == "dot":
+            step = transaction.early(reply)
+        else:
+            step = transaction.take(reply)
         if step is Step.WAIT:
             if not self._answers.pending:
                 self._await_command(transaction)
+        elif step is Step.DONE or step is Step.STOP:
+            self._finish(transaction, step)
+        elif self._answers.pending:
+            self._hear_out(step)
         elif step is Step.SEND:
             self._send_commands(transaction)
         elif step is Step.BODY:
             self._send_message(transaction)
-        elif step is Step.EMPTY:
+        else:
             self._say(b".")
             self._await(self._void_reply, self._timeouts.dot, "reply to an empty message")
-        else:
-            self._finish(transaction, step)
+
+    def _hear_out(self, step: Step) -> None:
+        """Octets are here that the server sent before it was given what is next: see what they say before anything is written."""
+
+        def take(reply: Reply) -> None:
+            transaction = self._current()
+            then = transaction.early(reply) if step is Step.BODY else transaction.ahead(reply)
+            if then is not Step.WAIT:
+                self._finish(transaction, then)
+            elif not self._answers.pending:
+                self._send_message(transaction)
+
+        self._await(take, self._timeouts.block, "the rest of a reply that was not asked for")
 
     # The message
 
@@ -254,7 +274,7 @@ class Courier(Opening):
 
     def _final_reply(self, reply: Reply) -> None:
         transaction = self._current()
-        step = transaction.take_final(reply)
+        step = transaction.early(reply) if self._fence.holding and reply.positive else transaction.take_final(reply)
         if step is not Step.WAIT:
             self._finish(transaction, step)
 
@@ -276,9 +296,20 @@ class Courier(Opening):
         self._settle(transaction)
 
     def _failed(self, reason: str) -> None:
-        if self._transaction is not None:
-            self._transaction.lost = reason
-            self._settle(self._transaction)
+        transaction = self._transaction
+        if transaction is None:
+            return
+        begun = self._answers.begun()
+        if begun is None:
+            transaction.lose(reason)
+        else:
+            transaction.cut_short(begun.reply, reason)
+        self._settle(transaction)
+
+    def _expired(self, what: str) -> None:
+        if self._transaction is not None and self._take == self._command_reply:
+            what = _PHASES[self._transaction.stage]  # while replies come in parts, the deadline keeps the name of the first
+        super()._expired(what)
 
     def _settle(self, transaction: Transaction) -> None:
         self._transaction = None

@@ -17,6 +17,12 @@ class Fence:
 
     def __init__(self) -> None:
         self._may_go: Callable[[], bool] | None = None
+        self._standing = False
+
+    @property
+    def holding(self) -> bool:
+        """Whether part of the message is still on our side, so that no reply can be to all of it."""
+        return self._standing and self._may_go is not None
 
     def stand_before(self, transport: Any) -> None:
         """What a TCP connection gives to the system passes here, also when TLS is laid over it later. Others have no such moment."""
@@ -33,6 +39,7 @@ class Fence:
             return given
 
         transport.writeSomeData = give_if_allowed
+        self._standing = True
 
     def ask(self, may_go: Callable[[], bool]) -> None:
         """Before each piece, until all that is written has gone."""

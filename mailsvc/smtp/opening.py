@@ -54,6 +54,10 @@ class Lost(NotReady):
     """The connection ended, or had to be ended, for no reply that could be shown."""
 
 
+class Canceled(NotReady):
+    """Whoever waited for `ready` canceled it."""
+
+
 @attrs.frozen
 class Login:
     """Credentials for a smarthost; used by AUTH PLAIN, inside TLS only."""
@@ -84,10 +88,13 @@ class Opening(Connection):
         self._tls_options = tls_options or unverified(host)
         self._login = login
         self._take = self._greeting
-        self._setting_up: Deferred[Offers] | None = Deferred(self._canceled)
+        self._setting_up: Deferred[Offers] | None = Deferred(self._given_up)
         self.ready: Deferred[Offers] = self._setting_up
         self.offers: Offers | None = None
         self.tls: str | None = None  # version and cipher
+        self._refused_tls = ""  # what was said to STARTTLS, as the beginning of a sentence
+        self._trying_tls = False  # STARTTLS was sent, and the session has not yet shown that it goes on
+        self._ended = ""  # why the connection ended
 
     def connectionMade(self) -> None:
         super().connectionMade()
@@ -109,32 +116,28 @@ class Opening(Connection):
         # RFC 3207 §4.2: what the server said before is forgotten.
         self._answers = Answers()
         self.offers = None
+        self._trying_tls = False
         self._greet()
 
     def _expect(self, take: Callable[[Reply], None], seconds: float, what: str) -> None:
         self._take = take
         self._deadline.set(min(self._clock.seconds() + seconds, self._connected_at + self._timeouts.setup), what)
 
-    @property
-    def _securing(self) -> bool:
-        return self._take == self._octets_in_clear
-
     def _fail(self, reason: str) -> None:
-        self._refuse(Lost(reason))
+        self._refuse(TlsFailed(f"{self._refused_tls}{reason}") if self._trying_tls else Lost(reason))
 
     def _cut(self, error: BaseException) -> None:
         unanswered = self.tls is not None and self.offers is None and isinstance(error, SSL.Error)
-        if self._securing or unanswered:  # TLS 1.3: the server's objection comes after our handshake
+        if self._trying_tls:
+            self._fail(self._tls_options.fault or explain(error))
+        elif unanswered:  # TLS 1.3: the server's objection comes after our handshake
             self._refuse(TlsFailed(self._tls_options.fault or explain(error)))
         else:
             self._fail(explain(error))
 
-    def _expired(self, what: str) -> None:
-        if self._open and self._securing:
-            self._refuse(TlsFailed(f"timed out waiting for: {what}"))
-            self._tell()
-        else:
-            super()._expired(what)
+    def _given_up(self, _waiting: Deferred[Offers]) -> None:
+        self._refuse(Canceled("canceled"))
+        self._tell()
 
     def _refuse(self, error: NotReady, polite: bool = False) -> None:
         """The end of the connection, which was not ready or is not any more."""
@@ -144,6 +147,10 @@ class Opening(Connection):
             self._part()
         else:
             self._close()
+        begun = self._answers.begun()
+        if begun is not None:
+            self._dialogue.server(begun.raw, self._clock.seconds())
+        self._ended = error.reason
         self._dialogue.note(error.reason)
         waiting, self._setting_up = self._setting_up, None
         if waiting is None:
@@ -167,15 +174,34 @@ class Opening(Connection):
         self._refuse(GreetingRefused(reply), polite=reply.code != 421)  # 5321 §3.1: QUIT, unless the server is leaving
 
     def _greet(self) -> None:
-        self._say(b"EHLO " + self._ehlo_name)
-        self._expect(self._ehlo, self._timeouts.ehlo, "reply to EHLO")
+        self._ask(b"EHLO " + self._ehlo_name, self._ehlo, self._timeouts.ehlo, "reply to EHLO")
+
+    def _ask(self, command: bytes, take: Callable[[Reply], None], seconds: float, what: str, shown: bytes = b"") -> None:
+        """Send a command; `shown` stands in the transcript instead of it. What has arrived before cannot be the reply to it."""
+        if self._hears_out():
+            return
+        self._dialogue.client(shown or command)
+        self.transport.write(command + b"\r\n")
+        self._expect(take, seconds, what)
+
+    def _hears_out(self) -> bool:
+        """Whether the server said more than it was asked, so that the session ends with what that says."""
+        if self._answers.pending:
+            self._expect(self._unasked, self._timeouts.ehlo, "the rest of a reply that was not asked for")
+            return True
+        return False
+
+    def _unasked(self, reply: Reply) -> None:
+        if reply.code >= 400:
+            self._turned_away(reply)
+        else:
+            self._unsolicited(reply)
 
     def _ehlo(self, reply: Reply) -> None:
         if reply.code < 300:
             self._greeted(from_ehlo(reply))
         elif reply.code in (500, 502):  # 5321 §3.2: it does not know the word; anything else is a refusal
-            self._say(b"HELO " + self._ehlo_name)
-            self._expect(self._helo, self._timeouts.ehlo, "reply to HELO")
+            self._ask(b"HELO " + self._ehlo_name, self._helo, self._timeouts.ehlo, "reply to HELO")
         else:
             self._turned_away(reply)
 
@@ -187,11 +213,12 @@ class Opening(Connection):
 
     def _greeted(self, offers: Offers) -> None:
         self.offers = offers
-        if self.tls is not None or self._policy == "none":
+        if self.tls is not None or self._policy == "none" or self._refused_tls:
+            self._trying_tls = False
             self._log_in()
         elif offers.starttls:
-            self._say(b"STARTTLS")
-            self._expect(self._starttls, self._timeouts.tls, "reply to STARTTLS")
+            self._ask(b"STARTTLS", self._starttls, self._timeouts.tls, "reply to STARTTLS")
+            self._trying_tls = self._take == self._starttls
         elif self._policy == "required":
             self._refuse(TlsFailed("TLS is required, and the server does not offer STARTTLS"), polite=True)
         else:
@@ -206,8 +233,9 @@ class Opening(Connection):
             self._secure()
         elif self._policy == "required":
             self._refuse(TlsFailed(f"STARTTLS was refused: {reply}"), polite=True)
-        else:
-            self._log_in()
+        else:  # EHLO again: many a server closes now, and that is then known before a mail depends on it
+            self._refused_tls = f"STARTTLS was refused: {reply}; then "
+            self._greet()
 
     def _secure(self) -> None:
         if self._answers.pending:  # written by someone who could not have known the keys
@@ -233,9 +261,7 @@ class Opening(Connection):
             self._refuse(LoginRefused(Reply(504, "The server does not offer AUTH PLAIN", "5.5.4")), polite=True)
         else:
             secret = base64.b64encode(f"\0{self._login.user}\0{self._login.password}".encode())
-            self._dialogue.client(b"AUTH PLAIN (credentials)")
-            self.transport.write(b"AUTH PLAIN " + secret + b"\r\n")
-            self._expect(self._logged_in, self._timeouts.login, "reply to AUTH")
+            self._ask(b"AUTH PLAIN " + secret, self._logged_in, self._timeouts.login, "reply to AUTH", b"AUTH PLAIN (credentials)")
 
     def _logged_in(self, reply: Reply) -> None:
         if reply.code < 300:
@@ -244,6 +270,8 @@ class Opening(Connection):
             self._refuse(LoginRefused(reply), polite=reply.code != 421)
 
     def _become_ready(self) -> None:
+        if self._hears_out():
+            return
         waiting, self._setting_up = self._setting_up, None
         self._rest()
         if waiting is not None:

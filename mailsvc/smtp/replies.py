@@ -34,7 +34,7 @@ def encode(reply: Reply) -> bytes:
     status = f"{reply.enhanced} " if reply.enhanced else ""
     lines = [_UNSAFE.sub("?", line)[:_LINE] for line in reply.text.split("\n")]
     wire = [f"{reply.code}-{status}{line}\r\n" for line in lines[:-1]]
-    wire.append(f"{reply.code} {status}{lines[-1]}".rstrip(" ") + "\r\n")
+    wire.append(f"{reply.code} " + f"{status}{lines[-1]}".rstrip(" ") + "\r\n")  # 4954 §4: the space stands before no text too
     return "".join(wire).encode("ascii")
 
 

@@ -21,6 +21,7 @@ GROUP = 16384
 
 # What a server says to BDAT when it offers CHUNKING without knowing it. Were it a verdict on the message, DATA gets the same one.
 _UNKNOWN = (500, 501, 502, 503, 504)
+_TAKEN_ANYWAY = "recipients were taken after MAIL had been refused"
 
 
 @attrs.frozen
@@ -114,7 +115,7 @@ class Transaction:
         """The reply to the oldest command without one."""
         number, self._answered = self._answered, self._answered + 1
         if self.chunked and number == len(self._commands) - 1:
-            return self._chunk(reply)
+            return self.early(reply) if reply.positive and not self.sent_dot else self._chunk(reply)
         if reply.code == 421:  # 5321 §3.8: whatever it was a reply to, the server is leaving
             return self._leave(reply, self._stage_of(number))
         if number < self._mail_at:
@@ -133,15 +134,38 @@ class Transaction:
         return self._next()
 
     def early(self, reply: Reply) -> Step:
-        """A reply while the message is being written."""
+        """A reply before all of the message was sent: it may refuse the message, but it cannot accept it."""
         if self.chunked and reply.code in _UNKNOWN:
             return self._unknown(reply)
         if self._again(reply):
             return Step.WAIT
+        self.sent_dot = False
         if reply.positive:
             return self._broken(f"a reply to the message before its end: {reply}")
         self.final = reply
         return self._leave(reply, "data")
+
+    def ahead(self, reply: Reply) -> Step:
+        """A reply that had arrived before the next command was written. It answers nothing, except that 421 ends the session."""
+        if reply.code == 421:
+            return self._leave(reply, self.stage)
+        return self._broken(f"the server replied before it was asked: {reply}")
+
+    def cut_short(self, reply: Reply, reason: str) -> None:
+        """The session ended within a reply, for `reason`. A refusal counts by its first line, and so does the reply to the message."""
+        if self._answered < self._written:
+            if reply.code >= 400 or (self.stage == "dot" and self.sent_dot):
+                self.take(reply)
+        elif self.sent_dot:
+            self.take_final(reply)
+        elif reply.code >= 400:
+            self.early(reply)
+        self.lose(reason)
+
+    def lose(self, reason: str) -> None:
+        """The session has ended. What was refused before that stays refused."""
+        if self.lost is None:
+            self._broken(reason)
 
     def take_final(self, reply: Reply) -> Step:
         """The reply to the message: to the final dot, or to BDAT."""
@@ -174,7 +198,7 @@ class Transaction:
         return self._welcome or self.sent_dot
 
     def result(self, transcript: str) -> Result:
-        failed = self._closing or self.lost is not None
+        failed = self._closing or (self.lost is not None and self.sender is None)
         silent = self.sent_dot and self.final is None and self.lost is not None
         unheard = self.sent_dot and not self._answered  # the message went out with its MAIL, and nothing is known of either
         return Result(
@@ -211,7 +235,7 @@ class Transaction:
         if not self._accepted:
             self._sender_verdict()
             return Step.EMPTY  # 2920 §3.1
-        return self._broken("recipients were taken after MAIL had been refused")
+        return self._broken(_TAKEN_ANYWAY)
 
     def _chunk(self, reply: Reply) -> Step:
         """The reply to BDAT, whoever is there to get the message."""
@@ -225,7 +249,7 @@ class Transaction:
         if 300 <= reply.code < 400:
             return self._broken(f"a reply that asks for more, to BDAT: {reply}")
         if reply.positive and self._accepted:
-            return self._broken("recipients were taken after MAIL had been refused")
+            return self._broken(_TAKEN_ANYWAY)
         return self._without_message()
 
     def _unknown(self, reply: Reply) -> Step:
@@ -274,6 +298,7 @@ class Transaction:
 
     def _broken(self, reason: str) -> Step:
         self.lost = reason
+        self._sender_verdict()
         return Step.STOP
 
     def _stage_of(self, number: int) -> Stage:

@@ -28,7 +28,7 @@ EHLO = "250-mx\r\n250 PIPELINING"
 
 
 class Scripted(LineReceiver):
-    """Answers each verb as the script says: a text, or "drop" to close without a word. Silence for what it does not know."""
+    """Answers each verb as the script says: a text, "drop" to close without a word, or "silence"."""
 
     script: dict[str, str]
     mails: list[bytes]
@@ -53,7 +53,7 @@ class Scripted(LineReceiver):
     def _say(self, text: str) -> None:
         if text == "drop":
             self.transport.loseConnection()
-        else:
+        elif text != "silence":
             self.sendLine(text.encode())
 
 
@@ -246,7 +246,7 @@ async def test_refused_recipients_bounce_with_the_words_of_their_server() -> Non
 @pytest_twisted.ensureDeferred
 async def test_shutdown_cuts_a_server_that_never_answers_the_dot() -> None:
     site = Site()
-    site.listen("127.0.0.1", script(dot="250-slowly"))  # a reply that never ends
+    site.listen("127.0.0.1", script(dot="silence"))
     site.dns.zones = named((10, "mx1", "127.0.0.1"))
     site.store.add(1, "bob@example.com")
     await site.start(drain_seconds=0.2)

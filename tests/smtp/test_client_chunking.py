@@ -189,7 +189,7 @@ TALKS = {
     "sender refused": ("550 no|503 no|503 no|503 no", [550, 550], True, True),
     "sender refused, 421": ("550 no|503 no|503 no|421 bye", [550, 550], True, False),
     "sender refused, recipients taken": ("550 no|250 ok|250 ok|503 no", [550, 550], True, True),
-    "sender refused, message taken": ("550 no|250 ok|250 ok|250 ok", [None, None], True, False),
+    "sender refused, message taken": ("550 no|250 ok|250 ok|250 ok", [550, 550], True, False),
     "sender refused, message taken for nobody": ("550 no|503 no|503 no|250 ok", [550, 550], True, True),
     "421 to MAIL": ("421 bye", [421, 421], True, False),
     "421 to RCPT": ("250 ok|550 no|421 bye", [550, 421], True, False),

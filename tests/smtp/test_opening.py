@@ -87,7 +87,23 @@ def test_clear_text_when_tls_is_not_offered_or_refused() -> None:
     peer = Peer(tls="opportunistic").says(GREETING).says(*PLAIN)
     assert peer.courier.usable
     peer = Peer(tls="opportunistic").says(GREETING).says("250-mx", "250 STARTTLS").says("454 4.7.0 not now")
+    assert not peer.courier.usable  # until the server has shown that it did not hang up over it
+    peer.says("250-mx", "250 STARTTLS")
     assert peer.courier.usable and peer.courier.tls is None
+    assert peer.hears() == b"EHLO me.example\r\nSTARTTLS\r\nEHLO me.example\r\n"
+
+
+@pytest.mark.parametrize("end", ["closes", "waits", "says nonsense"])
+def test_a_session_that_ends_over_a_refused_starttls_failed_at_tls_and_shows_the_reply(end: str) -> None:
+    peer = Peer(tls="opportunistic").says(GREETING).says("250-mx", "250 STARTTLS").says("454 4.7.0 not now")
+    if end == "closes":
+        peer.closes()
+    elif end == "waits":
+        peer.waits(1000)
+    else:
+        peer.says("what?")
+    assert isinstance(peer.fate[0], TlsFailed)
+    assert peer.fate[0].reason.startswith("STARTTLS was refused: 454 4.7.0 not now; then ")
 
 
 @pytest.mark.parametrize(

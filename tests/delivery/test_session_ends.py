@@ -1,0 +1,254 @@
+"""Every way in which a session can end before a mail, between mails and within one.
+
+Whatever a server does, it is connected to a bounded number of times a minute, each attempt is counted and says what happened, and
+the mail arrives once the server works.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mailsvc.outcome import Bounced, Delivered, Uncertain
+from mailsvc.outcome import Deferred as Later
+from tests.delivery.fakes import number
+from tests.delivery.wires import Does, Script, WiredWorld
+
+OFFERS = {
+    "plain": b"250 mx\r\n",
+    "pipelining": b"250-mx\r\n250 PIPELINING\r\n",
+    "chunking": b"250-mx\r\n250-PIPELINING\r\n250 CHUNKING\r\n",
+}
+ADDRESS = "8.1.0.1"
+A_MINUTE = 12  # connections to a destination that does not work: one when it was let rest, three under mail, and again for retries
+
+# How a session may end: what the server does instead of its reply, or right behind it.
+INSTEAD: dict[str, Does] = {
+    "close": "close",
+    "reset": "reset",
+    "silence": "silence",
+    "garbage": b"\xff\xfe\x00 what?\r\n",
+    "a NUL": b"2\x0050 ok\r\n",
+    "421": (b"421 4.3.2 busy\r\n", "close"),
+    "half a line": (b"25", "close"),
+    "half a reply": (b"250-mx\r\n", "close"),
+    "half a line and silence": b"25",
+    "code 0": b"000 ok\r\n",
+    "code 199": b"199 ok\r\n",
+    "code 650": b"650 ok\r\n",
+    "two digits": b"25 ok\r\n",
+    "four digits": b"2500 ok\r\n",
+    "two codes": b"250-ok\r\n550 no\r\n",
+    "an endless line": b"250 " + b"x" * 100_000,
+    "endless lines": b"250-more\r\n" * 5000,
+    "an empty line": b"\r\n",
+}
+BEHIND: dict[str, Does] = {
+    "421 in the same segment": b"421 4.3.2 busy\r\n",
+    "421 and a close": (b"421 4.3.2 busy\r\n", "close"),
+    "250 in the same segment": b"250 stray\r\n",
+    "354 in the same segment": b"354 stray\r\n",
+    "550 in the same segment": b"550 5.7.1 stray\r\n",
+    "all replies at once": b"250 mx\r\n" * 3 + b"354 go\r\n250 queued\r\n221 bye\r\n",
+    "half a line": b"25",
+    "half a reply": b"250-mo\r\n",
+    "garbage": b"\xff\xfe what?\r\n",
+}
+
+
+def behind(reply: bytes, more: Does) -> Does:
+    """In one segment as far as it is octets."""
+    steps = more if isinstance(more, tuple) else (more,)
+    return (reply + steps[0], *steps[1:]) if isinstance(steps[0], bytes) else (reply, *steps)
+
+
+def play(world: WiredWorld, emails: int, hours: float = 1.0) -> None:
+    for email in range(1, emails + 1):
+        world.store.add(email, f"r{email}@broken.example", expires=30 * 86400.0)
+    world.start()
+    world.run(hours * 3600)
+
+
+def all_outcomes(world: WiredWorld) -> list[Any]:
+    return [outcome for outcomes in world.store.outcomes.values() for outcome in outcomes]
+
+
+def check(world: WiredWorld, host: Any, emails: int, *, seconds: float = 3600.0) -> None:
+    """Bounded, told, and over once the server works."""
+    assert host.most_in_a_minute() <= A_MINUTE, host.dials[:50]
+    told = all_outcomes(world)
+    assert told, "nothing was told"
+    assert all(isinstance(outcome, Later | Uncertain) for outcome in told), told
+    assert all(outcome.reason and outcome.reason[0] != "{" for outcome in told)
+    assert len(told) >= len(host.dials) / 8, "connections that nobody hears of"
+    rows = world.store.rows.values()
+    assert sum(row.leased.attempts for row in rows) == len(told)
+    assert len(world.store.hold_rows) == 1 or len(host.dials) < 12 * emails
+    host.script = Script(EHLO=host.script.does["works"])
+    host.dials.clear()
+    for _ in range(12 * 6):
+        world.run(600)
+        if not world.store.rows:
+            break
+    delivered = [world.store.last(email) for email in range(1, emails + 1)]
+    assert all(isinstance(outcome, Delivered) for outcome in delivered), delivered
+    assert host.most_in_a_minute() <= A_MINUTE
+    assert not world.store.rows
+
+
+PLACES = ("greeting", "EHLO", "MAIL", "RCPT", "DATA", "message")
+
+
+@pytest.mark.parametrize("offers", OFFERS)
+@pytest.mark.parametrize("how", INSTEAD)
+@pytest.mark.parametrize("place", PLACES)
+def test_instead_of_a_reply(place: str, how: str, offers: str) -> None:
+    if place == "DATA" and offers == "chunking":
+        place = "else"  # to MAIL and RCPT alike, since there is no DATA
+    if place == "greeting" and offers != "plain":
+        pytest.skip("nothing has been offered yet")
+    if place == "message" and how in ("half a reply", "two codes", "an endless line", "endless lines"):
+        pytest.skip("the first line is enough there")
+    world = WiredWorld()
+    does: dict[str, Does] = {"EHLO": OFFERS[offers], place: INSTEAD[how], "works": OFFERS[offers]}
+    host = world.host("broken.example", ADDRESS, **does)
+    play(world, 3)
+    check(world, host, 3)
+
+
+@pytest.mark.parametrize("offers", OFFERS)
+@pytest.mark.parametrize("how", BEHIND)
+@pytest.mark.parametrize("place", ["greeting", "EHLO", "MAIL", "RCPT", "DATA"])
+def test_behind_a_reply(place: str, how: str, offers: str) -> None:
+    if place == "DATA" and offers == "chunking":
+        pytest.skip("there is no DATA")
+    replies = {"greeting": b"220 mx\r\n", "EHLO": OFFERS[offers], "DATA": b"354 go\r\n"}
+    world = WiredWorld()
+    does: dict[str, Does] = {"EHLO": OFFERS[offers], "works": OFFERS[offers]}
+    does[place] = behind(replies.get(place, b"250 ok\r\n"), BEHIND[how])
+    host = world.host("broken.example", ADDRESS, **does)
+    play(world, 3)
+    told = all_outcomes(world)
+    if not any(isinstance(outcome, Delivered | Bounced) for outcome in told):
+        check(world, host, 3)
+        return
+    # With pipelining nothing tells a stray reply from the one to the next command; and a server may refuse a message at any time.
+    assert (place in ("MAIL", "RCPT") and offers != "plain") or how.startswith("354") or (place == "DATA" and how.startswith("550")), told
+    assert host.most_in_a_minute() <= A_MINUTE
+
+
+@pytest.mark.parametrize("pause", [0.005, 0.1, 1.0, 4.0])
+@pytest.mark.parametrize("how", ["close", "reset", "421", "250", "half a line"])
+def test_while_a_fresh_connection_waits(how: str, pause: float) -> None:
+    """Two connections are opened for two mails; what happens to the one that has nothing to do must not cost a mail its attempt."""
+    world = WiredWorld(connections_initial=2)
+    host = world.host("broken.example", ADDRESS)
+    world.store.add(1, "a@broken.example")
+    world.start()
+    world.run(1)
+    assert isinstance(world.store.last(1), Delivered)
+    session = next(iter(world.dispatch.lanes.values()))
+    wires = [line.courier.transport for line in session.lines]  # type: ignore[attr-defined]
+    end = {"close": "close", "reset": "reset", "421": b"421 idle\r\n", "250": b"250 stray\r\n", "half a line": b"42"}[how]
+    world.run(pause)
+    for wire in wires:
+        wire.session._act(end)
+    before = len(host.dials)
+    world.store.add(2, "b@broken.example")
+    world.dispatch.ring()
+    world.run(2)
+    assert isinstance(world.store.last(2), Delivered), "a connection that lay idle is replaced at once"
+    assert world.store.outcomes[number(2), 0] == [Delivered("250 2.0.0 queued")]
+    assert len(host.dials) <= before + 1
+
+
+@pytest.mark.parametrize("offers", OFFERS)
+@pytest.mark.parametrize("how", ["close", "reset", "421", "421 and a close", "250", "half a line", "garbage"])
+def test_between_mails(how: str, offers: str) -> None:
+    """A server that takes one mail for each connection and then ends it in some way: every mail arrives with one attempt."""
+    ends: dict[str, Does] = {
+        "close": "close",
+        "reset": "reset",
+        "421": b"421 one is enough\r\n",
+        "421 and a close": (b"421 one is enough\r\n", "close"),
+        "250": b"250 stray\r\n",
+        "half a line": b"42",
+        "garbage": b"what?\r\n",
+    }
+    world = WiredWorld(connections_initial=1, connections_max=1)
+    host = world.host("broken.example", ADDRESS, EHLO=OFFERS[offers], message=behind(b"250 2.0.0 queued\r\n", ends[how]))
+    play(world, 10)
+    assert (len(world.store.outcomes), host.mails) == (10, 10)
+    told = [outcome for outcome in all_outcomes(world) if not isinstance(outcome, Delivered)]
+    # A message that went out together with its MAIL, to a server that left at that moment, may have arrived.
+    assert not told or (offers == "chunking" and all(isinstance(outcome, Uncertain) for outcome in told))
+    assert len(host.dials) <= 11 + len(told)
+
+
+@pytest.mark.parametrize("offers", OFFERS)
+@pytest.mark.parametrize("how", ["close", "reset", "421", "silence", "garbage", "half a line"])
+@pytest.mark.parametrize("place", ["MAIL2", "RCPT2", "RSET"])
+def test_at_the_second_mail_of_a_connection(place: str, how: str, offers: str) -> None:
+    does: dict[str, Does] = {"EHLO": OFFERS[offers], place: INSTEAD[how]}
+    if place == "RSET":
+        does["RCPT1"] = b"550 5.1.1 no such user\r\n"
+    world = WiredWorld(connections_initial=1, connections_max=1)
+    host = world.host("broken.example", ADDRESS, **does)
+    play(world, 6, hours=24)
+    last = [world.store.last(email) for email in range(1, 7)]
+    assert all(isinstance(outcome, Delivered | Bounced) for outcome in last), last
+    assert host.most_in_a_minute() <= A_MINUTE
+    assert host.mails <= 6 or (offers == "chunking" and how in ("garbage", "half a line"))  # it took a message all the same
+
+
+@pytest.mark.parametrize("place", ["greeting", "EHLO"])
+def test_the_next_exchanger_is_tried_when_a_session_ends_before_a_mail(place: str) -> None:
+    world = WiredWorld()
+    bad = world.host("broken.example", ADDRESS, **{place: b"250-mx\r\n250 mx\r\n421 4.3.2 busy\r\n"})
+    good = world.host("broken.example", "8.1.0.2", preference=20)
+    play(world, 3, hours=0.01)
+    assert good.mails == 3
+    assert len(bad.dials) <= 3
+    assert all(outcomes == [Delivered("250 2.0.0 queued")] for outcomes in world.store.outcomes.values())
+
+
+def test_what_a_busy_server_says_behind_ehlo_is_shown() -> None:
+    world = WiredWorld()
+    world.host("broken.example", ADDRESS, EHLO=b"250 mx\r\n421 4.3.2 busy, come back later\r\n")
+    play(world, 1, hours=0.01)
+    (outcome,) = world.store.outcomes[number(1), 0]
+    assert outcome.reason.startswith(f"mx10.broken.example ({ADDRESS}) answered 421 4.3.2 busy, come back later. ")
+    assert outcome.meaning.kind == "system"
+    (settlement,) = world.store.settled
+    assert settlement.attempt is not None and "S: 421 4.3.2 busy, come back later" in settlement.attempt.transcript
+
+
+def test_many_mails_share_what_a_broken_destination_costs() -> None:
+    world = WiredWorld()
+    host = world.host("broken.example", ADDRESS, EHLO=b"250 mx\r\n250 stray\r\n", works=b"250 mx\r\n")
+    play(world, 300, hours=6)
+    assert host.most_in_a_minute() <= A_MINUTE
+    assert len(host.dials) < 60, "it rests for longer and longer"
+    holds = list(world.store.hold_rows.values())
+    assert holds and holds[0].failures > 5
+
+
+def test_a_server_that_ends_every_other_session_gets_its_mail() -> None:
+    class EveryOther(Script):
+        pass
+
+    world = WiredWorld(connections_initial=1, connections_max=1)
+    host = world.host("broken.example", ADDRESS)
+    good, bad = Script(message=(b"250 2.0.0 queued\r\n", "close")), Script(EHLO=(b"250 mx\r\n421 busy\r\n"))
+    dial = world.dial
+
+    async def alternately(*arguments: Any) -> Any:
+        host.script = bad if len(host.dials) % 2 else good
+        return await dial(*arguments)
+
+    world.dial = alternately  # type: ignore[method-assign]
+    world.dispatch._yard.connector._dial = alternately  # type: ignore[attr-defined]
+    play(world, 10, hours=12)
+    assert host.mails == 10
+    assert host.most_in_a_minute() <= A_MINUTE
