@@ -15,7 +15,7 @@ from twisted.internet.defer import Deferred, TimeoutError, maybeDeferred
 from twisted.internet.task import LoopingCall
 from twisted.logger import ILogObserver, Logger
 
-LAST = 1.0  # seconds that each part of the daemon gets to stop in when the time for all of them is over
+LAST = 0.25  # seconds that each part of the daemon gets to stop in when the time for all of them is over
 
 
 class Stopping(Exception):
