@@ -30,7 +30,7 @@ lint: $(VENV)/.installed-dev
 bench: $(VENV)/.installed-test $(PACKAGES)
 	exec env PYTHONPATH=. "$(VENV)/bin/python" -m tests.bench $(ARGS)
 
-# Faults on purpose, at most a quarter of an hour; ARGS="--kills 200 --emails 100000" for a long run. Figures: docs/reliability.md.
+# Faults on purpose, about twenty minutes; ARGS="--kills 200 --emails 100000" for a long run. Figures: docs/reliability.md.
 chaos: $(VENV)/.installed-test $(PACKAGES)
 	exec env PYTHONPATH=. "$(VENV)/bin/python" -m tests.chaos $(ARGS)
 

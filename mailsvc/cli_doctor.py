@@ -22,7 +22,7 @@ from mailsvc.cli_work import run_with_memory
 from mailsvc.clock import utc
 from mailsvc.dashboard import files
 from mailsvc.dns import Resolver
-from mailsvc.memory import Memory
+from mailsvc.memory import Memory, wrong_keys
 from mailsvc.settings import BLOCK_LISTS, Settings
 from mailsvc.smtp.certificates import CERTBOT
 from mailsvc.store import installed, processes, server
@@ -52,6 +52,7 @@ def doctor(settings: Settings, /, probe: str, dnsbls: Sequence[str], as_json: bo
         found.extend(await examining(settings, memory.pool, reactor, probe, dnsbls).examine())
         now = utc(reactor)
         found.extend(sizes.findings(await Retention(memory.pool).sizes(), retention.days(settings.retention), now))
+        found.append(installation.encrypted(await wrong_keys(memory.pool, settings, memory.seal.keys)))
         found.extend(await _installation(settings, memory.pool, reactor, now))
         if as_json:
             click.echo(json.dumps([attrs.asdict(each) for each in found], indent=2))
@@ -61,7 +62,7 @@ def doctor(settings: Settings, /, probe: str, dnsbls: Sequence[str], as_json: bo
         if any(each.state == "bad" for each in found):
             raise SystemExit(1)
 
-    run_with_memory(settings, work)
+    run_with_memory(settings, work, checking=False)
 
 
 def examining(settings: Settings, pool: Pool, reactor: Any, probe: str, dnsbls: Sequence[str]) -> Doctor:

@@ -30,19 +30,19 @@ def run(settings: Settings, work: Work) -> None:
     run_with_memory(settings, lambda memory, reactor: work(Customers.of(memory, reactor, settings)))
 
 
-def run_with_memory(settings: Settings, work: Bare, *, migrating: bool = True) -> None:
-    """`work` with the memory open and the reactor."""
+def run_with_memory(settings: Settings, work: Bare, *, migrating: bool = True, checking: bool = True) -> None:
+    """`work` with the memory open and the reactor. `checking` False: even if the encryption keys are wrong."""
     # What is logged goes to the log file, or else to standard error: standard output is for results.
     sink = logs.observer(settings.log) if settings.log.file else logs.Observer(sys.stderr, form="text", level="warn")
     globalLogBeginner.beginLoggingTo([sink], redirectStandardIO=False, discardBuffer=True)
-    react(lambda reactor: Deferred.fromCoroutine(_with_tables(reactor, settings, work, migrating)))
+    react(lambda reactor: Deferred.fromCoroutine(_with_tables(reactor, settings, work, migrating, checking)))
 
 
-async def _with_tables(reactor: Any, settings: Settings, work: Bare, migrating: bool) -> None:
+async def _with_tables(reactor: Any, settings: Settings, work: Bare, migrating: bool, checking: bool) -> None:
     opened = Opened()
     prepare(reactor, settings.database.clock_tolerance)
     try:
-        memory = await open_memory(reactor, settings, opened, size=1, migrating=migrating)
+        memory = await open_memory(reactor, settings, opened, size=1, migrating=migrating, checking=checking)
         await work(memory, reactor)
     except Exception as error:
         sentence = str(error) if isinstance(error, Refused) else explain(error)

@@ -11,9 +11,11 @@ from typing import Any
 
 import attrs
 from twisted.application.service import Service
-from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.defer import Deferred, TimeoutError, maybeDeferred
 from twisted.internet.task import LoopingCall
 from twisted.logger import ILogObserver, Logger
+
+LAST = 0.25  # seconds that each part of the daemon gets to stop in when the time for all of them is over
 
 
 class Stopping(Exception):
@@ -26,33 +28,56 @@ class Opened:
 
     log = Logger()
 
-    _closers: list[tuple[str, Callable[[], Awaitable[object]]]] = attrs.field(factory=list)
+    _closers: list[tuple[str, Callable[[], Awaitable[object]], bool]] = attrs.field(factory=list)
+    _alarms: list[Callable[[], None]] = attrs.field(factory=list)
     stopping: bool = False
 
-    def add(self, name: str, close: Callable[[], Awaitable[object]]) -> None:
-        """`name` runs; `close` ends it. Raises Stopping when there is no point in starting more."""
-        self._closers.append((name, close))
+    def add(self, name: str, close: Callable[[], Awaitable[object]], *, patient: bool = False) -> None:
+        """`name` runs; `close` ends it. Raises Stopping when there is no point in starting more.
+
+        `patient`: its end is waited for, however long that takes.
+        """
+        self._closers.append((name, close, patient))
         self.check()
+
+    def at_stop(self, alarm: Callable[[], None]) -> None:
+        """Call this before anything is closed."""
+        self._alarms.append(alarm)
 
     def check(self) -> None:
         """Between two steps of the start."""
         if self.stopping:
             raise Stopping
 
-    async def close(self) -> None:
-        """End everything. What cannot be ended in good order does not keep the others from it."""
+    async def close(self, clock: Any = None, seconds: float | None = None) -> None:
+        """End everything. What cannot be ended in good order does not keep the others from it.
+
+        All of it together takes about `seconds` at most: what has not ended by then gets LAST more, each.
+        """
+        for alarm in self._alarms:
+            alarm()
+        deadline = None if seconds is None else clock.seconds() + seconds
         while self._closers:
-            name, close = self._closers.pop()
+            name, close, patient = self._closers.pop()
             try:
-                await close()
+                ending = Deferred.fromCoroutine(_awaited(close))
+                if deadline is not None and not patient:
+                    ending.addTimeout(max(LAST, deadline - clock.seconds()), clock)
+                await ending
+            except TimeoutError:
+                self.log.error("{name} did not stop in time, and is left as it is", name=name)
             except Exception:
                 self.log.failure("{name} did not stop in good order", name=name)
+
+
+async def _awaited(close: Callable[[], Awaitable[object]]) -> object:
+    return await close()
 
 
 class Lifespan(Service):
     """Runs `start` once the reactor runs. When it fails, its error becomes a sentence and an exit status other than 0.
 
-    `explain` has the sentence, or None for what nobody expected: that goes into the log.
+    `explain` has the sentence, or None for what nobody expected: that goes into the log. Stopping takes about `stop_seconds` at most.
     """
 
     log = Logger()
@@ -65,9 +90,10 @@ class Lifespan(Service):
         explain: Callable[[BaseException], str | None],
         observer: Any = None,
         signals: bool = False,
+        stop_seconds: float | None = None,
     ) -> None:
         self._reactor, self._start, self._explain, self._observer, self._signals = reactor, start, explain, observer, signals
-        self._opened = Opened()
+        self._opened, self._stop_seconds = Opened(), stop_seconds
         self._started: Deferred[None] | None = None
 
     def setServiceParent(self, parent: Any) -> None:
@@ -115,7 +141,7 @@ class Lifespan(Service):
             done: Deferred[None] = Deferred()
             self._started.addCallback(done.callback)
             await done
-        await self._opened.close()
+        await self._opened.close(self._reactor, self._stop_seconds)
 
 
 def every(clock: Any, seconds: float, what: str, do: Callable[[], Awaitable[object]]) -> Callable[[], Awaitable[None]]:

@@ -56,7 +56,7 @@ from mailsvc.lifespan import Lifespan, Opened, awaited, every
 from mailsvc.listening import Listening, address, within
 from mailsvc.mail import returnpath
 from mailsvc.mail.address import parse_mailbox
-from mailsvc.memory import follow_keys, in_thread, open_memory
+from mailsvc.memory import follow_keys, in_thread, open_memory, wrong_keys
 from mailsvc.offload import Offload
 from mailsvc.onboarding import Customers, People, care_of, publishing_of
 from mailsvc.ownmail import OwnMail
@@ -126,6 +126,7 @@ from mailsvc.webhooks.post import Posts, Terms
 
 NOTICES_EVERY = KEYS_EVERY = 2.0
 BEAT = 10.0
+STOP = 15.0  # seconds that a shutdown may take beyond delivery.drain_seconds
 
 
 class Options(UsageOptions):
@@ -151,7 +152,10 @@ def makeService(options: Options) -> IService:
 
     settings: Settings = options["settings"]
     prepare(reactor, settings.database.clock_tolerance)  # before any timer is set
-    return Lifespan(reactor, lambda opened: Daemon(reactor, settings, opened).start(), explain, logs.observer(settings.log), signals=True)
+    return Lifespan(
+        reactor, lambda opened: Daemon(reactor, settings, opened).start(), explain, logs.observer(settings.log), signals=True,
+        stop_seconds=settings.delivery.drain_seconds + STOP,
+    )  # fmt: skip
 
 
 class Daemon:
@@ -204,7 +208,7 @@ class Daemon:
         self.opened.add("the leases", self.process.end)
         assert self.memory.whereabouts is not None
         self.opened.add("the witness", every(reactor, BEAT, "looking whether it was restored", self.memory.whereabouts.look))
-        follow = partial(follow_keys, self.memory.seal, self.process)
+        follow = partial(follow_keys, self.memory.seal, self.process, partial(wrong_keys, pool, self.settings))
         self.opened.add("the sealing keys", every(reactor, KEYS_EVERY, "reading the sealing keys", follow))
         self.watching = Watching(reactor, pool, bell, lambda: self.process.id)
         await self.watching.start(self.opened)
@@ -375,8 +379,8 @@ class Daemon:
         api = Api(
             reactor=reactor, keys=self.keys, well_formed=is_well_formed, intake=self.intake, emails=StoredEmails(self.pool, reactor),
             messages=self.messages, rate=self.rate, budget=self.budget, in_thread=self.in_thread,
-            checks={"start": self.started, "database": self.reachable, "heartbeat": self.fresh, "clock": self.watching.punctual},
-            remarks={"ledger": self.watching.numbered},
+            checks={"start": self.started, "database": self.watching.writable, "heartbeat": self.fresh, "clock": self.watching.punctual},
+            remarks={"ledger": self.watching.numbered, "connections": self.watching.connected, "keys": self.memory.keys_rejected},
             domains=DomainDesk(self.domains, self.care, self.care.publishing, settings.region),
             told=told, links=Links(self.fetcher, self.limits.message),
             inbox=self.shelf if settings.sandbox.listen else None,
@@ -434,9 +438,6 @@ class Daemon:
 
     async def started(self) -> str | None:
         return None if self.ready else "it is still starting"
-
-    async def reachable(self) -> str | None:
-        return None if self.pool.connections else "there is no connection to it"
 
     async def fresh(self) -> str | None:
         return None if self.process.fresh else "the heartbeat could not be written"

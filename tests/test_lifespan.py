@@ -11,7 +11,7 @@ from twisted.internet.task import Clock
 from twisted.logger import ILogObserver, capturedLogs
 
 from mailsvc import lifespan
-from mailsvc.lifespan import Lifespan, every
+from mailsvc.lifespan import Lifespan, Opened, every
 
 
 class Reactor:
@@ -72,6 +72,29 @@ def test_what_does_not_stop_keeps_nobody_from_stopping():
         service.stopService()
     assert trace == ["memory"]
     assert [event["name"] for event in logs] == ["delivery"]
+
+
+def test_stopping_takes_no_longer_than_it_may():
+    """What hangs is left as it is; what must end in good order is waited for."""
+    clock, trace, hangs, postgres = Clock(), [], [Deferred(), Deferred()], Deferred()
+    opened = Opened()
+    opened.at_stop(lambda: trace.append("told"))
+    opened.add("Postgres", lambda: postgres, patient=True)
+    opened.add("memory", closer(trace, "memory"))
+    opened.add("delivery", lambda: hangs[0])
+    opened.add("doors", lambda: hangs[1])
+    with capturedLogs() as logs:
+        closed = Deferred.fromCoroutine(opened.close(clock, 10.0))
+        clock.advance(9.9)
+        assert trace == ["told"]
+        clock.advance(0.2)  # the time for all of them is over
+        clock.advance(lifespan.LAST)
+    assert [event["name"] for event in logs] == ["doors", "delivery"]
+    assert trace == ["told", "memory"]
+    clock.advance(1000)
+    assert not closed.called
+    postgres.callback(None)
+    assert closed.called
 
 
 def test_a_failing_start_says_one_sentence_and_ends_with_a_status(status):

@@ -22,7 +22,8 @@ from mailsvc.dashboard import safety
 from mailsvc.dashboard.desk import Desk
 from mailsvc.dashboard.safety import HOME
 from mailsvc.store.audit import Line
-from mailsvc.store.errors import Contention, TimedOut, Unavailable
+from mailsvc.store.errors import Transient
+from mailsvc.store.seal import SealError
 from mailsvc.store.sessions import Session
 
 T = TypeVar("T")
@@ -258,7 +259,7 @@ async def serve(desk: Desk, request: Request, who: Who, function: Callable[[Visi
         return elsewhere if elsewhere is not None else await function(visit)
     except Stop as stop:
         return _stopped(visit, stop)
-    except (Unavailable, TimedOut, Contention) as error:
+    except (Transient, SealError) as error:
         if visit.streaming:
             raise
         log.warn("the store could not serve a page: {reason}", reason=str(error))
@@ -338,6 +339,8 @@ def _back(visit: Visit) -> str:
 
 
 def _stopped(visit: Visit, stop: Stop) -> bytes:
+    if stop.status == 503:
+        visit.set_header("Retry-After", "5")
     return visit.render("stopped.html", stop.status, stop=stop)
 
 

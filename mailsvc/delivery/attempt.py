@@ -29,8 +29,9 @@ from mailsvc.diagnosis import known
 from mailsvc.mail.mtasts import Policy
 from mailsvc.mail.reply import Reply
 from mailsvc.outcome import Bounced, Delivered, Failed, Outcome
-from mailsvc.store.errors import DataRejected, StatementFailed
+from mailsvc.store.errors import DataRejected, StatementFailed, StoreError
 from mailsvc.store.queue import Leased
+from mailsvc.store.seal import SealError
 from mailsvc.store.settle import AttemptRecord, RecipientOutcome, Settlement
 
 _UNWRITTEN = 300.0  # seconds before an email whose outcome could not be written is touched again
@@ -207,6 +208,10 @@ class Attempts:
 
     async def poisoned(self, parcel: Parcel, error: BaseException) -> None:
         """An error of ours: this email waits, and after some such tries ends, while all others go on."""
+        if (installation := _fault_of_installation(error)) is not None:
+            self.log.error("an attempt at {email_id} is deferred: {error}", email_id=parcel.email_id, error=str(error))
+            await self.deferred(parcel, installation)
+            return
         tries = max(leased.faults for leased in parcel.recipients) + 1
         gone = isinstance(error, Gone)
         if not gone:
@@ -332,6 +337,15 @@ def _refusals(result: Result) -> tuple[Reply, ...]:
 def _refused(error: Exception) -> bool:
     """The database would refuse it again."""
     return isinstance(error, DataRejected | StatementFailed)
+
+
+def _fault_of_installation(error: BaseException) -> str | None:
+    """What to say if the installation is at fault: every email would fail like this one, so however often it happens, none may end."""
+    if isinstance(error, SealError):
+        return "It cannot be signed at present: the domain's DKIM key cannot be decrypted on our side. It will be tried again."
+    if isinstance(error, StoreError) and not isinstance(error, DataRejected):
+        return "It cannot be loaded or signed at present: our database reports an error. It will be tried again."
+    return None
 
 
 def _bare(each: RecipientOutcome) -> RecipientOutcome:

@@ -19,7 +19,7 @@ from mailsvc.delivery.asked import NOTHING, Asked
 from mailsvc.delivery.parcel import Parcel
 from mailsvc.delivery.slots import Freight
 from mailsvc.store.accept import Pieces
-from mailsvc.store.errors import Contention, TimedOut, Unavailable
+from mailsvc.store.errors import Transient
 from mailsvc.store.messages import StoredMessage, StoredPieces
 
 _SIGNATURES = 1000  # remembered, for the other destinations of the same email
@@ -165,4 +165,4 @@ class Cargo:
 
 def _not_away(error: Exception) -> bool:
     """Whether this is more than the database being away for a moment: that is no fault of the message's."""
-    return not isinstance(error, Unavailable | TimedOut | Contention)
+    return not isinstance(error, Transient)

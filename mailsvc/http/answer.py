@@ -16,7 +16,8 @@ from werkzeug.exceptions import HTTPException, MethodNotAllowed
 from mailsvc.http import problem
 from mailsvc.http.problem import Problem
 from mailsvc.http.request import Request
-from mailsvc.store.errors import Contention, TimedOut, Unavailable
+from mailsvc.store.errors import Transient
+from mailsvc.store.seal import SealError
 
 log = Logger()
 
@@ -41,7 +42,7 @@ def translated(failure: Failure) -> Problem:
     error = failure.value
     if isinstance(error, Problem):
         return error
-    if isinstance(error, (Unavailable, TimedOut, Contention)):
+    if isinstance(error, Transient | SealError):
         log.warn("the store could not serve a request: {reason}", reason=str(error))
         return problem.unavailable()
     error_id = uuid4().hex[:12]

@@ -11,7 +11,7 @@ from mailsvc.mail.reply import Reply
 from mailsvc.mail.submitted import Unfit
 from mailsvc.plans import Exhausted
 from mailsvc.policy import Refusal
-from mailsvc.store.errors import Contention, DataRejected, StatementFailed, StoreError, TimedOut, Unavailable
+from mailsvc.store.errors import DataRejected, OutOfResources, StoreError, Transient
 
 log = Logger()
 
@@ -42,7 +42,6 @@ _BY_KIND = {
     "size": (552, "5.3.4"),
     "loop": (554, "5.4.6"),
 }
-_FULL = frozenset({"53100", "53200"})  # of disk and of memory
 
 
 def of_admission(admission: Admission) -> Reply:
@@ -72,13 +71,13 @@ def of_refusal(refusal: Refusal | Unfit) -> Reply:
 def of_store(error: StoreError) -> Reply:
     """A database that is not there is never the mail's fault; what it will never take, is."""
     match error:
-        case Unavailable() | TimedOut() | Contention():
+        case OutOfResources(full=True):
+            log.error("the store is full: {reason}", reason=str(error))
+            return STORE_FULL
+        case Transient():
             log.warn("the store could not take a mail: {reason}", reason=str(error))
             return STORE_AWAY
         case DataRejected():
             return NOT_STORABLE
-        case StatementFailed(sqlstate=state) if state in _FULL:
-            log.error("the store is full: {reason}", reason=str(error))
-            return STORE_FULL
     log.error("the store refused a mail: {reason}", reason=str(error))
     return STORE_AWAY

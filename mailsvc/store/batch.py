@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 import attrs
 from twisted.internet.defer import Deferred, fail
 
-from mailsvc.store.errors import Unavailable
+from mailsvc.store.errors import OutOfResources, Unavailable
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -42,7 +42,7 @@ class Batch(Generic[Item, Result]):
     write starts in the next turn of the reactor, unless one is under way or the one before had several items.
 
     - A write of several items that fails is done again item by item, so one that cannot be written fails alone.
-      But when nobody knows whether it was committed, or there is no database, all of its items fail.
+      But when nobody knows whether it was committed, or the database is away or full, all of its items fail.
     - An item whose weight is above `max_weight` is written alone.
     - At most `queue` items and `queue_weight` wait; more are refused with `Unavailable`.
     - A caller that leaves changes nothing for the others; its item is written all the same.
@@ -130,7 +130,7 @@ class Batch(Generic[Item, Result]):
         try:
             results = await self._written([place.item for place in places])
         except Exception as error:
-            if len(places) == 1 or isinstance(error, Unavailable):
+            if len(places) == 1 or isinstance(error, (Unavailable, OutOfResources)):
                 for place in places:
                     place.fail(error)
             else:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import attrs
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, TimeoutError
 from twisted.logger import Logger
 
 from mailsvc.store.backoff import Backoff
@@ -24,6 +24,7 @@ APART = 0.05  # seconds between two rings of a channel
 BRIEFLY = 0.01  # the same where no more than one thing happened between the last two
 PATIENT = frozenset({"events"})  # channels of which nobody waits for the first ring: it waits for company
 PREFIX = "mailsvc_"
+LAST = 1.0  # seconds that a shutdown waits for an attempt to connect
 RING = Prepared("ring", ("text[]",), f"SELECT pg_notify('{PREFIX}' || channel, '') FROM unnest($1) AS channel")
 
 Callback = Callable[[], None]
@@ -84,7 +85,10 @@ class Bell:
             self._link.abandon()
         if self._connecting:
             self._stopped.append(Deferred())
-            await self._stopped[-1]
+            try:
+                await self._stopped[-1].addTimeout(LAST, self.reactor)
+            except TimeoutError:
+                self.log.info("an attempt to connect is still under way; it ends with the process")
 
     def _due(self, channel: str) -> None:
         self._soon.discard(channel)
@@ -118,6 +122,9 @@ class Bell:
         except StoreError as error:
             self.log.info("the bell's connection failed: {error}", error=str(error))
             link.abandon()
+        except Exception:
+            self.log.failure("the bell's connection failed unexpectedly")
+            link.abandon()
         finally:
             self._talking = False
 
@@ -148,7 +155,7 @@ class Bell:
     async def _try(self) -> None:
         try:
             link = await Link.open(self.reactor, self.dsn, self.name, self._lost, Limits())
-        except StoreError as error:
+        except Exception as error:  # whatever it is: trying ends only when the process does
             self.log.warn("the bell has no connection, next try in {pause:g} s: {error}", pause=self._backoff.upcoming, error=str(error))
             return
         if not self._open:

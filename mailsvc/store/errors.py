@@ -22,7 +22,12 @@ class StoreError(Exception):
 
 
 @attrs.define(eq=False, auto_exc=True, str=False)
-class Unavailable(StoreError):
+class Transient(StoreError):
+    """The fault is the database's or the operator's, not the data's: the same may succeed later."""
+
+
+@attrs.define(eq=False, auto_exc=True, str=False)
+class Unavailable(Transient):
     """There is no database to talk to just now. `unknown`: it may have been committed all the same."""
 
     reason: str
@@ -30,18 +35,37 @@ class Unavailable(StoreError):
 
 
 @attrs.define(eq=False, auto_exc=True, str=False)
-class TimedOut(StoreError):
+class TimedOut(Transient):
     """The server stopped the statement at its time limit, or somebody cancelled it. Nothing of it was done."""
 
     reason: str
 
 
 @attrs.define(eq=False, auto_exc=True, str=False)
-class Contention(StoreError):
+class Contention(Transient):
     """Others were in the way: a deadlock, a lock timeout, a failed serialization. Nothing was done; a new try may succeed."""
 
     sqlstate: str
     reason: str
+
+
+@attrs.define(eq=False, auto_exc=True, str=False)
+class OutOfResources(Transient):
+    """The server has no disk space or memory left, or its system failed: SQLSTATE classes 53 and 58. Nothing was done."""
+
+    sqlstate: str
+    reason: str
+
+    @property
+    def full(self) -> bool:
+        """Whether something is used up, rather than broken."""
+        return self.sqlstate.startswith("53")
+
+    @property
+    def what(self) -> str:
+        """The same as a phrase, without the server's own words."""
+        known = {"53100": "its disk is full", "53200": "it is out of memory"}
+        return known.get(self.sqlstate, "it is out of a resource" if self.full else "its system reports an error")
 
 
 @attrs.define(eq=False, auto_exc=True, str=False)
@@ -73,7 +97,8 @@ class StatementFailed(StoreError):
 
 CONTENTION = frozenset({"40001", "40P01", "55P03"})
 CONFLICT = frozenset({"23503", "23505", "23P01"})
-GONE = frozenset({"57P01", "57P02", "57P03", "57P05", "25P03", "25P04", "53300"})  # shut down, starting, idle too long, too many
+# Shut down, starting, idle too long, too many connections; and a server that takes no writes, such as a primary that became a standby.
+GONE = frozenset({"57P01", "57P02", "57P03", "57P05", "25P03", "25P04", "53300", "25006"})
 
 
 def is_lost(error: psycopg2.Error) -> bool:
@@ -104,6 +129,8 @@ def refused(refusal: Refusal) -> StoreError:
         return TimedOut(refusal.message)
     if state in CONTENTION:
         return Contention(state, refusal.message)
+    if state[:2] in ("53", "58"):
+        return OutOfResources(state, refusal.message)
     if state in CONFLICT:
         return Conflict(refusal.constraint, refusal.table, state)
     if state[:2] in ("22", "23"):

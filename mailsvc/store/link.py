@@ -1,14 +1,16 @@
 """One connection to Postgres: opened, proved, used for one statement at a time, and given up at the first doubt.
 
-Which connection is used for what: store/pool and store/bell.
+Which connection is used for what: store/pool and store/bell. Where the server is: store/targets.
+
+libpq closes its socket whenever it finds the connection dead, and the number of the descriptor then belongs to whatever is opened next.
+The reactor therefore watches a duplicate that only this module closes, after it has been unregistered.
 """
 
 from __future__ import annotations
 
+import os
 import select
-import socket
 from collections.abc import Callable, Mapping, Sequence
-from ipaddress import ip_address
 from typing import Any
 
 import attrs
@@ -18,7 +20,6 @@ from psycopg2 import extensions
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.internet.task import Cooperator
-from twisted.internet.threads import deferToThreadPool
 from twisted.python.failure import Failure
 from txpostgres import txpostgres
 
@@ -26,9 +27,9 @@ from mailsvc.store import adapt, libpq  # noqa: F401  adapt registers how values
 from mailsvc.store.errors import StatementFailed, StoreError, Unavailable, refused, translated
 from mailsvc.store.libpq import Broken, Exchange, Outcome
 from mailsvc.store.prepared import Prepared
+from mailsvc.store.targets import Target, targets
 
 OLDEST_SERVER = 150000  # what the SQL of the store is tested with
-CONNECT_SECONDS = 10.0
 REST = 0.02  # seconds after which a connection counts as idle; the reactor looks at it in every turn anyway
 GRACE = 5.0  # how much longer than the server's own limit a statement may take before the connection is given up
 
@@ -58,6 +59,9 @@ class _Cursor(txpostgres.Cursor):  # type: ignore[misc]
     def _handleCancellation(self, failure: Failure) -> Failure:
         return failure  # a statement stopped at its time limit is an error of the statement, not a caller that left
 
+    def fileno(self) -> int:
+        return int(self._connection.fileno())
+
 
 class Link(txpostgres.Connection):  # type: ignore[misc]
     """A connection that tells once, by `on_lost`, when it has become useless, even if nobody was using it."""
@@ -72,21 +76,38 @@ class Link(txpostgres.Connection):  # type: ignore[misc]
         self._prepared: set[str] = set()  # names of the statements that this connection has planned
         self._used = 0.0  # when the last statement ended
         self._exchange: tuple[Exchange, Deferred[Outcome]] | None = None  # what the driver knows nothing of
+        self._descriptor = -1  # our duplicate of libpq's socket
+        self._connected = False
 
     @classmethod
     async def open(cls, reactor: Any, dsn: str, name: str, on_lost: Callable[[Link], None], limits: Limits = Limits()) -> Link:
-        """A connection that has answered and keeps what we promise; else an error that says what is wrong."""
-        arguments = await _arguments(reactor, dsn, name, limits)
+        """A connection that has answered and keeps what we promise; else an error that says what is wrong.
+
+        Each host and address of the DSN is tried in turn, each with its own time limit. The one that worked last is tried first.
+        """
+        problems: dict[str, StoreError] = {}
+        for target in await targets(reactor, dsn):
+            try:
+                link = await cls._open(reactor, target, name, on_lost, limits)
+            except StoreError as error:
+                problems[target.where] = error
+            else:
+                target.remember()
+                return link
+        raise _all_failed(problems)
+
+    @classmethod
+    async def _open(cls, reactor: Any, target: Target, name: str, on_lost: Callable[[Link], None], limits: Limits) -> Link:
         link = cls(reactor, on_lost, limits)
-        timer = reactor.callLater(CONNECT_SECONDS, lambda: link.abandon())
+        timer = reactor.callLater(target.seconds, lambda: link.abandon())
         try:
-            await link.connect(**arguments)
+            await link.connect(**_arguments(target, name, limits))
+            link._connected = True
             await link._prove()
-        except (psycopg2.Error, ConnectionDone, ConnectionLost) as error:
+        except BaseException as error:
             link.abandon()
-            raise _not_open(error) from None
-        except StoreError:
-            link.abandon()
+            if isinstance(error, (psycopg2.Error, ConnectionDone, ConnectionLost)):
+                raise _not_open(error, target) from None
             raise
         finally:
             if timer.active():
@@ -94,14 +115,39 @@ class Link(txpostgres.Connection):  # type: ignore[misc]
         return link
 
     async def _prove(self) -> None:
-        sql = "SELECT current_setting('server_version_num')::int, current_setting('synchronous_commit'), pg_is_in_recovery()"
-        [(version, commit, standby)] = (await self.execute(sql)).rows
+        [(version, commit, standby, read_only)] = (await self.execute(_PROOF)).rows
         if version < OLDEST_SERVER:
             raise StatementFailed("0A000", f"Postgres 15 or newer is needed; this server is {version // 10000}.")
         if commit not in ("on", "remote_apply"):
             raise StatementFailed("F0000", f"synchronous_commit is {commit!r} for this session, it must be 'on'.")
         if standby:
             raise Unavailable("The server is a standby that takes no writes.")
+        if read_only == "on":
+            raise Unavailable("The server takes no writes: default_transaction_read_only is on.")
+
+    def fileno(self) -> int:
+        """The descriptor that the reactor watches. While libpq connects it may go on to another host, with another socket."""
+        if not self._connected and self._connection is not None and not self._connection.closed:
+            self._follow(self._connection.fileno())
+        return self._descriptor
+
+    def _follow(self, theirs: int) -> None:
+        if theirs < 0 or (self._descriptor >= 0 and os.path.sameopenfile(self._descriptor, theirs)):
+            return
+        self._unwatch()
+        self._descriptor = os.dup(theirs)
+
+    def _unwatch(self) -> None:
+        """Unregister the descriptor, then close it."""
+        descriptor = self._descriptor
+        if descriptor < 0:
+            return
+        connected, self._connected = self._connected, True  # so that nobody asks libpq for its socket now
+        for registered in (self, *self._cursors):
+            self.reactor.removeReader(registered)
+            self.reactor.removeWriter(registered)
+        self._descriptor, self._connected = -1, connected
+        os.close(descriptor)
 
     @property
     def in_transaction(self) -> bool:
@@ -167,9 +213,9 @@ class Link(txpostgres.Connection):  # type: ignore[misc]
             over: Deferred[Outcome] = Deferred()
             exchange = Exchange(self._connection.pgconn_ptr)
             self._exchange = exchange, over
-            self.reactor.removeReader(self)
             exchange.send(names, tuple(params))
-            self._watch(exchange.flush())
+            if not exchange.flush():
+                self.reactor.addWriter(self)
             outcome = await over
         except Broken as error:
             self.abandon()
@@ -187,11 +233,9 @@ class Link(txpostgres.Connection):  # type: ignore[misc]
         return Answer(outcome.rows, outcome.count, outcome.tag)
 
     def _move(self) -> None:
-        """Whatever the exchange can do now. Nobody watches the socket meanwhile, since the library closes it when it is dead."""
+        """Whatever the exchange can do now."""
         assert self._exchange is not None
         exchange, over = self._exchange
-        self.reactor.removeReader(self)
-        self.reactor.removeWriter(self)
         try:
             flushed = exchange.flush()
             outcome = exchange.read()
@@ -199,15 +243,13 @@ class Link(txpostgres.Connection):  # type: ignore[misc]
             self._exchange = None
             over.errback(error)
             return
-        self._watch(flushed)
+        if flushed:
+            self.reactor.removeWriter(self)
+        else:
+            self.reactor.addWriter(self)
         if outcome is not None:
             self._exchange = None
             over.callback(outcome)
-
-    def _watch(self, flushed: bool) -> None:
-        self.reactor.addReader(self)
-        if not flushed:
-            self.reactor.addWriter(self)
 
     def _has_input(self) -> bool:
         waiting = select.poll()  # unlike select(), for any number of open files
@@ -216,6 +258,7 @@ class Link(txpostgres.Connection):  # type: ignore[misc]
 
     def abandon(self) -> None:
         """Close at once; whatever is under way on it fails."""
+        self._unwatch()
         if self._connection is not None:
             self.close()
         self._tell()
@@ -247,17 +290,32 @@ class Link(txpostgres.Connection):  # type: ignore[misc]
     def _tell(self) -> None:
         if not self.lost:
             self.lost = True
+            self._unwatch()
             self._on_lost(self)
 
 
-def _not_open(error: BaseException) -> StoreError:
+_PROOF = """
+SELECT current_setting('server_version_num')::int, current_setting('synchronous_commit'), pg_is_in_recovery(),
+       current_setting('transaction_read_only')
+"""
+
+
+def _not_open(error: BaseException, target: Target) -> StoreError:
     if isinstance(error, psycopg2.Error):
         return translated(error)
-    return Unavailable(f"The database did not answer within {CONNECT_SECONDS:.0f} s.")
+    return Unavailable(f"The database did not answer within {target.seconds:g} s.")
 
 
-async def _arguments(reactor: Any, dsn: str, name: str, limits: Limits) -> dict[str, Any]:
-    given = extensions.parse_dsn(dsn)
+def _all_failed(problems: Mapping[str, StoreError]) -> StoreError:
+    """One error for all hosts. A server that is up and misconfigured says more than others that are away."""
+    told = [error for error in problems.values() if not isinstance(error, Unavailable)] or [*problems.values()]
+    if len(told) == 1:
+        return told[0]
+    return Unavailable("; ".join(f"{where}: {getattr(error, 'reason', error)}" for where, error in problems.items()))
+
+
+def _arguments(target: Target, name: str, limits: Limits) -> dict[str, Any]:
+    given = dict(target.given)
     session = {
         "statement_timeout": f"{limits.statement * 1000:.0f}",
         "lock_timeout": f"{limits.lock * 1000:.0f}",
@@ -272,28 +330,4 @@ async def _arguments(reactor: Any, dsn: str, name: str, limits: Limits) -> dict[
     ours = {"client_encoding": "UTF8", "application_name": name, "options": options}
     # A peer that vanished without a word is noticed in 15 s rather than in the kernel's two hours.
     patience = {"keepalives_idle": "10", "keepalives_interval": "5", "keepalives_count": "1", "tcp_user_timeout": "15000"}
-    return patience | given | ours | await _addresses(reactor, given)
-
-
-async def _addresses(reactor: Any, given: dict[str, Any]) -> dict[str, str]:
-    """The host's addresses, looked up in a thread: the driver would block while asking the resolver."""
-    host = given.get("host", "")
-    if not host or host.startswith(("/", "@")) or "," in host or "hostaddr" in given or _is_address(host):
-        return {}
-    looked_up: Deferred[list[Any]] = deferToThreadPool(
-        reactor, reactor.getThreadPool(), socket.getaddrinfo, host, None, 0, socket.SOCK_STREAM
-    )
-    try:
-        found = list(dict.fromkeys(entry[4][0] for entry in await looked_up))
-    except OSError as error:
-        raise Unavailable(f"The database's host {host} has no address: {error.strerror}") from None
-    port = given.get("port", "5432")
-    return {"host": ",".join([host] * len(found)), "hostaddr": ",".join(found), "port": ",".join([port] * len(found))}
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ip_address(host)
-    except ValueError:
-        return False
-    return True
+    return patience | given | ours

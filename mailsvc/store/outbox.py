@@ -12,6 +12,7 @@ from typing import Any, Literal
 from uuid import UUID
 
 import attrs
+from twisted.logger import Logger
 
 from mailsvc.store import outbox_sql
 from mailsvc.store.batch import Batch
@@ -20,7 +21,7 @@ from mailsvc.store.ids import uuid7
 from mailsvc.store.inserts import document
 from mailsvc.store.link import Row
 from mailsvc.store.pool import Pool
-from mailsvc.store.seal import Seal
+from mailsvc.store.seal import Seal, SealError
 
 WALK = 5000  # endpoints that one look at the outbox passes
 BITE = 1000  # messages given up in one transaction
@@ -88,6 +89,8 @@ class Posted:
 class Outbox:
     """One for a process: it remembers how far it has looked."""
 
+    log = Logger()
+
     def __init__(self, pool: Pool, clock: Any, seal: Seal, walk: int = WALK) -> None:
         self._pool = pool
         self._seal = seal
@@ -108,9 +111,20 @@ class Outbox:
         return [Ready(*row) for row in found]
 
     async def claim(self, numbers: Mapping[UUID, int], now: datetime, until: datetime) -> list[Due]:
-        """Of each endpoint at most so many messages, the longest due first; nobody else gets them before `until`."""
+        """Of each endpoint at most so many messages, the longest due first; nobody else gets them before `until`.
+
+        Messages that cannot be signed, because the secret of their endpoint cannot be decrypted, are left until then.
+        """
         named = {"ids": [*numbers], "numbers": [*numbers.values()], "now": now, "until": until}
-        return [self._due(row) for row in await self._pool.rows(outbox_sql.CLAIM, named)]
+        found, unsigned = list[Due](), set[UUID]()
+        for row in await self._pool.rows(outbox_sql.CLAIM, named):
+            try:
+                found.append(self._due(row))
+            except SealError:
+                unsigned.add(row[0])
+        for webhook_id in unsigned:
+            self.log.error("the signing secret of the webhook {webhook_id} cannot be decrypted, its messages wait", webhook_id=webhook_id)
+        return found
 
     async def release(self, dues: Sequence[Due], now: datetime, until: datetime) -> None:
         """Give back what was claimed `until` then and is not sent now."""

@@ -55,12 +55,24 @@ class Keys:
         return tuple(fingerprint(number, key) for number, key in list(self.by_number.items())[::-1])
 
 
+@attrs.frozen
+class Found:
+    """Keys that a file has now; `seen` identifies its version."""
+
+    keys: Keys
+    seen: object
+
+
 @attrs.define(eq=False)
 class Seal:
-    """Seals with the key `current`, opens with any. With a `path` it follows the file."""
+    """Seals with the key `current`, opens with any. With a `path` it follows the file.
+
+    `rejected`: why the keys that the file has now are not used, if they are not.
+    """
 
     keys: Keys
     path: Path | None = None
+    rejected: str | None = attrs.field(default=None, init=False)
     _seen: object = attrs.field(default=None, init=False)
     _ciphers: dict[int, AESGCM] = attrs.field(factory=dict, init=False, repr=False)
     _derived: dict[str, tuple[bytes, ...]] = attrs.field(factory=dict, init=False, repr=False)
@@ -86,14 +98,29 @@ class Seal:
 
     def refresh(self) -> bool:
         """Read the file again when it is another one by now; whether the keys are others too. SealError or OSError: they stay."""
+        found = self.changed()
+        if found is not None:
+            self.adopt(found)
+        return found is not None
+
+    def changed(self) -> Found | None:
+        """Other keys than these, if the file has changed and has them. SealError or OSError when it cannot be used."""
         if self.path is None or (seen := _look(self.path)) == self._seen:
-            return False
+            return None
         keys = Keys.read(self.path.read_text(), str(self.path))
-        self._seen = seen
         if keys == self.keys and keys.fingerprints == self.keys.fingerprints:
-            return False
-        self.keys, self._ciphers, self._derived = keys, {}, {}
-        return True
+            self._seen, self.rejected = seen, None
+            return None
+        return Found(keys, seen)
+
+    def adopt(self, found: Found) -> None:
+        """Use these keys from now on."""
+        self.keys, self._ciphers, self._derived = found.keys, {}, {}
+        self._seen, self.rejected = found.seen, None
+
+    def reject(self, found: Found, why: str) -> None:
+        """Keep the present keys until the file changes again."""
+        self._seen, self.rejected = found.seen, why
 
     def secrets_for(self, purpose: str) -> Sequence[bytes]:
         """Secrets that are kept nowhere, for one purpose; every process with these keys comes to the same.

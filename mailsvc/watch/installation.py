@@ -52,6 +52,13 @@ def _keys(settings: Settings) -> list[Finding]:
     return [Finding("sealing key", "good", f"Only its owner may read {path}.")]
 
 
+def encrypted(wrong: str | None) -> Finding:
+    """Of the secrets in the database. `wrong`: why the keys do not decrypt them."""
+    if wrong is None:
+        return Finding("encrypted secrets", "good", "A sample of each kind can be decrypted.")
+    return Finding("encrypted secrets", "bad", wrong, "Restore the key file from its backup; mailsvc does not start without it.")
+
+
 def _files(settings: Settings) -> list[Finding]:
     missing: list[tuple[str, Path | None, str]] = [
         ("control socket", settings.control.socket, "Set control.socket, so that `mailsvc queue` reaches the daemon."),

@@ -76,3 +76,9 @@ class Watching:
     async def numbered(self) -> str | None:
         lag = self.vitals.ledger
         return None if lag.seconds <= LEDGER_BEHIND else f"events since {lag.seconds:.0f} s ago are not numbered yet"
+
+    async def writable(self) -> str | None:
+        return self.pool.problem
+
+    async def connected(self) -> str | None:
+        return self.pool.shortage

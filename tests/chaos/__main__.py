@@ -1,4 +1,4 @@
-"""`make chaos`: the fault experiments, bounded to about a quarter of an hour on two cores. `--help` shows the sizes."""
+"""`make chaos`: the fault experiments, bounded to about twenty minutes on two cores. `--help` shows the sizes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import sys
 import time
 import traceback
 
+from tests.chaos import databases as d
 from tests.chaos import experiments as e
+from tests.chaos.cluster import can_mount
 from tests.chaos.ground import SMTP_SINK, Figures
 
 HEAD = "| experiment | accepted | delivered | duplicates | lost | waiting | took | |\n|---|--:|--:|--:|--:|--:|--:|---|"
@@ -21,6 +23,8 @@ def main() -> int:
     sizes.add_argument("--backlog", type=int, default=100_000, help="emails for a dead domain")
     sizes.add_argument("--healthy", type=int, default=200, help="emails whose latency is measured")
     sizes.add_argument("--stopped", type=float, default=180.0, help="seconds that a process is stopped")
+    sizes.add_argument("--cuts", type=int, default=10, help="of power")
+    sizes.add_argument("--frozen", type=float, default=60.0, help="seconds that Postgres does nothing")
     sizes.add_argument("--only", help="one of them, such as T6")
     given = sizes.parse_args()
     plan = {
@@ -32,6 +36,20 @@ def main() -> int:
         "T7": lambda: e.refusals(300, 30.0),
         "T9": lambda: e.bad_dns(20),
         "T12": lambda: e.stopped_process(200, given.stopped),
+        "T15": lambda: d.killed_backends(given.emails, 2 * given.kills),
+        "T16": lambda: d.frozen(200, given.frozen),
+        "T17": lambda: d.dropped(given.emails // 4, 5.0),
+        "T18": lambda: d.full_disk(200),
+        "T19": lambda: d.full_wal(200),
+        "T20": lambda: d.wrong_key(100),
+        "T21": lambda: d.stopped_without_database(10.0),
+        "T22": lambda: d.power_cuts(given.emails, given.cuts),
+        "T23": lambda: d.standby(given.emails // 2),
+    }
+    needs = {
+        **dict.fromkeys(("T5", "T6 T14", "T7"), (SMTP_SINK is not None, "Postfix's smtp-sink (Debian: postfix)")),
+        **dict.fromkeys(("T18", "T19"), (can_mount(), "to mount a small file system, as root can")),
+        "T22": (d.COMPILER is not None, "a C compiler"),
     }
     done: list[Figures] = []
     failed = []
@@ -39,8 +57,9 @@ def main() -> int:
     for name, experiment in plan.items():
         if given.only and given.only not in name.split():
             continue
-        if SMTP_SINK is None and name in ("T5", "T6 T14", "T7"):
-            print(f"{name} needs Postfix's smtp-sink (Debian: postfix), which is not here: NOT run.", flush=True)
+        there, what = needs.get(name, (True, ""))
+        if not there:
+            print(f"{name} needs {what}, which is not possible here: NOT run.", flush=True)
             continue
         try:
             done.append(experiment())

@@ -19,6 +19,7 @@ from typing import Any
 import attrs
 
 from mailsvc.store.embedded import EmbeddedPostgres
+from tests.chaos.cluster import Cluster
 from tests.whole.rig import Answer, Daemon, check_invariants, free_port, rows
 from tests.whole.sink import Envelope, Session, Sink
 from tests.whole.sink import Server as SinkServer
@@ -75,7 +76,7 @@ class Ground:
     """One experiment's place."""
 
     folder: Path
-    server: EmbeddedPostgres
+    server: EmbeddedPostgres | Cluster
     dsn: str
     daemons: list[Daemon] = attrs.field(factory=list)
 
@@ -122,11 +123,15 @@ class Ground:
 
 
 @contextmanager
-def ground() -> Iterator[Ground]:
+def ground(cluster: Cluster | None = None, dsn: str | None = None) -> Iterator[Ground]:
+    """With a database of its own, or on this server; `dsn`: how daemons reach it, when that is not its own address."""
     folder = Path(tempfile.mkdtemp(prefix="mailsvc-chaos-", dir="/tmp"))
     folder.chmod(0o711)
-    server = EmbeddedPostgres.at(folder / "postgres", {"fsync": "off", "shared_buffers": "64MB", "max_connections": "100"})
-    made = Ground(folder, server, server.start_blocking())
+    embedded = {"fsync": "off", "shared_buffers": "64MB", "max_connections": "100"}
+    server = cluster or EmbeddedPostgres.at(folder / "postgres", embedded)
+    if not isinstance(server, Cluster) or not server.alive:
+        started = server.start_blocking()
+    made = Ground(folder, server, dsn or (server.dsn if isinstance(server, Cluster) else started))
     try:
         yield made
         for daemon in made.daemons:
@@ -209,14 +214,28 @@ class Client:
         self.sent_at[found] = began
         return found
 
-    def submit(self, session: smtplib.SMTP, to: str) -> tuple[int, bytes]:
+    def large(self, to: str, size: int, prefix: str = "l") -> str:
+        """One email with a text that long."""
+        return str(self._insist("/emails", {**self.email(to), "text": "x " * (size // 2)}, prefix)["id"])
+
+    def post_once(self, to: str, size: int = 10) -> int:
+        """One attempt at one email; the status."""
+        answer = self.daemon.call("POST", "/emails", {**self.email(to), "text": "x " * (size // 2)}, key=self.key)
+        if answer.status == 200:
+            self.ids.append(str(answer.body["id"]))
+        elif answer.status == 503:
+            assert any(name.lower() == "retry-after" for name in answer.headers), answer
+        return answer.status
+
+    def submit(self, session: smtplib.SMTP, to: str, size: int = 10) -> tuple[int, bytes]:
         """One email over an open session of the relay; the reply that decided."""
         sender = f"shop@{self.domain}"
         session.rset()
         for code, said in (session.mail(sender), session.rcpt(to)):
             if code != 250:
                 return code, said
-        code, said = session.data(f"From: {sender}\r\nTo: {to}\r\nSubject: Order\r\n\r\nThanks.\r\n")
+        text = "Thanks.  \r\n" * (size // 10)
+        code, said = session.data(f"From: {sender}\r\nTo: {to}\r\nSubject: Order\r\n\r\n{text}")
         if code == 250:
             self.ids.append(said.decode().rpartition(" ")[2])
         return code, said

@@ -12,7 +12,8 @@ from twisted.internet.defer import Deferred
 from twisted.web.http_headers import Headers
 
 from mailsvc.dashboard import page, words
-from mailsvc.store.errors import Unavailable
+from mailsvc.store.errors import OutOfResources, Unavailable
+from mailsvc.store.seal import SealError
 
 DESK = SimpleNamespace(
     secure=False, secret=b"s", templates=words.environment(navigation=(), static=str), now=lambda: datetime(2026, 1, 2, tzinfo=UTC),
@@ -52,7 +53,15 @@ async def pieces(error: Exception | None = None) -> AsyncGenerator[bytes, None]:
         raise error
 
 
-@pytest.mark.parametrize(("error", "status"), [(ValueError("secret"), 500), (Unavailable("gone"), 503)])
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (ValueError("secret"), 500),
+        (Unavailable("gone"), 503),
+        (OutOfResources("53100", "could not extend file"), 503),
+        (SealError("The secret does not open."), 503),
+    ],
+)
 def test_what_goes_wrong_is_told_and_a_file_that_has_begun_is_cut_off(error, status):
     async def shown(visit):
         raise error
@@ -60,6 +69,7 @@ def test_what_goes_wrong_is_told_and_a_file_that_has_begun_is_cut_off(error, sta
     request = Request()
     body = served(request, shown)
     assert isinstance(body, bytes) and b"secret" not in body and request.code == status
+    assert request.responseHeaders.getRawHeaders(b"retry-after") == ([b"5"] if status == 503 else None)
 
     async def downloaded(visit):
         await visit.download("a.csv", "text/csv", pieces(error))

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from mailsvc.mail.reply import Reply
 from mailsvc.outcome import Bounced, Delivered, Failed
 from mailsvc.outcome import Deferred as Later
-from mailsvc.store.errors import DataRejected, StatementFailed, Unavailable
+from mailsvc.store.errors import DataRejected, OutOfResources, StatementFailed, Unavailable
+from mailsvc.store.seal import SealError
 from tests.delivery.fakes import World, answered, number
 
 # Faults of ours
@@ -25,6 +28,37 @@ def test_a_poison_message_is_set_aside_and_the_others_go_on() -> None:
     world.run(3600)
     assert [type(outcome) for outcome in world.store.outcomes[number(1), 0]] == [Later, Later, Failed]
     assert "poison" not in world.store.last(1).reason  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("error", [SealError("The secret of 1 does not open with key 1."), StatementFailed("XX002", "index is corrupted")])
+def test_a_fault_of_the_installation_defers_mail_and_never_ends_it(error: Exception) -> None:
+    """Every email would fail alike: with a wrong key, a few attempts at each would be the end of all of them."""
+    world = World()
+    server = world.server("example.com", "1.1.1.1")
+    world.sending.error = error
+    world.store.add(1, "bob@example.com")
+    world.start().run(86_400)
+    outcomes = world.store.outcomes[number(1), 0]
+    assert len(outcomes) > 3 and {type(outcome) for outcome in outcomes} == {Later}
+    assert "on our side" in outcomes[-1].reason or "our database" in outcomes[-1].reason
+    assert "does not open" not in outcomes[-1].reason and "index" not in outcomes[-1].reason
+    assert server.mails == []
+    world.sending.error = None
+    world.run(86_400)
+    assert world.store.last(1) == Delivered("250 2.0.0 queued")
+
+
+def test_a_full_database_loses_no_outcome() -> None:
+    world = World()
+    server = world.server("example.com", "1.1.1.1")
+    world.store.add(1, "bob@example.com")
+    world.store.failing["settle"] = OutOfResources("53100", "could not extend file")
+    world.start().run(60)
+    assert len(server.mails) == 1 and len(world.store.rows) == 1
+    world.store.failing.clear()
+    world.run(15)
+    assert world.store.rows == {} and len(server.mails) == 1
+    assert world.store.outcomes[number(1), 0] == [Delivered("250 2.0.0 queued")]
 
 
 def test_a_message_that_is_gone_fails() -> None:

@@ -16,7 +16,7 @@ from mailsvc.http import views
 from mailsvc.http.emails import Emails
 from mailsvc.intake import Admitted, Busy, OtherRequest, Rejected
 from mailsvc.policy import Refusal
-from mailsvc.store.errors import Unavailable
+from mailsvc.store.errors import OutOfResources, Unavailable
 from tests.http.rig import EMAIL, GOOD, NOW, Rig, request, view
 
 ID = "00000000-0000-0000-0000-000000000064"
@@ -135,9 +135,12 @@ def test_a_client_that_hangs_up_does_not_stop_the_work() -> None:
     assert rig.budget.used == 0
 
 
-def test_without_the_store_nothing_is_promised() -> None:
+@pytest.mark.parametrize(
+    "error", [Unavailable("connection lost"), OutOfResources("53100", "could not extend file"), OutOfResources("58030", "I/O error")]
+)
+def test_without_the_store_nothing_is_promised(error: Exception) -> None:
     rig = Rig()
-    rig.stored.error = Unavailable("connection lost")
+    rig.stored.error = error
     response = rig.ask("GET", f"/emails/{EMAIL}")
     assert response.problem == (503, "service_unavailable")
     assert response.headers["retry-after"] == "1"

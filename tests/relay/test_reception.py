@@ -11,7 +11,7 @@ from mailsvc.intake import Busy, OtherRequest, Rejected
 from mailsvc.mail import returnpath
 from mailsvc.policy import Refusal
 from mailsvc.relay.crowd import Crowd, Failures, subscriber
-from mailsvc.store.errors import Contention, DataRejected, StatementFailed, TimedOut, Unavailable
+from mailsvc.store.errors import Contention, DataRejected, OutOfResources, StatementFailed, TimedOut, Unavailable
 from tests.relay.harness import ACCOUNT, ME, OTHER, SECRET, SUSPENDED, TOKEN, World
 
 EMAIL = UUID(int=7)
@@ -128,7 +128,8 @@ def test_what_is_over_the_rate_is_asked_to_come_back() -> None:
         (Unavailable("away", unknown=True), "451 4.3.0"),
         (TimedOut("slow"), "451 4.3.0"),
         (Contention("40P01", "deadlock"), "451 4.3.0"),
-        (StatementFailed("53100", "disk full"), "452 4.3.1"),
+        (OutOfResources("53100", "disk full"), "452 4.3.1"),
+        (OutOfResources("58030", "I/O error"), "451 4.3.0"),
         (StatementFailed("42P01", "no such table"), "451 4.3.0"),
         (DataRejected("22021"), "550 5.6.0"),
         (RuntimeError("a bug"), "451 4.3.0"),

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from typing import cast
 from uuid import UUID
 
 import pytest
 import pytest_twisted
 from hypothesis import given
 from hypothesis import strategies as st
+from twisted.logger import LogLevel, capturedLogs
 
 from mailsvc.mail import returnpath
+from mailsvc.memory import follow_keys
 from mailsvc.store import keyfile, resealing
 from mailsvc.store.pool import Pool
-from mailsvc.store.seal import ENVIRONMENT, Seal, SealError
+from mailsvc.store.processes import Incarnation
+from mailsvc.store.seal import ENVIRONMENT, Keys, Seal, SealError
 
 ROW, OTHER = UUID(int=1), UUID(int=2)
 ONE = f"1 {base64.b64encode(bytes(32)).decode()}\n"
@@ -130,3 +136,76 @@ async def test_rows_are_sealed_again_in_lots(pool: Pool) -> None:
     only = Seal.read(TWO, "test")
     for row, sealed in await pool.rows("SELECT id, totp FROM users WHERE totp IS NOT NULL"):
         assert only.open(bytes(sealed), row) == b"totp %d" % row.int
+
+
+async def users(pool: Pool, *sealed: bytes) -> list[UUID]:
+    found = []
+    for n, octets in enumerate(sealed, start=1):
+        found.append(UUID(int=n))
+        await pool.run("INSERT INTO users (id, email, totp, created_at) VALUES (%s, %s, %s, now())", (found[-1], str(n), octets))
+    return found
+
+
+@pytest_twisted.ensureDeferred
+async def test_keys_are_compared_with_what_they_have_to_decrypt(pool: Pool) -> None:
+    assert await resealing.unreadable(pool, SEAL.keys) == []
+    await users(pool, *(SEAL.seal(b"totp", UUID(int=n)) for n in (1, 2, 3)))
+    assert await resealing.unreadable(pool, Keys.read(ONE + TWO, "test")) == []
+    other = Keys.read(f"1 {base64.b64encode(bytes([9] * 32)).decode()}", "test")
+    [wrong] = await resealing.unreadable(pool, other)
+    assert str(wrong) == "its key 1 does not open the secrets of authenticator apps"
+    [missing] = await resealing.unreadable(pool, Keys.read(TWO, "test"))
+    assert str(missing) == "it has no key 1 for the secrets of authenticator apps"
+
+
+@pytest_twisted.ensureDeferred
+async def test_each_key_number_is_looked_at(pool: Pool) -> None:
+    rotated = Seal.read(ONE + TWO, "test")
+    await users(pool, SEAL.seal(b"totp", UUID(int=1)), *(rotated.seal(b"totp", UUID(int=n)) for n in (2, 3, 4)))
+    assert [wrong.number for wrong in await resealing.unreadable(pool, Keys.read(TWO, "test"))] == [1]
+    assert [wrong.number for wrong in await resealing.unreadable(pool, SEAL.keys)] == [2]
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_damaged_row_is_no_wrong_key(pool: Pool) -> None:
+    await users(pool, *(SEAL.seal(b"totp", UUID(int=n)) for n in (1, 2)), b"\x01rubbish")
+    with capturedLogs() as logs:
+        assert await resealing.unreadable(pool, SEAL.keys) == []
+    assert [event["kind"] for event in logs] == ["secrets of authenticator apps"]
+
+
+@pytest_twisted.ensureDeferred
+async def test_wrong_keys_in_a_changed_file_are_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(ENVIRONMENT, raising=False)
+    path = tmp_path / "seal.key"
+    path.write_text(ONE)
+    seal, known, wrong = Seal.load(path), list[Sequence[str]](), "The setting does not fit."
+
+    class Process:
+        async def knows(self, fingerprints: Sequence[str]) -> None:
+            known.append(fingerprints)
+
+    asked: list[int] = []
+
+    async def checked(keys: Keys) -> str | None:
+        asked.append(keys.current)
+        return wrong if keys.current == 2 else None
+
+    follow = partial(follow_keys, seal, cast(Incarnation, Process()), checked)
+    path.write_text(TWO)
+    sealed = seal.seal(b"secret", ROW)
+    with capturedLogs() as logs:
+        await follow()
+        await follow()  # not asked again before the file changes
+    assert (asked, seal.rejected, seal.current) == ([2], wrong, 1)
+    assert len([event for event in logs if event["log_level"] is LogLevel.error]) == 1
+    assert seal.open(sealed, ROW) == b"secret" and known[-1] == SEAL.keys.fingerprints
+    path.write_text(f"{TWO}{ONE}")
+    await follow()
+    assert seal.rejected is None and set(seal.keys.by_number) == {1, 2}
+    path.write_text("rubbish")
+    with pytest.raises(SealError):
+        await follow()
+    path.write_text(f"{TWO}{ONE}\n")
+    await follow()
+    assert seal.rejected is None and set(seal.keys.by_number) == {1, 2}

@@ -9,6 +9,7 @@ from uuid import UUID
 import attrs
 import pytest_twisted
 from twisted.internet.task import Clock
+from twisted.logger import capturedLogs
 
 from mailsvc.outcome import Delivered
 from mailsvc.store import partitions
@@ -132,6 +133,18 @@ async def test_what_is_claimed_is_nobody_elses_until_the_claim_ends(desk: Desk) 
     await desk.outbox.release(dues[:3], NOW + 2 * MINUTE, NOW + 3 * MINUTE)
     await desk.outbox.release(dues[3:], NOW + 2 * MINUTE, NOW + 4 * MINUTE)  # not this claim
     assert {due.event_id for due in await desk.claim(now=NOW + 2 * MINUTE)} == {due.event_id for due in dues[:3]}
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_secret_that_cannot_be_decrypted_holds_up_no_other_endpoint(desk: Desk) -> None:
+    well, damaged = await desk.subscribe("email.delivered"), await desk.subscribe("email.delivered")
+    await desk.happen(2)
+    await desk.house.pool.run("UPDATE webhooks SET secret = %s WHERE id = %s", (b"\x01rubbish", damaged.id))
+    with capturedLogs() as logs:
+        assert {due.webhook_id for due in await desk.claim()} == {well.id}
+    assert [event["webhook_id"] for event in logs] == [damaged.id]
+    assert await desk.waiting() == 4  # nothing is given up
+    assert [due.webhook_id for due in await desk.claim(now=NOW + 3 * MINUTE)] == [well.id] * 2
 
 
 @pytest_twisted.ensureDeferred

@@ -12,7 +12,7 @@ import pytest_twisted
 from mailsvc.dns import NxDomain, Records
 from mailsvc.settings import ROLES, Control, Database, Secrets, Settings, Smtp
 from mailsvc.store.keys import Caller
-from mailsvc.watch.installation import Facts, Process, findings, outside, pages, trusted
+from mailsvc.watch.installation import Facts, Process, encrypted, findings, outside, pages, trusted
 
 WELL = Facts([Process("7 on out", "1.0", ROLES)], None, 1, 1)
 
@@ -46,6 +46,12 @@ def test_each_step_that_is_missing_is_told(settings: Settings) -> None:
     assert wrong(settings, old) == [("roles", "doubtful"), ("releases", "doubtful"), ("hold", "doubtful")]
     assert wrong(settings, attrs.evolve(WELL, accounts=0, sending=0)) == [("customers", "doubtful")]
     assert wrong(settings, attrs.evolve(WELL, sending=0)) == [("customers", "doubtful")]
+
+
+def test_encryption_keys_that_do_not_fit_the_database_are_told() -> None:
+    assert encrypted(None).state == "good"
+    told = encrypted("The setting secrets.key_file is /etc/secret.key: its key 1 does not open the DKIM keys in this database.")
+    assert told.state == "bad" and "secrets.key_file" in told.found and told.remedy
 
 
 def test_files_of_pages_that_did_not_come_along_are_told() -> None:

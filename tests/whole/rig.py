@@ -213,8 +213,16 @@ class Daemon:
         self.process = None
         return status
 
-    def call(self, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None, key: str | None = None) -> Answer:
-        """One request; every status is an answer, a lost connection is an OSError."""
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        headers: Mapping[str, str] | None = None,
+        key: str | None = None,
+        seconds: float = 30,
+    ) -> Answer:
+        """One request; every status is an answer, a lost connection or no answer within `seconds` is an OSError."""
         request = urllib.request.Request(
             f"http://127.0.0.1:{self.port}{path}",
             method=method,
@@ -226,7 +234,7 @@ class Daemon:
                 **(headers or {}),
             },
         )
-        answer = self._answer(request)
+        answer = self._answer(request, seconds)
         if self._contract is None and path != "/openapi.json":
             self._contract = Contract(self.call("GET", "/openapi.json").body)
         if self._contract is not None:
@@ -234,9 +242,9 @@ class Daemon:
             self._contract.check(method, path, answer.status, kind, answer.body)
         return answer
 
-    def _answer(self, request: urllib.request.Request) -> Answer:
+    def _answer(self, request: urllib.request.Request, seconds: float) -> Answer:
         try:
-            with urllib.request.urlopen(request, timeout=30) as response:
+            with urllib.request.urlopen(request, timeout=seconds) as response:
                 return Answer(response.status, dict(response.headers), json.load(response))
         except urllib.error.HTTPError as error:
             return Answer(error.code, dict(error.headers), json.load(error))

@@ -1,14 +1,18 @@
-"""The fault experiments of `make chaos`, small. Three that wait for most of their time run beside the others."""
+"""The fault experiments of `make chaos`, small. Those that wait for most of their time run beside the others."""
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
-from tests.chaos import experiments
+from tests.chaos import databases, experiments
+from tests.chaos.cluster import can_mount
 from tests.chaos.ground import SMTP_SINK, Figures
 
 pytestmark = pytest.mark.slow
@@ -24,6 +28,8 @@ def beside() -> Iterator[dict[str, Future[Figures]]]:
             "T12": threads.submit(experiments.stopped_process, 100, 50.0),  # 45 seconds of silence have to pass
             "T9": threads.submit(experiments.bad_dns, 4),  # a look-up that failed counts for 15 seconds
             "T4": threads.submit(experiments.restarted_postgres, 100, 2.0),  # callers wait 5 seconds for a connection
+            "T15": threads.submit(databases.killed_backends, 100, 6),
+            "T23": threads.submit(databases.standby, 100),
         }
 
 
@@ -63,3 +69,53 @@ def test_tarpits_and_a_dead_domain_delay_nobody_else() -> None:
 def test_a_process_that_is_stopped_and_continued(beside: dict[str, Future[Figures]]) -> None:
     figures = beside["T12"].result(180)
     assert (figures.lost, figures.notes["sent after it went on"]) == (0, 0)
+
+
+def test_backends_end_under_large_statements(beside: dict[str, Future[Figures]]) -> None:
+    assert beside["T15"].result(180).lost == 0
+
+
+def test_a_standby_takes_over(beside: dict[str, Future[Figures]]) -> None:
+    assert beside["T23"].result(180).lost == 0
+
+
+@pytest.mark.skipif(not can_mount(), reason="small file systems cannot be mounted here")
+def test_a_disk_that_is_full() -> None:
+    assert databases.full_disk(20).lost == 0
+
+
+@pytest.mark.skipif(databases.COMPILER is None, reason="there is no C compiler here")
+def test_power_cuts() -> None:
+    assert databases.power_cuts(200, 2).lost == 0
+
+
+@pytest.mark.skipif(databases.COMPILER is None, reason="there is no C compiler here")
+def test_a_power_cut_leaves_only_what_was_synced(tmp_path: Path) -> None:
+    data, kept = tmp_path / "data", tmp_path / "kept"
+    data.mkdir()
+    program = f"""
+import os
+folder = {str(data)!r}
+def write(name, octets, sync):
+    with open(os.path.join(folder, name), 'r+b' if os.path.exists(os.path.join(folder, name)) else 'w+b') as file:
+        file.write(octets)
+        file.flush()
+        if sync:
+            os.fsync(file.fileno())
+write('synced', b'1' * 100_000, True)
+write('synced', b'2' * 10, False)
+write('rewritten', b'1' * 100_000, True)
+write('rewritten', b'2' * 10, True)
+write('unsynced', b'1', False)
+for name in ('removed', 'kept'):
+    write(name, b'1', True)
+os.unlink(os.path.join(folder, 'removed'))
+descriptor = os.open(folder, os.O_RDONLY)
+os.fsync(descriptor)
+os.unlink(os.path.join(folder, 'kept'))
+"""
+    preloaded = {"LD_PRELOAD": str(databases.shim(tmp_path)), "POWERCUT_DATA": str(data), "POWERCUT_KEPT": str(kept)}
+    subprocess.run([sys.executable, "-c", program], check=True, env={**os.environ, **preloaded}, timeout=30)
+    assert {path.name for path in kept.iterdir()} == {"synced", "rewritten", "kept"}
+    assert (kept / "synced").read_bytes() == b"1" * 100_000
+    assert (kept / "rewritten").read_bytes() == b"2" * 10 + b"1" * 99_990

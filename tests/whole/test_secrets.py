@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -107,3 +108,44 @@ def test_a_production_process_makes_no_key_by_itself(tmp_path: Path, database: s
     assert "is there already" in daemon.command_fails("secrets", "create")[1]
     assert (tmp_path / "secret.key").read_bytes() == before
     daemon.command("account", "create", "x")
+
+
+def test_a_wrong_key_file_is_refused_at_the_start_and_by_commands(tmp_path: Path, database: str) -> None:
+    daemon = Daemon(tmp_path, database)
+    daemon.start()
+    daemon.stop()
+    key = tmp_path / "secret.key"
+    right = key.read_bytes()
+    key.write_text(f"1 {base64.b64encode(bytes(32)).decode()}\n")
+    with pytest.raises(AssertionError, match="the daemon ended"):
+        daemon.start()
+    said = f"mailsvc cannot start. The setting secrets.key_file is {key}: its key 1 does not open the DKIM keys in this database."
+    assert said in daemon.log
+    assert daemon.process is not None and daemon.process.wait(10) == 1
+    status, told = daemon.command_fails("account", "create", "x")
+    assert status == 1 and "secrets.key_file" in told
+    _, told = daemon.command_fails("doctor", "--probe", "name.invalid")
+    assert "BAD encrypted secrets: The setting secrets.key_file" in told
+    key.write_bytes(right)
+    daemon.start()
+    assert "ok  encrypted secrets: " in daemon.command_fails("doctor", "--probe", "name.invalid")[1]
+    daemon.stop()
+
+
+def test_a_key_file_that_becomes_wrong_while_it_runs_is_not_used(tmp_path: Path, database: str, sink: Sink) -> None:
+    daemon = Daemon(tmp_path, database, {"delivery": {"routes": {"*": f"smtp://127.0.0.1:{sink.port}"}}})
+    daemon.start()
+    key = tmp_path / "secret.key"
+    right = key.read_bytes()
+    key.write_text(f"1 {base64.b64encode(bytes(32)).decode()}\n")
+    checks = daemon.until("/readyz", "", lambda ready: ready["checks"]["keys"] != "ok")["checks"]
+    assert checks["keys"].startswith("the key file was changed to keys that do not fit this database")
+    send(daemon, "signed with what was there before")
+    sink.wait_until(lambda received: len(received) == 1, 20)
+    assert b"DKIM-Signature" in sink.received[0].raw
+    assert daemon.call("POST", "/domains", {"name": "new.example"}).status == 201
+    key.write_bytes(right)
+    daemon.until("/readyz", "", lambda ready: ready["checks"]["keys"] == "ok")
+    daemon.stop()
+    daemon.start()  # what was made meanwhile opens with the right key
+    daemon.stop()
