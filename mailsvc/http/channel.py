@@ -284,4 +284,6 @@ class Channel(http.HTTPChannel):
         if self._entered:
             self.site.connections.leave(self, self._client)
         super().connectionLost(reason)
+        self.requests.clear()  # each knows its channel: nothing is to wait for the garbage collector
+        self._requestProducer = None
         self.site.gone(self)

@@ -312,6 +312,7 @@ class Request(server.Request):
 
     def connectionLost(self, reason: Any) -> None:
         super().connectionLost(reason)
+        self.producer = None
         if not self._works:
             self._free()
         if not self.finished:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import tracemalloc
 import weakref
 from collections.abc import Iterator
 from ipaddress import ip_network
@@ -150,33 +151,51 @@ def test_a_large_response_waits_on_disk_and_arrives_whole() -> None:
     whole = rig.connect()
     whole.send(LARGE)
     [expected] = whole.responses()
-    assert rig.budget.used == 0 and len(expected.octets) > 2 * AT_ONCE
+    assert rig.budget.used == 0 and len(expected.body) > 2 * AT_ONCE
     client = Reader(rig)
     client.send(LARGE)
     assert AT_ONCE <= len(client.transport.value()) < 3 * AT_ONCE
-    assert rig.budget.pages.disk.used == len(expected.octets) == rig.budget.used
-    for _ in range(len(expected.octets) // AT_ONCE + 1):
+    assert rig.budget.pages.disk.used == len(expected.body) == rig.budget.used
+    for _ in range(len(expected.body) // AT_ONCE + 1):
         client.read()
     [response] = client.responses()
-    assert response.octets == expected.octets and rig.budget.used == 0
+    assert response.body == expected.body and rig.budget.used == 0
 
 
 @pytest.mark.parametrize("how", ["hangs up", "reads nothing"])
 @pytest.mark.usefixtures("no_collector")
 def test_everything_is_freed_when_a_client_goes_before_its_response(how: str) -> None:
-    """Without the garbage collector: nothing of it hangs in a reference cycle."""
+    """Without the garbage collector: no body and no file hangs in a reference cycle."""
     rig = Rig()
-    client = Reader(rig)
-    client.send(LARGE)
-    ours = client.channel.requests[0]
-    seen: list[Any] = [weakref.ref(ours), weakref.ref(ours._outgoing)]
-    del ours
-    if how == "hangs up":
-        client.hang_up()
-    else:
-        rig.clock.advance(STALLED)
-    assert client.channel._lost and rig.budget.used == 0
-    assert [ref() for ref in seen] == [None, None]
+    rig.connect().send(LARGE)  # what is made once
+    size = 0
+
+    def one() -> Any:
+        nonlocal size
+        client = Reader(rig)
+        client.send(LARGE)
+        ours = client.channel.requests[0]
+        size = rig.budget.used
+        seen = [weakref.ref(client.channel), weakref.ref(ours._outgoing), weakref.ref(ours.producer)]
+        del ours
+        if how == "hangs up":
+            client.hang_up()
+        else:
+            rig.clock.advance(STALLED)
+        assert client.channel._lost and rig.budget.used == 0
+        client.transport.__dict__.clear()
+        del client.channel
+        return seen
+
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        seen = [each for _ in range(10) for each in one()]
+        grown = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert [ref() for ref in seen] == [None] * 30
+    assert grown < size
 
 
 def test_too_many_unread_responses_of_an_address_are_refused_and_others_served() -> None:
