@@ -149,6 +149,7 @@ def makeService(options: Options) -> IService:
     """The service that twistd starts and stops."""
     from twisted.internet import reactor
 
+    interpreter.return_memory()
     settings: Settings = options["settings"]
     return Lifespan(reactor, lambda opened: Daemon(reactor, settings, opened).start(), explain, logs.observer(settings.log), signals=True)
 
@@ -183,6 +184,8 @@ class Daemon:
         monitor = self.settings.metrics
         await self.listen("metrics.listen", [private(text) for text in monitor.listen], self.watching.site(monitor.token))
         interpreter.settle(self.reactor)
+        garbage = interpreter.Collecting(interpreter.resident)
+        self.opened.add("the garbage", every(self.reactor, BEAT / 2, "looking for garbage", garbage.look))
         self.ready = True
         await self.welcome(ports, self.relay_ports)
 

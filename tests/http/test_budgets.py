@@ -8,10 +8,15 @@ import weakref
 from collections.abc import Iterator
 from ipaddress import ip_network
 from typing import Any
+from uuid import uuid4
 
 import pytest
+from twisted.internet.defer import Deferred
 
+from mailsvc.budget import TURN_SECONDS
+from mailsvc.fetch import NoAnswer
 from mailsvc.http.stream import AT_ONCE, STALLED
+from mailsvc.intake import Admitted
 from tests.http.rig import GOOD, Connection, Rig, request
 
 HEALTH = request("GET", "/healthz", key=None)
@@ -211,3 +216,66 @@ def test_too_many_unread_responses_of_an_address_are_refused_and_others_served()
     for reader in readers:
         reader.hang_up()
     assert rig.budget.used == 0
+
+
+# Large requests
+
+
+LARGE_EMAIL = {**GOOD, "attachments": [{"filename": "a", "content": "YWJj" * 1000}]}
+
+
+def test_large_requests_take_turns_and_small_ones_do_not_wait() -> None:
+    rig = Rig(spool_above=1000, in_flight=100_000)
+    waiting: Deferred[Any] = Deferred()
+    rig.intake.answer = lambda emails: waiting
+    first, second = rig.connect(), rig.connect()
+    first.send(request("POST", "/emails", LARGE_EMAIL))
+    second.send(request("POST", "/emails", LARGE_EMAIL))
+    assert len(rig.intake.submitted) == 1 and rig.budget.api.work.waiting == 1
+    assert rig.budget.api.memory.used == 0 < rig.budget.api.disk.used
+    rig.intake.answer = None
+    assert rig.ask("POST", "/emails", GOOD).status == 200
+    waiting.callback(Admitted((uuid4(),)))
+    assert [each.responses()[0].status for each in (first, second)] == [200, 200]
+    assert rig.budget.used == 0
+
+
+def test_a_large_request_whose_turn_does_not_come_is_refused() -> None:
+    rig = Rig(spool_above=1000, in_flight=100_000)
+    assert Deferred.fromCoroutine(rig.budget.api.work.take("another account", 1)).called
+    connection = rig.connect()
+    connection.send(request("POST", "/emails", {**LARGE_EMAIL, "text": "x" * 4000}))
+    assert connection.responses() == []
+    rig.clock.advance(TURN_SECONDS)
+    assert connection.responses()[0].problem == (503, "service_unavailable")
+    rig.budget.api.work.give(1)
+    assert rig.budget.used == 0 and rig.intake.submitted == []
+
+
+def test_who_hangs_up_while_waiting_gives_the_turn_back() -> None:
+    rig = Rig(spool_above=1000, in_flight=100_000)
+    assert Deferred.fromCoroutine(rig.budget.api.work.take("another account", rig.budget.api.work.limit)).called
+    connection = rig.connect()
+    connection.send(request("POST", "/emails", LARGE_EMAIL))
+    connection.hang_up()
+    rig.budget.api.work.give(rig.budget.api.work.limit)
+    assert rig.budget.used == 0
+
+
+def test_no_turn_is_kept_while_a_link_is_fetched() -> None:
+    rig = Rig(spool_above=1000, in_flight=100_000)
+    fetched: Deferred[Any] = Deferred()
+
+    async def ask(*_: Any, room: Any, **__: Any) -> Any:
+        assert rig.budget.api.work.used == 0 and rig.budget.api.memory.used > 4000
+        assert room(500)
+        await fetched
+        raise NoAnswer("It took too long.")
+
+    rig.web.ask = ask  # type: ignore[method-assign]
+    connection = rig.connect()
+    linked = [*LARGE_EMAIL["attachments"], {"path": "https://example.com/a"}]  # type: ignore[misc]
+    connection.send(request("POST", "/emails", {**LARGE_EMAIL, "attachments": linked}))
+    assert rig.budget.api.memory.used > 4500 and connection.responses() == []
+    fetched.callback(None)
+    assert connection.responses()[0].problem == (422, "invalid_attachment") and rig.budget.used == 0
