@@ -197,6 +197,8 @@ class _Pace:
         wire, limits = self.talk.wire, self.talk.door.limits
         if not self._until:
             self._until = wire.clock.seconds() + limits.idle
+        if wire.clock.seconds() >= self.end:  # chunks that each come at once could drip for ever
+            raise Hangup(replies.TOO_SLOW)
         while not len(wire.inbox):
             try:
                 await wire.more(min(self._until, self.end), in_body=True)

@@ -263,7 +263,7 @@ def test_what_other_clients_announce_or_send_leaves_room_for_a_customer() -> Non
     for host in ("192.0.2.8", "192.0.2.9"):
         stranger = world.call("25", host)
         stranger.say("EHLO mx")
-        assert stranger.say("MAIL FROM:<> SIZE=900000", "RCPT TO:<postmaster>", "DATA").endswith("354 Go ahead, end with <CRLF>.<CRLF>")
+        assert "354 " in stranger.say("MAIL FROM:<> SIZE=900000", "RCPT TO:<postmaster>", "DATA")
         stranger.send((b"x" * 98 + b"\r\n") * 2000)
     used = world.budget.used
     assert 390_000 < used == world.budget.inbound.memory.used <= 400_000
