@@ -57,8 +57,17 @@ class Http:
     body_limit: int = setting(160 * 1024 * 1024, "Octets of a JSON body, attachments in their longest form.", check=checks.at_least(1024))
     in_flight: int = setting(
         256 * 1024 * 1024,
-        "Octets of all bodies and messages in work at once; above it 503, over SMTP 452.",
-        check=checks.at_least(1024 * 1024),
+        "Bytes of memory for all requests and mails in progress; docs/security.md has the shares.",
+        check=checks.at_least(1 << 20),
+    )
+    spool: int = setting(
+        2 * 1024**3,
+        "Bytes of disk (in TMPDIR) for large bodies and responses in progress; at least 8 × body_limit.",
+        check=checks.at_least(1 << 23),
+    )
+    connections: int = setting(4000, "Connections at once, in all; those of trusted proxies are counted apart.", check=checks.at_least(10))
+    connections_per_address: int = setting(
+        250, "Connections at once from one address (of IPv6, one /64); behind trusted proxies, requests at once.", check=checks.at_least(1)
     )
     rate_limit: int = setting(10, "Requests a second of an account that has no limit of its own.", check=checks.at_least(1))
     idle_seconds: float = setting(60.0, "Seconds after which a silent connection is closed.", check=checks.at_least(1))

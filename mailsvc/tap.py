@@ -22,7 +22,7 @@ from twisted.python.usage import Options as UsageOptions
 from mailsvc import __version__, interpreter, policy, weburl
 from mailsvc import settings as settings_
 from mailsvc.accounting import Accounting
-from mailsvc.budget import Budget
+from mailsvc.budget import Budgets
 from mailsvc.clock import held, prepare, unix
 from mailsvc.configfile import SettingsError
 from mailsvc.dashboard.assembly import Assembly as Dashboard
@@ -42,7 +42,6 @@ from mailsvc.domains import wire
 from mailsvc.domains.rounds import CHANNEL as DOMAINS
 from mailsvc.domains.rounds import Rounds
 from mailsvc.fetch import Fetcher
-from mailsvc.http import gate
 from mailsvc.http.api import Api, Told
 from mailsvc.http.domains import DomainDesk
 from mailsvc.http.links import Links
@@ -103,6 +102,7 @@ from mailsvc.store.webhooklog import WebhookLog
 from mailsvc.store.webhooks import Webhooks as StoredWebhooks
 from mailsvc.terms import (
     certificates_of,
+    gate_limits_of,
     limits_of,
     neighbours_of,
     networks,
@@ -150,6 +150,7 @@ def makeService(options: Options) -> IService:
     """The service that twistd starts and stops."""
     from twisted.internet import reactor
 
+    interpreter.return_memory()
     settings: Settings = options["settings"]
     prepare(reactor, settings.database.clock_tolerance)  # before any timer is set
     return Lifespan(
@@ -189,6 +190,8 @@ class Daemon:
         monitor = self.settings.metrics
         await self.listen("metrics.listen", [private(text) for text in monitor.listen], self.watching.site(monitor.token))
         interpreter.settle(self.reactor)
+        garbage = interpreter.Collecting(interpreter.resident)
+        self.opened.add("the garbage", every(self.reactor, BEAT / 2, "looking for garbage", garbage.look))
         self.ready = True
         await self.welcome(ports, self.relay_ports)
 
@@ -324,7 +327,8 @@ class Daemon:
         self.intake.pause, self.intake.held = Slices(reactor).pause, self.held
         self.watching.add(metrics.accepts(self.intake), accept=store.batch)
         self.rate = RateLimit(reactor, settings.http.rate_limit, self.lease_block, self.alone)
-        self.budget = Budget(settings.http.in_flight)
+        self.budgets = Budgets.of(settings.http.in_flight, settings.http.spool, reactor)
+        self.watching.add(metrics.budgets(self.budgets))
 
     async def open_relay(self) -> dict[str, int]:
         """The door for SMTP: where each standard port really is."""
@@ -335,7 +339,7 @@ class Daemon:
         receipts = Receipts(self.receipts, reactor)
         self.opened.add("the receipts", receipts.stop)
         relay = Relay(
-            user=smtp.username, keys=self.keys, well_formed=is_well_formed, rate=self.rate, budget=self.budget,
+            user=smtp.username, keys=self.keys, well_formed=is_well_formed, rate=self.rate, budgets=self.budgets,
             submissions=Submissions(self.intake, host, self.in_thread, self.unix), receipts=receipts,
             own=Own((host, *smtp.names), self.returns.whose, self.returns.take, self.postmaster()),
             addresses=Crowd(smtp.connections_per_address), with_key=Crowd(smtp.connections_per_key),
@@ -378,19 +382,20 @@ class Daemon:
         )  # fmt: skip
         api = Api(
             reactor=reactor, keys=self.keys, well_formed=is_well_formed, intake=self.intake, emails=StoredEmails(self.pool, reactor),
-            messages=self.messages, rate=self.rate, budget=self.budget, in_thread=self.in_thread,
+            messages=self.messages, rate=self.rate, budgets=self.budgets, in_thread=self.in_thread,
             checks={"start": self.started, "database": self.watching.writable, "heartbeat": self.fresh, "clock": self.watching.punctual},
             remarks={"ledger": self.watching.numbered, "connections": self.watching.connected, "keys": self.memory.keys_rejected},
             domains=DomainDesk(self.domains, self.care, self.care.publishing, settings.region),
             told=told, links=Links(self.fetcher, self.limits.message),
             inbox=self.shelf if settings.sandbox.listen else None,
-            limits=gate.Limits(body=http.body_limit, idle=http.idle_seconds), email_limits=self.limits,
+            limits=gate_limits_of(http), email_limits=self.limits,
             api_keys=self.keys, logs=requests, receipts=self.receipts, recorder=recorder, rollups=Rollups(self.pool), quotas=self.quotas,
             link_secrets=partial(self.memory.seal.secrets_for, "links"), base_url=settings.base_url or "",
             batch_max=most.batch, schedule_ahead=timedelta(days=most.schedule_ahead),
             trusted=networks("http.trusted_proxies", http.trusted_proxies), pages={"": pages, "dashboard": pages},
         )  # fmt: skip
         site = api.site()
+        self.watching.add(metrics.connections(site.connections))
         self.opened.add("the requests in work", lambda: within(settings.delivery.drain_seconds, site.drain(), reactor))
         return await self.listen("http.listen", http.listen, site)
 

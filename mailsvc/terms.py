@@ -22,6 +22,7 @@ from mailsvc.delivery.shaping import Shaping
 from mailsvc.delivery.sources import Sources
 from mailsvc.delivery.terms import DeliverySettings
 from mailsvc.dns import Resolver, configured
+from mailsvc.http import gate
 from mailsvc.mail.address import AddressError, Mailbox, parse_mailbox
 from mailsvc.relay.neighbours import Neighbours
 from mailsvc.relay.nullmx import NullMx
@@ -105,6 +106,16 @@ def certificates_of(smtp: settings_.Smtp, host: str, seconds: Callable[[], float
         return Certificates(*pair, seconds)
     except (OSError, ValueError, SSL.Error) as error:
         raise SettingsError(f"The certificate {pair[0]} with the key {pair[1]} cannot be used: {error}.") from None
+
+
+def gate_limits_of(http: settings_.Http) -> gate.Limits:
+    """What a client of the API and of the pages may do."""
+    return gate.Limits(
+        body=http.body_limit,
+        idle=http.idle_seconds,
+        connections=http.connections,
+        connections_per_address=http.connections_per_address,
+    )
 
 
 def limits_of(settings: Settings) -> session.Limits:

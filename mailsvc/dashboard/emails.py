@@ -197,7 +197,7 @@ class Emails:
 
     async def _load(self, visit: Visit, email: EmailView) -> StoredMessage | None:
         """Within the octets that may be in work at once: the message, what it comes to, and the page."""
-        if not visit.request.reserve(COPIES * email.size):
+        if email.size >= IN_THREAD and not await visit.request.turn(COPIES * email.size):
             raise Stop(503, "One moment", "Too much is being read just now. Reload the page in a few seconds.")
         return await self.messages.load(visit.account_id, email.email_id)
 

@@ -14,6 +14,7 @@ from mailsvc.store.sandbox import Sandbox, SandboxEmail
 SANDBOX = f"{HOME}/sandbox"
 PAGE = 50
 SHOWN = 256 * 1024
+IN_TURN = 64 * 1024  # bytes above which a message is read in turn
 COPIES = 3  # of a message that are in memory while it is read
 
 
@@ -28,7 +29,7 @@ class Inbox:
         after = visit.uuid(visit.query("after")) if visit.query("after") else None
         mails, more = await self.shelf.list(visit.account_id, PAGE, after)
         subjects = {}
-        _reserve(visit, max((mail.size for mail in mails if mail.size < SHOWN), default=0))  # read one after the other
+        await _reserve(visit, max((mail.size for mail in mails if mail.size < SHOWN), default=0))  # read one after the other
         for mail in mails:
             found = await self.shelf.get(visit.account_id, mail.id) if mail.size < SHOWN else None
             subjects[mail.id] = _subject(found)
@@ -52,16 +53,16 @@ class Inbox:
 
     async def _mail(self, visit: Visit, text: str) -> SandboxEmail:
         id_ = visit.uuid(text, "mail")
-        _reserve(visit, await self.shelf.size(visit.account_id, id_) or 0)
+        await _reserve(visit, await self.shelf.size(visit.account_id, id_) or 0)
         mail = await self.shelf.get(visit.account_id, id_)
         if mail is None:
             raise not_found("mail")
         return mail
 
 
-def _reserve(visit: Visit, size: int) -> None:
+async def _reserve(visit: Visit, size: int) -> None:
     """Within the octets that may be in work at once: the message, what it comes to, and the page."""
-    if not visit.request.reserve(COPIES * size):
+    if size > IN_TURN and not await visit.request.turn(COPIES * size):
         raise Stop(503, "One moment", "Too much is being read just now. Reload the page in a few seconds.")
 
 

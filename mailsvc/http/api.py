@@ -12,7 +12,7 @@ import attrs
 from twisted.internet.interfaces import IReactorTime
 from twisted.web.resource import Resource
 
-from mailsvc.budget import Budget
+from mailsvc.budget import Budgets
 from mailsvc.clock import unix
 from mailsvc.http import apikeys, figures, logs
 from mailsvc.http.apikeys import ApiKeys
@@ -63,7 +63,7 @@ class Api:
     messages: Messages
     links: Links
     rate: RateLimit
-    budget: Budget
+    budgets: Budgets
     in_thread: InThread
     checks: Mapping[str, Check]
     api_keys: apikeys.Keys
@@ -86,9 +86,9 @@ class Api:
     pages: Mapping[str, Resource] = attrs.field(factory=dict)  # beside the API, by the first segment of their paths
 
     def site(self) -> ApiSite:
-        gate = Gate(self.keys, self.rate, self.limits, self.budget, self.well_formed)
+        gate = Gate(self.keys, self.rate, self.limits, self.budgets, self.well_formed)
         resources = {**self._resources(), **self.pages}
-        return ApiSite(resources, gate, self.reactor, self.trusted, self.recorder, self.pages)
+        return ApiSite(resources, gate, self.reactor, self.trusted, self.recorder, self.pages, self.in_thread)
 
     def document(self) -> dict[str, Any]:
         """What `GET /openapi.json` answers."""
@@ -112,7 +112,7 @@ class Api:
 
     def _collections(self) -> list[Any]:
         reader = Reader(self.email_limits, self.schedule_ahead, self.in_thread, partial(unix, self.reactor))
-        contents, signed = Contents(self.messages, self.in_thread, self.budget), SignedLinks(self.link_secrets)
+        contents, signed = Contents(self.messages, self.in_thread), SignedLinks(self.link_secrets)
         found: list[Any] = [
             Emails(self.intake, self.emails, contents, reader, self.links, self.batch_max, self._used),
             Attachments(self.emails, contents, signed, self.base_url, self.reactor),

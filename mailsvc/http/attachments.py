@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Protocol
 from urllib.parse import quote
@@ -65,8 +64,8 @@ class Attachments:
 
     async def _list(self, request: Request, email_id: UUID, page: Page) -> bytes:
         email = await self._email(request.caller.account_id, email_id)
-        async with self._parsed(email) as parsed:
-            rows = [self._listed(email, place, file) for place, file in enumerate(parsed.files)]
+        parsed = await self._parsed(request, email)
+        rows = [self._listed(email, place, file) for place, file in enumerate(parsed.files)]
         found, has_more = _page(rows, page)
         return ok(request, {"object": "list", "has_more": has_more, "data": found})
 
@@ -77,9 +76,9 @@ class Attachments:
 
     async def _get(self, request: Request, email_id: UUID, attachment_id: UUID) -> bytes:
         email = await self._email(request.caller.account_id, email_id)
-        async with self._parsed(email) as parsed:
-            place = _place(email_id, attachment_id, parsed.files)
-            return ok(request, {"object": "attachment", **self._listed(email, place, parsed.files[place])})
+        parsed = await self._parsed(request, email)
+        place = _place(email_id, attachment_id, parsed.files)
+        return ok(request, {"object": "attachment", **self._listed(email, place, parsed.files[place])})
 
     @app.route("/emails/<id>/attachments/<attachment_id>/download", methods=["GET"])
     @told("A file itself.", "*/*", parameters=[TOKEN], key="none", errors=[403])
@@ -92,8 +91,8 @@ class Attachments:
 
     async def _download(self, request: Request, opened: Opened) -> bytes:
         email = await self._email(opened.account_id, opened.email_id)
-        async with self._parsed(email) as parsed:
-            file = parsed.files[_place(opened.email_id, opened.part, parsed.files)]
+        parsed = await self._parsed(request, email)
+        file = parsed.files[_place(opened.email_id, opened.part, parsed.files)]
         request.content_type = (file.content_type if _MEDIA_TYPE.match(file.content_type) else "application/octet-stream").encode()
         request.setHeader("Content-Disposition", _disposition(file.filename))
         for name, value in SAFE.items():
@@ -106,12 +105,11 @@ class Attachments:
             raise not_found("Email")
         return email
 
-    @asynccontextmanager
-    async def _parsed(self, email: EmailView) -> AsyncIterator[Parsed]:
-        async with self.contents.of(email) as parsed:
-            if parsed is GONE:
-                raise no_longer_kept()
-            yield parsed
+    async def _parsed(self, request: Request, email: EmailView) -> Parsed:
+        parsed = await self.contents.of(request, email)
+        if parsed is GONE:
+            raise no_longer_kept()
+        return parsed
 
     def _listed(self, email: EmailView, place: int, file: File) -> dict[str, object]:
         attachment_id, expires = _id(email.email_id, place), unix(self.clock) + GOOD_FOR

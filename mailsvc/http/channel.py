@@ -14,7 +14,7 @@ from twisted.python.failure import Failure
 from twisted.web import http
 from twisted.web.http_headers import Headers
 
-from mailsvc.http.problem import Problem, invalid
+from mailsvc.http.problem import Problem, invalid, unavailable
 from mailsvc.http.request import Request
 
 
@@ -31,6 +31,31 @@ class Channel(http.HTTPChannel):
     _paced = 0  # octets since the pace was last looked at
     _lingering: IDelayedCall | None = None
     _last: IDelayedCall | None = None
+    _untaken: Request | None = None  # answered, and the client has not taken the answer yet
+    _client: str | None = None  # the address that the connection counts for; None: a trusted proxy
+    _entered = _lost = False
+
+    # The beginning
+
+    def connectionMade(self) -> None:
+        super().connectionMade()
+        self._client = self.site.counted_for(self.transport.getPeer())
+        self._entered = self.site.connections.enter(self, self._client)
+        if not self._entered:
+            self._refuse_raw(unavailable(5), linger=self.site.may_linger(self))
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody would lose an answer with it: no request with a key has come in, and none is complete."""
+        return not any(cast(Request, request).matters for request in self.requests)
+
+    @property
+    def proxied(self) -> bool:
+        return self._client is None
+
+    def evict(self) -> None:
+        self._stop_reading()
+        self.abort()
 
     # Reading
 
@@ -117,6 +142,9 @@ class Channel(http.HTTPChannel):
     def resumeProducing(self) -> None:
         if not self._held:
             super().resumeProducing()
+            untaken, self._untaken = self._untaken, None
+            if untaken is not None:
+                super().requestDone(untaken)
             return
         self._waitingForTransport = False
         if self._requestProducer is not None:
@@ -130,13 +158,14 @@ class Channel(http.HTTPChannel):
             self._pace = self.callLater(self.site.limits.patience, self._look_at_pace)
 
     def _look_at_pace(self) -> None:
+        """A body needs a pace all the time, and an average that bounds how long all of it may take."""
         self._pace = None
-        limits = self.site.limits
-        if self._held or self._paced >= limits.patience * limits.slowest:
+        limits, request = self.site.limits, self._unfinished()
+        late = request is not None and request.late
+        if self._held or (self._paced >= limits.patience * limits.slowest and not late):
             self._watch_pace()
             return
         problem = invalid("The request did not arrive in time.", 408)  # 9110 §15.5.9
-        request = self._unfinished()
         if request is None:
             self._refuse_raw(problem)
         else:
@@ -159,15 +188,19 @@ class Channel(http.HTTPChannel):
         else:
             self._refuse_raw(invalid("The request is not valid HTTP/1.1.", 400))
 
-    def _refuse_raw(self, problem: Problem) -> None:
+    def _refuse_raw(self, problem: Problem, *, linger: bool = True) -> None:
         """Answer what never became a request."""
         self._stop_reading()
         body = problem.body()
         first = b"HTTP/1.1 %d %s\r\n" % (problem.status, http.RESPONSES.get(problem.status, b"Error"))
         common = self.site.common_lines(self.getPeer())
+        common += b"".join(b"%s: %s\r\n" % (name.lower().encode(), value.encode()) for name, value in problem.headers.items())
         self.transport.write(b"%s%sconnection: close\r\ncontent-length: %d\r\n\r\n%s" % (first, common, len(body), body))
         self.site.log_raw(problem.status)
-        self._linger()
+        if linger:
+            self._linger()
+        else:
+            self.loseConnection()
 
     def _stop_reading(self) -> None:
         self._refusing = True
@@ -190,16 +223,35 @@ class Channel(http.HTTPChannel):
 
     def timeoutConnection(self) -> None:
         """Silent for too long: close, by force when the client does not read what it still gets."""
-        if self._abortingCall is None:
+        if self._untaken is not None:
+            self.abort()
+        elif self._abortingCall is None:
             self._abortingCall = self.callLater(self.abortTimeout, self.forceAbortClient)
             self.loseConnection()
 
     def requestDone(self, request: Request) -> None:
+        """The next request is not begun before the client has taken the answer to this one: only one answer waits in memory."""
         if self._refusing:
             self.requests.remove(request)
             self._linger()
+        elif self._waitingForTransport and self.persistent:
+            self._untaken = request
+            self.setTimeout(self.site.limits.unread)
         else:
             super().requestDone(request)
+
+    def loseConnection(self) -> None:
+        """Close once the client has taken everything, or by force when it does not in time."""
+        if self._abortingCall is None and not self._lost:
+            self._abortingCall = self.callLater(self.site.limits.unread, self.forceAbortClient)
+        super().loseConnection()
+
+    def abort(self) -> None:
+        """Close now; what the client has not taken is thrown away."""
+        if self._abortingCall is not None:
+            self._abortingCall.cancel()
+            self._abortingCall = None
+        self.transport.abortConnection()
 
     # The end
 
@@ -227,6 +279,11 @@ class Channel(http.HTTPChannel):
         for call in (self._pace, self._lingering, self._last):
             if call is not None:
                 call.cancel()
-        self._pace = self._lingering = self._last = None
+        self._pace = self._lingering = self._last = self._untaken = None
+        self._lost = True
+        if self._entered:
+            self.site.connections.leave(self, self._client)
         super().connectionLost(reason)
+        self.requests.clear()  # each knows its channel: nothing is to wait for the garbage collector
+        self._requestProducer = None
         self.site.gone(self)

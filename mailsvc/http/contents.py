@@ -1,22 +1,21 @@
-"""The content of a stored email, read back from its message; large ones in a thread, and within the budget of octets in work."""
+"""The content of a stored email, read back from its message; large ones in a thread, and when there is memory for them."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Protocol
 from uuid import UUID
 
 import attrs
 
-from mailsvc.budget import Budget
 from mailsvc.http.problem import unavailable
 from mailsvc.http.reading import InThread
+from mailsvc.http.request import Request
 from mailsvc.mail import mime
 from mailsvc.mail.mime import Parsed
 from mailsvc.store.emails import EmailView
 from mailsvc.store.messages import StoredMessage
 
+COPIES = 3  # of a message that are in memory while it is read and answered
 IN_THREAD = 256 * 1024  # octets of a message from which on it is read back in a thread
 NOTHING = Parsed((), None, None, ())
 GONE = Parsed((), None, None, ())  # its days are over (retention.bodies)
@@ -32,25 +31,19 @@ class Messages(Protocol):
 class Contents:
     messages: Messages
     in_thread: InThread
-    budget: Budget
 
-    @asynccontextmanager
-    async def of(self, email: EmailView) -> AsyncIterator[Parsed]:
+    async def of(self, request: Request, email: EmailView) -> Parsed:
         """Its parts; GONE once the message itself is no longer kept, none when it has more of them than mail has.
 
-        What the dashboard writes to people holds links that sign them in: it is for them alone.
+        The memory belongs to the request until its response is written. What the dashboard writes to people holds links that sign them
+        in: it is for them alone.
         """
         if email.source == "dashboard":
-            yield NOTHING
-            return
-        octets = 2 * email.size  # the message, and what it comes to
-        if not self.budget.reserve(octets):
+            return NOTHING
+        if email.size >= IN_THREAD and not await request.turn(COPIES * email.size):
             raise unavailable()
-        try:
-            message = await self.messages.load(email.account_id, email.email_id)
-            yield GONE if message is None else await self._parsed(message.body)
-        finally:
-            self.budget.free(octets)
+        message = await self.messages.load(email.account_id, email.email_id)
+        return GONE if message is None else await self._parsed(message.body)
 
     async def _parsed(self, body: bytes) -> Parsed:
         try:

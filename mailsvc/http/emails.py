@@ -12,10 +12,10 @@ import attrs
 from mailsvc.http import emailschema as schema
 from mailsvc.http import parameters, shapes, views
 from mailsvc.http.answer import collection, ok
-from mailsvc.http.contents import GONE, Contents
+from mailsvc.http.contents import COPIES, GONE, IN_THREAD, Contents
 from mailsvc.http.describe import ID, PAGING, acknowledged, listed, not_served, obj, told
-from mailsvc.http.links import Links
-from mailsvc.http.problem import NO_LONGER_KEPT, Problem, invalid, missing, no_endpoint, not_found, over_quota, refused
+from mailsvc.http.links import Links, has_links
+from mailsvc.http.problem import NO_LONGER_KEPT, Problem, invalid, missing, no_endpoint, not_found, over_quota, refused, unavailable
 from mailsvc.http.reading import Reader
 from mailsvc.http.request import Request
 from mailsvc.intake import Admission, Admitted, Busy, Incoming, Key, OtherRequest, Rejected
@@ -147,7 +147,14 @@ class Emails:
 
     async def _follow(self, request: Request, emails: Sequence[Incoming]) -> Mapping[int, Incoming | Problem]:
         """By index the emails that have links, with what was fetched, or what is wrong with them."""
-        return await self.links.follow(emails, request.reserve)
+        if not any(map(has_links, emails)):
+            return {}
+        if not request.leave_turn():  # other servers take their time
+            raise unavailable()
+        followed = await self.links.follow(emails, request.reserve)
+        if request.reserved >= IN_THREAD and not await request.turn(COPIES * request.reserved):
+            raise unavailable()
+        return followed
 
     async def _submit(
         self, request: Request, emails: Sequence[Incoming], key: Key | None, *, permissive: bool
@@ -194,9 +201,9 @@ class Emails:
         if email is None:
             raise not_found("Email")
         recipients = await self.stored.recipients(account_id, email_id)
-        async with self.contents.of(email) as parsed:
-            note = NO_LONGER_KEPT if parsed is GONE else None
-            return ok(request, views.single(email, parsed.html, parsed.text, recipients, note))
+        parsed = await self.contents.of(request, email)
+        note = NO_LONGER_KEPT if parsed is GONE else None
+        return ok(request, views.single(email, parsed.html, parsed.text, recipients, note))
 
     @app.route("/emails/<id>", methods=["PATCH"])
     @told("Let a scheduled email go at another time.", acknowledged("email"), body=schema.RESCHEDULE)

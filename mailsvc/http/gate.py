@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Collection
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+from typing import Protocol
 
 import attrs
 from twisted.web.http_headers import Headers
 
-from mailsvc.budget import Budget
+from mailsvc.budget import Budgets, Hold
 from mailsvc.http import caller, problem
 from mailsvc.http.caller import Caller, Keys
 from mailsvc.ratelimit import Quota, RateLimit
@@ -27,12 +29,17 @@ class Limits:
 
     body: int = 160 * 1024 * 1024  # of a request that sends mail
     other_body: int = 1024 * 1024  # of any other request
+    form: int = 64 * 1024  # of a page's form, sent by anybody
     spool_above: int = 1024 * 1024  # from here on a body waits on disk and is read in a thread
     idle: float = 60.0
     patience: float = 20.0  # how often the pace of an unfinished request is looked at
     slowest: int = 4096  # octets a second that it must have then
+    average: int = 32 * 1024  # bytes a second that a whole body must have on average, after the first `patience` seconds
     linger: float = 5.0  # how long more of a refused body is waited for
     linger_most: float = 30.0  # and how long it is read at all
+    unread: float = 60.0  # seconds after which a client that reads nothing of a response is disconnected
+    connections: int = 4000  # in all
+    connections_per_address: int = 250  # and requests at once, where a proxy is trusted to say for whom they are
     last: float = 1.0  # at a shutdown: how long a silent connection may still bring a request that is on its way
 
 
@@ -58,6 +65,7 @@ class Entry:
     caller: Caller | None = None
     body_max: int = 0
     problem: problem.Problem | None = None
+    hold: Hold | None = None  # what the request uses of its budget; None when it may not come in
 
 
 @attrs.define(eq=False)
@@ -65,13 +73,13 @@ class Gate:
     keys: Keys
     rate: RateLimit
     limits: Limits
-    budget: Budget
+    budgets: Budgets
     well_formed: Callable[[str], bool]  # whether a text can be a key at all; what cannot is never looked up
 
     async def ask(self, asked: Asked) -> Entry:
         """Count the request, know its key, look at what it announces. Never raises a Problem: the entry has it."""
         if asked.path in UNGUARDED or asked.page:
-            return self._announced(asked, Entry(self.rate.peek(asked.address()), body_max=self.limits.other_body))
+            return self._announced(asked, Entry(self.rate.peek(asked.address()), body_max=self.limits.form))
         if asked.method == b"OPTIONS":
             return self._counted(asked, None if asked.known else problem.no_endpoint())
         if asked.known and asked.method in (b"GET", b"HEAD") and caller.PUBLIC.match(asked.path):
@@ -95,15 +103,19 @@ class Gate:
         quota = self.rate.take(asked.address())
         if not quota.allowed:
             wrong = problem.too_many_requests(quota.reset)
-        entry = Entry(quota, body_max=self.limits.other_body, problem=wrong)
+        entry = Entry(quota, body_max=self.limits.form, problem=wrong)
         return entry if wrong else self._announced(asked, entry)
 
     def _announced(self, asked: Asked, entry: Entry) -> Entry:
-        """What the headers say of the body; room for it is taken."""
+        """What the headers say of the body. Nothing is reserved for what has not arrived; what could not fit now is refused at once."""
+        if entry.caller is None:
+            hold = Hold(self.budgets.pages, asked.address())
+        else:
+            hold = Hold(self.budgets.api, entry.caller.account_id)
         wrong = _wrong(asked) or too_large(asked.length, entry.body_max)
-        if wrong is None and asked.length and not self.budget.reserve(asked.length):
+        if wrong is None and asked.length and not hold.room(asked.length, self.limits.spool_above):
             wrong = problem.unavailable()
-        return attrs.evolve(entry, problem=wrong) if wrong else entry
+        return attrs.evolve(entry, problem=wrong) if wrong else attrs.evolve(entry, hold=hold)
 
 
 def _wrong(asked: Asked) -> problem.Problem | None:
@@ -142,9 +154,100 @@ def address(peer: str, forwarded: list[bytes], trusted: Networks) -> str:
     return str(client or "local")
 
 
+def is_proxy(peer: str, trusted: Networks) -> bool:
+    """Whether the connection comes from a trusted proxy; `peer` is empty for a Unix socket."""
+    client = _parsed(peer)
+    return client is None or any(client in network for network in trusted)
+
+
 def _parsed(text: str) -> IPv4Address | IPv6Address | None:
     try:
         found = ip_address(text.partition("%")[0])
     except ValueError:
         return None
     return getattr(found, "ipv4_mapped", None) or found
+
+
+class Connection(Protocol):
+    """What `Connections` asks of one (channel)."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether it waits for a request: none has been let in."""
+
+    def evict(self) -> None:
+        """Close it, to make room for another."""
+
+
+@attrs.define(eq=False)
+class Connections:
+    """The open connections, limited in all and per client address; and the requests in progress per address behind trusted proxies.
+
+    The connections of trusted proxies have the same total for themselves and no limit per address: a proxy brings many clients, and
+    clients that connect directly cannot lock it out. When all are taken, the address with the most idle connections loses one.
+    """
+
+    most: int
+    per_address: int
+    refused: int = 0
+    evicted: int = 0
+    _direct: dict[str, dict[Connection, None]] = attrs.field(factory=dict)
+    _proxied: dict[Connection, None] = attrs.field(factory=dict)
+    _requests: Counter[str] = attrs.field(factory=Counter)
+    _count: int = 0
+
+    def __len__(self) -> int:
+        return self._count + len(self._proxied)
+
+    def enter(self, connection: Connection, client: str | None) -> bool:
+        """`client` is None for a trusted proxy. Whoever entered has to leave."""
+        if client is None:
+            if len(self._proxied) >= self.most:
+                return self._refuse()
+            self._proxied[connection] = None
+            return True
+        if len(self._direct.get(client, ())) >= self.per_address:
+            return self._refuse()
+        if self._count >= self.most and not self._evict():
+            return self._refuse()
+        self._direct.setdefault(client, {})[connection] = None
+        self._count += 1
+        return True
+
+    def leave(self, connection: Connection, client: str | None) -> None:
+        if client is None:
+            self._proxied.pop(connection, None)
+            return
+        found = self._direct.get(client, {})
+        if connection in found:
+            self._count -= 1
+            del found[connection]
+            if not found:
+                del self._direct[client]
+
+    def begin(self, client: str) -> bool:
+        """A request that a proxy brings for `client` begins; whether it may."""
+        if self._requests[client] >= self.per_address:
+            return self._refuse()
+        self._requests[client] += 1
+        return True
+
+    def end(self, client: str) -> None:
+        self._requests[client] -= 1
+        if not self._requests[client]:
+            del self._requests[client]
+
+    def _refuse(self) -> bool:
+        self.refused += 1
+        return False
+
+    def _evict(self) -> bool:
+        idle = [(len(each), client) for client, each in self._direct.items() if any(one.idle for one in each)]
+        if not idle:
+            return False
+        client = max(idle)[1]
+        connection = next(one for one in self._direct[client] if one.idle)
+        self.leave(connection, client)
+        self.evicted += 1
+        connection.evict()
+        return True

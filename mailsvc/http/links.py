@@ -83,6 +83,10 @@ class _Fetching:
         return True
 
 
+def has_links(email: Incoming) -> bool:
+    return bool(_links(email))
+
+
 def _links(email: Incoming) -> list[Link]:
     return [each for each in email.content.attachments if isinstance(each, Link)] if isinstance(email.content, Content) else []
 

@@ -10,7 +10,7 @@ import attrs
 from twisted.internet.defer import DeferredSemaphore
 
 from mailsvc.http import strictjson
-from mailsvc.http.problem import invalid
+from mailsvc.http.problem import invalid, unavailable
 from mailsvc.http.request import Request
 from mailsvc.http.schedule import Natural
 from mailsvc.http.shapes import Rules
@@ -20,6 +20,7 @@ T = TypeVar("T")
 # Large bodies being read; the others wait on disk. Two at once would take as long, since each keeps the interpreter for itself, and the
 # reactor would have to wait for both.
 LARGE_AT_ONCE = 1
+COPIES = 4  # of a large body that are in memory while it is read and becomes messages
 
 
 class InThread(Protocol):
@@ -42,6 +43,8 @@ class Reader:
     async def read(self, request: Request, make: Callable[[Any, Rules], T]) -> T:
         """What `make` makes of the JSON in the body."""
         if request.large:
+            if not await request.turn(COPIES * request.received):
+                raise unavailable()
             async with self._slots:
                 return await self.in_thread(lambda: self._make(request, make, natural=True))
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import AsyncGenerator, Coroutine
+from functools import partial
 from typing import IO, Any, TypeVar
 from urllib.parse import unquote_to_bytes
 
@@ -13,16 +14,18 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.web import http, server
 
+from mailsvc.budget import Hold
 from mailsvc.http.caller import Caller
 from mailsvc.http.gate import Asked, Entry, too_large
 from mailsvc.http.problem import JSON, Problem, no_endpoint, unavailable
 from mailsvc.http.requestlog import HUNG_UP
-from mailsvc.http.stream import Flow
+from mailsvc.http.stream import AT_ONCE, Flow, kept, pieces
 from mailsvc.store.detach import detached
 
 T = TypeVar("T")
 log = Logger()
 
+STREAMED = 512 * 1024  # bytes of memory that a response uses while it is made and sent at the same time
 _PRIVATE = re.compile(rb"[^/]*[@%][^/]*")
 
 
@@ -44,8 +47,13 @@ class Request(server.Request):
     email_id: str | None = None  # of the email that came of it, for the log
     _whole = False
     _works = False
-    _reserved = 0
-    content: IO[bytes] | None
+    _announced: int | None = 0
+    _hold: Hold | None = None  # what it uses of its budget, from its entry to its end
+    _counted_for: str | None = None  # the client for whom a proxy brought it
+    _large: bytes | None = None  # a response body that is too large to be written at once
+    _outgoing: IO[bytes] | None = None  # the same, in a file
+    _streams = _recorded = False
+    content: IO[bytes] | None = None
 
     # On the way in
 
@@ -59,24 +67,37 @@ class Request(server.Request):
         self.args = http.parse_qs(query, 1) if query else {}
         self.content = tempfile.SpooledTemporaryFile(self.site.limits.spool_above)  # noqa: SIM115 (closed with the request)
         self.page = self.site.is_page(self.path)
+        self._announced = length
+        if not self._count():
+            self._decided(unavailable())
+            return
         asked = Asked(method, self.path, version, self.requestHeaders, self.address, length, self.site.knows(self.path), self.page)
         answer = Deferred.fromCoroutine(self.site.gate.ask(asked))
         if not answer.called:
             self.channel.hold()
-        answer.addCallbacks(self._entered, self._failed, callbackArgs=(length or 0,))
+        answer.addCallbacks(self._entered, self._failed)
         answer.addErrback(self._defective)
 
     def address(self) -> str:
         """Whose request it is, as an address; of IPv6 its /64."""
         return str(self.site.address(self.client, self.requestHeaders.getRawHeaders(b"x-forwarded-for") or []))
 
-    def _entered(self, entry: Entry, length: int) -> None:
-        if entry.problem is None:
-            self._reserved = length
+    def _count(self) -> bool:
+        """Behind a trusted proxy, each client may have as many requests at once as it could have connections; whether it still may."""
+        if not self.channel.proxied:
+            return True
+        client = self.address()
+        if client == self.site.address(self.client, []):  # the proxy itself
+            return True
+        if not self.site.connections.begin(client):
+            return False
+        self._counted_for = client
+        return True
+
+    def _entered(self, entry: Entry) -> None:
         if self._disconnected:
-            self._free()
             return
-        self.entry = entry
+        self.entry, self._hold = entry, entry.hold
         self._decided(entry.problem or self._too_much())
 
     def _failed(self, failure: Failure) -> None:
@@ -128,23 +149,40 @@ class Request(server.Request):
             self.problem = self._too_much()
 
     def _too_much(self) -> Problem | None:
-        """A chunked body is counted while it arrives."""
-        assert self.entry is not None
-        more = self.received - self._reserved
-        if more > 0:
-            wrong = too_large(self.received, self.entry.body_max)
-            if wrong is not None:
-                return wrong
-            if not self.reserve(more):
-                return unavailable()
-        return None
+        """A body is counted while it arrives."""
+        assert self.entry is not None and self._hold is not None
+        wrong = too_large(self.received, self.entry.body_max)
+        if wrong is None and not self._hold.arrived(self.received, self.site.limits.spool_above):
+            wrong = unavailable()
+        return wrong
+
+    @property
+    def late(self) -> bool:
+        """Whether its body takes longer than one of its size may."""
+        limits, length = self.site.limits, self.received if self._announced is None else self._announced
+        return bool(self.channel.site.reactor.seconds() - self.started >= limits.patience + length / limits.average)
+
+    @property
+    def matters(self) -> bool:
+        """Whether somebody would lose work or an answer with it: it is complete, or its key is known."""
+        return self._whole or (self.entry is not None and self.entry.caller is not None)
 
     def reserve(self, octets: int) -> bool:
-        """Room for more in work because of this request, until it is done; whether there is any."""
-        if not self.site.gate.budget.reserve(octets):
-            return False
-        self._reserved += octets
-        return True
+        """Take memory for more that arrives because of this request, until it is done; whether there is any."""
+        return self._hold is not None and self._hold.memory(octets)
+
+    async def turn(self, octets: int) -> bool:
+        """Wait until there is memory to work with `octets`, which this request has until it is done; False: not in time."""
+        return self._hold is not None and await self._hold.work(octets)
+
+    def leave_turn(self) -> bool:
+        """Keep only the memory of the body while somebody outside is waited for; whether there is that much."""
+        return self._hold is not None and self._hold.pause(self.received)
+
+    @property
+    def reserved(self) -> int:
+        """The memory that it has outside of its turn."""
+        return 0 if self._hold is None else self._hold.in_memory
 
     @property
     def large(self) -> bool:
@@ -209,7 +247,38 @@ class Request(server.Request):
 
     async def stream(self, chunks: AsyncGenerator[bytes, None]) -> bool:
         """Write a body as it is made; whether the client has got all of it. Status and headers are set before."""
+        if not self.reserve(STREAMED):
+            await chunks.aclose()
+            raise unavailable()
+        self._streams = True
         return await Flow(self, self.site.reactor).run(chunks)
+
+    def write(self, data: bytes) -> None:
+        """A large body waits in a file until its client takes it, so that a client that does not read costs no memory."""
+        if self._streams or len(data) <= AT_ONCE or self.method == b"HEAD":
+            super().write(data)
+        else:
+            self._large = data
+
+    async def _send_large(self) -> None:
+        assert self._large is not None and self._hold is not None
+        length = len(self._large)
+        try:
+            self._outgoing = await self.site.in_thread(partial(kept, self._large))
+        except OSError as error:
+            log.error("a response could not be written to a temporary file: {reason}", reason=error.strerror)
+        self._large = None
+        self._close_body()
+        self._hold.worked()
+        if self._disconnected:
+            return
+        if self._outgoing is None or not self._hold.disk(length):
+            self.answer(unavailable())
+            return
+        self._record(self.code)  # now, which drops what the answer was made of
+        self._streams = True
+        if await Flow(self, self.site.reactor).run(pieces(self._outgoing)):
+            self.finish()
 
     def answer_unread(self) -> None:
         """Answer although the body is not here; the connection closes."""
@@ -234,16 +303,25 @@ class Request(server.Request):
     # The end
 
     def finish(self) -> None:
+        if self._large is not None:
+            self.detached(self._send_large()).addErrback(self._defective)
+            return
         super().finish()
         self._free()
         self._record(self.code)
 
     def connectionLost(self, reason: Any) -> None:
         super().connectionLost(reason)
+        self.producer = None
         if not self._works:
             self._free()
         if not self.finished:
             self._record(HUNG_UP)
+
+    def abort(self) -> None:
+        """The client does not take its response: close the connection now."""
+        if self.channel is not None:
+            self.channel.abort()
 
     def detached(self, work: Coroutine[Deferred[Any], Any, T]) -> Deferred[T]:
         """Work that goes on when the client hangs up. Its body counts as in work until it ends."""
@@ -259,15 +337,29 @@ class Request(server.Request):
                 self._free()
 
     def _free(self) -> None:
-        if self._reserved:
-            self.site.gate.budget.free(self._reserved)
-            self._reserved = 0
+        """Return everything that was taken for it. May be called again."""
+        self._large = None
+        self._close_body()
+        if self._outgoing is not None:
+            self._outgoing.close()
+            self._outgoing = None
+        if self._hold is not None:
+            self._hold.close()
+        if self._counted_for is not None:
+            self.site.connections.end(self._counted_for)
+            self._counted_for = None
+
+    def _close_body(self) -> None:
+        if self.content is not None:
+            self.content.close()
+            self.content = None
 
     def _record(self, status: int) -> None:
-        """For the account's request log."""
-        if self.entry is not None and self.entry.caller is not None:
+        """For the account's request log, once."""
+        if self.entry is not None and self.entry.caller is not None and not self._recorded:
+            self._recorded = True
             self.site.record(self, self.entry.caller, status)
-            self.asked = self.answered = None
+        self.asked = self.answered = None
 
     def log_line(self, now: float) -> None:
         """One line for each response: no query, no addresses, nothing secret."""

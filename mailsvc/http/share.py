@@ -86,8 +86,8 @@ class Share:
         email = await self.stored.get(opened.account_id, opened.email_id)
         if email is None:
             raise not_found("Email")
-        async with self.contents.of(email) as parsed:
-            page = _page(email, parsed.html, parsed.text)
+        parsed = await self.contents.of(request, email)
+        page = _page(email, parsed.html, parsed.text)
         request.content_type = b"text/html; charset=utf-8"
         for name, value in HEADERS.items():
             request.setHeader(name, value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -17,7 +17,7 @@ from mailsvc.clock import unix
 from mailsvc.http import answer, gate
 from mailsvc.http.caller import Caller
 from mailsvc.http.channel import Channel
-from mailsvc.http.gate import Gate, Limits, Networks
+from mailsvc.http.gate import Connections, Gate, Limits, Networks
 from mailsvc.http.problem import JSON, Problem
 from mailsvc.http.request import Request
 from mailsvc.http.requestlog import Recorder
@@ -26,6 +26,8 @@ from mailsvc.store.ids import uuid7
 from mailsvc.store.requestlog import NewLog
 
 log = Logger()
+REFUSED = 100  # connections beyond the limit that are read until their clients have the answer; others may see a reset instead
+InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 
 class ApiSite(server.Site):
@@ -46,12 +48,15 @@ class ApiSite(server.Site):
         trusted: Networks = (),
         recorder: Recorder | None = None,
         pages: Collection[str] = (),
+        in_thread: InThread | None = None,
     ) -> None:
         super().__init__(Resource(), reactor=reactor, timeout=gate.limits.idle, parsePOSTFormSubmission=False)
         self.gate = gate
         self.trusted = trusted
         self.recorder = recorder
         self._dated, self._date_text = 0, b""
+        self.connections = Connections(gate.limits.connections, gate.limits.connections_per_address)
+        self.in_thread: InThread = in_thread or _here
         self._channels: set[Channel] = set()
         self._drained: Deferred[None] | None = None
         self._collections = {name.encode(): resource for name, resource in collections.items()}
@@ -80,6 +85,15 @@ class ApiSite(server.Site):
 
     def address(self, client: IAddress, forwarded: list[bytes]) -> str:
         return gate.address(getattr(client, "host", ""), forwarded, self.trusted)
+
+    def counted_for(self, client: IAddress) -> str | None:
+        """The address that a connection counts for; None for a trusted proxy, whose requests count for their own clients."""
+        host = getattr(client, "host", "")
+        return None if gate.is_proxy(host, self.trusted) else gate.address(host, [], ())
+
+    def may_linger(self, refused: Channel) -> bool:
+        """Whether a connection beyond the limit may be read for a while, so that its client gets the answer: some may, not all."""
+        return len(self._channels) - len(self.connections) <= REFUSED
 
     def translated(self, failure: Failure) -> Problem:
         return answer.translated(failure)
@@ -162,6 +176,10 @@ class ApiSite(server.Site):
 
     def log_raw(self, status: int) -> None:
         log.info("unreadable request {status}", status=status)
+
+
+async def _here(work: Callable[[], Any]) -> Any:
+    return work()
 
 
 def _text(octets: bytes) -> str:

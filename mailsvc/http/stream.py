@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import AsyncGenerator
-from typing import Any
+from typing import IO, Any
 
 from twisted.internet.defer import Deferred, TimeoutError
 from twisted.internet.interfaces import IPushProducer
 from zope.interface import implementer
 
-STALLED = 120.0  # seconds after which a client that reads nothing is given up
+STALLED = 60.0  # seconds after which a client that reads nothing is disconnected
+AT_ONCE = 64 * 1024  # bytes of a body that are handed to the transport in one piece: as much as it buffers before it says stop
+
+
+def kept(body: bytes) -> IO[bytes]:
+    """A temporary file with `body` in it, read from its beginning. Blocking: for a thread."""
+    file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 (closed by whoever sends it)
+    try:
+        rest = memoryview(body)
+        while rest:
+            rest = rest[file.write(rest) :]
+        file.seek(0)
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+async def pieces(file: IO[bytes]) -> AsyncGenerator[bytes, None]:
+    while piece := file.read(AT_ONCE):
+        yield piece
 
 
 @implementer(IPushProducer)
@@ -43,7 +64,7 @@ class Flow:
             await room.addTimeout(STALLED, self._clock)
         except TimeoutError:
             self._gone = True
-            self._request.loseConnection()
+            self._request.abort()
 
     def pauseProducing(self) -> None:
         if self._room is None and not self._gone:

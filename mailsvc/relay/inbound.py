@@ -10,7 +10,7 @@ from uuid import UUID
 
 import attrs
 
-from mailsvc.budget import Budget
+from mailsvc.budget import Hold
 from mailsvc.mail.address import Path
 from mailsvc.mail.reply import Reply
 from mailsvc.relay import answers
@@ -62,8 +62,8 @@ class Own:
             return self.forward is not None
         return self.late is not None and self.read(recipient.address) is not None
 
-    def sink(self, envelope: Envelope, budget: Budget, in_thread: InThread, reserved: int) -> Sink:
-        return Letter(budget, lambda arrived: self._accept(envelope, arrived), in_thread, reserved)
+    def sink(self, envelope: Envelope, hold: Hold, in_thread: InThread) -> Sink:
+        return Letter(hold, lambda arrived: self._accept(envelope, arrived), in_thread)
 
     def _is_role(self, path: Path) -> bool:
         return path.local.lower() in ROLES and (not path.domain or path.domain in self.names)

@@ -11,7 +11,7 @@ from typing import IO, Any
 import attrs
 from twisted.logger import Logger
 
-from mailsvc.budget import Budget
+from mailsvc.budget import Hold
 from mailsvc.mail import header
 from mailsvc.mail.reply import Reply
 from mailsvc.smtp.replies import Refused
@@ -20,6 +20,7 @@ log = Logger()
 
 SPOOL_ABOVE = 256 * 1024  # octets from which on a body waits on disk
 PIECE = 256 * 1024
+COPIES = 2  # of a large mail that are in memory while it is read and stored
 
 NO_ROOM = Reply(452, "Too much mail is being received just now, try again later", "4.3.1")
 DISK_FULL = Reply(452, "Insufficient system storage", "4.3.1")
@@ -79,12 +80,11 @@ InThread = Callable[[Callable[[], Any]], Awaitable[Any]]  # runs a function off 
 
 @attrs.define(eq=False)
 class Letter:
-    """The sink of one mail. Its octets count in the budget from when they are announced, or come, until it is settled."""
+    """The sink of one mail. Its octets count in the budget from when they come until it is settled."""
 
-    budget: Budget
+    hold: Hold
     accept: Accept
     in_thread: InThread
-    reserved: int = 0  # already taken for it
     spool_above: int = SPOOL_ABOVE
     _size: int = 0
     _memory: bytearray = attrs.field(factory=bytearray)
@@ -92,11 +92,8 @@ class Letter:
 
     def write(self, piece: bytes) -> Awaitable[None] | None:
         self._size += len(piece)
-        more = self._size - self.reserved
-        if more > 0:
-            if not self.budget.reserve(more):
-                raise Refused(NO_ROOM)
-            self.reserved += more
+        if not self.hold.arrived(self._size, self.spool_above):
+            raise Refused(NO_ROOM)
         self._memory += piece
         return self._spool() if len(self._memory) > self.spool_above else None
 
@@ -113,6 +110,8 @@ class Letter:
         try:
             if self._file is not None:
                 await self._spool()
+                if not await self.hold.work(COPIES * self._size):
+                    return NO_ROOM
             arrived = self._arrived()
             if isinstance(arrived, Reply):
                 return arrived
@@ -139,8 +138,7 @@ class Letter:
         return Arrived(octets[:start], start, octets, self._file)
 
     def drop(self) -> None:
-        self.budget.free(self.reserved)
-        self.reserved = 0
+        self.hold.close()
         self._memory = bytearray()
         self._file = None
 

@@ -13,12 +13,12 @@ from uuid import UUID
 
 import attrs
 
-from mailsvc.budget import Budget
+from mailsvc.budget import Budgets, Hold
 from mailsvc.mail.address import Path
 from mailsvc.mail.reply import Reply
 from mailsvc.relay import answers
 from mailsvc.relay.crowd import Crowd, Failures, subscriber
-from mailsvc.relay.letter import NO_ROOM, InThread, Letter
+from mailsvc.relay.letter import NO_ROOM, SPOOL_ABOVE, InThread, Letter
 from mailsvc.relay.neighbours import Neighbours
 from mailsvc.relay.nullmx import NullMx, Patience
 from mailsvc.relay.receipts import Receipts
@@ -53,7 +53,7 @@ class Own(Protocol):
 
     def takes(self, recipient: Path) -> bool: ...
 
-    def sink(self, envelope: Envelope, budget: Budget, in_thread: InThread, reserved: int) -> Sink: ...
+    def sink(self, envelope: Envelope, hold: Hold, in_thread: InThread) -> Sink: ...
 
 
 @attrs.define(eq=False)
@@ -64,7 +64,7 @@ class Relay:
     keys: Keys
     well_formed: Callable[[str], bool]
     rate: Rate
-    budget: Budget
+    budgets: Budgets
     submissions: Submissions
     receipts: Receipts
     own: Own
@@ -180,14 +180,16 @@ class Visit:
 
     async def body(self, envelope: Envelope) -> Sink | Reply:
         relay, customer = self._relay, self._customer
-        octets = envelope.parameters.size or 0
-        if not relay.budget.reserve(octets):
+        if customer is None:
+            hold = Hold(relay.budgets.inbound, self._who)
+        else:
+            hold = Hold(relay.budgets.submission, customer.caller.account_id)
+        if not hold.room(envelope.parameters.size or 0, SPOOL_ABOVE):
             return NO_ROOM
         if customer is None:
-            return relay.own.sink(envelope, relay.budget, relay.submissions.in_thread, octets)
-        caller, session = customer.caller, self._session
-        submissions = relay.submissions
-        return Letter(relay.budget, lambda arrived: submissions.submit(caller, session, envelope, arrived), submissions.in_thread, octets)
+            return relay.own.sink(envelope, hold, relay.submissions.in_thread)
+        caller, session, submissions = customer.caller, self._session, relay.submissions
+        return Letter(hold, lambda arrived: submissions.submit(caller, session, envelope, arrived), submissions.in_thread)
 
     def dropped(self) -> None:
         self._relay.addresses.leave(self._who)

@@ -136,6 +136,7 @@ class Limits:
     idle: float = 300.0  # for a command line to be complete, 5321 §4.5.3.2.7
     handshake: float = 10.0
     rate: int = 500  # octets a second of a body, over each span of `idle` seconds
+    average: int = 8 * 1024  # bytes a second of a whole body, of the size that was announced or else of the largest, after `idle` seconds
     stranger_seconds: float | None = 60.0  # until login or a first accepted recipient; None: no such limit
     stranger_octets: int | None = 8192
     grace: float = 10.0  # for the peer to take the last reply

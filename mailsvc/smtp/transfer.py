@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
@@ -31,6 +32,7 @@ class Upload:
 
     sink: Sink
     inspection: Inspection
+    until: float  # by when all of it has to be here
     failure: Reply | None = None  # the sink's own
     _done: bool = False
 
@@ -104,7 +106,7 @@ async def data(talk: Conversation, argument: bytes) -> Reply:
         return replies.CHUNKS_BEGUN
     upload = await _open(talk)
     talk.wire.send(replies.GO_AHEAD)
-    body, pace = Dotted(upload.inspection), _Pace(talk)
+    body, pace = Dotted(upload.inspection), _Pace(talk, upload.until)
     while body.rest is None:
         await pace.wait()
         if (kept := upload.write(body.feed(pace.take()))) is not None:
@@ -130,7 +132,7 @@ async def bdat(talk: Conversation, argument: bytes, refusal: Reply | None) -> Re
             upload = await _open(talk)
     except Refused as refused:
         refusal = refused.reply
-    pace = _Pace(talk)
+    pace = _Pace(talk, math.inf if upload is None else upload.until)
     while chunk.left:
         await pace.wait()
         piece = chunk.take(talk.wire.inbox)
@@ -161,7 +163,9 @@ async def _open(talk: Conversation) -> Upload:
     if isinstance(sink, Reply):
         talk.reset()
         raise Refused(sink)
-    talk.upload = Upload(sink, Inspection(talk.door.limits.size))
+    limits = talk.door.limits
+    size = min(talk.envelope.parameters.size or limits.size, limits.size)
+    talk.upload = Upload(sink, Inspection(limits.size), talk.wire.clock.seconds() + limits.idle + size / limits.average)
     return talk.upload
 
 
@@ -176,9 +180,10 @@ async def _close(talk: Conversation, upload: Upload) -> Reply:
 
 @attrs.define(eq=False)
 class _Pace:
-    """Brings the octets of a body, as long as they come fast enough: `wait`, then `take`."""
+    """Brings the octets of a body, as long as they come fast enough and all of them in time: `wait`, then `take`."""
 
     talk: Conversation
+    end: float
     _until: float = 0.0
     _taken: int = 0  # since the last look at the clock
 
@@ -192,10 +197,12 @@ class _Pace:
         wire, limits = self.talk.wire, self.talk.door.limits
         if not self._until:
             self._until = wire.clock.seconds() + limits.idle
+        if wire.clock.seconds() >= self.end:  # chunks that each come at once could drip for ever
+            raise Hangup(replies.TOO_SLOW)
         while not len(wire.inbox):
             try:
-                await wire.more(self._until, in_body=True)
+                await wire.more(min(self._until, self.end), in_body=True)
             except Late:
-                if self._taken < limits.rate * limits.idle:
+                if self._taken < limits.rate * limits.idle or wire.clock.seconds() >= self.end:
                     raise Hangup(replies.TOO_SLOW) from None
                 self._until, self._taken = wire.clock.seconds() + limits.idle, 0

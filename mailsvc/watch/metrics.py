@@ -154,6 +154,29 @@ def deliveries(dispatch: Any, settling: Any) -> Callable[[Sheet], None]:
     return write
 
 
+def budgets(found: Any) -> Callable[[Sheet], None]:
+    """Memory and disk of the requests and mails in progress (budget)."""
+
+    def write(sheet: Sheet) -> None:
+        pools, labels = dict(found.pools()), ("client", "resource")
+        sheet.gauge("budget_used_bytes", "Used by requests and mails in progress.", {n: pool.used for n, pool in pools.items()}, labels)
+        sheet.gauge("budget_limit_bytes", "What they may use.", {n: pool.limit for n, pool in pools.items()}, labels)
+        sheet.counter("budget_refused", "How often there was no room.", {n: pool.refused for n, pool in pools.items()}, labels)
+        works = {(name,): pool.waiting for (name, resource), pool in pools.items() if resource == "work"}
+        sheet.gauge("budget_waiting", "Large requests that wait for memory.", works, ("client",))
+
+    return write
+
+
+def connections(found: Any) -> Callable[[Sheet], None]:
+    def write(sheet: Sheet) -> None:
+        sheet.gauge("http_connections", "Open HTTP connections.", len(found))
+        sheet.counter("http_connections_refused", "HTTP connections and proxied requests beyond a limit.", found.refused)
+        sheet.counter("http_connections_evicted", "Idle HTTP connections closed to make room for others.", found.evicted)
+
+    return write
+
+
 # What a mail to a return path can turn out to be: returns/reading, and returns/taking for what it comes to.
 _RETURNED = (
     "bounce", "complaint", "automatic", "delay", "success", "feedback", "unknown", "forged", "stranger", "gone", "early", "repeated",

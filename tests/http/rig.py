@@ -17,7 +17,7 @@ from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 from twisted.web.http_headers import Headers
 
-from mailsvc.budget import Budget
+from mailsvc.budget import Budgets
 from mailsvc.fetch import NoAnswer, Reply
 from mailsvc.http.api import Api, Told
 from mailsvc.http.domains import DomainDesk
@@ -210,7 +210,9 @@ class Nothing:
 
 
 class Rig:
-    def __init__(self, *, rate: int = 1000, intake: Any = None, recorded: bool = False, in_flight: int = 1 << 28, **limits: Any) -> None:
+    def __init__(
+        self, *, rate: int = 1000, intake: Any = None, recorded: bool = False, in_flight: int = 1 << 28, spool: int = 1 << 31, **limits: Any
+    ) -> None:
         self.clock = Clock()
         self.clock.advance(NOW.timestamp())
         self.limits = Limits(**limits)
@@ -229,7 +231,7 @@ class Rig:
             messages=Messages(),
             links=Links(self.web, 1000),
             rate=RateLimit(self.clock, rate),
-            budget=Budget(in_flight),
+            budgets=Budgets.of(in_flight, spool, self.clock),
             in_thread=self._in_thread,
             checks=self.checks,
             inbox=Inbox(),
@@ -250,7 +252,7 @@ class Rig:
         )
         self.site = self.api.site()
         self.contract = Contract(self.api.document())
-        self.budget = self.site.gate.budget
+        self.budget = self.site.gate.budgets
 
     async def _in_thread(self, work: Callable[[], Any]) -> Any:
         self.threads.append(1)
@@ -267,6 +269,11 @@ class Rig:
         if method != "HEAD":
             self.contract.check(method, path, response.status, response.headers.get("content-type", ""), response.any)
         return response
+
+    def ask_from(self, host: str, octets: bytes) -> Response:
+        connection = self.connect(host)
+        connection.send(octets)
+        return connection.responses()[-1]
 
     async def _write(self, entries: Sequence[NewLog]) -> None:
         self.logged += entries

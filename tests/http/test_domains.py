@@ -9,7 +9,7 @@ import attrs
 import pytest
 import pytest_twisted
 
-from mailsvc.budget import Budget
+from mailsvc.budget import Budgets
 from mailsvc.http.api import Api
 from mailsvc.http.domains import DomainDesk
 from mailsvc.ratelimit import RateLimit
@@ -50,7 +50,8 @@ async def office(pool: Pool) -> Any:
     unused: Any = None
     api = Api(
         reactor=reactor, keys=keys, well_formed=is_well_formed, intake=unused, emails=unused, messages=unused, links=unused,
-        rate=RateLimit(reactor, 10_000), budget=Budget(1 << 26), in_thread=at_once, checks={}, schedule_ahead=timedelta(days=1),
+        rate=RateLimit(reactor, 10_000), budgets=Budgets.of(1 << 26, 1 << 30, reactor), in_thread=at_once, checks={},
+        schedule_ahead=timedelta(days=1),
         domains=DomainDesk(rig.domains, rig.care, rig.care.publishing, "r1"),
         api_keys=keys, logs=unused, receipts=unused, rollups=unused, link_secrets=lambda: (b"",),
     )  # type: ignore[arg-type]  # fmt: skip

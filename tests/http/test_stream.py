@@ -21,7 +21,7 @@ class Request:
     full_after: int = 1_000_000
     written: list[bytes] = attrs.field(factory=list)
     producer: Any = None
-    lost: bool = False
+    aborted: bool = False
     finished: Deferred[None] = attrs.field(factory=Deferred)
 
     def notifyFinish(self) -> Deferred[None]:
@@ -39,8 +39,8 @@ class Request:
         if len(self.written) >= self.full_after:
             self.producer.pauseProducing()
 
-    def loseConnection(self) -> None:
-        self.lost = True
+    def abort(self) -> None:
+        self.aborted = True
 
 
 def begin(request: Request, clock: Clock, count: int = 5) -> tuple[list[Any], list[int], list[str]]:
@@ -89,7 +89,7 @@ def test_a_reader_that_reads_nothing_is_given_up():
     clock.advance(STALLED - 1)
     assert not results
     clock.advance(1)
-    assert results == [False] and request.lost and ended == ["ended"]
+    assert results == [False] and request.aborted and ended == ["ended"]
 
 
 def test_a_fault_in_the_making_is_told():

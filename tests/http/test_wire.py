@@ -176,25 +176,36 @@ def test_a_body_cut_off_leaves_nothing() -> None:
     assert (rig.budget.used, rig.intake.submitted, rig.clock.getDelayedCalls()) == (0, [], [])
 
 
-def test_bodies_at_once_are_bounded() -> None:
-    rig = Rig(in_flight=1000)
-    first, second = rig.connect(), rig.connect()
-    first.send(head("Content-Length: 900"))
-    second.send(head("Content-Length: 200"))
-    [response] = second.responses()
-    assert response.problem == (503, "service_unavailable")
-    assert response.headers["retry-after"] == "1"
-    first.hang_up()
+def test_what_is_announced_takes_nothing_until_it_arrives() -> None:
+    rig = Rig(in_flight=10_000)
+    others = [rig.connect() for _ in range(20)]
+    for each in others:
+        each.send(head("Content-Length: 1800"))
+    assert rig.budget.used == 0 and not any(each.responses() for each in others)
+    others[0].send(b"x" * 500)
+    assert rig.budget.used == 500
     assert rig.ask("POST", "/emails", GOOD).status == 200
+    for each in others:
+        each.hang_up()
+    assert rig.budget.used == 0
+
+
+def test_what_cannot_fit_now_is_refused_at_once() -> None:
+    rig = Rig(in_flight=1000)
+    connection = rig.connect()
+    connection.send(head("Content-Length: 900"))
+    [response] = connection.responses()
+    assert response.problem == (503, "service_unavailable") and response.headers["retry-after"] == "1"
+    assert rig.ask("POST", "/emails", GOOD).status == 200 and rig.budget.used == 0
 
 
 def test_chunked_bodies_count_as_they_come() -> None:
-    rig = Rig(in_flight=1000)
+    rig = Rig(in_flight=3000)
     first, second = rig.connect(), rig.connect()
-    first.send(MANY + chunked(b"x" * 600))
-    second.send(MANY + chunked(b"x" * 600))
+    first.send(MANY + chunked(b"x" * 400))
+    second.send(MANY + chunked(b"x" * 400))
     assert second.responses()[0].status == 503
-    assert rig.budget.used == 600
+    assert rig.budget.used == 400
 
 
 def test_a_large_body_is_spooled_and_read_in_a_thread() -> None:
@@ -221,13 +232,29 @@ def test_a_body_that_drips_is_cut_off() -> None:
 
 
 def test_a_body_at_a_fair_pace_may_take_long() -> None:
-    rig = Rig(patience=20, slowest=100, idle=60)
+    rig = Rig(patience=20, slowest=100, average=400, idle=60)
     connection = rig.connect()
     connection.send(head("Content-Length: 100000"))
     for _ in range(100):
         rig.clock.advance(2)
         connection.send(b"x" * 999)
     assert connection.responses() == []
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_a_whole_body_has_to_arrive_in_time(many: bool) -> None:
+    """In the time that `patience` and the average pace give for its announced size, or for what arrived of a chunked one."""
+    rig = Rig(patience=20, slowest=10, average=1000, idle=60)
+    connection = rig.connect()
+    connection.send(MANY if many else head("Content-Length: 30000"))
+    seconds = 0
+    while not connection.responses():
+        connection.send(chunked(b"x" * 300) if many else b"x" * 300)
+        rig.clock.advance(1)
+        seconds += 1
+    assert connection.responses()[0].problem == (408, "validation_error")
+    assert seconds == 40 if many else 40 <= seconds <= 60
+    assert rig.budget.used == 0
 
 
 @pytest.mark.parametrize("drop", [b"x", b"x: y\r\n"])

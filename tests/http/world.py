@@ -13,7 +13,7 @@ import pytest_twisted
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 
-from mailsvc.budget import Budget
+from mailsvc.budget import Budgets
 from mailsvc.domains.care import Care
 from mailsvc.domains.records import Publishing
 from mailsvc.domains.rotation import Rules
@@ -149,7 +149,8 @@ async def world(pool: Pool) -> World:
     api = Api(
         reactor=clock, keys=keys, well_formed=is_well_formed, intake=intake, emails=Emails(pool, clock), messages=Messages(pool, clock),
         links=Links(Web(), 1000), told=told_of(pool, clock),
-        rate=RateLimit(clock, 10_000), budget=Budget(1 << 28), in_thread=in_thread, checks={}, api_keys=keys,
+        rate=RateLimit(clock, 10_000), budgets=Budgets.of(1 << 28, 1 << 31, clock), in_thread=in_thread, checks={},
+        api_keys=keys,
         domains=DomainDesk(domains, care, publishing, "us-east-1"), logs=requests, receipts=Receipts(pool, clock),
         rollups=Rollups(pool), quotas=quotas, link_secrets=lambda: (b"secret",), inbox=Sandbox(pool),
         base_url="https://api.example.com", recorder=recorder,

@@ -11,7 +11,7 @@ from uuid import UUID
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
-from mailsvc.budget import Budget
+from mailsvc.budget import Budgets
 from mailsvc.dns import Mx, Records
 from mailsvc.intake import Admitted, AsReceived, Incoming, Key
 from mailsvc.mail import returnpath
@@ -115,10 +115,10 @@ class Names:
 class World:
     """One relay and its connections."""
 
-    def __init__(self, *, in_flight: int = 1 << 28, rate: int = 1000, late: bool = True, **limits: Any) -> None:
+    def __init__(self, *, in_flight: int = 1 << 28, spool: int = 1 << 31, rate: int = 1000, late: bool = True, **limits: Any) -> None:
         self.clock = Clock()
         self.clock.advance(1_795_000_000)
-        self.keys, self.intake, self.kept, self.budget = Keys(), Intake(), Kept(), Budget(in_flight)
+        self.keys, self.intake, self.kept, self.budget = Keys(), Intake(), Kept(), Budgets.of(in_flight, spool, self.clock)
         self.names = Names()
         self.returned: list[Returned] = []
         self.forwarded: list[ForPostmaster] = []
@@ -141,7 +141,7 @@ class World:
             keys=self.keys,
             well_formed=lambda token: token.startswith("ms_"),
             rate=RateLimit(self.clock, rate),
-            budget=self.budget,
+            budgets=self.budget,
             submissions=Submissions(self.intake, "mx.test", in_thread, self.clock.seconds),
             receipts=Receipts(self.kept, self.clock),
             own=Own(("mx.test",), lambda address: returnpath.read(address, SECRET), take if late else None, forward if late else None),

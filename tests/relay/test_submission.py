@@ -258,6 +258,36 @@ def test_more_than_may_be_in_work_at_once_is_asked_to_come_back() -> None:
     assert world.budget.used == 0
 
 
+def test_what_other_clients_announce_or_send_leaves_room_for_a_customer() -> None:
+    world = World(in_flight=16_000_000, spool=16_000_000)
+    for host in ("192.0.2.8", "192.0.2.9"):
+        stranger = world.call("25", host)
+        stranger.say("EHLO mx")
+        assert "354 " in stranger.say("MAIL FROM:<> SIZE=900000", "RCPT TO:<postmaster>", "DATA")
+        stranger.send((b"x" * 98 + b"\r\n") * 2000)
+    used = world.budget.used
+    assert 390_000 < used == world.budget.inbound.memory.used <= 400_000
+    other = world.logged_in()
+    other.say("MAIL FROM:<me@example.com> SIZE=1900000", "RCPT TO:<a@example.net>", "DATA")
+    assert world.budget.used == used
+    assert world.logged_in().mail(ME + b"\r\nx\r\n").startswith("250")
+
+
+def test_a_large_mail_waits_for_its_turn_and_is_asked_to_come_back_when_that_takes_too_long() -> None:
+    world = World()
+    line = world.logged_in()
+    turns = world.budget.submission.work
+    assert Deferred.fromCoroutine(turns.take("another account", turns.limit)).called
+    for end, reply in (("expires", "452 4.3.1"), ("comes", "250 2.0.0")):
+        assert line.mail(LARGE) == "" and turns.waiting == 1
+        if end == "expires":
+            world.clock.advance(turns.seconds)
+        else:
+            turns.give(turns.limit)
+        assert line.call.heard().decode().startswith(reply)
+    assert world.budget.used == 0
+
+
 def test_a_full_disk_is_told_and_the_next_command_is_in_step(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
     line = world.logged_in()

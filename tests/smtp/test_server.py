@@ -189,6 +189,24 @@ def test_a_fast_enough_body_may_take_its_time() -> None:
     assert codes(made.heard()) == ["250"]
 
 
+@pytest.mark.parametrize("chunks", [False, True])
+def test_a_whole_body_has_to_arrive_in_time(chunks: bool) -> None:
+    """However steadily it drips: `idle` seconds, and those that its announced size takes at the average pace."""
+    made = call(Door("mx.test", Limits(rate=1, average=1000, idle=60)))
+    made.receiver.dataReceived(b"EHLO me\r\n")
+    made.receiver.dataReceived(b"MAIL FROM:<a@example.com> SIZE=100000\r\nRCPT TO:<b@example.com>\r\n" + (b"" if chunks else b"DATA\r\n"))
+    made.heard()
+    seconds = 0
+    while not made.closed and seconds < 1000:
+        if chunks:
+            made.receiver.dataReceived(b"BDAT 52\r\n")
+        made.receiver.dataReceived(b"x" * 50 + b"\r\n")
+        made.clock.advance(5)
+        seconds += 5
+    assert made.heard().endswith(b"421 4.4.2 Too slow, closing\r\n")
+    assert 160 <= seconds <= 160 + 65
+
+
 def test_a_stalled_handshake_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     made = call()
     monkeypatch.setattr(made.transport, "startTLS", lambda context: None)
