@@ -8,7 +8,6 @@ document. `load_large` also keeps the memory of a large document near its size: 
 
 from __future__ import annotations
 
-import codecs
 import json
 import re
 import secrets
@@ -17,6 +16,8 @@ from typing import Any
 
 import attrs
 import orjson
+
+from mailsvc.mail import charset
 
 DEPTH_MAX = 64
 NODES_MAX = 200_000  # values in a large document, byte arrays apart; a full batch has some 50,000
@@ -128,7 +129,7 @@ def _why(raw: bytes, error: orjson.JSONDecodeError) -> Malformed:
     """The field at fault, where a more lenient reader can still find it; else the place in the text."""
     if not raw:
         return Malformed("The request body is empty; it must be JSON.")
-    if (wrong := _not_utf8(raw)) is not None:
+    if (wrong := charset.not_utf8(raw)) is not None:
         line, column = raw.count(b"\n", 0, wrong) + 1, wrong - raw.rfind(b"\n", 0, wrong)
         return Malformed(f"The request body is not valid JSON: it is not UTF-8 at line {line}, byte {column}.")
     try:
@@ -139,17 +140,6 @@ def _why(raw: bytes, error: orjson.JSONDecodeError) -> Malformed:
         return Malformed(f"The request body is not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}.")
     path, sentence = found
     return Malformed(sentence.format(path.removeprefix(".") or "request body"))
-
-
-def _not_utf8(raw: bytes) -> int | None:
-    """Where the first octet is that is not UTF-8."""
-    at = 0
-    while at < len(raw):
-        try:
-            at += codecs.utf_8_decode(raw[at : at + PIECE], "strict", at + PIECE >= len(raw))[1]
-        except UnicodeDecodeError as wrong:
-            return at + wrong.start
-    return None
 
 
 def _culprit(value: Any, depth: int = 0) -> tuple[str, str] | None:
