@@ -23,7 +23,6 @@ from mailsvc.store.detach import detached
 T = TypeVar("T")
 log = Logger()
 
-_PRIVATE = re.compile(rb"[^/]*[@%][^/]*")
 
 
 class Request(server.Request):
@@ -274,11 +273,16 @@ class Request(server.Request):
         log.info(
             "{method} {path} {status} {milliseconds} ms",
             method=self.method.decode("latin-1"),
-            path=_PRIVATE.sub(b"*", self.path or b"")[:200].decode("latin-1"),
+            path=_public(self.path or b"")[:200].decode("latin-1"),
             status=self.code,
             milliseconds=round((now - self.started) * 1000, 1),
             **({} if self.email_id is None else {"email_id": self.email_id}),
         )
+
+
+def _public(path: bytes) -> bytes:
+    """A path without the segments that may name a person."""
+    return b"/".join([b"*" if b"@" in segment or b"%" in segment else segment for segment in path.split(b"/")])
 
 
 def _origin_form(target: bytes) -> bytes:
