@@ -239,7 +239,7 @@ class Intake:
 
     async def _admit(self, caller: Caller, email: Incoming) -> Domain | Refusal:
         if isinstance(email.content, Content):
-            fields = {name: [m.address for m in getattr(email, name)] for name in ("to", "cc", "bcc")}
+            fields = {name: [m.address for m in getattr(email, name)] for name in ("to", "cc", "bcc", "reply_to")}
             refusal = policy.recipients_refusal(fields, self.limits)
             if refusal is not None:
                 return refusal

@@ -61,13 +61,16 @@ def domain_refusal(name: str, domain: SendingDomain | None, key_domain: UUID | N
     return None
 
 
+_PEOPLE = {"reply_to": "addresses"}
+
+
 def recipients_refusal(fields: Mapping[str, Collection[str]], limits: Limits) -> Refusal | None:
-    """`to` has someone, no field and no email has too many; `fields` has the addresses of `to`, `cc` and `bcc`."""
+    """`to` has someone, and no field has too many addresses; `fields` has those of `to`, `cc`, `bcc` and `reply_to`."""
     if not fields["to"]:
         return Refusal("recipients", "to", "The `to` field needs at least one recipient.")
     for name, addresses in fields.items():
         if len(addresses) > limits.recipients_per_field:
-            return Refusal("recipients", name, f"The `{name}` field may have at most {limits.recipients_per_field} recipients.")
+            return Refusal("recipients", name, f"The `{name}` field may have at most {limits.recipients_per_field} {_PEOPLE.get(name, 'recipients')}.")
     return None
 
 

@@ -56,7 +56,7 @@ from mailsvc.listening import Listening, address, within
 from mailsvc.mail import returnpath
 from mailsvc.mail.address import parse_mailbox
 from mailsvc.memory import follow_keys, in_thread, open_memory, wrong_keys
-from mailsvc.offload import Offload
+from mailsvc.offload import Offload, Threads
 from mailsvc.onboarding import Customers, People, care_of, publishing_of
 from mailsvc.ownmail import OwnMail
 from mailsvc.ratelimit import Block, RateLimit
@@ -167,6 +167,7 @@ class Daemon:
         self.listen = Listening(reactor, opened).open
         self.in_thread = partial(in_thread, reactor)
         self.unix, self.held = partial(unix, reactor), partial(held, reactor)
+        self.threads = Threads.start(reactor)
         self.ready = False
         self.relay_ports: dict[str, int] = {}  # where each standard port of the relay really is, once it is open
 
@@ -227,7 +228,7 @@ class Daemon:
         self.rates, self.receipts = RateWindows(pool), StoredReceipts(pool, reactor)
         late = Late(pool, told=lambda: bell.ring("events"))
         signing = self.signing = partial(self.memory.seal.secrets_for, "return path")
-        self.returns = Returns(lambda path: returnpath.read(path, *signing()), self.accounts, late, self.in_thread, self.unix, self.held)
+        self.returns = Returns(lambda path: returnpath.read(path, *signing()), self.accounts, late, self.threads.body, self.unix, self.held)
         self.watching.add(metrics.returned(self.returns))
         web = Resolver(reactor, delivery.nameservers, seconds=delivery.dns_seconds, concurrent=self.settings.webhooks.connections)
         self.names = self.resolver()  # of recipients' domains
@@ -253,7 +254,7 @@ class Daemon:
         web = Fetcher(reactor, resolver, attrs.evolve(rules_of(settings.fetch), ports=frozenset({443}), clear=False))
         policies = Policies(reactor, resolver, over_https(web), records, tally) if settings.delivery.mta_sts else None
         dial = dialer(reactor, settings.delivery.ehlo_name or "", terms.connect_seconds, timeouts_of(settings.delivery))
-        sending = DomainSide(self.domains, self.accounts, self.signing, Offload(reactor))
+        sending = DomainSide(self.domains, self.accounts, self.signing, Offload(reactor, pool=self.threads.signing), self.threads.body)
         linger = settings.database.commit_linger
         settling = self.settling = Settling(self.pool, reactor, told=lambda: self.bell.ring("events"), linger=linger)
         connector = Connector(reactor, resolver, dial, terms, sources=sources_of(settings.delivery))
@@ -310,7 +311,7 @@ class Daemon:
     async def open_sandbox(self) -> None:
         """In development: a receiving server for the mail that goes out."""
         port_25 = lambda: self.relay_ports.get("25")  # noqa: E731
-        receivers = sandbox(self.reactor, self.opened, self.shelf, self.returns.whose, self.in_thread, port_25)
+        receivers = sandbox(self.reactor, self.opened, self.shelf, self.returns.whose, self.threads.body, port_25)
         await self.listen("sandbox.listen", self.settings.sandbox.listen, receivers)
 
     def prepare_doors(self, handover: Handing | Leaving) -> None:
@@ -319,7 +320,7 @@ class Daemon:
         self.limits = policy.Limits(recipients_per_field=settings.limits.recipients, message=settings.limits.message)
         store = Acceptance(self.pool, reactor, linger=settings.database.commit_linger)
         expiry = timedelta(seconds=settings.delivery.expire)
-        self.intake = Intake(store, self.domains, handover, self.bell, self.limits, expiry, self.in_thread, self.unix)
+        self.intake = Intake(store, self.domains, handover, self.bell, self.limits, expiry, self.threads.body, self.unix)
         accounting = Accounting.of(self.pool, reactor, settings.plans, self.own_mail())
         accounting.start(reactor, self.opened)
         self.watching.add(accounting.figures)
@@ -340,7 +341,7 @@ class Daemon:
         self.opened.add("the receipts", receipts.stop)
         relay = Relay(
             user=smtp.username, keys=self.keys, well_formed=is_well_formed, rate=self.rate, budgets=self.budgets,
-            submissions=Submissions(self.intake, host, self.in_thread, self.unix), receipts=receipts,
+            submissions=Submissions(self.intake, host, self.in_thread, self.unix, self.threads.body), receipts=receipts,
             own=Own((host, *smtp.names), self.returns.whose, self.returns.take, self.postmaster()),
             addresses=Crowd(smtp.connections_per_address), with_key=Crowd(smtp.connections_per_key),
             failures=Failures(reactor, smtp.login_failures), connections=smtp.connections,
@@ -382,7 +383,7 @@ class Daemon:
         )  # fmt: skip
         api = Api(
             reactor=reactor, keys=self.keys, well_formed=is_well_formed, intake=self.intake, emails=StoredEmails(self.pool, reactor),
-            messages=self.messages, rate=self.rate, budgets=self.budgets, in_thread=self.in_thread,
+            messages=self.messages, rate=self.rate, budgets=self.budgets, in_thread=self.threads.body,
             checks={"start": self.started, "database": self.watching.writable, "heartbeat": self.fresh, "clock": self.watching.punctual},
             remarks={"ledger": self.watching.numbered, "connections": self.watching.connected, "keys": self.memory.keys_rejected},
             domains=DomainDesk(self.domains, self.care, self.care.publishing, settings.region),
@@ -404,8 +405,9 @@ class Daemon:
         settings = self.settings
         mails = Mails(self.own_mail()) if settings.sender is not None else None
         return Dashboard(
-            pool=self.pool, clock=self.reactor, seal=self.memory.seal, in_thread=self.in_thread, base_url=settings.base_url or "",
+            pool=self.pool, clock=self.reactor, seal=self.memory.seal, in_thread=self.threads.body, base_url=settings.base_url or "",
             accounts=self.accounts, domains=self.domains, care=self.care, keys=self.keys, messages=self.messages, mails=mails,
+            password_thread=self.threads.password,
             sign_up=settings.dashboard.sign_up, webhooks=StoredWebhooks(self.pool, self.reactor, self.memory.seal),
             read_url=partial(weburl.read, rules=self.fetcher.rules), most_webhooks=settings.webhooks.endpoints, ring=self.bell.ring,
             providers=providers_of(settings.sign_in, self.fetcher, self.unix),

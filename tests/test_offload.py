@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from queue import SimpleQueue
+from threading import Event
 from typing import Any
 
 import attrs
 
-from mailsvc.offload import Offload
+from mailsvc.offload import BODIES, Offload, Threads
 
 
 @attrs.define
@@ -67,3 +69,47 @@ def test_what_comes_while_the_last_thread_leaves_gets_a_new_one() -> None:
     assert reactor.threads == []
     reactor.run()
     assert results == [1, 2]
+
+
+class RealThreads:
+    """A reactor as far as pools need it: what threads want done by it is done by `turn`."""
+
+    def __init__(self) -> None:
+        self.calls: SimpleQueue[tuple[Any, ...]] = SimpleQueue()
+        self.at_shutdown: list[Callable[[], None]] = []
+
+    def callWhenRunning(self, call: Callable[[], None]) -> None:
+        call()
+
+    def addSystemEventTrigger(self, _phase: str, _event: str, call: Callable[[], None]) -> None:
+        self.at_shutdown.append(call)
+
+    def callFromThread(self, call: Callable[..., None], *args: Any) -> None:
+        self.calls.put((call, *args))
+
+    def turn(self) -> None:
+        call, *args = self.calls.get(timeout=10)
+        call(*args)
+
+
+def test_large_bodies_hold_up_neither_signatures_nor_passwords() -> None:
+    reactor, go_on = RealThreads(), Event()
+    threads = Threads.start(reactor)
+    try:
+        bodies: list[Any] = []
+        for _ in range(2 * BODIES):
+            threads.body(lambda: go_on.wait(10)).addCallback(bodies.append)  # type: ignore[attr-defined]
+        results: list[Any] = []
+        threads.password(lambda: "a hash").addCallback(results.append)  # type: ignore[attr-defined]
+        Offload(reactor, pool=threads.signing)(lambda: "a signature").addCallback(results.append)
+        while len(results) < 2:
+            reactor.turn()
+        assert sorted(results) == ["a hash", "a signature"] and bodies == []
+        go_on.set()
+        while len(bodies) < 2 * BODIES:
+            reactor.turn()
+        assert all(bodies)
+    finally:
+        go_on.set()
+        for stop in reactor.at_shutdown:
+            stop()

@@ -119,6 +119,7 @@ class Assembly:
     standing: Standing
     providers: Mapping[str, Provider] = attrs.field(factory=dict)
     inbox: Any = None
+    password_thread: Callable[[Callable[[], Any]], Awaitable[Any]] | None = None
 
     def __attrs_post_init__(self) -> None:
         self.users, self.sessions = Users(self.pool, self.clock, self.seal), Sessions(self.pool, self.clock)
@@ -132,7 +133,7 @@ class Assembly:
         suffixes()  # read now: the first email to be looked at would wait 50 ms for them
         desk, pool = self._desk(), self.pool
         throttle = Throttle(self.attempts, partial(unix, self.clock), lambda: self.seal.secrets_for("attempts")[0])
-        passwords = Passwords(self.in_thread, ("mailsvc", urlsplit(self.base_url).hostname or ""))
+        passwords = Passwords(self.password_thread or self.in_thread, ("mailsvc", urlsplit(self.base_url).hostname or ""))
         entrance = Entrance(desk, passwords, throttle, self.attempts, self.mails)
         search, rollups = Search(pool), Rollups(pool)
         stored = StoredEmails(pool, self.clock)

@@ -212,7 +212,7 @@ class Emails:
             mail = insights.mail_of(parsed, email.size, email.bulk, _same_organisation, _is_root, email.recipients, email.created_at)
             return insights.of_mail(mail), of_page(mail)
 
-        found, hosts = look() if email.size < IN_THREAD else await self.desk.in_thread(look)
+        found, hosts = await self.desk.in_thread(look)
         domain = await self.domains.get(email.domain_id)
         if domain is None:
             return insights.grouped(found), False

@@ -12,7 +12,7 @@ from mailsvc.mail.mime import Parsed
 INLINE_MOST = 8 * 1024 * 1024  # octets of the images that a preview carries in itself
 
 _CID = re.compile(r"""(=\s*["']?|url\(\s*["']?)cid:([^"'\s)>]+)""", re.IGNORECASE)
-_HEAD = re.compile(r"<head[^>]*>|<!doctype[^>]*>", re.IGNORECASE)
+_HEAD = re.compile(r"<head[^<>]*+>|<!doctype[^<>]*+>", re.IGNORECASE)
 
 
 def embedded(parsed: Parsed) -> str:

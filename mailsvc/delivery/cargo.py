@@ -23,6 +23,8 @@ from mailsvc.store.errors import Transient
 from mailsvc.store.messages import StoredMessage, StoredPieces
 
 _SIGNATURES = 1000  # remembered, for the other destinations of the same email
+_COPIES = 16 << 20  # octets of copies in seven bits, remembered for other destinations and attempts
+_COPIES_MOST = 100
 _LOADS = 4  # messages read at once: each may be 40 MB
 
 
@@ -86,6 +88,7 @@ class Cargo:
     def __init__(self, clock: Any, messages: Messages, sending: Sending, freight: Freight) -> None:
         self._clock, self._messages, self._sending, self._freight = clock, messages, sending, freight
         self._loads = DeferredSemaphore(_LOADS)
+        self._copies: OrderedDict[UUID, tuple[bytes, bytes]] = OrderedDict()  # in seven bits, with their signatures
         self._signatures: OrderedDict[UUID, bytes | list[Deferred[bytes]]] = OrderedDict()  # made; or who waits while it is
 
     async def origin(self, parcel: Parcel) -> Origin:
@@ -111,11 +114,21 @@ class Cargo:
             raise
 
     async def seven_bit(self, parcel: Parcel, loaded: Loaded) -> Loaded:
-        """A copy for a server without 8BITMIME, signed anew; it is not kept."""
-        body = await self._sending.seven_bit(loaded.body)
-        signature = await pace.insist(self._clock, "signing", lambda: self._sending.sign(parcel, body), _not_away)
+        """A copy for a server without 8BITMIME, signed anew. It is not stored, only remembered for a while."""
+        if parcel.email_id in self._copies:
+            self._copies.move_to_end(parcel.email_id)
+            body, signature = self._copies[parcel.email_id]
+        else:
+            body = await self._sending.seven_bit(loaded.body)
+            signature = await pace.insist(self._clock, "signing", lambda: self._sending.sign(parcel, body), _not_away)
+            self._remember(parcel.email_id, body, signature)
         self._freight.load(len(body))
         return Loaded(body, signature, False, len(body), False, loaded.asked)
+
+    def _remember(self, email_id: UUID, body: bytes, signature: bytes) -> None:
+        self._copies[email_id] = body, signature
+        while len(self._copies) > _COPIES_MOST or sum(len(copy) for copy, _ in self._copies.values()) > _COPIES:
+            self._copies.popitem(last=False)
 
     def unload(self, loaded: Loaded) -> None:
         if loaded.freight:

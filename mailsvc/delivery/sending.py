@@ -23,6 +23,7 @@ from mailsvc.store.values import Pieces
 
 T = TypeVar("T")
 _LOADED = 2000  # signing keys in memory; loading one costs more than a signature
+_SMALL = 128 * 1024  # octets of a message that is signed in about a millisecond
 _NUMBERS = 10_000  # accounts whose number is remembered; it never changes
 
 
@@ -50,12 +51,13 @@ _GONE = "The sending domain does not exist any more."
 
 @attrs.define(eq=False)
 class DomainSide:
-    """`in_thread` runs a function off the reactor; the first of `secrets` signs return paths."""
+    """`in_thread` runs a function off the reactor, `body_thread` one that takes longer; the first of `secrets` signs return paths."""
 
     domains: Domains
     accounts: Accounts
     secrets: Callable[[], Sequence[bytes]]
     in_thread: InThread
+    body_thread: InThread | None = None
     _loaded: OrderedDict[tuple[str, bytes], SigningKey] = attrs.field(factory=OrderedDict, init=False, repr=False)
     _numbers: OrderedDict[UUID, int] = attrs.field(factory=OrderedDict, init=False)
 
@@ -81,13 +83,16 @@ class DomainSide:
         def sign() -> bytes:
             return dkim.sign(body, domain.name, [(key.selector, self._load(key)) for key in stored], begins, ends - begins)
 
-        return await self.in_thread(sign)
+        return await (self.in_thread(sign) if len(body) <= _SMALL else self._with_body(sign))
 
     async def eight_bit(self, body: Pieces) -> bool:
-        return await self.in_thread(lambda: not all(piece.isascii() for piece in body))
+        return await self._with_body(lambda: not all(piece.isascii() for piece in body))
 
     async def seven_bit(self, body: bytes | Pieces) -> bytes:
-        return await self.in_thread(lambda: sevenbit.convert(body if isinstance(body, bytes) else b"".join(body)))
+        return await self._with_body(lambda: sevenbit.convert(body if isinstance(body, bytes) else b"".join(body)))
+
+    def _with_body(self, work: Callable[[], T]) -> Awaitable[T]:
+        return (self.body_thread or self.in_thread)(work)
 
     async def _domain(self, parcel: Parcel) -> Domain:
         domain = await self.domains.get(parcel.domain_id)

@@ -42,20 +42,20 @@ class Reader:
 
     async def read(self, request: Request, make: Callable[[Any, Rules], T]) -> T:
         """What `make` makes of the JSON in the body."""
-        if request.large:
-            if not await request.turn(COPIES * request.received):
+        if request.large or not strictjson.light(request.body()):
+            if request.large and not await request.turn(COPIES * request.received):
                 raise unavailable()
             async with self._slots:
-                return await self.in_thread(lambda: self._make(request, make, natural=True))
+                return await self.in_thread(lambda: self._make(request, make, large=True))
         try:
-            return self._make(request, make, natural=False)
+            return self._make(request, make)
         except Natural:
             return await self.in_thread(lambda: self._make(request, make, natural=True))
 
-    def _make(self, request: Request, make: Callable[[Any, Rules], T], *, natural: bool) -> T:
-        load = strictjson.load_large if request.large else strictjson.load
+    def _make(self, request: Request, make: Callable[[Any, Rules], T], *, large: bool = False, natural: bool = False) -> T:
+        load = strictjson.load_large if large else strictjson.load
         try:
             value = request.asked = load(request.body())
         except strictjson.Malformed as wrong:
             raise invalid(str(wrong), 400) from None
-        return make(value, Rules(self.now(), self.limits, self.ahead, natural))
+        return make(value, Rules(self.now(), self.limits, self.ahead, natural or large))

@@ -26,7 +26,6 @@ T = TypeVar("T")
 log = Logger()
 
 STREAMED = 512 * 1024  # bytes of memory that a response uses while it is made and sent at the same time
-_PRIVATE = re.compile(rb"[^/]*[@%][^/]*")
 
 
 class Request(server.Request):
@@ -366,11 +365,16 @@ class Request(server.Request):
         log.info(
             "{method} {path} {status} {milliseconds} ms",
             method=self.method.decode("latin-1"),
-            path=_PRIVATE.sub(b"*", self.path or b"")[:200].decode("latin-1"),
+            path=_public(self.path or b"")[:200].decode("latin-1"),
             status=self.code,
             milliseconds=round((now - self.started) * 1000, 1),
             **({} if self.email_id is None else {"email_id": self.email_id}),
         )
+
+
+def _public(path: bytes) -> bytes:
+    """A path without the segments that may name a person."""
+    return b"/".join([b"*" if b"@" in segment or b"%" in segment else segment for segment in path.split(b"/")])
 
 
 def _origin_form(target: bytes) -> bytes:

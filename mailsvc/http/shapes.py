@@ -59,7 +59,7 @@ def email(value: Any, rules: Rules) -> Incoming:
     if not html and not text:
         raise problem.Problem(422, "missing_required_field", "Missing `html` or `text` field.")
     listed = {field: strings(value, field) for field in ("to", "cc", "bcc", "reply_to")}
-    refusal = policy.recipients_refusal({field: listed[field] for field in ("to", "cc", "bcc")}, rules.limits)
+    refusal = policy.recipients_refusal(listed, rules.limits)
     if refusal is not None:
         raise problem.refused(refusal)
     boxes = {field: tuple(_mailbox(item, _path(field, i, value)) for i, item in enumerate(items)) for field, items in listed.items()}

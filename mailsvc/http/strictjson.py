@@ -1,7 +1,9 @@
 """JSON as strict as RFC 8259 and RFC 7493 (I-JSON) have it: one meaning per document, or an error that says where.
 
-orjson reads; what it lets pass (duplicate names, RFC 7493 §2.3) is found by counting. `load_large` also keeps the memory of
-a large document near its size: arrays of bytes never become lists.
+orjson reads; what it lets pass (duplicate names, RFC 7493 §2.3) is found by counting. Before it reads a large document, the number
+of values is limited, because each costs far more memory than the two characters it can be written in. Everything that looks at the
+text itself goes piece by piece with functions written in C: other threads run between two pieces, and no list grows with the
+document. `load_large` also keeps the memory of a large document near its size: arrays of bytes never become lists.
 """
 
 from __future__ import annotations
@@ -9,19 +11,29 @@ from __future__ import annotations
 import json
 import re
 import secrets
+from collections.abc import Iterator
 from typing import Any
 
 import attrs
 import orjson
 
-DEPTH_MAX = 64
-NODES_MAX = 1_000_000  # values in a large document, byte arrays apart
-LIFT_ABOVE = 64  # octets of text of an array from which on it is lifted
-PIECE = 65_536
+from mailsvc.mail import charset
 
-_NAME_END = re.compile(rb'"[ \t\r\n]*:')
-_BYTES_START = re.compile(rb'"(?:content|data)"[ \t\r\n]*:[ \t\r\n]*\[')
-_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+DEPTH_MAX = 64
+NODES_MAX = 200_000  # values in a large document, byte arrays apart; a full batch has some 50,000
+LIGHT = 20_000  # values that are read in a few milliseconds
+LIFT_ABOVE = 64  # octets of text of an array from which on it is lifted
+LIFTED_MAX = 10_000  # arrays that are considered; those after them count as values
+PIECE = 65_536
+SMALL_PIECE = 4096
+WIDE_MAX = 48 << 20  # octets of memory for text beyond what one octet for each character takes
+OUTLINE_MAX = 256 * 1024  # octets of a document in which the field at fault is looked for
+
+_BYTES_START = re.compile(rb'"(?:content|data)"[ \t\r\n]{0,99}+:[ \t\r\n]{0,99}+\[')
+_SUSPECT = re.compile(rb"[\x00-\x1f]|\\u[dD]")  # in a string: what may be its fault
+_UNFIT = re.compile("[\x00-\x1f\ud800-\udfff]")
+_PAIR = re.compile(rb"\\u[dD][89abAB]")
+_CONTINUATION = bytes(range(0x80, 0xC0))
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -39,11 +51,18 @@ def load(raw: bytes) -> Any:
     return value
 
 
+def light(raw: bytes) -> bool:
+    """Whether `load` reads it quickly enough for the reactor's thread. Separators inside strings count too."""
+    return _separators(raw) <= LIGHT
+
+
 def load_large(raw: bytes) -> Any:
     """Like `load`, for a thread: byte arrays named `content` or `data` come back as bytes."""
     raw, lifted = _lift(raw.removeprefix(_BOM))
-    if _nodes(raw) > NODES_MAX:
+    if _too_many_values(raw):
         raise Malformed(f"The request body has more than {NODES_MAX} values.")
+    if (not raw.isascii() or b"\\u" in raw) and _memory_of_wide_text(raw) > WIDE_MAX:
+        raise Malformed("The request body has too much text with characters beyond Latin-1; shorten it or split it into several requests.")
     try:
         value = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
@@ -53,14 +72,15 @@ def load_large(raw: bytes) -> Any:
 
 
 def _check(raw: bytes, value: Any) -> None:
-    """Depth and duplicate names. Every member has a colon outside strings, so equal counts prove that none was lost."""
+    """Depth and duplicate names. Every member has one colon outside strings, so equal counts prove that none was lost."""
     members = _members(value)
-    if raw.count(b":") == members:
+    if raw.count(b":") == members or sum(text.count(b":") for text in _outside_strings(raw)) == members:
         return
-    # `"` and `:` with nothing but space between them: all names, and some text inside strings, so never too few.
-    if len(_NAME_END.findall(raw)) == members:
-        return
-    json.loads(raw, object_pairs_hook=_unique)
+    try:
+        json.loads(_outline(raw), object_pairs_hook=_unique)
+    except (ValueError, RecursionError):
+        pass  # too long to find the name
+    raise Malformed("The request body has a field twice in one object.")
 
 
 def _members(value: Any) -> int:
@@ -109,38 +129,128 @@ def _why(raw: bytes, error: orjson.JSONDecodeError) -> Malformed:
     """The field at fault, where a more lenient reader can still find it; else the place in the text."""
     if not raw:
         return Malformed("The request body is empty; it must be JSON.")
-    general = Malformed(f"The request body is not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}.")
+    if (wrong := charset.not_utf8(raw)) is not None:
+        line, column = raw.count(b"\n", 0, wrong) + 1, wrong - raw.rfind(b"\n", 0, wrong)
+        return Malformed(f"The request body is not valid JSON: it is not UTF-8 at line {line}, byte {column}.")
     try:
-        value = json.loads(raw, parse_constant=_NotANumber, strict=False)
-        return Malformed(_culprit(value)) if _culprit(value) else general
+        found = _culprit(json.loads(_outline(raw), parse_constant=_NotANumber, strict=False))
     except (ValueError, RecursionError):
-        return general
+        found = None
+    if found is None:
+        return Malformed(f"The request body is not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}.")
+    path, sentence = found
+    return Malformed(sentence.format(path.removeprefix(".") or "request body"))
 
 
-def _culprit(value: Any, path: str = "") -> str:
-    """A sentence about the first value that JSON must not have."""
-    name = path.removeprefix(".") or "request body"
+def _culprit(value: Any, depth: int = 0) -> tuple[str, str] | None:
+    """The path of the first value that JSON must not have, and a sentence with room for it."""
     if isinstance(value, dict):
         for key, child in value.items():
             if _surrogate(key):
-                return f"A name in the `{name}` has a lone surrogate, which is not a character."
-            if found := _culprit(child, f"{path}.{shown(key)}"):
-                return found
+                return "", "A name in the `{}` has a lone surrogate, which is not a character."
+            if found := _below(child, depth):
+                return f".{shown(key)}{found[0]}", found[1]
     elif isinstance(value, list):
         for index, child in enumerate(value):
-            if found := _culprit(child, f"{path}[{index}]"):
-                return found
+            if found := _below(child, depth):
+                return f"[{index}]{found[0]}", found[1]
     elif isinstance(value, float) and (isinstance(value, _NotANumber) or value in (float("inf"), float("-inf"))):
-        return f"The `{name}` field has a number that JSON does not have (NaN or infinite)."
-    elif isinstance(value, str) and _surrogate(value):
-        return f"The `{name}` field has a lone surrogate, which is not a character."
-    elif isinstance(value, str) and any(character < " " for character in value):
-        return f"The `{name}` field has a control character that is not escaped."
-    return ""
+        return "", "The `{}` field has a number that JSON does not have (NaN or infinite)."
+    elif isinstance(value, str) and _UNFIT.search(value):
+        if _surrogate(value):
+            return "", "The `{}` field has a lone surrogate, which is not a character."
+        return "", "The `{}` field has a control character that is not escaped."
+    return None
+
+
+def _below(child: Any, depth: int) -> tuple[str, str] | None:
+    return _culprit(child, depth + 1) if depth < DEPTH_MAX else None
 
 
 def _surrogate(text: str) -> bool:
-    return any("\ud800" <= character <= "\udfff" for character in text)
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+# The text, piece by piece
+
+
+def _pieces(raw: bytes, size: int) -> Iterator[tuple[bytes, list[bytes], bool]]:
+    """Each piece, the same without escapes cut at its quotation marks, and whether it begins inside a string."""
+    at, inside = 0, False
+    while at < len(raw):
+        piece = raw[at : at + size]
+        if (len(piece) - len(piece.rstrip(b"\\"))) % 2:  # an escape belongs to the piece in which it begins
+            piece = raw[at : at + size + 1]
+        at += len(piece)
+        parts = piece.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
+        yield piece, parts, inside
+        inside ^= len(parts) % 2 == 0
+
+
+def _outside_strings(raw: bytes) -> Iterator[bytes]:
+    for _, parts, inside in _pieces(raw, PIECE):
+        yield b"".join(parts[inside::2])
+
+
+def _outline(raw: bytes) -> str:
+    """The document without the middle of its long strings, unless the fault may be there. Empty if that is long as well."""
+    if len(raw) <= OUTLINE_MAX:
+        return raw.decode("utf-8", "replace")
+    kept: list[bytes] = []
+    for piece, parts, inside in _pieces(raw, SMALL_PIECE):
+        if inside and len(parts) == 1 and not _SUSPECT.search(piece):
+            continue
+        kept.append(piece)
+        if len(kept) * SMALL_PIECE > OUTLINE_MAX:
+            return ""
+    return b"".join(kept).decode("utf-8", "replace")
+
+
+def _too_many_values(raw: bytes) -> bool:
+    """Counted by what stands between values, first as if all of it were outside strings."""
+    if _separators(raw) <= NODES_MAX:
+        return False
+    count = 0
+    for text in _outside_strings(raw):
+        count += _separators(text)
+        if count > NODES_MAX:
+            return True
+    return False
+
+
+def _memory_of_wide_text(raw: bytes) -> int:
+    """How much more the strings take than one octet for each character: Python stores a string by its widest character."""
+    extra = length = width = 0
+    for _, parts, inside in _pieces(raw, PIECE):
+        if inside:
+            length, width = length + _characters(parts[0]), max(width, _width(parts[0]))
+            if len(parts) == 1:
+                continue
+        extra += length * width
+        middle = b"".join(parts[1:-1])
+        extra += _characters(middle) * _width(middle)
+        length, width = _characters(parts[-1]), _width(parts[-1])
+    return extra + length * width
+
+
+def _characters(text: bytes) -> int:
+    return len(text.translate(None, _CONTINUATION))
+
+
+def _width(text: bytes) -> int:
+    """How many octets beyond one Python uses for each character."""
+    highest = 0 if text.isascii() else max(text)
+    if highest >= 0xF0 or (b"\\u" in text and _PAIR.search(text)):
+        return 3
+    return 1 if highest >= 0xC4 or b"\\u" in text else 0
+
+
+def _separators(raw: bytes) -> int:
+    return raw.count(b",") + raw.count(b"[") + raw.count(b"{")
 
 
 # Large documents
@@ -153,13 +263,17 @@ def _lift(raw: bytes) -> tuple[bytes, dict[str, bytes]]:
     kept: list[bytes] = []
     done = at = 0
     names = [_Name(b'"content"'), _Name(b'"data"')]
-    while (at := min(name.next(raw, at) for name in names)) < len(raw):
+    for _ in range(LIFTED_MAX):
+        if (at := min(name.next(raw, at) for name in names)) >= len(raw):
+            break
         start = _BYTES_START.match(raw, at)
         # Within a string a quotation mark follows a backslash, so this one begins or ends a string; see 8259 §7.
         if start is None or raw[at - 1 : at] == b"\\":
             at += 1
             continue
         end = raw.find(b"]", start.end())
+        if end < 0:
+            break
         if end - start.end() > LIFT_ABOVE and (content := _byte_array(raw, start.end(), end)) is not None:
             token = f"{nonce}-{len(lifted)}"
             lifted[token] = content
@@ -203,16 +317,6 @@ def _byte_array(raw: bytes, start: int, end: int) -> bytes | None:
             return None
         start = cut + 1
     return b"".join(pieces)
-
-
-def _nodes(raw: bytes) -> int:
-    """An upper bound of the number of values; exact in its commas and brackets when it matters."""
-    count = _separators(raw)
-    return count if count <= NODES_MAX else _separators(_STRING.sub(b"", raw))
-
-
-def _separators(raw: bytes) -> int:
-    return raw.count(b",") + raw.count(b"[") + raw.count(b"{")
 
 
 def _put_back(value: Any, lifted: dict[str, bytes]) -> Any:

@@ -158,7 +158,7 @@ def _bare(name: str, text: str) -> Mailbox:
             allow_domain_literal=False,
         )
     except EmailNotValidError as error:
-        if re.search(r"[,;]\s*[^@]+@", text) and not text.startswith('"'):
+        if _has_two(text) and not text.startswith('"'):
             raise AddressError("This is more than one address; give each as an item of its own.") from None
         raise AddressError(str(error)) from None
     except (ValueError, UnicodeError):
@@ -167,6 +167,11 @@ def _bare(name: str, text: str) -> Mailbox:
     if not _has_public_form(domain):
         raise AddressError("The part after the @ must be a full domain name such as example.com.")
     return Mailbox(name, valid.local_part, domain)
+
+
+def _has_two(text: str) -> bool:
+    """Whether a separator stands before an @, with something between the two."""
+    return any("," in part[:-1] or ";" in part[:-1] for part in text.split("@")[:-1])
 
 
 def _has_public_form(domain: str) -> bool:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import binascii
 import re
+from itertools import islice
 
 from mailsvc.mail import charset
 
 WORD_LIMIT = 66  # 2047 §2 allows 75; so many fit on one line of 76 after "Subject: "
+WORDS_MAX = 2000  # in one text; what comes after them stays as it is
 _OPENING, _CLOSING = len("=?utf-8?q?"), len("?=")
 _BYTES_IN_B = (WORD_LIMIT - _OPENING - _CLOSING) // 4 * 3
 _CHARS_IN_Q = WORD_LIMIT - _OPENING - _CLOSING
@@ -55,20 +57,20 @@ def _encode_q(text: str) -> list[str]:
 def decode(text: str) -> str:
     """`text` with its encoded words read. What is no encoded word stays; space between two words goes (2047 §6.2)."""
     out: list[str] = []
-    pending, pending_charset, end = b"", "", 0
-    for word in _WORD.finditer(text):
+    pending, pending_charset, end = bytearray(), "", 0
+    for word in islice(_WORD.finditer(text), WORDS_MAX):
         octets = _octets(word[2], word[3])
         if octets is None:
             continue
         between, name = text[end : word.start()], word[1].partition("*")[0].lower()  # 2231 §5: "*language"
         if between.strip(" \t\r\n") or not pending_charset or name != pending_charset:
-            out.append(charset.decode(pending, pending_charset))
+            out.append(charset.decode(bytes(pending), pending_charset))
             if between.strip(" \t\r\n") or not pending_charset:
                 out.append(between)
-            pending, pending_charset = b"", name
+            pending, pending_charset = bytearray(), name
         pending += octets  # some split a character between words
         end = word.end()
-    return "".join([*out, charset.decode(pending, pending_charset), text[end:]])
+    return "".join([*out, charset.decode(bytes(pending), pending_charset), text[end:]])
 
 
 def _octets(encoding: str, encoded: str) -> bytes | None:

@@ -1,18 +1,26 @@
-"""What an email's html has in it: links, images, the names of its elements and its text. Reads anything, fails at nothing."""
+"""What an email's html has in it: links, images, the names of its elements and its text. Reads anything, fails at nothing.
+
+lxml parses, as it does for `plain`; what it finds is noted as it comes, in one pass and without a tree.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from html.parser import HTMLParser
 
 import attrs
+from lxml import etree
 
 MOST = 2_000_000  # characters that are looked at
+MOST_LINKS = 5000  # links, and images, that are
 SMALL = 9  # pixels
 PALE = 1.5  # of contrast, 1 being none
 
-_EMPTY = frozenset("area base br col embed hr img input link meta source track wbr".split())
+_DEEPEST = 256  # elements within each other
+_PIECE = 16 * 1024  # octets that the parser is given at once
+_CONTROL = bytes([*range(0x09), 0x0B, 0x0C, *range(0x0E, 0x20), 0x7F])
+_UNREADABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffe\uffff\ud800-\udfff]")  # not allowed in HTML
+_HTML = re.compile(r"<html[\s/>]", re.IGNORECASE)
 _INLINE = frozenset("a abbr b bdi bdo big cite code em font i img ins kbd mark q s small span strong sub sup u wbr".split())
 _HEX = re.compile(r"#([0-9a-f]{3}|[0-9a-f]{6})", re.IGNORECASE)
 _SHAPELESS = "\u00ad\u034f\u200b-\u200f\u2060\ufeff"  # characters that nobody sees
@@ -57,20 +65,29 @@ class Page:
 
 
 def read(html: str) -> Page:
+    html = html[:MOST]
     reader = _Reader()
-    reader.feed(html[:MOST])
-    reader.close()
+    octets = html.encode().translate(None, _CONTROL) if html.isascii() else _UNREADABLE.sub("", html).encode()
+    parser = etree.HTMLParser(target=reader, encoding="utf-8")
+    try:
+        for at in range(0, len(octets), _PIECE):
+            parser.feed(octets[at : at + _PIECE])
+        parser.close()
+    except (etree.LxmlError, ValueError):  # too deep, or nothing in it: what was found until then counts
+        pass
     links = tuple(Link(url, " ".join("".join(texts).split())) for url, texts in reader.links)
+    elements = reader.elements if _HTML.search(html) else reader.elements - {"html"}  # the parser adds one where there is none
     return Page(
-        links, tuple(reader.images), frozenset(reader.elements), " ".join("".join(reader.texts).split()), reader.lang,
+        links, tuple(reader.images), frozenset(elements), " ".join("".join(reader.texts).split()), reader.lang,
         "".join(reader.title).strip(), frozenset(reader.metas), reader.hidden, reader.small, reader.pale,
         " ".join(_PADDING.sub(" ", "".join(reader.preview)).split()),
     )  # fmt: skip
 
 
-class _Reader(HTMLParser):
+class _Reader:
+    """What the parser tells its finds to. It ends every element that it begins, those without content and unclosed ones too."""
+
     def __init__(self) -> None:
-        super().__init__(convert_charrefs=True)
         self.links: list[tuple[str, list[str]]] = []
         self.images: list[Image] = []
         self.elements: set[str] = set()
@@ -81,32 +98,34 @@ class _Reader(HTMLParser):
         self.hidden = 0
         self.preview: list[str] = []
         self.small = self.pale = False
+        self._depth = 0
         self._link: list[str] | None = None
-        self._unseen: list[str] = []  # the elements inside one that is hidden, which is the first
+        self._unseen = 0  # how deep in an element that is hidden
         self._silent = ""  # the element whose content is not text
         self._first = True  # as long as there was no text that people see
 
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+    def start(self, tag: str, attributes: Mapping[str, str]) -> None:
+        self._depth += 1
+        if self._depth > _DEEPEST:
+            raise ValueError("too deep")
         self.elements.add(tag)
         self._apart(tag)
-        named = {name: value or "" for name, value in attributes}
-        style = _style(named["style"]) if "style" in named else {}
-        if tag not in _EMPTY and (self._unseen or (style and _hides(style)) or "hidden" in named):
-            self._unseen.append(tag)
+        style = _style(attributes["style"]) if "style" in attributes else {}
+        if self._unseen or (style and _hides(style)) or "hidden" in attributes:
+            self._unseen += 1
         if style and not self._unseen:
             self.small = self.small or 0 < _pixels(style.get("font-size", "")) < SMALL
             self.pale = self.pale or _pale(style)
-        if tag == "a" and named.get("href"):
+        if tag == "a" and attributes.get("href"):
             self._link = []
-            self.links.append((named["href"], self._link))
-        elif tag == "img":
-            tiny = {named.get("width", "").rstrip("px"), named.get("height", "").rstrip("px")} & {"0", "1", "2"}
-            sides = [max(0.0, _pixels(style.get(name, "")), _pixels(named.get(name, "").strip())) for name in ("width", "height")]
-            self.images.append(Image(named.get("src", ""), named.get("alt"), bool(tiny), int(sides[0] * sides[1])))
+            if len(self.links) < MOST_LINKS:
+                self.links.append((attributes["href"], self._link))
+        elif tag == "img" and len(self.images) < MOST_LINKS:
+            self.images.append(_image(attributes, style))
         elif tag == "html":
-            self.lang = named.get("lang", "")
+            self.lang = attributes.get("lang", "")
         elif tag == "meta":
-            self.metas.add(named.get("name", "").lower())
+            self.metas.add(attributes.get("name", "").lower())
         elif tag in ("style", "script", "title"):
             self._silent = tag
 
@@ -117,16 +136,17 @@ class _Reader(HTMLParser):
             if self._first:
                 self.preview.append(" ")
 
-    def handle_endtag(self, tag: str) -> None:
+    def end(self, tag: str) -> None:
+        self._depth -= 1
         self._apart(tag)
         if tag == "a":
             self._link = None
-        if tag in self._unseen:
-            del self._unseen[len(self._unseen) - 1 - self._unseen[::-1].index(tag) :]
+        if self._unseen:
+            self._unseen -= 1
         if tag == self._silent:
             self._silent = ""
 
-    def handle_data(self, data: str) -> None:
+    def data(self, data: str) -> None:
         if self._silent == "title":
             self.title.append(data)
         if self._silent:
@@ -141,6 +161,18 @@ class _Reader(HTMLParser):
         self.texts.append(data)
         if self._link is not None:
             self._link.append(data)
+
+    def comment(self, _text: str) -> None:
+        """Nobody sees a comment."""
+
+    def close(self) -> None:
+        """All is told already."""
+
+
+def _image(attributes: Mapping[str, str], style: Mapping[str, str]) -> Image:
+    tiny = {attributes.get("width", "").rstrip("px"), attributes.get("height", "").rstrip("px")} & {"0", "1", "2"}
+    sides = [max(0.0, _pixels(style.get(name, "")), _pixels(attributes.get(name, "").strip())) for name in ("width", "height")]
+    return Image(attributes.get("src", ""), attributes.get("alt"), bool(tiny), int(sides[0] * sides[1]))
 
 
 def _style(text: str) -> dict[str, str]:

@@ -13,12 +13,16 @@ from typing import Literal
 import attrs
 
 from mailsvc.mail import charset, parameters
-from mailsvc.mail.header import Field, parse_fields, split_message
+from mailsvc.mail.header import BLOCK_LIMIT, Field, parse_fields, split_message
 
 DEPTH = 50
 PARTS = 1000
 
 _SLICE = 1 << 20  # octets of base64 that are decoded at once
+# The fields of a part that say what it is; a part may have megabytes of others.
+_PART_FIELD = re.compile(
+    rb"(?:\A|(?<=\r\n))(content-(?:type|disposition|transfer-encoding|id))[ \t]*+:([^\r]*+(?:\r(?!\n(?![ \t]))[^\r]*+)*+)", re.IGNORECASE
+)
 _REST_OF_LINE = re.compile(rb"[ \t]*+(?:\r\n|\Z)")
 
 
@@ -115,8 +119,9 @@ def _entity(message: bytes, start: int, end: int) -> tuple[dict[str, Field], int
     gap = message.find(b"\r\n\r\n", start, end)
     block, body = (message[start:end], end) if gap < 0 else (message[start : gap + 2], gap + 4)
     fields: dict[str, Field] = {}
-    for field in parse_fields(block, strict=False):
-        fields.setdefault(field.name.lower(), field)
+    for found in _PART_FIELD.finditer(block, 0, BLOCK_LIMIT):
+        name = found[1].decode("ascii")
+        fields.setdefault(name.lower(), Field(name, found[2]))
     return fields, body
 
 

@@ -75,7 +75,7 @@ def decode(field: str) -> tuple[str, dict[str, str]]:
 
 def _join(parts: dict[int, tuple[bool, str]]) -> str:
     """The sections in order up to the first gap (2231 §3), decoded with the charset of the first (§4.1)."""
-    octets, name = b"", "utf-8"
+    octets, name = bytearray(), "utf-8"
     for number in range(len(parts)):
         if number not in parts:
             break
@@ -84,4 +84,4 @@ def _join(parts: dict[int, tuple[bool, str]]) -> str:
             name, _, text = text.split("'", 2)
         raw = text.encode("utf-8", "replace")
         octets += unquote_to_bytes(raw) if extended else raw
-    return charset.decode(octets, name)
+    return charset.decode(bytes(octets), name)

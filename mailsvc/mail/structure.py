@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from os.path import commonprefix
 from typing import Protocol
+
+import attrs
 
 DEPTH_LIMIT = 50
 PARTS_LIMIT = 1000
 _WINDOW = 256 * 1024  # octets of a file that are searched at once: other threads wait meanwhile
 _HEAD_LIMIT = 64 * 1024  # octets of a part's header that are looked at
+_LINE = 1000  # octets of a delimiter line that are looked at
 _BOUNDARY = re.compile(rb'\bboundary\s*=\s*(?:"([^"\r\n]{1,200})"|([^\s;"]{1,200}))', re.IGNORECASE)
 _MESSAGE = re.compile(rb"^content-type[ \t]*:\s*message/(?:rfc822|global)(?![\w-])", re.IGNORECASE | re.MULTILINE)
 _NAME = b"content-type"
@@ -35,8 +39,10 @@ def fault(head: bytes, message: Octets, start: int) -> str | None:
         return None
     stack, around, parts, at = [boundary], [messages], 0, start - 2  # multiparts, and how many messages each stands in
     known, begin = _lines(stack), _beginning(stack)
-    while (at := _delimiter(message, begin, at)) >= 0:
-        line = message[at + 4 : at + 4 + 1000].partition(b"\r\n")[0].rstrip(b" \t")
+    window = _Window(message)
+    while (at := window.find(begin, at)) >= 0:
+        end = message.find(b"\r\n", at + 4, at + 4 + _LINE)
+        line = message[at + 4 : end if end >= 0 else at + 4 + _LINE].rstrip(b" \t")
         at += 4
         if line not in known:
             continue
@@ -63,15 +69,29 @@ def fault(head: bytes, message: Octets, start: int) -> str | None:
     return None
 
 
-def _delimiter(message: Octets, begin: bytes, start: int) -> int:
-    """Where the next line is that begins like this, with the line end before it."""
-    if isinstance(message, bytes):
-        return message.find(begin, start)
-    for at in range(start, len(message), _WINDOW):  # in copies: the search of a mapped file compares octet by octet
-        found = message[at : at + _WINDOW + len(begin) - 1].find(begin)
-        if found >= 0:
-            return at + found
-    return -1
+@attrs.define
+class _Window:
+    """Searches a message forwards, in copies of a part of it: the search of a mapped file compares octet by octet.
+
+    A copy serves until it is searched to its end, however many times something is found in it.
+    """
+
+    message: Octets
+    start: int = 0
+    copy: bytes = b""
+
+    def find(self, sub: bytes, at: int) -> int:
+        """Where `sub` is next, at `at` or behind it."""
+        while at < len(self.message):
+            if not self.start <= at < self.start + len(self.copy) - len(sub):
+                self.start, self.copy = at, self.message[at : at + _WINDOW + len(sub)]
+            found = self.copy.find(sub, at - self.start)
+            if found >= 0:
+                return self.start + found
+            if self.start + len(self.copy) >= len(self.message):
+                return -1
+            at = self.start + len(self.copy) - len(sub) + 1
+        return -1
 
 
 def _lines(stack: list[bytes]) -> dict[bytes, tuple[int, bool]]:
@@ -85,7 +105,7 @@ def _lines(stack: list[bytes]) -> dict[bytes, tuple[int, bool]]:
 
 def _beginning(stack: list[bytes]) -> bytes:
     """What all of their delimiters begin with, and the line end before it. What is longer is found faster."""
-    return b"\r\n--" + (stack[0] if len(stack) == 1 else b"")
+    return b"\r\n--" + (commonprefix(stack) or b"")
 
 
 def _part_head(message: Octets, at: int) -> tuple[bytes, int]:

@@ -29,7 +29,7 @@ _DROPPED = frozenset({*KEYS, b"bcc", b"resent-bcc", b"return-path"})  # 5322 §3
 _UNCOUNTED = frozenset({*KEYS, b"date", b"message-id"})  # may differ between two tries of one mail
 _MESSAGE_ID = re.compile(r"<[!-;=?-~]{1,400}@[!-;=?-~]{1,400}>")
 _COMMENTED = re.compile(r"([^\s<>(),\"@]++@[^\s<>(),\"@]++)\s*+\([^()]*+\)")  # `root@example.com (Cron Daemon)`
-_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"|\((?:[^()\\]|\\.)*+\)|[^,"()]++|.')  # of a list of addresses
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"?|\((?:[^()\\]|\\.)*+\)?|[^,"()]++|.')  # of a list; a missing end is forgiven
 _LIST = re.compile(r'[,"():;]')  # without any of these it is one address
 _FOLD = re.compile(r"\r\n(?=[ \t])")
 _NAMED_MOST = 1000  # addresses in headers that are read for showing

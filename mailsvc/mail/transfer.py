@@ -12,6 +12,7 @@ from struct import Struct
 _WRITTEN_AS_IS = bytes([0x09, 0x0A, *range(0x20, 0x7F)])
 _LITERAL_IN_QP = _WRITTEN_AS_IS.replace(b"=", b"")
 _PLAIN_LINE = 900  # below the 998 of 5322 §2.1.1: hops add to lines
+_PIECE_OF_TEXT = 1 << 18
 
 _LINES = 4096
 _LINE_OF_BASE64 = 76  # 2045 §6.8
@@ -48,7 +49,30 @@ def _is_safe(octets: bytes) -> bool:
 
 
 def quoted_printable(octets: bytes) -> bytes:
-    """Text with LF line ends as quoted-printable with CRLF (2045 §6.7), lines of 76 at most."""
+    """Text with LF line ends as quoted-printable with CRLF (2045 §6.7), lines of 76 at most.
+
+    In pieces of whole lines, so that other threads get their turn; a line that is longer than a piece is cut by a soft line break.
+    """
+    pieces, start = [], 0
+    while len(octets) - start > _PIECE_OF_TEXT:
+        end = octets.rfind(b"\n", start, start + _PIECE_OF_TEXT) + 1
+        made = _quoted_printable(octets[start : end or start + _PIECE_OF_TEXT])
+        pieces.append(made if end else _soft_break(made))
+        start = end or start + _PIECE_OF_TEXT
+    return b"".join([*pieces, _quoted_printable(octets[start:])])
+
+
+def _soft_break(lines: bytes) -> bytes:
+    """The last of these lines goes on in the next one; before that it is broken if it has no place for the sign."""
+    begin = lines.rfind(b"\n") + 1
+    if len(lines) - begin > 75:
+        cut = len(lines) - 3
+        cut = lines.rfind(b"=", cut - 2, cut) if b"=" in lines[cut - 2 : cut] else cut
+        lines = lines[:cut] + b"=\r\n" + lines[cut:]
+    return lines + b"=\r\n"
+
+
+def _quoted_printable(octets: bytes) -> bytes:
     if b" \n" in octets or b"\t\n" in octets:
         # line by line, so that an escaped space at the end of a line counts towards its length
         out = b"\n".join([binascii.b2a_qp(line, istext=True) for line in octets.split(b"\n")])

@@ -35,12 +35,16 @@ class Submitting(Protocol):
 
 @attrs.frozen
 class Submissions:
-    """`host` is our name in the trace; `in_thread` runs a function off the reactor, `clock` tells unix seconds."""
+    """`host` is our name in the trace; `in_thread` runs a function off the reactor, `clock` tells unix seconds.
+
+    `body_thread`: like `in_thread`, for work on a whole body, which may take a while.
+    """
 
     intake: Submitting
     host: str
     in_thread: Callable[[Callable[[], Any]], Awaitable[Any]]
     clock: Callable[[], float]
+    body_thread: Callable[[Callable[[], Any]], Awaitable[Any]] | None = None
 
     async def submit(self, caller: Caller, session: Session, envelope: Envelope, arrived: Arrived) -> Reply:
         """The reply to the final dot. Positive only after the commit."""
@@ -59,7 +63,7 @@ class Submissions:
         def fault() -> str | None:
             return structure.fault(mail.kept, arrived.octets, arrived.start + 2)
 
-        found = await self.in_thread(fault) if arrived.large else fault()
+        found = await (self.body_thread or self.in_thread)(fault) if arrived.large else fault()
         if found is not None:
             raise Unfit("content", found)
 
@@ -101,7 +105,7 @@ class Submissions:
         def finish() -> bytes:
             return _digested(digest, arrived)
 
-        return Key(ENDPOINT, mail.key, await self.in_thread(finish) if arrived.large else finish())
+        return Key(ENDPOINT, mail.key, await (self.body_thread or self.in_thread)(finish) if arrived.large else finish())
 
 
 def _digested(digest: hashlib._Hash, arrived: Arrived) -> bytes:

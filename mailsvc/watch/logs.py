@@ -16,9 +16,12 @@ from mailsvc import settings
 # The last wall: what looks like a secret leaves as its first characters, whoever logged it.
 _SECRETS = (
     (re.compile(r"\bms_[A-Za-z0-9]{6,}"), "ms_…"),
-    (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|$)", re.DOTALL), "(a private key)"),
-    (re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s:/@]*):[^\s@/]+@"), r"\1:…@"),
-    (re.compile(r"(?i)\b(bearer|basic|password=)(\s*)[A-Za-z0-9+/=_.~-]{6,}"), r"\1\2…"),
+    (
+        re.compile(r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----.*?(?:-----END [A-Z ]{0,40}PRIVATE KEY-----|$)", re.DOTALL),
+        "(a private key)",
+    ),
+    (re.compile(r"(\b[a-z][a-z0-9+.-]{0,30}+://[^\s:/@]*+):[^\s@/]++@"), r"\1:…@"),
+    (re.compile(r"(?i)\b(bearer|basic|password=)(\s*+)[A-Za-z0-9+/=_.~-]{6,}+"), r"\1\2…"),
 )
 
 _ORDER = (LogLevel.debug, LogLevel.info, LogLevel.warn, LogLevel.error, LogLevel.critical)

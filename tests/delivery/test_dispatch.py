@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from twisted.internet.defer import Deferred
 
+from mailsvc.mail import sevenbit
 from mailsvc.mail.reply import Reply
 from mailsvc.outcome import Bounced, Delivered, Uncertain
 from mailsvc.outcome import Deferred as Later
@@ -460,4 +461,19 @@ def test_only_a_server_without_8bitmime_gets_a_copy_in_seven_bits() -> None:
     assert [mail.octets for mail in modern.mails] == [b"DKIM-Signature: 1\r\n" + EIGHT_BIT]
     [copy] = old.mails
     assert copy.octets.isascii() and copy.octets.startswith(b"DKIM-Signature: 2\r\nMIME-Version: 1.0\r\n")
+    assert world.dispatch.freight.octets == 0
+
+
+def test_the_copy_in_seven_bits_is_made_once_for_all_destinations(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, made = World(), []
+    convert = sevenbit.convert
+    monkeypatch.setattr(sevenbit, "convert", lambda body: made.append(body) or convert(body))
+    servers = [world.server(f"{name}.example", f"1.1.1.{index}") for index, name in enumerate(("one", "two", "three"), 1)]
+    for index, server in enumerate(servers):
+        server.offers = Offers()
+        world.store.add(1, f"ann@{('one', 'two', 'three')[index]}.example", recipient=index)
+    world.store.bodies[number(1)] = EIGHT_BIT
+    world.start().run(5)
+    assert len({mail.octets for server in servers for mail in server.mails}) == 1
+    assert [len(server.mails) for server in servers] == [1, 1, 1] and len(made) == 1
     assert world.dispatch.freight.octets == 0

@@ -2,6 +2,8 @@
 
 import json
 import math
+import re
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 
 from mailsvc.http import strictjson
 from mailsvc.http.strictjson import Malformed
+from tests.growth import assert_linear
 
 scalars = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False) | st.text()
 names = st.text(max_size=8) | st.sampled_from(["content", "data", 'a":', ":", ' "', "\\", '\\"'])
@@ -143,3 +146,98 @@ def test_a_document_of_very_many_values_is_refused() -> None:
 
 def test_numbers_stay_numbers() -> None:
     assert math.isclose(strictjson.load(b"1.5e3"), 1500)
+
+
+# Hostile documents
+
+HOSTILE = {
+    "separators in a string": (b'{"text":"', b"a,", b'"}'),
+    "colons in a string": (b'{"text":"', b"a:", b'"}'),
+    "escaped names in a string": (b'{"text":"', b'\\":', b'"}'),
+    "a field twice": (b'{"a":1,"a":2,"text":"', b"a:", b'"}'),
+    "NaN": (b'{"a":NaN,"text":"', b"a:", b'"}'),
+    "a control character": (b'{"text":"', b"a", b'\x01"}'),
+    "lone surrogates": (b'{"text":"', b"\\ud800", b'"}'),
+    "not UTF-8": (b'{"text":"', b"a", b'\xff"}'),
+    "unterminated escapes": (b'"', b"\\\\", b""),
+    "unterminated byte arrays": (b"{", b'"content":[', b"}"),
+    "short byte arrays": (b"{", b'"content":[],', b'"a":1}'),
+    "a byte array": (b'{"content":[', b"255,", b"1]}"),
+    "no byte array after all": (b'{"content":[', b"255,", b"256]}"),
+    "space": (b'{"content"', b" ", b"}"),
+    "tiny values": (b"[", b"[],", b"[]]"),
+    "empty strings": (b"[", b'"",', b'""]'),
+    "deep arrays": (b"", b"[", b""),
+    "deep objects": (b"", b'{"a":', b""),
+    "wide characters": (b'{"text":"', ("a" * 99 + "😀").encode(), b'"}'),
+}
+
+
+def hostile(name: str, size: int) -> bytes:
+    begin, unit, end = HOSTILE[name]
+    return begin + unit * (size // len(unit)) + end
+
+
+def read(raw: bytes) -> Any:
+    try:
+        return strictjson.load_large(raw)
+    except Malformed as wrong:
+        return str(wrong)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_the_work_grows_with_the_size(name: str) -> None:
+    assert_linear(lambda size: hostile(name, size), read, 100_000)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_memory_stays_near_the_size(name: str) -> None:
+    raw = hostile(name, 4_000_000)
+    tracemalloc.start()
+    try:
+        read(raw)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 20 * len(raw)  # orjson reserves twelve times the size, and uses twice of it
+
+
+@pytest.mark.parametrize("name", ["a field twice", "NaN", "a control character"])
+def test_the_field_at_fault_is_named_in_a_large_document_too(name: str) -> None:
+    assert {"a field twice": "`a` twice", "NaN": "`a`", "a control character": "`text`"}[name] in read(hostile(name, 4_000_000))
+
+
+def test_a_field_that_comes_twice_is_refused_when_its_name_is_not_found() -> None:
+    with pytest.raises(Malformed, match="twice"):
+        strictjson.load_large(b'{"a":1,"a":2,"text":"' + b"\\u0001:" * 100_000 + b'"}')
+
+
+def test_octets_that_are_not_utf8_are_found_where_they_are() -> None:
+    for before in (b"", b" " * 200_000 + "\n€".encode() * 3):
+        line = before.count(b"\n") + 1
+        with pytest.raises(Malformed, match=f"line {line}, byte"):
+            strictjson.load_large(before + b'"\xff"')
+    with pytest.raises(Malformed, match="line 2, byte 4"):
+        strictjson.load(b'{"a":\n" \n\xe9"}'.replace(b" \n", b"ab"))
+
+
+def test_text_that_would_take_many_times_its_size_is_refused() -> None:
+    with pytest.raises(Malformed, match="Latin-1"):
+        strictjson.load_large(b'{"html":"' + b"a" * (17 << 20) + "😀".encode() + b'"}')
+    chinese = '{"html":"' + "漢" * (5 << 20) + '"}'
+    assert strictjson.load_large(chinese.encode()) == json.loads(chinese)
+    attached = b'{"html":"' + "😀".encode() + b'","attachments":[{"content":"' + b"QUJD" * (5 << 20) + b'"}]}'
+    assert strictjson.load_large(attached)["html"] == "😀"
+
+
+@settings(max_examples=200, deadline=None)
+@given(values, st.booleans(), st.integers(1, 9))
+def test_separators_outside_strings_are_counted_wherever_the_text_is_cut(value: Any, ascii_only: bool, size: int) -> None:
+    raw = json.dumps(value, ensure_ascii=ascii_only).encode("utf-8", "replace")
+    bare = re.sub(rb'"(?:[^"\\]|\\.)*"', b"", raw)
+    assert b"".join(b"".join(parts[inside::2]) for _, parts, inside in strictjson._pieces(raw, size)) == bare
+
+
+def test_many_values_are_not_read_on_the_reactor() -> None:
+    assert strictjson.light(json.dumps({"to": ["a@b.example"] * 1000}).encode())
+    assert not strictjson.light(b"[" + b"[]," * strictjson.LIGHT + b"[]]")

@@ -6,10 +6,12 @@ from email import message_from_bytes, policy
 from email.message import EmailMessage
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mailsvc.mail.sevenbit import convert
+from tests.growth import assert_linear, seconds
 
 
 def leaves(message: Any) -> list[tuple[str, Any]]:
@@ -95,3 +97,42 @@ def test_any_parts_say_the_same(parts: list[tuple[str, bytes]]) -> None:
 def test_any_octets_become_ascii(octets: bytes) -> None:
     assert convert(octets).isascii()
     assert convert(b"Content-Type: multipart/mixed; boundary=q\r\n\r\n--q\r\n" + octets).isascii()
+
+
+def test_quoted_strings_beyond_ascii_lose_their_quotation_marks_and_others_keep_them() -> None:
+    made = convert('From: "Bob" <b@c.example>\r\nX-Told: "plain" é "\\"Gr\\üße\\"" "open é\r\n\r\nx\r\n'.encode())
+    assert b'From: "Bob" <b@c.example>' in made
+    assert parsed(made)["X-Told"] == '"plain" é "Grüße" "open é'
+
+
+def test_inner_parts_of_the_same_boundary_belong_to_the_outer_multipart() -> None:
+    inner = "Content-Type: multipart/mixed; boundary=q\r\n\r\n--q\r\n\r\nGrüße\r\n--q--\r\n"
+    made = convert(f"Content-Type: multipart/mixed; boundary=q\r\n\r\n--q\r\n{inner}\r\n--q--\r\n".encode())
+    assert made.isascii() and b"\r\n\r\nGr=C3=BC=C3=9Fe\r\n--q--" in made
+
+
+NEST = 'Content-Type: multipart/mixed; boundary="{}"\r\n\r\n--{}\r\n'
+HOSTILE = {
+    "quoted strings": lambda size: b"Subject: x\r\n" + (b"X: " + b'"\\"' * 1500 + b"\xc3\xa9\r\n") * (size // 4500) + b"\r\n\xc3\xa9",
+    "one open quoted string": lambda size: b"X: \xc3\xa9" + b'"\\' * (size // 2) + b"\r\n\r\n",
+    "delimiters": lambda size: b"Content-Type: multipart/mixed; boundary=q\r\n\r\n" + b"\r\n--q" * (size // 5) + b"\xe9",
+    "almost delimiters": lambda size: b"Content-Type: multipart/mixed; boundary=q\r\n\r\n" + b"\r\n--" * (size // 4) + b"\xe9",
+    "parts without an end of their header": lambda size: (
+        b"Content-Type: multipart/mixed; boundary=q\r\n\r\n" + b"\r\n--q\r\nX: y" * (size // 11) + b"\xe9"
+    ),
+    "header lines": lambda size: b"X: \xe9\r\n" * (size // 6) + b"\r\n\xe9",
+    "deep parts": lambda size: "".join(NEST.format("a" * n, "a" * n) for n in range(1, 60)).encode() + b"\r\n--aaaa" * (size // 8) + b"\xe9",
+    "one long line": lambda size: b"\r\n" + b"\xe9 " * (size // 2),
+    "boundaries": lambda size: b"Content-Type: multipart/mixed" + b"; boundary=" * (size // 11) + b"\r\n\r\n\xe9",
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_the_work_grows_with_the_size(name: str) -> None:
+    assert_linear(HOSTILE[name], convert, 30_000)
+
+
+def test_a_small_mail_takes_little() -> None:
+    mail = ('Subject: "' + "é" * 4900 + "\r\n").encode() * 24 + b"\r\nx\r\n"
+    assert convert(mail).isascii()
+    assert seconds(lambda: convert(mail), times=1) < 1.0

@@ -44,6 +44,34 @@ def test_wherever_a_search_window_ends(window: int, monkeypatch: pytest.MonkeyPa
     assert found(flat(PARTS_LIMIT + 1)) == "The message has more than 1000 parts."
 
 
+class Counted:
+    """A mapped file that counts the octets that are copied out of it."""
+
+    def __init__(self, octets: bytes) -> None:
+        self.octets, self.copied = octets, 0
+
+    def find(self, sub: bytes, start: int = 0, end: int | None = None) -> int:
+        return self.octets.find(sub, start, end)
+
+    def __getitem__(self, where: slice) -> bytes:
+        found = self.octets[where]
+        self.copied += len(found)
+        return found
+
+    def __len__(self) -> int:
+        return len(self.octets)
+
+
+@pytest.mark.parametrize("line", [b"\r\n--xyzq", b"\r\n--xy", b"\r\n--"])
+@pytest.mark.parametrize("size", [100_000, 400_000, 1_600_000])
+def test_a_message_is_copied_once_however_many_lines_look_like_delimiters(line: bytes, size: int) -> None:
+    message = b"Content-Type: multipart/mixed; boundary=xyz\r\n\r\n" + line * (size // len(line))
+    head, start = header.split_message(message)
+    counted = Counted(message)
+    assert fault(head, counted, start) is None
+    assert counted.copied <= 3 * len(message)
+
+
 def test_parts() -> None:
     assert found(flat(PARTS_LIMIT)) is None
     assert found(flat(PARTS_LIMIT + 1)) == "The message has more than 1000 parts."

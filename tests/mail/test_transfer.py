@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import quopri
 import random
 import re
 from collections.abc import Callable
@@ -110,3 +111,12 @@ def test_base64_of_any_size(size: int) -> None:
     octets = random.Random(size).randbytes(size)
     encoded = transfer.encode_base64(octets)
     assert encoded == base64.encodebytes(octets).rstrip(b"\n").replace(b"\n", b"\r\n")
+
+
+@pytest.mark.parametrize("line", ["é" * 400_000, "a=" * 300_000, "x" * 600_000, " " * 300_000, ("wörd " * 20 + "\n") * 6000])
+@pytest.mark.parametrize("shift", range(4))
+def test_text_longer_than_a_piece_is_quoted_printable_too(line: str, shift: int) -> None:
+    octets = b"a" * shift + line.encode()
+    made = transfer.quoted_printable(octets)
+    assert max(map(len, made.split(b"\r\n"))) <= 76
+    assert quopri.decodestring(made.replace(b"\r\n", b"\n")) == octets

@@ -47,7 +47,7 @@ _NEEDED = re.compile(
 )
 _ONCE = frozenset("date from sender reply-to to cc message-id in-reply-to references subject mime-version content-type".split())
 # A domain as people write it in a name: by its commonest endings, since “St.Mary” is none.
-_DOMAIN = re.compile(r"\b(?:[a-z0-9-]+\.)+(?:com|net|org|info|biz|io|app|dev|ai|co\.uk|de|fr|es|it|nl|eu)\b", re.IGNORECASE)
+_DOMAIN = re.compile(r"\b(?:[a-z0-9-]{1,63}+\.){1,8}(?:com|net|org|info|biz|io|app|dev|ai|co\.uk|de|fr|es|it|nl|eu)\b", re.IGNORECASE)
 _EMOJI = re.compile("[\U0001f300-\U0001faff\u2600-\u27bf]")
 _MESSAGE_ID = re.compile(r"<[^<>@\s]+@[^<>@\s]+>")
 _POSTAL = re.compile(r"\b\d{4,6}\b|\b[A-Z]{1,2}\d[A-Z\d]? ?\d[A-Z]{2}\b")  # as in an address: 10115, 94103, SW1A 1AA
