@@ -74,7 +74,10 @@ def from_our_page(sent: Mapping[str, str], host: str) -> bool:
     site, origin = sent.get("sec-fetch-site", ""), sent.get("origin", "")
     if site and site != "same-origin":
         return False
-    return not origin or (bool(host) and urlsplit(origin).netloc.lower() == host.lower())
+    try:
+        return not origin or (bool(host) and urlsplit(origin).netloc.lower() == host.lower())
+    except ValueError:
+        return False
 
 
 def inside(path: str) -> str:

@@ -11,7 +11,7 @@ import attrs
 
 from mailsvc.store.audit import Line, changed
 from mailsvc.store.ids import uuid7
-from mailsvc.store.pool import Pool
+from mailsvc.store.pool import Pool, Transaction
 
 ADD = """
 INSERT INTO identities (issuer, subject, id, user_id, provider, label, created_at) VALUES (%s, %s, %s, %s, %s, %s, %s)
@@ -52,9 +52,7 @@ class Identities:
 
     async def add(self, user_id: UUID, identity: Identity, lines: Sequence[Line] = ()) -> bool:
         """Whether it was nobody's before."""
-        now = self._clock.seconds()
-        row = (identity.issuer, identity.subject, uuid7(now), user_id, identity.provider, identity.label[:320], self._now())
-        return await changed(self._pool, now, lines, ADD, row) > 0
+        return await changed(self._pool, self._clock.seconds(), lines, ADD, _row(user_id, identity, self._now())) > 0
 
     async def owner(self, identity: Identity) -> UUID | None:
         rows = await self._pool.rows(OWNER, (identity.issuer, identity.subject))
@@ -73,3 +71,12 @@ class Identities:
 
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self._clock.seconds(), UTC)
+
+
+async def connect(tx: Transaction, user_id: UUID, identity: Identity, now: datetime) -> bool:
+    """The same as `Identities.add` within a transaction of the caller's."""
+    return await tx.run(ADD, _row(user_id, identity, now)) > 0
+
+
+def _row(user_id: UUID, identity: Identity, now: datetime) -> tuple[object, ...]:
+    return identity.issuer, identity.subject, uuid7(now.timestamp()), user_id, identity.provider, identity.label[:320], now
