@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import wraps
 from typing import Any, Literal, Protocol, TypeVar
@@ -26,6 +26,14 @@ from mailsvc.store.errors import Contention, TimedOut, Unavailable
 from mailsvc.store.sessions import Session
 
 T = TypeVar("T")
+
+
+class Identified(Protocol):
+    @property
+    def id(self) -> UUID: ...
+
+
+Named = TypeVar("Named", bound=Identified)
 log = Logger()
 
 SESSION, BROWSER, THEME = "mailsvc", "mailsvc-form", "mailsvc-theme"
@@ -103,6 +111,14 @@ class Visit:
             return UUID(text)
         except ValueError:
             raise not_found(what) from None
+
+    def chosen(self, name: str, choices: Iterable[Named], what: str) -> Named | None:
+        """Which of these the query of the page names; None: it names none. An unknown one is not found: nothing wider is shown instead."""
+        text = self.query(name)
+        found = next((one for one in choices if str(one.id) == text), None)
+        if text and found is None:
+            raise not_found(what)
+        return found
 
     @property
     def address(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any, Literal, cast
 from uuid import UUID
 
@@ -130,7 +131,7 @@ class WebhookLog:
         named |= {"failed": failed, "limit": BITE, "start": FIRST}
         count = 0
         while True:
-            found = await self._pool.transact(lambda tx: _again(tx, named, lines))
+            found = await self._pool.transact(partial(_again, named=named, lines=lines))
             count, lines = count + len(found), ()
             if len(found) < BITE:
                 return count
