@@ -21,6 +21,7 @@ from werkzeug.exceptions import HTTPException, MethodNotAllowed
 from mailsvc.dashboard import safety
 from mailsvc.dashboard.desk import Desk
 from mailsvc.dashboard.safety import HOME
+from mailsvc.dashboard.signin.password import Busy
 from mailsvc.store.audit import Line
 from mailsvc.store.errors import Contention, TimedOut, Unavailable
 from mailsvc.store.sessions import Session
@@ -294,6 +295,8 @@ async def serve(desk: Desk, request: Request, who: Who, function: Callable[[Visi
         return elsewhere if elsewhere is not None else await function(visit)
     except Stop as stop:
         return _stopped(visit, stop)
+    except Busy:
+        return _stopped(visit, Stop(503, "One moment", "Many people sign in just now. Try again in a moment."))
     except (Unavailable, TimedOut, Contention) as error:
         if visit.streaming:
             raise

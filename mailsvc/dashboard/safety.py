@@ -82,4 +82,4 @@ def from_our_page(sent: Mapping[str, str], host: str) -> bool:
 
 def inside(path: str) -> str:
     """The path, if it is one of our pages; else the first page."""
-    return path if _PATH.fullmatch(path) else HOME
+    return path if _PATH.fullmatch(path) and "/.." not in path else HOME

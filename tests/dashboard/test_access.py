@@ -9,11 +9,16 @@ from uuid import UUID
 import pyotp
 import pytest
 import pytest_twisted
+from twisted.internet.defer import CancelledError, Deferred, gatherResults
 
 from mailsvc.dashboard.page import FRESH
+from mailsvc.dashboard.signin.password import AT_ONCE, WAITING, Busy, Passwords
+from mailsvc.dashboard.signin.throttle import FREE_OF
 from mailsvc.onboarding import People
+from mailsvc.store.audit import Line
 from mailsvc.store.keys import digest
 from mailsvc.store.pool import Pool
+from mailsvc.store.users import NewUser
 from tests.dashboard.house import PASSWORD, Browser, House
 from tests.dashboard.test_signin import SECURITY, with_app
 
@@ -136,6 +141,29 @@ async def test_a_removed_member_does_not_return_through_an_invitation_made_for_t
     assert (await browser.get(path)).status == 410
 
 
+@pytest_twisted.ensureDeferred
+async def test_accepting_while_the_inviter_is_removed_ends_one_way_or_the_other(pool: Pool) -> None:
+    """Both take the same locks in the same order: nobody is let in after the removal, and nobody waits in a circle."""
+    house = House(pool)
+    account_id = await house.account()
+    await house.person(ANN, account_id)
+    for number in range(8):
+        bob = await house.person(f"bob{number}@example.com", account_id, "admin")
+        email = f"new{number}@example.com"
+        secret = await house.assembly.sessions.make_link("invite", email, timedelta(days=1), account_id, "admin", bob.id)
+        accepting = house.assembly.sessions.accept(
+            secret, NewUser("New"), lambda link, user: Line(account_id, None, user.id, user.email, "", "invitation accepted")
+        )
+        removing = house.assembly.users.remove(account_id, bob.id)
+        both = [Deferred.fromCoroutine(one) for one in ((accepting, removing) if number % 2 else (removing, accepting))]
+        answers = await gatherResults(both)
+        accepted = next(one for one in answers if not isinstance(one, bool))
+        members = {member.email for member in await house.assembly.users.members(account_id)}
+        assert (email in members) == (accepted is not None) and bob.email not in members
+        assert (await house.assembly.users.named(email) is not None) == (accepted is not None)
+    assert await pool.rows("SELECT count(*) FROM links") == [(0,)]
+
+
 # Links that sign somebody in
 
 
@@ -177,6 +205,30 @@ async def test_links_end_when_the_operator_removes_second_factors(pool: Pool) ->
     await People(house.assembly.users, house.assembly.sessions).reset(ANN, timedelta(hours=1))
     assert await house.assembly.sessions.find_link(reset, "reset") is None
     assert await pool.rows("SELECT purpose FROM links") == [("sign-in",)]
+
+
+@pytest_twisted.ensureDeferred
+async def test_who_chooses_passwords_over_and_over_has_to_wait(pool: Pool) -> None:
+    """Each look at a password takes a thread for a while, which everybody who signs in waits for."""
+    house = House(pool)
+    await house.person(ANN, await house.account())
+    path = await invited(house, await house.inside(ANN), BOB)
+    browser, form = house.browser(), {"link": path.partition("link=")[2], "name": "Bob", "password": "password12"}
+    await browser.get(path)
+    said = [(await browser.post("/dashboard/invitation", form)).text for _ in range(FREE_OF["choosing"] + 1)]
+    assert ["easily guessed" in text for text in said] == [True] * FREE_OF["choosing"] + [False]
+    assert "Too many attempts" in said[-1]
+
+
+@pytest_twisted.ensureDeferred
+async def test_more_passwords_than_can_wait_are_put_off() -> None:
+    passwords = Passwords(lambda work: Deferred())
+    waiting = [Deferred.fromCoroutine(passwords.hash("x")) for _ in range(AT_ONCE + WAITING)]
+    with pytest.raises(Busy):
+        await passwords.hash("x")
+    for one in waiting:
+        one.addErrback(lambda failure: failure.trap(CancelledError))
+        one.cancel()
 
 
 # Proving again

@@ -103,6 +103,11 @@ class Entrance:
         await self.throttle.passed(subjects)
         return None
 
+    async def unfit(self, who: str, password: str, *known: str) -> str | None:
+        """Why a chosen password will not do. Counted by `who` chooses (a user or a link), since each look takes work."""
+        refused = await self.attempt([("choosing", who)])
+        return refused.sentence if refused is not None else await self.passwords.wrong(password, *known)
+
     async def failed(self, visit: Visit, user: User, what: str) -> None:
         await self.desk.audit.write(line(visit, user, "sign-in failed", what))
 

@@ -176,7 +176,8 @@ class Joining:
         errors = {name: "This is needed." for name in needed if not visit.words(name)}
         if coming is not None:
             return errors
-        wrong = await self.entrance.passwords.wrong(visit.form.get("password", ""), link.email, visit.words("name"), visit.words("account"))
+        chosen, known = visit.form.get("password", ""), (link.email, visit.words("name"), visit.words("account"))
+        wrong = await self.entrance.unfit(_secret(visit), chosen, *known)
         return errors | ({"password": wrong} if wrong else {})
 
     async def _new(self, visit: Visit, coming: Coming | None) -> NewUser:

@@ -25,6 +25,10 @@ _HASHER = PasswordHasher(time_cost=2, memory_cost=19 * 1024, parallelism=1)  # 9
 _NOBODY = _HASHER.hash("of somebody who is not there")
 
 
+class Busy(Exception):
+    """Too many passwords wait to be computed; try again in a moment."""
+
+
 @attrs.define(eq=False)
 class Passwords:
     """`in_thread` runs a function off the reactor."""
@@ -55,6 +59,8 @@ class Passwords:
         return len(self._turn.waiting) >= WAITING
 
     async def _run(self, work: Callable[[], Any]) -> Any:
+        if self.busy:
+            raise Busy
         await self._turn.acquire()
         try:
             return await self.in_thread(work)
