@@ -10,9 +10,10 @@ import pyotp
 import pytest
 import pytest_twisted
 from twisted.internet.defer import CancelledError, Deferred, gatherResults
+from zxcvbn import matching
 
 from mailsvc.dashboard.page import FRESH
-from mailsvc.dashboard.signin.password import AT_ONCE, WAITING, Busy, Passwords
+from mailsvc.dashboard.signin.password import _STAND_INS, AT_ONCE, WAITING, Busy, Passwords, _easy
 from mailsvc.dashboard.signin.throttle import FREE_OF
 from mailsvc.onboarding import People
 from mailsvc.store.audit import Line
@@ -229,6 +230,22 @@ async def test_more_passwords_than_can_wait_are_put_off() -> None:
     for one in waiting:
         one.addErrback(lambda failure: failure.trap(CancelledError))
         one.cancel()
+
+
+def test_a_password_of_signs_that_stand_for_letters_is_not_tried_in_all_its_readings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The work is counted in readings: all of them of this password take 20 seconds."""
+    tried: list[str] = []
+    match = matching.dictionary_match
+    monkeypatch.setattr(matching, "dictionary_match", lambda *given: tried.append(given[0]) or match(*given))
+    signs = "".join(sign for letter in matching.L33T_TABLE.values() for sign in letter)
+    counts = []
+    for length in (16, 32, 64, 1000):
+        tried.clear()
+        assert not _easy((signs * 50)[:length], ["ann"])
+        counts.append(len(tried))
+    assert max(counts) < 40
+    assert set(signs) == set(_STAND_INS)  # of the version that is installed
+    assert _easy("p4$$w0rd1!", []) and not _easy("8&|%|9065+2267%50<&0", [])
 
 
 # Proving again

@@ -345,8 +345,10 @@ def test_a_domain_is_deleted_by_its_name_alone(daemon: Daemon, owner: Visitor) -
 def test_an_email_is_shared_by_a_link_that_ends(owner: Visitor, stranger: Visitor, email: str) -> None:
     owner.get(f"/dashboard/emails/{email}")
     assert stranger.post(f"/dashboard/emails/{email}/share", {"hours": "1"}).status == 404
+    assert owner.post(f"/dashboard/emails/{email}/share", {"hours": "9999"}).status == 422
+    owner.get(f"/dashboard/emails/{email}")
     link = re.search(
-        r'id="shared">http://127.0.0.1:\d+(/shared\?token=[\w-]+)<', owner.post(f"/dashboard/emails/{email}/share", {"hours": "9999"}).text
+        r'id="shared">http://127.0.0.1:\d+(/shared\?token=[\w-]+)<', owner.post(f"/dashboard/emails/{email}/share", {"hours": "24"}).text
     )
     assert link
     shown = Visitor(owner.daemon).get(link[1])
