@@ -21,8 +21,9 @@ from mailsvc.cli_secrets import secrets
 from mailsvc.cli_upgrade import upgrade
 from mailsvc.cli_work import run
 from mailsvc.configfile import SettingsError
-from mailsvc.onboarding import Customers, address
+from mailsvc.onboarding import OPERATOR, Customers, address
 from mailsvc.settings import Settings
+from mailsvc.store.audit import Line
 
 
 @click.group()
@@ -88,7 +89,8 @@ def key_create(settings: Settings, account: str, permission: Any, domain: str | 
     async def work(customers: Customers) -> None:
         owner = await customers.account(account)
         only = await customers.domain(owner, domain) if domain is not None else None
-        _, token = await customers.keys.create(owner.id, name, permission, only.id if only is not None else None)
+        line = Line(owner.id, None, None, OPERATOR, "", "key created", f"{name} ({permission}{f', {only.name}' if only else ''})")
+        _, token = await customers.keys.create(owner.id, name, permission, only.id if only is not None else None, [line])
         click.echo(token)
 
     run(settings, work)

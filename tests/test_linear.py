@@ -9,7 +9,21 @@ import pytest
 
 from mailsvc.dashboard import preview
 from mailsvc.http import request as http_request
-from mailsvc.mail import address, dsnread, encodedword, feedback, header, markup, mime, oldbounce, parameters, plain, report, structure, submitted
+from mailsvc.mail import (
+    address,
+    dsnread,
+    encodedword,
+    feedback,
+    header,
+    markup,
+    mime,
+    oldbounce,
+    parameters,
+    plain,
+    report,
+    structure,
+    submitted,
+)
 from mailsvc.mail.mime import Parsed
 from mailsvc.watch import logs
 from tests.growth import assert_linear, seconds

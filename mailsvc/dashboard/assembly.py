@@ -145,8 +145,8 @@ class Assembly:
         exports = ExportPages(desk, Exports(pool, self.clock), emaillist, logs)
         home = Home(desk, self.domains, self.keys, search, rollups)
         passkeys = PasskeyEntrance(desk, entrance)
-        signin, joining = SignIn(desk, entrance, passkeys), Joining(desk, entrance, self._new_account)
         second = SecondFactor(desk, entrance, passkeys)
+        signin, joining = SignIn(desk, entrance, passkeys, second), Joining(desk, entrance, self._new_account)
         ring_webhooks = partial(self.ring, "webhooks")
         webhooks = WebhookPages(desk, self.webhooks, WebhookLog(pool), self.read_url, self.most_webhooks, ring_webhooks)
         areas: dict[str, Any] = {
@@ -161,7 +161,7 @@ class Assembly:
                 self.quotas,
             ),
             "settings/smtp": Connection(desk, Relay.of(self.settings, self.relay_ports), self.keys, self.domains),
-            "settings": Settings(desk, entrance), "settings/security": Security(desk, entrance, second),
+            "settings": Settings(desk, entrance, self.keys), "settings/security": Security(desk, entrance, second),
             "settings/profile": Profile(desk, entrance, Addresses(pool, self.clock)),
             "settings/passkeys": PasskeyPages(desk, entrance, passkeys, second), "settings/identities": IdentityPages(desk, entrance),
             "sign-in": signin, "sign-in/code": second, "sign-in/passkey": passkeys, "sign-in/with": Federation(desk, entrance, joining),

@@ -80,7 +80,7 @@ class Connection:
     async def key(self, visit: Visit) -> bytes:
         """A key for sending, shown this once, in the snippets too."""
         line = visit.line("key created", f"{KEY} (sending_access)")
-        _, secret = await self.keys.create(visit.account_id, KEY, "sending_access", lines=[line])
+        _, secret = await self.keys.create(visit.account_id, KEY, "sending_access", lines=[line], created_by=visit.who.user_id)
         return await self._shown(visit, secret)
 
     async def _shown(self, visit: Visit, secret: str) -> bytes:

@@ -8,7 +8,7 @@ from uuid import UUID
 import attrs
 
 from mailsvc.dashboard.desk import Desk
-from mailsvc.dashboard.page import Visit, area, not_found, page
+from mailsvc.dashboard.page import Stop, Visit, area, not_found, page
 from mailsvc.dashboard.safety import HOME
 from mailsvc.domains import names
 from mailsvc.domains.care import Care, Rotating, Taken
@@ -50,9 +50,9 @@ class DomainPages:
     @page(app, DOMAINS, "POST")
     async def add(self, visit: Visit) -> bytes:
         text = visit.field("name")
-        region = visit.field("region")
+        region = visit.field("region") or next(iter(self.care.publishing.hosts))
         if region not in self.care.publishing.hosts:
-            region = next(iter(self.care.publishing.hosts))
+            raise Stop(422, "Unknown region", "This region does not exist. Choose one from the list.")
         try:
             line = visit.line("domain added", names.parse(text, self.care.own).ascii)
             domain = await self.care.add(visit.account_id, text, region, Choices(), [line])
@@ -99,7 +99,9 @@ class DomainPages:
     @page(app, f"{DOMAINS}/<text>/change", "POST")
     async def change(self, visit: Visit, text: str) -> bytes:
         domain = await self._domain(visit, text)
-        tls = "enforced" if visit.field("tls") == "enforced" else "opportunistic"
+        tls = visit.field("tls") or domain.tls
+        if tls not in ("opportunistic", "enforced"):
+            raise Stop(422, "Unknown TLS setting", "TLS must be opportunistic or enforced.")
         line = visit.line("domain changed", f"{domain.name}: TLS {tls}, sending {visit.field('sending') or 'off'}")
         await self.stored.update(visit.account_id, domain.id, {"tls": tls, "sending": visit.field("sending") == "on"}, [line])
         return visit.redirect(f"{DOMAINS}/{domain.id}", done="changed")

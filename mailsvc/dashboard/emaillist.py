@@ -61,12 +61,11 @@ class EmailList:
         )  # fmt: skip
 
     async def asked(self, visit: Visit) -> Asked:
-        """What is no filter that there is, is none."""
+        """A word that is no filter is none; a domain or a key that does not exist is not found."""
         domains, _ = await self.domains.list(visit.account_id)
         keys, _ = await self.keys.list(visit.account_id)
         given = {name: visit.query(name)[:200] for name in ("q", "status", "days", "domain", "key")}
-        domain = next((d for d in domains if str(d.id) == given["domain"]), None)
-        key = next((k for k in keys if str(k.id) == given["key"]), None)
+        domain, key = visit.chosen("domain", domains, "domain"), visit.chosen("key", keys, "API key")
         filters = Filters(
             text=given["q"],
             status=f"email.{given['status']}" if given["status"] in STATUSES else "",

@@ -115,7 +115,7 @@ class Emails:
     @page(app, f"{EMAILS}/<text>/files/<number>")
     async def file(self, visit: Visit, text: str, number: str) -> bytes:
         parsed = await self._parsed(visit, await self._email(visit, text))
-        if parsed is None or not number.isdecimal() or int(number) >= len(parsed.files):
+        if parsed is None or not re.fullmatch(r"[0-9]{1,6}", number) or int(number) >= len(parsed.files):
             raise not_found("file")
         file = parsed.files[int(number)]
         return _download(visit, file.content, "application/octet-stream", file.filename or f"file-{number}")
@@ -168,7 +168,9 @@ class Emails:
         email = await self._email(visit, text)
         if email.source == SOURCE:
             raise not_found("message")
-        hours = visit.field("hours") if visit.field("hours") in HOURS else "24"
+        hours = visit.field("hours") or "24"
+        if hours not in HOURS:
+            raise Stop(422, "Unknown time", "Choose how long the link works from the list.")
         expires = unix(self.desk.clock) + min(int(hours) * 3600, SHARED_LONGEST)
         await visit.note("email shared", f"{email.email_id} for {HOURS[hours]}")
         link = self.links.shared(self.desk.base_url, visit.account_id, email.email_id, expires)

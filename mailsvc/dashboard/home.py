@@ -34,7 +34,7 @@ class Home:
     async def start(self, visit: Visit) -> bytes:
         """A key, shown this once, in code that sends."""
         line = visit.line("key created", "first key")
-        _, secret = await self.keys.create(visit.account_id, "first key", "sending_access", lines=[line])
+        _, secret = await self.keys.create(visit.account_id, "first key", "sending_access", lines=[line], created_by=visit.who.user_id)
         return await self._shown(visit, secret)
 
     async def _shown(self, visit: Visit, secret: str) -> bytes:

@@ -14,6 +14,7 @@ from mailsvc.store.keys import Keys, Permission
 
 KEYS = f"{HOME}/keys"
 LONGEST = 50
+_DONE = {"demoted": "Their role is changed. Keys with full access that they created still work: revoke those that they should not have."}
 
 
 @attrs.define(eq=False)
@@ -29,7 +30,8 @@ class KeyPages:
 
     @page(app, KEYS, "POST")
     async def create(self, visit: Visit) -> bytes:
-        name, permission, limit = visit.field("name"), visit.field("permission"), visit.field("domain")
+        """Full access is for admins who have just proved who they are: such a key can read and change everything of the account."""
+        name, permission, limit = visit.words("name"), visit.field("permission"), visit.field("domain")
         domains, _ = await self.domains.list(visit.account_id)
         domain = next((d for d in domains if str(d.id) == limit), None)
         errors: dict[str, str] = {}
@@ -37,12 +39,20 @@ class KeyPages:
             errors["name"] = f"A name has 1 to {LONGEST} characters."
         if permission not in ("full_access", "sending_access"):
             errors["permission"] = "Choose one."
-        if domain is not None and permission != "sending_access":
+        if limit and domain is None:
+            errors["domain"] = "This domain does not exist. Choose one from the list."
+        elif domain is not None and permission != "sending_access":
             errors["domain"] = "Only a key for sending can be held to one domain."
+        if permission == "full_access" and not visit.admin:
+            errors["permission"] = "Only admins can create keys with full access."
         if errors:
             return await self._listed(visit, errors=errors)
+        if permission == "full_access" and not visit.fresh:
+            return visit.prove_again()
         line = visit.line("key created", f"{name} ({permission}{', ' + domain.name if domain else ''})")
-        _, secret = await self.keys.create(visit.account_id, name, cast(Permission, permission), domain.id if domain else None, [line])
+        _, secret = await self.keys.create(
+            visit.account_id, name, cast(Permission, permission), domain.id if domain else None, [line], created_by=visit.who.user_id
+        )
         return await self._listed(visit, secret=secret)
 
     @page(app, f"{KEYS}/<text>/revoke", "POST")
@@ -62,6 +72,8 @@ class KeyPages:
             422 if errors else 200,
             keys=(await self.keys.list(visit.account_id))[0],
             domains={domain.id: domain for domain in domains},
+            members={member.user_id for member in await self.desk.users.members(visit.account_id)},
+            done=_DONE.get(visit.query("done"), ""),
             secret=secret,
             errors=errors or {},
         )

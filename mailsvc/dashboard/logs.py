@@ -65,10 +65,10 @@ class LogList:
         )  # fmt: skip
 
     async def asked(self, visit: Visit) -> Asked:
-        """What is no filter that there is, is none. `status` may be one of a request, such as 429."""
+        """A word that is no filter is none; a key that does not exist is not found. `status` may be one of a request, such as 429."""
         keys, _ = await self.keys.list(visit.account_id)
         given = {name: visit.query(name)[:200] for name in ("q", "source", "status", "days", "key")}
-        key = next((k for k in keys if str(k.id) == given["key"]), None)
+        key = visit.chosen("key", keys, "API key")
         status = int(given["status"]) if re.fullmatch(r"[1-5]\d\d", given["status"], re.ASCII) else None
         filters = Filters(
             source=cast(Source, given["source"]) if given["source"] in SOURCES else "",

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Sequence
 from datetime import timedelta
 
 import attrs
 
 from mailsvc.dashboard.csvfile import plain
 from mailsvc.dashboard.desk import Desk
-from mailsvc.dashboard.page import Visit, area, forbidden, not_found, page
+from mailsvc.dashboard.keys import KEYS
+from mailsvc.dashboard.page import Stop, Visit, area, forbidden, not_found, page
 from mailsvc.dashboard.safety import HOME
 from mailsvc.dashboard.signin import mails
 from mailsvc.dashboard.signin.entrance import Entrance
 from mailsvc.mail.address import AddressError, parse_mailbox
+from mailsvc.store.keys import Keys, KeyView
 from mailsvc.store.users import Role
 
 SETTINGS = f"{HOME}/settings"
@@ -24,6 +27,7 @@ _DONE = {
     "invited": "The invitation is on its way.",
     "withdrawn": "The invitation is withdrawn.",
     "removed": "They are not a member any more.",
+    "removed-keys": "They are not a member any more, and the selected API keys are revoked.",
     "role": "Their role is changed.",
     "changed": "Changed.",
     "last": "An account needs an admin, so the last one stays.",
@@ -35,6 +39,7 @@ class Settings:
     app = area()
     desk: Desk
     entrance: Entrance
+    keys: Keys
 
     @page(app, SETTINGS)
     async def show(self, visit: Visit) -> bytes:
@@ -53,7 +58,7 @@ class Settings:
 
     @page(app, f"{SETTINGS}/account", "POST", who="admin", fresh=True)
     async def account(self, visit: Visit) -> bytes:
-        name, required = visit.field("name")[:100], visit.field("mfa") == "on"
+        name, required = visit.words("name")[:100], visit.field("mfa") == "on"
         if not name:
             return await self._shown(visit, 422, errors={"name": "An account has a name."})
         if required and not visit.who.second_factor:
@@ -106,18 +111,42 @@ class Settings:
         line = visit.line("role changed", f"{email} is {role}")
         if not await self.desk.users.set_role(visit.account_id, visit.uuid(text, "member"), role, [line]):
             return visit.redirect(SETTINGS, done="last")
+        if role == "member" and visit.admin and any(k.permission == "full_access" for k in await self._keys_of(visit, text)):
+            return visit.redirect(KEYS, done="demoted")
         return visit.redirect(SETTINGS, done="role")
+
+    # Removing somebody. Their API keys go on working unless they are revoked, since programs may depend on them.
+
+    @page(app, f"{SETTINGS}/members/<text>/remove", fresh=True)
+    async def removal(self, visit: Visit, text: str) -> bytes:
+        self._may_remove(visit, text)
+        email, keys = await self._member(visit, text), await self._keys_of(visit, text)
+        return visit.render("settings/remove.html", email=email, keys=keys, leaves=visit.uuid(text) == visit.who.user_id, path=visit.path)
 
     @page(app, f"{SETTINGS}/members/<text>/remove", "POST", fresh=True)
     async def remove(self, visit: Visit, text: str) -> bytes:
-        """By an admin, or by themselves."""
-        user_id = visit.uuid(text, "member")
-        if not visit.admin and user_id != visit.who.user_id:
-            raise forbidden("This is for admins of the account.")
-        email = await self._member(visit, text)
-        if not await self.desk.users.remove(visit.account_id, user_id, [visit.line("member removed", email)]):
+        """By an admin, or by themselves. The API keys that were chosen are revoked with it."""
+        self._may_remove(visit, text)
+        email, created = await self._member(visit, text), {str(key.id): key for key in await self._keys_of(visit, text)}
+        chosen = [name.removeprefix("revoke:") for name in visit.form if name.startswith("revoke:")]
+        if not set(chosen) <= set(created):
+            raise Stop(422, "Unknown API key", "One of the selected API keys does not exist any more, so nothing was changed.")
+        revoked = [created[text] for text in chosen]
+        lines = [visit.line("member removed", email), *(visit.line("key revoked", f"{key.name} ({key.hint}…)") for key in revoked)]
+        if not await self.desk.users.remove(visit.account_id, visit.uuid(text), lines, [key.id for key in revoked]):
             return visit.redirect(SETTINGS, done="last")
-        return visit.redirect(SETTINGS, done="removed")
+        if revoked:
+            self.keys.changed()
+        return visit.redirect(SETTINGS, done="removed-keys" if revoked else "removed")
+
+    def _may_remove(self, visit: Visit, text: str) -> None:
+        if not visit.admin and visit.uuid(text, "member") != visit.who.user_id:
+            raise forbidden("This is for admins of the account.")
+
+    async def _keys_of(self, visit: Visit, text: str) -> Sequence[KeyView]:
+        """The keys in force that a member created."""
+        user_id = visit.uuid(text, "member")
+        return [key for key in (await self.keys.list(visit.account_id))[0] if key.created_by == user_id]
 
     async def _member(self, visit: Visit, text: str) -> str:
         user_id = visit.uuid(text, "member")
@@ -150,4 +179,7 @@ class Settings:
 
 
 def _role(visit: Visit) -> Role:
-    return "admin" if visit.field("role") == "admin" else "member"
+    role = visit.field("role")
+    if role not in ("admin", "member"):
+        raise Stop(422, "Unknown role", "The role must be Admin or Member.")
+    return "admin" if role == "admin" else "member"

@@ -76,7 +76,7 @@ class Metrics:
     @page(app, METRICS)
     async def show(self, visit: Visit) -> bytes:
         domains, _ = await self.domains.list(visit.account_id)
-        domain = next((d for d in domains if str(d.id) == visit.query("domain")), None)
+        domain = visit.chosen("domain", domains, "domain")
         days = visit.query("days") if visit.query("days") in RANGES else "7"
         zone_name, zone = _zone(visit.query("zone"))
         unit: Unit = "hour" if days == "1" else "day"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
-from datetime import timedelta
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Mapping
+from datetime import UTC, datetime, timedelta
 from functools import wraps
 from typing import Any, Literal, Protocol, TypeVar
 from urllib.parse import parse_qs, urlencode, urlsplit
@@ -21,12 +21,21 @@ from werkzeug.exceptions import HTTPException, MethodNotAllowed
 from mailsvc.dashboard import safety
 from mailsvc.dashboard.desk import Desk
 from mailsvc.dashboard.safety import HOME
+from mailsvc.dashboard.signin.password import Busy
 from mailsvc.store.audit import Line
 from mailsvc.store.errors import Transient
 from mailsvc.store.seal import SealError
 from mailsvc.store.sessions import Session
 
 T = TypeVar("T")
+
+
+class Identified(Protocol):
+    @property
+    def id(self) -> UUID: ...
+
+
+Named = TypeVar("Named", bound=Identified)
 log = Logger()
 
 SESSION, BROWSER, THEME = "mailsvc", "mailsvc-form", "mailsvc-theme"
@@ -36,6 +45,7 @@ SECURITY = f"{HOME}/settings/security"
 PASSKEYS = f"{HOME}/settings/passkeys"
 AGAIN = f"{SIGN_IN}/again"
 FRESH = timedelta(minutes=15)  # how long a proof of who it is counts for what is dangerous
+NEVER = datetime.fromtimestamp(0, UTC)  # of a session whose person has not proved who they are: another service said so
 
 
 class Request(Protocol):
@@ -88,17 +98,29 @@ class Visit:
     # What came in
 
     def query(self, name: str) -> str:
-        return self.request.args.get(name.encode(), [b""])[0].decode("utf-8", "replace").strip()
+        return _text(self.request.args.get(name.encode(), [b""])[0]).strip()
 
     def field(self, name: str) -> str:
         """Of the form, without white space around it; passwords are read from `form`."""
         return self.form.get(name, "").strip()
+
+    def words(self, name: str) -> str:
+        """A field for one line of text, such as a name: white space and line ends in it become single spaces."""
+        return " ".join(self.form.get(name, "").split())
 
     def uuid(self, text: str, what: str = "page") -> UUID:
         try:
             return UUID(text)
         except ValueError:
             raise not_found(what) from None
+
+    def chosen(self, name: str, choices: Iterable[Named], what: str) -> Named | None:
+        """Which of these the query of the page names; None: it names none. An unknown one is not found: nothing wider is shown instead."""
+        text = self.query(name)
+        found = next((one for one in choices if str(one.id) == text), None)
+        if text and found is None:
+            raise not_found(what)
+        return found
 
     @property
     def address(self) -> str:
@@ -123,7 +145,7 @@ class Visit:
         return [*self.path.split("/"), "", ""][2]
 
     def header(self, name: str) -> str:
-        return (self.request.requestHeaders.getRawHeaders(name.encode()) or [b""])[0].decode("utf-8", "replace")
+        return _text((self.request.requestHeaders.getRawHeaders(name.encode()) or [b""])[0])
 
     @property
     def who(self) -> Session:
@@ -200,9 +222,9 @@ class Visit:
         """The same for what concerns a person: into the logs of all their accounts."""
         return Line(None, self.who.user_id, self.who.user_id, self.who.email, self.address, action, subject)
 
-    async def proved(self, how: str) -> None:
-        """They have shown again who they are."""
-        await self.desk.sessions.proved(self.who.hash, [self.own_line("showed again who they are", how)])
+    async def proved(self, how: str, at: datetime | None = None) -> None:
+        """They have shown again who they are, at `at` or just now."""
+        await self.desk.sessions.proved(self.who.hash, [self.own_line("showed again who they are", how)], at)
 
     async def note(self, action: str, subject: str = "") -> None:
         """Write it into the account's audit log, by itself."""
@@ -211,6 +233,19 @@ class Visit:
 
 Function = Callable[..., Awaitable[bytes]]
 Who = Literal["anybody", "half", "person", "member", "admin"]
+
+
+@attrs.frozen
+class Served:
+    """A route and the permission it requires."""
+
+    method: str
+    path: str
+    who: Who
+    fresh: bool
+
+
+SERVED: list[Served] = []  # every route of every area; docs/security.md lists them
 
 
 def area() -> Klein:
@@ -236,6 +271,8 @@ def page(app: Klein, path: str, *methods: str, who: Who = "member", fresh: bool 
     """
 
     def registered(function: Function) -> Function:
+        SERVED.extend(Served(method, path, who, fresh) for method in methods or ("GET",))
+
         @app.route(path, methods=list(methods or ("GET",)))
         @wraps(function)
         def served(self: Any, request: Any, **named: str) -> Deferred[bytes]:
@@ -259,6 +296,8 @@ async def serve(desk: Desk, request: Request, who: Who, function: Callable[[Visi
         return elsewhere if elsewhere is not None else await function(visit)
     except Stop as stop:
         return _stopped(visit, stop)
+    except Busy:
+        return _stopped(visit, Stop(503, "One moment", "Many people sign in just now. Try again in a moment."))
     except (Transient, SealError) as error:
         if visit.streaming:
             raise
@@ -298,6 +337,9 @@ def _form(visit: Visit) -> dict[str, str]:
         form = {name: values[0] for name, values in parse_qs(text, keep_blank_values=True, max_num_fields=FIELDS).items()}
     except ValueError:
         raise Stop(400, "Not a form", "The form could not be read.") from None
+    nul = next((name for name, value in form.items() if "\0" in name + value), None)
+    if nul is not None:
+        raise Stop(400, "Not a form", f"The field “{nul.replace(chr(0), '')}” contains a NUL character. Remove it and send the form again.")
     if not safety.same_token(visit.desk.secrets(), visit.anchor, form.get("token", "")):
         raise Stop(403, "The form was too old", "Go back, reload the page, and send it again.")
     return form
@@ -334,8 +376,16 @@ def _back(visit: Visit) -> str:
     """The page to come back to after signing in: this one, or the one with the form that was sent."""
     if visit.request.method in (b"GET", b"HEAD"):
         return safety.inside(visit.request.uri.decode("latin-1"))
-    referer = urlsplit(visit.header("referer"))
+    try:
+        referer = urlsplit(visit.header("referer"))
+    except ValueError:
+        return HOME
     return safety.inside(referer.path + (f"?{referer.query}" if referer.query else ""))
+
+
+def _text(given: bytes) -> str:
+    """What a browser sent, as text that the database can hold."""
+    return given.decode("utf-8", "replace").replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 
 def _stopped(visit: Visit, stop: Stop) -> bytes:

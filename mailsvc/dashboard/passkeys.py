@@ -47,12 +47,12 @@ class PasskeyPages:
             else:
                 return await self._made(visit, user, made)
         options = authenticators.to_make(site, user, self.passkeys.ticket(visit, MAKE), known)
-        name = visit.field("name") or browser(visit.agent)
+        name = visit.words("name") or browser(visit.agent)
         return visit.render("settings/passkey.html", 422 if errors else 200, options=options, errors=errors, name=name)
 
     async def _made(self, visit: Visit, user: User, made: Made) -> bytes:
         """With the first second factor come recovery codes."""
-        name = visit.field("name")[:NAME] or browser(visit.agent)
+        name = visit.words("name")[:NAME] or browser(visit.agent)
         line = visit.own_line("passkey added", name)
         if not await self.desk.passkeys.add(user.id, made.credential, made.public_key, made.sign_count, made.backed_up, name, [line]):
             return visit.redirect(SECURITY)
@@ -66,7 +66,7 @@ class PasskeyPages:
 
     @page(app, f"{PASSKEYS}/<text>/name", "POST")
     async def rename(self, visit: Visit, text: str) -> bytes:
-        name = visit.field("name")[:NAME]
+        name = visit.words("name")[:NAME]
         line = visit.own_line("passkey renamed", name)
         if name and not await self.desk.passkeys.rename(visit.who.user_id, visit.uuid(text, "passkey"), name, [line]):
             raise not_found("passkey")

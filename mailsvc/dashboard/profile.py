@@ -53,7 +53,7 @@ class Profile:
 
     @page(app, f"{PROFILE}/name", "POST")
     async def name(self, visit: Visit) -> bytes:
-        user, name = await person(self.desk, visit), visit.field("name")
+        user, name = await person(self.desk, visit), visit.words("name")
         if not 0 < len(name) <= LONGEST:
             return await self._shown(visit, user, 422, errors={"name": f"A name has 1 to {LONGEST} characters."}, name=name)
         await self.desk.users.rename(user.id, name, [visit.own_line("name changed", name)])

@@ -74,9 +74,12 @@ def from_our_page(sent: Mapping[str, str], host: str) -> bool:
     site, origin = sent.get("sec-fetch-site", ""), sent.get("origin", "")
     if site and site != "same-origin":
         return False
-    return not origin or (bool(host) and urlsplit(origin).netloc.lower() == host.lower())
+    try:
+        return not origin or (bool(host) and urlsplit(origin).netloc.lower() == host.lower())
+    except ValueError:
+        return False
 
 
 def inside(path: str) -> str:
     """The path, if it is one of our pages; else the first page."""
-    return path if _PATH.fullmatch(path) else HOME
+    return path if _PATH.fullmatch(path) and "/.." not in path else HOME

@@ -68,7 +68,7 @@ class Security:
                 return await self._shown(visit, wrong.status, errors={"old": wrong.sentence})
         elif not visit.fresh:
             return visit.prove_again()
-        easy = await self.entrance.passwords.wrong(chosen, user.email, user.name, visit.who.account or "")
+        easy = await self.entrance.unfit(str(user.id), chosen, user.email, user.name, visit.who.account or "")
         if easy is not None:
             return await self._shown(visit, 422, errors={"password": easy})
         hashed = await self.entrance.passwords.hash(chosen)

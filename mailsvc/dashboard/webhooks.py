@@ -69,10 +69,11 @@ class WebhookPages:
 
     @page(app, f"{WEBHOOKS}/<text>")
     async def one(self, visit: Visit, text: str) -> bytes:
-        return await self._shown(visit, *await self._webhook(visit, text))
+        webhook, _ = await self._webhook(visit, text)
+        return await self._shown(visit, webhook)
 
-    async def _shown(self, visit: Visit, webhook: Webhook, secret: bytes, status: int = 200, **values: object) -> bytes:
-        """`values`: what was typed into its form, and what is wrong with it."""
+    async def _shown(self, visit: Visit, webhook: Webhook, status: int = 200, *, shown: str = "", **values: object) -> bytes:
+        """`shown`: the secret; `values`: what was typed into its form, and what is wrong with it."""
         after = visit.uuid(visit.query("after")) if visit.query("after") else None
         messages, more = await self.log.list(visit.account_id, webhook.id, PAGE, after)
         typed: dict[str, object] = {"errors": {}, "url": webhook.url, "chosen": webhook.events}
@@ -80,7 +81,7 @@ class WebhookPages:
             "webhooks/one.html",
             status,
             webhook=webhook,
-            secret=f"whsec_{base64.b64encode(secret).decode()}" if visit.admin else "",
+            secret=shown,
             messages=messages,
             older=f"{WEBHOOKS}/{webhook.id}?after={messages[-1].event_id}" if more else None,
             first=after is None,
@@ -90,12 +91,19 @@ class WebhookPages:
             **typed | values,
         )
 
+    @page(app, f"{WEBHOOKS}/<text>/secret", who="admin", fresh=True)
+    async def secret(self, visit: Visit, text: str) -> bytes:
+        """With the secret that messages are signed with: whoever has it can send events that look like ours."""
+        webhook, secret = await self._webhook(visit, text)
+        await visit.note("webhook secret shown", webhook.url)
+        return await self._shown(visit, webhook, shown=f"whsec_{base64.b64encode(secret).decode()}")
+
     @page(app, f"{WEBHOOKS}/<text>/change", "POST")
     async def change(self, visit: Visit, text: str) -> bytes:
-        webhook, secret = await self._webhook(visit, text)
+        webhook, _ = await self._webhook(visit, text)
         url, events, errors = self._given(visit)
         if errors:
-            return await self._shown(visit, webhook, secret, 422, errors=errors, url=visit.field("url"), chosen=events)
+            return await self._shown(visit, webhook, 422, errors=errors, url=visit.field("url"), chosen=events)
         status: Any = "enabled" if visit.field("enabled") == "on" else "disabled"
         await self.stored.change(visit.account_id, webhook.id, url, events, status, [visit.line("webhook changed", f"{url}, {status}")])
         self.outgoing()

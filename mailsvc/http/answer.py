@@ -16,6 +16,7 @@ from werkzeug.exceptions import HTTPException, MethodNotAllowed
 from mailsvc.http import problem
 from mailsvc.http.problem import Problem
 from mailsvc.http.request import Request
+from mailsvc.store.audit import Line
 from mailsvc.store.errors import Transient
 from mailsvc.store.seal import SealError
 
@@ -35,6 +36,12 @@ def made(request: Request, value: Mapping[str, object]) -> bytes:
 def page(request: Request, data: Sequence[object], has_more: bool) -> bytes:
     """A part of a list."""
     return ok(request, {"object": "list", "has_more": has_more, "data": data})
+
+
+def audited(request: Request, action: str, subject: str = "") -> Line:
+    """A line for the account's audit log, which names the API key that made the request."""
+    caller = request.caller
+    return Line(caller.account_id, None, None, "", request.address(), action, subject, caller.key_id)
 
 
 def translated(failure: Failure) -> Problem:

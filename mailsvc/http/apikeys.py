@@ -10,13 +10,15 @@ from uuid import UUID
 import attrs
 
 from mailsvc.http import parameters
-from mailsvc.http.answer import collection, ok
+from mailsvc.http.answer import audited, collection, ok
 from mailsvc.http.describe import ID, PAGING, TEXT, TIME, acknowledged, const, listed, maybe, obj, told
 from mailsvc.http.fields import Choice, Id, Record, Text
 from mailsvc.http.problem import invalid, not_found
 from mailsvc.http.reading import Reader
 from mailsvc.http.request import Request
 from mailsvc.http.views import time, time_or_none
+from mailsvc.store.audit import Line
+from mailsvc.store.domain_values import Domain
 from mailsvc.store.paging import Page
 
 CREATE = Record(
@@ -63,16 +65,20 @@ class KeyView(Protocol):
 class Keys(Protocol):
     """store/keys"""
 
-    async def create(self, account_id: UUID, name: str, permission: Any, domain_id: UUID | None = None) -> tuple[UUID, str]: ...
-    async def revoke(self, account_id: UUID, key_id: UUID) -> bool: ...
-    async def rename(self, account_id: UUID, key_id: UUID, name: str) -> bool: ...
+    async def create(
+        self, account_id: UUID, name: str, permission: Any, domain_id: UUID | None = None, lines: Sequence[Line] = (),
+        *, created_with: UUID | None = None,
+    ) -> tuple[UUID, str]: ...  # fmt: skip
+    async def get(self, account_id: UUID, key_id: UUID) -> KeyView | None: ...
+    async def revoke(self, account_id: UUID, key_id: UUID, lines: Sequence[Line] = ()) -> bool: ...
+    async def rename(self, account_id: UUID, key_id: UUID, name: str, lines: Sequence[Line] = ()) -> bool: ...
     async def list(self, account_id: UUID, page: Page = ...) -> tuple[Sequence[KeyView], bool]: ...
 
 
 class Domains(Protocol):
     """store/domains"""
 
-    async def own(self, account_id: UUID, domain_id: UUID) -> object | None: ...
+    async def own(self, account_id: UUID, domain_id: UUID) -> Domain | None: ...
 
 
 @attrs.define(eq=False)
@@ -90,12 +96,14 @@ class ApiKeys:
     async def _create(self, request: Request) -> bytes:
         asked = await self.reader.read(request, lambda value, rules: CREATE.read(value))
         account_id, permission, domain_id = request.caller.account_id, asked["permission"] or "full_access", asked["domain_id"]
-        if domain_id is not None:
-            if permission != "sending_access":
-                raise invalid("The `domain_id` field goes with the permission `sending_access` alone.")
-            if await self.domains.own(account_id, domain_id) is None:
-                raise not_found("Domain")
-        key_id, token = await self.keys.create(account_id, asked["name"], permission, domain_id)
+        if domain_id is not None and permission != "sending_access":
+            raise invalid("The `domain_id` field goes with the permission `sending_access` alone.")
+        domain = await self.domains.own(account_id, domain_id) if domain_id is not None else None
+        if domain_id is not None and domain is None:
+            raise not_found("Domain")
+        line = audited(request, "key created", f"{asked['name']} ({permission}{f', {domain.name}' if domain else ''})")
+        created_with = request.caller.key_id
+        key_id, token = await self.keys.create(account_id, asked["name"], permission, domain_id, [line], created_with=created_with)
         return ok(request, {"id": str(key_id), "token": token}, 201)
 
     @app.route("/api-keys", methods=["GET"])
@@ -112,17 +120,29 @@ class ApiKeys:
 
     async def _rename(self, request: Request, key_id: UUID) -> bytes:
         asked = await self.reader.read(request, lambda value, rules: RENAME.read(value))
-        if not await self.keys.rename(request.caller.account_id, key_id, asked["name"]):
+        key = await self._key(request, key_id)
+        line = audited(request, "key renamed", f"{key.name} ({key.hint}…) to {asked['name']}")
+        if not await self.keys.rename(request.caller.account_id, key_id, asked["name"], [line]):
             raise not_found("API key")
         return ok(request, {"object": "api_key", "id": str(key_id)})
 
     @app.route("/api-keys/<id>", methods=["DELETE"])
     @told("Delete an API key; it opens nothing from now on.", acknowledged("api_key", deleted=const(True)))
     async def delete(self, request: Request, id: str) -> bytes:
-        key_id = parameters.uuid(id, "id")
-        if not await request.detached(self.keys.revoke(request.caller.account_id, key_id)):
+        return await request.detached(self._delete(request, parameters.uuid(id, "id")))
+
+    async def _delete(self, request: Request, key_id: UUID) -> bytes:
+        key = await self._key(request, key_id)
+        line = audited(request, "key revoked", f"{key.name} ({key.hint}…)")
+        if not await self.keys.revoke(request.caller.account_id, key_id, [line]):
             raise not_found("API key")
         return ok(request, {"object": "api_key", "id": str(key_id), "deleted": True})
+
+    async def _key(self, request: Request, key_id: UUID) -> KeyView:
+        key = await self.keys.get(request.caller.account_id, key_id)
+        if key is None:
+            raise not_found("API key")
+        return key
 
 
 def _listed(key: KeyView) -> dict[str, object]:

@@ -15,12 +15,13 @@ from mailsvc.domains.names import NotADomain
 from mailsvc.domains.records import Publishing
 from mailsvc.http import domainschema as schema
 from mailsvc.http import parameters, shapes
-from mailsvc.http.answer import collection, made, ok
+from mailsvc.http.answer import audited, collection, made, ok
 from mailsvc.http.describe import PAGING, acknowledged, const, listed, not_served, told
 from mailsvc.http.problem import Problem, invalid, missing, no_endpoint, not_found
 from mailsvc.http.reading import Reader
 from mailsvc.http.request import Request
 from mailsvc.http.views import time
+from mailsvc.store.audit import Line
 from mailsvc.store.domains import Choices, DkimKey, Domain
 
 _SWITCHES = {"enabled": True, "disabled": False}
@@ -36,15 +37,17 @@ class Stored(Protocol):
     ) -> tuple[Sequence[Domain], bool]: ...
     async def published_keys(self, domain_id: UUID) -> Sequence[DkimKey]: ...
     async def history(self, domain_id: UUID) -> Sequence[tuple[datetime, str]]: ...
-    async def update(self, account_id: UUID, domain_id: UUID, changes: Mapping[str, object]) -> Domain | None: ...
-    async def delete(self, account_id: UUID, domain_id: UUID) -> Domain | None: ...
+    async def update(
+        self, account_id: UUID, domain_id: UUID, changes: Mapping[str, object], lines: Sequence[Line] = ()
+    ) -> Domain | None: ...
+    async def delete(self, account_id: UUID, domain_id: UUID, lines: Sequence[Line] = ()) -> Domain | None: ...
 
 
 class Caring(Protocol):
     """domains/care"""
 
-    async def add(self, account_id: UUID, text: str, region: str, choices: Choices | None = None) -> Domain: ...
-    async def verify(self, domain: Domain) -> Domain | None: ...
+    async def add(self, account_id: UUID, text: str, region: str, choices: Choices | None = None, lines: Sequence[Line] = ()) -> Domain: ...
+    async def verify(self, domain: Domain, lines: Sequence[Line] = ()) -> Domain | None: ...
 
 
 @attrs.frozen
@@ -83,7 +86,8 @@ class Domains:
         if region not in self.desk.publishing.hosts:
             raise Problem(422, "invalid_region", f"Region must be one of: {', '.join(sorted(self.desk.publishing.hosts))}.")
         try:
-            domain = await self.desk.care.add(request.caller.account_id, new.name, region, new.choices)
+            line = audited(request, "domain added", names.parse(new.name).ascii)
+            domain = await self.desk.care.add(request.caller.account_id, new.name, region, new.choices, [line])
         except NotADomain as wrong:
             raise invalid(f"The `name` field is not a domain to send from. {wrong}") from None
         except Taken as taken:
@@ -119,19 +123,23 @@ class Domains:
         value = await self.reader.read(request, lambda value, rules: value)
         before = await self._own(request, id)
         changes = _changes(value, before)
-        if changes and await self.desk.stored.update(request.caller.account_id, domain_id, changes) is None:
+        told = ", ".join(f"{name} {value}" for name, value in changes.items())
+        line = audited(request, "domain changed", f"{before.name}: {told}")
+        if changes and await self.desk.stored.update(request.caller.account_id, domain_id, changes, [line]) is None:
             raise not_found("Domain")
         return ok(request, {"object": "domain", "id": str(domain_id)})
 
     @app.route("/domains/<id>", methods=["DELETE"])
     @told("Delete a sending domain.", acknowledged("domain", deleted=const(True)))
     async def delete(self, request: Request, id: str) -> bytes:
-        return await request.detached(self._delete(request, parameters.uuid(id, "id")))
+        return await request.detached(self._delete(request, id))
 
-    async def _delete(self, request: Request, domain_id: UUID) -> bytes:
-        if await self.desk.stored.delete(request.caller.account_id, domain_id) is None:
+    async def _delete(self, request: Request, id: str) -> bytes:
+        domain = await self._own(request, id)
+        line = audited(request, "domain deleted", domain.name)
+        if await self.desk.stored.delete(request.caller.account_id, domain.id, [line]) is None:
             raise not_found("Domain")
-        return ok(request, {"object": "domain", "id": str(domain_id), "deleted": True})
+        return ok(request, {"object": "domain", "id": str(domain.id), "deleted": True})
 
     @app.route("/domains/<id>/verify", methods=["POST"])
     @told("Look at a domain's DNS soon.", acknowledged("domain"))
@@ -139,7 +147,8 @@ class Domains:
         return await request.detached(self._verify(request, id))
 
     async def _verify(self, request: Request, id: str) -> bytes:
-        if await self.desk.care.verify(await self._own(request, id)) is None:
+        domain = await self._own(request, id)
+        if await self.desk.care.verify(domain, [audited(request, "domain check asked for", domain.name)]) is None:
             raise not_found("Domain")
         return ok(request, {"object": "domain", "id": id.lower()})
 

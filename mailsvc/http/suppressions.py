@@ -10,7 +10,7 @@ import attrs
 
 from mailsvc.http import eventschema as schema
 from mailsvc.http import parameters, shapes
-from mailsvc.http.answer import collection, made, ok, page
+from mailsvc.http.answer import audited, collection, made, ok, page
 from mailsvc.http.describe import PAGING, listed, told
 from mailsvc.http.problem import invalid, missing, not_found
 from mailsvc.http.reading import Reader
@@ -18,6 +18,7 @@ from mailsvc.http.request import Request
 from mailsvc.http.shapes import Rules
 from mailsvc.http.views import time
 from mailsvc.mail.address import AddressError, parse_mailbox
+from mailsvc.store.audit import Line
 from mailsvc.store.suppressions import Suppression
 
 BATCH = 100
@@ -26,10 +27,12 @@ BATCH = 100
 class List(Protocol):
     """store/suppressions"""
 
-    async def add(self, account_id: UUID, emails: Sequence[str]) -> Sequence[Suppression]: ...
+    async def add(self, account_id: UUID, emails: Sequence[str], lines: Sequence[Line] = ()) -> Sequence[Suppression]: ...
     async def get(self, account_id: UUID, id_: UUID) -> Suppression | None: ...
     async def named(self, account_id: UUID, email: str) -> Suppression | None: ...
-    async def remove(self, account_id: UUID, ids: Sequence[UUID] = (), emails: Sequence[str] = ()) -> Sequence[Suppression]: ...
+    async def remove(
+        self, account_id: UUID, ids: Sequence[UUID] = (), emails: Sequence[str] = (), lines: Sequence[Line] = ()
+    ) -> Sequence[Suppression]: ...
     async def list(
         self, account_id: UUID, limit: int, after: UUID | None = None, before: UUID | None = None, origin: str | None = None
     ) -> tuple[Sequence[Suppression], bool]: ...
@@ -51,7 +54,7 @@ class Suppressions:
 
     async def _add(self, request: Request) -> bytes:
         email = await self.reader.read(request, _email)
-        [added] = await self.suppressions.add(request.caller.account_id, [email])
+        [added] = await self.suppressions.add(request.caller.account_id, [email], [audited(request, "suppressions added", email)])
         self.changed()
         return made(request, _named(added))
 
@@ -64,7 +67,8 @@ class Suppressions:
         emails = await self.reader.read(request, lambda value, rules: _emails(_object(value)))
         if not emails:
             raise missing("emails")
-        added = await self.suppressions.add(request.caller.account_id, emails)
+        line = audited(request, "suppressions added", _shortly(emails))
+        added = await self.suppressions.add(request.caller.account_id, emails, [line])
         self.changed()
         return made(request, {"data": [_named(each) for each in added]})
 
@@ -75,7 +79,8 @@ class Suppressions:
 
     async def _remove_batch(self, request: Request) -> bytes:
         ids, emails = await self.reader.read(request, _either)
-        removed = await self.suppressions.remove(request.caller.account_id, ids, emails)
+        line = audited(request, "suppressions removed", _shortly(emails or ids))
+        removed = await self.suppressions.remove(request.caller.account_id, ids, emails, [line])
         self.changed()
         return ok(request, {"data": [_removed(each) for each in removed]})
 
@@ -105,15 +110,27 @@ class Suppressions:
     @told("Allow it again; the answer says why it was there.", schema.RELEASED)
     async def remove(self, request: Request, id: str) -> bytes:
         """What was removed says why it was there."""
+        return await request.detached(self._remove(request, id))
+
+    async def _remove(self, request: Request, id: str) -> bytes:
         account_id = request.caller.account_id
         if "@" in id:
-            removed = await request.detached(self.suppressions.remove(account_id, emails=[_address(id, "email")]))
+            email = _address(id, "email")
+            removed = await self.suppressions.remove(account_id, (), [email], [audited(request, "suppression removed", email)])
         else:
-            removed = await request.detached(self.suppressions.remove(account_id, [parameters.uuid(id, "id")]))
+            suppression_id = parameters.uuid(id, "id")
+            there = await self.suppressions.get(account_id, suppression_id)
+            line = audited(request, "suppression removed", there.email if there else "")
+            removed = await self.suppressions.remove(account_id, [suppression_id], (), [line]) if there else ()
         if not removed:
             raise not_found("Suppression")
         self.changed()
         return ok(request, _removed(removed[0]))
+
+
+def _shortly(many: Sequence[object]) -> str:
+    """For the audit log: the one there is, or how many."""
+    return str(many[0]) if len(many) == 1 else f"{len(many)} addresses"
 
 
 def _object(value: Any) -> shapes.Object:

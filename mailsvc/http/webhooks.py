@@ -15,13 +15,14 @@ import attrs
 from mailsvc import payload
 from mailsvc.http import eventschema as schema
 from mailsvc.http import parameters, shapes
-from mailsvc.http.answer import collection, made, ok, page
+from mailsvc.http.answer import audited, collection, made, ok, page
 from mailsvc.http.describe import PAGING, acknowledged, const, listed, told
 from mailsvc.http.problem import Problem, invalid, missing, not_found
 from mailsvc.http.reading import Reader
 from mailsvc.http.request import Request
 from mailsvc.http.shapes import Rules
 from mailsvc.http.views import time, time_or_none
+from mailsvc.store.audit import Line
 from mailsvc.store.webhooklog import Attempt, Message
 from mailsvc.store.webhooks import Status, Webhook
 from mailsvc.weburl import BadUrl, Target
@@ -36,13 +37,16 @@ _ATTEMPT = re.compile(r"atmpt_[0-9a-f]{32}\Z")
 class Endpoints(Protocol):
     """store/webhooks"""
 
-    async def add(self, account_id: UUID, url: str, events: Sequence[str], secret: bytes, most: int) -> Webhook | None: ...
+    async def add(
+        self, account_id: UUID, url: str, events: Sequence[str], secret: bytes, most: int, lines: Sequence[Line] = ()
+    ) -> Webhook | None: ...
     async def get(self, account_id: UUID, webhook_id: UUID) -> tuple[Webhook, bytes] | None: ...
     async def change(
-        self, account_id: UUID, webhook_id: UUID, url: str | None = None, events: Sequence[str] | None = None, status: Status | None = None
-    ) -> bool: ...
-    async def remove(self, account_id: UUID, webhook_id: UUID) -> bool: ...
-    async def rotate(self, account_id: UUID, webhook_id: UUID, secret: bytes) -> bool: ...
+        self, account_id: UUID, webhook_id: UUID, url: str | None = None, events: Sequence[str] | None = None,
+        status: Status | None = None, lines: Sequence[Line] = (),
+    ) -> bool: ...  # fmt: skip
+    async def remove(self, account_id: UUID, webhook_id: UUID, lines: Sequence[Line] = ()) -> bool: ...
+    async def rotate(self, account_id: UUID, webhook_id: UUID, secret: bytes, lines: Sequence[Line] = ()) -> bool: ...
     async def list(
         self, account_id: UUID, limit: int, after: UUID | None = None, before: UUID | None = None
     ) -> tuple[Sequence[Webhook], bool]: ...
@@ -55,11 +59,13 @@ class Log(Protocol):
     async def attempts(
         self, account_id: UUID, webhook_id: UUID, event_id: UUID, limit: int, after: UUID | None = None
     ) -> tuple[Sequence[Attempt], bool]: ...
-    async def replay(self, account_id: UUID, webhook_id: UUID, event_id: UUID, now: datetime) -> bool: ...
+    async def replay(self, account_id: UUID, webhook_id: UUID, event_id: UUID, now: datetime, lines: Sequence[Line] = ()) -> bool: ...
     async def replay_range(
-        self, account_id: UUID, webhook_id: UUID, since: datetime, until: datetime, failed: bool, now: datetime
+        self, account_id: UUID, webhook_id: UUID, since: datetime, until: datetime, failed: bool, now: datetime, lines: Sequence[Line] = ()
     ) -> int: ...
-    async def test(self, account_id: UUID, webhook_id: UUID, kind: str, payload: dict[str, object], now: datetime) -> UUID: ...
+    async def test(
+        self, account_id: UUID, webhook_id: UUID, kind: str, payload: dict[str, object], now: datetime, lines: Sequence[Line] = ()
+    ) -> UUID: ...
     async def list(self, account_id: UUID, webhook_id: UUID, limit: int, after: UUID | None = None) -> tuple[Sequence[Message], bool]: ...
 
 
@@ -85,7 +91,9 @@ class Webhooks:
         if url is None or events is None:
             raise missing("endpoint" if url is None else "events")
         secret = secrets.token_bytes(SECRET)
-        added = await self.endpoints.add(request.caller.account_id, url, events, secret, self.most)
+        added = await self.endpoints.add(
+            request.caller.account_id, url, events, secret, self.most, [audited(request, "webhook added", url)]
+        )
         if added is None:
             raise invalid(f"An account may have at most {self.most} webhooks.")
         return made(request, {"object": "webhook", "id": str(added.id), "signing_secret": shown(secret)})
@@ -112,31 +120,41 @@ class Webhooks:
     @app.route("/webhooks/<id>", methods=["PATCH"])
     @told("Change a webhook.", acknowledged("webhook"), body=schema.CHANGE_WEBHOOK)
     async def change(self, request: Request, id: str) -> bytes:
-        return await request.detached(self._change(request, parameters.uuid(id, "id")))
+        parameters.uuid(id, "id")
+        return await request.detached(self._change(request, id))
 
-    async def _change(self, request: Request, webhook_id: UUID) -> bytes:
+    async def _change(self, request: Request, id: str) -> bytes:
         url, events, status = await self.reader.read(request, self._changes)
-        if not await self.endpoints.change(request.caller.account_id, webhook_id, url, events, status):
+        webhook, _ = await self._one(request, id)
+        line = audited(request, "webhook changed", ", ".join(filter(None, (url or webhook.url, status))))
+        if not await self.endpoints.change(webhook.account_id, webhook.id, url, events, status, [line]):
             raise not_found("Webhook")
         self.outgoing()
-        return ok(request, {"object": "webhook", "id": str(webhook_id)})
+        return ok(request, {"object": "webhook", "id": str(webhook.id)})
 
     @app.route("/webhooks/<id>", methods=["DELETE"])
     @told("Delete a webhook.", acknowledged("webhook", deleted=const(True)))
     async def remove(self, request: Request, id: str) -> bytes:
-        webhook_id = parameters.uuid(id, "id")
-        if not await request.detached(self.endpoints.remove(request.caller.account_id, webhook_id)):
+        return await request.detached(self._remove(request, id))
+
+    async def _remove(self, request: Request, id: str) -> bytes:
+        webhook, _ = await self._one(request, id)
+        if not await self.endpoints.remove(webhook.account_id, webhook.id, [audited(request, "webhook deleted", webhook.url)]):
             raise not_found("Webhook")
         self.outgoing()
-        return ok(request, {"object": "webhook", "id": str(webhook_id), "deleted": True})
+        return ok(request, {"object": "webhook", "id": str(webhook.id), "deleted": True})
 
     @app.route("/webhooks/<id>/signing-secret/rotate", methods=["POST"])
     @told("A new secret; for 24 hours both sign.", schema.WITH_SECRET)
     async def rotate(self, request: Request, id: str) -> bytes:
-        webhook_id, secret = parameters.uuid(id, "id"), secrets.token_bytes(SECRET)
-        if not await request.detached(self.endpoints.rotate(request.caller.account_id, webhook_id, secret)):
+        return await request.detached(self._rotate(request, id))
+
+    async def _rotate(self, request: Request, id: str) -> bytes:
+        webhook, _ = await self._one(request, id)
+        secret, line = secrets.token_bytes(SECRET), audited(request, "webhook secret rotated", webhook.url)
+        if not await self.endpoints.rotate(webhook.account_id, webhook.id, secret, [line]):
             raise not_found("Webhook")
-        return ok(request, {"object": "webhook", "id": str(webhook_id), "signing_secret": shown(secret)})
+        return ok(request, {"object": "webhook", "id": str(webhook.id), "signing_secret": shown(secret)})
 
     @app.route("/webhooks/<id>/events", methods=["GET"])
     @told("What it was to be told.", listed(schema.MESSAGE_ROW), parameters=schema.MESSAGES)
@@ -172,9 +190,13 @@ class Webhooks:
     @app.route("/webhooks/<id>/events/<event>/replay", methods=["POST"])
     @told("Tell it again.", schema.REPLAYED)
     async def replay(self, request: Request, id: str, event: str) -> bytes:
-        message = await request.detached(self._message(request, id, event))
-        webhook_id = parameters.uuid(id, "id")
-        await request.detached(self.log.replay(request.caller.account_id, webhook_id, message.event_id, self.reader.now()))
+        return await request.detached(self._replay(request, id, event))
+
+    async def _replay(self, request: Request, id: str, event: str) -> bytes:
+        webhook, _ = await self._one(request, id)
+        message = await self._message(request, id, event)
+        line = audited(request, "webhook event sent again", f"{message.type} to {webhook.url}")
+        await self.log.replay(webhook.account_id, webhook.id, message.event_id, self.reader.now(), [line])
         self.outgoing()
         return ok(request, {"object": "webhook_event", "id": shown_message(message.event_id)})
 
@@ -186,7 +208,8 @@ class Webhooks:
     async def _replay_range(self, request: Request, text: str) -> bytes:
         since, until, failed = await self.reader.read(request, _range)
         webhook, _ = await self._one(request, text)
-        count = await self.log.replay_range(webhook.account_id, webhook.id, since, until, failed, self.reader.now())
+        line = audited(request, "webhook events sent again", f"{since.isoformat()} to {until.isoformat()}, {webhook.url}")
+        count = await self.log.replay_range(webhook.account_id, webhook.id, since, until, failed, self.reader.now(), [line])
         self.outgoing()
         return ok(request, {"object": "webhook_replay", "id": str(webhook.id), "replayed": count})
 
@@ -199,7 +222,8 @@ class Webhooks:
         kind = await self.reader.read(request, _kind) if request.received else None
         webhook, _ = await self._one(request, text)
         kind, now = kind or webhook.events[0], self.reader.now()
-        event_id = await self.log.test(webhook.account_id, webhook.id, kind, payload.sample(kind, now), now)
+        line = audited(request, "webhook tested", webhook.url)
+        event_id = await self.log.test(webhook.account_id, webhook.id, kind, payload.sample(kind, now), now, [line])
         self.outgoing()
         return made(request, {"object": "webhook_event", "id": shown_message(event_id), "type": kind})
 

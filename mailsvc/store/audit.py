@@ -19,6 +19,11 @@ from mailsvc.store.pool import Pool, Transaction
 
 COLUMNS = "account_id, id, at, user_id, actor, address, action, subject"
 ADD = f"INSERT INTO audit ({COLUMNS}) VALUES (%s, %s, %s, %s, %s, %s, %s, %s)"
+# The name of the key is read with the change: a log names it as it was called then.
+ADD_BY_KEY = f"""
+INSERT INTO audit ({COLUMNS})
+SELECT %s, %s, %s, %s, 'API key ' || k.name || ' (' || k.hint || '…)', %s, %s, %s FROM api_keys k WHERE k.id = %s
+"""
 ADD_EVERYWHERE = f"INSERT INTO audit ({COLUMNS}) SELECT m.account_id, %s, %s, %s, %s, %s, %s, %s FROM members m WHERE m.user_id = %s"
 OLDER = """
 SELECT id, at, actor, address, action, subject FROM audit
@@ -39,7 +44,10 @@ class Entry:
 
 @attrs.frozen
 class Line:
-    """What is to be written: into the log of `account_id`, or of every account that `person` is a member of."""
+    """What is to be written: into the log of `account_id`, or of every account that `person` is a member of.
+
+    `key_id`: the API key that made the change, which is then named as the actor.
+    """
 
     account_id: UUID | None
     person: UUID | None
@@ -48,6 +56,7 @@ class Line:
     address: str
     action: str
     subject: str = ""
+    key_id: UUID | None = None
 
 
 class Audit:
@@ -91,6 +100,9 @@ async def write(tx: Transaction, lines: Sequence[Line], now: float) -> None:
         )
         if line.person is not None:
             await tx.run(ADD_EVERYWHERE, (*row, line.person))
+        elif line.key_id is not None:
+            id_, at, user_id, _, *rest = row
+            await tx.run(ADD_BY_KEY, (line.account_id, id_, at, user_id, *rest, line.key_id))
         else:
             await tx.run(ADD, (line.account_id, *row))
 

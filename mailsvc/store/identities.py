@@ -12,7 +12,7 @@ import attrs
 from mailsvc.clock import unix, utc
 from mailsvc.store.audit import Line, changed
 from mailsvc.store.ids import uuid7
-from mailsvc.store.pool import Pool
+from mailsvc.store.pool import Pool, Transaction
 
 ADD = """
 INSERT INTO identities (issuer, subject, id, user_id, provider, label, created_at) VALUES (%s, %s, %s, %s, %s, %s, %s)
@@ -53,9 +53,7 @@ class Identities:
 
     async def add(self, user_id: UUID, identity: Identity, lines: Sequence[Line] = ()) -> bool:
         """Whether it was nobody's before."""
-        now = unix(self._clock)
-        row = (identity.issuer, identity.subject, uuid7(now), user_id, identity.provider, identity.label[:320], self._now())
-        return await changed(self._pool, now, lines, ADD, row) > 0
+        return await changed(self._pool, unix(self._clock), lines, ADD, _row(user_id, identity, self._now())) > 0
 
     async def owner(self, identity: Identity) -> UUID | None:
         rows = await self._pool.rows(OWNER, (identity.issuer, identity.subject))
@@ -74,3 +72,12 @@ class Identities:
 
     def _now(self) -> datetime:
         return utc(self._clock)
+
+
+async def connect(tx: Transaction, user_id: UUID, identity: Identity, now: datetime) -> bool:
+    """The same as `Identities.add` within a transaction of the caller's."""
+    return await tx.run(ADD, _row(user_id, identity, now)) > 0
+
+
+def _row(user_id: UUID, identity: Identity, now: datetime) -> tuple[object, ...]:
+    return identity.issuer, identity.subject, uuid7(now.timestamp()), user_id, identity.provider, identity.label[:320], now

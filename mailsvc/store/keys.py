@@ -36,9 +36,12 @@ FROM api_keys k JOIN accounts a ON a.id = k.account_id
 WHERE k.revoked_at IS NULL AND """
 FIND, FIND_BY_ID = _CALLER + "k.hash = %s", _CALLER + "k.id = %s"
 CREATE = """
-INSERT INTO api_keys (id, account_id, name, hash, hint, permission, domain_id, created_at) VALUES (%s, %s, %s, %s, %s, %s, %s, %s)
+INSERT INTO api_keys (id, account_id, name, hash, hint, permission, domain_id, created_at, created_by)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, coalesce(%s::uuid, (SELECT created_by FROM api_keys WHERE id = %s)))
 """
-LIST = "SELECT id, name, hint, permission, domain_id, created_at, last_used_at FROM api_keys WHERE account_id = %s AND revoked_at IS NULL"
+LIST = """
+SELECT k.id, k.name, k.hint, k.permission, k.domain_id, k.created_at, k.last_used_at, k.created_by, u.email
+FROM api_keys k LEFT JOIN users u ON u.id = k.created_by WHERE k.account_id = %s AND k.revoked_at IS NULL"""
 RENAME = "UPDATE api_keys SET name = %s WHERE account_id = %s AND id = %s AND revoked_at IS NULL"
 REVOKE = "UPDATE api_keys SET revoked_at = %s WHERE account_id = %s AND id = %s AND revoked_at IS NULL"
 
@@ -67,6 +70,8 @@ class KeyView:
     domain_id: UUID | None
     created_at: datetime
     last_used_at: datetime | None  # to about a minute; over SMTP, when a session ended
+    created_by: UUID | None = None  # the user who created it, or who created the key that it was created with
+    creator: str | None = None  # their address
 
 
 class Keys:
@@ -84,12 +89,17 @@ class Keys:
         return await self._callers.get(key_id, lambda: self._load(FIND_BY_ID, key_id))
 
     async def create(
-        self, account_id: UUID, name: str, permission: Permission, domain_id: UUID | None = None, lines: Sequence[Line] = ()
-    ) -> tuple[UUID, str]:
-        """The id of a new key, and the key. This is the only time that anybody sees it."""
+        self, account_id: UUID, name: str, permission: Permission, domain_id: UUID | None = None, lines: Sequence[Line] = (),
+        *, created_by: UUID | None = None, created_with: UUID | None = None,
+    ) -> tuple[UUID, str]:  # fmt: skip
+        """The id of a new key, and the key. This is the only time that anybody sees it.
+
+        `created_by`: the user; `created_with`: the API key, whose own creator is recorded as the creator of the new key.
+        """
         now = unix(self._clock)
         key_id, token = uuid7(now), new_token()
-        stored = (key_id, account_id, name, digest(token), token[:HINT], permission, domain_id, datetime.fromtimestamp(now, UTC))
+        at = datetime.fromtimestamp(now, UTC)
+        stored = (key_id, account_id, name, digest(token), token[:HINT], permission, domain_id, at, created_by, created_with)
         await changed(self._pool, now, lines, CREATE, stored)
         self._callers.changed()  # it may have been asked for before
         return key_id, token
@@ -101,13 +111,22 @@ class Keys:
         self._callers.changed()
         return revoked
 
-    async def rename(self, account_id: UUID, key_id: UUID, name: str) -> bool:
+    def changed(self) -> None:
+        """Keys were revoked by another statement: drop what is cached of them, here and in the other processes."""
+        self._callers.changed()
+
+    async def rename(self, account_id: UUID, key_id: UUID, name: str, lines: Sequence[Line] = ()) -> bool:
         """Whether there was such a key in force."""
-        return await self._pool.run(RENAME, (name, account_id, key_id)) > 0
+        return await changed(self._pool, unix(self._clock), lines, RENAME, (name, account_id, key_id)) > 0
+
+    async def get(self, account_id: UUID, key_id: UUID) -> KeyView | None:
+        """A key in force."""
+        rows = await self._pool.rows(LIST + " AND k.id = %s", (account_id, key_id))
+        return KeyView(*rows[0]) if rows else None
 
     async def list(self, account_id: UUID, page: Page = ALL) -> tuple[Sequence[KeyView], bool]:
         """Those in force, newest first, and whether there are more."""
-        end, edge = page.where("id")
+        end, edge = page.where("k.id")
         rows, has_more = page.cut(await self._pool.rows(LIST + end, (account_id, *edge)))
         return [KeyView(*row) for row in rows], has_more
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Literal
 from uuid import UUID
@@ -15,7 +15,7 @@ from mailsvc.clock import unix, utc
 from mailsvc.store.audit import Line, changed, write
 from mailsvc.store.ids import uuid7
 from mailsvc.store.pool import Pool, Transaction
-from mailsvc.store.users import END_OTHERS, PASSKEY, Role
+from mailsvc.store.users import ADD_MEMBER, END_OTHERS, PASSKEY, SET_PASSWORD, NewUser, Role, Taken, User, add, end_access
 
 Stage = Literal["password", "whole"]
 Purpose = Literal["sign-up", "reset", "sign-in", "invite"]
@@ -45,7 +45,17 @@ VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s)
 """
 END_LINKS = "DELETE FROM links WHERE purpose = %s AND email = %s AND account_id IS NOT DISTINCT FROM %s"
 LINK = "purpose, email, account_id, role"
-FIND_LINK = f"SELECT {LINK} FROM links WHERE hash = %s AND purpose = %s AND expires_at > %s"
+# An invitation counts only while whoever made it may invite.
+INVITER = "SELECT FROM members m WHERE m.account_id = links.account_id AND m.user_id = links.created_by AND m.role = 'admin'"
+FIND_LINK = f"""
+SELECT {LINK} FROM links
+WHERE hash = %s AND purpose = %s AND expires_at > %s AND (purpose <> 'invite' OR EXISTS ({INVITER}))
+"""
+# Locked before the link, in the order of `Users.remove`: the inviter cannot be removed or demoted while somebody accepts.
+LOCK_INVITER = """
+SELECT FROM members m, links l WHERE l.hash = %s AND m.account_id = l.account_id AND m.user_id = l.created_by AND m.role = 'admin'
+FOR SHARE OF m
+"""
 TAKE_LINK = f"DELETE FROM links WHERE hash = %s AND purpose = %s AND expires_at > %s RETURNING {LINK}"
 INVITATIONS = (
     "SELECT id, email, role, created_at, expires_at FROM links WHERE account_id = %s AND purpose = 'invite' AND expires_at > %s ORDER BY id"
@@ -112,14 +122,18 @@ class Sessions:
         self._longest = longest
 
     async def begin(
-        self, user_id: UUID, account_id: UUID | None, stage: Stage, address: str, agent: str, instead_of: bytes | None = None
-    ) -> str:
-        """The secret of a new session. `instead_of`: the SHA-256 of the one that it takes the place of."""
+        self, user_id: UUID, account_id: UUID | None, stage: Stage, address: str, agent: str, instead_of: bytes | None = None,
+        proved_at: datetime | None = None,
+    ) -> str:  # fmt: skip
+        """The secret of a new session. `instead_of`: the SHA-256 of the one that it takes the place of.
+
+        `proved_at`: when the person last proved who they are; None: just now.
+        """
         now, secret = self._now(), new_secret()
         if instead_of is not None:
             await self.end(instead_of)
         row = (digest(secret), uuid7(now.timestamp()), user_id, account_id, stage, address[:100], agent[:300])
-        await self._pool.run(BEGIN, (*row, now, now, now, now + self._longest))
+        await self._pool.run(BEGIN, (*row, now, now, proved_at or now, now + self._longest))
         return secret
 
     async def find(self, secret: str) -> Session | None:
@@ -133,9 +147,9 @@ class Sessions:
             await self._pool.run("UPDATE sessions SET seen_at = %s WHERE hash = %s", (now, session.hash))
         return session
 
-    async def proved(self, hash: bytes, lines: Sequence[Line] = ()) -> None:
-        """They have just shown again who they are."""
-        await self._changed(lines, "UPDATE sessions SET proved_at = %s WHERE hash = %s", (self._now(), hash))
+    async def proved(self, hash: bytes, lines: Sequence[Line] = (), at: datetime | None = None) -> None:
+        """They have shown again who they are, at `at` or just now."""
+        await self._changed(lines, "UPDATE sessions SET proved_at = %s WHERE hash = %s", (at or self._now(), hash))
 
     async def show(self, hash: bytes, account_id: UUID) -> None:
         """From now on it shows this account's pages."""
@@ -187,6 +201,47 @@ class Sessions:
         """What it is for; it works no more."""
         rows = await self._pool.rows(TAKE_LINK, (digest(secret), purpose, self._now()))
         return LinkView(*rows[0]) if rows else None
+
+    async def accept(self, secret: str, who: User | NewUser, line: Callable[[LinkView, User], Line]) -> User | None:
+        """Accept an invitation as an existing user, who is not changed, or as a new one. The link works no more.
+
+        None, and nothing is changed: the link has ended, its maker may not invite any more, it was made for another address than
+        the user's, or a new user would have the address or the identity of somebody else.
+        """
+        now, hash = self._now(), digest(secret)
+
+        async def accept(tx: Transaction) -> User:
+            found = await tx.rows(LOCK_INVITER, (hash,)) and await tx.rows(TAKE_LINK, (hash, "invite", now))
+            if not found:
+                raise Taken
+            link = LinkView(*found[0])
+            user = who if isinstance(who, User) else await add(tx, link.email, who, now)
+            if not await tx.rows("SELECT FROM users WHERE id = %s AND email = %s FOR SHARE", (user.id, link.email)):
+                raise Taken
+            await tx.run(ADD_MEMBER, (link.account_id, user.id, link.role, now))
+            await write(tx, [line(link, user)], now.timestamp())
+            return user
+
+        try:
+            return await self._pool.transact(accept)
+        except Taken:
+            return None
+
+    async def reset(self, secret: str, user_id: UUID, password: str, lines: Sequence[Line] = ()) -> bool:
+        """Use up a reset link of this user: the password is theirs, and whatever the old one let in ends. Whether it was good."""
+        now = self._now()
+
+        async def reset(tx: Transaction) -> bool:
+            users = await tx.rows("SELECT email FROM users WHERE id = %s FOR UPDATE", (user_id,))
+            links = await tx.rows(TAKE_LINK, (digest(secret), "reset", now)) if users else []
+            if not links or links[0][1] != users[0][0]:
+                return False
+            await tx.run(SET_PASSWORD, (password, user_id))
+            await end_access(tx, user_id, b"")
+            await write(tx, lines, now.timestamp())
+            return True
+
+        return await self._pool.transact(reset)
 
     async def invitations(self, account_id: UUID) -> Sequence[Invitation]:
         return [Invitation(*row) for row in await self._pool.rows(INVITATIONS, (account_id, self._now()))]

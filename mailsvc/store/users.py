@@ -11,6 +11,7 @@ import attrs
 
 from mailsvc.clock import unix, utc
 from mailsvc.store.audit import Line, changed, write
+from mailsvc.store.identities import Identity, connect
 from mailsvc.store.ids import uuid7
 from mailsvc.store.passkeys import END_CODES, LOCK
 from mailsvc.store.pool import Pool, Transaction
@@ -28,6 +29,14 @@ ON CONFLICT (email) DO NOTHING RETURNING {COLUMNS}
 """
 END_CHANGE = "DELETE FROM address_changes WHERE user_id = %s"
 END_OTHERS = "DELETE FROM sessions WHERE user_id = %s AND hash <> %s"
+# Whoever holds one of these links could sign in, or choose a password.
+END_LINKS = "DELETE FROM links WHERE purpose <> 'invite' AND email = (SELECT email FROM users WHERE id = %s)"
+# What a member could return through: the invitations they made, and one that was made for them before.
+END_INVITATIONS = """
+DELETE FROM links WHERE purpose = 'invite' AND account_id = %s AND (created_by = %s OR email = (SELECT email FROM users WHERE id = %s))
+"""
+REVOKE_KEYS = "UPDATE api_keys SET revoked_at = %s WHERE account_id = %s AND id = ANY (%s::uuid[]) AND revoked_at IS NULL"
+FORGET_PROPOSAL = "UPDATE users SET totp = NULL WHERE id = %s AND totp_at IS NULL"
 SET_PASSWORD = "UPDATE users SET password = %s WHERE id = %s"
 SIGNED_IN = "UPDATE users SET signed_in_at = %s WHERE id = %s"
 ADD_MEMBER = "INSERT INTO members (account_id, user_id, role, created_at) VALUES (%s, %s, %s, %s) ON CONFLICT DO NOTHING"
@@ -73,6 +82,19 @@ class User:
 
 
 @attrs.frozen
+class NewUser:
+    """Somebody who is not a user yet. `identity`: who they are at another service, by which they sign in."""
+
+    name: str = ""
+    password: str | None = attrs.field(default=None, repr=False)
+    identity: Identity | None = None
+
+
+class Taken(Exception):
+    """Somebody has this address, or this identity, already."""
+
+
+@attrs.frozen
 class Membership:
     """An account as one of its members sees it."""
 
@@ -109,20 +131,27 @@ class Users:
 
     async def create(self, email: str, name: str = "", password: str | None = None) -> User:
         """A new person, or the one who has this address already, unchanged."""
-        now = self._now()
-        rows = await self._pool.rows(CREATE, (uuid7(now.timestamp()), email.lower(), name, password, now))
-        found = User(*rows[0]) if rows else await self.named(email)
+        found = await self.add(email, NewUser(name, password)) or await self.named(email)
         assert found is not None
         return found
 
+    async def add(self, email: str, new: NewUser) -> User | None:
+        """A new user; None, and nothing is changed, when the address or the identity belongs to somebody already."""
+        try:
+            return await self._pool.transact(lambda tx: add(tx, email, new, self._now()))
+        except Taken:
+            return None
+
     async def set_password(self, user_id: UUID, password: str, lines: Sequence[Line] = (), *, keep: bytes | None = None) -> None:
-        """`keep`: all of the person's sessions end but the one with this SHA-256, and a new address that waits; None: they stay."""
+        """`keep`: everything that could let somebody in by the old password ends, except the session with this SHA-256.
+
+        None: only the stored form of the password changes.
+        """
 
         async def change(tx: Transaction) -> None:
             await tx.run(SET_PASSWORD, (password, user_id))
             if keep is not None:
-                await tx.run(END_OTHERS, (user_id, keep))
-                await tx.run(END_CHANGE, (user_id,))
+                await end_access(tx, user_id, keep)
             await write(tx, lines, unix(self._clock))
 
         await self._pool.transact(change)
@@ -146,26 +175,31 @@ class Users:
         """Whether they were not a member before."""
         return await self._changed(lines, ADD_MEMBER, (account_id, user_id, role, self._now())) > 0
 
-    async def remove(self, account_id: UUID, user_id: UUID, lines: Sequence[Line] = ()) -> bool:
-        """End a membership and what shows the account's pages; not the last admin's. Whether it was ended."""
+    async def remove(self, account_id: UUID, user_id: UUID, lines: Sequence[Line] = (), revoke: Sequence[UUID] = ()) -> bool:
+        """End a membership, its sessions and its invitations, and revoke these API keys; not the last admin's. Whether it was ended."""
 
         async def remove(tx: Transaction) -> bool:
             if await _last_admin(tx, account_id, user_id) or not await tx.run(REMOVE, (account_id, user_id)):
                 return False
             await tx.run(END_SESSIONS, (account_id, user_id))
+            await tx.run(END_INVITATIONS, (account_id, user_id, user_id))
+            if revoke:
+                await tx.run(REVOKE_KEYS, (self._now(), account_id, list(revoke)))
             await write(tx, lines, unix(self._clock))
             return True
 
         return await self._pool.transact(remove)
 
     async def set_role(self, account_id: UUID, user_id: UUID, role: Role, lines: Sequence[Line] = ()) -> bool:
-        """Not for the last admin to stop being one. Whether there was such a member."""
+        """Not for the last admin to stop being one. Whether there was such a member. Invitations of a former admin end."""
 
         async def change(tx: Transaction) -> bool:
             if role != "admin" and await _last_admin(tx, account_id, user_id):
                 return False
             if not await tx.run(SET_ROLE, (role, account_id, user_id)):
                 return False
+            if role != "admin":
+                await tx.run(END_INVITATIONS, (account_id, user_id, user_id))
             await write(tx, lines, unix(self._clock))
             return True
 
@@ -244,8 +278,7 @@ class Users:
             await tx.run(END_TOTP, (user_id,))
             await tx.run(END_PASSKEYS, (user_id,))
             await tx.run(FORGET_CODES, (user_id,))
-            await tx.run(END_OTHERS, (user_id, b""))
-            await tx.run(END_CHANGE, (user_id,))
+            await end_access(tx, user_id, b"")
             await write(tx, lines, unix(self._clock))
 
         await self._pool.transact(forget)
@@ -263,3 +296,19 @@ class Users:
 
 async def _last_admin(tx: Transaction, account_id: UUID, user_id: UUID) -> bool:
     return [row[0] for row in await tx.rows(ADMINS, (account_id,))] == [user_id]
+
+
+async def add(tx: Transaction, email: str, new: NewUser, now: datetime) -> User:
+    """Create a user within a transaction of the caller's. Raises Taken, after which the transaction must not be committed."""
+    rows = await tx.rows(CREATE, (uuid7(now.timestamp()), email.lower(), new.name, new.password, now))
+    if not rows or (new.identity is not None and not await connect(tx, rows[0][0], new.identity, now)):
+        raise Taken
+    return User(*rows[0])
+
+
+async def end_access(tx: Transaction, user_id: UUID, keep: bytes) -> None:
+    """End sessions (except the one with the SHA-256 `keep`), links, an address change and a proposed authenticator app."""
+    await tx.run(END_OTHERS, (user_id, keep))
+    await tx.run(END_LINKS, (user_id,))
+    await tx.run(END_CHANGE, (user_id,))
+    await tx.run(FORGET_PROPOSAL, (user_id,))

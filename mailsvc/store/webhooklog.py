@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal
+from functools import partial
+from typing import Any, Literal, cast
 from uuid import UUID
 
 import attrs
 
-from mailsvc.store.audit import Line, changed
+from mailsvc.store.audit import Line, changed, write
 from mailsvc.store.eventlog import FACT, Fact, fact
 from mailsvc.store.ids import uuid7
 from mailsvc.store.link import Row
@@ -119,14 +120,19 @@ class WebhookLog:
         named = {"account_id": account_id, "webhook_id": webhook_id, "event_ids": [event_id], "now": now}
         return await changed(self._pool, now.timestamp(), lines, REPLAY, named) > 0
 
-    async def replay_range(self, account_id: UUID, webhook_id: UUID, since: datetime, until: datetime, failed: bool, now: datetime) -> int:
-        """Send again what happened between two times, or what of it failed; how many messages that is."""
+    async def replay_range(
+        self, account_id: UUID, webhook_id: UUID, since: datetime, until: datetime, failed: bool, now: datetime, lines: Sequence[Line] = ()
+    ) -> int:
+        """Send again what happened between two times, or what of it failed; how many messages that is.
+
+        `lines` are written with the first part of it.
+        """
         named: dict[str, object] = {"account_id": account_id, "webhook_id": webhook_id, "since": since, "until": until, "now": now}
         named |= {"failed": failed, "limit": BITE, "start": FIRST}
         count = 0
         while True:
-            found = await self._pool.transact(lambda tx: _again(tx, named))
-            count += len(found)
+            found = await self._pool.transact(partial(_again, named=named, lines=lines))
+            count, lines = count + len(found), ()
             if len(found) < BITE:
                 return count
             named["start"] = found[-1]
@@ -147,10 +153,11 @@ class WebhookLog:
         return [Message(*row) for row in rows[:limit]], len(rows) > limit
 
 
-async def _again(tx: Transaction, named: dict[str, object]) -> list[UUID]:
+async def _again(tx: Transaction, named: dict[str, object], lines: Sequence[Line]) -> list[UUID]:
     found = [event_id for (event_id,) in await tx.rows(BY_INDEX + RANGE, named)]
     if found:
         await tx.run(REPLAY, named | {"event_ids": found})
+        await write(tx, lines, cast(datetime, named["now"]).timestamp())
     return found
 
 

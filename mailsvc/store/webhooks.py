@@ -129,10 +129,11 @@ class Webhooks:
             await outbox.clear(self._pool, webhook_id)
         return found
 
-    async def rotate(self, account_id: UUID, webhook_id: UUID, secret: bytes) -> bool:
+    async def rotate(self, account_id: UUID, webhook_id: UUID, secret: bytes, lines: Sequence[Line] = ()) -> bool:
         """Sign by `secret` from now on, and for a day by the one before too."""
         sealed = self._seal.seal(secret, webhook_id)
-        return await self._pool.run(ROTATE, (self._now() + GRACE, sealed, account_id, webhook_id)) > 0
+        params = (self._now() + GRACE, sealed, account_id, webhook_id)
+        return await changed(self._pool, self._now().timestamp(), lines, ROTATE, params) > 0
 
     async def untold(self, failing_before: datetime, limit: int = 100) -> list[tuple[Webhook, Sequence[str]]]:
         """Endpoints whose account is to be told that they fail, or that they were disabled; and the addresses of whom to tell."""

@@ -14,6 +14,7 @@ from uuid import UUID
 import attrs
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock, deferLater
+from twisted.web.http import parse_qs as query_of
 from twisted.web.server import Request
 from twisted.web.test.requesthelper import DummyChannel
 
@@ -30,6 +31,7 @@ from mailsvc.domains.rotation import Rules
 from mailsvc.intake import Admitted, Content, Incoming, Intake
 from mailsvc.mail.address import Mailbox
 from mailsvc.policy import Limits
+from mailsvc.quota import Quotas
 from mailsvc.settings import Settings
 from mailsvc.standing import Standing
 from mailsvc.store.accept import Acceptance
@@ -39,6 +41,7 @@ from mailsvc.store.domains import Domains
 from mailsvc.store.keys import Caller, Keys
 from mailsvc.store.messages import Messages
 from mailsvc.store.pool import Pool
+from mailsvc.store.quota import Quota
 from mailsvc.store.rollups import Rollups
 from mailsvc.store.seal import Seal
 from mailsvc.store.users import Role, User
@@ -162,7 +165,7 @@ class Browser:
         request.content.seek(0)
         request.method, request.uri, request.clientproto = method, path.encode(), b"HTTP/1.1"
         request.path, _, query = request.uri.partition(b"?")
-        request.args = parse_qs(query)
+        request.args = query_of(query)
         request.prepath, request.postpath = [], request.path.split(b"/")[1:]
         self.house.pages.render(request)
         await request.done
@@ -218,7 +221,7 @@ class House:
             "keys": Keys(self.pool, self.clock), "messages": Messages(self.pool, self.pool.reactor), "mails": self.letters,
             "sign_up": self.sign_up, "ring": lambda name: None, "providers": self.providers, "relay_ports": {},
             "webhooks": Webhooks(self.pool, self.clock, SEAL), "read_url": partial(weburl.read, rules=weburl.Rules()), "most_webhooks": 9,
-            "settings": Settings(base_url=self.base_url),
+            "settings": Settings(base_url=self.base_url), "quotas": Quotas(Quota(self.pool), self.clock, {}),
         }  # fmt: skip
         # What pages take that none of these tests looks at.
         needed = [field.name for field in attrs.fields(Assembly) if field.init and field.default is attrs.NOTHING]

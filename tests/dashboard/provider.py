@@ -42,6 +42,8 @@ class FakeProvider:
     publishes: list[jwk.RSAKey] = attrs.field(factory=list)
     discovery: dict[str, Any] = attrs.field(factory=dict)  # what differs in the discovery document
     denies: bool = False
+    asks_again: bool = True  # whether `max_age=0` makes it ask for the password; the real one ignores it
+    signed_in_at: int = 0  # when the person signed in there, if nothing made them do it again
     clock: Callable[[], float] = time.time
     asked: list[dict[str, str]] = attrs.field(factory=list)  # what browsers came with
     exchanged: list[dict[str, str]] = attrs.field(factory=list)  # what we came with
@@ -163,6 +165,8 @@ class FakeProvider:
             "iss": self.url, "aud": CLIENT, "sub": self.person.subject, "iat": now, "exp": now + 300, "nonce": asked["nonce"],
             "email": self.person.email, "email_verified": self.person.email_verified, "name": self.person.name,
         }  # fmt: skip
+        if "auth_time" in asked.get("claims", ""):
+            claims["auth_time"] = now if asked.get("max_age") == "0" and self.asks_again else self.signed_in_at
         if self.person.hd is not None:
             claims["hd"] = self.person.hd
         return jwt.encode({"alg": "RS256", "kid": self.signs_with.kid}, self.lie(claims), self.signs_with)

@@ -208,6 +208,76 @@ async def test_nobody_signs_up_where_that_is_closed(house: House, fake: FakeProv
     assert shown.status == 403 and "Ask an admin of your account" in shown.text
 
 
+def changed(**claims: object) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    return lambda told: {name: value for name, value in (told | claims).items() if value is not None}
+
+
+# What proves who somebody is just now
+
+PASSKEYS_NEW = "/dashboard/settings/passkeys/new"
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_session_at_another_service_is_no_proof_of_who_is_there_now(house: House, fake: FakeProvider) -> None:
+    """Not even by signing out and in again: the other service asks for nothing when it knows the browser."""
+    for name in ("google", "github"):
+        fake.person = Someone(subject={"google": "1", "github": "2"}[name], email=f"{name}@gmail.com")
+        assert (await (await signed_up(house, fake, name)).get(PASSKEYS_NEW)).status == 200  # who is new has nothing to lose
+        again = house.browser()
+        assert (await through(again, fake, name)).location == "/dashboard/keys"
+        assert (await again.get(PASSKEYS_NEW)).location.startswith("/dashboard/sign-in/again")
+
+
+@pytest_twisted.ensureDeferred
+async def test_proving_again_asks_for_the_password_there_and_looks_at_when_it_was_given(house: House, fake: FakeProvider) -> None:
+    await signed_up(house, fake, "google")
+    pat = house.browser()
+    await through(pat, fake, "google")
+    fake.asks_again = False  # it ignores max_age, as Google does
+    for signed_in_at, status in ((0, 403), (house.clock.seconds() - FRESH.total_seconds() - 5, 403), (house.clock.seconds() - 60, 303)):
+        fake.signed_in_at = int(signed_in_at)
+        await pat.get(f"/dashboard/sign-in/again?next={PASSKEYS_NEW}")
+        assert (await pat.get(await there(pat, fake, "google", "again", PASSKEYS_NEW))).status == status
+    assert (await pat.get(PASSKEYS_NEW)).status == 200
+    house.clock.advance(FRESH.total_seconds() - 30)  # counted from when they signed in there
+    assert (await pat.get(PASSKEYS_NEW)).location.startswith("/dashboard/sign-in/again")
+    for lie in (changed(auth_time=None), changed(auth_time="now"), changed(auth_time=int(house.clock.seconds()) + 3600)):
+        fake.lie = lie
+        await pat.get("/dashboard/sign-in/again")
+        shown = await pat.get(await there(pat, fake, "google", "again"))
+        assert shown.status == 403 and "did not confirm that you signed in there just now" in shown.text
+
+
+@pytest.mark.parametrize("supported", [[], ["login", "consent"]])
+@pytest_twisted.ensureDeferred
+async def test_what_the_provider_is_asked_for_when_somebody_proves_again(house: House, fake: FakeProvider, supported: list[str]) -> None:
+    fake.discovery = {"prompt_values_supported": supported}
+    pat = await signed_up(house, fake, "google")
+    await pat.get("/dashboard/sign-in/again")
+    leaving = await pat.post("/dashboard/sign-in/with/google", {"why": "again"})
+    asked = parse_qs(urlsplit(leaving.found(r'http-equiv="refresh" content="0; url=([^"]+)"')).query)
+    assert asked["max_age"] == ["0"] and asked["claims"] == ['{"id_token":{"auth_time":{"essential":true}}}']
+    assert asked["prompt"] == ["login" if supported else "select_account"]  # an unknown value is an error at Google
+
+
+@pytest_twisted.ensureDeferred
+async def test_github_proves_nothing_again(house: House, fake: FakeProvider) -> None:
+    await signed_up(house, fake, "github")
+    pat = house.browser()
+    await through(pat, fake, "github")
+    page = await pat.get("/dashboard/sign-in/again")
+    assert "Continue with GitHub" not in page.text and "Choose a password" in page.text
+    assert (await pat.post("/dashboard/sign-in/with/github", {"why": "again"})).status == 403
+    # A password, by a link to their address, is a proof.
+    await pat.get("/dashboard/reset")
+    await pat.post("/dashboard/reset", {"email": "pat@gmail.com"})
+    await house.settled()
+    link = house.letters.link("pat@gmail.com")
+    await pat.get(link)
+    await pat.post("/dashboard/reset/finish", {"link": link.partition("link=")[2], "password": "four quite unrelated words"})
+    assert (await pat.get(PASSKEYS_NEW)).status == 200
+
+
 # What is not believed
 
 
@@ -235,10 +305,6 @@ async def test_who_says_no_there_is_told_so_here(house: House, fake: FakeProvide
     fake.denies = True
     shown = await through(house.browser(), fake, "google")
     assert shown.status == 403 and "did not confirm" in shown.text and not fake.exchanged
-
-
-def changed(**claims: object) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    return lambda told: {name: value for name, value in (told | claims).items() if value is not None}
 
 
 LIES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {

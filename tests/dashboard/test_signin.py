@@ -120,7 +120,7 @@ async def test_what_is_dangerous_asks_again_after_a_quarter_of_an_hour(pool: Poo
     bob = await house.person("bob@example.com", account_id, "member")
     browser = await house.inside("ann@example.com")
     dangerous = {
-        "settings/invite": {"email": "new@example.com"},
+        "settings/invite": {"email": "new@example.com", "role": "member"},
         "settings/account": {"name": "Other"},
         f"settings/members/{bob.id}/role": {"role": "admin"},
         f"settings/members/{bob.id}/remove": {},
@@ -142,7 +142,9 @@ async def test_what_is_dangerous_asks_again_after_a_quarter_of_an_hour(pool: Poo
     assert (await browser.post("/dashboard/sign-in/again", {"password": "wrong", "next": "/dashboard/settings"})).status == 422
     assert (await browser.post("/dashboard/sign-in/again", {"password": PASSWORD, "next": "//evil.example"})).location == "/dashboard"
     await browser.get("/dashboard/settings")
-    assert (await browser.post("/dashboard/settings/invite", {"email": "new@example.com"})).location.endswith("done=invited")
+    assert (await browser.post("/dashboard/settings/invite", {"email": "new@example.com", "role": "member"})).location.endswith(
+        "done=invited"
+    )
     assert ("sign-in failed", "password") in await house.audit(account_id)
 
 
@@ -196,7 +198,7 @@ async def test_a_change_and_its_line_are_written_together_or_not_at_all(pool: Po
     changes: dict[str, dict[str, str]] = {
         f"members/{bob.id}/role": {"role": "admin"},
         f"members/{bob.id}/remove": {},
-        "invite": {"email": "new@example.com"},
+        "invite": {"email": "new@example.com", "role": "member"},
         "account": {"name": "Other"},
         "security/password": {"old": PASSWORD, "password": "another four good words"},
         "security/sessions/others/end": {},

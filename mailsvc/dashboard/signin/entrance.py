@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import secrets
+from datetime import datetime
 
 import attrs
 
@@ -42,19 +43,21 @@ class Entrance:
     attempts: Attempts
     letters: Mails | None
 
-    async def enter(self, visit: Visit, user: User, next_: str, *, proof: str, both: bool = False) -> bytes:
+    async def enter(
+        self, visit: Visit, user: User, next_: str, *, proof: str, both: bool = False, proved_at: datetime | None = None
+    ) -> bytes:
         """Sign them in: all the way, or to where the second factor is asked for. `both`: this proof was that too.
 
-        A session that was there ends.
+        A session that was there ends. `proved_at`: when they proved who they are; None: just now.
         """
         stage = "password" if user.second_factor and not both else "whole"
-        await self.begin(visit, user, stage)
+        await self.begin(visit, user, stage, proved_at)
         if stage == "whole":
             await self.entered(visit, user, proof)
             return visit.redirect(safety.inside(next_))
         return visit.redirect(f"{SIGN_IN}/code", next=safety.inside(next_))
 
-    async def begin(self, visit: Visit, user: User, stage: str) -> None:
+    async def begin(self, visit: Visit, user: User, stage: str, proved_at: datetime | None = None) -> None:
         """A session with a secret that nobody saw before."""
         accounts = await self.desk.users.accounts(user.id)
         old = visit.session.hash if visit.session else None
@@ -62,7 +65,7 @@ class Entrance:
         before = visit.session.account_id if visit.session else None
         account = before if before in shown else next(iter(shown), None)
         part = "password" if stage == "password" else "whole"
-        secret = await self.desk.sessions.begin(user.id, account, part, visit.address, visit.agent, old)  # type: ignore[arg-type]
+        secret = await self.desk.sessions.begin(user.id, account, part, visit.address, visit.agent, old, proved_at)  # type: ignore[arg-type]
         visit.set_cookie(SESSION, secret, 30 * 86400)
 
     async def entered(self, visit: Visit, user: User, proof: str) -> None:
@@ -99,6 +102,11 @@ class Entrance:
             return Refused(422, sentence)
         await self.throttle.passed(subjects)
         return None
+
+    async def unfit(self, who: str, password: str, *known: str) -> str | None:
+        """Why a chosen password will not do. Counted by `who` chooses (a user or a link), since each look takes work."""
+        refused = await self.attempt([("choosing", who)])
+        return refused.sentence if refused is not None else await self.passwords.wrong(password, *known)
 
     async def failed(self, visit: Visit, user: User, what: str) -> None:
         await self.desk.audit.write(line(visit, user, "sign-in failed", what))

@@ -14,7 +14,7 @@ from twisted.logger import Logger
 
 from mailsvc.clock import unix
 from mailsvc.dashboard.desk import Desk
-from mailsvc.dashboard.page import SECURITY, SIGN_IN, Stop, Visit, area, not_found, page
+from mailsvc.dashboard.page import FRESH, NEVER, SECURITY, SIGN_IN, Stop, Visit, area, not_found, page
 from mailsvc.dashboard.safety import inside
 from mailsvc.dashboard.signin import tickets
 from mailsvc.dashboard.signin.entrance import Entrance
@@ -43,12 +43,15 @@ class Federation:
             return visit.redirect(SIGN_IN)
         if why == "connect" and not visit.fresh:
             return visit.prove_again()
+        if why == "again" and not provider.tells_when:
+            raise _unproved(provider)
         now = unix(self.desk.clock)
         next_ = inside(visit.field("next"))
         secret = self.desk.secrets()[0]
         state = tickets.issue(secret, visit.anchor, STATE, now, provider=name, why=why, next=next_)
         try:
-            return visit.render("signin/leaving.html", to=await provider.page(self._ask(name, state, secret)), title=provider.title)
+            to = await provider.page(self._ask(name, state, secret, why == "again"))
+            return visit.render("signin/leaving.html", to=to, title=provider.title)
         except NoIdentity as error:
             raise _told(error, name) from None
 
@@ -71,14 +74,15 @@ class Federation:
         if facts["why"] == "connect":
             return await self._connect(visit, provider, claimed) if signed_in else visit.redirect(SIGN_IN)
         if facts["why"] == "again":
-            return await self._again(visit, claimed, facts["next"]) if signed_in else visit.redirect(SIGN_IN)
+            return await self._again(visit, provider, claimed, facts["next"]) if signed_in else visit.redirect(SIGN_IN)
         return await self._enter(visit, provider, claimed, facts["next"])
 
     async def _enter(self, visit: Visit, provider: Provider, claimed: Claimed, next_: str) -> bytes:
         user_id = await self.desk.identities.use(claimed.identity)
         user = await self.desk.users.get(user_id) if user_id is not None else None
         if user is not None:
-            return await self.entrance.enter(visit, user, next_, proof=provider.name)
+            at = NEVER if claimed.signed_in_at is None else datetime.fromtimestamp(claimed.signed_in_at, UTC)
+            return await self.entrance.enter(visit, user, next_, proof=provider.name, proved_at=at)
         return await self._new(visit, provider, claimed, next_)
 
     async def _new(self, visit: Visit, provider: Provider, claimed: Claimed, next_: str) -> bytes:
@@ -106,10 +110,13 @@ class Federation:
             await self.entrance.notice(visit, who.email, f"sign-in with {provider.title} as {claimed.identity.label} was connected")
         return visit.redirect(SECURITY, done="connected")
 
-    async def _again(self, visit: Visit, claimed: Claimed, next_: str) -> bytes:
+    async def _again(self, visit: Visit, provider: Provider, claimed: Claimed, next_: str) -> bytes:
         if await self.desk.identities.use(claimed.identity) != visit.who.user_id:
             raise Stop(403, "Somebody else", "That is not whom you are signed in as here.")
-        await visit.proved(claimed.identity.provider)
+        at = NEVER if claimed.signed_in_at is None else datetime.fromtimestamp(claimed.signed_in_at, UTC)
+        if self.desk.now() - at > FRESH:
+            raise _unproved(provider)
+        await visit.proved(claimed.identity.provider, at)
         return visit.redirect(inside(next_))
 
     def _provider(self, name: str) -> Provider:
@@ -118,9 +125,14 @@ class Federation:
             raise not_found()
         return provider
 
-    def _ask(self, name: str, state: str, secret: bytes) -> Ask:
+    def _ask(self, name: str, state: str, secret: bytes, again: bool = False) -> Ask:
         nonce, verifier = (tickets.derived(secret, state, what) for what in ("nonce", "verifier"))
-        return Ask(f"{self.desk.base_url}{WITH}/{name}/back", state, nonce, verifier)
+        return Ask(f"{self.desk.base_url}{WITH}/{name}/back", state, nonce, verifier, again)
+
+
+def _unproved(provider: Provider) -> Stop:
+    sentence = f"{provider.title} did not confirm that you signed in there just now. Use your password, a passkey or a code instead."
+    return Stop(403, "Confirm it’s you another way", sentence)
 
 
 def _told(error: NoIdentity, name: str) -> Stop:

@@ -20,7 +20,7 @@ from mailsvc.dashboard.signin.entrance import Entrance, line, plausible
 from mailsvc.store.audit import Line
 from mailsvc.store.identities import Identity
 from mailsvc.store.sessions import LinkView, Purpose
-from mailsvc.store.users import User
+from mailsvc.store.users import NewUser, User
 
 HOUR = timedelta(hours=1)
 SIGN_UP, RESET, INVITATION = f"{HOME}/sign-up", f"{HOME}/reset", f"{HOME}/invitation"
@@ -94,11 +94,16 @@ class Joining:
         link = LinkView("sign-up", coming.email, None, None) if coming else await self._link(visit, "sign-up")
         if coming is not None and (not self.desk.sign_up or not coming.email or await self.desk.users.named(coming.email) is not None):
             raise OVER
-        fields = {name: visit.field(name) for name in ("name", "account")}
+        fields = {name: visit.words(name) for name in ("name", "account")}
         errors = await self._wrong(visit, link, ("name", "account"), coming) if visit.form else {}
         if not visit.form or errors:
             return self._finish(visit, link, fields, errors, coming, **_SIGN_UP)
-        user = await self._known(visit, coming, link) if coming else await self._taken(visit, "sign-up", fields["name"])
+        new = await self._new(visit, coming)
+        if coming is None and await self.desk.sessions.take_link(_secret(visit), "sign-up") is None:
+            raise OVER
+        user = await self.desk.users.add(link.email, new)
+        if user is None:
+            raise OVER
         account_id = await self.new_account(fields["account"][:100])
         told = Line(account_id, None, user.id, user.email, visit.address, "account created", fields["account"])
         await self.desk.users.join(account_id, user.id, "admin", [told])
@@ -112,29 +117,26 @@ class Joining:
             return self._finish(visit, link, {}, errors, None, **_RESET)
         hashed = await self.entrance.passwords.hash(visit.form["password"])
         user = await self.desk.users.named(link.email)
-        if await self.desk.sessions.take_link(_secret(visit), "reset") is None or user is None:
+        if user is None:
             raise OVER
-        await self.desk.users.set_password(user.id, hashed, [line(visit, user, "password changed", "reset link")], keep=b"")
+        told = line(visit, user, "password changed", "reset link")
+        if not await self.desk.sessions.reset(_secret(visit), user.id, hashed, [told]):
+            raise OVER
         await self.entrance.notice(visit, user.email, "password was changed")
         return await self.entrance.enter(visit, user, HOME, proof="reset link")  # a second factor is still asked for
 
     @page(app, INVITATION, "GET", "POST", who="anybody")
     async def invitation(self, visit: Visit) -> bytes:
+        """A new user chooses how to sign in. An existing user has to be signed in: an invitation changes nothing about them."""
         link, coming = await self._link(visit, "invite"), self._coming(visit)
         there = await self.desk.users.named(link.email)
-        if there is not None and await self._has_a_way_in(there):
+        if there is not None:
             return await self._join(visit, link, there)
-        fields = {"name": visit.field("name")}
+        fields = {"name": visit.words("name")}
         errors = await self._wrong(visit, link, ("name",), coming) if visit.form else {}
         if not visit.form or errors:
             return self._finish(visit, link, fields, errors, coming, **_INVITED)
-        if coming is not None:
-            if await self.desk.sessions.take_link(_secret(visit), "invite") is None:
-                raise OVER
-            user = await self._known(visit, coming, link)
-        else:
-            user = await self._taken(visit, "invite", fields["name"])
-        await self._joined(visit, link, user)
+        user = await self._accepted(visit, await self._new(visit, coming))
         return await self.entrance.enter(visit, user, HOME, proof="invitation")
 
     def _finish(
@@ -146,26 +148,24 @@ class Joining:
             "signin/finish.html", status, email=link.email, fields=fields, errors=errors, coming=coming, other=title, link=link, **page
         )
 
-    async def _has_a_way_in(self, user: User) -> bool:
-        return user.password is not None or user.passkey or bool(await self.desk.identities.of(user.id))
-
     async def _join(self, visit: Visit, link: LinkView, user: User) -> bytes:
-        """Somebody with a password has to be signed in: an invitation does not replace it."""
         signed_in = visit.session is not None and visit.session.user_id == user.id and visit.session.stage == "whole"
         if not visit.form or not signed_in:
             back = f"{INVITATION}?link={_secret(visit)}"
             return visit.render("signin/join.html", email=link.email, signed_in=signed_in, link=_secret(visit), back=back)
-        if await self.desk.sessions.take_link(_secret(visit), "invite") is None:
-            raise OVER
-        await self._joined(visit, link, user)
+        await self._accepted(visit, user)
         assert link.account_id is not None
         await self.desk.sessions.show(visit.who.hash, link.account_id)
         return visit.redirect(HOME)
 
-    async def _joined(self, visit: Visit, link: LinkView, user: User) -> None:
-        assert link.account_id is not None and link.role is not None
-        told = Line(link.account_id, None, user.id, user.email, visit.address, "invitation accepted", link.role)
-        await self.desk.users.join(link.account_id, user.id, link.role, [told])
+    async def _accepted(self, visit: Visit, who: User | NewUser) -> User:
+        def told(link: LinkView, user: User) -> Line:
+            return Line(link.account_id, None, user.id, user.email, visit.address, "invitation accepted", link.role or "")
+
+        user = await self.desk.sessions.accept(_secret(visit), who, told)
+        if user is None:
+            raise OVER
+        return user
 
     async def _link(self, visit: Visit, purpose: Purpose) -> LinkView:
         link = await self.desk.sessions.find_link(_secret(visit), purpose)
@@ -174,22 +174,22 @@ class Joining:
         return link
 
     async def _wrong(self, visit: Visit, link: LinkView, needed: tuple[str, ...], coming: Coming | None = None) -> dict[str, str]:
-        errors = {name: "This is needed." for name in needed if not visit.field(name)}
+        errors = {name: "This is needed." for name in needed if not visit.words(name)}
         if coming is not None:
             return errors
-        wrong = await self.entrance.passwords.wrong(visit.form.get("password", ""), link.email, visit.field("name"), visit.field("account"))
+        chosen, known = visit.form.get("password", ""), (link.email, visit.words("name"), visit.words("account"))
+        wrong = await self.entrance.unfit(_secret(visit), chosen, *known)
         return errors | ({"password": wrong} if wrong else {})
 
-    async def _taken(self, visit: Visit, purpose: Purpose, name: str) -> User:
-        """The link is used up; the person has the password that was chosen with it."""
-        hashed = await self.entrance.passwords.hash(visit.form["password"])
-        link = await self.desk.sessions.take_link(_secret(visit), purpose)
-        if link is None:
+    async def _new(self, visit: Visit, coming: Coming | None) -> NewUser:
+        """The user that the form asks for: with a password, or with a ticket from another service, which is used up."""
+        name = visit.words("name")[:100]
+        if coming is None:
+            return NewUser(name, await self.entrance.passwords.hash(visit.form["password"]))
+        ends = datetime.fromtimestamp(unix(self.desk.clock) + tickets.LIFE, UTC)
+        if not await self.entrance.attempts.spend(coming.ticket, ends):
             raise OVER
-        user = await self.desk.users.create(link.email, name[:100], hashed)
-        if user.password is None:
-            await self.desk.users.set_password(user.id, hashed)
-        return user
+        return NewUser(name, None, coming.identity)
 
     # From another service
 
@@ -207,19 +207,6 @@ class Joining:
             raise OVER
         identity = Identity(facts["issuer"], facts["subject"], facts["provider"], facts["label"])
         return Coming(identity, facts["email"], facts["name"], text)
-
-    async def _known(self, visit: Visit, coming: Coming, link: LinkView) -> User:
-        """A new person who signs in there from now on. Nobody who is here already: equal addresses connect nothing."""
-        ends = datetime.fromtimestamp(unix(self.desk.clock) + tickets.LIFE, UTC)
-        there = await self.desk.users.named(link.email)
-        if there is not None and await self._has_a_way_in(there):
-            raise OVER
-        if not await self.entrance.attempts.spend(coming.ticket, ends) or await self.desk.identities.owner(coming.identity) is not None:
-            raise OVER
-        user = await self.desk.users.create(link.email, visit.field("name")[:100])
-        if not await self.desk.identities.add(user.id, coming.identity):
-            raise OVER
-        return user
 
 
 _SIGN_UP = {"title": "Create your account", "button": "Create account", "asks": ("name", "account")}

@@ -11,6 +11,7 @@ from mailsvc.dashboard.security import person
 from mailsvc.dashboard.signin.entrance import Entrance, line
 from mailsvc.dashboard.signin.passkeys import PasskeyEntrance
 from mailsvc.dashboard.signin.password import outdated
+from mailsvc.dashboard.signin.secondfactor import SecondFactor
 
 WRONG = "This address and this password do not belong together."
 
@@ -21,6 +22,7 @@ class SignIn:
     desk: Desk
     entrance: Entrance
     passkeys: PasskeyEntrance
+    second: SecondFactor
 
     @page(app, SIGN_IN, who="anybody")
     async def ask(self, visit: Visit) -> bytes:
@@ -73,16 +75,21 @@ class SignIn:
     @page(app, AGAIN, "POST", who="person")
     async def prove(self, visit: Visit) -> bytes:
         user, next_ = await person(self.desk, visit), inside(visit.field("next"))
-        refused = await self.entrance.checked(visit, user, visit.form.get("password", ""), "This is not your password.")
+        field = "code" if user.totp and "code" in visit.form else "password"
+        if field == "code":
+            refused = await self.second.checked(visit, user)
+        else:
+            refused = await self.entrance.checked(visit, user, visit.form.get("password", ""), "This is not your password.")
         if refused is not None:
-            return await self._again(visit, next_, {"password": refused.sentence}, refused.status)
-        await visit.proved("password")
+            return await self._again(visit, next_, {field: refused.sentence}, refused.status)
+        await visit.proved("authenticator app" if field == "code" else "password")
         return visit.redirect(next_)
 
     async def _again(self, visit: Visit, next_: str, errors: dict[str, str], status: int = 200) -> bytes:
         user = await person(self.desk, visit)
         identities = await self.desk.identities.of(user.id)
-        connected = [self.desk.providers[name] for name in sorted({one.provider for one in identities} & set(self.desk.providers))]
+        known = [self.desk.providers[name] for name in sorted({one.provider for one in identities} & set(self.desk.providers))]
+        connected = [provider for provider in known if provider.tells_when]
         options = await self.passkeys.options(visit, user) if user.passkey else ""
         return visit.render("signin/again.html", status, user=user, errors=errors, next=next_, passkey_options=options, connected=connected)
 

@@ -46,16 +46,21 @@ class Claimed:
     identity: Identity
     email: str
     name: str
+    signed_in_at: float | None = None  # when they signed in there; None: it does not say
 
 
 @attrs.frozen
 class Ask:
-    """One sign-in: where the browser comes back to, and the secrets that belong to it alone."""
+    """One sign-in: where the browser comes back to, and the secrets that belong to it alone.
+
+    `again`: somebody who is signed in here has to prove who they are, so that an old session there is not enough.
+    """
 
     back: str
     state: str
     nonce: str
     verifier: str = attrs.field(repr=False)
+    again: bool = False
 
     @property
     def challenge(self) -> str:
@@ -63,10 +68,14 @@ class Ask:
 
 
 class Provider(Protocol):
-    """`name` is that of its settings and its pages, `title` what people call it."""
+    """`name` is that of its settings and its pages, `title` what people call it.
+
+    `tells_when`: it says when somebody signed in there, so that it can prove who is in front of the screen now.
+    """
 
     name: str
     title: str
+    tells_when: bool
 
     async def page(self, ask: Ask) -> str:
         """Where the browser is sent to."""
@@ -122,6 +131,7 @@ class OpenId:
     secret: str = attrs.field(repr=False)
     web: Web
     clock: Callable[[], float]
+    tells_when: bool = True
     _found: dict[str, Any] = attrs.field(factory=dict, init=False)
     _found_at: float = attrs.field(default=0.0, init=False)
     _keys: jwk.KeySet | None = attrs.field(default=None, init=False)
@@ -134,6 +144,10 @@ class OpenId:
             "state": ask.state, "nonce": ask.nonce, "code_challenge": ask.challenge, "code_challenge_method": "S256",
             "prompt": "select_account",
         }  # fmt: skip
+        if ask.again:  # OpenID Connect Core §3.1.2.1; Google says when only if the `claims` parameter asks for it (§5.5)
+            asked |= {"max_age": "0", "claims": '{"id_token":{"auth_time":{"essential":true}}}'}
+            if "login" in (found.get("prompt_values_supported") or ()):
+                asked["prompt"] = "login"
         return f"{found['authorization_endpoint']}?{urlencode(asked)}"
 
     async def identify(self, ask: Ask, code: str, issuer: str) -> Claimed:
@@ -149,7 +163,13 @@ class OpenId:
         email = str(claims.get("email", "")).lower()
         sure = claims.get("email_verified") is True and (email.endswith("@gmail.com") or bool(claims.get("hd")))
         identity = Identity(self.issuer, str(claims["sub"]), self.name, email or str(claims.get("name", "")) or str(claims["sub"]))
-        return Claimed(identity, email if sure else "", str(claims.get("name", ""))[:100])
+        return Claimed(identity, email if sure else "", str(claims.get("name", ""))[:100], self._signed_in_at(claims.get("auth_time")))
+
+    def _signed_in_at(self, told: object) -> float | None:
+        """The `auth_time` of an ID token, unless it is missing or in the future."""
+        if not isinstance(told, int | float) or isinstance(told, bool) or not 0 <= told <= self.clock() + SKEW:
+            return None
+        return min(float(told), self.clock())
 
     async def _verified(self, token: str, nonce: str) -> dict[str, Any]:
         """The claims of an ID token that was made for us, now, for this sign-in (OpenID Connect Core §3.1.3.7)."""
@@ -192,7 +212,10 @@ class OpenId:
 
 @attrs.define(eq=False)
 class GitHub:
-    """OAuth 2, then two questions to the API. Whoever they are there, their number stays the same; names do not."""
+    """OAuth 2, then two questions to the API. Whoever they are there, their number stays the same; names do not.
+
+    It has no parameter that makes somebody sign in again, and does not say when they did.
+    """
 
     url: str
     api: str
@@ -201,6 +224,7 @@ class GitHub:
     web: Web
     name: str = "github"
     title: str = "GitHub"
+    tells_when: bool = False
 
     async def page(self, ask: Ask) -> str:
         asked = {

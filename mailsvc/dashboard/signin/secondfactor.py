@@ -6,6 +6,7 @@ import base64
 import hmac
 import secrets
 from collections.abc import Iterable
+from unicodedata import decimal
 
 import attrs
 import pyotp
@@ -14,8 +15,9 @@ from mailsvc.clock import unix
 from mailsvc.dashboard.desk import Desk
 from mailsvc.dashboard.page import SIGN_IN, Visit, area, page
 from mailsvc.dashboard.safety import inside
-from mailsvc.dashboard.signin.entrance import Entrance
+from mailsvc.dashboard.signin.entrance import Entrance, Refused
 from mailsvc.dashboard.signin.passkeys import PasskeyEntrance
+from mailsvc.dashboard.signin.throttle import Subject
 from mailsvc.store.users import User
 
 STEP = 30  # seconds of one code (6238 §4)
@@ -40,9 +42,10 @@ def uri(secret: bytes, email: str) -> str:
 
 
 def step_of(secret: bytes, code: str, now: float) -> int | None:
-    """The time step whose code this is; None: of none that counts now."""
+    """The time step whose code this is; None: of none that counts now. The digits may be of any script."""
     totp, present = pyotp.TOTP(shown(secret)), int(now) // STEP
-    return next((present + off for off in AROUND if hmac.compare_digest(totp.at((present + off) * STEP), code)), None)
+    given = "".join(str(decimal(each, each)) for each in code).encode("utf-8", "surrogateescape")
+    return next((present + off for off in AROUND if hmac.compare_digest(totp.at((present + off) * STEP).encode(), given)), None)
 
 
 def new_codes() -> list[str]:
@@ -87,10 +90,26 @@ class SecondFactor:
         """Which second factor this is; what can be used once is used up by it."""
         code = text.replace(" ", "").replace("-", "").lower()
         if len(code) == 6 and code.isdecimal():
-            secret = await self.desk.users.totp(user.id)
-            step = step_of(secret, code, unix(self.desk.clock)) if secret and user.totp else None
-            return "authenticator app" if step is not None and await self.desk.users.take_totp(user.id, step) else None
+            return "authenticator app" if await self._of_app(user, code) else None
         return "recovery code" if await self.desk.users.take_recovery_code(user.id, self.hashes(code)) else None
+
+    async def checked(self, visit: Visit, user: User) -> Refused | None:
+        """Whether somebody who is signed in did not send a good code of their authenticator app."""
+        subjects: list[Subject] = [("again", str(user.id))]
+        refused = await self.entrance.attempt(subjects)
+        if refused is not None:
+            return refused
+        if not await self._of_app(user, visit.field("code").replace(" ", "")):
+            await self.entrance.failed(visit, user, "second factor")
+            return Refused(422, "This code is incorrect, or it was used already.")
+        await self.entrance.throttle.passed(subjects)
+        return None
+
+    async def _of_app(self, user: User, code: str) -> bool:
+        """Whether the authenticator app shows this code now, and nobody used it before."""
+        secret = await self.desk.users.totp(user.id) if user.totp else None
+        step = step_of(secret, code, unix(self.desk.clock)) if secret else None
+        return step is not None and await self.desk.users.take_totp(user.id, step)
 
     def hashes(self, code: str) -> list[bytes]:
         """What may be stored of a recovery code, the newest first: nothing that could be guessed from a copy of the database alone."""

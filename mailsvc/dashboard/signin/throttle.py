@@ -19,7 +19,7 @@ from mailsvc.store.attempts import Tries
 Subject = tuple[str, str]  # what kind of thing is counted, and which one
 
 FREE = 5  # failures that cost nothing
-FREE_OF = {"address": 20, "mail address": 20, "invite": 20}  # many people may share a network address
+FREE_OF = {"address": 20, "mail address": 20, "invite": 20, "choosing": 20}  # many people may share a network address
 SHARED = ("address", "mail address")
 LONGEST = 900.0
 

@@ -1,0 +1,500 @@
+"""Access that has to end or must not begin: invitations, links, removed members, API keys with full access."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from uuid import UUID
+
+import pyotp
+import pytest
+import pytest_twisted
+from twisted.internet.defer import CancelledError, Deferred, gatherResults
+from zxcvbn import matching
+
+from mailsvc.dashboard.page import FRESH
+from mailsvc.dashboard.signin.password import _STAND_INS, AT_ONCE, WAITING, Busy, Passwords, _easy
+from mailsvc.dashboard.signin.throttle import FREE_OF
+from mailsvc.onboarding import People
+from mailsvc.store.audit import Line
+from mailsvc.store.keys import digest
+from mailsvc.store.pool import Pool
+from mailsvc.store.users import NewUser
+from tests.dashboard.house import PASSWORD, Browser, House
+from tests.dashboard.test_signin import SECURITY, with_app
+
+ANN, BOB, CAT = "ann@example.com", "bob@example.com", "cat@example.com"
+INVITE, NEW_PASSWORD = "/dashboard/settings/invite", "four other unrelated words"
+STALE = FRESH.total_seconds() + 1
+
+
+async def invited(house: House, by: Browser, email: str, role: str = "member") -> str:
+    """The path of the invitation that was mailed."""
+    await by.get("/dashboard/settings")
+    assert (await by.post(INVITE, {"email": email, "role": role})).location.endswith("done=invited")
+    return house.letters.link(email)
+
+
+async def accepted(browser: Browser, path: str) -> int:
+    """Fill in the form of an invitation as somebody new; the status of the answer."""
+    if (shown := await browser.get(path)).status != 200:
+        return shown.status
+    form = {"link": path.partition("link=")[2], "name": "New", "password": NEW_PASSWORD}
+    return (await browser.post("/dashboard/invitation", form)).status
+
+
+async def without_mails(pool: Pool) -> House:
+    """A service whose operator has set no `sender`."""
+    house = House(pool)
+    house.assembly.mails = None
+    house.pages = house.assembly.resource()
+    return house
+
+
+# Invitations
+
+
+@pytest_twisted.ensureDeferred
+async def test_an_invitation_does_not_set_the_password_of_an_existing_user(pool: Pool) -> None:
+    """Ann is an admin elsewhere, without a password yet; Eve invites her and gets to see the link."""
+    house = await without_mails(pool)
+    theirs, ours = await house.account("Theirs"), await house.account("Ours")
+    people = People(house.assembly.users, house.assembly.sessions)
+    link_of_ann = await people.admit(theirs, ANN, "admin", timedelta(days=1))
+    await house.person("eve@example.com", ours)
+    eve = await house.inside("eve@example.com")
+    await eve.get("/dashboard/settings")
+    shown = await eve.post(INVITE, {"email": ANN, "role": "member"})
+    path = shown.found(r"(/dashboard/invitation\?link=[\w-]+)<")
+    stranger = house.browser()
+    page = await stranger.get(path)
+    assert page.status == 200 and 'name="password"' not in page.text and "Sign in with that address first" in page.text
+    form = {"link": path.partition("link=")[2], "name": "Eve", "password": NEW_PASSWORD}
+    await stranger.post("/dashboard/invitation", form)
+    user = await house.assembly.users.named(ANN)
+    assert user is not None and user.password is None
+    assert (await stranger.get("/dashboard/settings")).location.startswith("/dashboard/sign-in")
+    assert (await eve.get(path)).text.count("You are signed in as") == 1  # as somebody else, which is not enough
+    await eve.post("/dashboard/invitation", form)
+    assert [one.account_id for one in await house.assembly.users.accounts(user.id)] == [theirs]
+    # Ann signs in as she would without the invitation, and then accepts it.
+    ann = house.browser()
+    await ann.get(f"/dashboard/sign-in/link?link={link_of_ann}")
+    await ann.post("/dashboard/sign-in/link", {"link": link_of_ann})
+    await ann.get(path)
+    assert (await ann.post("/dashboard/invitation", {"link": form["link"]})).location == "/dashboard"
+    assert [one.account_id for one in await house.assembly.users.accounts(user.id)] == [theirs, ours]
+    assert ("invitation accepted", "member") in await house.audit(ours)
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_new_user_accepts_an_invitation_that_was_shown_to_the_inviter(pool: Pool) -> None:
+    house = await without_mails(pool)
+    await house.person(ANN, account_id := await house.account())
+    ann = await house.inside(ANN)
+    await ann.get("/dashboard/settings")
+    path = (await ann.post(INVITE, {"email": BOB, "role": "member"})).found(r"(/dashboard/invitation\?link=[\w-]+)<")
+    assert await accepted(house.browser(), path) == 303
+    assert [member.email for member in await house.assembly.users.members(account_id)] == [ANN, BOB]
+    assert await accepted(house.browser(), path) == 410
+
+
+@pytest.mark.parametrize("how", ["remove", "role"])
+@pytest_twisted.ensureDeferred
+async def test_invitations_end_with_the_rights_of_who_made_them(pool: Pool, how: str) -> None:
+    house = House(pool)
+    await house.person(ANN, account_id := await house.account())
+    bob = await house.person(BOB, account_id, "admin")
+    ann, former = await house.inside(ANN), await house.inside(BOB)
+    path, kept = await invited(house, former, CAT, "admin"), await invited(house, ann, "dan@example.com")
+    await ann.get("/dashboard/settings")
+    await ann.post(f"/dashboard/settings/members/{bob.id}/{how}", {"role": "member"})
+    assert await pool.rows("SELECT email FROM links") == [("dan@example.com",)]  # in the same transaction
+    assert await accepted(house.browser(), path) == 410
+    assert await accepted(house.browser(), kept) == 303
+
+
+@pytest_twisted.ensureDeferred
+async def test_who_made_an_invitation_is_looked_at_when_it_is_accepted(pool: Pool) -> None:
+    """Whatever took their rights away: here the row itself."""
+    house = House(pool)
+    ann = await house.person(ANN, await house.account())
+    path = await invited(house, await house.inside(ANN), CAT)
+    browser = house.browser()
+    await browser.get(path)
+    await pool.run("UPDATE members SET role = 'member' WHERE user_id = %s", (ann.id,))
+    form = {"link": path.partition("link=")[2], "name": "New", "password": NEW_PASSWORD}
+    assert (await browser.post("/dashboard/invitation", form)).status == 410
+    assert (await browser.get(path)).status == 410
+    assert await house.assembly.users.named(CAT) is None
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_removed_member_does_not_return_through_an_invitation_made_for_them_before(pool: Pool) -> None:
+    house = House(pool)
+    await house.person(ANN, account_id := await house.account())
+    ann = await house.inside(ANN)
+    path = await invited(house, ann, BOB, "admin")
+    bob = await house.person(BOB, account_id, "member")  # let in by the operator meanwhile
+    await ann.get("/dashboard/settings")
+    assert (await ann.post(f"/dashboard/settings/members/{bob.id}/remove")).location.endswith("done=removed")
+    browser = await house.inside(BOB)
+    assert (await browser.get(path)).status == 410
+
+
+@pytest_twisted.ensureDeferred
+async def test_accepting_while_the_inviter_is_removed_ends_one_way_or_the_other(pool: Pool) -> None:
+    """Both take the same locks in the same order: nobody is let in after the removal, and nobody waits in a circle."""
+    house = House(pool)
+    account_id = await house.account()
+    await house.person(ANN, account_id)
+    for number in range(8):
+        bob = await house.person(f"bob{number}@example.com", account_id, "admin")
+        email = f"new{number}@example.com"
+        secret = await house.assembly.sessions.make_link("invite", email, timedelta(days=1), account_id, "admin", bob.id)
+        accepting = house.assembly.sessions.accept(
+            secret, NewUser("New"), lambda link, user: Line(account_id, None, user.id, user.email, "", "invitation accepted")
+        )
+        removing = house.assembly.users.remove(account_id, bob.id)
+        both = [Deferred.fromCoroutine(one) for one in ((accepting, removing) if number % 2 else (removing, accepting))]
+        answers = await gatherResults(both)
+        accepted = next(one for one in answers if not isinstance(one, bool))
+        members = {member.email for member in await house.assembly.users.members(account_id)}
+        assert (email in members) == (accepted is not None) and bob.email not in members
+        assert (await house.assembly.users.named(email) is not None) == (accepted is not None)
+    assert await pool.rows("SELECT count(*) FROM links") == [(0,)]
+
+
+# Links that sign somebody in
+
+
+@pytest.mark.parametrize("how", ["signed in", "by link"])
+@pytest_twisted.ensureDeferred
+async def test_links_and_a_proposed_app_end_with_the_password(pool: Pool, how: str) -> None:
+    house = House(pool)
+    await house.person(ANN, account_id := await house.account())
+    people = People(house.assembly.users, house.assembly.sessions)
+    ann = await house.inside(ANN)
+    secret = (await ann.get(f"{SECURITY}/totp")).found(r'id="secret">([A-Z2-7]+)<')  # which whoever was here has seen
+    by_operator = await people.admit(account_id, ANN, "admin", timedelta(days=1))
+    lost = house.browser()
+    await lost.get("/dashboard/reset")
+    await lost.post("/dashboard/reset", {"email": ANN})
+    await house.settled()
+    reset = house.letters.link(ANN)
+    if how == "signed in":
+        await ann.get(SECURITY)
+        shown = await ann.post(f"{SECURITY}/password", {"old": PASSWORD, "password": NEW_PASSWORD})
+        assert shown.location.endswith("done=password")
+    else:
+        await lost.get(reset)
+        form = {"link": reset.partition("link=")[2], "password": NEW_PASSWORD}
+        assert (await lost.post("/dashboard/reset/finish", form)).location == "/dashboard"
+    assert await pool.rows("SELECT purpose FROM links") == []
+    stranger = house.browser()
+    assert (await stranger.get(reset)).status == 410
+    await stranger.get(f"/dashboard/sign-in/link?link={by_operator}")
+    assert (await stranger.post("/dashboard/sign-in/link", {"link": by_operator})).status in (403, 410)
+    assert secret not in (await (await house.inside(ANN, NEW_PASSWORD)).get(f"{SECURITY}/totp")).text
+
+
+@pytest_twisted.ensureDeferred
+async def test_links_end_when_the_operator_removes_second_factors(pool: Pool) -> None:
+    house = House(pool)
+    await house.person(ANN)
+    reset = await house.assembly.sessions.make_link("reset", ANN, timedelta(hours=1))
+    await People(house.assembly.users, house.assembly.sessions).reset(ANN, timedelta(hours=1))
+    assert await house.assembly.sessions.find_link(reset, "reset") is None
+    assert await pool.rows("SELECT purpose FROM links") == [("sign-in",)]
+
+
+@pytest_twisted.ensureDeferred
+async def test_who_chooses_passwords_over_and_over_has_to_wait(pool: Pool) -> None:
+    """Each look at a password takes a thread for a while, which everybody who signs in waits for."""
+    house = House(pool)
+    await house.person(ANN, await house.account())
+    path = await invited(house, await house.inside(ANN), BOB)
+    browser, form = house.browser(), {"link": path.partition("link=")[2], "name": "Bob", "password": "password12"}
+    await browser.get(path)
+    said = [(await browser.post("/dashboard/invitation", form)).text for _ in range(FREE_OF["choosing"] + 1)]
+    assert ["easily guessed" in text for text in said] == [True] * FREE_OF["choosing"] + [False]
+    assert "Too many attempts" in said[-1]
+
+
+@pytest_twisted.ensureDeferred
+async def test_more_passwords_than_can_wait_are_put_off() -> None:
+    passwords = Passwords(lambda work: Deferred())
+    waiting = [Deferred.fromCoroutine(passwords.hash("x")) for _ in range(AT_ONCE + WAITING)]
+    with pytest.raises(Busy):
+        await passwords.hash("x")
+    for one in waiting:
+        one.addErrback(lambda failure: failure.trap(CancelledError))
+        one.cancel()
+
+
+def test_a_password_of_signs_that_stand_for_letters_is_not_tried_in_all_its_readings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The work is counted in readings: all of them of this password take 20 seconds."""
+    tried: list[str] = []
+    match = matching.dictionary_match
+    monkeypatch.setattr(matching, "dictionary_match", lambda text, *given, **named: tried.append(text) or match(text, *given, **named))
+    signs = "".join(sign for letter in matching.L33T_TABLE.values() for sign in letter)
+    counts = []
+    for length in (16, 32, 64, 1000):
+        tried.clear()
+        assert not _easy((signs * 50)[:length], ["ann"])
+        counts.append(len(tried))
+    assert max(counts) < 40
+    assert set(signs) == set(_STAND_INS)  # of the version that is installed
+    assert _easy("p4$$w0rd1!", []) and not _easy("8&|%|9065+2267%50<&0", [])
+
+
+# Proving again
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_code_of_the_authenticator_app_proves_again_once(pool: Pool) -> None:
+    house = House(pool)
+    ann = await house.person(ANN)
+    browser = await house.inside(ANN)
+    app, _ = await with_app(browser)
+    await pool.run("UPDATE users SET password = NULL WHERE id = %s", (ann.id,))  # who signs in at another service has none
+    house.clock.advance(STALE)
+    again = "/dashboard/sign-in/again"
+    assert "Authenticator code" in (await browser.get(again)).text
+    code = app.at(house.clock.seconds())
+    assert (await browser.post(again, {"code": "000000" if code != "000000" else "111111"})).status == 422
+    assert (await browser.get(f"{SECURITY}/totp")).location.startswith(again)
+    await browser.get(again)
+    assert (await browser.post(again, {"code": code, "next": SECURITY})).location == SECURITY
+    house.clock.advance(STALE)
+    await browser.get(again)
+    assert (await browser.post(again, {"code": code})).status == 422
+    assert [(await browser.post(again, {"code": "1"})).status for _ in range(6)][-1] == 429
+
+
+# API keys
+
+
+@pytest_twisted.ensureDeferred
+async def test_full_access_is_for_admins_who_have_just_proved_who_they_are(pool: Pool) -> None:
+    house = House(pool)
+    await house.person(ANN, account_id := await house.account())
+    await house.person(BOB, account_id, "member")
+    ann, bob = await house.inside(ANN), await house.inside(BOB)
+    full, sending = {"name": "Key", "permission": "full_access"}, {"name": "Key", "permission": "sending_access"}
+    assert 'value="full_access"' not in (await bob.get("/dashboard/keys")).text
+    shown = await bob.post("/dashboard/keys", full)
+    assert shown.status == 422 and "Only admins can create keys with full access." in shown.text
+    assert (await bob.post("/dashboard/keys", sending)).status == 200
+    house.clock.advance(STALE)
+    await ann.get("/dashboard/keys")
+    assert (await ann.post("/dashboard/keys", full)).location.startswith("/dashboard/sign-in/again")
+    assert (await ann.post("/dashboard/keys", sending)).status == 200
+    assert await pool.rows("SELECT permission FROM api_keys") == [("sending_access",)] * 2
+    await ann.get("/dashboard/sign-in/again")
+    await ann.post("/dashboard/sign-in/again", {"password": PASSWORD})
+    await ann.get("/dashboard/keys")
+    assert (await ann.post("/dashboard/keys", full)).status == 200
+    assert await pool.rows("SELECT count(*) FROM api_keys WHERE permission = 'full_access'") == [(1,)]
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_webhook_secret_is_shown_to_admins_who_have_just_proved_who_they_are(pool: Pool) -> None:
+    house = House(pool)
+    await house.person(ANN, account_id := await house.account())
+    await house.person(BOB, account_id, "member")
+    webhook = await house.assembly.webhooks.add(account_id, "https://a.example/", ["email.sent"], b"s" * 24, 9)
+    assert webhook is not None
+    path = f"/dashboard/webhooks/{webhook.id}"
+    ann, bob = await house.inside(ANN), await house.inside(BOB)
+    assert "whsec_" not in (await ann.get(path)).text + (await bob.get(path)).text
+    assert (await bob.get(f"{path}/secret")).status == 403
+    assert (await ann.get(f"{path}/secret")).text.count("whsec_") == 1
+    assert ("webhook secret shown", "https://a.example/") in await house.audit(account_id)
+    house.clock.advance(STALE)
+    assert (await ann.get(f"{path}/secret")).query["next"] == f"{path}/secret"
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_form_with_an_unknown_domain_makes_no_key(pool: Pool) -> None:
+    house = House(pool)
+    await house.person(ANN, account_id := await house.account())
+    other = await house.assembly.domains.add(await house.account("Other"), "other.example", "us-east-1", [])
+    ann = await house.inside(ANN)
+    for domain in (str(UUID(int=7)), str(other.id), "nonsense"):
+        await ann.get("/dashboard/keys")
+        shown = await ann.post("/dashboard/keys", {"name": "Key", "permission": "sending_access", "domain": domain})
+        assert shown.status == 422 and "This domain does not exist." in shown.text
+    assert await pool.rows("SELECT count(*) FROM api_keys WHERE account_id = %s", (account_id,)) == [(0,)]
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_form_that_names_what_does_not_exist_changes_nothing(pool: Pool) -> None:
+    house = House(pool)
+    await house.person(ANN, account_id := await house.account())
+    bob = await house.person(BOB, account_id, "admin")
+    domain = await house.assembly.domains.add(account_id, "acme.example", "us-east-1", [])
+    await house.assembly.domains.update(account_id, domain.id, {"tls": "enforced"})
+    ann, nobody = await house.inside(ANN), str(UUID(int=7))
+    await ann.get("/dashboard/settings")
+    for path, form, status in (
+        ("domains", {"name": "new.example", "region": "nowhere"}, 422),
+        (f"domains/{domain.id}/change", {"tls": "some", "sending": "on"}, 422),
+        (f"settings/members/{bob.id}/role", {"role": "owner"}, 422),
+        (f"settings/members/{bob.id}/role", {}, 422),
+        (f"settings/members/{bob.id}/remove", {f"revoke:{nobody}": "on"}, 422),
+        (f"settings/members/{nobody}/remove", {}, 404),
+        ("settings/invite", {"email": CAT, "role": "owner"}, 422),
+        ("settings/show", {"account": nobody}, 404),
+        (f"settings/invitations/{nobody}/withdraw", {}, 404),
+        (f"keys/{nobody}/revoke", {}, 404),
+        (f"emails/{nobody}/again", {}, 404),
+        ("emails/export?id=" + nobody + "&domain=" + nobody, {}, 404),
+        ("emails/export?id=" + nobody + "&key=" + nobody, {}, 404),
+        ("logs/export?id=" + nobody + "&key=" + nobody, {}, 404),
+    ):
+        assert (await ann.post(f"/dashboard/{path}", form)).status == status, (path, form)
+    assert await pool.rows("SELECT name, tls FROM domains") == [("acme.example", "enforced")]
+    assert await pool.rows("SELECT role FROM members WHERE user_id = %s", (bob.id,)) == [("admin",)]
+    assert await pool.rows("SELECT count(*) FROM links") == [(0,)]
+
+
+@pytest_twisted.ensureDeferred
+async def test_keys_of_a_removed_member_are_shown_and_revoked_with_the_removal(pool: Pool) -> None:
+    house = House(pool)
+    keys = house.assembly.keys
+    await house.person(ANN, account_id := await house.account())
+    bob = await house.person(BOB, account_id, "member")
+    ann, former = await house.inside(ANN), await house.inside(BOB)
+    await former.get("/dashboard/keys")
+    for name in ("Shop", "Blog"):
+        assert (await former.post("/dashboard/keys", {"name": name, "permission": "sending_access"})).status == 200
+    shop, blog = reversed((await keys.list(account_id))[0])
+    _, made_with_it = await keys.create(account_id, "Grandchild", "sending_access", created_with=shop.id)
+    await keys.create(account_id, "Ann's", "sending_access")
+    assert await keys.find(digest(made_with_it)) is not None
+    page = await ann.get(f"/dashboard/settings/members/{bob.id}/remove")
+    assert all(name in page.text for name in ("Shop", "Blog", "Grandchild")) and "Ann&#39;s" not in page.text
+    chosen = re.findall(r'name="(revoke:[0-9a-f-]{36})" value="on" checked', page.text)
+    assert len(chosen) == 3
+    form = {name: "on" for name in chosen if name != f"revoke:{blog.id}"}
+    assert (await ann.post(f"/dashboard/settings/members/{bob.id}/remove", form)).location.endswith("done=removed-keys")
+    assert [key.name for key in (await keys.list(account_id))[0]] == ["Ann's", "Blog"]
+    assert await keys.find(digest(made_with_it)) is None  # at once
+    assert f"Created by {BOB} (no longer a member)" in (await ann.get("/dashboard/keys")).text
+    told = await house.audit(account_id)
+    assert ("member removed", BOB) in told and sum(action == "key revoked" for action, _ in told) == 2
+    other = await house.person(CAT, account_id, "member")
+    assert (await (await house.inside(CAT)).get(f"/dashboard/settings/members/{other.id}/remove")).status == 200  # they may leave
+    assert (await (await house.inside(CAT)).get(f"/dashboard/settings/members/{bob.id}/remove")).status == 403
+
+
+@pytest_twisted.ensureDeferred
+async def test_an_admin_who_demotes_somebody_is_led_to_the_keys_with_full_access(pool: Pool) -> None:
+    house = House(pool)
+    await house.person(ANN, account_id := await house.account())
+    bob = await house.person(BOB, account_id, "admin")
+    await house.assembly.keys.create(account_id, "Everything", "full_access", created_by=bob.id)
+    ann = await house.inside(ANN)
+    await ann.get("/dashboard/settings")
+    shown = await ann.post(f"/dashboard/settings/members/{bob.id}/role", {"role": "member"})
+    assert shown.location == "/dashboard/keys?done=demoted" and "still work" in (await ann.get(shown.location)).text
+
+
+# What no form may do to us
+
+STRANGE = (
+    "a\0b",
+    "\0",
+    "١٢٣٤٥٦",
+    "\u202e\ufeff\ufffe\U0010ffff",
+    "İ" * 80,
+    "\r\n.\r\n",
+    "9" * 5000,
+    "\ud800".encode("utf-8", "surrogatepass"),
+)
+FIELDS = (
+    "email", "password", "old", "code", "name", "account", "next", "link", "ticket", "answer", "theme", "back", "role", "permission",
+    "domain", "region", "tls", "sending", "url", "emails", "hours", "at", "to", "once", "mfa", "why", "enabled",
+)  # fmt: skip
+
+
+def routes(house: House, method: str) -> list[str]:
+    resources = [*house.pages._areas.values(), house.pages._others]
+    return sorted({rule.rule for one in resources for rule in one._app.url_map.iter_rules() if method in rule.methods})
+
+
+@pytest_twisted.ensureDeferred
+async def test_no_character_in_a_form_a_path_or_a_query_is_a_defect(pool: Pool) -> None:
+    house = House(pool)
+    account_id = await house.account()
+    await house.person(ANN, account_id)
+    named = {
+        "webhooks": (await house.assembly.webhooks.add(account_id, "https://a.example/", ["email.sent"], b"s" * 24, 9)).id,  # type: ignore[union-attr]
+        "domains": (await house.assembly.domains.add(account_id, "acme.example", "us-east-1", [])).id,
+    }
+    await house.assembly.domains.trust(account_id, "acme.example")
+    named["emails"] = await house.mail(account_id, "acme.example")
+    ann, stranger = await house.inside(ANN), house.browser()
+    await stranger.get("/dashboard/sign-in")
+    skipped = {"/dashboard/sign-in/out", "/dashboard/domains/<text>/delete", "/dashboard/webhooks/<text>/delete"}
+    chosen = {
+        "role": "member",
+        "permission": "sending_access",
+        "tls": "enforced",
+        "hours": "1",
+        "at": "2026-11-23T10:00",
+        "region": "us-east-1",
+    }
+    for strange, fixed in [(strange, fixed) for strange in STRANGE for fixed in ({}, chosen)]:
+        form: dict[str, str] = {"on:email.sent": "1"} | dict.fromkeys(FIELDS, strange) | fixed  # type: ignore[arg-type]
+        for route in sorted(set(routes(house, "POST")) - skipped):
+            area = route.split("/")[2] if route.count("/") > 1 else ""
+            path = re.sub("<[^>]+>", str(named.get(area, UUID(int=9))), route)
+            for browser in (ann, stranger):
+                shown = await browser.post(path, form)
+                assert shown.status < 500, (path, strange, shown.status, shown.text)
+        house.clock.advance(3700)  # wrong passwords are forgotten
+        ann = await house.inside(ANN)
+    quoted = "%00%D9%A1%FF" + "9" * 5000
+    for route in routes(house, "GET"):
+        path = re.sub("<[^>]+>", quoted, route)
+        for query in (quoted, "Factory", "localtime", "posixrules", "posix/UTC", "right/UTC", "utc", "Europe"):
+            asked = "&".join(f"{name}={query}" for name in (*FIELDS, "q", "after", "id", "days", "zone", "status"))
+            shown = await ann.get(f"{path}?{asked}" if query == quoted else f"{route}?zone={query}&q={query}&status={query}")
+            assert shown.status < 500, (path, query, shown.status, shown.text)
+    await house.settled()
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_nul_in_the_sign_in_form_is_named_and_a_foreign_digit_is_a_digit(pool: Pool) -> None:
+    house = House(pool)
+    await house.person(ANN)
+    browser = await house.inside(ANN)
+    app, _ = await with_app(browser)
+    again = house.browser()
+    shown = await again.sign_in("a\0@example.com")
+    assert shown.status == 400 and "“email” contains a NUL character" in shown.text
+    assert (await again.sign_in(ANN, "a\0b")).status == 400
+    assert (await again.sign_in(ANN)).location.startswith("/dashboard/sign-in/code")
+    await again.get("/dashboard/sign-in/code")
+    house.clock.advance(60)
+    code = pyotp.TOTP(app.secret).at(house.clock.seconds())
+    wrong = "".join(chr(ord(digit) - ord("0") + ord("٠")) for digit in f"{(int(code) + 1) % 1000000:06}")
+    assert (await again.post("/dashboard/sign-in/code", {"code": wrong})).status == 422
+    assert (await again.post("/dashboard/sign-in/code", {"code": "².".ljust(6, "²")})).status == 422
+    arabic = "".join(chr(ord(digit) - ord("0") + ord("٠")) for digit in code)
+    assert (await again.post("/dashboard/sign-in/code", {"code": arabic})).location == "/dashboard"
+
+
+@pytest_twisted.ensureDeferred
+async def test_no_header_is_a_defect(pool: Pool) -> None:
+    house = House(pool)
+    await house.person(ANN)
+    browser = house.browser()
+    await browser.get("/dashboard/sign-in")
+    form = {"email": ANN, "password": PASSWORD}
+    assert (await browser.post("/dashboard/sign-in", form, {"Origin": "http://[::1"})).status == 403
+    assert (await browser.post("/dashboard/settings/invite", form, {"Referer": "http://[::1"})).location.startswith("/dashboard/sign-in")
+    shown = await browser.post("/dashboard/sign-in", form, {"User-Agent": "a\0b"})
+    assert shown.location == "/dashboard", shown.text

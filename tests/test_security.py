@@ -1,0 +1,136 @@
+"""docs/security.md: its tables say of every route who may use it, as the code does; and the pages behave as the tables say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import UUID
+
+import attrs
+import pytest
+import pytest_twisted
+
+import mailsvc.dashboard.assembly  # noqa: F401  all routes of the dashboard are known once it is imported
+from mailsvc.dashboard.page import FRESH, SERVED
+from mailsvc.http import caller
+from mailsvc.http.gate import UNGUARDED
+from mailsvc.http.openapi import endpoints
+from mailsvc.store.pool import Pool
+from tests.dashboard.house import PASSWORD, Browser, House
+from tests.dashboard.test_signin import with_app
+from tests.http.rig import KEYS, Rig
+
+PAGE = Path(__file__).parent.parent / "docs" / "security.md"
+PEOPLE = ("anybody", "half", "person", "member", "admin")  # each may do what those before may
+DASHBOARD, API = "| action | routes | visitor |", "| action | routes | no key |"
+
+
+@attrs.frozen
+class Row:
+    """`cells`: what stands after the routes."""
+
+    action: str
+    routes: tuple[str, ...]
+    cells: tuple[str, ...]
+
+
+def rows(head: str) -> Iterator[Row]:
+    """The rows of all tables that begin like this."""
+    inside = False
+    for line in PAGE.read_text("utf-8").splitlines():
+        inside = line.startswith(head) or (inside and line.startswith("|"))
+        if inside and not line.startswith(("| action", "|---")):
+            action, routes, *cells = (cell.strip() for cell in line.strip("|").split("|"))
+            yield Row(action, tuple(re.findall(r"`([^`]+)`", routes)), tuple(cells))
+
+
+def told(head: str) -> dict[str, tuple[str, ...]]:
+    """The cells of each route: the first word of each, which is yes or no."""
+    found: dict[str, tuple[str, ...]] = {}
+    for row in rows(head):
+        for route in row.routes:
+            assert route not in found, f"{route} stands in two rows"
+            found[route] = row.cells
+    return found
+
+
+def test_the_tables_have_every_route_of_the_dashboard_with_its_permission() -> None:
+    documented = {route: [cell.startswith("yes") for cell in cells[:5]] for route, cells in told(DASHBOARD).items()}
+    served = {f"{one.method} {one.path}": [PEOPLE.index(one.who) <= n for n in range(5)] for one in SERVED}
+    assert documented == served
+
+
+def test_the_tables_say_where_a_proof_is_required() -> None:
+    documented = {route for route, cells in told(DASHBOARD).items() if cells[5] == "yes"}
+    assert documented == {f"{one.method} {one.path}" for one in SERVED if one.fresh}
+
+
+def test_the_tables_have_every_route_of_the_api_with_what_opens_it() -> None:
+    documented = {route: [cell == "yes" for cell in cells] for route, cells in told(API).items()}
+    served = {}
+    for one in endpoints(Rig().api.collections()):
+        method, path = one.method.encode(), one.path.encode()
+        public = path in UNGUARDED or (method == b"GET" and caller.PUBLIC.match(path) is not None)
+        keys = (public or caller.opens(KEYS[key], method, path) for key in ("ms_send", "ms_full"))
+        served[f"{one.method} {one.path}"] = [public, *keys]
+    assert documented == served
+
+
+@pytest.mark.parametrize("who", PEOPLE)
+@pytest_twisted.ensureDeferred
+async def test_the_pages_let_in_whom_the_tables_name(pool: Pool, who: str) -> None:
+    """And nobody else: those are sent to where they can get the right, or are told that they have not got it."""
+    house = House(pool)
+    account_id, column = await house.account(), PEOPLE.index(who)
+    await house.person("admin@example.com", account_id)
+    browser = await signed_in(house, who, account_id)
+    for route, cells in told(DASHBOARD).items():
+        method, path = route.split(" ")
+        if path in ("/dashboard/sign-in/out", "/dashboard/settings/security/sessions/<text>/end") or route == "POST /dashboard/sign-in":
+            continue  # would end what the others need
+        if path.startswith("/dashboard/sandbox"):
+            continue  # is there in development only
+        asked = re.sub("<[^>]+>", str(UUID(int=9)), path)
+        shown = await (browser.get(asked) if method == "GET" else browser.post(asked))
+        refused = shown.status == 403 or shown.location.startswith(("/dashboard/sign-in?", "/dashboard/sign-in/code?"))
+        if not cells[column].startswith("yes"):
+            assert refused, (who, route, shown.status, shown.location)
+        elif cells[column] == "yes" and "/with/" not in path and "/passkey" not in path:
+            assert not refused, (who, route, shown.status, shown.location, shown.text)
+
+
+async def signed_in(house: House, who: str, account_id: UUID) -> Browser:
+    """Somebody's browser who has come this far. A person without an account is only let in where none is needed."""
+    browser = house.browser()
+    await browser.get("/dashboard/sign-in")
+    if who in ("half", "person"):
+        await house.person("ann@example.com", account_id, "member")
+        browser = await house.inside("ann@example.com")
+    if who == "half":
+        await with_app(browser)
+        browser = house.browser()
+        assert (await browser.sign_in("ann@example.com", PASSWORD)).location.startswith("/dashboard/sign-in/code")
+        await browser.get("/dashboard/sign-in/code")
+    if who == "person":
+        await browser.get("/dashboard/sign-in/again")
+        await house.pool.run("DELETE FROM members WHERE user_id = (SELECT id FROM users WHERE email = 'ann@example.com')")
+    if who in ("member", "admin"):
+        await house.person("ann@example.com", account_id, "admin" if who == "admin" else "member")
+        browser = await house.inside("ann@example.com")
+        await browser.get("/dashboard/settings")
+    return browser
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_requires_a_proof_is_refused_without_a_recent_one(pool: Pool) -> None:
+    house = House(pool)
+    account_id = await house.account()
+    browser = await signed_in(house, "admin", account_id)
+    house.clock.advance(FRESH.total_seconds() + 1)
+    for route, cells in told(DASHBOARD).items():
+        if cells[5] == "yes":
+            method, path = route.split(" ")
+            asked = re.sub("<[^>]+>", str(UUID(int=9)), path)
+            shown = await (browser.get(asked) if method == "GET" else browser.post(asked))
+            assert shown.location.startswith("/dashboard/sign-in/again"), (route, shown.status)
