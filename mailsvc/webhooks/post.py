@@ -18,12 +18,12 @@ from uuid import UUID
 import attrs
 import orjson
 from twisted.application.service import Service
-from twisted.internet.defer import Deferred, DeferredList
+from twisted.internet.defer import CancelledError, Deferred, DeferredList
 from twisted.logger import Logger
 
 from mailsvc import payload
 from mailsvc.fetch import Asking, NoAnswer
-from mailsvc.store.errors import StoreError
+from mailsvc.store.errors import DataRejected, StoreError
 from mailsvc.store.outbox import Due, Posted, Ready, claim_until
 from mailsvc.webhooks import signature
 from mailsvc.webhooks.verdict import Verdict, judge
@@ -237,7 +237,11 @@ class Posts(Service):
 
     async def _write(self, posted: Posted) -> None:
         try:
-            if await self._outbox.settle(posted):
+            try:
+                disabled = await self._outbox.settle(posted)
+            except DataRejected:  # the attempt counts, without what was said
+                disabled = await self._outbox.settle(attrs.evolve(posted, status=0, response="The answer could not be stored."))
+            if disabled:
                 await self._outbox.clear(posted.due.webhook_id)
         except StoreError as error:
             self.log.warn("a webhook's attempt could not be written down, it is sent again: {reason}", reason=str(error))
@@ -257,6 +261,11 @@ class Posts(Service):
             reply = await line.ask("POST", due.url, seconds=self._terms.timeout, keep=RESPONSE, headers=headers, body=body)
         except NoAnswer as error:
             return 0, str(error), None
+        except CancelledError:
+            raise
+        except Exception:  # an attempt that leaves no trace would be repeated at the end of each claim, forever
+            self.log.failure("a webhook's answer could not be read")
+            return 0, "The answer could not be read.", None
         return reply.status, reply.body.decode("utf-8", "replace"), reply.header("retry-after")
 
     def _now(self) -> datetime:
