@@ -253,6 +253,9 @@ class Domains:
         180, "Days after which a DKIM key is replaced; 0: only by `mailsvc domain rotate`.", check=checks.between(0, 3650)
     )
     nameserver_port: int = setting(53, "The port of customers' nameservers.", check=checks.between(1, 65535))
+    per_account: int = setting(1000, "Domains of one account.", check=checks.between(1, 1_000_000))
+    unverified: int = setting(100, "Domains of one account that are not verified.", check=checks.between(1, 1_000_000))
+    adds_per_hour: int = setting(100, "Domains that one account may add in an hour.", check=checks.between(1, 1_000_000))
 
 
 @attrs.frozen
