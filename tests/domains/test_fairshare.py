@@ -112,3 +112,6 @@ def test_slow_nameservers_of_one_account_leave_questions_for_the_others() -> Non
     Deferred.fromCoroutine(authorities.look("quick.example", "TXT", "two"))
     assert asked[-1] == "quick.example." and len(asked) == QUESTIONS // 4 + 1
     assert not any(one.called for one in slow)
+    for one in slow:
+        one.addErrback(lambda _: None)
+        one.cancel()
