@@ -18,10 +18,12 @@ from mailsvc.domains.records import dmarc, in_zone_file
 from mailsvc.onboarding import Customers, Refused, domain_name
 from mailsvc.settings import Settings
 from mailsvc.store.domains import DkimKey, Domain, RecordState
+from mailsvc.store.errors import Conflict
 
 log = Logger()
 
 _ACCOUNT = click.option("--account", required=True, help="Its id, number or name.")
+_WHOSE = click.option("--account", help="Whose domain, by id, number or name; default: the account that has it verified.")
 
 
 @click.group()
@@ -71,12 +73,14 @@ def domain_list(settings: Settings, account: str | None) -> None:
 
 @domain.command("check")
 @click.argument("name")
+@_WHOSE
 @click.pass_obj
-def domain_check(settings: Settings, name: str) -> None:
+def domain_check(settings: Settings, name: str, account: str | None) -> None:
     """Look at a domain's DNS, whosever it is, and print what is found; changes nothing. Exit status 1 when something is wrong."""
 
     async def work(customers: Customers) -> None:
-        found = await customers.domains.called(domain_name(name))
+        known = account is not None or await customers.domains.claimants(domain_name(name))
+        found = await customers.any_domain(name, account) if known else None
         keys = await customers.domains.published_keys(found.id) if found is not None else []
         looked = found or _stranger(domain_name(name), settings.region)
         findings = await customers.care.checker.check(looked, keys)
@@ -92,12 +96,13 @@ def domain_check(settings: Settings, name: str) -> None:
 
 @domain.command("verify")
 @click.argument("name")
+@_WHOSE
 @click.pass_obj
-def domain_verify(settings: Settings, name: str) -> None:
+def domain_verify(settings: Settings, name: str, account: str | None) -> None:
     """Check a domain now and keep the result; prints its status and what was found."""
 
     async def work(customers: Customers) -> None:
-        found = await customers.any_domain(name)
+        found = await customers.any_domain(name, account)
         await customers.care.verify(found)
         taken = await customers.care.checks.take(found)
         checked = await customers.care.look_after(taken) if taken is not None else None
@@ -111,12 +116,13 @@ def domain_verify(settings: Settings, name: str) -> None:
 
 @domain.command("rotate")
 @click.argument("name")
+@_WHOSE
 @click.pass_obj
-def domain_rotate(settings: Settings, name: str) -> None:
+def domain_rotate(settings: Settings, name: str, account: str | None) -> None:
     """Make new DKIM keys, which sign once they are seen in DNS; prints the records to publish."""
 
     async def work(customers: Customers) -> None:
-        found = await customers.any_domain(name)
+        found = await customers.any_domain(name, account)
         try:
             rotated = await customers.care.rotate(found)
         except Rotating:
@@ -135,12 +141,13 @@ def domain_rotate(settings: Settings, name: str) -> None:
 @domain.command("signs")
 @click.argument("name")
 @click.argument("algorithms", type=click.Choice([*ALGORITHMS, "both"]))
+@_WHOSE
 @click.pass_obj
-def domain_signs(settings: Settings, name: str, algorithms: str) -> None:
+def domain_signs(settings: Settings, name: str, algorithms: str, account: str | None) -> None:
     """Choose which of a domain's DKIM keys sign its mail; the records of the others are not required then."""
 
     async def work(customers: Customers) -> None:
-        found = await customers.any_domain(name)
+        found = await customers.any_domain(name, account)
         try:
             chosen = await customers.care.sign_with(found, [each for each in ALGORITHMS if algorithms in (each, "both")])
         except Unseen as missing:
@@ -178,7 +185,10 @@ def domain_trust(settings: Settings, name: str, account: str) -> None:
     async def work(customers: Customers) -> None:
         owner = await customers.account(account)
         trusted = await customers.domain(owner, name)
-        await customers.domains.trust(owner.id, trusted.name)
+        try:
+            await customers.domains.trust(owner.id, trusted.name)
+        except Conflict:
+            raise Refused(f"Another account has {trusted.name} verified or trusted.") from None
         log.warn("{domain} is trusted without DNS records, by the word of {who}", domain=trusted.name, who=f"user {os.getuid()}")
         click.echo(f"{trusted.name} may send.")
 

@@ -23,6 +23,7 @@ from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.internet.protocol import Factory, connectionDone
 from twisted.internet.protocol import Protocol as Wire
 from twisted.internet.ssl import optionsForClientTLS
+from twisted.logger import Logger
 from twisted.protocols.policies import ProtocolWrapper, WrappingFactory
 from twisted.python.failure import Failure
 from twisted.web.client import (  # type: ignore[attr-defined]
@@ -48,6 +49,9 @@ HEAD = 64 * 1024  # octets of an answer besides the part of its body that is wan
 ADDRESSES = 3  # of a name that are tried
 HOSTS = 50  # whose TLS contexts are kept; each is most of a megabyte
 CONNECT = 5.0  # seconds for one of them
+DETAIL = 200  # characters of a parser's complaint that are kept
+
+log = Logger()
 
 
 class NoAnswer(Exception):
@@ -65,8 +69,8 @@ class Reply:
     coded: bool = False
 
     def header(self, name: str) -> str | None:
-        values = self.headers.getRawHeaders(name)
-        return values[0] if values else None
+        values = self.headers.getRawHeaders(name.encode("ascii"))
+        return values[0].decode("utf-8", "replace") if values else None
 
 
 class Addresses(Protocol):
@@ -215,6 +219,11 @@ class Line:
             return await self._request(method, target, headers, body, keep, room)
         except (ConnectionClosed, ConnectError, TlsError, ResponseFailed, RequestNotSent, RequestTransmissionFailed, OSError) as error:
             raise NoAnswer(self.why or _why(error)) from None
+        except (NoAnswer, CancelledError, ConnectingCancelledError):
+            raise
+        except Exception:  # whatever an answer does to the code that reads it, it is no answer
+            log.failure("the answer of {host} could not be read", host=target.host)
+            raise NoAnswer("The answer could not be read.") from None
 
     async def _request(
         self, method: str, target: Target, headers: Mapping[str, str], body: bytes | None, keep: int, room: Callable[[int], bool]
@@ -226,6 +235,8 @@ class Line:
         await kept.done
         if self.why is not None:
             raise NoAnswer(self.why)
+        if not 100 <= response.code <= 599:  # 9110 §15: everything else is invalid
+            raise NoAnswer("The answer is not valid HTTP: its status code is not between 100 and 599.")
         return Reply(response.code, response.headers, bytes(kept.octets), kept.whole, self._coded)
 
     def _idle(self) -> bool:
@@ -248,7 +259,8 @@ class Line:
 
         def plain(response: IResponse) -> IResponse:
             self._coded = response.headers.hasHeader(b"content-encoding")
-            response.headers.removeHeader(b"content-encoding")
+            for name in (b"content-encoding", b"set-cookie"):  # nothing is decompressed, no cookie is read or kept
+                response.headers.removeHeader(name)
             return response
 
         return asked.addCallback(plain)
@@ -369,4 +381,7 @@ def _why(error: BaseException) -> str:
     if isinstance(error, TlsError):
         reasons = [str(part[-1]) for part in (error.args[0] if error.args else ()) if part]
         return f"TLS failed: {'; '.join(reasons) or 'no handshake'}."
-    return f"The connection failed: {' '.join(str(error).split()).rstrip('.')}."
+    detail = " ".join(str(error).split())[:DETAIL].rstrip(".")
+    if not isinstance(error, ConnectionClosed | ConnectError | OSError):
+        return f"The answer is not valid HTTP: {detail}."
+    return f"The connection failed: {detail}."

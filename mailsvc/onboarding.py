@@ -10,21 +10,26 @@ from urllib.parse import urlsplit
 from uuid import UUID
 
 import attrs
+from twisted.internet.defer import Deferred
+from twisted.internet.threads import deferToThreadPool
+from twisted.python.threadpool import ThreadPool
 
 from mailsvc import guard
 from mailsvc.dns import Resolver
 from mailsvc.domains import names, wire
 from mailsvc.domains.authority import Authorities
-from mailsvc.domains.care import Care, Taken
+from mailsvc.domains.care import KEY_THREADS, Care, Taken
 from mailsvc.domains.checking import Checker
 from mailsvc.domains.records import Publishing
 from mailsvc.domains.rotation import Rules
 from mailsvc.mail.address import AddressError, parse_mailbox
-from mailsvc.memory import Memory, in_thread
+from mailsvc.memory import Memory
 from mailsvc.settings import Settings
 from mailsvc.store.accounts import Account, Accounts
 from mailsvc.store.audit import Line
 from mailsvc.store.domain_checks import DomainChecks
+from mailsvc.store.domain_claims import DomainClaims
+from mailsvc.store.domain_values import DomainLimits
 from mailsvc.store.domains import Domain, Domains
 from mailsvc.store.keys import Keys
 from mailsvc.store.pool import Pool
@@ -98,22 +103,26 @@ class Customers:
             raise Refused(f"The account {account.name!r} has no domain {name}.")
         return found
 
-    async def any_domain(self, text: str) -> Domain:
-        """A domain by its name, whosever it is."""
+    async def any_domain(self, text: str, account: str | None = None) -> Domain:
+        """A domain by its name: of `account`, else of the account that has it verified, else the only one."""
+        if account is not None:
+            return await self.domain(await self.account(account), text)
         name = domain_name(text)
-        found = await self.domains.called(name)
-        if found is None:
+        found = await self.domains.claimants(name)
+        if not found:
             raise Refused(f"There is no domain {name}.")
-        return found
+        if len(found) > 1 and not (found[0].trusted or found[0].status == "verified"):
+            raise Refused(f"{len(found)} accounts have added {name} and none has it verified; choose one with --account.")
+        return found[0]
 
     async def add_domain(self, account_id: UUID, text: str, region: str) -> Domain:
         """A new sending domain with a DKIM key pair of each algorithm."""
         try:
-            return await self.care.add(account_id, text, region)
+            return await self.care.add(account_id, text, region, limited=False)
         except names.NotADomain as wrong:
             raise Refused(f"{text!r} is no domain to send from. {wrong}") from None
         except Taken as taken:
-            raise Refused(f"The domain {taken} is there already.") from None
+            raise Refused(f"The account has the domain {taken} already.") from None
 
 
 def publishing_of(settings: Settings) -> Publishing:
@@ -130,7 +139,17 @@ def care_of(
     publishing, allowed = publishing_of(settings), guard.networks(settings.delivery.allowed_networks)
     checker = Checker(resolver, Authorities(reactor, resolver, allowed, settings.domains.nameserver_port), publishing, reactor)
     rules = Rules.of(settings.delivery.expire, settings.domains.rotate_days)
-    return Care(domains, DomainChecks(pool, domains), checker, publishing, rules, partial(in_thread, reactor), _own(settings), wake)
+    limits = DomainLimits(settings.domains.per_account, settings.domains.unverified, settings.domains.adds_per_hour)
+    checks, claims = DomainChecks(pool, domains), DomainClaims(pool, domains)
+    return Care(domains, checks, claims, checker, publishing, rules, _key_threads(reactor), _own(settings), wake, limits)
+
+
+def _key_threads(reactor: Any) -> Callable[[Callable[[], Any]], Deferred[Any]]:
+    """Threads of their own for making keys, which takes tens of milliseconds each: they delay nothing else that needs a thread."""
+    threads = ThreadPool(0, KEY_THREADS, "DKIM keys")
+    reactor.callWhenRunning(threads.start)
+    reactor.addSystemEventTrigger("during", "shutdown", threads.stop)
+    return partial(deferToThreadPool, reactor, threads)
 
 
 def _own(settings: Settings) -> frozenset[str]:

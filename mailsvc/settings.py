@@ -230,6 +230,9 @@ class Webhooks:
     endpoints: int = setting(100, "Endpoints of one account.", check=checks.between(1, 1000))
     connections: int = setting(200, "Connections open at once, in all.", check=checks.between(1, 20000))
     per_endpoint: int = setting(5, "Connections to one endpoint; one that fails gets a single one.", check=checks.between(1, 1000))
+    per_endpoint_most: int = setting(
+        50, "The same for one that answers well and has more waiting; all such together get half.", check=checks.between(1, 1000)
+    )
     per_host: int = setting(50, "Connections to the endpoints of one host and port.", check=checks.between(1, 1000))
     per_account: int = setting(50, "Connections to the endpoints of one account.", check=checks.between(1, 1000))
     timeout: float = setting(15.0, "Seconds for a whole attempt.", check=checks.between(1, 60))
@@ -262,6 +265,9 @@ class Domains:
         180, "Days after which a DKIM key is replaced; 0: only by `mailsvc domain rotate`.", check=checks.between(0, 3650)
     )
     nameserver_port: int = setting(53, "The port of customers' nameservers.", check=checks.between(1, 65535))
+    per_account: int = setting(1000, "Domains of one account.", check=checks.between(1, 1_000_000))
+    unverified: int = setting(100, "Domains of one account that are not verified.", check=checks.between(1, 1_000_000))
+    adds_per_hour: int = setting(100, "Domains that one account may add in an hour.", check=checks.between(1, 1_000_000))
 
 
 @attrs.frozen

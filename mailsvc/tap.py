@@ -219,7 +219,7 @@ class Daemon:
         self.accounts, self.keys = Accounts(pool, reactor, bell), Keys(pool, reactor, bell)
         # One of its own: strangers' zones that are slow to answer take nothing from delivery.
         delivery = self.settings.delivery
-        resolver = Resolver(reactor, delivery.nameservers, seconds=delivery.dns_seconds, size=5000, concurrent=50)
+        resolver = Resolver(reactor, delivery.nameservers, seconds=delivery.dns_seconds, size=5000, concurrent=300)
         self.domains = Domains(
             pool, reactor, self.memory.seal, bell, wire.payload(publishing_of(self.settings)), trusting=self.settings.domains.allow_trust
         )

@@ -172,7 +172,59 @@ async def test_a_peer_that_hangs_has_its_time(world: World, answer: bytes) -> No
 @pytest_twisted.ensureDeferred
 async def test_what_is_no_http_is_no_answer(world: World) -> None:
     world.factory.answer = [b"220 mail.example ESMTP\r\n"]
-    assert (await refused(world.ask(seconds=1))).startswith("The connection failed: ")
+    assert (await refused(world.ask(seconds=1))).startswith("The answer is not valid HTTP: ")
+
+
+_BODY = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 99999999999 x\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 " + b"9" * 5000 + b" x\r\n\r\n",
+        b"HTTP/1.1 -200 x\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 0 x\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 600 x\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 OK\r\n\r\n",
+        b"HTTP/99999999999.x 200 OK\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nno colon\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n: no name\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n folded\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\na\0b: c\r\n\r\n",
+        _BODY + b"zz\r\n",
+        _BODY + b"-5\r\nabc",
+        _BODY + b"f" * 5000 + b"\r\n",
+        _BODY + b"5;" + b"x" * 5000,
+        _BODY + b"5\r\nabcdeXX",
+    ],
+)
+@pytest_twisted.ensureDeferred
+async def test_an_unparsable_answer_is_no_answer(world: World, answer: bytes) -> None:
+    """Whatever the server says, the caller gets NoAnswer with a short sentence, never another exception or an impossible status."""
+    from twisted.internet import reactor
+
+    world.factory.answer = [answer]
+    line = Fetcher(reactor, Names([("127.0.0.1",)]), LOCAL).line()
+    for asker in (world, None):
+        work = world.ask() if asker else line.ask("POST", world.url, seconds=5.0, keep=10, body=b"{}")
+        told = await refused(work)
+        assert told.startswith("The answer is not valid HTTP: ") and len(told) < 300
+    line.close()
+
+
+@pytest.mark.parametrize(
+    "field", [b"Retry-After: \xff\xfe", b"Set-Cookie: \xff=\0", b"Set-Cookie: a=b; expires=Thu, 99 Foo 99999999999", b"Location: \xff://"]
+)
+@pytest_twisted.ensureDeferred
+async def test_fields_with_any_octets_can_be_read(world: World, field: bytes) -> None:
+    world.factory.answer = [b"HTTP/1.1 503 \xff\r\nContent-Length: 0\r\n" + field + b"\r\n\r\n"]
+    reply = await world.ask()
+    assert reply.status == 503 and isinstance(reply.header("retry-after"), str | None)
 
 
 @pytest_twisted.ensureDeferred

@@ -15,8 +15,12 @@ _CLOSED = """
 192.168.1.1 198.18.0.1 198.19.255.255 198.51.100.7 203.0.113.7 224.0.0.1 239.1.1.1 240.0.0.1 255.255.255.255
 :: ::1 ::ffff:127.0.0.1 ::ffff:10.0.0.1 ::ffff:a9fe:a9fe ::127.0.0.1 64:ff9b::7f00:1 64:ff9b:1::1 100::1 2001::1 2001:db8::1 2002:7f00:1::
 3fff::1 5f00::1 fc00::1 fd12:3456::1 fe80::1 fe80::1%eth0 2606:4700::1%eth0 fec0::1 ff02::1
+192.31.196.1 192.52.193.1 192.175.48.1 2620:4f:8000::1 3fff:fff::1 2001:1ff:ffff::1
+::ffff:0:7f00:1 ::ffff:0:8.8.8.8 ::8.8.8.8 64:ff9b::8.8.8.8 64:ff9b:2::1 100:0:0:1::1 1000::1 4000::1 6000::1 8000::1 a000::1 c000::1
+e000::1 f000::1 1fff:ffff::1 200::1 400::1
 """
 _OPEN = "1.1.1.1 8.8.8.8 100.63.255.255 100.128.0.1 172.15.0.1 172.32.0.1 223.255.255.255 2606:4700::1 2a00:1450::1 ::ffff:8.8.8.8"
+_OPEN += " 192.0.1.1 192.31.195.255 192.31.197.0 2001:200::1 2001:db7::1 2001:db9::1 2003::1 2620:4f:7fff::1 3ffe::1 3fff:1000::1"
 
 
 @pytest.mark.parametrize("address", _CLOSED.split())
@@ -48,6 +52,26 @@ def test_allow_list() -> None:
 @given(st.ip_addresses(v=4))
 def test_mapped_is_judged_like_the_address_within(address: IPv4Address) -> None:
     assert (refusal(str(address)) is None) == (refusal(f"::ffff:{address}") is None)
+
+
+_GLOBAL = st.integers(0, (1 << 128) - 1).map(IPv6Address)
+_EMBEDDED = st.tuples(
+    st.sampled_from(["::", "::ffff:0:0", "64:ff9b::", "64:ff9b:1::", "2002::", "2001::"]), st.integers(0, (1 << 32) - 1)
+).map(lambda pair: IPv6Address(int(IPv6Address(pair[0])) + pair[1]))
+
+
+@given(_GLOBAL | _EMBEDDED)
+def test_ipv6_is_allowed_only_inside_global_unicast(address: IPv6Address) -> None:
+    if refusal(str(address)) is None and address.ipv4_mapped is None:
+        assert int(address) >> 125 == 1  # 2000::/3
+        assert address.is_global
+
+
+@given(st.ip_addresses(v=4))
+def test_an_embedded_ipv4_address_never_gets_further_than_by_itself(address: IPv4Address) -> None:
+    for prefix in ("::", "::ffff:", "::ffff:0:", "64:ff9b::", "64:ff9b:1::"):
+        if refusal(f"{prefix}{address}") is None:
+            assert refusal(str(address)) is None
 
 
 @given(st.ip_addresses(v=4) | st.ip_addresses(v=6))

@@ -13,7 +13,7 @@ from mailsvc.dashboard.safety import HOME
 from mailsvc.domains import names
 from mailsvc.domains.care import Care, Rotating, Taken
 from mailsvc.domains.records import Record, dmarc
-from mailsvc.store.domain_values import Domain, RecordState
+from mailsvc.store.domain_values import Domain, LimitReached, RecordState
 from mailsvc.store.domains import Choices
 from mailsvc.store.domains import Domains as Stored
 
@@ -59,7 +59,9 @@ class DomainPages:
         except names.NotADomain as wrong:
             return await self._listed(visit, {"name": str(wrong)}, text)
         except Taken:
-            return await self._listed(visit, {"name": "This domain is in use already, by your account or by another one."}, text)
+            return await self._listed(visit, {"name": "Your account already has this domain."}, text)
+        except LimitReached as limit:
+            return await self._listed(visit, {"name": str(limit)}, text)
         return visit.redirect(f"{DOMAINS}/{domain.id}")
 
     async def _listed(self, visit: Visit, errors: dict[str, str], text: str) -> bytes:

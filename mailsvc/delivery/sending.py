@@ -98,6 +98,8 @@ class DomainSide:
         domain = await self.domains.get(parcel.domain_id)
         if domain is None:
             raise Gone(_GONE)
+        if domain.lost is not None:  # its DKIM keys are no longer in DNS, and its name is somebody else's
+            raise Gone(f"The sending domain {domain.name} belongs to another account now.")
         return domain
 
     async def _number(self, account_id: UUID) -> int:

@@ -5,7 +5,7 @@ Whoever owns a zone chooses these servers, so every address passes the guard.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Any, Protocol
 
 import attrs
@@ -14,19 +14,21 @@ import dns.flags
 import dns.message
 import dns.rcode
 import dns.rdatatype
-from twisted.internet.defer import Deferred, DeferredSemaphore, gatherResults
+from twisted.internet.defer import Deferred, gatherResults
 from twisted.logger import Logger
 
 from mailsvc import dns as resolving
 from mailsvc import dnswire, guard
 from mailsvc.dns import NxDomain, Records, Result, Temporary
 from mailsvc.dnswire import Server, Unanswered
+from mailsvc.domains.fairshare import Busy, FairShare
 from mailsvc.guard import Network
 
 HOSTS = 4  # nameservers of a zone that are asked, one address of each
 HOPS = 4  # CNAMEs from zone to zone
 LABELS = 12  # a name is looked for in at most so many zones
 PATIENCE = 3.0  # seconds for one question
+QUESTIONS = 50  # on the wire at once, a quarter of them for one account
 
 log = Logger()
 
@@ -63,25 +65,29 @@ class Authorities:
     allowed: Sequence[Network] = ()
     port: int = 53
     exchange: Exchange | None = None
-    _slots: DeferredSemaphore = attrs.field(factory=lambda: DeferredSemaphore(50), init=False)
+    _questions: FairShare = attrs.field(factory=lambda: FairShare(QUESTIONS, QUESTIONS // 4), init=False)
 
-    async def look(self, name: str, kind: str) -> Seen:
-        """Values of `kind` at `name`, through CNAMEs. The values of MX are dns.Mx, of others texts."""
+    async def look(self, name: str, kind: str, account: Hashable = None) -> Seen:
+        """Values of `kind` at `name`, through CNAMEs. The values of MX are dns.Mx, of others texts.
+
+        Questions for one `account` share a part of all questions, so that its slow nameservers delay no other account's checks.
+        """
         alias: str | None = None
         asked = name
         for _ in range(HOPS):
-            seen, further = await self._look(asked, kind)
+            seen, further = await self._look(asked, kind, account)
             if further is None:
                 return attrs.evolve(seen, alias=seen.alias or alias)
             alias = asked = further
         return Seen(problem=f"{name} leads through too many CNAME records", alias=alias)
 
-    async def _look(self, name: str, kind: str) -> tuple[Seen, str | None]:
+    async def _look(self, name: str, kind: str, account: Hashable) -> tuple[Seen, str | None]:
         """What the servers of the name's zone have, and where its CNAME leads when that is all they have."""
         zone, servers, problem = await self._servers(name)
         if not servers:
             return Seen(problem=problem), None
-        answers = await gatherResults([Deferred.fromCoroutine(self._ask(server, name, kind)) for _, server in servers], consumeErrors=True)
+        asking = [Deferred.fromCoroutine(self._ask(server, name, kind, account)) for _, server in servers]
+        answers = await gatherResults(asking, consumeErrors=True)
         told = [(host, answer) for (host, _), answer in zip(servers, answers, strict=True) if not isinstance(answer, Temporary)]
         if not told:
             reason = answers[0].reason if isinstance(answers[0], Temporary) else ""
@@ -120,17 +126,19 @@ class Authorities:
                 why = f"the nameservers of {zone} cannot be asked: {refusal}"
         return servers, why
 
-    async def _ask(self, server: Server, name: str, kind: str) -> Result:
+    async def _ask(self, server: Server, name: str, kind: str, account: Hashable) -> Result:
         """One server's own answer, asked twice."""
         reason = ""
         for _ in range(2):
             try:
                 query = dnswire.question(name, kind, recursive=False)
-                async with self._slots:
+                async with self._questions.place(account):
                     response = await (self.exchange or self._over_the_wire)(server, query, PATIENCE)
                 return _read(response, name, kind)
             except Unanswered as error:
                 reason = str(error)
+            except Busy:
+                return Temporary("too many DNS questions of this account are waiting")
             except dns.exception.DNSException:
                 return Temporary(f"the answer of nameserver {server} makes no sense")
         return Temporary(reason)

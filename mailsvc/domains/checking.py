@@ -5,7 +5,7 @@ The servers that are authoritative decide. Where none of them can be asked the r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from ipaddress import ip_address
 from typing import Any, Protocol
 
@@ -33,7 +33,7 @@ class Resolver(Protocol):
 
 
 class Authorities(Protocol):
-    async def look(self, name: str, kind: str) -> Seen: ...
+    async def look(self, name: str, kind: str, account: Hashable = None) -> Seen: ...
 
 
 @attrs.frozen
@@ -59,8 +59,29 @@ class Checker:
         found: list[Any] = await gatherResults([*checks, Deferred.fromCoroutine(self.advise(domain.name))], consumeErrors=True)
         states = {record.name: state for record, state in zip(records, found[:-1], strict=True)}
         new = {f"{key.selector}._domainkey.{domain.name}": key for key in keys if key.state == "published"}
-        confirmed = [key.selector for name, key in new.items() if states[name].status == "verified" and await self._resolves(name, key)]
+        seen = [(name, key) for name, key in new.items() if states[name].status == "verified"]
+        resolved = await gatherResults([Deferred.fromCoroutine(self._resolves(name, key)) for name, key in seen], consumeErrors=True)
+        confirmed = [key.selector for (_, key), known in zip(seen, resolved, strict=True) if known]
         return Findings(tuple(found[:-1]), found[-1], frozenset(confirmed))
+
+    async def proof(self, domain: Domain, keys: Sequence[DkimKey]) -> tuple[RecordState, ...]:
+        """The DKIM records of a domain as they are now: nobody but who has its DNS can publish them, and no two accounts have the same."""
+        records = [record for record in self.publishing.records(domain, keys) if record.purpose == "DKIM"]
+        checks = [Deferred.fromCoroutine(self._in_time(record, domain)) for record in records]
+        found: list[RecordState] = await gatherResults(checks, consumeErrors=True)
+        return tuple(found)
+
+    async def claimed(self, domain: Domain, value: str) -> bool:
+        """Whether the authority and the resolver have this TXT record at the name itself, and not at the end of a CNAME."""
+        looking = Deferred.fromCoroutine(self.authorities.look(domain.name, "TXT", domain.account_id))
+        try:
+            seen = await looking.addTimeout(PATIENCE, self.clock)
+        except TimeoutError:
+            return False
+        if value not in seen.values or seen.alias is not None or seen.differing is not None or seen.problem is not None:
+            return False
+        found = await self.resolver.txt(domain.name)
+        return isinstance(found, Records) and value in found.values
 
     async def advise(self, name: str) -> tuple[RecordState, ...]:
         walk = Deferred.fromCoroutine(dmarcwalk.walk(self.resolver, name))
@@ -78,11 +99,11 @@ class Checker:
             return _state(record, Seen(), Wrong("unanswered", f"DNS gave no answer about {record.name}: {_SLOW}."))
 
     async def _state(self, record: Record, domain: Domain) -> RecordState:
-        seen = await self._look(record)
+        seen = await self._look(record, domain)
         return _state(record, seen, await self._wrong(record, seen, domain))
 
-    async def _look(self, record: Record) -> Seen:
-        seen = await self.authorities.look(record.name, record.type)
+    async def _look(self, record: Record, domain: Domain) -> Seen:
+        seen = await self.authorities.look(record.name, record.type, domain.account_id)
         if seen.problem is None:
             return seen
         ask = {"MX": self.resolver.mx, "TXT": self.resolver.txt, "CNAME": self.resolver.cname}[record.type]

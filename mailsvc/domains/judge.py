@@ -15,7 +15,7 @@ from mailsvc.mail import dkimkey, spf
 Problem = Literal[
     "missing", "unanswered", "differing", "doubled_name", "doubled_value", "wrong_region", "several", "quotes", "truncated", "other_key",
     "revoked", "testing", "hash", "service", "algorithm", "version", "unreadable", "not_covered", "too_many_lookups", "proxied", "other",
-    "not_served",
+    "not_served", "held",
 ]  # fmt: skip
 
 _SPACES = re.compile(r"\s+")
@@ -111,6 +111,10 @@ def cname(record: Record, found: Sequence[str], addresses: Sequence[str], served
     if record.key is not None and (served is None or not any(dkimkey.compare(text, record.key) is None for text in served)):
         return Wrong("not_served", f"The CNAME is right, but {record.value} has not the key yet. That is for the operator to mend.")
     return None
+
+
+# Problems of a DKIM record that leave no doubt that it is not there. With all others, such as no answer, it may be.
+GONE: frozenset[str] = frozenset({"missing", "doubled_name", "doubled_value", "other", "other_key", "revoked", "proxied"})
 
 
 def missing(record: Record) -> Wrong:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from mailsvc.domains import names
 from mailsvc.domains.records import Publishing, Record, dmarc, quoted
-from mailsvc.store.domain_values import DkimKey, Domain, RecordState
+from mailsvc.store.domain_values import Claim, DkimKey, Domain, RecordState
 
 Time = Callable[[datetime], str]
 
@@ -33,6 +33,8 @@ def brief(domain: Domain, time: Time) -> dict[str, object]:
     }
     if domain.name != told["name"]:
         told["name_ascii"] = domain.name
+    if domain.lost is not None and domain.status != "verified":
+        told["failure_reason"] = domain.lost
     warning = names.look_alike(domain.name)
     return told if warning is None else told | {"warning": warning}
 
@@ -45,6 +47,24 @@ def full(domain: Domain, keys: Sequence[DkimKey], publishing: Publishing, time: 
     return brief(domain, time) | {
         "records": [_record(record, known.get((record.type, record.name)), domain) for record in records],
         "advice": [_record(advised, known.get((advised.type, advised.name)), domain)],
+    }
+
+
+def claim(claim: Claim, time: Time) -> dict[str, object]:
+    """A claim, with the record that proves it."""
+    return {
+        "object": "domain_claim",
+        "id": str(claim.id),
+        "name": names.shown(claim.name),
+        "status": claim.status,
+        "domain_id": str(claim.domain_id),
+        "region": claim.region,
+        "record": {"type": "TXT", "name": claim.name, "value": claim.record, "ttl": "Auto"},
+        # Of the words that client libraries know this is the one that fits: the DNS records of the account that has it are there.
+        "blocked_reason": "recent_owner_activity" if claim.status == "blocked" else None,
+        "failure_reason": claim.failure_reason,
+        "created_at": time(claim.created_at),
+        "expires_at": time(claim.expires_at),
     }
 
 

@@ -25,7 +25,8 @@ class Parameter:
 
 @attrs.frozen
 class Told:
-    """`answer` is the schema of a success, or a media type when that is no JSON. `errors` are statuses besides those of every endpoint.
+    """`answer` is the schema of a success, or a media type when that is no JSON. `also` are other statuses of a success. `errors` are
+    statuses besides those of every endpoint.
 
     `key`: which key it wants: "full", "sending" (also a key that may only send), "any", or "none".
     """
@@ -33,6 +34,7 @@ class Told:
     summary: str
     answer: Schema | str
     status: int = 200
+    also: Sequence[int] = ()
     body: Schema | None = None
     body_required: bool = True
     parameters: Sequence[Parameter] = ()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
 import attrs
@@ -16,13 +16,17 @@ from mailsvc.domains.records import Publishing
 from mailsvc.http import domainschema as schema
 from mailsvc.http import parameters, shapes
 from mailsvc.http.answer import audited, collection, made, ok
-from mailsvc.http.describe import PAGING, acknowledged, const, listed, not_served, told
-from mailsvc.http.problem import Problem, invalid, missing, no_endpoint, not_found
+from mailsvc.http.describe import PAGING, acknowledged, const, listed, told
+from mailsvc.http.problem import Problem, invalid, missing, not_found
 from mailsvc.http.reading import Reader
 from mailsvc.http.request import Request
 from mailsvc.http.views import time
 from mailsvc.store.audit import Line
+from mailsvc.store.domain_values import Claim, LimitReached
 from mailsvc.store.domains import Choices, DkimKey, Domain
+
+T = TypeVar("T")
+Adding = Callable[[UUID, str, str, Choices, Sequence[Line]], Awaitable[T]]
 
 _SWITCHES = {"enabled": True, "disabled": False}
 _TRACKING = ("open_tracking", "click_tracking", "tracking_subdomain")
@@ -43,10 +47,22 @@ class Stored(Protocol):
     async def delete(self, account_id: UUID, domain_id: UUID, lines: Sequence[Line] = ()) -> Domain | None: ...
 
 
+class Claims(Protocol):
+    """store/domain_claims"""
+
+    async def of(self, account_id: UUID, domain_id: UUID) -> Claim | None: ...
+
+
 class Caring(Protocol):
     """domains/care"""
 
+    @property
+    def claims(self) -> Claims: ...
+
     async def add(self, account_id: UUID, text: str, region: str, choices: Choices | None = None, lines: Sequence[Line] = ()) -> Domain: ...
+    async def claim(
+        self, account_id: UUID, text: str, region: str, choices: Choices | None = None, lines: Sequence[Line] = ()
+    ) -> tuple[Claim, bool]: ...
     async def verify(self, domain: Domain, lines: Sequence[Line] = ()) -> Domain | None: ...
 
 
@@ -81,18 +97,25 @@ class Domains:
         return await request.detached(self._create(request))
 
     async def _create(self, request: Request) -> bytes:
+        return made(request, await self._full(await self._adding(request, self.desk.care.add)))
+
+    async def _adding(self, request: Request, add: Adding[T]) -> T:
+        """What `add` makes of the request, or the problem that says why not."""
         new = await self.reader.read(request, lambda value, rules: _new(value))
         region = new.region or self.desk.region
         if region not in self.desk.publishing.hosts:
             raise Problem(422, "invalid_region", f"Region must be one of: {', '.join(sorted(self.desk.publishing.hosts))}.")
         try:
             line = audited(request, "domain added", names.parse(new.name).ascii)
-            domain = await self.desk.care.add(request.caller.account_id, new.name, region, new.choices, [line])
+            return await add(request.caller.account_id, new.name, region, new.choices, [line])
         except NotADomain as wrong:
             raise invalid(f"The `name` field is not a domain to send from. {wrong}") from None
         except Taken as taken:
             raise invalid(f"The `{taken}` domain has been registered already.", 403) from None
-        return made(request, await self._full(domain))
+        except LimitReached as limit:
+            if limit.retry_after is None:
+                raise invalid(str(limit)) from None
+            raise Problem(429, "rate_limit_exceeded", str(limit), {"Retry-After": str(limit.retry_after)}) from None
 
     @app.route("/domains", methods=["GET"])
     @told("The sending domains of the account.", listed(schema.BRIEF), parameters=PAGING, about="All of them when no parameter is given.")
@@ -153,19 +176,45 @@ class Domains:
         return ok(request, {"object": "domain", "id": id.lower()})
 
     @app.route("/domains/claim", methods=["POST"])
-    @not_served
+    @told(
+        "Claim a domain that another account has.",
+        schema.DOMAIN_CLAIM,
+        status=201,
+        also=(200,),
+        body=schema.CLAIM,
+        errors=[403],
+        about="Adds the domain and answers with the TXT record that proves the claim. 200: the same claim is pending.",
+    )
     async def claim(self, request: Request) -> bytes:
-        raise no_endpoint()
+        return await request.detached(self._claim(request))
+
+    async def _claim(self, request: Request) -> bytes:
+        claim, new = await self._adding(request, self.desk.care.claim)
+        return (made if new else ok)(request, wire.claim(claim, time))
 
     @app.route("/domains/<id>/claim", methods=["GET"])
-    @not_served
+    @told("The claim of a domain.", schema.DOMAIN_CLAIM)
     async def claimed(self, request: Request, id: str) -> bytes:
-        raise no_endpoint()
+        claim = await request.detached(self._own_claim(request, parameters.uuid(id, "id")))
+        return ok(request, wire.claim(claim, time))
 
     @app.route("/domains/<id>/claim/verify", methods=["POST"])
-    @not_served
+    @told("Look for the record of a claim soon.", schema.DOMAIN_CLAIM)
     async def verify_claim(self, request: Request, id: str) -> bytes:
-        raise no_endpoint()
+        return await request.detached(self._verify_claim(request, parameters.uuid(id, "id")))
+
+    async def _verify_claim(self, request: Request, domain_id: UUID) -> bytes:
+        claim = await self._own_claim(request, domain_id)
+        domain = await self.desk.stored.own(request.caller.account_id, domain_id)
+        if claim.open and domain is not None:
+            await self.desk.care.verify(domain, [audited(request, "domain check asked for", domain.name)])
+        return ok(request, wire.claim(claim, time))
+
+    async def _own_claim(self, request: Request, domain_id: UUID) -> Claim:
+        claim = await self.desk.care.claims.of(request.caller.account_id, domain_id)
+        if claim is None:
+            raise not_found("Domain claim")
+        return claim
 
     async def _own(self, request: Request, id: str) -> Domain:
         domain = await self.desk.stored.own(request.caller.account_id, parameters.uuid(id, "id"))

@@ -26,6 +26,11 @@ CREATE: Schema = {
     },
     "required": ["name"],
 }
+CLAIM: Schema = {
+    "type": "object",
+    "properties": {name: schema for name, schema in CREATE["properties"].items() if name not in ("tls", "capabilities")},
+    "required": ["name"],
+}
 CHANGE: Schema = {"type": "object", "properties": _CHANGES}
 
 RECORD = obj(
@@ -54,8 +59,9 @@ _BRIEF: dict[str, Schema] = {
     "custom_return_path": TEXT,
     "name_ascii": TEXT,
     "warning": TEXT,
+    "failure_reason": TEXT,
 }
-_OPTIONAL = ["name_ascii", "warning"]
+_OPTIONAL = ["name_ascii", "warning", "failure_reason"]
 _FULL = {**_BRIEF, "records": array(RECORD), "advice": array(RECORD)}
 BRIEF = obj(_BRIEF, _OPTIONAL)
 NEW_DOMAIN = obj(_FULL, _OPTIONAL)
@@ -68,4 +74,19 @@ DOMAIN = obj(
         "history": array(obj({"created_at": TIME, "message": TEXT})),
     },
     _OPTIONAL,
+)
+DOMAIN_CLAIM = obj(
+    {
+        "object": const("domain_claim"),
+        "id": ID,
+        "name": TEXT,
+        "status": {"enum": ["pending", "verified", "completed", "blocked", "expired", "superseded", "canceled", "failed"]},
+        "domain_id": ID,
+        "region": TEXT,
+        "record": obj({"type": const("TXT"), "name": TEXT, "value": TEXT, "ttl": TEXT}),
+        "blocked_reason": maybe({"enum": ["grace_period", "recent_owner_activity", "pending_scheduled_emails"]}),
+        "failure_reason": maybe(TEXT),
+        "created_at": TIME,
+        "expires_at": TIME,
+    }
 )

@@ -113,7 +113,10 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
         "summary": one.summary,
         "security": _SCOPES[one.key],
         "x-key": one.key,
-        "responses": {str(one.status): _success(one), **{str(status): _error(status) for status in _errors(endpoint, one)}},
+        "responses": {
+            **{str(status): _success(one) for status in (one.status, *one.also)},
+            **{str(status): _error(status) for status in _errors(endpoint, one)},
+        },
     }
     if one.about:
         operation["description"] = one.about

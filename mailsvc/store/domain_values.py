@@ -62,6 +62,7 @@ class Domain:
     """A sending domain of an account. `trusted` is the operator's word in place of DNS.
 
     `since`: while it is pending, when its check was asked for; while it is verified, when something was first missed.
+    `lost_at`: when another account took the name over.
     """
 
     id: UUID
@@ -83,6 +84,7 @@ class Domain:
     checks: int = 0
     checked_at: datetime | None = None
     next_check_at: datetime | None = None
+    lost_at: datetime | None = None
 
     @property
     def may_send(self) -> bool:
@@ -95,10 +97,70 @@ class Domain:
             return None
         if not self.sending and (self.trusted or self.status == "verified"):
             return "Sending is switched off in its capabilities."
+        if self.lost is not None:
+            return self.lost
         wrong = [record for record in self.records if record.required and record.status != "verified"]
         if self.checked_at is None or not wrong:
             return "Its DNS records have not been checked yet."
         return f"Not verified in its DNS: {', '.join(f'{r.purpose} ({r.type} {r.name})' for r in wrong)}."
+
+    @property
+    def lost(self) -> str | None:
+        """Why the account no longer has the name, as a sentence; None when nobody took it over."""
+        if self.lost_at is None:
+            return None
+        return "Another account took it over: it proved by DNS that it owns the domain, while the DKIM records of this account were gone."
+
+
+@attrs.frozen
+class DomainLimits:
+    """How many domains an account may have and add."""
+
+    per_account: int = 1000
+    unverified: int = 100
+    adds_per_hour: int = 100
+
+
+@attrs.define(eq=False, auto_exc=True, str=False)
+class LimitReached(Exception):
+    """The account may not add a domain. The text is a sentence for it; `retry_after`: seconds after which it may."""
+
+    told: str
+    retry_after: int | None = None
+
+    def __str__(self) -> str:
+        return self.told
+
+
+ClaimStatus = Literal["pending", "blocked", "completed", "superseded", "canceled", "expired"]
+
+
+@attrs.frozen
+class Claim:
+    """An account's claim of a name that another account has verified, or had. `domain_id` is its own domain of that name.
+
+    `failure_reason`: a sentence that says why the claim is blocked.
+    """
+
+    id: UUID
+    domain_id: UUID
+    account_id: UUID
+    name: str
+    region: str
+    token: str
+    status: ClaimStatus
+    failure_reason: str | None
+    created_at: datetime
+    expires_at: datetime
+
+    @property
+    def open(self) -> bool:
+        return self.status in ("pending", "blocked")
+
+    @property
+    def record(self) -> str:
+        """The TXT record at the claimed name that proves it."""
+        return f"mailsvc-domain-verification={self.token}"
 
 
 @attrs.frozen

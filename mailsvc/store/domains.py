@@ -6,7 +6,8 @@ Whatever changes a domain tells of it in the same transaction: an event for the 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
+from math import ceil
 from typing import Any, Literal, Protocol
 from uuid import UUID
 
@@ -16,7 +17,18 @@ from mailsvc.clock import utc
 from mailsvc.store import domains_sql, events
 from mailsvc.store.audit import Line, write
 from mailsvc.store.cache import Bell, Cache
-from mailsvc.store.domain_values import Algorithm, DkimKey, Domain, DomainStatus, RecordState, StoredKey, TlsPolicy, domain_of
+from mailsvc.store.domain_values import (
+    Algorithm,
+    DkimKey,
+    Domain,
+    DomainLimits,
+    DomainStatus,
+    LimitReached,
+    RecordState,
+    StoredKey,
+    TlsPolicy,
+    domain_of,
+)
 from mailsvc.store.events import NewEvent
 from mailsvc.store.ids import uuid7
 from mailsvc.store.link import Row
@@ -26,6 +38,7 @@ from mailsvc.store.seal import Seal
 
 __all__ = ["Algorithm", "DkimKey", "Domain", "DomainStatus", "Domains", "NewKey", "RecordState", "StoredKey", "TlsPolicy"]
 
+HOUR = timedelta(hours=1)
 BITE = 1000  # recipients that are ended in one transaction when their domain is deleted
 
 Payload = Callable[[Domain, Sequence[DkimKey]], Mapping[str, object]]
@@ -92,8 +105,18 @@ class Domains:
         return await self._one(domains_sql.OWN, (account_id, domain_id))
 
     async def called(self, name: str) -> Domain | None:
-        """Whosever it is, as it is now: for the operator."""
+        """Regardless of account, as it is now: for the operator. The one that is verified, else the oldest."""
         return await self._one(domains_sql.CALLED, (name,))
+
+    async def claimants(self, name: str) -> Sequence[Domain]:
+        """All domains of this name, the one that is verified first."""
+        return [self.of(row) for row in await self._pool.rows(domains_sql.CALLED, (name,))]
+
+    async def check_limits(self, account_id: UUID, limits: DomainLimits) -> None:
+        """Raises LimitReached when the account may not add a domain now."""
+        now = self.now()
+        rows = await self._pool.rows(domains_sql.USED, {"account": account_id, "before": now - HOUR})
+        _within(rows[0], limits, now, counted=0)
 
     async def list(
         self, account_id: UUID, limit: int | None = None, after: UUID | None = None, before: UUID | None = None
@@ -103,7 +126,7 @@ class Domains:
             rows = await self._pool.rows(domains_sql.NEWER, (account_id, before, limit and limit + 1))
         else:
             rows = await self._pool.rows(domains_sql.OLDER, (account_id, after, after, limit and limit + 1))
-        page = [self._of(row) for row in rows[:limit]]
+        page = [self.of(row) for row in rows[:limit]]
         return (page[::-1] if before is not None else page), limit is not None and len(rows) > limit
 
     async def signing_keys(self, domain_id: UUID) -> tuple[StoredKey, ...]:
@@ -125,13 +148,24 @@ class Domains:
     # Changing
 
     async def add(
-        self, account_id: UUID, name: str, region: str, keys: Sequence[NewKey], choices: Choices | None = None, lines: Sequence[Line] = ()
+        self,
+        account_id: UUID,
+        name: str,
+        region: str,
+        keys: Sequence[NewKey],
+        choices: Choices | None = None,
+        lines: Sequence[Line] = (),
+        limits: DomainLimits | None = None,
     ) -> Domain:
-        """A new domain and its DKIM keys. Raises errors.Conflict when the name is taken, by whomever."""
+        """A new domain and its DKIM keys. Raises errors.Conflict when the account has the name, LimitReached at one of `limits`."""
         chosen = choices or Choices()
         now = self.now()
 
         async def add(tx: Transaction) -> Domain:
+            if limits is not None:
+                window = {"account": account_id, "before": now - HOUR, "now": now}
+                await tx.run(domains_sql.COUNT_ADD, window)
+                _within((await tx.rows(domains_sql.USED, window))[0], limits, now, counted=1)
             values = (chosen.return_path, chosen.tls, chosen.sending, chosen.receiving, chosen.delegated)
             [row] = await tx.rows(domains_sql.ADD, (uuid7(now.timestamp()), account_id, name, region, now, *values))
             await self.add_keys(tx, row[0], keys, "signing")
@@ -171,22 +205,21 @@ class Domains:
                 return None
             await self.tell(tx, "deleted", domain_of(rows[0]), "Deleted.")
             await tx.run(domains_sql.DELETE, (domain_id,))
+            await tx.run(domains_sql.SETTLE_CLAIM, ("canceled", None, domain_id))
             await write(tx, lines, self.now().timestamp())
             return domain_of(rows[0])
 
         domain = await self._pool.transact(delete)
         self.changed()
         if domain is not None:
-            # What a crash leaves here, and what somebody is sending now, ends with the same reason when it is its turn to be sent.
-            reason = f"The sending domain {domain.name} was deleted."
-            while await Queue(self._pool).fail_domain(domain_id, reason, self.now(), BITE) == BITE:
-                pass
-            if self._bell is not None:
-                self._bell.ring("events")
+            await self.end_mail(domain_id, domain.name, "The sending domain {name} was deleted.")
         return domain
 
     async def trust(self, account_id: UUID, name: str, trusted: bool = True) -> bool:
-        """Take the operator's word for it, or no longer; whether the account has such a domain."""
+        """Take the operator's word for it, or no longer; whether the account has such a domain.
+
+        Raises errors.Conflict when another account has the name verified or trusted.
+        """
 
         async def trust(tx: Transaction) -> bool:
             rows = await tx.rows(domains_sql.TRUST, (trusted, self.now(), account_id, name))
@@ -229,6 +262,17 @@ class Domains:
         for sentence in sentences:
             await tx.run(domains_sql.ADD_HISTORY, (uuid7(now.timestamp()), domain.id, now, sentence))
 
+    async def end_mail(self, domain_id: UUID, name: str, reason: str) -> None:
+        """End what waits to be sent from a domain that is gone or lost.
+
+        What a crash leaves here, and what is being sent now, ends with the same reason when it is its turn to be sent.
+        """
+        told = reason.format(name=name)
+        while await Queue(self._pool).fail_domain(domain_id, told, self.now(), BITE) == BITE:
+            pass
+        if self._bell is not None:
+            self._bell.ring("events")
+
     def changed(self) -> None:
         for cache in (self._named, self._by_id, self._keys):
             cache.changed()
@@ -240,15 +284,28 @@ class Domains:
 
     async def _one(self, sql: str, params: Sequence[object]) -> Domain | None:
         rows: Sequence[Row] = await self._pool.rows(sql, params)
-        return self._of(rows[0]) if rows else None
+        return self.of(rows[0]) if rows else None
 
-    def _of(self, row: Row) -> Domain:
+    def of(self, row: Row) -> Domain:
+        """A domain from a row of the store."""
         domain = domain_of(row)
         return domain if self._trusting else attrs.evolve(domain, trusted=False)
 
     async def _signing_keys(self, domain_id: UUID) -> tuple[StoredKey, ...]:
         rows = await self._pool.rows(domains_sql.SIGNING, (domain_id,))
         return tuple(StoredKey(selector, algorithm, self._seal.open(sealed, key_id)) for key_id, selector, algorithm, sealed in rows)
+
+
+def _within(used: Row, limits: DomainLimits, now: datetime, counted: int) -> None:
+    """Raises LimitReached. `used` is a row of domains_sql.USED, in which `counted` adds of this one are counted already."""
+    total, unverified, adds, since = used
+    if total >= limits.per_account:
+        raise LimitReached(f"An account may have at most {limits.per_account} domains. Delete one that is no longer needed.")
+    if unverified >= limits.unverified:
+        raise LimitReached(f"An account may have at most {limits.unverified} domains that are not verified. Verify or delete one.")
+    if adds - counted >= limits.adds_per_hour:
+        seconds = max(1, ceil((since + HOUR - now).total_seconds()))
+        raise LimitReached(f"An account may add at most {limits.adds_per_hour} domains an hour. Try again in {seconds} seconds.", seconds)
 
 
 def _word(value: object) -> str:

@@ -131,7 +131,8 @@ class Sandbox:
         """The DKIM record of a key that signs, or may still have signed, as it belongs into the DNS."""
         rows = await self._pool.rows(
             "SELECT k.algorithm, k.public_key FROM dkim_keys k JOIN domains d ON d.id = k.domain_id"
-            " WHERE d.name = %s AND k.selector = %s AND k.state <> 'retired'",
+            " WHERE d.name = %s AND k.selector = %s AND k.state <> 'retired'"
+            " ORDER BY d.status = 'verified' DESC, d.trusted_at IS NOT NULL DESC, d.id LIMIT 1",
             (domain.lower(), selector),
         )
         return f"v=DKIM1; k={rows[0][0]}; p={rows[0][1]}" if rows else None

@@ -1,7 +1,8 @@
 """Sends what the outbox has due: when, how much at once, and to whom first.
 
-Attempts share a number of connections. An endpoint gets a few of them, one that fails a single one; all that fail get at most half
-together, and an account gets a part. A third is for those alone that took a message lately: however many new ones hang, these go on. So
+Attempts share a number of connections. An endpoint gets a few of them, one that fails a single one, one that answers well and has more
+waiting gets more (width.py); all that fail get at most half together, what endpoints have beyond the few is at most half too, and an
+account gets a part. A third is for those alone that took a message lately: however many new ones hang, these go on. So
 endpoints that hang fill their own places and never those of the others. An endpoint that
 answers has some more messages claimed than it has connections, so that it is not looked for again after each.
 """
@@ -18,16 +19,17 @@ from uuid import UUID
 import attrs
 import orjson
 from twisted.application.service import Service
-from twisted.internet.defer import Deferred, DeferredList
+from twisted.internet.defer import CancelledError, Deferred, DeferredList
 from twisted.logger import Logger
 
 from mailsvc import payload
 from mailsvc.clock import held, unix, utc
 from mailsvc.fetch import Asking, NoAnswer
-from mailsvc.store.errors import StoreError
+from mailsvc.store.errors import DataRejected, StoreError
 from mailsvc.store.outbox import Due, Posted, Ready, claim_until
 from mailsvc.webhooks import signature
 from mailsvc.webhooks.verdict import Verdict, judge
+from mailsvc.webhooks.width import Widths
 
 POLL = 1.0
 LIGHT = 0.02  # seconds that a look may take without a rest after it
@@ -44,6 +46,7 @@ class Terms:
 
     connections: int = 200
     per_endpoint: int = 5
+    per_endpoint_most: int = 50
     per_host: int = 50
     per_account: int = 50
     timeout: float = 15.0
@@ -97,6 +100,7 @@ class Posts(Service):
     def __init__(self, outbox: Outbox, fetcher: Fetcher, bell: Bell, clock: Any, terms: Terms) -> None:
         self._outbox, self._fetcher, self._clock, self._terms = outbox, fetcher, clock, terms
         self.outcomes: Counter[str] = Counter()  # of attempts since the start
+        self._widths = Widths(terms.per_endpoint, terms.per_endpoint_most)
         self._taken: list[_Place] = []
         self._under_way: set[Deferred[None]] = set()
         self._timer: Any = None
@@ -166,7 +170,7 @@ class Posts(Service):
             ready = await self._outbox.ready(now, self._full(), failing=failing < most_failing(self._terms))
             for gone in (each.webhook_id for each in ready if not each.live):
                 await self._outbox.clear(gone)
-            chosen = choose(ready, self._taken, self._terms)
+            chosen = choose(ready, self._taken, self._terms, self._widths.of)
             if chosen and self.running:
                 await self._begin({each.webhook_id: each for each in ready}, chosen, now)
         except StoreError as error:
@@ -174,26 +178,32 @@ class Posts(Service):
 
     async def _begin(self, ready: Mapping[UUID, Ready], chosen: Mapping[UUID, int], now: datetime) -> None:
         until = claim_until(now, self._terms.timeout)
-        wanted = {webhook_id: 1 if ready[webhook_id].failing else count * DEPTH for webhook_id, count in chosen.items()}
+        depth = {webhook_id: self._widths.depth(webhook_id, TURN, DEPTH) for webhook_id in chosen}
+        wanted = {webhook_id: 1 if ready[webhook_id].failing else count * depth[webhook_id] for webhook_id, count in chosen.items()}
         claimed: dict[UUID, deque[Due]] = {}
         for due in await self._outbox.claim(wanted, now, until):
             claimed.setdefault(due.webhook_id, deque()).append(due)
         for webhook_id, waiting in claimed.items():
             found = ready[webhook_id]
             place = _Place(webhook_id, waiting[0].account_id, _host(waiting[0].url), bool(found.failing), found.well)
-            for _ in range(min(chosen[webhook_id], len(waiting))):
+            count = min(chosen[webhook_id], len(waiting))
+            open_now = count + sum(each.webhook_id == webhook_id for each in self._taken)
+            for _ in range(count):
                 self._taken.append(place)
-                serving = Deferred.fromCoroutine(self._serve(waiting, until))
+                serving = Deferred.fromCoroutine(self._serve(waiting, until, open_now))
                 self._under_way.add(serving)
                 serving.addErrback(lambda failure: self.log.failure("a webhook could not be sent", failure=failure))
                 serving.addBoth(self._served, serving, place)
 
-    async def _serve(self, waiting: deque[Due], until: datetime) -> None:
-        """One connection's turn at an endpoint: it ends with the first failure, which the other messages would have too."""
+    async def _serve(self, waiting: deque[Due], until: datetime, open_now: int) -> None:
+        """One connection's turn at an endpoint: it ends with the first failure, which the other messages would have too.
+
+        `open_now`: how many connections the endpoint has when the turn begins.
+        """
         ends, line = self._clock.seconds() + TURN, self._fetcher.line()
         try:
             while waiting:
-                well = await self._attempt(waiting.popleft(), line)
+                well = await self._attempt(waiting.popleft(), line, open_now)
                 if not well or self._clock.seconds() >= ends or not self.running:
                     rest = [*waiting]
                     waiting.clear()
@@ -211,9 +221,9 @@ class Posts(Service):
     def _full(self) -> list[UUID]:
         counts = Counter(place.webhook_id for place in self._taken)
         slow = {place.webhook_id for place in self._taken if place.failing}
-        return [webhook_id for webhook_id, count in counts.items() if count >= self._terms.per_endpoint or webhook_id in slow]
+        return [webhook_id for webhook_id, count in counts.items() if count >= self._widths.of(webhook_id) or webhook_id in slow]
 
-    async def _attempt(self, due: Due, line: Line) -> bool:
+    async def _attempt(self, due: Due, line: Line, open_now: int) -> bool:
         """One POST; whether the next may follow. Success is written down beside what follows, everything else before it.
 
         When it cannot be written down, the claim runs out and it is sent again.
@@ -225,6 +235,8 @@ class Posts(Service):
         kept = due.fact is not None or due.payload is not None
         verdict = judge(status, retry_after, due.tries, now, self._terms.schedule) if kept else Verdict("failed")
         self.outcomes[verdict.outcome] += 1
+        if kept:
+            self._learn(due.webhook_id, verdict, ended - started, open_now)
         posted = Posted(
             due, status, said, _time(started), ended - started, now, verdict.outcome, now - timedelta(seconds=self._terms.disable_after),
             verdict.next_at, verdict.hold_until, verdict.why, kept,
@@ -238,9 +250,20 @@ class Posts(Service):
             await writing
         return well
 
+    def _learn(self, webhook_id: UUID, verdict: Verdict, seconds: float, open_now: int) -> None:
+        """What this attempt means for the endpoint's number of connections."""
+        if verdict.outcome == "success":
+            self._widths.answered(webhook_id, seconds, open_now)
+        else:
+            self._widths.failed(webhook_id)
+
     async def _write(self, posted: Posted) -> None:
         try:
-            if await self._outbox.settle(posted):
+            try:
+                disabled = await self._outbox.settle(posted)
+            except DataRejected:  # the attempt counts, without what was said
+                disabled = await self._outbox.settle(attrs.evolve(posted, status=0, response="The answer could not be stored."))
+            if disabled:
                 await self._outbox.clear(posted.due.webhook_id)
         except StoreError as error:
             self.log.warn("a webhook's attempt could not be written down, it is sent again: {reason}", reason=str(error))
@@ -260,30 +283,39 @@ class Posts(Service):
             reply = await line.ask("POST", due.url, seconds=self._terms.timeout, keep=RESPONSE, headers=headers, body=body)
         except NoAnswer as error:
             return 0, str(error), None
+        except CancelledError:
+            raise
+        except Exception:  # an attempt that leaves no trace would be repeated at the end of each claim, forever
+            self.log.failure("a webhook's answer could not be read")
+            return 0, "The answer could not be read.", None
         return reply.status, reply.body.decode("utf-8", "replace"), reply.header("retry-after")
 
     def _now(self) -> datetime:
         return utc(self._clock)
 
 
-def choose(ready: Iterable[Ready], taken: Collection[_Place], terms: Terms) -> dict[UUID, int]:
-    """How many messages each endpoint may have sent now, going round so that everybody gets one before anybody gets two."""
+def choose(ready: Iterable[Ready], taken: Collection[_Place], terms: Terms, width: Callable[[UUID], int] | None = None) -> dict[UUID, int]:
+    """How many connections each endpoint gets now, going round so that everybody gets one before anybody gets two.
+
+    `width` tells how many an endpoint may have; `per_endpoint` when it is None.
+    """
     of_endpoint = Counter(place.webhook_id for place in taken)
     of_host = Counter(place.host for place in taken)
     of_account = Counter(place.account_id for place in taken)
     failing, unproven = sum(place.failing for place in taken), sum(not place.well for place in taken)
-    total = len(taken)
+    total, wide = len(taken), sum(max(0, count - terms.per_endpoint) for count in of_endpoint.values())
     chosen: Counter[UUID] = Counter()
     waiting = [(each, _host(each.url or "")) for each in ready if each.live]
     while waiting and total < terms.connections:
         following = []
         for each, host in waiting:
-            most = 1 if each.failing else terms.per_endpoint
+            most = 1 if each.failing else terms.per_endpoint if width is None else width(each.webhook_id)
+            extra = of_endpoint[each.webhook_id] >= terms.per_endpoint
             if total >= terms.connections or of_endpoint[each.webhook_id] >= most or of_host[host] >= terms.per_host:
                 continue
             if of_account[each.account_id] >= terms.per_account or (each.failing and failing >= most_failing(terms)):
                 continue
-            if not each.well and unproven >= most_unproven(terms):
+            if (not each.well and unproven >= most_unproven(terms)) or (extra and wide >= most_extra(terms)):
                 continue
             of_endpoint[each.webhook_id] += 1
             of_host[host] += 1
@@ -291,6 +323,7 @@ def choose(ready: Iterable[Ready], taken: Collection[_Place], terms: Terms) -> d
             failing += bool(each.failing)
             unproven += not each.well
             total += 1
+            wide += extra
             chosen[each.webhook_id] += 1
             following.append((each, host))
         waiting = following
@@ -300,6 +333,11 @@ def choose(ready: Iterable[Ready], taken: Collection[_Place], terms: Terms) -> d
 def most_failing(terms: Terms) -> int:
     """Connections that endpoints that fail get together."""
     return max(1, terms.connections // 2)
+
+
+def most_extra(terms: Terms) -> int:
+    """Connections that endpoints get together beyond `per_endpoint` each."""
+    return terms.connections // 2
 
 
 def most_unproven(terms: Terms) -> int:

@@ -37,6 +37,7 @@ from mailsvc.standing import Standing
 from mailsvc.store.accept import Acceptance
 from mailsvc.store.accounts import Accounts
 from mailsvc.store.domain_checks import DomainChecks
+from mailsvc.store.domain_claims import DomainClaims
 from mailsvc.store.domains import Domains
 from mailsvc.store.keys import Caller, Keys
 from mailsvc.store.messages import Messages
@@ -212,7 +213,7 @@ class House:
         domains, acceptance = Domains(self.pool, self.clock, SEAL), Acceptance(self.pool, self.pool.reactor)
         publishing, rules = Publishing({"us-east-1": "out.example.net"}), Rules(timedelta(days=7), timedelta(days=180))
         nobody: Any = Nobody()
-        care = Care(domains, DomainChecks(self.pool, domains), nobody, publishing, rules, nobody.at_once)
+        care = Care(domains, DomainChecks(self.pool, domains), DomainClaims(self.pool, domains), nobody, publishing, rules, nobody.at_once)
         self.intake = Intake(acceptance, domains, nobody, nobody, Limits(), timedelta(days=5), nobody.at_once, self.clock.seconds)
         given: dict[str, Any] = {
             "care": care, "intake": self.intake, "standing": Standing(nobody, Rollups(self.pool), (), (), (), self.clock),

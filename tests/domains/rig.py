@@ -20,6 +20,7 @@ from mailsvc.domains.rotation import Rules
 from mailsvc.store import partitions
 from mailsvc.store.accounts import Account, Accounts
 from mailsvc.store.domain_checks import DomainChecks
+from mailsvc.store.domain_claims import DomainClaims
 from mailsvc.store.domains import Choices, Domain, Domains
 from mailsvc.store.pool import Pool
 from tests.dnsserver import DnsServer
@@ -65,7 +66,7 @@ class Rig:
         domains = Domains(pool, clock, SEAL, payload=wire.payload(publishing))
         checks = DomainChecks(pool, domains)
         rules = Rules(timedelta(days=7), timedelta(days=180))
-        care = Care(domains, checks, checker, publishing, rules, at_once, own=frozenset({"out.example.net"}))
+        care = Care(domains, checks, DomainClaims(pool, domains), checker, publishing, rules, at_once, own=frozenset({"out.example.net"}))
         await partitions.ensure(pool, datetime.fromtimestamp(clock.seconds(), UTC), 10)
         account = await Accounts(pool, clock).create("one")
         return cls(pool, reactor, dns, account, domains, checks, checker, care, clock)

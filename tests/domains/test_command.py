@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.test_cli import Command
 
 
@@ -36,3 +38,20 @@ def test_domains_are_listed_and_the_operators_zone_is_printed(tmp_path: Path, da
     assert "are being replaced" in mailsvc.refuses("domain", "rotate", "b.example")
     looks = mailsvc("domain", "add", "аррӏе.example", "--account", one)
     assert looks.returncode == 0 and "mistaken for another name" in looks.stderr
+
+
+@pytest.mark.slow
+def test_a_name_that_several_accounts_have_is_told_apart_by_account(tmp_path: Path, database: str) -> None:
+    mailsvc = Command(tmp_path, database)
+    one, other = mailsvc.prints("account", "create", "One"), mailsvc.prints("account", "create", "Other")
+    for account in (one, other):
+        mailsvc.prints("domain", "add", "a.example", "--account", account)
+    assert "already" in mailsvc.refuses("domain", "add", "a.example", "--account", one)
+    assert "2 accounts have added a.example and none has it verified; choose one with --account." in mailsvc.refuses(
+        "domain", "signs", "a.example", "rsa"
+    )
+    assert mailsvc.prints("domain", "signs", "a.example", "rsa", "--account", "Other") == "a.example: signed with rsa."
+    mailsvc.config.write_text(mailsvc.config.read_text() + "allow_trust = true\n" * ("allow_trust" not in mailsvc.config.read_text()))
+    assert mailsvc("domain", "trust", "a.example", "--account", one).stdout == "a.example may send.\n"
+    assert "Another account has a.example verified or trusted." in mailsvc.refuses("domain", "trust", "a.example", "--account", other)
+    assert mailsvc.prints("domain", "signs", "a.example", "both") == "a.example: signed with rsa and ed25519."

@@ -65,7 +65,7 @@ async def test_a_zone_that_answers_slowly_ends_the_check_in_time(rig: Rig) -> No
     keys = await rig.domains.published_keys(domain.id)
 
     class Silence:
-        async def look(self, name: str, kind: str) -> Any:
+        async def look(self, name: str, kind: str, account: object = None) -> Any:
             await Deferred()
 
         async def txt(self, name: str) -> Any:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from typing import Any
+from uuid import UUID, uuid4
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
-from mailsvc.domains.rounds import AT_ONCE, POLL, Rounds
+from mailsvc.domains.rounds import AT_ONCE, PATIENCE, POLL, SHARE, Rounds
 from mailsvc.store.errors import Unavailable
 
 
@@ -19,6 +22,7 @@ class World:
         self.seen: list[Any] = []
         self.looks = 0
         self.slow: Deferred[None] | None = None
+        self.fast: set[UUID] = set()  # accounts whose checks are never slow
         self.error: Exception | None = None
         self.away: Deferred[None] | None = None
 
@@ -26,24 +30,34 @@ class World:
         assert channel == "domains"
         self.ring = callback
 
-    async def due(self, limit: int) -> list[Any]:
+    async def due(self, limit: int, share: int, busy: Mapping[UUID, int]) -> list[Any]:
         self.looks += 1
         if self.away is not None:
             await self.away
         if self.error is not None:
             raise self.error
-        found, self.waiting = self.waiting[:limit], self.waiting[limit:]
+        taken, found = Counter(busy), []
+        for domain in [*self.waiting]:
+            if len(found) < limit and taken[domain.account_id] < share:
+                taken[domain.account_id] += 1
+                found.append(domain)
+                self.waiting.remove(domain)
         return found
 
     async def look_after(self, domain: Any) -> None:
-        if self.slow is not None:
-            await self.slow
+        if self.slow is not None and domain.account_id not in self.fast:
+            mine: Deferred[None] = Deferred()
+            self.slow.addCallback(lambda _: None if mine.called else mine.callback(None))
+            await mine
         self.seen.append(domain)
 
 
 class Named:
-    def __init__(self, name: str) -> None:
+    """A domain; of an account of its own, unless one is given."""
+
+    def __init__(self, name: str, account: int | None = None) -> None:
         self.name = name
+        self.account_id = uuid4() if account is None else UUID(int=account)
 
 
 def world() -> tuple[World, Rounds, Clock]:
@@ -95,6 +109,31 @@ def test_a_slow_one_holds_up_nobody_else() -> None:
     assert len(one.seen) == 49 + AT_ONCE
     rounds.stopService()
     assert clock.getDelayedCalls() == []
+
+
+def test_one_accounts_slow_domains_leave_places_for_the_others() -> None:
+    one, rounds, clock = world()
+    one.slow, one.fast = Deferred(), {UUID(int=2)}
+    one.waiting = [*(Named(f"slow{n}", 1) for n in range(10 * AT_ONCE)), *(Named(f"fast{n}", 2) for n in range(50))]
+    rounds.startService()
+    assert {domain.name for domain in one.seen} == {f"fast{n}" for n in range(50)}
+    assert len(one.waiting) == 10 * AT_ONCE - SHARE
+    rounds.stopService()
+    one.slow.callback(None)
+    assert clock.getDelayedCalls() == []
+
+
+def test_a_check_without_end_is_given_up_and_its_place_is_free() -> None:
+    one, rounds, clock = world()
+    one.slow, one.waiting = Deferred(), [Named(f"slow{n}") for n in range(AT_ONCE)]
+    rounds.startService()
+    one.waiting = [Named("next")]
+    one.slow = None
+    clock.advance(PATIENCE - 1)
+    assert one.seen == []
+    clock.advance(1)
+    assert [domain.name for domain in one.seen] == ["next"]
+    assert rounds.stopService() is None
 
 
 def test_stopping_waits_for_the_checks_under_way() -> None:

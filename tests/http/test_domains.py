@@ -132,13 +132,16 @@ async def test_what_is_wrong_is_named_and_nothing_is_stored(office: Office, fiel
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_name_belongs_to_one_account(office: Office) -> None:
+async def test_an_account_has_a_name_once_and_other_accounts_may_have_it_too(office: Office) -> None:
     await office.made()
-    for key in (None, office.world.foreign_key):
-        response = await office.ask("POST", "/domains", {"name": "EXAMPLE.com."}, key)
-        assert response.problem == (403, "validation_error")
-        assert response.json["message"] == "The `example.com` domain has been registered already."
+    response = await office.ask("POST", "/domains", {"name": "EXAMPLE.com."})
+    assert response.problem == (403, "validation_error")
+    assert response.json["message"] == "The `example.com` domain has been registered already."
     assert (await office.rig.pool.rows("SELECT count(*) FROM dkim_keys")) == [(2,)]
+    other = await office.ask("POST", "/domains", {"name": "example.com"}, office.world.foreign_key)
+    assert (other.status, other.json["status"]) == (201, "not_started")
+    keys = await office.rig.pool.rows("SELECT count(DISTINCT public_key) FROM dkim_keys")
+    assert keys == [(4,)]
 
 
 @pytest_twisted.ensureDeferred
@@ -229,13 +232,6 @@ async def test_verification_is_asked_for_and_done_later(office: Office) -> None:
         "problem": "missing",
         "message": "There is no MX record at send.example.com. Publish the expected one.",
     }
-
-
-@pytest_twisted.ensureDeferred
-async def test_claims_are_not_known(office: Office) -> None:
-    claim = f"/domains/{(await office.made())['id']}/claim"
-    for method, path in [("POST", "/domains/claim"), ("GET", claim), ("POST", f"{claim}/verify")]:
-        assert (await office.ask(method, path, {"name": "example.com"} if method == "POST" else b"")).problem == (404, "not_found")
 
 
 @pytest_twisted.ensureDeferred

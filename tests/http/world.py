@@ -33,6 +33,7 @@ from mailsvc.ratelimit import RateLimit
 from mailsvc.store.accept import Acceptance
 from mailsvc.store.accounts import Accounts
 from mailsvc.store.domain_checks import DomainChecks
+from mailsvc.store.domain_claims import DomainClaims
 from mailsvc.store.domains import Domains
 from mailsvc.store.emails import Emails
 from mailsvc.store.eventlog import EventLog
@@ -143,7 +144,7 @@ async def world(pool: Pool) -> World:
     intake = Intake(Acceptance(pool, clock), domains, way, way, Limits(), timedelta(days=5), in_thread, clock.seconds, quotas)
     publishing, checker = Publishing({"us-east-1": "out.example.net"}), cast(Any, None)  # nobody looks at DNS here
     rules = Rules(timedelta(days=7), timedelta(days=180))
-    care = Care(domains, DomainChecks(pool, domains), checker, publishing, rules, in_thread, own=frozenset())
+    care = Care(domains, DomainChecks(pool, domains), DomainClaims(pool, domains), checker, publishing, rules, in_thread, own=frozenset())
     requests = RequestLog(pool)
     recorder = Recorder(requests.write, clock)
     api = Api(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Any
 from uuid import UUID
 
@@ -16,7 +17,7 @@ from twisted.internet.task import Clock
 from twisted.web.http_headers import Headers
 
 from mailsvc.fetch import NoAnswer, Reply
-from mailsvc.store.errors import Unavailable
+from mailsvc.store.errors import DataRejected, Unavailable
 from mailsvc.store.outbox import Due, Posted, Ready
 from mailsvc.webhooks import post
 from mailsvc.webhooks.post import Posts, Terms, choose
@@ -49,6 +50,7 @@ class World:
         self.most: Counter[str] = Counter()
         self.away = False
         self.writing: list[Deferred[None]] | None = None  # what is being written down, when that takes its time
+        self.unwritable: set[str] = set()  # responses that the database does not take
         self.forgotten: set[UUID] = set()  # messages whose event is no longer kept
         self.cleared: list[UUID] = []
         self.disabled: set[UUID] = set()
@@ -112,6 +114,8 @@ class World:
             written: Deferred[None] = Deferred()
             self.writing.append(written)
             await written
+        if posted.response in self.unwritable:
+            raise DataRejected("22003")
         self.posted.append(posted)
         row = self.rows[posted.due.event_id]
         if posted.outcome == "retry":
@@ -149,7 +153,7 @@ class World:
                 self.clock.callLater(seconds, hanging.callback, None)
                 await hanging
                 raise NoAnswer("There was no whole answer within 15 s.")
-            if isinstance(answer, NoAnswer):
+            if isinstance(answer, Exception):
                 raise answer
             return Reply(answer, Headers(), b"said", True)
         finally:
@@ -270,6 +274,28 @@ def test_what_cannot_be_written_down_is_sent_again_under_the_same_id() -> None:
     assert [posted.status for posted in world.posted] == [204]
     assert len({headers["svix-id"] for *_, headers in world.asked}) == 1
     assert len(world.asked) == 2
+
+
+def test_an_answer_that_cannot_be_read_is_a_failed_attempt_on_the_usual_schedule() -> None:
+    """It used to leave no trace, so the message was sent again at the end of each claim, forever."""
+    world = World()
+    world.add(1, "odd", 1)
+    world.answers["odd"] = UnicodeDecodeError("ascii", b"\xff", 0, 1, "odd")
+    world.posts.startService()
+    world.run(200_000)
+    waits = [round(b - a) for a, b in pairwise(world.at("odd"))]
+    assert len(waits) == 7 and all(abs(got - due) <= 2 for got, due in zip(waits, Terms().schedule, strict=True))
+    assert {posted.status for posted in world.posted} == {0}
+
+
+def test_an_answer_that_cannot_be_stored_still_counts_as_an_attempt() -> None:
+    world = World()
+    world.add(1, "odd", 1)
+    world.answers["odd"], world.unwritable = 500, {"said"}
+    world.posts.startService()
+    world.run(2)
+    [posted] = world.posted
+    assert (posted.status, posted.outcome, posted.response) == (0, "retry", "The answer could not be stored.")
 
 
 def test_what_was_taken_is_written_down_beside_the_next() -> None:

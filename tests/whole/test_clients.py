@@ -78,6 +78,16 @@ def uuids(*texts: str) -> None:
         UUID(text)
 
 
+def held_elsewhere(daemon: Daemon) -> str:
+    """A name that another account has verified."""
+    name, account = f"x{uuid4().hex}.example", daemon.command("account", "create", f"holder {uuid4()}").strip()
+    daemon.command("domain", "add", name, "--account", account)
+    with psycopg2.connect(daemon.database) as connection, connection.cursor() as cursor:
+        cursor.execute("UPDATE domains SET status = 'verified' WHERE name = %s", (name,))
+    connection.close()
+    return name
+
+
 # Node
 
 
@@ -202,14 +212,28 @@ def test_node_is_told_what_is_wrong(node: Node, sender: str, slow_key: str) -> N
     assert [error for error in told if error and (error["statusCode"], error["name"]) == (429, "rate_limit_exceeded")]
 
 
+def test_node_domain_claims(node: Node, daemon: Daemon) -> None:
+    name = held_elsewhere(daemon)
+    claim = node.call("domains.claims.create", {"name": name, "customReturnPath": "bounce"})
+    assert (claim["object"], claim["status"], claim["name"]) == ("domain_claim", "pending", name)
+    assert claim["record"]["type"] == "TXT" and claim["record"]["name"] == name
+    assert node.call("domains.claims.create", {"name": name})["id"] == claim["id"]
+    assert node.call("domains.claims.get", claim["domain_id"]) == claim
+    assert node.call("domains.claims.verify", claim["domain_id"])["status"] == "pending"
+    assert node.call("domains.remove", claim["domain_id"])["deleted"] is True
+    assert node.call("domains.claims.get", claim["domain_id"])["status"] == "canceled"
+    assert node.call("domains.claims.create", {"name": f"{uuid4().hex}.example"})["status"] == "completed"
+    for method in ("domains.claims.get", "domains.claims.verify"):
+        assert node.fails(method, NOBODY) == (404, "not_found")
+
+
 NODE_UNBUILT = {
     "contacts.list": [{}], "contacts.create": [{"email": "a@example.net"}], "segments.list": [], "segments.create": [{"name": "x"}],
     "audiences.list": [], "topics.list": [], "broadcasts.list": [], "broadcasts.get": [NOBODY], "contactProperties.list": [],
     "templates.list": [], "templates.get": [NOBODY], "automations.list": [], "events.list": [],
     "events.send": [{"event": "x", "email": "a@b.c"}],
     "inboxes.list": [], "oauthGrants.list": [], "emails.receiving.list": [], "emails.receiving.get": [NOBODY],
-    "emails.receiving.attachments.list": [{"emailId": NOBODY}], "domains.claims.create": [{"name": "x.example"}],
-    "domains.claims.get": [NOBODY],
+    "emails.receiving.attachments.list": [{"emailId": NOBODY}],
 }  # fmt: skip
 
 
@@ -232,6 +256,20 @@ def fails(call: Callable[..., Any], *args: Any, **named: Any) -> tuple[int, str]
     with pytest.raises(resend.exceptions.ResendError) as refused:
         call(*args, **named)
     return int(refused.value.code), refused.value.error_type
+
+
+@pytest.mark.usefixtures("client")
+def test_python_domain_claims(daemon: Daemon) -> None:
+    name = held_elsewhere(daemon)
+    claims: Any = resend.Domains.Claims
+    claim = claims.create({"name": name, "custom_return_path": "bounce"})
+    assert (claim["status"], claim["name"], claim["record"]["name"]) == ("pending", name, name)
+    assert claim["record"]["value"].startswith("mailsvc-domain-verification=") and claim["created_at"] < claim["expires_at"]
+    assert claims.create({"name": name})["id"] == claim["id"]
+    assert claims.get(claim["domain_id"])["id"] == claim["id"]
+    assert claims.verify(claim["domain_id"])["blocked_reason"] is None
+    for call in (claims.get, claims.verify):
+        assert fails(call, NOBODY) == (404, "not_found")
 
 
 @pytest.mark.usefixtures("client")

@@ -1,0 +1,217 @@
+"""Several accounts with one domain name: DNS decides who has it, and an unverified domain excludes nobody."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import attrs
+import pytest
+import pytest_twisted
+from twisted.internet.defer import Deferred, gatherResults
+
+from mailsvc.delivery.cargo import Gone
+from mailsvc.delivery.sending import DomainSide
+from mailsvc.dns import Temporary
+from mailsvc.domains.care import Taken
+from mailsvc.domains.records import Publishing
+from mailsvc.store.accounts import Accounts
+from mailsvc.store.domain_values import DomainLimits, LimitReached
+from mailsvc.store.domains import Domain
+from mailsvc.store.errors import Conflict
+from tests.domains.rig import HOSTS, Rig
+from tests.store.house import House, email
+
+NAME = "example.com"
+
+
+async def other(rig: Rig) -> UUID:
+    return (await Accounts(rig.pool, rig.clock).create("other")).id
+
+
+async def of(rig: Rig, domain: Domain) -> Domain:
+    found = await rig.domains.own(domain.account_id, domain.id)
+    assert found is not None
+    return found
+
+
+async def pressed(rig: Rig, domain: Domain) -> Domain:
+    """Its owner presses verify, and it is checked."""
+    await rig.care.verify(domain)
+    await rig.round()
+    return await of(rig, domain)
+
+
+async def unpublish(rig: Rig, domain: Domain) -> None:
+    """Its own DKIM records go; SPF is the same for everybody."""
+    for record in await rig.records(domain):
+        if record.purpose == "DKIM":
+            rig.set(record.name, record.type)
+
+
+@pytest_twisted.ensureDeferred
+async def test_an_unverified_domain_excludes_nobody(rig: Rig) -> None:
+    squatter = await rig.care.add(await other(rig), NAME, "r1")
+    owner = await rig.add(NAME)  # with its records published
+    with pytest.raises(Taken):
+        await rig.care.add(rig.account.id, NAME, "r1")
+    assert (await pressed(rig, squatter)).status == "pending"  # the owner's records prove nothing for anybody else
+    assert (await pressed(rig, owner)).status == "verified"
+    assert (await pressed(rig, squatter)).status == "pending"
+    found = await rig.domains.called(NAME)
+    assert found is not None and found.account_id == rig.account.id
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_proven_domain_takes_the_name_over_when_the_older_proof_is_gone(rig: Rig) -> None:
+    old = await rig.verified(await rig.add(NAME))
+    new = await rig.care.add(await other(rig), NAME, "r1")
+    await rig.publish(new)
+    waiting = await pressed(rig, new)
+    assert (waiting.status, waiting.may_send) == ("pending", False)
+    [held] = [record for record in waiting.records if record.problem == "held"]
+    assert "still in DNS" in (held.told or "") and (await of(rig, old)).may_send
+    await unpublish(rig, old)
+    await rig.later(hours=1)
+    await rig.round()
+    assert ((await of(rig, new)).status, (await of(rig, old)).status) == ("verified", "failed")
+    lost = await of(rig, old)
+    assert not lost.may_send and lost.missing == lost.lost and lost.next_check_at is None
+    assert {record.status for record in lost.records if record.purpose == "DKIM"} == {"failed"}
+    [kind, data] = [event for event in await rig.events() if event[1]["id"] == str(old.id)][-1]
+    assert (kind, data["status"], data["failure_reason"]) == ("domain.updated", "failed", lost.lost)
+    assert (await rig.domains.history(old.id))[0][1] == lost.lost
+    again = await pressed(rig, lost)  # and without its records it does not get the name back
+    assert again.status == "pending" and (await of(rig, new)).status == "verified"
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_former_owner_gets_the_name_back_in_the_same_way(rig: Rig) -> None:
+    old = await rig.verified(await rig.add(NAME))
+    new = await rig.care.add(await other(rig), NAME, "r1")
+    await unpublish(rig, old)
+    await rig.publish(new)
+    assert (await pressed(rig, new)).status == "verified"
+    await unpublish(rig, new)
+    await rig.publish(old)
+    back = await pressed(rig, await of(rig, old))
+    assert (back.status, back.lost_at, back.may_send) == ("verified", None, True)
+    assert (await of(rig, new)).lost is not None
+
+
+@pytest.mark.parametrize("answer", ["silence", "differing"])
+@pytest_twisted.ensureDeferred
+async def test_a_proof_of_which_dns_says_nothing_certain_is_not_gone(rig: Rig, answer: str) -> None:
+    old = await rig.verified(await rig.add(NAME))
+    new = await rig.care.add(await other(rig), NAME, "r1")
+    kept = {record.name for record in await rig.records(old) if record.purpose == "DKIM"}
+    await unpublish(rig, old)
+    await rig.publish(new)
+    look = rig.checker.authorities.look
+
+    async def unclear(name: str, kind: str, account: Any = None) -> Any:
+        seen = await look(name, kind, account)
+        if name not in kept:
+            return seen
+        return attrs.evolve(seen, problem="no answer") if answer == "silence" else attrs.evolve(seen, differing="a and b differ")
+
+    rig.checker.authorities = SimpleNamespace(look=unclear)  # type: ignore[assignment]
+    if answer == "silence":
+        resolver = rig.checker.resolver
+        txt = resolver.txt
+
+        async def lost(name: str) -> Any:
+            return Temporary("no answer") if name in kept else await txt(name)
+
+        resolver.txt = lost  # type: ignore[method-assign]
+    waiting = await pressed(rig, new)
+    assert waiting.status == "pending" and (await of(rig, old)).status == "verified"
+    assert any("does not tell for certain" in (record.told or "") for record in waiting.records)
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_name_that_the_operator_assigned_is_not_taken_over(rig: Rig) -> None:
+    trusted = await rig.add(NAME, publish=False)
+    await rig.domains.trust(rig.account.id, NAME)
+    new = await rig.care.add(await other(rig), NAME, "r1")
+    with pytest.raises(Conflict):
+        await rig.domains.trust(new.account_id, NAME)
+    await rig.publish(new)
+    assert (await pressed(rig, new)).status == "pending" and (await of(rig, trusted)).may_send
+
+
+@pytest_twisted.ensureDeferred
+async def test_two_checks_that_end_together_verify_one(rig: Rig) -> None:
+    """Both were looked at while nobody had the name; the second to be written down finds that somebody has it."""
+    one, two = await rig.add(NAME), await rig.care.add(await other(rig), NAME, "r1")
+    await rig.publish(two)
+    await rig.care.verify(one)
+    await rig.care.verify(two)
+    taken = await rig.checks.due(10)
+    await gatherResults([Deferred.fromCoroutine(rig.care.look_after(domain)) for domain in taken])
+    assert sorted([(await of(rig, one)).status, (await of(rig, two)).status]) == ["pending", "verified"]
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_waits_to_be_sent_from_a_lost_domain_ends(rig: Rig) -> None:
+    old = await rig.verified(await rig.add(NAME))
+    house = House(rig.pool, rig.reactor)
+    house.lease = await house.process()
+    queued = attrs.evolve(email(account=rig.account.id), domain_id=old.id)
+    await house.accept(queued)
+    new = await rig.care.add(await other(rig), NAME, "r1")
+    await unpublish(rig, old)
+    await rig.publish(new)
+    await pressed(rig, new)
+    assert await house.statuses(queued) == ["failed"]
+    [recipient] = await house.emails.recipients(rig.account.id, queued.email_id)
+    assert recipient.last_reply == f"The sending domain {NAME} belongs to another account now."
+    side = DomainSide(rig.domains, Accounts(rig.pool, rig.clock), lambda: (b"x" * 32,), lambda work: work())  # type: ignore[arg-type]
+    rig.domains.changed()
+    with pytest.raises(Gone, match="belongs to another account now"):
+        await side.origin(SimpleNamespace(domain_id=old.id))  # type: ignore[arg-type]
+
+
+@pytest_twisted.ensureDeferred
+async def test_with_delegated_keys_the_proofs_differ_too(rig: Rig) -> None:
+    rig.care.publishing = rig.checker.publishing = Publishing(HOSTS, dkim_zone="dkim.example.net")
+    one, two = await rig.add(NAME, publish=False), await rig.care.add(await other(rig), NAME, "r1")
+    values = [{record.value for record in await rig.records(domain) if record.purpose == "DKIM"} for domain in (one, two)]
+    assert len(values[0]) == 4 and not values[0] & values[1]
+
+
+# Limits
+
+
+@pytest_twisted.ensureDeferred
+async def test_limits_are_named_and_count_what_was_deleted(rig: Rig) -> None:
+    rig.care.limits = DomainLimits(per_account=3, unverified=2, adds_per_hour=4)
+    one = await rig.verified(await rig.add("a.example"))
+    await rig.add("b.example")
+    three = await rig.add("c.example")
+    with pytest.raises(LimitReached, match="at most 3 domains"):
+        await rig.add("d.example")
+    await rig.domains.delete(rig.account.id, one.id)
+    with pytest.raises(LimitReached, match="at most 2 domains that are not verified"):
+        await rig.add("d.example")
+    await rig.domains.delete(rig.account.id, three.id)
+    await rig.add("d.example")
+    await rig.domains.delete(rig.account.id, (await rig.care.domains.claimants("d.example"))[0].id)
+    with pytest.raises(LimitReached, match="at most 4 domains an hour") as refused:
+        await rig.add("e.example")
+    assert 0 < (refused.value.retry_after or 0) <= 3600
+    assert await rig.care.add(await other(rig), "e.example", "r1")  # another account's limits are its own
+    assert await rig.care.add(rig.account.id, "f.example", "r1", limited=False)
+    await rig.later(hours=1)
+    await rig.domains.delete(rig.account.id, (await rig.care.domains.claimants("f.example"))[0].id)
+    await rig.add("e.example")
+
+
+@pytest_twisted.ensureDeferred
+async def test_adds_at_the_same_time_do_not_get_past_a_limit(rig: Rig) -> None:
+    rig.care.limits = DomainLimits(per_account=2)
+    added = [rig.care.add(rig.account.id, f"n{number}.example", "r1") for number in range(8)]
+    ended = await gatherResults([Deferred.fromCoroutine(one).addErrback(lambda failure: failure.value) for one in added])
+    assert sum(isinstance(one, Domain) for one in ended) == 2
+    assert sum(isinstance(one, LimitReached) for one in ended) == 6
