@@ -6,7 +6,6 @@ a large document near its size: arrays of bytes never become lists.
 
 from __future__ import annotations
 
-import codecs
 import json
 import re
 import secrets
@@ -42,8 +41,6 @@ def load(raw: bytes) -> Any:
 
 def load_large(raw: bytes) -> Any:
     """Like `load`, for a thread: byte arrays named `content` or `data` come back as bytes."""
-    if not raw.isascii() and (wrong := _not_utf8(raw)):
-        raise wrong
     raw, lifted = _lift(raw.removeprefix(_BOM))
     if _nodes(raw) > NODES_MAX:
         raise Malformed(f"The request body has more than {NODES_MAX} values.")
@@ -104,21 +101,6 @@ def shown(name: str) -> str:
 # What orjson refuses
 
 
-def _not_utf8(raw: bytes) -> Malformed | None:
-    """8259 §8.1. Lines and columns count characters; orjson always says line 1, column 1."""
-    decoder = codecs.getincrementaldecoder("utf-8")()
-    for at in range(0, len(raw), PIECE):
-        pending = len(decoder.getstate()[0])
-        try:
-            decoder.decode(raw[at : at + PIECE], at + PIECE >= len(raw))
-        except UnicodeDecodeError as error:
-            place = at - pending + error.start
-            begun = raw.rfind(b"\n", 0, place) + 1
-            line, column = raw.count(b"\n", 0, place) + 1, len(raw[begun:place].decode()) + 1
-            return Malformed(f"The request body is not valid UTF-8 at line {line}, column {column}.")
-    return None
-
-
 class _NotANumber(float):
     """NaN or an infinity, where the document has it."""
 
@@ -127,8 +109,6 @@ def _why(raw: bytes, error: orjson.JSONDecodeError) -> Malformed:
     """The field at fault, where a more lenient reader can still find it; else the place in the text."""
     if not raw:
         return Malformed("The request body is empty; it must be JSON.")
-    if wrong := _not_utf8(raw):
-        return wrong
     general = Malformed(f"The request body is not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}.")
     try:
         value = json.loads(raw, parse_constant=_NotANumber, strict=False)

@@ -13,6 +13,8 @@ import attrs
 Made = Iterator[tuple[str, bytes]]
 SIZES = {"64 kB": 64 * 1024, "1 MB": 1100 * 1024, "40 MB": 40 * 1024 * 1024}  # 1 MB: just large enough to be treated as large
 
+LINE = 900
+
 
 @attrs.frozen
 class Family:
@@ -41,6 +43,14 @@ def hostile(*doors: str, repeat: int | None = None, most: int = SIZES["40 MB"]) 
 def fill(unit: bytes, size: int, before: bytes = b"", after: bytes = b"") -> bytes:
     """`unit` repeated between the two others, about `size` octets in all."""
     return before + unit * max(1, (size - len(before) - len(after)) // len(unit)) + after
+
+
+def folded(octets: bytes) -> bytes:
+    """The same with a fold wherever a line would be longer than SMTP takes."""
+    lines = []
+    for line in octets.split(b"\r\n"):
+        lines += [line[:LINE], *[b" " + line[at : at + LINE] for at in range(LINE, len(line), LINE)]]
+    return b"\r\n".join(lines)
 
 
 def numbered(size: int, unit: Callable[[int], bytes], before: bytes = b"", after: bytes = b"") -> bytes:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tests.hostile.inputs import Made, fill, hostile, numbered
+from tests.hostile.inputs import Made, fill, folded, hostile, numbered
+
+HEADER_MOST = 250 * 1024  # larger headers are refused
 
 FROM = b"From: a@hostile.example\r\nTo: x@watch.example\r\nSubject: Hello\r\n"
 MIXED = FROM + b"MIME-Version: 1.0\r\nContent-Type: multipart/mixed; boundary=b\r\n"
@@ -10,8 +12,42 @@ REPORT = FROM + b"MIME-Version: 1.0\r\nContent-Type: multipart/report; report-ty
 STATUS = REPORT + b"Content-Type: message/delivery-status\r\n\r\nReporting-MTA: dns; mx.example\r\n\r\n"
 
 
-@hostile("relay", "exchange")
+@hostile("relay", most=HEADER_MOST)
+@hostile("exchange")
 def header_blocks(size: int) -> Made:
+    yield from _folded(_header_blocks(size))
+
+
+@hostile("relay", most=HEADER_MOST)
+@hostile("exchange")
+def address_fields(size: int) -> Made:
+    yield from _folded(_address_fields(size))
+
+
+@hostile("relay", most=HEADER_MOST)
+@hostile("exchange")
+def encoded_words(size: int) -> Made:
+    yield from _folded(_encoded_words(size))
+
+
+@hostile("relay", most=HEADER_MOST)
+@hostile("exchange")
+def parameters(size: int) -> Made:
+    yield from _folded(_parameters(size))
+
+
+@hostile("exchange")
+def unfolded_headers(size: int) -> Made:
+    yield from _header_blocks(size)
+    yield from _parameters(size)
+
+
+def _folded(made: Made) -> Made:
+    for name, octets in made:
+        yield name, folded(octets)
+
+
+def _header_blocks(size: int) -> Made:
     end = b"\r\n\r\nHi.\r\n"
     units = {
         "fields": b"X: y\r\n",
@@ -39,14 +75,15 @@ def header_blocks(size: int) -> Made:
         yield f"{name} in a field", fill(unit, size, FROM + b"X-A: a", end)
         yield f"{name} in the subject", fill(unit, size, b"From: a@hostile.example\r\nSubject: a", end)
         yield f"{name} in Content-Type", fill(unit, size, FROM + b"Content-Type: text/plain; name=", end)
+    yield "a quote, then beyond ASCII", fill("é".encode(), size, FROM + b'X-A: "', end)
+    yield "a quote, then escapes beyond ASCII", fill("\\é".encode(), size, FROM + b'X-A: "', end)
     yield "no end of the header", fill(b"X: y\r\n", size, FROM)
     yield "a field without a line end", fill(b"a", size, FROM + b"X: ")
     yield "a long name", fill(b"a", size, FROM, b": a" + end)
     yield "trace fields", fill(b"Received: from a by b; x\r\n", size, FROM, b"\r\nHi.\r\n")
 
 
-@hostile("relay", "exchange")
-def address_fields(size: int) -> Made:
+def _address_fields(size: int) -> Made:
     for field in (b"From", b"To"):
         rest = b"\r\nSubject: a\r\n\r\nHi.\r\n" if field == b"From" else b"\r\nFrom: a@hostile.example\r\nSubject: a\r\n\r\nHi.\r\n"
         for name, unit in {
@@ -68,8 +105,7 @@ def address_fields(size: int) -> Made:
             yield f"{name} in {field.decode()}", fill(unit, size, field + b": ", rest)
 
 
-@hostile("relay", "exchange")
-def encoded_words(size: int) -> Made:
+def _encoded_words(size: int) -> Made:
     head, end = b"From: a@hostile.example\r\nSubject: ", b"\r\n\r\nHi.\r\n"
     for name, unit in {
         "words": b"=?utf-8?q?a?= ",
@@ -96,8 +132,7 @@ def encoded_words(size: int) -> Made:
     yield "charset names", numbered(size, lambda n: b"X-%d: =?d-%d?q?a?=\r\n" % (n, n), head + b"a\r\n", b"\r\nHi.\r\n")
 
 
-@hostile("relay", "exchange")
-def parameters(size: int) -> Made:
+def _parameters(size: int) -> Made:
     head, end = FROM + b"MIME-Version: 1.0\r\nContent-Type: text/plain", b"\r\n\r\nHi.\r\n"
     for name, unit in {
         "parameters": b"; a=b",

@@ -37,6 +37,7 @@ GROWTH_MOST = 20 * 1024 * 1024
 NOISE_MOST = 0.75  # of which more is not believed
 CPU_MOST = (1.0, 1.0)  # seconds of work for an input, and for each MB of it: more is more than linear
 DOOR_MOST = 60.0  # seconds for everything about one input
+JUST_BEFORE = 0.05
 TIMES = 10
 ADDRESSES = 240  # of mail exchangers
 WATCHED = "mailbox.example"
@@ -95,10 +96,9 @@ class Watch:
             await asyncio.sleep(0.01)
 
     def worst(self, kind: str, begun: float, ended: float) -> float:
-        """The longest of the observations that overlap with this time; how late this process itself was does not count."""
-        return max(
-            [took - self._lateness(when, took) for when, took in self._of(kind) if when <= ended and when + took >= begun], default=0.0
-        )
+        """The longest of the observations that began in this time, or just before it; how late the process itself was does not count."""
+        seen = [(when, took) for when, took in self._of(kind) if begun - JUST_BEFORE <= when <= ended and when + took >= begun]
+        return max([max(0.0, took - self._lateness(when, took)) for when, took in seen], default=0.0)
 
     def _of(self, kind: str) -> list[tuple[float, float]]:
         """The latest ones; what failed counts as a minute."""
@@ -131,9 +131,9 @@ class Ground:
     async def calibrate(self, seconds: float) -> None:
         """What the machine does by itself; the worst of all calibrations."""
         begun = time.monotonic()
-        used = self.doors.cpu()
+        used = self.cpu()
         await asyncio.sleep(seconds)
-        self.usual = max(self.usual, (self.doors.cpu() - used) / (time.monotonic() - begun)) if seconds >= 1 else self.usual
+        self.usual = max(self.usual, (self.cpu() - used) / (time.monotonic() - begun)) if seconds >= 1 else self.usual
         await self.watch.past(time.monotonic())
         self.noise = min(NOISE_MOST, max(self.noise, self.watch.worst("health", begun, time.monotonic())))
         self.mail_noise = min(2 * NOISE_MOST, max(self.mail_noise, self.watch.worst("mail", begun, time.monotonic())))
@@ -141,14 +141,14 @@ class Ground:
     async def once(self, figure: Figure, octets: bytes) -> None:
         pids = self._reset_peaks()
         before = sum(_status(pid, "VmRSS") for pid in pids)
-        begun, used = time.monotonic(), self.doors.cpu()
+        begun, used = time.monotonic(), self.cpu()
         with suppress(TimeoutError, OSError):
             await asyncio.wait_for(self.doors.door(figure.family.door)(octets), DOOR_MOST)
-        if self.doors.cpu() - used > 0.2:
+        if self.cpu() - used > 0.2:
             await self._idle()
         ended = time.monotonic()
         figure.octets = len(octets)
-        figure.cpu = max(figure.cpu, self.doors.cpu() - used - (ended - begun) * self.usual)
+        figure.cpu = max(figure.cpu, self.cpu() - used - (ended - begun) * self.usual)
         await self.watch.past(ended)
         figure.windows.append((begun, ended))
         figure.seconds = max(figure.seconds, ended - begun)
@@ -164,6 +164,10 @@ class Ground:
             await asyncio.sleep(0.03)
             if self.doors.cpu() - used < 0.5 * (time.monotonic() - begun):
                 return
+
+    def cpu(self) -> float:
+        assert self.daemon.process is not None
+        return _cpu(self.daemon.process.pid)
 
     def size(self) -> int:
         return sum(_status(pid, "VmRSS") for pid in self._processes())
@@ -198,9 +202,11 @@ def _waiting(database: str) -> Callable[[str], bool]:
     return waiting
 
 
-def _cpu(pid: int) -> float:
+def _cpu(pid: int, fields: int = 1) -> float:
+    """Seconds that the daemon has computed; with two fields, also those that it waited for a processor."""
     with suppress(OSError):
-        return sum(int((task / "schedstat").read_text().split()[0]) for task in Path(f"/proc/{pid}/task").iterdir()) / 1e9
+        stats = [(task / "schedstat").read_text().split()[:fields] for task in Path(f"/proc/{pid}/task").iterdir()]
+        return sum(int(field) for stat in stats for field in stat) / 1e9
     return 0.0
 
 
@@ -234,7 +240,7 @@ async def ground(folder: Path, database: str) -> AsyncIterator[Ground]:
             endpoint_port,
             exchanger,
             names,
-            lambda: _cpu(daemon.process.pid) if daemon.process else 0.0,
+            lambda: _cpu(daemon.process.pid, 2) if daemon.process else 0.0,
             _waiting(database),
         )
         arguments = [str(daemon.port), str(smtp_port), key, f"w@{WATCHED}"]
