@@ -23,9 +23,9 @@ _GONE = (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, Timeou
 
 @attrs.define
 class Doors:
-    """`ports`: of the relay, by standard number. `visitor`: somebody signed in, for pages. `cpu`: seconds that the daemon has computed or wanted to.
+    """`ports`: of the relay, by standard number. `visitor`: somebody signed in, for pages.
 
-    `waiting`: whether a recipient of an email waits for the first attempt.
+    `cpu`: seconds that the daemon has computed or wanted to. `waiting`: whether a recipient of an email waits for the first attempt.
     """
 
     port: int
