@@ -7,11 +7,12 @@ CONFIG ?= etc/development.toml
 ARGS   ?=
 PYTHON ?=
 MARKS  ?= contract
+FULL   ?= hostile chaos million webhooks bench
 
 # What browsers get of the npm packages of the dashboard; the last of these files to be made.
 PACKAGES = mailsvc/dashboard/static/packages/htmx.min.js
 
-.PHONY: run test lint bench chaos ci-contract wheel
+.PHONY: run test lint bench chaos full ci-contract wheel
 .SILENT:
 .NOTPARALLEL:
 
@@ -33,6 +34,22 @@ bench: $(VENV)/.installed-test $(PACKAGES)
 # Faults on purpose, about twenty minutes; ARGS="--kills 200 --emails 100000" for a long run. Figures: docs/reliability.md.
 chaos: $(VENV)/.installed-test $(PACKAGES)
 	exec env PYTHONPATH=. "$(VENV)/bin/python" -m tests.chaos $(ARGS)
+
+# All that is too long for CI, some hours: hostile inputs at 40 MB, the fault experiments in their long form, a million emails, the long
+# benches. Every part runs, whatever became of the others. FULL="hostile chaos": only these parts.
+full: $(VENV)/.installed-test $(PACKAGES)
+	failed=; for part in $(FULL); do \
+	    case $$part in \
+	        hostile) set -- tests.hostile ;; \
+	        chaos) set -- tests.chaos --kills 200 --emails 100000 ;; \
+	        million) set -- tests.bench.million ;; \
+	        webhooks) set -- tests.bench.webhooks --rounds 5 ;; \
+	        bench) set -- tests.bench --rounds 5 --parts bodies,turns,memory,growth ;; \
+	        *) echo "There is no part $$part." >&2; exit 2 ;; \
+	    esac; \
+	    echo "=== $$part"; PYTHONPATH=. "$(VENV)/bin/python" -m "$$@" || failed="$$failed $$part"; \
+	done; \
+	echo "failed:$${failed:- none}"; [ -z "$$failed" ]
 
 # What has to hold on every Python that is supported; a part of `make test`. MARKS="contract and postgres": on every Postgres.
 ci-contract: $(VENV)/.installed-test $(PACKAGES)

@@ -55,6 +55,11 @@ def schedule(value: tuple[float, ...]) -> str | None:
     return None if value and min(value) >= 1 else "expected one or more numbers of seconds, each at least 1"
 
 
+def endings(value: tuple[str, ...]) -> str | None:
+    good = all(re.fullmatch(r"[a-z0-9]{1,20}", text) for text in value)
+    return None if good else 'expected endings in lower case without a dot, such as "exe"'
+
+
 def host(value: str) -> str | None:
     return None if re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\]", value) else "expected a host name"
 

@@ -241,6 +241,7 @@ class Intake:
         if isinstance(email.content, Content):
             fields = {name: [m.address for m in getattr(email, name)] for name in ("to", "cc", "bcc", "reply_to")}
             refusal = policy.recipients_refusal(fields, self.limits)
+            refusal = refusal or policy.attachments_refusal([each.filename for each in email.content.attachments], self.limits)
             if refusal is not None:
                 return refusal
         name = email.sender.domain

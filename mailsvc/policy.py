@@ -6,7 +6,7 @@ shape of a request is said by the door that read it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal, Protocol
 from uuid import UUID
 
@@ -14,7 +14,16 @@ import attrs
 
 MESSAGE_MAX = 41_943_040  # octets of a message as it goes out: 40 MiB
 
-Kind = Literal["domain", "key", "recipients", "size", "schedule", "content"]
+# Endings of file names that large receivers refuse whatever the file is: programs, scripts, installers, shortcuts, certificates.
+BLOCKED_ENDINGS = tuple(
+    (
+        "adp app asp bas bat cer chm cmd com cpl crt csh der exe fxp gadget hlp hta inf ins isp its js jse ksh lib lnk mad maf mag mam maq "
+        "mar mas mat mau mav maw mda mdb mde mdt mdw mdz msc msh msh1 msh1xml msh2 msh2xml mshxml msi msp mst ops pcd pif plg prf prg ps1 "
+        "ps1xml ps2 ps2xml psc1 psc2 reg scf scr sct shb shs sys tmp url vb vbe vbs vps vsmacros vss vst vsw vxd ws wsc wsf wsh xnk"
+    ).split()
+)
+
+Kind = Literal["domain", "key", "recipients", "size", "schedule", "content", "attachment"]
 
 
 @attrs.frozen
@@ -36,6 +45,7 @@ class Limits:
     recipients_per_field: int = 50
     recipients: int = 1000
     message: int = MESSAGE_MAX
+    blocked_endings: frozenset[str] = frozenset(BLOCKED_ENDINGS)  # of attachments' file names, lower case, without the dot
 
 
 class SendingDomain(Protocol):
@@ -71,6 +81,18 @@ def recipients_refusal(fields: Mapping[str, Collection[str]], limits: Limits) ->
     for name, addresses in fields.items():
         if len(addresses) > limits.recipients_per_field:
             return Refusal("recipients", name, f"The `{name}` field may have at most {limits.recipients_per_field} {_PEOPLE.get(name, 'recipients')}.")
+    return None
+
+
+def attachments_refusal(names: Sequence[str | None], limits: Limits) -> Refusal | None:
+    """Whether receivers would refuse an attachment for its file name; `names` in the order of the attachments."""
+    for index, name in enumerate(names):
+        _, dot, ending = (name or "").rstrip(". ").rpartition(".")  # Windows drops dots and spaces at the end of a file name
+        if dot and ending.lower() in limits.blocked_endings:
+            field = f"attachments[{index}].filename"
+            return Refusal(
+                "attachment", field, f"The `{field}` field ends in `.{ending.lower()}`. Many receivers refuse files of this type."
+            )
     return None
 
 

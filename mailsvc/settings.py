@@ -18,6 +18,7 @@ from mailsvc.checks import RELAY_PORTS, ROLES
 from mailsvc.configfile import SettingsError, section, setting
 from mailsvc.identity import SignIn
 from mailsvc.plans import Plans
+from mailsvc.policy import BLOCKED_ENDINGS
 from mailsvc.retention import Retention
 
 BLOCK_LISTS = ("zen.spamhaus.org", "bl.spamcop.net")
@@ -277,6 +278,9 @@ class Limits:
     recipients: int = setting(50, "Addresses in each of to, cc and bcc.", check=checks.between(1, 1000))
     batch: int = setting(100, "Emails in one batch.", check=checks.between(1, 1000))
     message: int = setting(40 * 1024 * 1024, "Octets of a message as it goes out (40 MB).", check=checks.at_least(1024))
+    blocked_endings: tuple[str, ...] = setting(
+        BLOCKED_ENDINGS, "Endings of file names with which an attachment is refused by the API.", check=checks.endings
+    )
     schedule_ahead: int = setting(30, "Days that scheduled_at may lie ahead.", check=checks.between(1, 365))
 
 

@@ -317,7 +317,11 @@ class Daemon:
     def prepare_doors(self, handover: Handing | Leaving) -> None:
         """What all doors share: the one intake, the count of requests, and how much may come in at once."""
         reactor, settings = self.reactor, self.settings
-        self.limits = policy.Limits(recipients_per_field=settings.limits.recipients, message=settings.limits.message)
+        self.limits = policy.Limits(
+            recipients_per_field=settings.limits.recipients,
+            message=settings.limits.message,
+            blocked_endings=frozenset(settings.limits.blocked_endings),
+        )
         store = Acceptance(self.pool, reactor, linger=settings.database.commit_linger)
         expiry = timedelta(seconds=settings.delivery.expire)
         self.intake = Intake(store, self.domains, handover, self.bell, self.limits, expiry, self.threads.body, self.unix)

@@ -304,3 +304,12 @@ def test_what_was_surely_not_stored_is_not_counted(answer: Any, error: Exception
     world = World(quota=5, answer=answer, error=error)
     world.submit(incoming())
     assert world.quota == left
+
+
+def test_an_attachment_of_a_blocked_type_is_refused_before_anything_is_stored() -> None:
+    world = World()
+    email = attrs.evolve(incoming(), content=Content(html="x", attachments=(Attachment(b"MZ", "run.exe"),)))
+    rejected = world.submit(email)
+    assert isinstance(rejected, Rejected) and rejected.refusals[0].field == "attachments[0].filename"
+    assert not world.taken
+    assert isinstance(world.submit(email, blocked_endings=frozenset()), Admitted)

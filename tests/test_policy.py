@@ -72,3 +72,17 @@ def test_forty_megabytes_as_it_goes_out() -> None:
     refusal = policy.size_refusal(41_943_041, Limits())
     assert refusal is not None
     assert refusal.kind == "size"
+
+
+@pytest.mark.parametrize("name", ["setup.exe", "Invoice.PDF.Scr", "a.exe. .", ".bat", "ü.js"])
+def test_an_attachment_that_receivers_refuse_is_refused_by_its_place(name: str) -> None:
+    refusal = policy.attachments_refusal(["a.pdf", name], Limits())
+    assert refusal is not None
+    assert (refusal.kind, refusal.field) == ("attachment", "attachments[1].filename")
+    assert refusal.field in refusal.message
+    assert policy.attachments_refusal(["a.pdf", name], Limits(blocked_endings=frozenset())) is None
+
+
+@pytest.mark.parametrize("name", [None, "", "exe", "a.exe.zip", "report.pdf", "a.", "tar.gz"])
+def test_other_attachments_are_not(name: str | None) -> None:
+    assert policy.attachments_refusal([name], Limits()) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 from uuid import uuid4
@@ -12,6 +13,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.web.iweb import IRequest
 from werkzeug.exceptions import HTTPException, MethodNotAllowed
+from werkzeug.routing import BaseConverter
 
 from mailsvc.http import problem
 from mailsvc.http.problem import Problem
@@ -57,10 +59,19 @@ def translated(failure: Failure) -> Problem:
     return problem.unexpected(error_id)
 
 
-def collection() -> Klein:
-    """A Klein app with the error table that all collections share."""
+def collection(*fixed: str) -> Klein:
+    """A Klein app with the error table that all collections share.
+
+    `fixed` are the path segments that have routes of their own. A placeholder such as `<id>` never matches them, so the `Allow` header
+    of `/emails/batch` does not list the methods of `/emails/<id>`.
+    """
     app = Klein()
     app.url_map.merge_slashes = False
+    if fixed:
+        excluded = "|".join(map(re.escape, fixed))
+        app.url_map.converters["default"] = type(
+            "Segment", (BaseConverter,), {"regex": rf"(?!(?:{excluded})\Z)[^/]+", "part_isolating": True}
+        )
 
     def not_found(collection: Any, request: IRequest, failure: Failure) -> bytes:
         return _problem(request, problem.no_endpoint())

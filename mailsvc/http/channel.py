@@ -14,8 +14,10 @@ from twisted.python.failure import Failure
 from twisted.web import http
 from twisted.web.http_headers import Headers
 
-from mailsvc.http.problem import Problem, invalid, unavailable
+from mailsvc.http.problem import Problem, invalid, reason, unavailable
 from mailsvc.http.request import Request
+
+LENGTH_LINE_MAX = 1000
 
 
 class Channel(http.HTTPChannel):
@@ -83,6 +85,12 @@ class Channel(http.HTTPChannel):
     def rawDataReceived(self, data: bytes) -> None:
         if not self._refusing:
             super().rawDataReceived(data)
+
+    def headerReceived(self, line: bytes) -> bool:
+        if len(line) > LENGTH_LINE_MAX and line.lower().startswith(b"content-length:"):
+            self._respondToBadRequestAndDisconnect()  # Python does not convert numbers of more than 4300 digits
+            return False
+        return bool(super().headerReceived(line))
 
     def lineLengthExceeded(self, line: bytes) -> None:
         self._receivedHeaderSize = self.totalHeadersSize + 1
@@ -183,8 +191,10 @@ class Channel(http.HTTPChannel):
         """Called by the parser; which rule was broken shows in its counters."""
         if self._refusing:
             return
-        if self._receivedHeaderSize > self.totalHeadersSize or self._receivedHeaderCount > self.maxHeaders:
-            self._refuse_raw(invalid("The request's headers are too large.", 431))  # 6585 §5
+        if self._receivedHeaderSize > self.totalHeadersSize:
+            self._refuse_raw(invalid(f"The request line and the headers have more than {self.totalHeadersSize} bytes.", 431))  # 6585 §5
+        elif self._receivedHeaderCount > self.maxHeaders:
+            self._refuse_raw(invalid(f"The request has more than {self.maxHeaders} headers.", 431))
         else:
             self._refuse_raw(invalid("The request is not valid HTTP/1.1.", 400))
 
@@ -192,7 +202,7 @@ class Channel(http.HTTPChannel):
         """Answer what never became a request."""
         self._stop_reading()
         body = problem.body()
-        first = b"HTTP/1.1 %d %s\r\n" % (problem.status, http.RESPONSES.get(problem.status, b"Error"))
+        first = b"HTTP/1.1 %d %s\r\n" % (problem.status, reason(problem.status))
         common = self.site.common_lines(self.getPeer())
         common += b"".join(b"%s: %s\r\n" % (name.lower().encode(), value.encode()) for name, value in problem.headers.items())
         self.transport.write(b"%s%sconnection: close\r\ncontent-length: %d\r\n\r\n%s" % (first, common, len(body), body))

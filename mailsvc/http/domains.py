@@ -250,7 +250,9 @@ def _changes(value: Any, before: Domain | None) -> dict[str, Any]:
     _object(value)
     for field in _TRACKING:
         found = value.get(field)
-        if field != "tracking_subdomain" and found is not None and not isinstance(found, bool):
+        if field == "tracking_subdomain":
+            shapes.string(value, field)
+        elif found is not None and not isinstance(found, bool):
             raise invalid(f"The `{field}` field must be true or false.")
         if found:
             raise invalid(f"The `{field}` field cannot be switched on: this server does not track.")

@@ -61,7 +61,7 @@ class _Batch:
 
 @attrs.define(eq=False)
 class Emails:
-    app = collection()
+    app = collection("batch", "sending", "receiving")
     intake: Submitting
     stored: Stored
     contents: Contents
@@ -175,8 +175,8 @@ class Emails:
             case OtherRequest():
                 raise Problem(409, "invalid_idempotent_request", "The idempotency key was used for a request with another body.")
 
-    @app.route("/emails/receiving", methods=["GET"])
-    @app.route("/emails/receiving/<path:rest>", methods=["GET"])
+    @app.route("/emails/receiving")
+    @app.route("/emails/receiving/<path:rest>")
     @not_served
     async def received(self, request: Request, rest: str = "") -> bytes:
         raise no_endpoint()

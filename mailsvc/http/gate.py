@@ -20,6 +20,8 @@ Networks = Collection[IPv4Network | IPv6Network]
 
 WITH_BODY = frozenset({b"POST", b"PATCH", b"PUT"})
 _JSON = re.compile(rb"\s*(application|text)/([\w.-]+\+)?json\s*(;|\Z)", re.IGNORECASE)
+# What is answered 501 is none of these; CONNECT and TRACE are known, and allowed nowhere (9110 §9.1).
+METHODS = frozenset({b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE", b"OPTIONS", b"CONNECT", b"TRACE"})
 UNGUARDED = frozenset({b"/healthz", b"/readyz"})
 
 
@@ -78,6 +80,8 @@ class Gate:
 
     async def ask(self, asked: Asked) -> Entry:
         """Count the request, know its key, look at what it announces. Never raises a Problem: the entry has it."""
+        if asked.method not in METHODS:
+            return self._counted(asked, problem.not_implemented())
         if asked.path in UNGUARDED or asked.page:
             return self._announced(asked, Entry(self.rate.peek(asked.address()), body_max=self.limits.form))
         if asked.method == b"OPTIONS":

@@ -11,11 +11,14 @@ from datetime import datetime
 
 import attrs
 import orjson
+from twisted.web.http import RESPONSES
 
 from mailsvc.plans import WORDS, Exhausted
 from mailsvc.policy import Refusal
 
 JSON = b"application/json; charset=utf-8"
+# Reason phrases that Twisted does not know, or has in an older wording (9110 §15, 6585).
+_REASONS = {413: b"Content Too Large", 422: b"Unprocessable Content", 429: b"Too Many Requests", 431: b"Request Header Fields Too Large"}
 NO_LONGER_KEPT = "The content of this email is no longer kept: its days are over."
 
 
@@ -37,6 +40,11 @@ class Problem(Exception):
     def at(self, index: int) -> Problem:
         """The same problem, of one item of a batch."""
         return attrs.evolve(self, message=f"Item {index}: {self.message}")
+
+
+def reason(status: int) -> bytes:
+    """The reason phrase for a status line."""
+    return _REASONS.get(status) or RESPONSES.get(status, b"Unknown Status")
 
 
 def invalid(message: str, status: int = 422) -> Problem:
@@ -63,6 +71,11 @@ def no_endpoint() -> Problem:
 
 def method_not_allowed(allowed: str) -> Problem:
     return Problem(405, "method_not_allowed", "Method is not allowed for the requested path.", {"Allow": allowed})
+
+
+def not_implemented() -> Problem:
+    """Method names are case-sensitive (9110 §9.1); one that is not known is a 501 (9110 §15.6.2)."""
+    return Problem(501, "method_not_allowed", "The request method is not known. Method names are upper case.")
 
 
 def missing_key() -> Problem:
@@ -107,6 +120,7 @@ _REFUSALS: Mapping[str, tuple[int, str]] = {
     "domain": (403, "validation_error"),
     "key": (403, "restricted_api_key"),
     "size": (413, "validation_error"),
+    "attachment": (422, "invalid_attachment"),
 }
 
 

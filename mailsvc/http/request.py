@@ -17,7 +17,7 @@ from twisted.web import http, server
 from mailsvc.budget import Hold
 from mailsvc.http.caller import Caller
 from mailsvc.http.gate import Asked, Entry, too_large
-from mailsvc.http.problem import JSON, Problem, no_endpoint, unavailable
+from mailsvc.http.problem import JSON, Problem, no_endpoint, reason, unavailable
 from mailsvc.http.requestlog import HUNG_UP
 from mailsvc.http.stream import AT_ONCE, Flow, kept, pieces
 from mailsvc.store.detach import detached
@@ -200,6 +200,9 @@ class Request(server.Request):
             self._serve()
 
     # On the way out
+
+    def setResponseCode(self, code: int, message: bytes | None = None) -> None:
+        super().setResponseCode(code, message or reason(code))
 
     def _serve(self) -> None:
         if self.problem is not None:

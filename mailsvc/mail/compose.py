@@ -197,8 +197,8 @@ def _inline(attachment: Attachment) -> list[bytes]:
 
 def _file(attachment: Attachment, disposition: str) -> list[bytes]:
     name = attachment.filename
-    if name is not None and re.search(r"[\r\n\x00\ud800-\udfff]", name):
-        raise ComposeError("attachments", "A file name must not have line breaks, NUL or lone surrogates.")
+    if name is not None and header.FORBIDDEN.search(name):
+        raise ComposeError("attachments", "A file name must not have line breaks, other control characters or lone surrogates.")
     try:
         fields = [
             header.structured("Content-Type", *_content_type(attachment)),

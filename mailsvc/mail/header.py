@@ -19,7 +19,7 @@ NAME_LIMIT = 76
 BLOCK_LIMIT = 256 * 1024  # all fields of a message together
 
 _NAME = re.compile(rf"[!-9;-~]{{1,{NAME_LIMIT}}}")  # 5322 §3.6.8 ftext
-_FORBIDDEN = re.compile(r"[\r\n\x00\ud800-\udfff]")
+FORBIDDEN = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\ud800-\udfff]")  # all control characters but the tab; 5322 §2.2, §4.1
 _PRINTABLE = re.compile(r"[ -~]*")
 _ATOMS = re.compile(r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+(?: [A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+)*")
 _TOKEN = re.compile(r" *[^ ]+")
@@ -80,8 +80,8 @@ def _needs_no_words(value: str) -> bool:
 
 
 def _refuse_forbidden(name: str, value: str) -> None:
-    if _FORBIDDEN.search(value):
-        raise HeaderError(f"The header {name} must not have line breaks, NUL or lone surrogates.")
+    if FORBIDDEN.search(value):
+        raise HeaderError(f"The header {name} must not have line breaks, other control characters or lone surrogates.")
 
 
 def _text_tokens(value: str, longest: int, encoded_stays: bool = False) -> list[str]:

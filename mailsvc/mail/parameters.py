@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Iterator
 from urllib.parse import unquote_to_bytes
 
@@ -19,16 +18,18 @@ _SECTION = re.compile(r"([^*]+)(?:\*(\d{1,4}))?(\*)?")
 
 
 def encode(name: str, value: str) -> list[str]:
-    """The parameter as one or more of the form `name=value`, each short enough for a line of its own."""
+    """The parameter as one or more of the form `name=value`, each short enough for a line of its own.
+
+    A value needs either the plain form or the extended ones. Both together would define the parameter twice (2231 §3, §4), and readers
+    differ in which they take.
+    """
     if len(value) <= _SHORT and _PLAIN.fullmatch(value):
         return [_quoted(name, value)]
     pieces = list(_pieces(value))
     if len(pieces) == 1:
-        extended = [f"{name}*=UTF-8''{pieces[0]}"]
-    else:
-        pieces[0] = "UTF-8''" + pieces[0]
-        extended = [f"{name}*{number}*={piece}" for number, piece in enumerate(pieces)]
-    return [*extended, _quoted(name, fallback(value))]
+        return [f"{name}*=UTF-8''{pieces[0]}"]
+    pieces[0] = "UTF-8''" + pieces[0]
+    return [f"{name}*{number}*={piece}" for number, piece in enumerate(pieces)]
 
 
 def _quoted(name: str, value: str) -> str:
@@ -46,16 +47,6 @@ def _pieces(value: str) -> Iterator[str]:
             piece = ""
         piece += coded
     yield piece
-
-
-def fallback(value: str) -> str:
-    """A short ASCII name that resembles `value`, for readers without RFC 2231; its ending stays."""
-    plain = "".join(c for c in unicodedata.normalize("NFKD", value) if not unicodedata.combining(c))
-    ascii_only = re.sub(r'[^ -~]|["\\]', "_", plain)
-    stem, dot, ending = ascii_only.rpartition(".")
-    if not dot or len(ending) > 10:
-        return ascii_only[:_SHORT]
-    return f"{stem[: _SHORT - 1 - len(ending)]}.{ending}"
 
 
 def decode(field: str) -> tuple[str, dict[str, str]]:

@@ -31,6 +31,7 @@ _MESSAGE_ID = re.compile(r"<[!-;=?-~]{1,400}@[!-;=?-~]{1,400}>")
 _COMMENTED = re.compile(r"([^\s<>(),\"@]++@[^\s<>(),\"@]++)\s*+\([^()]*+\)")  # `root@example.com (Cron Daemon)`
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"?|\((?:[^()\\]|\\.)*+\)?|[^,"()]++|.')  # of a list; a missing end is forgiven
 _LIST = re.compile(r'[,"():;]')  # without any of these it is one address
+_NOT_SHOWN = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]")  # obs-unstruct may have control characters (5322 §4.1): sent on, not shown
 _FOLD = re.compile(r"\r\n(?=[ \t])")
 _NAMED_MOST = 1000  # addresses in headers that are read for showing
 
@@ -96,7 +97,7 @@ def read(head: bytes) -> Submitted:
         to=_mailboxes(named[b"to"]) if b"to" in named else (),
         cc=_mailboxes(named[b"cc"]) if b"cc" in named else (),
         reply_to=_mailboxes(named[b"reply-to"]) if b"reply-to" in named else (),
-        subject=_value(named[b"subject"][0]).replace("\0", "") if b"subject" in named else "",
+        subject=_NOT_SHOWN.sub("", _value(named[b"subject"][0])) if b"subject" in named else "",
         message_id=_message_id(named.get(b"message-id", ())),
         key=_key([raw for name in KEYS for raw in named.get(name, ())]),
         head=head,

@@ -32,9 +32,9 @@ class Contract:
 
     def check(self, method: str, target: str, status: int, kind: str, body: Any) -> None:
         """An AssertionError when the answer is not what the description says. Paths and methods that it does not have: 404, 405."""
-        operation = self.operation(method, target)
+        operation = self.operation(method, target) if method.isupper() else None
         if operation is None:
-            assert status in (204, 400, 401, 403, 404, 405, 415, 422, 429, 503), (method, target, status)
+            assert status in (204, 400, 401, 403, 404, 405, 415, 422, 429, 501, 503), (method, target, status)
             return
         answer = operation["responses"].get(str(status))
         assert answer is not None, f"{method} {target} answered {status}, which its description does not have"

@@ -117,6 +117,8 @@ async def test_a_private_key_is_never_shown(office: Office) -> None:
         ({"open_tracking": True}, 422, "validation_error", "open_tracking"),
         ({"click_tracking": True}, 422, "validation_error", "click_tracking"),
         ({"click_tracking": "no"}, 422, "validation_error", "click_tracking"),
+        ({"tracking_subdomain": 0}, 422, "validation_error", "`tracking_subdomain` field must be a string"),
+        ({"tracking_subdomain": False}, 422, "validation_error", "`tracking_subdomain` field must be a string"),
         ({"tracking_subdomain": "links"}, 422, "validation_error", "tracking_subdomain"),
         ({"capabilities": "all"}, 422, "validation_error", "capabilities"),
         ({"capabilities": {"sending": True}}, 422, "validation_error", "capabilities.sending"),

@@ -358,11 +358,31 @@ def test_methods() -> None:
     assert rig.ask("PUT", "/emails").problem == (405, "method_not_allowed")
     assert rig.ask("PUT", "/emails").headers["allow"] == "GET, HEAD, OPTIONS, POST"
     assert rig.ask("DELETE", f"/emails/{EMAIL}").headers["allow"] == "GET, HEAD, OPTIONS, PATCH"
+    assert rig.ask("get", "/emails").problem == (501, "method_not_allowed")
+    assert rig.ask("BREW", "/emails").status == 501
+    assert rig.ask("TRACE", "/emails").headers["allow"] == "GET, HEAD, OPTIONS, POST"
     options = rig.ask("OPTIONS", "/emails/batch", key=None)
     assert (options.status, options.body) == (204, b"")
     assert rig.ask("OPTIONS", "/nope", key=None).status == 404
     head, get = rig.ask("HEAD", f"/emails/{EMAIL}"), rig.ask("GET", f"/emails/{EMAIL}")
     assert (head.status, head.headers["content-length"], head.body) == (200, str(len(get.body)), b"")
+
+
+@pytest.mark.parametrize("path", ["/emails/batch", "/emails/sending", "/email/sending", "/email"])
+@pytest.mark.parametrize("method", ["GET", "HEAD", "PATCH", "DELETE", "PUT", "OPTIONS"])
+def test_allow_names_only_methods_of_the_path_itself(method: str, path: str) -> None:
+    response = Rig().ask(method, path)
+    assert (response.status, response.headers["allow"]) == (204 if method == "OPTIONS" else 405, "OPTIONS, POST")
+
+
+def test_a_path_that_is_not_served_has_no_method() -> None:
+    for method in ("GET", "POST", "DELETE", "OPTIONS"):
+        assert Rig().ask(method, "/emails/receiving").status == Rig().ask(method, f"/emails/receiving/{EMAIL}").status == 404
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "PATCH"])
+def test_an_id_is_still_checked(method: str) -> None:
+    assert Rig().ask("PATCH" if method == "PATCH" else "GET", "/emails/batches").problem == (422, "invalid_parameter")
 
 
 @pytest.mark.parametrize("path", ["/", "//emails", "/nope", "/emailsx", "/emails/x/y", "/%65mails%2f", "/emails/%ff", "/email", "/.."])

@@ -317,6 +317,43 @@ def test_broken_http_is_answered_once_in_json(octets: bytes, status: int, size: 
     assert connection.transport.disconnecting
 
 
+def test_too_many_headers_and_too_large_ones_are_told_apart() -> None:
+    rig = Rig()
+    many, large = rig.connect(), rig.connect()
+    many.send(b"GET /emails HTTP/1.1\r\nHost: x\r\n" + b"X: y\r\n" * 100 + b"\r\n")
+    large.send(b"GET /emails HTTP/1.1\r\nHost: x\r\nX: " + b"y" * 17_000 + b"\r\n\r\n")
+    assert many.transport.value().startswith(b"HTTP/1.1 431 Request Header Fields Too Large\r\n")
+    assert large.transport.value().startswith(b"HTTP/1.1 431 Request Header Fields Too Large\r\n")
+    assert many.responses()[0].json["message"] == "The request has more than 100 headers."
+    assert large.responses()[0].json["message"] == "The request line and the headers have more than 16384 bytes."
+
+
+def test_the_status_line_has_the_registered_phrase() -> None:
+    rig = Rig()
+    for octets, line in {
+        request("POST", "/emails", {**GOOD, "to": 1}): b"422 Unprocessable Content",
+        request("POST", "/emails", GOOD): b"200 OK",
+        request("BREW", "/emails"): b"501 Not Implemented",
+        head("Content-Length: 1000000000"): b"413 Content Too Large",
+    }.items():
+        connection = rig.connect()
+        connection.send(octets)
+        assert connection.transport.value().startswith(b"HTTP/1.1 " + line + b"\r\n")
+
+
+@pytest.mark.parametrize("length", [b"9" * 5000, b"9" * 16_000, b"9" * 30])
+def test_an_absurd_length_is_refused_like_any_other(length: bytes) -> None:
+    rig = Rig()
+    connection = rig.connect()
+    with capturedLogs() as logs:
+        connection.send(
+            b"POST /emails HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer ms_full\r\nContent-Length: " + length + b"\r\n\r\nhello"
+        )
+    [response] = connection.responses()
+    assert response.status in (400, 413)
+    assert not [event for event in logs if "log_failure" in event]
+
+
 @pytest.mark.parametrize("chunk", [b"zz\r\nx\r\n", b"-1\r\nx\r\n", b"5\r\nhelloXX", b"0x5\r\nhello\r\n"])
 def test_a_broken_chunk(chunk: bytes) -> None:
     rig = Rig()

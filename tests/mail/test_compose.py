@@ -28,7 +28,7 @@ BASE = Draft(
 )
 
 CHARACTERS = st.characters(blacklist_categories=["Cs"], blacklist_characters="\x00")
-HEADER_TEXT = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\r\n\x00"), max_size=120)
+HEADER_TEXT = st.text(st.characters(blacklist_categories=["Cs", "Cc"]) | st.just("\t"), max_size=120)
 NAMES = st.text(st.characters(blacklist_categories=["Cs", "Cc", "Zl", "Zp"]), max_size=60).map(str.strip)
 PIECES = ["word ", "é", "日", ".", "\n.\n", "From ", "\nFrom x\n", "\r\n", "\r", " \n", "=", "--=_a", "x" * 80, "\r\n--=_m"]
 BODIES = st.text(CHARACTERS, min_size=1) | st.lists(st.sampled_from(PIECES), min_size=1, max_size=30).map("".join)
@@ -243,11 +243,32 @@ def test_types_of_files(filename: str | None, given_type: str | None, written: s
         assert part["content-type"].params["method"] == "REQUEST"
 
 
-def test_a_long_name_beyond_ascii_has_a_fallback() -> None:
-    message = compose(attrs.evolve(BASE, attachments=(Attachment(b"x", "Rechnung für " + "ä" * 80 + ".pdf"),)))
+@pytest.mark.parametrize("name", ["Rechnung für " + "ä" * 80 + ".pdf", "ä.pdf", "a" * 200 + ".pdf", "=?utf-8?q?x?=.pdf"])
+def test_an_extended_filename_is_not_given_in_the_plain_form_too(name: str) -> None:
+    message = compose(attrs.evolve(BASE, attachments=(Attachment(b"x", name),)))
     well_formed(message)
     assert all(len(line) <= 78 for line in message.split(b"\r\n"))
-    assert b'filename="Rechnung fur aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa.pdf"' in message
+    assert b"filename=" not in message and re.search(rb"filename\*(0\*)?=UTF-8''", message)
+    assert [file.filename for file in mime.parse(message).files] == [name]
+    [part] = stdlib(message).iter_attachments()
+    assert part.get_filename() == name and not part["content-disposition"].defects
+
+
+@pytest.mark.parametrize("character", ["\x00", "\x07", "\x1b", "\r", "\n", "\x7f", "\x85", "\x9b"])
+def test_control_characters_are_refused_by_field(character: str) -> None:
+    text = f"a{character}b"
+    for field, draft in {
+        "subject": attrs.evolve(BASE, subject=text),
+        "headers": attrs.evolve(BASE, headers={"X-Note": text}),
+        "attachments": attrs.evolve(BASE, attachments=(Attachment(b"x", text),)),
+    }.items():
+        with pytest.raises(ComposeError) as refused:
+            compose(draft)
+        assert refused.value.field == field
+
+
+def test_a_tab_in_a_subject_is_white_space() -> None:
+    assert mime.parse(compose(attrs.evolve(BASE, subject="a\tb"))).header("subject") == "a\tb"
 
 
 @given(st.datetimes(timezones=st.integers(-14 * 60, 14 * 60).map(lambda m: timezone(timedelta(minutes=m)))))

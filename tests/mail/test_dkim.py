@@ -151,6 +151,16 @@ def test_the_field() -> None:
     )
 
 
+def test_no_line_of_the_field_is_too_long() -> None:
+    """5322 §2.1.1: at most 78 characters, however long selector and domain are (and as far as they can be folded)."""
+    domain, rsa, ed = "notifications.some-customer.acme.example", "m20261121-long-selector", "m20261121-long-selector-ed"
+    block = dkim.sign(MESSAGE, domain, [(rsa, RSA), (ed, ED)], NOW, LONG)
+    assert max(map(len, block.split(b"\r\n"))) <= 78
+    published = zip((rsa, ed), RECORDS.values(), strict=True)
+    records = {f"{selector}._domainkey.{domain}.".encode(): record for selector, record in published}
+    assert verify(block + MESSAGE, 0, records) and verify(block + MESSAGE, 1, records)
+
+
 @pytest.mark.parametrize(
     "added",
     [

@@ -17,8 +17,8 @@ from mailsvc.mail import encodedword, header
 from mailsvc.mail.address import Mailbox, parse_mailbox
 from mailsvc.mail.header import Field, HeaderError
 
-TEXT = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\r\n\x00"))
-PIECES = [*'aé日👩\u200d🚀 =?_\t"\\<>,:;()@\x7f\u2028\u0085\u202e', "word ", " =?utf-8?q?x?= ", "x" * 90]
+TEXT = st.text(st.characters(blacklist_categories=["Cs", "Cc"]) | st.just("\t"))
+PIECES = [*'aé日👩\u200d🚀 =?_\t"\\<>,:;()@\u2028\u202e', "word ", " =?utf-8?q?x?= ", "x" * 90]
 WIDE = st.lists(st.sampled_from(PIECES), max_size=60).map("".join)
 
 

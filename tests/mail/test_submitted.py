@@ -174,3 +174,9 @@ def test_any_octets_are_read_or_unfit(octets: bytes) -> None:
 def test_one_address_alone_is_read_as_a_list_of_one(text: str) -> None:
     text = text.strip()
     assert list(submitted._items(text)) == list(submitted._split(text))
+
+
+def test_control_characters_of_a_subject_are_sent_on_and_not_shown() -> None:
+    head = b"From: a@example.com\r\nSubject: a\x07b =?utf-8?q?c=00=1b[2Jd?=\r\n"
+    found = read(head)
+    assert (found.subject, found.kept) == ("ab c[2Jd", head)

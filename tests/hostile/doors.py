@@ -1,0 +1,259 @@
+"""How an input gets to the daemon, one coroutine for each door; each ends when the daemon has dealt with the input."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import ssl
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+
+import attrs
+
+from tests.hostile.servers import STAGES, Endpoint, Exchanger, Nameserver
+
+QUIET = 0.15  # seconds without an answer, while the daemon is idle, after which none is expected any more
+IDLE = 0.5  # of one core: below it the daemon is idle
+MOST = 60.0  # seconds for everything about one input
+PIECE = 1 << 18
+_GONE = (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError)
+
+
+@attrs.define
+class Doors:
+    """`ports`: of the relay, by standard number. `visitor`: somebody signed in, for pages.
+
+    `cpu`: seconds that the daemon has computed or wanted to. `waiting`: whether a recipient of an email waits for the first attempt.
+    """
+
+    port: int
+    ports: dict[str, int]
+    key: str
+    username: str
+    visitor: Any
+    endpoint: Endpoint
+    endpoint_port: int
+    exchanger: Exchanger
+    names: Nameserver
+    cpu: Callable[[], float]
+    waiting: Callable[[str], bool]
+    return_path: str = ""
+    _number: int = 0
+
+    def door(self, name: str) -> Callable[[bytes], Awaitable[None]]:
+        if name in STAGES:
+            return lambda octets: self.exchange_replies(name, octets)
+        found: Callable[[bytes], Awaitable[None]] = getattr(self, name)
+        return found
+
+    def _filled(self, octets: bytes) -> bytes:
+        return octets.replace(b"@KEY@", self.key.encode())
+
+    async def _talk(self, port: int, octets: bytes) -> bytes:
+        """What comes back for these octets, on a connection of their own."""
+        try:
+            async with asyncio.timeout(MOST):
+                return await self._pump(*await asyncio.open_connection("127.0.0.1", port), octets)
+        except _GONE:
+            return b""
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, octets: bytes) -> bytes:
+        """Write and read at once, until one whole HTTP answer is here, the peer closes, or nothing more is to be expected.
+
+        Only the first 64 kB of what is read are kept.
+        """
+        got = bytearray()
+        sending, used = asyncio.ensure_future(_send(writer, octets)), self.cpu()
+        try:
+            while not _whole(got):
+                try:
+                    piece = await asyncio.wait_for(reader.read(PIECE), QUIET)
+                except TimeoutError:
+                    used, before = self.cpu(), used
+                    if sending.done() and used - before < IDLE * QUIET:
+                        break
+                    continue
+                if not piece:
+                    break
+                got += piece[: max(0, 65_536 - len(got))]
+        except OSError:
+            pass
+        finally:
+            sending.cancel()
+            with suppress(asyncio.CancelledError, *_GONE):
+                await sending
+            writer.transport.abort()
+        return bytes(got)
+
+    # HTTP
+
+    async def http(self, octets: bytes) -> None:
+        """Octets as they are, on a connection of their own; emails that come of it are awaited."""
+        answer = await self._talk(self.port, self._filled(octets))
+        if answer.startswith(b"HTTP/1.1 200"):
+            with suppress(ValueError, TypeError, KeyError):
+                found = json.loads(answer.partition(b"\r\n\r\n")[2])
+                for each in found.get("data", [found])[:100] if isinstance(found, dict) else []:
+                    await self._settled(each["id"])
+
+    async def view(self, octets: bytes) -> None:
+        """HTML: sent as an email, then looked at in the API and in the dashboard."""
+        email = {"from": "a@hostile.example", "to": "x@watch.example", "subject": "Hello", "html": octets.decode("utf-8", "replace")}
+        status, body = await self._call("POST", "/emails", email)
+        if status != 200:
+            return
+        await self._settled(body["id"])
+        await self._call("GET", f"/emails/{body['id']}")
+        for page in ("", "/preview", "/source"):
+            await asyncio.wait_for(asyncio.to_thread(self.visitor.get, f"/dashboard/emails/{body['id']}{page}"), MOST)
+
+    async def _call(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
+        content = b"" if body is None else json.dumps(body).encode()
+        head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {self.key}\r\nContent-Length: {len(content)}\r\n\r\n"
+        answer = await self._talk(self.port, head.encode() + content)
+        first, _, rest = answer.partition(b"\r\n\r\n")
+        try:
+            return int(first.split(b" ", 2)[1]), json.loads(rest)
+        except (ValueError, IndexError):
+            return 0, None
+
+    async def _settled(self, email_id: str) -> None:
+        """Until nothing of the email waits for its first attempt."""
+        for _ in range(int(MOST / 0.02)):
+            if not self.waiting(email_id):
+                return
+            await asyncio.sleep(0.02)
+
+    # SMTP
+
+    async def exchange(self, octets: bytes) -> None:
+        """A message to a return path, over port 25, by nobody in particular."""
+        octets = self._filled(octets)
+        begin = b"EHLO mx.example\r\nMAIL FROM:<>\r\nRCPT TO:<" + self.return_path.encode() + b">\r\nDATA\r\n"
+        with suppress(*_GONE):
+            async with asyncio.timeout(MOST):
+                await _mail(*await asyncio.open_connection("127.0.0.1", self.ports["25"]), begin, octets)
+
+    async def relay(self, octets: bytes) -> None:
+        """A message from a customer, for a server that wants it 7-bit and for the development inbox."""
+        begin = b"MAIL FROM:<a@hostile.example>\r\nRCPT TO:<x@watch.example>\r\nRCPT TO:<x@sandbox.example>\r\nDATA\r\n"
+        with suppress(*_GONE):
+            async with asyncio.timeout(MOST):
+                reader, writer = await self._logged_in()
+                said = await _mail(reader, writer, self._filled(begin), self._filled(octets), greeted=True)
+                if said.startswith(b"250"):
+                    await self._settled(said.split()[-1].decode())
+
+    async def smtp(self, octets: bytes) -> None:
+        """Octets as they are, to port 25."""
+        await self._talk(self.ports["25"], self._filled(octets))
+
+    async def session(self, octets: bytes) -> None:
+        """Octets as they are, in the session of a customer."""
+        with suppress(*_GONE):
+            async with asyncio.timeout(MOST):
+                await self._pump(*await self._logged_in(), self._filled(octets))
+
+    async def _logged_in(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.ports["465"], ssl=context, limit=1 << 20)
+        secret = b"\0" + self.username.encode() + b"\0" + self.key.encode()
+        await _reply(reader)
+        for line in (b"EHLO client.example\r\n", b"AUTH PLAIN " + base64.b64encode(secret) + b"\r\n"):
+            writer.write(line)
+            await _reply(reader)
+        return reader, writer
+
+    # Answers
+
+    async def link(self, octets: bytes) -> None:
+        """What a server with a linked attachment answers."""
+        self.endpoint.say(octets)
+        link = {"path": f"http://127.0.0.1:{self.endpoint_port}/a.txt"}
+        email = {"from": "a@hostile.example", "to": "x@watch.example", "subject": "Hello", "text": "Hi.", "attachments": [link]}
+        with suppress(*_GONE):
+            async with asyncio.timeout(MOST):
+                await self._call("POST", "/emails", email)
+        self.endpoint.payload = None
+
+    async def webhook(self, octets: bytes) -> None:
+        """What a webhook's endpoint answers; each is a new one, for which no failure is known."""
+        self._number += 1
+        endpoint = {"endpoint": f"http://127.0.0.1:{self.endpoint_port}/{self._number}", "events": ["email.sent"]}
+        _, webhook = await self._call("POST", "/webhooks", endpoint)
+        done = self.endpoint.say(octets)
+        email = {"from": "a@hostile.example", "to": "x@watch.example", "subject": "Hello", "text": "Hi."}
+        await self._call("POST", "/emails", email)
+        with suppress(*_GONE):
+            await asyncio.wait_for(done.wait(), 20)
+        self.endpoint.payload = None
+        await self._call("DELETE", f"/webhooks/{webhook['id']}")
+
+    async def exchange_replies(self, stage: str, octets: bytes) -> None:
+        """What a mail exchanger says at one stage of a session."""
+        number, done = self.exchanger.say(stage, octets)
+        email = {"from": "a@hostile.example", "to": f"x@mx{number}.example", "subject": "Hello", "text": "Hi."}
+        await self._call("POST", "/emails", email)
+        with suppress(*_GONE):
+            await asyncio.wait_for(done.wait(), 20)
+
+    async def dns(self, octets: bytes) -> None:
+        """What the DNS of a sending domain has."""
+        self._number += 1
+        self.names.payload = octets
+        status, domain = await self._call("POST", "/domains", {"name": f"d{self._number}.hostile{self._number}.com"})
+        if status != 201:
+            return
+        await self._call("POST", f"/domains/{domain['id']}/verify")
+        for _ in range(100):
+            _, found = await self._call("GET", f"/domains/{domain['id']}")
+            if found["checked_at"] is not None:
+                break
+            await asyncio.sleep(0.02)
+        await self._call("DELETE", f"/domains/{domain['id']}")
+
+
+def _whole(got: bytearray) -> bool:
+    """Whether this is one whole HTTP answer."""
+    head, end, body = got.partition(b"\r\n\r\n")
+    if not end or not head.startswith(b"HTTP/1.1 ") or head.startswith(b"HTTP/1.1 1"):
+        return False
+    lengths = [int(line.split(b":")[1]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:")]
+    return len(body) >= min(sum(lengths), 60_000)
+
+
+async def _send(writer: asyncio.StreamWriter, octets: bytes) -> None:
+    for at in range(0, len(octets), PIECE):
+        writer.write(octets[at : at + PIECE])
+        await writer.drain()
+
+
+async def _reply(reader: asyncio.StreamReader) -> bytes:
+    """One SMTP reply, all lines of it; its last line."""
+    while (line := await reader.readline())[3:4] == b"-":
+        pass
+    if not line:
+        raise ConnectionResetError
+    return line
+
+
+async def _mail(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, begin: bytes, message: bytes, *, greeted: bool = False
+) -> bytes:
+    """One transaction; the reply to the message, or to the command that was refused."""
+    try:
+        if not greeted:
+            await _reply(reader)
+        for line in begin.splitlines(keepends=True):
+            writer.write(line)
+            said = await _reply(reader)
+            if said[:1] not in b"23":
+                return said
+        stuffed = message.replace(b"\r\n.", b"\r\n..")
+        await _send(writer, stuffed + (b".\r\n" if stuffed.endswith(b"\r\n") else b"\r\n.\r\n"))
+        return await _reply(reader)
+    finally:
+        writer.transport.abort()

@@ -1,0 +1,66 @@
+"""What an input is, and the list of all of them: one function for each family and door, registered by `@hostile(door)`.
+
+A family is a generator: it yields `(name, octets)` for a size, so that only one input is in memory at a time. To add an input, add a
+`yield` to a family; to add a family, write a function. `doors.py` says what each door does with the octets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+import attrs
+
+Made = Iterator[tuple[str, bytes]]
+SIZES = {"64 kB": 64 * 1024, "1 MB": 1100 * 1024, "40 MB": 40 * 1024 * 1024}  # 1 MB: just large enough to be treated as large
+
+LINE = 900
+
+
+@attrs.frozen
+class Family:
+    """One family at one door. `repeat`: how often each of its inputs is sent; None: as often as the run says."""
+
+    name: str
+    door: str
+    make: Callable[[int], Made]
+    repeat: int | None = None
+    most: int = SIZES["40 MB"]
+
+
+FAMILIES: list[Family] = []
+
+
+def hostile(*doors: str, repeat: int | None = None, most: int = SIZES["40 MB"]) -> Callable[[Callable[[int], Made]], Callable[[int], Made]]:
+    """Register a family for these doors. `most`: the largest size that its door takes."""
+
+    def register(make: Callable[[int], Made]) -> Callable[[int], Made]:
+        FAMILIES.extend(Family(make.__name__.replace("_", " "), door, make, repeat, most) for door in doors)
+        return make
+
+    return register
+
+
+def fill(unit: bytes, size: int, before: bytes = b"", after: bytes = b"") -> bytes:
+    """`unit` repeated between the two others, about `size` octets in all."""
+    return before + unit * max(1, (size - len(before) - len(after)) // len(unit)) + after
+
+
+def folded(octets: bytes) -> bytes:
+    """The same with a fold wherever a line would be longer than SMTP takes."""
+    lines = []
+    for line in octets.split(b"\r\n"):
+        lines += [line[:LINE], *[b" " + line[at : at + LINE] for at in range(LINE, len(line), LINE)]]
+    return b"\r\n".join(lines)
+
+
+def numbered(size: int, unit: Callable[[int], bytes], before: bytes = b"", after: bytes = b"") -> bytes:
+    """The same with units that differ by a number."""
+    return before + b"".join(_until(size, map(unit, range(size)))) + after
+
+
+def _until(size: int, units: Iterable[bytes]) -> Iterator[bytes]:
+    for unit in units:
+        size -= len(unit)
+        if size < 0:
+            return
+        yield unit

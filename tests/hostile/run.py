@@ -1,0 +1,373 @@
+"""Runs hostile inputs against a daemon of its own, and measures what they did to everybody else.
+
+For each input: the latest answer of `/healthz` (asked every 20 ms over a kept-open connection by a process of its own), the slowest mail
+of another account, the peak of the daemon's memory above its resting size. For one input of each family, the one after which the daemon
+had grown most: how much larger it is after the tenth time than after the first.
+
+The machine's own noise is measured the same way, without input, and added to what is allowed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import attrs
+import psycopg2
+
+from mailsvc.sandbox.welcome import ACCOUNT
+from tests.hostile import bodies, mails, wires
+from tests.hostile.doors import Doors
+from tests.hostile.inputs import FAMILIES, SIZES, Family
+from tests.hostile.servers import STAGES, Endpoint, Exchanger, Nameserver
+from tests.whole.rig import PROJECT, Daemon, free_port
+from tests.whole.visitor import Visitor
+
+assert bodies and mails and wires  # they register their families
+
+HEALTH_MOST = 0.25
+MAIL_MOST = 1.0
+MEMORY_MOST = 2 * 256 * 1024 * 1024  # twice http.in_flight
+GROWTH_MOST = 20 * 1024 * 1024
+NOISE_MOST = 0.75  # of which more is not believed
+CPU_MOST = (1.0, 1.0)  # seconds of work for an input, and for each MB of it: more is more than linear
+DOOR_MOST = 60.0  # seconds for everything about one input
+JUST_BEFORE = 0.05
+TIMES = 10
+ADDRESSES = 240  # of mail exchangers
+WATCHED = "mailbox.example"
+
+
+@attrs.define
+class Figure:
+    """What one input did."""
+
+    family: Family
+    name: str
+    size: str
+    seconds: float = 0.0
+    cpu: float = 0.0
+    octets: int = 0
+    health: float = 0.0
+    mail: float = 0.0
+    memory: int = 0
+    growth: int | None = None
+    grown: int = 0
+    windows: list[tuple[float, float]] = attrs.field(factory=list)
+
+    @property
+    def called(self) -> str:
+        return f"{self.family.name} / {self.name} ({self.family.door}, {self.size})"
+
+
+class Watch:
+    """The watching process and what it has told."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        self.health: list[tuple[float, float | None]] = []
+        self.mail: list[tuple[float, float | None]] = []
+        self.late: list[tuple[float, float]] = []
+        self.senders: dict[str, str] = {}
+        self.reading = asyncio.ensure_future(self._read())
+
+    async def _read(self) -> None:
+        assert self.process.stdout is not None
+        async for line in self.process.stdout:
+            what, when, took = json.loads(line)
+            if what == "from":
+                self.senders[when] = took
+            else:
+                getattr(self, what).append((when, took))
+
+    async def past(self, moment: float, kind: str = "health", most: float = 90.0) -> None:
+        """Until it has looked at the daemon later than `moment`, and was answered."""
+        seen = getattr(self, kind)
+        deadline = time.monotonic() + most
+        while not seen or seen[-1][0] < moment:
+            assert self.process.returncode is None, "the watching process ended"
+            if time.monotonic() > deadline:
+                return
+            await asyncio.sleep(0.01)
+
+    def worst(self, kind: str, begun: float, ended: float) -> float:
+        """The longest of the observations that began in this time, or just before it; how late the process itself was does not count."""
+        seen = [(when, took) for when, took in self._of(kind) if begun - JUST_BEFORE <= when <= ended and when + took >= begun]
+        return max([max(0.0, took - self._lateness(when, took)) for when, took in seen], default=0.0)
+
+    def _of(self, kind: str) -> list[tuple[float, float]]:
+        """The latest ones; what failed counts as a minute."""
+        return [(when, 60.0 if took is None else took) for when, took in getattr(self, kind)[-20_000:]]
+
+    def _lateness(self, when: float, took: float) -> float:
+        return max([late for due, late in self.late[-200:] if when <= due + late <= when + took + 0.1], default=0.0)
+
+    async def end(self) -> None:
+        self.process.kill()
+        await self.process.wait()
+        self.reading.cancel()
+        with suppress(asyncio.CancelledError):
+            await self.reading
+
+
+@attrs.define
+class Ground:
+    """A daemon under attack."""
+
+    daemon: Daemon
+    doors: Doors
+    watch: Watch
+    resting: int = 0
+    noise: float = 0.0
+    mail_noise: float = 0.0
+    usual: float = 0.0  # share of a core that the daemon needs without input
+    figures: list[Figure] = attrs.field(factory=list)
+
+    async def calibrate(self, seconds: float) -> None:
+        """What the machine does by itself; the worst of all calibrations."""
+        begun = time.monotonic()
+        used = self.cpu()
+        await asyncio.sleep(seconds)
+        self.usual = max(self.usual, (self.cpu() - used) / (time.monotonic() - begun)) if seconds >= 1 else self.usual
+        await self.watch.past(time.monotonic())
+        self.noise = min(NOISE_MOST, max(self.noise, self.watch.worst("health", begun, time.monotonic())))
+        self.mail_noise = min(2 * NOISE_MOST, max(self.mail_noise, self.watch.worst("mail", begun, time.monotonic())))
+
+    async def once(self, figure: Figure, octets: bytes) -> None:
+        pids = self._reset_peaks()
+        before = sum(_status(pid, "VmRSS") for pid in pids)
+        begun, used = time.monotonic(), self.cpu()
+        with suppress(TimeoutError, OSError):
+            await asyncio.wait_for(self.doors.door(figure.family.door)(octets), DOOR_MOST)
+        if self.cpu() - used > 0.2:
+            await self._idle()
+        ended = time.monotonic()
+        figure.octets = len(octets)
+        figure.cpu = max(figure.cpu, self.cpu() - used - (ended - begun) * self.usual)
+        await self.watch.past(ended)
+        figure.windows.append((begun, ended))
+        figure.seconds = max(figure.seconds, ended - begun)
+        figure.memory = max(figure.memory, sum(_status(pid, "VmHWM") for pid in self._processes()) - self.resting)
+        figure.grown = self.size() - before
+        assert self.daemon.process is not None and self.daemon.process.poll() is None, f"{figure.called} ended the daemon"
+
+    async def _idle(self) -> None:
+        """Until the daemon does nothing more about the last input, at most as long as a door takes."""
+        deadline = time.monotonic() + DOOR_MOST
+        while time.monotonic() < deadline:
+            used, begun = self.doors.cpu(), time.monotonic()
+            await asyncio.sleep(0.03)
+            if self.doors.cpu() - used < 0.5 * (time.monotonic() - begun):
+                return
+
+    def cpu(self) -> float:
+        assert self.daemon.process is not None
+        return _cpu(self.daemon.process.pid)
+
+    def size(self) -> int:
+        return sum(_status(pid, "VmRSS") for pid in self._processes())
+
+    def _processes(self) -> list[int]:
+        """The daemon and all below it."""
+        assert self.daemon.process is not None
+        found = [self.daemon.process.pid]
+        for pid in found:
+            with suppress(OSError):
+                for task in Path(f"/proc/{pid}/task").iterdir():
+                    found += [int(child) for child in (task / "children").read_text().split()]
+        return found
+
+    def _reset_peaks(self) -> list[int]:
+        pids = self._processes()
+        for pid in pids:
+            with suppress(OSError):
+                Path(f"/proc/{pid}/clear_refs").write_text("5")
+        return pids
+
+
+def _waiting(database: str) -> Callable[[str], bool]:
+    connection = psycopg2.connect(database)
+    connection.autocommit = True
+    cursor = connection.cursor()
+
+    def waiting(email_id: str) -> bool:
+        cursor.execute("SELECT count(*) FROM queue WHERE email_id = %s AND attempts = 0 AND status <> 'scheduled'", (email_id,))
+        return bool(cursor.fetchone()[0])
+
+    return waiting
+
+
+def _cpu(pid: int, fields: int = 1) -> float:
+    """Seconds that the daemon has computed; with two fields, also those that it waited for a processor."""
+    with suppress(OSError):
+        stats = [(task / "schedstat").read_text().split()[:fields] for task in Path(f"/proc/{pid}/task").iterdir()]
+        return sum(int(field) for stat in stats for field in stat) / 1e9
+    return 0.0
+
+
+def _status(pid: int, name: str) -> int:
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith(name + ":"):
+                return int(line.split()[1]) * 1024
+    return 0
+
+
+@asynccontextmanager
+async def ground(folder: Path, database: str) -> AsyncIterator[Ground]:
+    endpoint, exchanger, names = Endpoint(), Exchanger(ADDRESSES), Nameserver()
+    endpoint_port, exchanger_port, nameserver = await endpoint.start(), await exchanger.start(), await names.start()
+    smtp_port, sandbox_port = free_port(), free_port()
+    daemon = Daemon(folder, database, _settings(folder, exchanger, exchanger_port, smtp_port, sandbox_port, nameserver))
+    await asyncio.to_thread(daemon.start)
+    try:
+        key = await asyncio.to_thread(_another_account, daemon)
+        facts = daemon.facts
+        visitor = Visitor(daemon)
+        await asyncio.to_thread(visitor.sign_in, facts["sign_in"])
+        doors = Doors(
+            daemon.port,
+            facts["smtp"],
+            facts["api_key"],
+            facts["smtp_username"],
+            visitor,
+            endpoint,
+            endpoint_port,
+            exchanger,
+            names,
+            lambda: _cpu(daemon.process.pid, 2) if daemon.process else 0.0,
+            _waiting(database),
+        )
+        arguments = [str(daemon.port), str(smtp_port), key, f"w@{WATCHED}"]
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "tests.hostile.watch", *arguments, stdout=asyncio.subprocess.PIPE, cwd=PROJECT, limit=1 << 20
+        )
+        watch = Watch(process)
+        try:
+            await watch.past(time.monotonic())
+            found = Ground(daemon, doors, watch)
+            await doors.http(_first_email(doors))
+            while "x@watch.example" not in watch.senders:
+                await asyncio.sleep(0.02)
+            doors.return_path = watch.senders["x@watch.example"]
+            await found.calibrate(2.0)
+            found.resting = found.size()
+            yield found
+        finally:
+            await watch.end()
+    finally:
+        if daemon.process is not None and daemon.process.poll() is None:
+            await asyncio.to_thread(daemon.stop)
+
+
+def _first_email(doors: Doors) -> bytes:
+    return bodies.post("/emails", bodies.email())
+
+
+def _settings(
+    folder: Path, exchanger: Exchanger, exchanger_port: int, smtp_port: int, sandbox_port: int, nameserver: str
+) -> dict[str, dict[str, object]]:
+    routes = {f"mx{n}.example": f"smtp://{host}:{exchanger_port}" for n, host in enumerate(exchanger.hosts)}
+    routes |= {"watch.example": f"smtp://127.0.0.1:{smtp_port}", "sandbox.example": f"smtp://127.0.0.1:{sandbox_port}"}
+    listen = {number: f"tcp:{free_port()}:interface=127.0.0.1" for number in ("25", "465")}
+    return {
+        "smtp": {"listen": listen, "self_signed": str(folder / "tls"), "login_failures": 1000, "tarpit": 0},
+        "sandbox": {"listen": [f"tcp:{sandbox_port}:interface=127.0.0.1"]},
+        "delivery": {"routes": routes, "nameservers": [nameserver], "retry": [2, 2, 2], "hold_first": 1, "hold_longest": 1, "expire": 60},
+        "fetch": {"ports": [], "allow_http": True, "allowed_networks": ["127.0.0.0/8"]},
+        "dashboard": {"sign_up": True},
+        "webhooks": {"timeout": 5, "schedule": [5]},
+        "": {"sender": "mailsvc <no-reply@mailsvc.example>"},
+    }
+
+
+def _another_account(daemon: Daemon) -> str:
+    """The key of the account whose mail must not be held up."""
+    account = daemon.command("account", "create", "Watched").strip()
+    for name, owner in ((WATCHED, account), (bodies.DOMAIN, ACCOUNT)):
+        daemon.command("domain", "add", name, "--account", owner)
+        daemon.command("domain", "trust", name, "--account", owner)
+    return daemon.command("key", "create", "--account", account, "--name", "watch").strip().splitlines()[-1]
+
+
+# --- runs and verdicts ----------------------------------------------------------------------------------------------------
+
+
+async def run_family(ground: Ground, family: Family, size: str, times: int = TIMES, only: str = "") -> list[Figure]:
+    """All inputs of a family at one size. What seems late is done twice more: the middle one of the three counts."""
+    figures: list[Figure] = []
+    most_grown: tuple[int, str] = (0, "")
+    await ground.watch.past(time.monotonic())
+    for name, octets in family.make(min(SIZES[size], family.most)):
+        if only and only not in f"{family.name} / {name}":
+            continue
+        figure = Figure(family, name, size)
+        await ground.once(figure, octets)
+        figure.health = ground.watch.worst("health", *figure.windows[-1])
+        if figure.health > HEALTH_MOST and figure.health < 5.0:
+            for _ in range(2):
+                await ground.once(figure, octets)
+            figure.health = sorted(ground.watch.worst("health", *window) for window in figure.windows)[1]
+        figures.append(figure)
+        most_grown = max(most_grown, (figure.grown, name))
+    if times > 1 and family.repeat is None and most_grown[1]:
+        await _repeat(ground, family, size, times, next(figure for figure in figures if figure.name == most_grown[1]))
+    await ground.watch.past(time.monotonic(), "mail")
+    for figure in figures:
+        figure.mail = sorted(ground.watch.worst("mail", *window) for window in figure.windows)[(len(figure.windows) - 1) // 2]
+    return figures
+
+
+async def _repeat(ground: Ground, family: Family, size: str, times: int, figure: Figure) -> None:
+    if figure.health > 1.0 or figure.cpu > 5.0:  # it fails as it is; ten times of that only take long
+        return
+    octets = next(octets for name, octets in family.make(min(SIZES[size], family.most)) if name == figure.name)
+    again = Figure(family, figure.name, size)
+    await ground.once(again, octets)
+    first = ground.size()
+    for _ in range(times - 1):
+        await ground.once(again, octets)
+    figure.growth = ground.size() - first
+
+
+def wrong(figure: Figure, ground: Ground) -> list[str]:
+    """What an input did that none may do."""
+    found = []
+    if figure.health > HEALTH_MOST + ground.noise:
+        found.append(f"/healthz answered after {figure.health * 1000:.0f} ms")
+    if figure.mail > MAIL_MOST + ground.mail_noise:
+        found.append(f"another account's mail took {figure.mail:.1f} s")
+    if figure.cpu > CPU_MOST[0] + CPU_MOST[1] * figure.octets / (1 << 20):
+        found.append(f"{figure.cpu:.1f} s of work")
+    if figure.memory > MEMORY_MOST:
+        found.append(f"{figure.memory >> 20} MB more than at rest")
+    if figure.growth is not None and figure.growth > GROWTH_MOST:
+        found.append(f"{figure.growth >> 20} MB larger after {TIMES} times than after the first")
+    return [f"{figure.called}: {each}" for each in found]
+
+
+def chosen(doors: Sequence[str] = (), families: Sequence[str] = ()) -> list[Family]:
+    return [
+        family
+        for family in FAMILIES
+        if (not doors or family.door in doors or (family.door in STAGES and "replies" in doors))
+        and (not families or family.name in families)
+    ]
+
+
+def table(figures: Sequence[Figure], most: int = 40) -> str:
+    """The worst, by how late `/healthz` was."""
+    lines = ["| input | took | CPU | /healthz | another's mail | memory | growth |", "|---|--:|--:|--:|--:|--:|--:|"]
+    worst = sorted(figures, key=lambda figure: (max(figure.health, figure.mail / 4, figure.cpu / 10), figure.memory), reverse=True)[:most]
+    for figure in worst:
+        growth = "" if figure.growth is None else f"{figure.growth / (1 << 20):+.0f} MB"
+        lines.append(
+            f"| {figure.called} | {figure.seconds:.2f} s | {figure.cpu:.2f} s | {figure.health * 1000:.0f} ms | {figure.mail:.2f} s "
+            f"| {figure.memory / (1 << 20):+.0f} MB | {growth} |"
+        )
+    return "\n".join(lines)

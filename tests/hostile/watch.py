@@ -1,0 +1,159 @@
+"""A process that watches a daemon from outside: requests `/healthz` every 20 ms, and sends another account's mail to itself.
+
+A process of its own, so that whatever generates and sends the inputs cannot make it late. It prints one JSON array for each
+observation, with the times of the monotonic clock, which all processes of the machine share:
+
+    ["health", begun, seconds]   one request over a connection that is kept open; null seconds: it failed
+    ["mail", begun, seconds]     from the POST of the other account's email to the final dot at this process's mail server
+    ["late", begun, seconds]     how late this process itself woke up: noise of the machine, not of the daemon
+    ["from", recipient, sender]  the envelope of each mail received for `x@…`; its sender is a return path
+
+    python -m tests.hostile.watch HTTP_PORT SMTP_PORT KEY SENDER
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+
+EVERY = 0.02
+MAIL_EVERY = 0.1
+MAIL_MOST = 30.0
+
+
+def tell(*observation: object) -> None:
+    sys.stdout.write(json.dumps(observation) + "\n")
+    sys.stdout.flush()
+
+
+class Http:
+    """One kept-open connection; opened again after a failure."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.reader: asyncio.StreamReader | None = None
+        self.writer: asyncio.StreamWriter | None = None
+
+    async def ask(self, request: bytes) -> int:
+        if self.writer is None:
+            self.reader, self.writer = await asyncio.open_connection("127.0.0.1", self.port)
+        assert self.reader is not None
+        try:
+            self.writer.write(request)
+            head = await self.reader.readuntil(b"\r\n\r\n")
+            length = next(int(line.split(b":")[1]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:"))
+            await self.reader.readexactly(length)
+            return int(head.split(b" ", 2)[1])
+        except (OSError, asyncio.IncompleteReadError):
+            self.writer.close()
+            self.writer = None
+            raise
+
+
+async def health(port: int) -> None:
+    connection = Http(port)
+    due = time.monotonic()
+    while True:
+        due += EVERY
+        await asyncio.sleep(max(0.0, due - time.monotonic()))
+        begun = time.monotonic()
+        if begun - due > 0.005:
+            tell("late", due, begun - due)
+        due = max(due, begun)
+        try:
+            status = await connection.ask(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            tell("health", begun, time.monotonic() - begun if status == 200 else None)
+        except (OSError, asyncio.IncompleteReadError):
+            tell("health", begun, None)
+
+
+class Mail:
+    """Sends one email after the other and waits until it has arrived."""
+
+    def __init__(self, port: int, key: str, sender: str) -> None:
+        self.connection, self.key, self.sender = Http(port), key, sender
+        self.arrived: dict[str, asyncio.Event] = {}
+
+    async def run(self) -> None:
+        number = 0
+        while True:
+            number += 1
+            await asyncio.sleep(MAIL_EVERY)
+            await self._one(f"w{number}@watch.example")
+
+    async def _one(self, to: str) -> None:
+        event = self.arrived[to] = asyncio.Event()
+        body = json.dumps({"from": self.sender, "to": to, "subject": "Watching", "text": "Hello."}).encode()
+        head = f"POST /emails HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {self.key}\r\nContent-Length: {len(body)}\r\n\r\n"
+        begun = time.monotonic()
+        try:
+            status = await self.connection.ask(head.encode() + body)
+            if status == 200:
+                await asyncio.wait_for(event.wait(), MAIL_MOST)
+            tell("mail", begun, time.monotonic() - begun if status == 200 else None)
+        except (OSError, asyncio.IncompleteReadError, TimeoutError):
+            tell("mail", begun, None)
+        finally:
+            del self.arrived[to]
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """A mail server without extensions but pipelining: messages have to be made 7-bit for it."""
+        try:
+            await self._converse(reader, writer)
+        except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass
+        finally:
+            writer.close()
+
+    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"220 watch.example ESMTP\r\n")
+        sender, recipients = "", list[str]()
+        while line := await reader.readline():
+            verb = line[:4].upper()
+            reply = b"250 OK\r\n"
+            if verb == b"EHLO":
+                reply = b"250-watch.example\r\n250 PIPELINING\r\n"
+            elif verb == b"MAIL":
+                sender, recipients = _path(line), []
+            elif verb == b"RCPT":
+                recipients.append(_path(line))
+            elif verb == b"DATA":
+                writer.write(b"354 Go ahead\r\n")
+                await _until_dot(reader)
+                for each in recipients:
+                    if each in self.arrived:
+                        self.arrived[each].set()
+                    elif each.startswith("x@"):
+                        tell("from", each, sender)
+            elif verb == b"QUIT":
+                reply = b"221 Bye\r\n"
+            writer.write(reply)
+            await writer.drain()
+            if verb == b"QUIT":
+                return
+
+
+def _path(line: bytes) -> str:
+    return line.partition(b"<")[2].partition(b">")[0].decode("utf-8", "replace")
+
+
+async def _until_dot(reader: asyncio.StreamReader) -> None:
+    tail = b"\r\n"
+    while not tail.endswith(b"\r\n.\r\n"):
+        octets = await reader.read(1 << 18)
+        if not octets:
+            raise asyncio.IncompleteReadError(b"", None)
+        tail = (tail + octets)[-5:]
+
+
+async def main(http_port: int, smtp_port: int, key: str, sender: str) -> None:
+    mail = Mail(http_port, key, sender)
+    server = await asyncio.start_server(mail.serve, "127.0.0.1", smtp_port)
+    async with server:
+        await asyncio.gather(health(http_port), mail.run())
+
+
+if __name__ == "__main__":
+    asyncio.run(main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]))
