@@ -261,7 +261,7 @@ def test_a_message_is_read_when_there_is_room_for_it():
     asked: list[int] = []
 
     class Full:
-        def reserve(self, octets: int) -> bool:
+        async def turn(self, octets: int) -> bool:
             asked.append(octets)
             return False
 
