@@ -14,7 +14,6 @@ from mailsvc.store.sandbox import Sandbox, SandboxEmail
 SANDBOX = f"{HOME}/sandbox"
 PAGE = 50
 SHOWN = 256 * 1024
-IN_TURN = 64 * 1024  # bytes above which a message is read in turn
 COPIES = 3  # of a message that are in memory while it is read
 
 
@@ -62,7 +61,7 @@ class Inbox:
 
 async def _reserve(visit: Visit, size: int) -> None:
     """Within the octets that may be in work at once: the message, what it comes to, and the page."""
-    if size > IN_TURN and not await visit.request.turn(COPIES * size):
+    if not await visit.request.turn(COPIES * size):
         raise Stop(503, "One moment", "Too much is being read just now. Reload the page in a few seconds.")
 
 

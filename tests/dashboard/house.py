@@ -80,7 +80,7 @@ class Asked(Request):
     def address(self) -> str:
         return "192.0.2.1"
 
-    def reserve(self, octets: int) -> bool:
+    async def turn(self, octets: int) -> bool:
         return True
 
     async def stream(self, chunks: AsyncGenerator[bytes, None]) -> bool:

@@ -15,6 +15,7 @@ from mailsvc.dashboard.page import Stop
 from mailsvc.dashboard.sandbox import COPIES, SHOWN, Inbox
 
 MAIL = UUID(int=7)
+LARGE = emails.IN_THREAD  # a smaller email of the list is read at once
 
 
 class Shelf:
@@ -40,14 +41,14 @@ def show(work: Any) -> Any:
 
 
 def visit(room: int, reserved: list[int]) -> Any:
-    def reserve(octets: int) -> bool:
+    async def turn(octets: int) -> bool:
         reserved.append(octets)
         return octets <= room
 
     return SimpleNamespace(
         account_id=UUID(int=1),
         uuid=lambda text, what="page": UUID(text),
-        request=SimpleNamespace(reserve=reserve),
+        request=SimpleNamespace(turn=turn),
         query=lambda name: "",
         render=lambda template, **values: values,
     )
@@ -91,7 +92,7 @@ def test_a_list_without_room_reads_nothing() -> None:
     assert (shelf.read, reserved) == (0, [COPIES * 3000]) and result.value.status == 503
 
 
-@pytest.mark.parametrize(("room", "read"), [(emails.COPIES * 1000, 1), (emails.COPIES * 1000 - 1, 0)])
+@pytest.mark.parametrize(("room", "read"), [(emails.COPIES * LARGE, 1), (emails.COPIES * LARGE - 1, 0)])
 def test_insights_are_found_in_a_message_for_which_there_is_room(room: int, read: int) -> None:
     loaded, reserved = [], []
 
@@ -101,7 +102,7 @@ def test_insights_are_found_in_a_message_for_which_there_is_room(room: int, read
 
     page: Any = SimpleNamespace(messages=SimpleNamespace(load=load))
     page._load, page._message = partial(emails.Emails._load, page), partial(emails.Emails._message, page)
-    email = SimpleNamespace(size=1000, email_id=MAIL, source="api")
+    email = SimpleNamespace(size=LARGE, email_id=MAIL, source="api")
     result = show(emails.Emails._parsed(page, visit(room, reserved), email))  # type: ignore[arg-type]
-    assert (loaded, reserved) == ([MAIL] * read, [emails.COPIES * 1000])
+    assert (loaded, reserved) == ([MAIL] * read, [emails.COPIES * LARGE])
     assert result.text == "Hello" if read else result.value.status == 503

@@ -261,14 +261,14 @@ def test_a_message_is_read_when_there_is_room_for_it():
     asked: list[int] = []
 
     class Full:
-        def reserve(self, octets: int) -> bool:
+        async def turn(self, octets: int) -> bool:
             asked.append(octets)
             return False
 
-    visit, email = SimpleNamespace(request=Full()), SimpleNamespace(size=1000)
+    visit, email = SimpleNamespace(request=Full()), SimpleNamespace(size=100_000)
     told: list[object] = []
     Deferred.fromCoroutine(Emails._load(SimpleNamespace(), visit, email)).addErrback(lambda failure: told.append(failure.value))
-    assert [stop.status for stop in told] == [503] and asked == [3000]
+    assert [stop.status for stop in told] == [503] and asked == [300_000]
 
 
 def test_a_recipients_timeline_has_its_own_events_and_attempts_in_order():

@@ -186,8 +186,8 @@ def test_downloads_that_nobody_reads_stay_out_of_memory(daemon: Daemon, hands: E
 @pytest.mark.slow
 def test_the_tenth_time_takes_no_more_memory_than_the_first(daemon: Daemon) -> None:
     """Large requests, downloads that nobody reads, and large mail to port 25, together, ten times."""
-    email, path = attached(daemon, 20 * MIB), return_path(daemon, send(daemon, "h@example.net"))
-    mail = b"Subject: large\r\n\r\n" + (b"x" * 76 + b"\r\n") * (20 * MIB // 78)
+    email, path = attached(daemon, 12 * MIB), return_path(daemon, send(daemon, "h@example.net"))
+    mail = b"Subject: large\r\n\r\n" + (b"x" * 76 + b"\r\n") * (12 * MIB // 78)
 
     def post(_: int) -> object:
         return daemon.call("POST", "/emails", email).status
@@ -199,12 +199,12 @@ def test_the_tenth_time_takes_no_more_memory_than_the_first(daemon: Daemon) -> N
     until(lambda: in_work(daemon) == 0)
     resting, after = resident(daemon), list[int]()
     for _ in range(10):
-        with Peak(daemon) as peak, ExitStack() as hands, ThreadPoolExecutor(6) as pool:
+        with Peak(daemon) as peak, ExitStack() as hands, ThreadPoolExecutor(2) as pool:
             url = link(daemon, email)
-            for place in range(6):
+            for place in range(4):
                 download_unread(hands, daemon, place, url)
-            statuses = [*pool.map(lambda what: what(0), [post, post, come_back])]
-            assert statuses[:2] == [200, 200]
+            statuses = [*pool.map(lambda what: what(0), [post, come_back])]
+            assert statuses[0] == 200
         assert peak.bytes - resting < 2 * 256 * MIB
         until(lambda: in_work(daemon) == 0)
         if after:
