@@ -24,7 +24,6 @@ T = TypeVar("T")
 log = Logger()
 
 
-
 class Request(server.Request):
     """`begin` is called when the headers are here, `process` when the body is. `problem` is why it will not be served."""
 

@@ -157,16 +157,16 @@ def _slices(message: bytes, start: int) -> Iterator[bytes]:
 
 def _whole_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
     """The same octets, cut after line ends only."""
-    held = b""
+    held: list[bytes] = []
     for chunk in chunks:
         end = chunk.rfind(b"\r\n") + 2
         if end < 2:
-            held += chunk
+            held.append(chunk)
         else:
-            yield held + chunk[:end]
-            held = chunk[end:]
-    if held:
-        yield held
+            yield b"".join([*held, chunk[:end]])
+            held = [chunk[end:]]
+    if rest := b"".join(held):
+        yield rest
 
 
 def _relaxed(parts: Iterable[bytes]) -> Iterator[bytes]:
@@ -188,6 +188,9 @@ def _relaxed(parts: Iterable[bytes]) -> Iterator[bytes]:
 
 def _without_line_ends(octets: bytes) -> int:
     """Where the CRLFs at the end of `octets` begin."""
+    end = len(octets.rstrip(b"\r\n"))
+    if octets.count(b"\r\n", end) * 2 == len(octets) - end:
+        return end
     end = len(octets)
     while octets.endswith(b"\r\n", 0, end):
         end -= 2

@@ -22,7 +22,7 @@ _NAME = re.compile(rf"[!-9;-~]{{1,{NAME_LIMIT}}}")  # 5322 §3.6.8 ftext
 _FORBIDDEN = re.compile(r"[\r\n\x00\ud800-\udfff]")
 _PRINTABLE = re.compile(r"[ -~]*")
 _ATOMS = re.compile(r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+(?: [A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+)*")
-_TOKEN = re.compile(r" *[^ ]+")
+_TOKEN = re.compile(r" *+[^ ]++| ++")
 
 # Fields that this service writes, or that only a mail system may write.
 _RESERVED = frozenset(
