@@ -80,7 +80,9 @@ def recipients_refusal(fields: Mapping[str, Collection[str]], limits: Limits) ->
         return Refusal("recipients", "to", "The `to` field needs at least one recipient.")
     for name, addresses in fields.items():
         if len(addresses) > limits.recipients_per_field:
-            return Refusal("recipients", name, f"The `{name}` field may have at most {limits.recipients_per_field} {_PEOPLE.get(name, 'recipients')}.")
+            return Refusal(
+                "recipients", name, f"The `{name}` field may have at most {limits.recipients_per_field} {_PEOPLE.get(name, 'recipients')}."
+            )
     return None
 
 

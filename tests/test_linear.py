@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -45,7 +46,9 @@ def mail(unit: str, begin: str, end: str = "") -> Make:
 
 
 MULTIPART = "Content-Type: multipart/mixed; boundary=q\r\n\r\n"
-REPORT = "Content-Type: multipart/report; report-type=delivery-status; boundary=q\r\n\r\n--q\r\nContent-Type: message/delivery-status\r\n\r\n"
+REPORT = (
+    "Content-Type: multipart/report; report-type=delivery-status; boundary=q\r\n\r\n--q\r\nContent-Type: message/delivery-status\r\n\r\n"
+)
 
 PAGES = {
     "hidden elements": of("<p hidden>a"),
@@ -79,7 +82,9 @@ PARTS = {
     "line ends": mail("\r\n", MULTIPART + "--q\r\n\r\n"),
     "groups of a report": mail("\r\n\r\na: b", REPORT),
     "space in a report": mail(" ", REPORT + "a: b\r\n"),
-    "addresses in a text": mail("a@b.example ", "From: mailer-daemon@a.example\r\n\r\nThis message was created automatically by mail delivery software\r\n"),
+    "addresses in a text": mail(
+        "a@b.example ", "From: mailer-daemon@a.example\r\n\r\nThis message was created automatically by mail delivery software\r\n"
+    ),
 }
 TEXTS = {
     "separators": of(",a", "", "@"),
@@ -119,10 +124,8 @@ def _structure(message: bytes) -> None:
 
 
 def _mime(message: bytes) -> None:
-    try:
+    with contextlib.suppress(mime.MimeError):
         mime.parse(message)
-    except mime.MimeError:
-        pass
 
 
 def _report(message: bytes) -> None:
@@ -137,17 +140,13 @@ def test_any_parts(name: str, read: Callable[[bytes], Any]) -> None:
 
 
 def _mailbox(text: str) -> None:
-    try:
+    with contextlib.suppress(address.AddressError):
         address.parse_mailbox(text[: address._TEXT_LIMIT])
-    except address.AddressError:
-        pass
 
 
 def _path(text: str) -> None:
-    try:
+    with contextlib.suppress(address.AddressError):
         address.parse_path(text.encode(), True)
-    except address.AddressError:
-        pass
 
 
 READERS: dict[str, Callable[[str], Any]] = {

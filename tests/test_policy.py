@@ -58,7 +58,7 @@ def test_somebody_must_be_written_to() -> None:
     assert refusal.field == "to"
 
 
-@pytest.mark.parametrize("field", ["to", "cc", "bcc"])
+@pytest.mark.parametrize("field", ["to", "cc", "bcc", "reply_to"])
 def test_fifty_recipients_a_field_and_no_more(field: str) -> None:
     assert policy.recipients_refusal(fields(**{field: ["a@b.test"] * 50}), Limits()) is None
     refusal = policy.recipients_refusal(fields(**{field: ["a@b.test"] * 51}), Limits())

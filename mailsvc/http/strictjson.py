@@ -12,6 +12,7 @@ import json
 import re
 import secrets
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import attrs
@@ -31,7 +32,7 @@ OUTLINE_MAX = 256 * 1024  # octets of a document in which the field at fault is 
 
 _BYTES_START = re.compile(rb'"(?:content|data)"[ \t\r\n]{0,99}+:[ \t\r\n]{0,99}+\[')
 _SUSPECT = re.compile(rb"[\x00-\x1f]|\\u[dD]")  # in a string: what may be its fault
-_UNFIT = re.compile("[\x00-\x1f\ud800-\udfff]")
+_UNFIT = re.compile(r"[\x00-\x1f\ud800-\udfff]")
 _PAIR = re.compile(rb"\\u[dD][89abAB]")
 _CONTINUATION = bytes(range(0x80, 0xC0))
 _BOM = b"\xef\xbb\xbf"
@@ -76,10 +77,8 @@ def _check(raw: bytes, value: Any) -> None:
     members = _members(value)
     if raw.count(b":") == members or sum(text.count(b":") for text in _outside_strings(raw)) == members:
         return
-    try:
+    with suppress(ValueError, RecursionError):  # too long to find the name
         json.loads(_outline(raw), object_pairs_hook=_unique)
-    except (ValueError, RecursionError):
-        pass  # too long to find the name
     raise Malformed("The request body has a field twice in one object.")
 
 

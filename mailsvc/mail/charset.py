@@ -72,7 +72,10 @@ def decode(octets: bytes, charset: str) -> str:
     if len(octets) <= _PIECE:
         return octets.decode(codec, "replace")
     decoder = codecs.getincrementaldecoder(codec)("replace")
-    pieces = [decoder.decode(octets[at : at + _PIECE]) for at in range(0, len(octets), _PIECE)]
+    try:
+        pieces = [decoder.decode(octets[at : at + _PIECE]) for at in range(0, len(octets), _PIECE)]
+    except UnicodeError:  # UTF-16 or UTF-32 without its mark
+        return octets.decode(codec, "replace")
     return "".join([*pieces, decoder.decode(b"", True)])
 
 

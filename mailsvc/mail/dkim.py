@@ -203,6 +203,9 @@ def _unfinished(piece: bytes, relaxed: bool) -> int:
 
 def _without_line_ends(octets: bytes) -> int:
     """Where the CRLFs at the end of `octets` begin."""
+    end = len(octets.rstrip(b"\r\n"))
+    if octets.count(b"\r\n", end) * 2 == len(octets) - end:
+        return end
     end = len(octets)
     while octets.endswith(b"\r\n", 0, end):
         end -= 2

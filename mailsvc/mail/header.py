@@ -22,7 +22,7 @@ _NAME = re.compile(rf"[!-9;-~]{{1,{NAME_LIMIT}}}")  # 5322 §3.6.8 ftext
 FORBIDDEN = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\ud800-\udfff]")  # all control characters but the tab; 5322 §2.2, §4.1
 _PRINTABLE = re.compile(r"[ -~]*")
 _ATOMS = re.compile(r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+(?: [A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+)*")
-_TOKEN = re.compile(r" *[^ ]+")
+_TOKEN = re.compile(r" *+[^ ]++| ++")
 
 # Fields that this service writes, or that only a mail system may write.
 _RESERVED = frozenset(

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from os.path import commonprefix
 
 import attrs
 
 from mailsvc.mail import charset, header, transfer
+from mailsvc.mail.structure import common_beginning
 
 _DEPTH = 60
 _LONG = 10_000  # octets of a field that are looked at word by word
@@ -105,7 +105,7 @@ class _Reader:
             entity.boundary = (found[1] or found[2]).rstrip(b" ")
             self._known.setdefault(entity.boundary, (len(self._open) - 1, False))
             self._known.setdefault(entity.boundary + b"--", (len(self._open) - 1, True))
-            self._begin = b"\r\n--" + (commonprefix(list(self._known)) or b"")
+            self._begin = b"\r\n--" + common_beginning(list(self._known))
             entity.inner.append((entity.body, -1))
         elif main in (b"message/rfc822", b"message/global"):
             entity.inner.append(inner := _Entity(entity.body))
@@ -156,7 +156,7 @@ class _Reader:
                 for line in (entity.boundary, entity.boundary + b"--"):
                     if self._known.get(line, (-1, False))[0] == len(self._open):
                         del self._known[line]
-                self._begin = b"\r\n--" + (commonprefix(list(self._known)) or b"")
+                self._begin = b"\r\n--" + common_beginning(list(self._known))
             entity.ascii_header = self._message[entity.start : min(entity.body, entity.end)].isascii()
             entity.ascii_body = all(map(self._ascii, entity.inner)) if entity.inner else self._ascii((entity.body, entity.end))
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from os.path import commonprefix
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import attrs
@@ -94,6 +93,14 @@ class _Window:
         return -1
 
 
+def common_beginning(texts: Sequence[bytes]) -> bytes:
+    """The longest text that all of these begin with."""
+    if not texts:
+        return b""
+    first, last = min(texts), max(texts)
+    return first[: next((at for at, octet in enumerate(first) if last[at : at + 1] != bytes([octet])), len(first))]
+
+
 def _lines(stack: list[bytes]) -> dict[bytes, tuple[int, bool]]:
     """What may stand behind the two hyphens of a delimiter: of which multipart it is, the inner ones first, and whether it is its last."""
     known: dict[bytes, tuple[int, bool]] = {}
@@ -105,7 +112,7 @@ def _lines(stack: list[bytes]) -> dict[bytes, tuple[int, bool]]:
 
 def _beginning(stack: list[bytes]) -> bytes:
     """What all of their delimiters begin with, and the line end before it. What is longer is found faster."""
-    return b"\r\n--" + (commonprefix(stack) or b"")
+    return b"\r\n--" + common_beginning(stack)
 
 
 def _part_head(message: Octets, at: int) -> tuple[bytes, int]:

@@ -82,6 +82,7 @@ def test_no_body_at_all() -> None:
         ("to", "b@example.net, c@example.net", "validation_error", "`to`"),
         ("to", [f"u{i}@example.net" for i in range(51)], "validation_error", "`to`"),
         ("cc", [f"u{i}@example.net" for i in range(51)], "validation_error", "`cc`"),
+        ("reply_to", [f"u{i}@example.net" for i in range(51)], "validation_error", "`reply_to`"),
         ("bcc", "x", "validation_error", "`bcc`"),
         ("reply_to", True, "validation_error", "`reply_to`"),
         ("subject", 5, "validation_error", "`subject`"),

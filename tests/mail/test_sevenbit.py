@@ -121,7 +121,9 @@ HOSTILE = {
         b"Content-Type: multipart/mixed; boundary=q\r\n\r\n" + b"\r\n--q\r\nX: y" * (size // 11) + b"\xe9"
     ),
     "header lines": lambda size: b"X: \xe9\r\n" * (size // 6) + b"\r\n\xe9",
-    "deep parts": lambda size: "".join(NEST.format("a" * n, "a" * n) for n in range(1, 60)).encode() + b"\r\n--aaaa" * (size // 8) + b"\xe9",
+    "deep parts": lambda size: (
+        "".join(NEST.format("a" * n, "a" * n) for n in range(1, 60)).encode() + b"\r\n--aaaa" * (size // 8) + b"\xe9"
+    ),
     "one long line": lambda size: b"\r\n" + b"\xe9 " * (size // 2),
     "boundaries": lambda size: b"Content-Type: multipart/mixed" + b"; boundary=" * (size // 11) + b"\r\n\r\n\xe9",
 }

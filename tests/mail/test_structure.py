@@ -220,3 +220,18 @@ def test_what_is_skipped_would_have_changed_nothing(head: bytes, body: bytes, mo
             patch.setattr(module, "PARTS_LIMIT", 2 * most)
         verdict, slow = fault(block, message, start), slow_fault(block, message, start)
     assert (verdict is None) == (slow is None) and ("deep" in (verdict or "")) == (slow == "deep")
+
+
+@pytest.mark.parametrize(
+    ("texts", "beginning"),
+    [
+        ([], b""),
+        ([b"ab"], b"ab"),
+        ([b"ab", b"ab--"], b"ab"),
+        ([b"ac", b"ab", b"abc"], b"a"),
+        ([b"x", b"y"], b""),
+        ([b"a/b/c", b"a/b/d"], b"a/b/"),
+    ],
+)
+def test_what_texts_begin_with(texts: list[bytes], beginning: bytes) -> None:
+    assert structure.common_beginning(texts) == beginning

@@ -1,0 +1,70 @@
+"""Charsets are read by a table, whatever name is asked for."""
+
+from __future__ import annotations
+
+import codecs
+import sys
+
+import pytest
+
+from mailsvc.mail import charset, encodedword
+from tests.growth import assert_linear
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("utf-8", "Grüße"), ("UTF8", "Grüße"), ("iso-8859-1", "Grüße"), ("ISO_8859-15", "10 €"), ("latin1", "é"), ("windows-1252", "“x”"),
+        ("cp1252", "“x”"), ("us-ascii", "x"), ("ANSI_X3.4-1968", "x"), ("koi8-r", "привет"), ("windows-1251", "привет"), ("gb2312", "你好"),
+        ("gbk", "你好"), ("GB18030", "你好"), ("big5", "你好"), ("shift_jis", "日本"), ("iso-2022-jp", "日本"), ("euc-jp", "日本"),
+        ("euc-kr", "한국"), ("ks_c_5601-1987", "한국"), ("tis-620", "ไทย"), ("iso-8859-8-i", "שלום"),
+        ("utf-16le", "x"), (" utf-8 ", "é"), ("", "é"),
+    ],
+)  # fmt: skip
+def test_what_mail_uses(name: str, text: str) -> None:
+    codec = charset.codec_of(name.strip() or "utf-8")
+    assert codec is not None
+    assert charset.decode(text.encode(codec), name) == text
+
+
+@pytest.mark.parametrize("codec", sorted(set(charset._TABLE.values())))
+def test_each_codec_of_the_table_is_there_and_reads_anything(codec: str) -> None:
+    assert isinstance(charset.decode(bytes(range(256)) * 200, codec), str)
+
+
+@pytest.mark.parametrize(
+    "name", ["idna", "punycode", "unicode-escape", "utf-7", "rot13", "hex", "zlib", "mbcs", "undefined", "../../x", "é" * 999]
+)
+def test_what_is_no_charset_of_mail_is_guessed(name: str) -> None:
+    assert charset.decode("Grüße".encode(), name) == "Grüße"
+    assert charset.decode(b"Gr\xfc\xdfe", name) == "Grüße"
+
+
+def test_python_is_not_asked_for_names_of_strangers(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    codecs.register(lambda name: asked.append(name))
+    known = set(sys.modules)
+    for number in range(1000):
+        charset.decode(b"x", f"x-mailsvc-{number}")
+    encodedword.decode("".join(f"=?x-mailsvc-word-{number}?q?a?= " for number in range(1000)))
+    assert [name for name in asked if "mailsvc" in name] == []
+    assert {name for name in sys.modules if "mailsvc_" in name} <= known
+
+
+def test_text_in_pieces_reads_as_a_whole() -> None:
+    text = "日本語 と é " * 10_000
+    for codec in ("utf-8", "utf-16", "gb18030", "iso-2022-jp-2"):
+        assert charset.decode(text.encode(codec), codec) == text
+    octets = "é".encode() * 20_000 + b"\xff" + b"a" * 50_000
+    assert charset.decode(octets, "utf-8") == octets.decode("utf-8", "replace")
+
+
+def test_encoded_words_beyond_the_most_stay_as_they_are() -> None:
+    word = "=?utf-8?q?a?="
+    assert encodedword.decode(f"{word} " * encodedword.WORDS_MAX).strip() == "a" * encodedword.WORDS_MAX
+    assert encodedword.decode(f"{word} " * (encodedword.WORDS_MAX + 5)).endswith(f"{word} ")
+
+
+@pytest.mark.parametrize("unit", ["=?utf-8?q?a?= ", "=?utf-8?q?a?=x", "=?a?q?b?=", "=?a?q?"])
+def test_the_work_grows_with_the_text(unit: str) -> None:
+    assert_linear(lambda size: unit * (size // len(unit)), encodedword.decode, 4000)
