@@ -551,10 +551,11 @@ def test_somebody_signs_up_and_in_at_another_service(page: Page, provider: FakeP
     page.get_by_role("button", name="Connect GitHub" if name == "Google" else "Connect Google").click()
     if name == "GitHub":  # which does not say when somebody signed in there
         expect(page.get_by_role("link", name="Choose a password")).to_be_visible()
-        return
-    page.get_by_role("button", name="Continue with Google").click()
-    page.get_by_role("link", name="Continue as Pat Example").click()
-    page.get_by_role("button", name="Connect GitHub").click()
-    page.get_by_role("link", name="Continue as Pat Example").click()
-    expect(page.get_by_role("status")).to_contain_text("Connected")
+        page.goto("/dashboard/settings/security")
+    else:
+        page.get_by_role("button", name="Continue with Google").click()
+        page.get_by_role("link", name="Continue as Pat Example").click()
+        page.get_by_role("button", name="Connect GitHub").click()
+        page.get_by_role("link", name="Continue as Pat Example").click()
+        expect(page.get_by_role("status")).to_contain_text("Connected")
     leave(page)
