@@ -7,6 +7,7 @@ import sys
 import time
 import traceback
 
+from tests.chaos import clocks
 from tests.chaos import experiments as e
 from tests.chaos.ground import SMTP_SINK, Figures
 
@@ -21,6 +22,7 @@ def main() -> int:
     sizes.add_argument("--backlog", type=int, default=100_000, help="emails for a dead domain")
     sizes.add_argument("--healthy", type=int, default=200, help="emails whose latency is measured")
     sizes.add_argument("--stopped", type=float, default=180.0, help="seconds that a process is stopped")
+    sizes.add_argument("--wrong", type=float, default=35.0, help="seconds for which a process has a wrong clock")
     sizes.add_argument("--only", help="one of them, such as T6")
     given = sizes.parse_args()
     plan = {
@@ -32,6 +34,8 @@ def main() -> int:
         "T7": lambda: e.refusals(300, 30.0),
         "T9": lambda: e.bad_dns(20),
         "T12": lambda: e.stopped_process(200, given.stopped),
+        "T16": lambda: clocks.wrong_clock(200, given.wrong),
+        "T17": lambda: clocks.step_back(200),
     }
     done: list[Figures] = []
     failed = []
@@ -41,6 +45,9 @@ def main() -> int:
             continue
         if SMTP_SINK is None and name in ("T5", "T6 T14", "T7"):
             print(f"{name} needs Postfix's smtp-sink (Debian: postfix), which is not here: NOT run.", flush=True)
+            continue
+        if clocks.LIBRARY is None and name in ("T16", "T17"):
+            print(f"{name} needs libfaketime (Debian: libfaketime), which is not here: NOT run.", flush=True)
             continue
         try:
             done.append(experiment())
