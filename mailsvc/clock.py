@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import attrs
@@ -24,9 +25,8 @@ SLOW = 2.0  # seconds; an answer that took longer says too little about the data
 log = Logger()
 
 
-def monotonic() -> float:
-    """Seconds that never step, and that also pass while the machine is suspended."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+# Seconds that never step, and that also pass while the machine is suspended.
+monotonic: Callable[[], float] = partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
 
 
 @attrs.define(eq=False)

@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
 import attrs
 
 from mailsvc.clock import held, measure, unix, utc
+from mailsvc.store.errors import StoreError
 from mailsvc.store.ledger import Books, Lag
 from mailsvc.store.pool import Pool
 from mailsvc.store.processes import LIVE, SILENT
@@ -110,7 +112,8 @@ class Vitals:
     async def look_again(self) -> None:
         """Measure without delay while the clocks disagree, so that mail continues as soon as they agree."""
         if held(self.clock) is not None:
-            await measure(self.clock, lambda: database_seconds(self.pool))
+            with suppress(StoreError):  # `look` tells of it
+                await measure(self.clock, lambda: database_seconds(self.pool))
 
 
 async def database_seconds(pool: Pool) -> float:

@@ -58,7 +58,7 @@ def troubles(values: Values) -> list[Trouble]:
         (of("ledger_lag_seconds") > 60, f"Events are numbered {seconds(of('ledger_lag_seconds'))} late: does a ledger run?"),
         (
             abs(of("clock_ahead_seconds")) > 5,
-            f"This clock is {of('clock_ahead_seconds'):+.0f} s off the database's; at 30 no mail is taken.",
+            f"This clock is {of('clock_ahead_seconds'):+.0f} s off the database's. Above database.clock_tolerance all mail is held.",
         ),
         (of("pool_waiting") > 20, f"{of('pool_waiting'):,.0f} callers wait for a database connection."),
     ]

@@ -7,6 +7,7 @@ import sys
 import time
 import traceback
 
+from tests.chaos import clocks
 from tests.chaos import databases as d
 from tests.chaos import experiments as e
 from tests.chaos.cluster import can_mount
@@ -25,6 +26,7 @@ def main() -> int:
     sizes.add_argument("--stopped", type=float, default=180.0, help="seconds that a process is stopped")
     sizes.add_argument("--cuts", type=int, default=10, help="of power")
     sizes.add_argument("--frozen", type=float, default=60.0, help="seconds that Postgres does nothing")
+    sizes.add_argument("--wrong", type=float, default=35.0, help="seconds for which a process has a wrong clock")
     sizes.add_argument("--only", help="one of them, such as T6")
     given = sizes.parse_args()
     plan = {
@@ -45,11 +47,14 @@ def main() -> int:
         "T21": lambda: d.stopped_without_database(10.0),
         "T22": lambda: d.power_cuts(given.emails, given.cuts),
         "T23": lambda: d.standby(given.emails // 2),
+        "T24": lambda: clocks.wrong_clock(200, given.wrong),
+        "T25": lambda: clocks.step_back(200),
     }
     needs = {
         **dict.fromkeys(("T5", "T6 T14", "T7"), (SMTP_SINK is not None, "Postfix's smtp-sink (Debian: postfix)")),
         **dict.fromkeys(("T18", "T19"), (can_mount(), "to mount a small file system, as root can")),
         "T22": (d.COMPILER is not None, "a C compiler"),
+        **dict.fromkeys(("T24", "T25"), (clocks.LIBRARY is not None, "libfaketime (Debian: libfaketime)")),
     }
     done: list[Figures] = []
     failed = []

@@ -56,8 +56,8 @@ def fake_time() -> Iterator[FakeTime]:
 
 
 def wrong_clock(emails: int, seconds: float, off: int = SIX_DAYS) -> Figures:
-    """T16: the clock of the process is wrong for a while, Postgres's is right. Mail waits in the queue, some of it scheduled."""
-    figures, began = Figures(f"T16 a process clock off by {off} s for {seconds:.0f} s"), time.monotonic()
+    """T24: the clock of the process is wrong for a while, Postgres's is right. Mail waits in the queue, some of it scheduled."""
+    figures, began = Figures(f"T24 a process clock off by {off} s for {seconds:.0f} s"), time.monotonic()
     with fake_time() as clock, ground() as place:
         port = free_port()
         route = {"routes": {"*": f"smtp://127.0.0.1:{port}"}, "hold_first": 1, "hold_longest": 2}
@@ -117,8 +117,8 @@ def _postgres_has(clock: FakeTime) -> Iterator[None]:
 
 
 def step_back(emails: int, off: int = -120) -> Figures:
-    """T17: the clock of the whole machine steps, Postgres's with it. Delivery, heartbeats and timers go on."""
-    figures, began = Figures(f"T17 the machine's clock stepped by {off} s"), time.monotonic()
+    """T25: the clock of the whole machine steps, Postgres's with it. Delivery, heartbeats and timers go on."""
+    figures, began = Figures(f"T25 the machine's clock stepped by {off} s"), time.monotonic()
     with fake_time() as clock, _postgres_has(clock), ground() as place, sink() as target:
         daemon = place.daemon({"delivery": {"routes": {"*": f"smtp://127.0.0.1:{target.port}"}}}, clock.variables)
         client = Client(daemon)

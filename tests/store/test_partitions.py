@@ -8,6 +8,7 @@ from uuid import UUID
 import pytest
 import pytest_twisted
 from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.task import Clock
 
 from mailsvc.store import partitions
 from mailsvc.store.errors import StoreError
@@ -88,3 +89,15 @@ async def test_messages_are_stored_alike_in_every_partition(pool: Pool) -> None:
         "SELECT attcompression, attstorage FROM pg_attribute WHERE attrelid = %s::regclass AND attname = 'bytes'", (name,)
     )
     assert rows == parent
+
+
+@pytest_twisted.ensureDeferred
+async def test_they_are_made_again_as_soon_as_the_date_was_corrected(pool: Pool) -> None:
+    """A process that started with a wrong date made those of the wrong days."""
+    clock = Clock()
+    clock.advance(datetime(2031, 1, 1, tzinfo=UTC).timestamp())
+    maker = partitions.Maker(pool, clock)
+    await maker.make()
+    clock.rightNow = datetime(2033, 1, 1, tzinfo=UTC).timestamp()
+    await maker.make()
+    await insert(pool, datetime(2033, 1, 1, 12, tzinfo=UTC))

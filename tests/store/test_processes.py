@@ -16,6 +16,7 @@ import pytest_twisted
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock, deferLater
 
+from mailsvc.clock import TimeOfDay, held, unix
 from mailsvc.store import processes as module
 from mailsvc.store.errors import Unavailable
 from mailsvc.store.pool import Pool
@@ -277,3 +278,27 @@ async def test_who_comes_is_counted_before_the_next_beat(owner: Owner, make: Any
     await other.end()
     bell.ring("processes")  # to one that has ended, which has no business to count
     await counted(owner, 1)
+
+
+@pytest_twisted.ensureDeferred
+async def test_after_a_step_of_the_databases_clock_nobody_is_taken_for_dead(make: Any, owner: Owner, pool: Pool) -> None:
+    """All heartbeats look old then, and a process that lives would lose its leases to another, which sends the same mail."""
+    await silence(pool, owner.incarnation.id, 3600)
+    other, clock = make(), owner.clock
+    day = TimeOfDay(10.0, other.clock.seconds, lambda: clock.seconds() + 3600)
+    day.measured(0, clock.seconds(), 0)
+    other.clock.time_of_day = day
+    assert held(other.clock) is not None
+    await other.incarnation.start("eu-west-1", ["delivery"])
+    assert await pool.rows("SELECT ended_at FROM processes WHERE id = %s", (owner.incarnation.id,)) == [(None,)]
+    await other.incarnation.end()
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_heartbeat_measures_the_databases_clock(make: Any, pool: Pool) -> None:
+    made = make()
+    made.clock.time_of_day = TimeOfDay(10.0, made.clock.seconds, lambda: made.clock.seconds() + 60)
+    await made.incarnation.start("eu-west-1", ["delivery"])
+    await made.incarnation.beat()
+    assert abs(unix(made.clock) - datetime.now(UTC).timestamp()) < 5
+    await made.incarnation.end()

@@ -13,6 +13,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
 from mailsvc import retention as terms
+from mailsvc.clock import TimeOfDay
 from mailsvc.keeping import Keeping
 from mailsvc.outcome import Delivered
 from mailsvc.store import events, partitions
@@ -215,6 +216,11 @@ async def test_an_account_that_keeps_less(house: House, monkeypatch: pytest.Monk
     clock = Clock()
     clock.advance(NOW.timestamp())
     keeping = Keeping(house.pool, clock, terms.Retention())
+    wrong: Any = Clock()
+    wrong.time_of_day = TimeOfDay(10.0, clock.seconds, lambda: clock.seconds() + 3600)
+    wrong.time_of_day.measured(clock.seconds(), clock.seconds(), clock.seconds())
+    await Keeping(house.pool, wrong, terms.Retention()).sweep()
+    assert (await left(house.pool, mails[0]))["messages"] == 1, "nothing is deleted while the clocks disagree"
     await keeping.sweep()
     for mail in mails:
         assert set(await left(house.pool, mail)) == {"emails", "events", "attempts", "event_log"}
