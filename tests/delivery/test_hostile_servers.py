@@ -84,11 +84,23 @@ async def test_the_next_exchanger_is_tried_after(name: str) -> None:
 
 # What a server does, and what a mail has come to a moment later.
 _OFFERS = "250-mx\r\n250 STARTTLS"
+
+
+def _half_close(server: Server) -> None:
+    server.say("250 mx")
+    server.transport.loseWriteConnection()
+
+
 _ENDS: dict[str, tuple[bytes, Callable[[Server], Any], type, str]] = {
     "421 behind the offers": (b"EHLO", lambda server: server.say("250 mx", "421 4.3.2 busy"), Later, "answered 421 4.3.2 busy"),
     "250 behind the offers": (b"EHLO", lambda server: server.say("250 mx", "250 stray"), Later, "unasked: 250 stray"),
-    "all replies at the greeting": (b"CONNECT", lambda server: server.say("220 mx", "250 mx", "250 ok", "354 go"), Later, "unasked: 250 mx"),
-    "a half-closed connection": (b"EHLO", lambda server: (server.say("250 mx"), server.transport.loseWriteConnection()), Later, "closed"),
+    "all replies at the greeting": (
+        b"CONNECT",
+        lambda server: server.say("220 mx", "250 mx", "250 ok", "354 go"),
+        Later,
+        "unasked: 250 mx",
+    ),
+    "a half-closed connection": (b"EHLO", _half_close, Later, "closed"),
     "a close behind the offers": (b"EHLO", lambda server: (server.say("250 mx"), server.transport.loseConnection()), Later, "closed"),
     "a reset at MAIL": (b"MAIL", lambda server: server.transport.abortConnection(), Later, "lost"),
     "550 to MAIL and a close": (

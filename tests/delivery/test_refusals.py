@@ -35,7 +35,11 @@ PIPELINING = b"250-mx\r\n250 PIPELINING\r\n"
 @pytest.mark.parametrize("ehlo", [b"250 mx\r\n", PIPELINING])
 @pytest.mark.parametrize(
     ("reply", "kind"),
-    [("550 5.7.1 not from you", Bounced), ("450 4.1.8 no such sending domain", Later), ("530 5.7.0 Must issue a STARTTLS command first", Bounced)],
+    [
+        ("550 5.7.1 not from you", Bounced),
+        ("450 4.1.8 no such sending domain", Later),
+        ("530 5.7.0 Must issue a STARTTLS command first", Bounced),
+    ],
 )
 def test_a_refused_mail_command_is_shown_and_acted_on(reply: str, kind: type, ehlo: bytes) -> None:
     """Whether the server then closes, or takes the recipients that were sent along."""
@@ -48,7 +52,9 @@ def test_a_refused_mail_command_is_shown_and_acted_on(reply: str, kind: type, eh
 
 def test_a_server_that_demands_tls_after_tls_failed_is_tried_again() -> None:
     world = WiredWorld()
-    world.host("x.example", "8.1.0.1", EHLO=b"250-mx\r\n250 STARTTLS\r\n", STARTTLS="close", MAIL=b"530 5.7.0 Must issue STARTTLS first\r\n")
+    world.host(
+        "x.example", "8.1.0.1", EHLO=b"250-mx\r\n250 STARTTLS\r\n", STARTTLS="close", MAIL=b"530 5.7.0 Must issue STARTTLS first\r\n"
+    )
     world.store.add(1, "bob@x.example")
     world.start()
     world.run(30)
