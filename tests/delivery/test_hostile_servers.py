@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import pytest_twisted
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.protocol import Factory
 
+from mailsvc.delivery.demand import How
+from mailsvc.delivery.dial import dialer
 from mailsvc.outcome import Bounced, Delivered, Uncertain
 from mailsvc.outcome import Deferred as Later
 from tests.delivery.test_loopback import Site, named, script
+from tests.dnsserver import after
+from tests.smtp.listener import Certificate, Listener, Server
 
 _NO_SENDER = {"RCPT": "503 5.5.1 MAIL first", "DATA": "503 5.5.1 MAIL first"}
 
@@ -73,3 +80,115 @@ async def test_the_next_exchanger_is_tried_after(name: str) -> None:
     await site.until(lambda: site.store.outcomes)
     assert isinstance(site.store.last(1), Delivered)
     await site.stop()
+
+
+# What a server does, and what a mail has come to a moment later.
+_OFFERS = "250-mx\r\n250 STARTTLS"
+
+
+def _half_close(server: Server) -> None:
+    server.say("250 mx")
+    server.transport.loseWriteConnection()
+
+
+_ENDS: dict[str, tuple[bytes, Callable[[Server], Any], type, str]] = {
+    "421 behind the offers": (b"EHLO", lambda server: server.say("250 mx", "421 4.3.2 busy"), Later, "answered 421 4.3.2 busy"),
+    "250 behind the offers": (b"EHLO", lambda server: server.say("250 mx", "250 stray"), Later, "unasked: 250 stray"),
+    "all replies at the greeting": (
+        b"CONNECT",
+        lambda server: server.say("220 mx", "250 mx", "250 ok", "354 go"),
+        Later,
+        "unasked: 250 mx",
+    ),
+    "a half-closed connection": (b"EHLO", _half_close, Later, "closed"),
+    "a close behind the offers": (b"EHLO", lambda server: (server.say("250 mx"), server.transport.loseConnection()), Later, "closed"),
+    "a reset at MAIL": (b"MAIL", lambda server: server.transport.abortConnection(), Later, "lost"),
+    "550 to MAIL and a close": (
+        b"MAIL",
+        lambda server: (server.say("550 5.7.1 not you"), server.transport.loseConnection()),
+        Bounced,
+        "answered 550 5.7.1 not you",
+    ),
+    "454 to STARTTLS and a close": (
+        b"STARTTLS",
+        lambda server: (server.say("454 4.7.0 not now"), server.transport.loseConnection()),
+        Delivered,
+        "",
+    ),
+    "no reply to STARTTLS but a close": (b"STARTTLS", lambda server: server.transport.loseConnection(), Delivered, ""),
+    "garbage at STARTTLS": (b"STARTTLS", lambda server: server.say("what?"), Delivered, ""),
+    "a close in the handshake": (b"STARTTLS", lambda server: (server.say("220 go"), server.transport.loseConnection()), Delivered, ""),
+}
+_INSIDE_TLS: dict[str, tuple[bytes, Callable[[Server], Any], str]] = {
+    "a close at EHLO": (b"EHLO", lambda server: server.transport.loseConnection(), "closed"),
+    "a reset at EHLO": (b"EHLO", lambda server: server.transport.abortConnection(), "lost"),
+    "421 to EHLO": (b"EHLO", lambda server: server.say("421 4.3.2 busy"), "answered 421 4.3.2 busy"),
+    "421 behind EHLO": (b"EHLO", lambda server: server.say("250 mx", "421 4.3.2 busy"), "answered 421 4.3.2 busy"),
+    "250 behind EHLO": (b"EHLO", lambda server: server.say("250 mx", "250 stray"), "unasked: 250 stray"),
+    "garbage at EHLO": (b"EHLO", lambda server: server.say("what?"), "no SMTP reply"),
+    "421 to MAIL": (b"MAIL", lambda server: server.say("421 4.3.2 busy"), "answered 421 4.3.2 busy"),
+    "a close at MAIL": (b"MAIL", lambda server: server.transport.loseConnection(), "closed"),
+}
+
+
+def served(site: Site, listener: Listener) -> None:
+    factory = Factory()
+    factory.noisy = False
+    factory.buildProtocol = lambda _address: Server(listener)  # type: ignore[assignment, method-assign]
+    site.open("127.0.0.1", factory)
+    site.dns.zones = named((10, "mx1", "127.0.0.1"))
+    site.store.add(1, "bob@example.com")
+
+
+@pytest.mark.parametrize("name", _ENDS)
+@pytest_twisted.ensureDeferred
+async def test_a_session_that_ends_is_told_and_not_begun_again_and_again(name: str) -> None:
+    place, action, kind, part = _ENDS[name]
+    site, listener = Site(), Listener()
+    listener.actions[place] = action
+    if place == b"STARTTLS":
+        listener.actions[b"EHLO"] = lambda server: server.say(_OFFERS)
+    served(site, listener)
+    await site.start()
+    await site.until(lambda: site.store.outcomes)
+    outcome: Any = site.store.last(1)
+    assert isinstance(outcome, kind), outcome
+    assert part in (getattr(outcome, "reason", "") or getattr(outcome, "reply", ""))
+    await after(site.reactor, 0.2)
+    assert len(listener.servers) <= 2
+    assert len(site.store.settled) == 1
+    await site.stop()
+
+
+@pytest.mark.parametrize("name", _INSIDE_TLS)
+@pytest_twisted.ensureDeferred
+async def test_a_session_that_ends_inside_tls_is_told_and_not_begun_again_and_again(name: str, tmp_path: Any) -> None:
+    place, action, part = _INSIDE_TLS[name]
+    site, listener = Site(), Listener().use(Certificate.make(tmp_path))
+    usual = {b"EHLO": lambda server: server.say(_OFFERS)}
+    listener.actions[place] = lambda server: action(server) if server.secured else usual.get(place, lambda _: None)(server)
+    served(site, listener)
+    await site.start()
+    await site.until(lambda: site.store.outcomes)
+    outcome: Any = site.store.last(1)
+    assert isinstance(outcome, Later), outcome
+    assert part in outcome.reason
+    await after(site.reactor, 0.2)
+    assert len(listener.servers) <= 2
+    await site.stop()
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_dial_that_is_given_up_does_not_go_on_to_the_next_exchanger_or_without_tls() -> None:
+    site = Site()
+    site.listen("127.0.0.1", script(greeting="silence"))
+    site.listen("127.0.0.2", script(EHLO=_OFFERS, STARTTLS="silence"))
+    for address in ("127.0.0.1", "127.0.0.2"):
+        dial = dialer(site.reactor, "out.example", 2)
+        dialing: Deferred[Any] = Deferred.fromCoroutine(dial(address, site.port, "mx.example.com", How(ourselves=True)))  # type: ignore[arg-type]
+        await after(site.reactor, 0.05)
+        dialing.cancel()
+        with pytest.raises(CancelledError):
+            await dialing
+    for port in site.ports:
+        await port.stopListening()

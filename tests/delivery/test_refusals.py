@@ -1,0 +1,220 @@
+"""What people read about a refusal: who said what, whether it is tried again, and who must act."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mailsvc.delivery.demand import How
+from mailsvc.diagnosis import known, rules
+from mailsvc.outcome import Bounced, Delivered
+from mailsvc.outcome import Deferred as Later
+from tests.delivery.fakes import number
+from tests.delivery.wires import Does, WiredWorld
+
+AGAIN = "tries again automatically"
+
+
+def said(email_body: bytes | None = None, expires: float = 86400.0, hours: float = 0.01, **does: Does) -> Any:
+    """What becomes of one mail to a server that does this; the last it was told."""
+    world = WiredWorld()
+    world.host("x.example", "8.1.0.1", **does)
+    key = world.store.add(1, "bob@x.example", expires=expires)
+    if email_body is not None:
+        world.store.bodies[number(1)] = email_body
+    world.start()
+    world.run(hours * 3600)
+    outcome: Any = world.store.outcomes[key][-1]
+    return outcome
+
+
+PIPELINING = b"250-mx\r\n250 PIPELINING\r\n"
+
+
+@pytest.mark.parametrize("ehlo", [b"250 mx\r\n", PIPELINING])
+@pytest.mark.parametrize(
+    ("reply", "kind"),
+    [
+        ("550 5.7.1 not from you", Bounced),
+        ("450 4.1.8 no such sending domain", Later),
+        ("530 5.7.0 Must issue a STARTTLS command first", Bounced),
+    ],
+)
+def test_a_refused_mail_command_is_shown_and_acted_on(reply: str, kind: type, ehlo: bytes) -> None:
+    """Whether the server then closes, or takes the recipients that were sent along."""
+    for ways in ({"MAIL": (f"{reply}\r\n".encode(), "close")}, {"MAIL": f"{reply}\r\n".encode()}):
+        outcome = said(EHLO=ehlo, **ways)
+        assert isinstance(outcome, kind), outcome
+        assert outcome.reason.startswith(f"mx10.x.example answered {reply}. ")
+        assert (AGAIN in outcome.reason) is (kind is Later)
+
+
+def test_a_server_that_demands_tls_after_tls_failed_is_tried_again() -> None:
+    world = WiredWorld()
+    world.host(
+        "x.example", "8.1.0.1", EHLO=b"250-mx\r\n250 STARTTLS\r\n", STARTTLS="close", MAIL=b"530 5.7.0 Must issue STARTTLS first\r\n"
+    )
+    world.store.add(1, "bob@x.example")
+    world.start()
+    world.run(30)
+    outcome = world.store.last(1)
+    assert isinstance(outcome, Later), outcome
+    assert "530 5.7.0 Must issue STARTTLS first" in outcome.reason
+
+
+def test_when_clear_text_fails_too_both_are_told() -> None:
+    outcome = said(EHLO1=b"250-mx\r\n250 STARTTLS\r\n", STARTTLS=(b"454 4.7.0 not now\r\n", "close"), greeting=b"220 mx\r\n")
+    assert isinstance(outcome, Delivered)
+    world = WiredWorld()
+    host = world.host("x.example", "8.1.0.1", EHLO=b"250-mx\r\n250 STARTTLS\r\n", STARTTLS=(b"454 4.7.0 not now\r\n", "close"))
+    dial = world._real
+
+    async def busy_in_clear(address: str, port: int, name: str, how: How) -> Any:
+        if how.mode == "clear":
+            host.script.does["greeting"] = b"421 4.3.2 busy\r\n"
+        return await dial(address, port, name, how)
+
+    world._real = busy_in_clear  # type: ignore[assignment]
+    world.store.add(1, "bob@x.example")
+    world.start()
+    world.run(1)
+    reason = world.store.last(1).reason  # type: ignore[union-attr]
+    assert reason.startswith(
+        "mx10.x.example (8.1.0.1) failed at TLS: STARTTLS was refused: 454 4.7.0 not now; then the server closed the connection; "
+        "without TLS it answered 421 4.3.2 busy. "
+    )
+
+
+@pytest.mark.parametrize("reply", ["554 5.3.0 internal trouble", "550 5.3.5 misconfigured", "554 5.4.1 no route", "452 4.3.1 disk full"])
+def test_advice_to_wait_is_given_only_while_the_mail_is_tried_again(reply: str) -> None:
+    outcome = said(RCPT=f"{reply}\r\n".encode())
+    assert isinstance(outcome, Later if reply[0] == "4" else Bounced)
+    assert (AGAIN in outcome.reason) is isinstance(outcome, Later)
+    assert outcome.meaning is not None and (AGAIN in outcome.meaning.advice) is isinstance(outcome, Later)
+
+
+def test_an_expired_mail_is_not_said_to_be_tried_again() -> None:
+    outcome = said(RCPT=b"451 4.3.0 trouble\r\n", expires=3600.0, hours=2)
+    assert isinstance(outcome, Bounced)
+    assert outcome.reply.startswith("Given up after ") and "451 4.3.0 trouble" in outcome.reply
+    assert AGAIN not in outcome.reply + outcome.reason
+
+
+def test_no_class_promises_to_try_again_where_it_is_not_and_each_that_may_wait_says_what_then() -> None:
+    for name, kind in rules().classes.items():
+        final, retried = known(name), known(name, retried=True)
+        assert final is not None and retried is not None
+        assert "try again" not in final.advice and "tries again" not in final.advice
+        if kind.suppress or kind.again:
+            assert AGAIN in retried.advice and "no more" not in retried.advice
+
+
+@pytest.mark.parametrize("reply", ["450 4.2.1 mailbox busy", "450 4.2.1 The mailbox is not taking mail now", "450 4.1.1 no such user yet"])
+def test_a_refusal_for_now_does_not_say_to_write_no_more(reply: str) -> None:
+    outcome = said(RCPT=f"{reply}\r\n".encode())
+    assert isinstance(outcome, Later)
+    assert "no more" not in outcome.reason and AGAIN in outcome.reason
+    if "4.2.1" in reply:
+        assert outcome.meaning is not None and outcome.meaning.kind == "mailbox_busy"
+
+
+def test_what_this_service_finds_before_sending_is_not_put_into_the_mouth_of_the_host() -> None:
+    outcome = said(EHLO=b"250-mx\r\n250 SIZE 10\r\n")
+    assert isinstance(outcome, Bounced)
+    assert outcome.reason.startswith("Not sent to mx10.x.example: The message has ")
+    assert "answered" not in outcome.reason
+    world = WiredWorld()
+    world.host("x.example", "8.1.0.1")
+    world.store.add(1, "bøb@x.example")
+    world.start()
+    world.run(1)
+    outcome = world.store.last(1)
+    assert isinstance(outcome, Bounced)
+    assert outcome.reason.startswith("Not sent to mx10.x.example: The server does not take internationalised addresses")
+
+
+# Greetings
+
+
+@pytest.mark.parametrize("behind", [(), ("close",)])
+def test_a_host_that_never_takes_mail_ends_the_recipients(behind: tuple[str, ...]) -> None:
+    """RFC 7504 §3."""
+    world = WiredWorld()
+    host = world.host("x.example", "8.1.0.1", greeting=(b"521 mx.example does not accept mail\r\n", *behind))
+    for email in range(1, 101):
+        world.store.add(email, f"r{email}@x.example")
+    world.start()
+    world.run(600)
+    outcomes = {world.store.last(email) for email in (1, 50, 100)}
+    assert len(outcomes) == 1
+    (outcome,) = outcomes
+    assert outcome == Bounced("521 mx.example does not accept mail")
+    assert isinstance(outcome, Bounced) and not outcome.suppress and outcome.meaning is not None
+    assert outcome.meaning.kind == "unroutable"
+    assert "answered 521 mx.example does not accept mail. " in outcome.reason and AGAIN not in outcome.reason
+    assert len(host.dials) <= 3, "one answer is enough for all of them"
+
+
+def test_521_of_one_exchanger_leaves_the_mail_to_the_others() -> None:
+    world = WiredWorld()
+    world.host("x.example", "8.1.0.1", greeting=b"521 no mail here\r\n")
+    second = world.host("x.example", "8.1.0.2", preference=20, greeting=b"421 busy\r\n")
+    world.store.add(1, "bob@x.example")
+    world.start()
+    world.run(30)
+    assert isinstance(world.store.last(1), Later)
+    second.script.does["greeting"] = b"220 mx\r\n"
+    world.run(600)
+    assert isinstance(world.store.last(1), Delivered)
+
+
+def test_a_521_that_speaks_of_our_address_waits() -> None:
+    assert isinstance(said(greeting=b"521 5.7.1 blocked using zen.spamhaus.org\r\n"), Later)
+
+
+@pytest.mark.parametrize(
+    ("greeting", "kind"),
+    [
+        ("554 No SMTP service here", "system"),
+        ("554 5.7.1 Client host [192.0.2.1] blocked using zen.spamhaus.org", "dnsbl"),
+        ("421 4.7.0 too many connections from your address", "throttled"),
+    ],
+)
+def test_a_greeting_that_turns_us_away_is_shown_with_its_class_and_waits(greeting: str, kind: str) -> None:
+    outcome = said(greeting=f"{greeting}\r\n".encode())
+    assert isinstance(outcome, Later)
+    assert outcome.reason.startswith(f"mx10.x.example (8.1.0.1) answered {greeting}. ")
+    assert outcome.meaning is not None and outcome.meaning.kind == kind
+    assert outcome.reason.endswith(outcome.meaning.advice)
+
+
+# Many exchangers
+
+
+def test_a_destination_of_many_exchangers_is_tried_in_turn() -> None:
+    world = WiredWorld()
+    for place in range(45):
+        world.host("x.example", f"8.1.0.{place + 1}", preference=place + 1, greeting="close")
+    world.net.hosts["8.1.0.45"].script.does["greeting"] = b"220 mx\r\n"
+    key = world.store.add(1, "bob@x.example")
+    world.start()
+    world.run(30)
+    assert world.store.outcomes[key][0].reason.endswith("; 25 more hosts are tried at the next attempt.")  # type: ignore[union-attr]
+    world.run(3600)
+    assert isinstance(world.store.last(1), Delivered)
+    assert [len(host.dials) for host in world.net.hosts.values()] == [1] * 45
+    assert len(world.store.outcomes[key]) == 3
+
+
+def test_what_a_session_that_was_used_said_of_another_mail_is_not_shown() -> None:
+    world = WiredWorld(connections_initial=1, connections_max=1)
+    world.host("x.example", "8.1.0.1", message=(b"250 2.0.0 queued\r\n421 4.3.2 leaving\r\n"))
+    for email in range(1, 5):
+        world.store.add(email, f"secret{email}@x.example")
+    world.start()
+    world.run(600)
+    for settlement in world.store.settled:
+        assert settlement.attempt is not None
+        shown = settlement.attempt.transcript
+        assert [f"secret{email}@" in shown for email in range(1, 5)] == [email == settlement.email_id.int for email in range(1, 5)]
