@@ -12,7 +12,18 @@ from tests.hostile.inputs import FAMILIES, SIZES, Family, fill, numbered
 from tests.hostile.run import Figure, Ground, ground, run_family, table, wrong
 
 CI = ("64 kB", "1 MB")
-PLAN = [(size, family) for size in CI for family in FAMILIES if size == CI[0] or family.most > SIZES[CI[0]]]
+
+
+def in_ci(size: str, family: Family) -> bool:
+    """What two doors have in common is sent through one of them at each size, to stay below three minutes; `make full` sends all."""
+    if size == CI[0]:
+        return not (family.door == "exchange" and any(other.name == family.name and other.door == "relay" for other in FAMILIES))
+    if family.name in ("structure", "contents"):
+        return family.door == "relay"
+    return family.most > SIZES[CI[0]] and not (family.door == "relay" and family.most < SIZES[size])
+
+
+PLAN = [(size, family) for size in CI for family in FAMILIES if in_ci(size, family)]
 
 
 @pytest.fixture(scope="module")
