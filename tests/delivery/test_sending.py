@@ -29,6 +29,7 @@ EXPIRES = datetime.fromtimestamp(START + 5 * 86400, UTC)
 @attrs.define
 class Domain:
     name: str = "sender.example"
+    lost: str | None = None
 
 
 class Stored:

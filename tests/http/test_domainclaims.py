@@ -114,7 +114,7 @@ async def test_another_accounts_record_or_one_behind_a_cname_proves_nothing(offi
 async def test_a_claim_expires_after_a_week_and_can_be_made_again(office: Office) -> None:
     holder = await held(office)
     claim = await claimed(office)
-    await office.rig.later(**{"days": 7})
+    await office.rig.later(days=7)
     gone = (await office.ask("GET", f"/domains/{claim['domain_id']}/claim")).json
     assert gone["status"] == "expired"
     office.rig.set(NAME, "TXT", f'"{claim["record"]["value"]}"')

@@ -27,6 +27,7 @@ BODIES: dict[str, Any] = {
     "POST /api-keys": {"name": "made in the matrix"},
     "PATCH /api-keys/{id}": {"name": "renamed in the matrix"},
     "POST /domains": {"name": "matrix.example.org"},
+    "POST /domains/claim": {"name": "claimed.example.org"},
     "PATCH /domains/{id}": {"tls": "enforced"},
     "POST /webhooks": {"endpoint": "https://shop.example/hook", "events": ["email.sent"]},
     "PATCH /webhooks/{id}": {"status": "disabled"},
@@ -71,6 +72,11 @@ class Owned:
         number = (await world.pool.rows("SELECT number FROM accounts WHERE id = %s", (world.account_id,)))[0][0]
         mail = ReceivedMail(datetime.now(UTC), "s@example.com", ("r@example.net",), b"Subject: ours\r\n\r\n", (), None, number, UUID(email))
         hook = (await world.ask("POST", "/webhooks", BODIES["POST /webhooks"])).json["id"]
+        await world.pool.run(
+            "INSERT INTO domain_claims (id, domain_id, account_id, name, region, token, status, created_at, expires_at)"
+            " SELECT id, id, account_id, name, region, 'a-token', 'completed', now(), now() FROM domains WHERE id = %s",
+            (world.domain_id,),
+        )
         ids = {
             "webhooks": hook,
             "event": (await world.ask("POST", f"/webhooks/{hook}/test", {})).json["id"],
