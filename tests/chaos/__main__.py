@@ -45,7 +45,7 @@ def main() -> int:
         "T19": lambda: d.full_wal(200),
         "T20": lambda: d.wrong_key(100),
         "T21": lambda: d.stopped_without_database(10.0),
-        "T22": lambda: d.power_cuts(given.emails, given.cuts),
+        "T22": lambda: d.power_cuts(given.emails // 4, given.cuts),
         "T23": lambda: d.standby(given.emails // 2),
         "T24": lambda: clocks.wrong_clock(200, given.wrong),
         "T25": lambda: clocks.step_back(200),
