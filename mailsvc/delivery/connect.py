@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from ipaddress import ip_address
 from typing import Any, Protocol, TypeVar
 
@@ -16,6 +17,7 @@ from twisted.logger import Logger
 
 from mailsvc.delivery.classify import Stage, classify
 from mailsvc.delivery.demand import ANY, Demand, How, Mode, Secured, Wish
+from mailsvc.delivery.retry import rest
 from mailsvc.delivery.route import Host, Names, Route
 from mailsvc.delivery.sources import Sources
 from mailsvc.delivery.terms import DeliverySettings
@@ -206,10 +208,34 @@ class Connector:
         self._own = {source.address for source in self._sources.all if refusal(source.address) is None}
         self._broken_tls: OrderedDict[str, float] = OrderedDict()
         self._closed: OrderedDict[tuple[str, str], tuple[float, Reply]] = OrderedDict()  # by host and address
+        self._unmet: OrderedDict[tuple[str, Demand], tuple[float, int, Unreachable]] = OrderedDict()  # until when, how often, why
+        self._rests = partial(rest, first=terms.hold_first, longest=terms.hold_longest, random=lambda: 0.5)
         self._first: OrderedDict[str, int] = OrderedDict()  # by destination: the place of the host that is tried first
+
+    def unmet(self, route: Route, demand: Demand) -> Unreachable | None:
+        """Why the demand cannot be met, if that was found a moment ago: so many emails share one attempt to connect."""
+        until, _, why = self._unmet.get((route.destination, demand), (0.0, 0, None))
+        return why if until > self._clock.seconds() else None
 
     async def connect(self, route: Route, wish: Wish = ANY) -> Line:
         """The first session that comes about and meets the demand; Unreachable with what each host said."""
+        if not wish.demand.verified:
+            return await self._connect(route, wish)
+        key = route.destination, wish.demand
+        known = self.unmet(route, wish.demand)
+        if known is not None:
+            raise known
+        try:
+            line = await self._connect(route, wish)
+        except Unreachable as why:
+            failures = self._unmet.get(key, (0.0, 0, None))[1] + 1
+            known = attrs.evolve(why, tls=())  # what is reported is one session, not one for each email
+            _remember(self._unmet, key, (self._clock.seconds() + self._rests(failures), failures, known))
+            raise
+        self._unmet.pop(key, None)
+        return line
+
+    async def _connect(self, route: Route, wish: Wish) -> Line:
         tried = _Tried()
         first = self._first.get(route.destination, 0)
         hosts = route.in_order(self._shuffle, first, _AT_ONCE)

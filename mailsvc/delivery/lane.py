@@ -278,7 +278,11 @@ class Lane:
         return wish.source is not None and line.source is not None and line.source != wish.source
 
     async def _exchange(self, hand: Hand, wish: Wish, parcel: Parcel) -> Line | None:
-        """Another connection for what one mail wishes. Without one it has been seen to, and the hand is empty."""
+        """Another connection for what one mail wishes; None when there is none, and the mail has been seen to."""
+        known = self._yard.connector.unmet(self.route, wish.demand) if wish.demand.verified else None
+        if known is not None:
+            await self._yard.attempts.unmet(parcel, wish.demand, known)
+            return None
         self._drop(hand)
         if self.closing:
             self._first(parcel)

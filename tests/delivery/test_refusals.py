@@ -13,7 +13,7 @@ from mailsvc.outcome import Deferred as Later
 from tests.delivery.fakes import number
 from tests.delivery.wires import Does, WiredWorld
 
-AGAIN = "tries again automatically"
+AGAIN = "service tries again"
 
 
 def said(email_body: bytes | None = None, expires: float = 86400.0, hours: float = 0.01, **does: Does) -> Any:

@@ -252,3 +252,52 @@ def test_a_server_that_ends_every_other_session_gets_its_mail() -> None:
     play(world, 10, hours=12)
     assert host.mails == 10
     assert host.most_in_a_minute() <= A_MINUTE
+
+
+def test_emails_that_need_tls_share_what_a_server_without_it_costs() -> None:
+    world = WiredWorld()
+    world.sending.tls_required = True
+    host = world.host("broken.example", ADDRESS)
+    play(world, 300, hours=2)
+    assert host.most_in_a_minute() <= A_MINUTE
+    assert len(host.dials) < 60
+    assert len(world.store.outcomes) == 300 and host.mails == 0
+    assert all("does not offer STARTTLS. Verified TLS is needed" in outcome.reason for outcome in all_outcomes(world))
+
+
+def test_replies_that_come_octet_by_octet_and_odd_ones_are_replies() -> None:
+    def octets(text: bytes) -> tuple[bytes, ...]:
+        return tuple(text[at : at + 1] for at in range(len(text)))
+
+    world = WiredWorld()
+    host = world.host(
+        "broken.example",
+        ADDRESS,
+        greeting=octets(b"220-mx\r\n220 mx\r\n"),
+        EHLO=octets(b"250-mx\n250 8BITMIME\n"),
+        MAIL=b"250\r\n",
+        RCPT=octets(b"251 2.1.5\tgoes on\r\n"),
+        DATA=b"354-go\r\n354\r\n",
+        message=octets(b"250-2.0.0 q\x00ueued\r\n250 2.0.0 \xff\r\n"),
+    )
+    play(world, 5, hours=0.1)
+    assert host.mails == 5
+    assert all(isinstance(world.store.last(email), Delivered) for email in range(1, 6))
+    assert all(len(outcomes) == 1 for outcomes in world.store.outcomes.values())
+
+
+@pytest.mark.parametrize("offers", ["pipelining", "chunking"])
+def test_fewer_replies_than_recipients(offers: str) -> None:
+    """What was not answered stays open; what was is settled."""
+    world = WiredWorld()
+    does: dict[str, Does] = {"EHLO": OFFERS[offers], "RCPT2": "silence", "RCPT1": b"550 5.1.1 no such user\r\n"}
+    host = world.host("broken.example", ADDRESS, **does)
+    for recipient in range(3):
+        world.store.add(1, f"r{recipient}@broken.example", recipient=recipient)
+    world.start()
+    world.run(320)
+    assert isinstance(world.store.last(1, 0), Bounced)
+    for recipient in (1, 2):
+        outcome: Any = world.store.last(1, recipient)
+        assert isinstance(outcome, Later) and "timed out waiting for: reply to RCPT" in outcome.reason
+    assert host.mails == 0
