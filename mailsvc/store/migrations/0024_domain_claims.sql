@@ -1,5 +1,5 @@
 -- Several accounts may have the same domain name; only one may have it verified. Limits on adding domains, and claims.
--- depends: 0021_address
+-- depends: 0022_key_creator
 
 ALTER TABLE domains ADD COLUMN lost_at timestamptz;           -- when another account took the name over; null: none did since it was verified
 CREATE UNIQUE INDEX domains_account_name ON domains (account_id, name);
