@@ -231,9 +231,7 @@ class Webhooks:
     endpoints: int = setting(100, "Endpoints of one account.", check=checks.between(1, 1000))
     connections: int = setting(200, "Connections open at once, in all.", check=checks.between(1, 20000))
     per_endpoint: int = setting(5, "Connections to one endpoint; one that fails gets a single one.", check=checks.between(1, 1000))
-    per_endpoint_most: int = setting(
-        50, "The same for one that answers well and has more waiting; all such together get half.", check=checks.between(1, 1000)
-    )
+    per_endpoint_most: int = setting(50, "The same for one that answers well and has more waiting.", check=checks.between(1, 1000))
     per_host: int = setting(50, "Connections to the endpoints of one host and port.", check=checks.between(1, 1000))
     per_account: int = setting(50, "Connections to the endpoints of one account.", check=checks.between(1, 1000))
     timeout: float = setting(15.0, "Seconds for a whole attempt.", check=checks.between(1, 60))
