@@ -266,7 +266,7 @@ def test_get() -> None:
             {
                 "address": "b@example.net", "status": "delayed", "reason": "451 later", "next_attempt_at": "2026-11-21 00:15:00+00",
                 "attempts": 2, "last_reply": "451 later", "class": "system", "rule": "4xx", "must_act": "provider",
-                "advice": diagnosis.rules().classes["system"].meaning.advice,
+                "advice": diagnosis.rules().classes["system"].meaning.retrying,
             }
         ],
             "note": None,
