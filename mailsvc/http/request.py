@@ -27,6 +27,7 @@ log = Logger()
 
 STREAMED = 512 * 1024  # bytes of memory that a response uses while it is made and sent at the same time
 
+
 class Request(server.Request):
     """`begin` is called when the headers are here, `process` when the body is. `problem` is why it will not be served."""
 
