@@ -113,13 +113,14 @@ class Care:
         held = any(domain.account_id != account_id and (domain.trusted or domain.status == "verified") for domain in everybody)
         if own is None:
             own = await self.add(account_id, text, region, choices, lines)
+            lines = ()  # they went into the log with the domain
         else:
             before = await self.claims.of(account_id, own.id)
             if before is not None and before.open:
                 return before, False
             if before is None or not held or before.status not in ("expired", "superseded"):
                 raise Taken(name.shown)
-        return await self.claims.make(own, "pending" if held else "completed"), True
+        return await self.claims.make(own, "pending" if held else "completed", lines), True
 
     async def verify(self, domain: Domain, lines: Sequence[Line] = ()) -> Domain | None:
         """Have it checked soon; None when it is not there any more."""

@@ -97,16 +97,16 @@ class Domains:
         return await request.detached(self._create(request))
 
     async def _create(self, request: Request) -> bytes:
-        return made(request, await self._full(await self._adding(request, self.desk.care.add)))
+        return made(request, await self._full(await self._adding(request, self.desk.care.add, "domain added")))
 
-    async def _adding(self, request: Request, add: Adding[T]) -> T:
+    async def _adding(self, request: Request, add: Adding[T], action: str) -> T:
         """What `add` makes of the request, or the problem that says why not."""
         new = await self.reader.read(request, lambda value, rules: _new(value))
         region = new.region or self.desk.region
         if region not in self.desk.publishing.hosts:
             raise Problem(422, "invalid_region", f"Region must be one of: {', '.join(sorted(self.desk.publishing.hosts))}.")
         try:
-            line = audited(request, "domain added", names.parse(new.name).ascii)
+            line = audited(request, action, names.parse(new.name).ascii)
             return await add(request.caller.account_id, new.name, region, new.choices, [line])
         except NotADomain as wrong:
             raise invalid(f"The `name` field is not a domain to send from. {wrong}") from None
@@ -189,7 +189,7 @@ class Domains:
         return await request.detached(self._claim(request))
 
     async def _claim(self, request: Request) -> bytes:
-        claim, new = await self._adding(request, self.desk.care.claim)
+        claim, new = await self._adding(request, self.desk.care.claim, "domain claimed")
         return (made if new else ok)(request, wire.claim(claim, time))
 
     @app.route("/domains/<id>/claim", methods=["GET"])

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from datetime import timedelta
 from uuid import UUID
 
 import attrs
 
 from mailsvc.store import domains_sql
+from mailsvc.store.audit import Line, write
 from mailsvc.store.domain_values import Claim, ClaimStatus, Domain
 from mailsvc.store.domains import Domains
 from mailsvc.store.ids import uuid7
@@ -29,14 +31,15 @@ class DomainClaims:
         rows = await self._pool.rows(domains_sql.CLAIM_OF, (account_id, domain_id))
         return self._claim(rows[0]) if rows else None
 
-    async def make(self, domain: Domain, status: ClaimStatus) -> Claim:
-        """A new claim for the name of an account's own domain; an older one of this domain is replaced."""
+    async def make(self, domain: Domain, status: ClaimStatus, lines: Sequence[Line] = ()) -> Claim:
+        """A new claim for the name of an account's own domain; an older one of this domain is replaced. `lines` go into the audit log."""
         now = self._domains.now()
 
         async def make(tx: Transaction) -> Claim:
             await tx.run(domains_sql.FORGET_CLAIMS, (domain.account_id, now - KEPT))
             place = (domain.id, domain.account_id, domain.name, domain.region)
             rows = await tx.rows(domains_sql.ADD_CLAIM, (uuid7(now.timestamp()), *place, secrets.token_hex(16), status, now, now + LIFE))
+            await write(tx, lines, now.timestamp())
             return self._claim(rows[0])
 
         return await self._pool.transact(make)
