@@ -75,8 +75,9 @@ def _header_blocks(size: int) -> Made:
         yield f"{name} in a field", fill(unit, size, FROM + b"X-A: a", end)
         yield f"{name} in the subject", fill(unit, size, b"From: a@hostile.example\r\nSubject: a", end)
         yield f"{name} in Content-Type", fill(unit, size, FROM + b"Content-Type: text/plain; name=", end)
-    yield "a quote, then beyond ASCII", fill("é".encode(), size, FROM + b'X-A: "', end)
-    yield "a quote, then escapes beyond ASCII", fill("\\é".encode(), size, FROM + b'X-A: "', end)
+    for name, unit in {"beyond ASCII": "é".encode(), "escapes beyond ASCII": "\\é".encode(), "quotes beyond ASCII": '"é'.encode()}.items():
+        field = folded(fill(unit, 9_800, b'X-A: "')) + b"\r\n"
+        yield f"fields of a quote, then {name}", fill(field, size, FROM, "\r\né\r\n".encode())
     yield "no end of the header", fill(b"X: y\r\n", size, FROM)
     yield "a field without a line end", fill(b"a", size, FROM + b"X: ")
     yield "a long name", fill(b"a", size, FROM, b": a" + end)
