@@ -1,7 +1,7 @@
 """THE ONE DOOR: authorise → compose → store → enqueue. The API and the SMTP relay both call `Intake.submit`.
 
 Knows no protocol: a door turns its request into `Incoming` values and the `Admission` into its own answer. What may be
-sent is decided in policy, bytes are made in mail/compose, and everything becomes durable in store/accept.
+sent is decided in policy, bytes are made in mail/compose, and everything becomes durable in store/mail/accept.
 """
 
 from __future__ import annotations
@@ -15,28 +15,17 @@ from uuid import UUID
 import attrs
 
 from mailsvc import policy
-from mailsvc.mail import compose, plain
+from mailsvc.mail import compose, html_to_text
 from mailsvc.mail.address import Mailbox
-from mailsvc.plans import Exhausted
+from mailsvc.settings.plans import Exhausted
 from mailsvc.policy import Limits, Refusal
-from mailsvc.quota import Taken
-from mailsvc.store.accept import (
-    Accepted,
-    AcceptResult,
-    Idempotency,
-    InProgress,
-    Mismatch,
-    NewEmail,
-    NewRecipient,
-    Pieces,
-    Replayed,
-    Submission,
-)
-from mailsvc.store.audit import Line
-from mailsvc.store.domains import Domain
-from mailsvc.store.errors import StoreError, Unavailable
+from mailsvc.accounts.quota import Taken
+from mailsvc.store.mail.accept import (Accepted, AcceptResult, Idempotency, InProgress, Mismatch, NewEmail, NewRecipient, Pieces, Replayed, Submission)
+from mailsvc.store.people.audit import Line
+from mailsvc.store.domains.domains import Domain
+from mailsvc.store.postgres.errors import StoreError, Unavailable
 from mailsvc.store.ids import uuid7
-from mailsvc.store.keys import Caller
+from mailsvc.store.people.api_keys import Caller
 
 OFF_REACTOR = 256 * 1024  # octets of content above which composing leaves the reactor thread
 IDEMPOTENCY_HOURS = 24
@@ -309,7 +298,7 @@ class Intake:
             if text is None and content.html:
                 text = texts.get(content.html)
                 if text is None:
-                    text = texts[content.html] = plain.text_of(content.html)
+                    text = texts[content.html] = html_to_text.text_of(content.html)
             return compose.compose(
                 compose.Draft(
                     sender=email.sender,

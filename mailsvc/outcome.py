@@ -1,6 +1,6 @@
 """What can become of a recipient: the states, the moves between them, and the outcomes of an attempt. Pure data.
 
-Reading a reply into a class: delivery/classify. Writing the result down: store/settle.
+Reading a reply into a class: delivery/classify. Writing the result down: store/queue/settle.
 """
 
 from __future__ import annotations

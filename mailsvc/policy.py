@@ -1,6 +1,6 @@
 """May this account send this email? Pure: facts in, a refusal or nothing out.
 
-What needs the database at the moment of acceptance (idempotency) is decided in store/accept; what is wrong with the
+What needs the database at the moment of acceptance (idempotency) is decided in store/mail/accept; what is wrong with the
 shape of a request is said by the door that read it.
 """
 
@@ -49,7 +49,7 @@ class Limits:
 
 
 class SendingDomain(Protocol):
-    """What is asked of a domain: store/domains has the real one."""
+    """What is asked of a domain: store/domains/domains has the real one."""
 
     @property
     def id(self) -> UUID: ...

@@ -19,110 +19,98 @@ import attrs
 from twisted.application.service import IService
 from twisted.python.usage import Options as UsageOptions
 
-from mailsvc import __version__, interpreter, policy, weburl
-from mailsvc import settings as settings_
-from mailsvc.accounting import Accounting
-from mailsvc.budget import Budgets
+from mailsvc import __version__, policy
+from mailsvc.runtime import interpreter
+from mailsvc.net import urls
+from mailsvc.settings import schema as settings_
+from mailsvc.accounts.usage import Accounting
+from mailsvc.runtime.budget import Budgets
 from mailsvc.clock import held, prepare, unix
-from mailsvc.configfile import SettingsError
+from mailsvc.settings.reader import SettingsError
 from mailsvc.dashboard.assembly import Assembly as Dashboard
 from mailsvc.dashboard.signin.mails import Mails
 from mailsvc.dashboard.signin.providers import providers_of
-from mailsvc.delivery.connect import Connector
-from mailsvc.delivery.dial import dialer
+from mailsvc.delivery.connection.connect import Connector
+from mailsvc.delivery.connection.dial import dialer
 from mailsvc.delivery.dispatch import Dispatch
-from mailsvc.delivery.handover import Handing, Leaving
-from mailsvc.delivery.policies import Policies
-from mailsvc.delivery.policyfile import over_https
-from mailsvc.delivery.route import Routes
-from mailsvc.delivery.sending import DomainSide
-from mailsvc.delivery.tally import Tally
-from mailsvc.dns import Resolver
-from mailsvc.domains import wire
-from mailsvc.domains.rounds import CHANNEL as DOMAINS
-from mailsvc.domains.rounds import Rounds
-from mailsvc.fetch import Fetcher
+from mailsvc.delivery.handoff import Handing, Leaving
+from mailsvc.delivery.connection.mta_sts import Policies
+from mailsvc.delivery.connection.mta_sts_file import over_https
+from mailsvc.delivery.connection.route import Routes
+from mailsvc.delivery.sending_domain import DomainSide
+from mailsvc.delivery.connection.tls_counts import Tally
+from mailsvc.net.dns import Resolver
+from mailsvc.domains import views
+from mailsvc.domains.schedule import CHANNEL as DOMAINS
+from mailsvc.domains.schedule import Rounds
+from mailsvc.net.fetch import Fetcher
 from mailsvc.http.api import Api, Told
-from mailsvc.http.domains import DomainDesk
-from mailsvc.http.links import Links
-from mailsvc.http.requestlog import Recorder
-from mailsvc.http.suppressions import Suppressions
-from mailsvc.http.webhooks import Webhooks
+from mailsvc.http.resources.domains import DomainDesk
+from mailsvc.http.resources.attachment_links import Links
+from mailsvc.http.request_log import Recorder
+from mailsvc.http.resources.suppressions import Suppressions
+from mailsvc.http.resources.webhooks import Webhooks
 from mailsvc.intake import Intake
-from mailsvc.keeping import Keeping
-from mailsvc.ledger.service import Ledger
-from mailsvc.lifespan import Lifespan, Opened, awaited, every
-from mailsvc.listening import Listening, address, within
-from mailsvc.mail import returnpath
+from mailsvc.accounts.retention import Keeping
+from mailsvc.events.ledger import Ledger
+from mailsvc.runtime.lifecycle import Lifespan, Opened, awaited, every
+from mailsvc.runtime.listeners import Listening, address, within
+from mailsvc.mail import return_path
 from mailsvc.mail.address import parse_mailbox
-from mailsvc.memory import follow_keys, in_thread, open_memory, wrong_keys
-from mailsvc.offload import Offload, Threads
-from mailsvc.onboarding import Customers, People, care_of, publishing_of
-from mailsvc.ownmail import OwnMail
-from mailsvc.ratelimit import Block, RateLimit
-from mailsvc.relay.crowd import Crowd, Failures
+from mailsvc.runtime.database import follow_keys, in_thread, open_memory, wrong_keys
+from mailsvc.runtime.offload import Offload, Threads
+from mailsvc.accounts.onboarding import Customers, People, care_of, publishing_of
+from mailsvc.system_mail import OwnMail
+from mailsvc.accounts.ratelimit import Block, RateLimit
+from mailsvc.relay.connection_limits import Crowd, Failures
 from mailsvc.relay.inbound import Forward, Own
 from mailsvc.relay.notices import Notices
 from mailsvc.relay.ports import Ports, stop_sessions
 from mailsvc.relay.postmaster import Postmaster
-from mailsvc.relay.receipts import Receipts
+from mailsvc.relay.session_log import Receipts
 from mailsvc.relay.reception import Relay
 from mailsvc.relay.submission import Submissions
-from mailsvc.returns.taking import Returns
+from mailsvc.bounces.intake import Returns
 from mailsvc.sandbox.opening import sandbox
 from mailsvc.sandbox.welcome import Welcome
-from mailsvc.settings import Settings
-from mailsvc.slices import Slices
-from mailsvc.store.accept import Acceptance
-from mailsvc.store.accounts import Accounts
-from mailsvc.store.bell import Bell
-from mailsvc.store.domains import Domains
-from mailsvc.store.emails import Emails as StoredEmails
-from mailsvc.store.eventlog import EventLog
+from mailsvc.settings.schema import Settings
+from mailsvc.runtime.slices import Slices
+from mailsvc.store.mail.accept import Acceptance
+from mailsvc.store.people.accounts import Accounts
+from mailsvc.store.postgres.notifications import Bell
+from mailsvc.store.domains.domains import Domains
+from mailsvc.store.mail.emails import Emails as StoredEmails
+from mailsvc.store.events.event_log import EventLog
 from mailsvc.store.ids import uuid7
-from mailsvc.store.keys import Keys, is_well_formed
-from mailsvc.store.late import Late
-from mailsvc.store.ledger import Books
-from mailsvc.store.messages import InPieces, Messages
-from mailsvc.store.notices import Notices as StoredNotices
-from mailsvc.store.operate import Operating
-from mailsvc.store.outbox import Outbox
-from mailsvc.store.partitions import Maker
-from mailsvc.store.processes import Incarnation
-from mailsvc.store.queue import Queue
-from mailsvc.store.ratelimit import RateWindows
-from mailsvc.store.receipts import Receipts as StoredReceipts
-from mailsvc.store.requestlog import RequestLog
-from mailsvc.store.rollups import Rollups
-from mailsvc.store.sandbox import Sandbox as Shelf
-from mailsvc.store.settle import Settling
-from mailsvc.store.suppressions import Suppressions as StoredSuppressions
-from mailsvc.store.tls import TlsRecords
-from mailsvc.store.webhooklog import WebhookLog
-from mailsvc.store.webhooks import Webhooks as StoredWebhooks
-from mailsvc.terms import (
-    certificates_of,
-    gate_limits_of,
-    limits_of,
-    neighbours_of,
-    networks,
-    null_mx_of,
-    postmaster_of,
-    rules_for_providers,
-    rules_of,
-    sources_of,
-    standing_of,
-    terms_of,
-    timeouts_of,
-)
-from mailsvc.watch import logs, metrics
-from mailsvc.watch.control import Controls, open_socket
-from mailsvc.watch.failures import explain
-from mailsvc.watch.listener import private
-from mailsvc.watch.operating import Orders
-from mailsvc.watch.watching import Watching
-from mailsvc.webhooks.notice import Notices as WebhookNotices
-from mailsvc.webhooks.post import Posts, Terms
+from mailsvc.store.people.api_keys import Keys, is_well_formed
+from mailsvc.store.events.async_bounces import Late
+from mailsvc.store.events.ledger import Books
+from mailsvc.store.mail.messages import InPieces, Messages
+from mailsvc.store.mail.dsn_requests import Notices as StoredNotices
+from mailsvc.store.queue.operator import Operating
+from mailsvc.store.events.outbox import Outbox
+from mailsvc.store.postgres.partitions import Maker
+from mailsvc.store.queue.processes import Incarnation
+from mailsvc.store.queue.claims import Queue
+from mailsvc.store.people.ratelimit import RateWindows
+from mailsvc.store.logs.smtp_sessions import Receipts as StoredReceipts
+from mailsvc.store.logs.requests import RequestLog
+from mailsvc.store.events.rollups import Rollups
+from mailsvc.store.mail.sandbox import Sandbox as Shelf
+from mailsvc.store.queue.settle import Settling
+from mailsvc.store.events.suppressions import Suppressions as StoredSuppressions
+from mailsvc.store.queue.tls import TlsRecords
+from mailsvc.store.events.webhook_log import WebhookLog
+from mailsvc.store.events.webhooks import Webhooks as StoredWebhooks
+from mailsvc.wiring import (certificates_of, gate_limits_of, limits_of, neighbours_of, networks, null_mx_of, postmaster_of, rules_for_providers, rules_of, sources_of, standing_of, terms_of, timeouts_of)
+from mailsvc.monitoring import logs, metrics
+from mailsvc.monitoring.control_socket import Controls, open_socket
+from mailsvc.monitoring.failures import explain
+from mailsvc.monitoring.listener import private
+from mailsvc.monitoring.operator_commands import Orders
+from mailsvc.monitoring.readiness import Watching
+from mailsvc.webhooks.failure_notices import Notices as WebhookNotices
+from mailsvc.webhooks.sender import Posts, Terms
 
 NOTICES_EVERY = KEYS_EVERY = 2.0
 BEAT = 10.0
@@ -221,14 +209,14 @@ class Daemon:
         delivery = self.settings.delivery
         resolver = Resolver(reactor, delivery.nameservers, seconds=delivery.dns_seconds, size=5000, concurrent=300)
         self.domains = Domains(
-            pool, reactor, self.memory.seal, bell, wire.payload(publishing_of(self.settings)), trusting=self.settings.domains.allow_trust
+            pool, reactor, self.memory.seal, bell, views.payload(publishing_of(self.settings)), trusting=self.settings.domains.allow_trust
         )
         self.care = care_of(self.settings, reactor, pool, self.domains, resolver, lambda: bell.ring(DOMAINS))
         self.messages, self.shelf = Messages(pool, reactor), Shelf(pool)
         self.rates, self.receipts = RateWindows(pool), StoredReceipts(pool, reactor)
         late = Late(pool, told=lambda: bell.ring("events"))
         signing = self.signing = partial(self.memory.seal.secrets_for, "return path")
-        self.returns = Returns(lambda path: returnpath.read(path, *signing()), self.accounts, late, self.threads.body, self.unix, self.held)
+        self.returns = Returns(lambda path: return_path.read(path, *signing()), self.accounts, late, self.threads.body, self.unix, self.held)
         self.watching.add(metrics.returned(self.returns))
         web = Resolver(reactor, delivery.nameservers, seconds=delivery.dns_seconds, concurrent=self.settings.webhooks.connections)
         self.names = self.resolver()  # of recipients' domains
@@ -381,7 +369,7 @@ class Daemon:
             EventLog(self.pool),
             lambda reader: Webhooks(
                 StoredWebhooks(self.pool, reactor, self.memory.seal), WebhookLog(self.pool), reader,
-                partial(weburl.read, rules=self.fetcher.rules), settings.webhooks.endpoints, lambda: self.bell.ring("webhooks"),
+                partial(urls.read, rules=self.fetcher.rules), settings.webhooks.endpoints, lambda: self.bell.ring("webhooks"),
             ),
             lambda reader: Suppressions(StoredSuppressions(self.pool, reactor), reader, lambda: self.bell.ring("events")),
         )  # fmt: skip
@@ -413,7 +401,7 @@ class Daemon:
             accounts=self.accounts, domains=self.domains, care=self.care, keys=self.keys, messages=self.messages, mails=mails,
             password_thread=self.threads.password,
             sign_up=settings.dashboard.sign_up, webhooks=StoredWebhooks(self.pool, self.reactor, self.memory.seal),
-            read_url=partial(weburl.read, rules=self.fetcher.rules), most_webhooks=settings.webhooks.endpoints, ring=self.bell.ring,
+            read_url=partial(urls.read, rules=self.fetcher.rules), most_webhooks=settings.webhooks.endpoints, ring=self.bell.ring,
             providers=providers_of(settings.sign_in, self.fetcher, self.unix),
             inbox=self.shelf if settings.sandbox.listen else None,
             intake=self.intake, quotas=self.quotas, settings=settings, relay_ports=self.relay_ports,

@@ -20,10 +20,10 @@ import pytest_twisted
 from hypothesis import settings
 from psycopg2.extensions import make_dsn
 
-from mailsvc.store.embedded import EmbeddedPostgres
-from mailsvc.store.migrate import migrate
-from mailsvc.store.partitions import days
-from mailsvc.store.pool import Pool
+from mailsvc.store.postgres.embedded import EmbeddedPostgres
+from mailsvc.store.postgres.migrate import migrate
+from mailsvc.store.postgres.partitions import days
+from mailsvc.store.postgres.pool import Pool
 
 _numbers = itertools.count(1)
 QUICK = {"fsync": "off", "full_page_writes": "off", "shared_buffers": "64MB"}  # what is kept here is thrown away

@@ -13,7 +13,7 @@ from typing import Any
 
 import attrs
 
-from mailsvc import diagnosis
+from mailsvc.bounces import diagnosis
 
 SOURCE = Path(diagnosis.__file__).parent
 FUNCTIONS = {"compile", "match", "fullmatch", "search", "sub", "subn", "split", "findall", "finditer"}

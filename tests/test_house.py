@@ -35,7 +35,7 @@ def imported(path: Path) -> set[str]:
 
 
 def room(path: Path) -> str:
-    """`store` for mailsvc/store/pool.py, `intake` for mailsvc/intake.py."""
+    """`store` for mailsvc/store/postgres/pool.py, `intake` for mailsvc/intake.py."""
     return path.relative_to(ROOT / "mailsvc").parts[0].removesuffix(".py")
 
 
@@ -108,9 +108,9 @@ def test_only_tap_names_the_reactor(path):
 # The machine's own clock, which nothing else may read, and why.
 MACHINE_CLOCK = {
     "clock.py": "compares it with the database's",
-    "smtp/tls.py": "whether a certificate has expired, as OpenSSL decides it",
-    "smtp/certificates.py": "a new certificate of development",
-    "store/migrate.py": "yoyo's own log",
+    "smtp/client/tls.py": "whether a certificate has expired, as OpenSSL decides it",
+    "smtp/server/certificates.py": "a new certificate of development",
+    "store/postgres/migrate.py": "yoyo's own log",
 }
 # Functions that are given the timers' clock to measure durations.
 DURATIONS = {"tap.py": {"certificates_of"}, "standing.py": {"Kept"}}

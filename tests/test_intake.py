@@ -12,14 +12,14 @@ import pytest
 from twisted.internet.defer import Deferred, succeed
 
 from mailsvc.intake import Admitted, AsReceived, Busy, Content, Incoming, Intake, Key, OtherRequest, Rejected
-from mailsvc.mail import plain
+from mailsvc.mail import html_to_text
 from mailsvc.mail.address import parse_mailbox
 from mailsvc.mail.compose import Attachment
-from mailsvc.plans import Exhausted
+from mailsvc.settings.plans import Exhausted
 from mailsvc.policy import Limits, Refusal
-from mailsvc.quota import Taken
-from mailsvc.store.accept import Accepted, InProgress, Mismatch, NewEmail, Replayed, Submission
-from mailsvc.store.errors import Unavailable
+from mailsvc.accounts.quota import Taken
+from mailsvc.store.mail.accept import Accepted, InProgress, Mismatch, NewEmail, Replayed, Submission
+from mailsvc.store.postgres.errors import Unavailable
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 ACCOUNT = UUID(int=1)
@@ -138,7 +138,7 @@ def incoming(sender: str = "Acme <hello@example.test>", to: str = "zoe@example.n
 
 def test_the_html_that_emails_share_is_converted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     converted: list[str] = []
-    monkeypatch.setattr(plain, "text_of", lambda html: converted.append(html) or "Text")
+    monkeypatch.setattr(html_to_text, "text_of", lambda html: converted.append(html) or "Text")
     world = World()
     other = attrs.evolve(incoming(), content=Content(html="<p>Other</p>"))
     world.submit(incoming(), incoming(to="yan@example.net"), other)

@@ -8,25 +8,12 @@ from typing import Any
 
 import pytest
 
-from mailsvc.dashboard import preview
+from mailsvc.dashboard.emails import preview
 from mailsvc.http import request as http_request
-from mailsvc.mail import (
-    address,
-    dsnread,
-    encodedword,
-    feedback,
-    header,
-    markup,
-    mime,
-    oldbounce,
-    parameters,
-    plain,
-    report,
-    structure,
-    submitted,
-)
+from mailsvc.mail import address, encoded_word, header, html, mime, parameters, html_to_text, structure, submission
+from mailsvc.mail.reports import dsn_reader, feedback, text_bounce, report
 from mailsvc.mail.mime import Parsed
-from mailsvc.watch import logs
+from mailsvc.monitoring import logs
 from tests.growth import assert_linear, seconds
 
 Make = Callable[[int], Any]
@@ -108,7 +95,7 @@ TEXTS = {
 
 
 @pytest.mark.parametrize("name", PAGES)
-@pytest.mark.parametrize("read", [markup.read, plain.text_of], ids=["markup", "plain"])
+@pytest.mark.parametrize("read", [html.read, html_to_text.text_of], ids=["markup", "plain"])
 def test_any_html(name: str, read: Callable[[str], Any]) -> None:
     assert_linear(PAGES[name], read, 20_000)
 
@@ -130,7 +117,7 @@ def _mime(message: bytes) -> None:
 
 def _report(message: bytes) -> None:
     found = report.read(message)
-    dsnread.read(found), oldbounce.read(found), feedback.read(found)
+    dsn_reader.read(found), text_bounce.read(found), feedback.read(found)
 
 
 @pytest.mark.parametrize("name", PARTS)
@@ -151,8 +138,8 @@ def _path(text: str) -> None:
 
 READERS: dict[str, Callable[[str], Any]] = {
     "parameters": parameters.decode,
-    "encoded words": encodedword.decode,
-    "a list of addresses": lambda text: submitted._mailboxes([text.encode()]),
+    "encoded words": encoded_word.decode,
+    "a list of addresses": lambda text: submission._mailboxes([text.encode()]),
     "fields": lambda text: header.parse_fields(text.encode(), strict=False),
     "a mailbox": _mailbox,
     "a path": _path,

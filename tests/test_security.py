@@ -16,8 +16,8 @@ from mailsvc.dashboard.page import FRESH, SERVED
 from mailsvc.http import caller
 from mailsvc.http.gate import UNGUARDED
 from mailsvc.http.openapi import endpoints
-from mailsvc.store.pool import Pool
-from tests.dashboard.house import PASSWORD, Browser, House
+from mailsvc.store.postgres.pool import Pool
+from tests.dashboard.fixtures import PASSWORD, Browser, House
 from tests.dashboard.test_signin import with_app
 from tests.http.rig import KEYS, Rig
 

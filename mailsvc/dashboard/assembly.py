@@ -12,70 +12,70 @@ from klein.resource import KleinResource
 
 from mailsvc.clock import unix
 from mailsvc.dashboard import words
-from mailsvc.dashboard.connection import Connection, Relay
-from mailsvc.dashboard.desk import Desk
+from mailsvc.dashboard.account.smtp import Connection, Relay
+from mailsvc.dashboard.context import Desk
 from mailsvc.dashboard.domains import DomainPages
-from mailsvc.dashboard.emaillist import EmailList
-from mailsvc.dashboard.emails import Emails
-from mailsvc.dashboard.export import ExportPages
+from mailsvc.dashboard.emails.listing import EmailList
+from mailsvc.dashboard.emails.detail import Emails
+from mailsvc.dashboard.emails.export import ExportPages
 from mailsvc.dashboard.files import address
 from mailsvc.dashboard.home import Home
 from mailsvc.dashboard.keys import KeyPages
 from mailsvc.dashboard.logs import LogList
-from mailsvc.dashboard.members import Settings
+from mailsvc.dashboard.account.members import Settings
 from mailsvc.dashboard.metrics import Metrics
 from mailsvc.dashboard.pages import Dashboard, Frame
-from mailsvc.dashboard.passkeys import IdentityPages, PasskeyPages
-from mailsvc.dashboard.profile import Profile
+from mailsvc.dashboard.account.passkeys import IdentityPages, PasskeyPages
+from mailsvc.dashboard.account.profile import Profile
 from mailsvc.dashboard.sandbox import Inbox
-from mailsvc.dashboard.security import Security
-from mailsvc.dashboard.sendagain import SendAgain
+from mailsvc.dashboard.account.security import Security
+from mailsvc.dashboard.emails.resend import SendAgain
 from mailsvc.dashboard.signin.authenticators import Site
-from mailsvc.dashboard.signin.entrance import Entrance
+from mailsvc.dashboard.signin.completion import Entrance
 from mailsvc.dashboard.signin.federation import Federation
-from mailsvc.dashboard.signin.joining import Joining
+from mailsvc.dashboard.signin.sign_up import Joining
 from mailsvc.dashboard.signin.mails import Mails
 from mailsvc.dashboard.signin.pages import SignIn
 from mailsvc.dashboard.signin.passkeys import PasskeyEntrance
 from mailsvc.dashboard.signin.password import Passwords
 from mailsvc.dashboard.signin.providers import Provider
-from mailsvc.dashboard.signin.secondfactor import SecondFactor
+from mailsvc.dashboard.signin.second_factor import SecondFactor
 from mailsvc.dashboard.signin.throttle import Throttle
 from mailsvc.dashboard.suppressions import SuppressionPages
-from mailsvc.dashboard.usage import Usage
+from mailsvc.dashboard.account.usage import Usage
 from mailsvc.dashboard.webhooks import WebhookPages
-from mailsvc.domains.care import Care
+from mailsvc.domains.maintenance import Care
 from mailsvc.domains.names import suffixes
 from mailsvc.intake import Intake
-from mailsvc.quota import Quotas
-from mailsvc.settings import Settings as Configured
-from mailsvc.signed import SignedLinks
-from mailsvc.standing import Standing
-from mailsvc.store.accounts import Accounts
-from mailsvc.store.addresses import Addresses
-from mailsvc.store.attempts import Attempts
-from mailsvc.store.audit import Audit
-from mailsvc.store.domains import Domains
-from mailsvc.store.emails import Emails as StoredEmails
-from mailsvc.store.exports import Exports
-from mailsvc.store.history import History
-from mailsvc.store.identities import Identities
-from mailsvc.store.keys import Keys
-from mailsvc.store.logsearch import LogSearch
-from mailsvc.store.messages import Messages
-from mailsvc.store.passkeys import Passkeys
-from mailsvc.store.pool import Pool
-from mailsvc.store.receipts import Receipts
-from mailsvc.store.requestlog import RequestLog
-from mailsvc.store.rollups import Rollups
-from mailsvc.store.seal import Seal
-from mailsvc.store.search import Search
-from mailsvc.store.sessions import Sessions
-from mailsvc.store.suppressions import Suppressions
-from mailsvc.store.users import Users
-from mailsvc.store.webhooklog import WebhookLog
-from mailsvc.store.webhooks import Webhooks
-from mailsvc.weburl import Target
+from mailsvc.accounts.quota import Quotas
+from mailsvc.settings.schema import Settings as Configured
+from mailsvc.net.signed_links import SignedLinks
+from mailsvc.insights.reputation import Standing
+from mailsvc.store.people.accounts import Accounts
+from mailsvc.store.people.addresses import Addresses
+from mailsvc.store.people.sign_in_attempts import Attempts
+from mailsvc.store.people.audit import Audit
+from mailsvc.store.domains.domains import Domains
+from mailsvc.store.mail.emails import Emails as StoredEmails
+from mailsvc.store.mail.exports import Exports
+from mailsvc.store.mail.history import History
+from mailsvc.store.people.identities import Identities
+from mailsvc.store.people.api_keys import Keys
+from mailsvc.store.logs.search import LogSearch
+from mailsvc.store.mail.messages import Messages
+from mailsvc.store.people.passkeys import Passkeys
+from mailsvc.store.postgres.pool import Pool
+from mailsvc.store.logs.smtp_sessions import Receipts
+from mailsvc.store.logs.requests import RequestLog
+from mailsvc.store.events.rollups import Rollups
+from mailsvc.store.encryption.secrets import Seal
+from mailsvc.store.mail.search import Search
+from mailsvc.store.people.sessions import Sessions
+from mailsvc.store.events.suppressions import Suppressions
+from mailsvc.store.people.users import Users
+from mailsvc.store.events.webhook_log import WebhookLog
+from mailsvc.store.events.webhooks import Webhooks
+from mailsvc.net.urls import Target
 
 # path below /dashboard, name, icon
 NAVIGATION = (

@@ -7,15 +7,15 @@ from uuid import UUID
 
 import attrs
 
-from mailsvc.dashboard.desk import Desk
+from mailsvc.dashboard.context import Desk
 from mailsvc.dashboard.page import Stop, Visit, area, not_found, page
 from mailsvc.dashboard.safety import HOME
 from mailsvc.domains import names
-from mailsvc.domains.care import Care, Rotating, Taken
+from mailsvc.domains.maintenance import Care, Rotating, Taken
 from mailsvc.domains.records import Record, dmarc
-from mailsvc.store.domain_values import Domain, LimitReached, RecordState
-from mailsvc.store.domains import Choices
-from mailsvc.store.domains import Domains as Stored
+from mailsvc.store.domains.values import Domain, LimitReached, RecordState
+from mailsvc.store.domains.domains import Choices
+from mailsvc.store.domains.domains import Domains as Stored
 
 DOMAINS = f"{HOME}/domains"
 _DONE = {

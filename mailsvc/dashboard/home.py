@@ -7,14 +7,14 @@ from datetime import timedelta
 import attrs
 
 from mailsvc.dashboard import snippets
-from mailsvc.dashboard.desk import Desk
+from mailsvc.dashboard.context import Desk
 from mailsvc.dashboard.metrics import rates, wanted
 from mailsvc.dashboard.page import Visit, area, page
 from mailsvc.dashboard.safety import HOME
-from mailsvc.store.domains import Domains
-from mailsvc.store.keys import Keys
-from mailsvc.store.rollups import Rollups
-from mailsvc.store.search import Filters, Search
+from mailsvc.store.domains.domains import Domains
+from mailsvc.store.people.api_keys import Keys
+from mailsvc.store.events.rollups import Rollups
+from mailsvc.store.mail.search import Filters, Search
 
 
 @attrs.define(eq=False)

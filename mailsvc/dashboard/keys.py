@@ -6,11 +6,11 @@ from typing import cast
 
 import attrs
 
-from mailsvc.dashboard.desk import Desk
+from mailsvc.dashboard.context import Desk
 from mailsvc.dashboard.page import Visit, area, not_found, page
 from mailsvc.dashboard.safety import HOME
-from mailsvc.store.domains import Domains
-from mailsvc.store.keys import Keys, Permission
+from mailsvc.store.domains.domains import Domains
+from mailsvc.store.people.api_keys import Keys, Permission
 
 KEYS = f"{HOME}/keys"
 LONGEST = 50

@@ -12,13 +12,13 @@ from uuid import UUID
 import attrs
 import orjson
 
-from mailsvc.dashboard.desk import Desk
+from mailsvc.dashboard.context import Desk
 from mailsvc.dashboard.page import Visit, area, not_found, page
 from mailsvc.dashboard.safety import HOME
-from mailsvc.store.keys import Keys, KeyView
-from mailsvc.store.logsearch import Filters, LogSearch, Source
-from mailsvc.store.receipts import Receipts
-from mailsvc.store.requestlog import RequestLog
+from mailsvc.store.people.api_keys import Keys, KeyView
+from mailsvc.store.logs.search import Filters, LogSearch, Source
+from mailsvc.store.logs.smtp_sessions import Receipts
+from mailsvc.store.logs.requests import RequestLog
 
 LOGS = f"{HOME}/logs"
 PAGE = 50

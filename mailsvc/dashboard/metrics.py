@@ -9,11 +9,11 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import attrs
 
-from mailsvc.dashboard.desk import Desk
+from mailsvc.dashboard.context import Desk
 from mailsvc.dashboard.page import Visit, area, page
 from mailsvc.dashboard.safety import HOME
-from mailsvc.store.domains import Domains
-from mailsvc.store.rollups import Count, Rollups, Unit, Wanted
+from mailsvc.store.domains.domains import Domains
+from mailsvc.store.events.rollups import Count, Rollups, Unit, Wanted
 
 METRICS = f"{HOME}/metrics"
 RANGES = {"1": "24 hours", "7": "7 days", "30": "30 days", "90": "90 days"}

@@ -19,13 +19,13 @@ from twisted.web.http_headers import Headers
 from werkzeug.exceptions import HTTPException, MethodNotAllowed
 
 from mailsvc.dashboard import safety
-from mailsvc.dashboard.desk import Desk
+from mailsvc.dashboard.context import Desk
 from mailsvc.dashboard.safety import HOME
 from mailsvc.dashboard.signin.password import Busy
-from mailsvc.store.audit import Line
-from mailsvc.store.errors import Transient
-from mailsvc.store.seal import SealError
-from mailsvc.store.sessions import Session
+from mailsvc.store.people.audit import Line
+from mailsvc.store.postgres.errors import Transient
+from mailsvc.store.encryption.secrets import SealError
+from mailsvc.store.people.sessions import Session
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ import attrs
 from klein.resource import KleinResource
 from twisted.web.resource import Resource
 
-from mailsvc.dashboard.desk import Desk
+from mailsvc.dashboard.context import Desk
 from mailsvc.dashboard.files import FILES, VERSION, takes_packed
 from mailsvc.dashboard.page import THEME, Visit, area, not_found, page
 from mailsvc.dashboard.safety import HOME, inside

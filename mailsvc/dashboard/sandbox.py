@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import attrs
 
-from mailsvc.dashboard.desk import Desk
+from mailsvc.dashboard.context import Desk
 from mailsvc.dashboard.page import Stop, Visit, area, not_found, page
-from mailsvc.dashboard.preview import embedded
+from mailsvc.dashboard.emails.preview import embedded
 from mailsvc.dashboard.safety import HOME, mail_csp
 from mailsvc.mail import mime
-from mailsvc.store.sandbox import Sandbox, SandboxEmail
+from mailsvc.store.mail.sandbox import Sandbox, SandboxEmail
 
 SANDBOX = f"{HOME}/sandbox"
 PAGE = 50

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import attrs
 
-from mailsvc.dashboard.desk import Desk
+from mailsvc.dashboard.context import Desk
 from mailsvc.dashboard.page import Visit, area, not_found, page
 from mailsvc.dashboard.safety import HOME
 from mailsvc.mail.address import AddressError, parse_mailbox
-from mailsvc.store.suppressions import Suppressions as Stored
+from mailsvc.store.events.suppressions import Suppressions as Stored
 
 SUPPRESSIONS = f"{HOME}/suppressions"
 PAGE = 50

@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 
 from mailsvc.delivery.shaping import Limits, Shaping, provider_of
-from mailsvc.store.queue import Slowdown
+from mailsvc.store.queue.claims import Slowdown
 
 Wake = Callable[[], None]
 _SIZE = 10_000

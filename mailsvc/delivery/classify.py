@@ -1,6 +1,6 @@
 """What to do about a reply: delivered, again later, or never. Pure.
 
-What a refusal means is diagnosis. When to try again: retry. Writing it down: store/settle.
+What a refusal means is diagnosis. When to try again: retry. Writing it down: store/queue/settle.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Literal
 
 import attrs
 
-from mailsvc.diagnosis import Stage, diagnose
+from mailsvc.bounces.diagnosis import Stage, diagnose
 from mailsvc.mail.reply import Reply
 from mailsvc.outcome import BounceType, Meaning
 

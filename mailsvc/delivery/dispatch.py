@@ -22,25 +22,25 @@ from twisted.python.failure import Failure
 from mailsvc.delivery import pace
 from mailsvc.delivery.attempt import Attempts, Fresh, PolicySource, Settling
 from mailsvc.delivery.budget import Budgets
-from mailsvc.delivery.cargo import Cargo, Messages, Sending
-from mailsvc.delivery.chunking import Chunking
-from mailsvc.delivery.connect import Unreachable
+from mailsvc.delivery.message_loader import Cargo, Messages, Sending
+from mailsvc.delivery.connection.chunking import Chunking
+from mailsvc.delivery.connection.connect import Unreachable
 from mailsvc.delivery.health import Healths
 from mailsvc.delivery.holds import Holds
 from mailsvc.delivery.lane import Lane
-from mailsvc.delivery.parcel import Key, Parcel, from_email
+from mailsvc.delivery.transaction import Key, Parcel, from_email
 from mailsvc.delivery.placing import Placing, nothing_left
 from mailsvc.delivery.retry import Random
-from mailsvc.delivery.rounds import QueueStore, Rounds
-from mailsvc.delivery.route import Route, Routes
+from mailsvc.delivery.polling import QueueStore, Rounds
+from mailsvc.delivery.connection.route import Route, Routes
 from mailsvc.delivery.shaping import NO_RULES, Shaping, provider_of
 from mailsvc.delivery.slots import Envelope, Freight, Recent, Slots
-from mailsvc.delivery.tally import Tally
-from mailsvc.delivery.terms import DeliverySettings
-from mailsvc.delivery.yard import Connecting, Yard
+from mailsvc.delivery.connection.tls_counts import Tally
+from mailsvc.delivery.limits import DeliverySettings
+from mailsvc.delivery.lane_context import Connecting, Yard
 from mailsvc.mail.reply import Reply
-from mailsvc.store.accept import NewEmail
-from mailsvc.store.errors import StoreError
+from mailsvc.store.mail.accept import NewEmail
+from mailsvc.store.postgres.errors import StoreError
 
 _ALONG = 1 << 20  # octets of messages that come with a claim
 _LAST_WORDS = 10.0  # seconds at shutdown for what was cut to be settled

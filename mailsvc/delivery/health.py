@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 
-from mailsvc.delivery.terms import DeliverySettings
+from mailsvc.delivery.limits import DeliverySettings
 
 _FOR = 3600.0  # seconds for which a success counts
 _SIZE = 10_000  # destinations remembered

@@ -14,10 +14,10 @@ from twisted.internet.defer import Deferred, gatherResults
 from mailsvc.delivery import pace
 from mailsvc.delivery.attempt import Attempts
 from mailsvc.delivery.holds import Holds
-from mailsvc.delivery.parcel import Parcel, domain_of, from_rows
+from mailsvc.delivery.transaction import Parcel, domain_of, from_rows
 from mailsvc.delivery.reading import refused
-from mailsvc.delivery.route import Answer, NoMail, Route, Routes, Unknown
-from mailsvc.store.queue import Leased
+from mailsvc.delivery.connection.route import Answer, NoMail, Route, Routes, Unknown
+from mailsvc.store.queue.claims import Leased
 
 
 class Placer(Protocol):

@@ -11,14 +11,14 @@ from datetime import datetime
 import attrs
 
 from mailsvc.delivery.classify import Stage, classify
-from mailsvc.delivery.connect import Result
+from mailsvc.delivery.connection.connect import Result
 from mailsvc.delivery.retry import Random, Schedule, before_expiry
-from mailsvc.diagnosis import known
+from mailsvc.bounces.diagnosis import known
 from mailsvc.mail.reply import Reply
 from mailsvc.mail.reply import read as written
 from mailsvc.outcome import Bounced, Deferred, Delivered, Meaning, Outcome, Uncertain
-from mailsvc.store.queue import Leased
-from mailsvc.store.settle import RecipientOutcome
+from mailsvc.store.queue.claims import Leased
+from mailsvc.store.queue.settle import RecipientOutcome
 
 _LONGEST = 500  # characters of a peer's text in a sentence
 

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 import attrs
 
-from mailsvc.delivery.terms import DeliverySettings
+from mailsvc.delivery.limits import DeliverySettings
 
 Random = Callable[[], float]  # uniform in [0, 1)
 _LAST_CALL = timedelta(seconds=30)  # before the expiry: the last attempt, so that it is over when the time is

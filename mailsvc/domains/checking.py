@@ -12,13 +12,13 @@ from typing import Any, Protocol
 import attrs
 from twisted.internet.defer import Deferred, TimeoutError, gatherResults
 
-from mailsvc.dns import Mx, NxDomain, Records, Temporary
-from mailsvc.domains import dmarcwalk, judge, names, spfcheck
-from mailsvc.domains.authority import Seen
+from mailsvc.net.dns import Mx, NxDomain, Records, Temporary
+from mailsvc.domains import dmarc_check, judge, names, spf_check
+from mailsvc.domains.authoritative_dns import Seen
 from mailsvc.domains.judge import Wrong
 from mailsvc.domains.records import Publishing, Record
-from mailsvc.mail import dkimkey
-from mailsvc.store.domain_values import DkimKey, Domain, RecordState
+from mailsvc.mail.authentication import dkim_key
+from mailsvc.store.domains.values import DkimKey, Domain, RecordState
 
 PATIENCE = 45.0  # seconds for all that is asked about one record (7208 §4.6.4: at least 20)
 _SLOW = f"all of it took longer than {PATIENCE:g} seconds"
@@ -84,12 +84,12 @@ class Checker:
         return isinstance(found, Records) and value in found.values
 
     async def advise(self, name: str) -> tuple[RecordState, ...]:
-        walk = Deferred.fromCoroutine(dmarcwalk.walk(self.resolver, name))
+        walk = Deferred.fromCoroutine(dmarc_check.walk(self.resolver, name))
         try:
             found = await walk.addTimeout(PATIENCE, self.clock)
         except TimeoutError:
-            found = dmarcwalk.Found(None, None, name, unanswered=_SLOW)
-        return (dmarcwalk.advice(name, found),)
+            found = dmarc_check.Found(None, None, name, unanswered=_SLOW)
+        return (dmarc_check.advice(name, found),)
 
     async def _in_time(self, record: Record, domain: Domain) -> RecordState:
         """Whoever serves the zone decides how long each look-up takes, but not how long all of them do."""
@@ -149,7 +149,7 @@ class Checker:
         if not isinstance(ours, Records) or not ours.values:
             return Wrong("other", f"It is not the expected one, and {host} has no address to try it with. Publish: {record.value}")
         for address in ours.values[:ADDRESSES]:
-            result = await spfcheck.check(self.resolver, ip_address(address), record.name, f"b@{record.name}", seen.values)
+            result = await spf_check.check(self.resolver, ip_address(address), record.name, f"b@{record.name}", seen.values)
             wrong = judge.spf_result(record, result.verdict, result.why, address)
             if wrong is not None:
                 return wrong
@@ -168,7 +168,7 @@ class Checker:
         """Whether those who ask a resolver find the key too."""
         found = await self.resolver.txt(name)
         text = f"k={key.algorithm}; p={key.public}"
-        return isinstance(found, Records) and any(dkimkey.compare(one, text) is None for one in found.values)
+        return isinstance(found, Records) and any(dkim_key.compare(one, text) is None for one in found.values)
 
 
 def _state(record: Record, seen: Seen, wrong: Wrong | None) -> RecordState:

@@ -12,7 +12,7 @@ import attrs
 
 from mailsvc.domains.checking import Findings
 from mailsvc.domains.judge import GONE
-from mailsvc.store.domain_values import Claim, ClaimStatus, Domain, RecordState
+from mailsvc.store.domains.values import Claim, ClaimStatus, Domain, RecordState
 
 ASSIGNED = "The operator of this service has assigned this name to another account."
 

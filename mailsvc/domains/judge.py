@@ -8,9 +8,9 @@ from typing import Literal
 
 import attrs
 
-from mailsvc.dns import Mx
+from mailsvc.net.dns import Mx
 from mailsvc.domains.records import Record
-from mailsvc.mail import dkimkey, spf
+from mailsvc.mail.authentication import dkim_key, spf
 
 Problem = Literal[
     "missing", "unanswered", "differing", "doubled_name", "doubled_value", "wrong_region", "several", "quotes", "truncated", "other_key",
@@ -87,7 +87,7 @@ def dkim(record: Record, found: Sequence[str]) -> Wrong | None:
         return missing(record)
     if len(keys) > 1:
         return Wrong("several", f"There are {len(keys)} TXT records at this name. Keep the expected one.")
-    wrong = dkimkey.compare(keys[0], record.key or record.value)
+    wrong = dkim_key.compare(keys[0], record.key or record.value)
     if wrong is None:
         return None
     remedy = {
@@ -108,7 +108,7 @@ def cname(record: Record, found: Sequence[str], addresses: Sequence[str], served
         if found[0].startswith(f"{record.value}."):
             return Wrong("doubled_value", f"It leads to {found[0]}: the DNS editor added the domain. End the value with a dot.")
         return Wrong("other", f"It leads to {found[0]}. Let it lead to {record.value}.")
-    if record.key is not None and (served is None or not any(dkimkey.compare(text, record.key) is None for text in served)):
+    if record.key is not None and (served is None or not any(dkim_key.compare(text, record.key) is None for text in served)):
         return Wrong("not_served", f"The CNAME is right, but {record.value} has not the key yet. That is for the operator to mend.")
     return None
 

@@ -1,4 +1,4 @@
-"""DKIM key pairs under their selectors: the private half as it is sealed, the public half as it is published. Signing: mail/dkim."""
+"""DKIM key pairs under their selectors: the private half as it is sealed, the public half as it is published. Signing: mail/authentication/dkim."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from datetime import date
 
 import attrs
 
-from mailsvc.mail import dkim
-from mailsvc.mail.dkim import Algorithm
+from mailsvc.mail.authentication import dkim
+from mailsvc.mail.authentication.dkim import Algorithm
 
 
 @attrs.frozen

@@ -8,8 +8,8 @@ from uuid import UUID
 
 import attrs
 
-from mailsvc.mail import dkim
-from mailsvc.store.domain_values import DkimKey, Domain
+from mailsvc.mail.authentication import dkim
+from mailsvc.store.domains.values import DkimKey, Domain
 
 Type = Literal["TXT", "MX", "CNAME"]
 SLOTS = 2  # selectors that take turns where DKIM names are delegated

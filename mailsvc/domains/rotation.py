@@ -7,9 +7,9 @@ from datetime import datetime, timedelta
 
 import attrs
 
-from mailsvc.mail.dkim import Algorithm
-from mailsvc.store.domain_checks import Move
-from mailsvc.store.domain_values import DkimKey
+from mailsvc.mail.authentication.dkim import Algorithm
+from mailsvc.store.domains.checks import Move
+from mailsvc.store.domains.values import DkimKey
 
 LEAST = timedelta(days=7)
 

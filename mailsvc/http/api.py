@@ -12,34 +12,34 @@ import attrs
 from twisted.internet.interfaces import IReactorTime
 from twisted.web.resource import Resource
 
-from mailsvc.budget import Budgets
+from mailsvc.runtime.budget import Budgets
 from mailsvc.clock import unix
-from mailsvc.http import apikeys, figures, logs
-from mailsvc.http.apikeys import ApiKeys
-from mailsvc.http.attachments import Attachments
+from mailsvc.http.resources import api_keys as apikeys, account_figures, logs
+from mailsvc.http.resources.api_keys import ApiKeys
+from mailsvc.http.resources.attachments import Attachments
 from mailsvc.http.caller import Keys
-from mailsvc.http.contents import Contents, Messages
-from mailsvc.http.domains import DomainDesk, Domains
-from mailsvc.http.emails import Emails, Stored, Submitting
-from mailsvc.http.eventlog import EventLog, Events
-from mailsvc.http.figures import Figures
+from mailsvc.http.resources.contents import Contents, Messages
+from mailsvc.http.resources.domains import DomainDesk, Domains
+from mailsvc.http.resources.emails import Emails, Stored, Submitting
+from mailsvc.http.resources.event_log import EventLog, Events
+from mailsvc.http.resources.account_figures import Figures
 from mailsvc.http.gate import Gate, Limits, Networks
-from mailsvc.http.health import Check, Health
-from mailsvc.http.links import Links
-from mailsvc.http.logs import Logs
+from mailsvc.http.resources.health import Check, Health
+from mailsvc.http.resources.attachment_links import Links
+from mailsvc.http.resources.logs import Logs
 from mailsvc.http.openapi import Description, document
 from mailsvc.http.reading import InThread, Reader
-from mailsvc.http.requestlog import Recorder
-from mailsvc.http.sandbox import Inbox, Sandbox
-from mailsvc.http.share import Share
+from mailsvc.http.request_log import Recorder
+from mailsvc.http.resources.sandbox import Inbox, Sandbox
+from mailsvc.http.resources.share import Share
 from mailsvc.http.site import ApiSite
-from mailsvc.http.suppressions import Suppressions
-from mailsvc.http.webhooks import Webhooks
-from mailsvc.plans import Period
+from mailsvc.http.resources.suppressions import Suppressions
+from mailsvc.http.resources.webhooks import Webhooks
+from mailsvc.settings.plans import Period
 from mailsvc.policy import Limits as EmailLimits
-from mailsvc.quota import Quotas
-from mailsvc.ratelimit import RateLimit
-from mailsvc.signed import SignedLinks
+from mailsvc.accounts.quota import Quotas
+from mailsvc.accounts.ratelimit import RateLimit
+from mailsvc.net.signed_links import SignedLinks
 
 
 @attrs.frozen
@@ -70,7 +70,7 @@ class Api:
     domains: DomainDesk
     receipts: logs.Receipts
     logs: logs.Stored
-    rollups: figures.Rollups
+    rollups: account_figures.Rollups
     link_secrets: Callable[[], Sequence[bytes]]  # the first signs
     quotas: Quotas | None = None
     told: Told | None = None

@@ -28,7 +28,7 @@ PUBLIC = re.compile(rb"/openapi\.json\Z|/shared\Z|/emails/[^/]+/attachments/[^/]
 
 
 class Caller(Protocol):
-    """An API key and its account; store/keys has the real one."""
+    """An API key and its account; store/people/api_keys has the real one."""
 
     @property
     def account_id(self) -> UUID: ...

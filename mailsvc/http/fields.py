@@ -10,7 +10,7 @@ from uuid import UUID
 import attrs
 
 from mailsvc.http.problem import Problem, invalid, missing
-from mailsvc.http.strictjson import shown
+from mailsvc.http.strict_json import shown
 
 Schema = Mapping[str, Any]
 

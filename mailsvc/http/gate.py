@@ -11,10 +11,10 @@ from typing import Protocol
 import attrs
 from twisted.web.http_headers import Headers
 
-from mailsvc.budget import Budgets, Hold
+from mailsvc.runtime.budget import Budgets, Hold
 from mailsvc.http import caller, problem
 from mailsvc.http.caller import Caller, Keys
-from mailsvc.ratelimit import Quota, RateLimit
+from mailsvc.accounts.ratelimit import Quota, RateLimit
 
 Networks = Collection[IPv4Network | IPv6Network]
 

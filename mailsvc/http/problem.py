@@ -13,7 +13,7 @@ import attrs
 import orjson
 from twisted.web.http import RESPONSES
 
-from mailsvc.plans import WORDS, Exhausted
+from mailsvc.settings.plans import WORDS, Exhausted
 from mailsvc.policy import Refusal
 
 JSON = b"application/json; charset=utf-8"

@@ -9,11 +9,11 @@ from typing import Any, Protocol, TypeVar
 import attrs
 from twisted.internet.defer import DeferredSemaphore
 
-from mailsvc.http import strictjson
+from mailsvc.http import strict_json
 from mailsvc.http.problem import invalid, unavailable
 from mailsvc.http.request import Request
-from mailsvc.http.schedule import Natural
-from mailsvc.http.shapes import Rules
+from mailsvc.http.resources.schedule import Natural
+from mailsvc.http.resources.send_fields import Rules
 from mailsvc.policy import Limits
 
 T = TypeVar("T")
@@ -42,7 +42,7 @@ class Reader:
 
     async def read(self, request: Request, make: Callable[[Any, Rules], T]) -> T:
         """What `make` makes of the JSON in the body."""
-        if request.large or not strictjson.light(request.body()):
+        if request.large or not strict_json.light(request.body()):
             if request.large and not await request.turn(COPIES * request.received):
                 raise unavailable()
             async with self._slots:
@@ -53,9 +53,9 @@ class Reader:
             return await self.in_thread(lambda: self._make(request, make, natural=True))
 
     def _make(self, request: Request, make: Callable[[Any, Rules], T], *, large: bool = False, natural: bool = False) -> T:
-        load = strictjson.load_large if large else strictjson.load
+        load = strict_json.load_large if large else strict_json.load
         try:
             value = request.asked = load(request.body())
-        except strictjson.Malformed as wrong:
+        except strict_json.Malformed as wrong:
             raise invalid(str(wrong), 400) from None
         return make(value, Rules(self.now(), self.limits, self.ahead, natural or large))

@@ -20,10 +20,10 @@ from mailsvc.http.channel import Channel
 from mailsvc.http.gate import Connections, Gate, Limits, Networks
 from mailsvc.http.problem import JSON, Problem
 from mailsvc.http.request import Request
-from mailsvc.http.requestlog import Recorder
-from mailsvc.ratelimit import Quota
+from mailsvc.http.request_log import Recorder
+from mailsvc.accounts.ratelimit import Quota
 from mailsvc.store.ids import uuid7
-from mailsvc.store.requestlog import NewLog
+from mailsvc.store.logs.requests import NewLog
 
 log = Logger()
 REFUSED = 100  # connections beyond the limit that are read until their clients have the answer; others may see a reset instead

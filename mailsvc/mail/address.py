@@ -12,7 +12,7 @@ import attrs
 import idna
 from email_validator import EmailNotValidError, validate_email
 
-from mailsvc.mail import encodedword
+from mailsvc.mail import encoded_word
 
 LOCAL_LIMIT = 64  # 5321 §4.5.3.1.1
 DOMAIN_LIMIT = 253  # 5321 §4.5.3.1.2 says 255, the root's dot and length octet included
@@ -142,7 +142,7 @@ def _display_name(written: str) -> str:
         raise AddressError("The quotation marks of the display name do not match.")
     if "@" in written and "," in written:
         raise AddressError("This is more than one address; give each as an item of its own.")
-    return encodedword.decode(written) if "=?" in written else written
+    return encoded_word.decode(written) if "=?" in written else written
 
 
 def _bare(name: str, text: str) -> Mailbox:

@@ -13,7 +13,7 @@ from hashlib import blake2b
 
 import attrs
 
-from mailsvc.mail import header, parameters, transfer
+from mailsvc.mail import header, parameters, transfer_encoding
 from mailsvc.mail.address import Mailbox
 
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
@@ -184,7 +184,7 @@ def _text(field: str, text: str) -> list[bytes]:
     if "\x00" in text:
         raise ComposeError(field, f"The {field} must not have NUL characters.")
     try:
-        encoding, octets = transfer.encode_text(text)
+        encoding, octets = transfer_encoding.encode_text(text)
     except UnicodeEncodeError:
         raise ComposeError(field, f"The {field} has lone surrogates, which are no characters.") from None
     fields = f"Content-Type: text/{_TEXT_TYPES[field]}; charset=utf-8\r\nContent-Transfer-Encoding: {encoding}\r\n\r\n"
@@ -209,7 +209,7 @@ def _file(attachment: Attachment, disposition: str) -> list[bytes]:
             fields.append(header.fold("Content-ID", (f" <{_content_id(attachment.content_id)}>",)))
     except header.HeaderError as error:
         raise ComposeError("attachments", str(error)) from None
-    return ["".join([*fields, "\r\n"]).encode(), transfer.encode_base64(attachment.content)]
+    return ["".join([*fields, "\r\n"]).encode(), transfer_encoding.encode_base64(attachment.content)]
 
 
 def _content_type(attachment: Attachment) -> tuple[str, list[str]]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 
-from mailsvc.mail import charset, encodedword
+from mailsvc.mail import charset, encoded_word
 from mailsvc.mail.address import Mailbox
 
 LINE = 76  # 2047 §2 for lines with an encoded word; 5322 §2.1.1 asks for 78
@@ -62,7 +62,7 @@ def unstructured(name: str, value: str) -> str:
         return f"{name}: {value}\r\n" if value else f"{name}:\r\n"
     _refuse_forbidden(name, value)
     if not value.strip(" ") or value[0] == " " or value[-1] == " ":
-        return fold(name, [" " + word for word in encodedword.encode(value)])
+        return fold(name, [" " + word for word in encoded_word.encode(value)])
     return fold(name, _text_tokens(value, LINE - 10))
 
 
@@ -95,7 +95,7 @@ def _text_tokens(value: str, longest: int, encoded_stays: bool = False) -> list[
             tokens.append((bool(plain), token))
     written: list[str] = []
     for plain, token in tokens:
-        written.extend([token] if plain else [" " + word for word in encodedword.encode(token[1:])])
+        written.extend([token] if plain else [" " + word for word in encoded_word.encode(token[1:])])
     return written
 
 
@@ -106,7 +106,7 @@ def phrase(name: str) -> list[str]:
             return name.split(" ")
         escaped = name.replace("\\", "\\\\").replace('"', '\\"')
         return [f'"{escaped}"']
-    return encodedword.encode(name)
+    return encoded_word.encode(name)
 
 
 def mailboxes(name: str, boxes: Sequence[Mailbox]) -> str:
@@ -171,7 +171,7 @@ class Field:
     def value(self) -> str:
         """For people: unfolded, encoded words read, white space around it gone."""
         text = charset.guess(self.raw).replace("\r\n", "").strip(" \t")
-        return encodedword.decode(text) if "=?" in text else text
+        return encoded_word.decode(text) if "=?" in text else text
 
 
 _FIELD_END = re.compile(rb"\r\n(?![ \t])")

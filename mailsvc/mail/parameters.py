@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from urllib.parse import unquote_to_bytes
 
-from mailsvc.mail import charset, encodedword
+from mailsvc.mail import charset, encoded_word
 
 _SHORT = 60
 _ATTRIBUTE = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789!#$&+-.^_`{|}~")  # 2231 §7
@@ -58,7 +58,7 @@ def decode(field: str) -> tuple[str, dict[str, str]]:
         text = re.sub(r"\\(.)", r"\1", found[2], flags=re.DOTALL) if found[2] is not None else found[3].strip()
         section = _SECTION.fullmatch(found[1].lower())
         if section is None or (section[2] is None and section[3] is None):
-            plain.setdefault(found[1].lower(), encodedword.decode(text) if "=?" in text else text)
+            plain.setdefault(found[1].lower(), encoded_word.decode(text) if "=?" in text else text)
         else:
             sections.setdefault(section[1], {}).setdefault(int(section[2] or 0), (bool(section[3]), text))
     return value, plain | {name: _join(parts) for name, parts in sections.items()}

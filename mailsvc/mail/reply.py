@@ -1,4 +1,4 @@
-"""SMTP replies as values (RFC 5321 §4.2, enhanced codes RFC 2034 and 3463). Reading them off a connection: smtp/client."""
+"""SMTP replies as values (RFC 5321 §4.2, enhanced codes RFC 2034 and 3463). Reading them off a connection: smtp/client/client."""
 
 from __future__ import annotations
 

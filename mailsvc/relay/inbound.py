@@ -10,13 +10,13 @@ from uuid import UUID
 
 import attrs
 
-from mailsvc.budget import Hold
+from mailsvc.runtime.budget import Hold
 from mailsvc.mail.address import Path
 from mailsvc.mail.reply import Reply
-from mailsvc.relay import answers
-from mailsvc.relay.letter import Arrived, InThread, Letter
-from mailsvc.smtp.session import Envelope, Sink
-from mailsvc.store.errors import StoreError
+from mailsvc.relay import replies
+from mailsvc.relay.spool import Arrived, InThread, Letter
+from mailsvc.smtp.server.session import Envelope, Sink
+from mailsvc.store.postgres.errors import StoreError
 
 ROLES = frozenset({"postmaster", "abuse"})
 
@@ -84,5 +84,5 @@ class Own:
                 if refusal is not None:
                     return refusal
         except StoreError as error:
-            return answers.of_store(error)
+            return replies.of_store(error)
         return Reply(250, "Taken", "2.0.0")

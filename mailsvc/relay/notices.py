@@ -1,4 +1,4 @@
-"""Tells the senders of mails what became of them, where they asked for it (NOTIFY, RFC 3461). What is told is in store/notices.
+"""Tells the senders of mails what became of them, where they asked for it (NOTIFY, RFC 3461). What is told is in store/mail/dsn_requests.
 
 A notification is an email like any other, signed and queued, with the null sender and never one of its own. Whoever logged in may
 have it sent to any address, as they may any other mail; docs/decisions/relay.md says why.
@@ -15,12 +15,13 @@ import attrs
 from twisted.logger import Logger
 
 from mailsvc.intake import Admission, AsReceived, Busy, Incoming, Key, Rejected
-from mailsvc.mail import dsn, header
+from mailsvc.mail.reports import dsn
+from mailsvc.mail import header
 from mailsvc.mail.address import AddressError, Mailbox, parse_mailbox
 from mailsvc.store.ids import uuid7
-from mailsvc.store.keys import Caller
-from mailsvc.store.messages import StoredMessage
-from mailsvc.store.notices import Notice, Told
+from mailsvc.store.people.api_keys import Caller
+from mailsvc.store.mail.messages import StoredMessage
+from mailsvc.store.mail.dsn_requests import Notice, Told
 
 log = Logger()
 

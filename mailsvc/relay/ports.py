@@ -10,9 +10,9 @@ from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.interfaces import IReactorTime
 from twisted.protocols.tls import TLSMemoryBIOFactory
 
-from mailsvc.smtp.proxy import Networks, Proxied
-from mailsvc.smtp.server import Receivers
-from mailsvc.smtp.session import Door, Limits, Welcome
+from mailsvc.smtp.server.proxy_protocol import Networks, Proxied
+from mailsvc.smtp.server.listener import Receivers
+from mailsvc.smtp.server.session import Door, Limits, Welcome
 
 Kind = Literal["exchange", "starttls", "tls"]
 

@@ -15,12 +15,12 @@ from mailsvc.mail.address import Mailbox
 from mailsvc.mail.compose import rfc5322_date
 from mailsvc.mail.reply import Reply
 from mailsvc.policy import Refusal
-from mailsvc.relay import answers
+from mailsvc.relay import replies
 from mailsvc.relay.inbound import ForPostmaster
 from mailsvc.relay.notices import Submitting
-from mailsvc.store.domains import Domain
+from mailsvc.store.domains.domains import Domain
 from mailsvc.store.ids import uuid7
-from mailsvc.store.keys import Caller
+from mailsvc.store.people.api_keys import Caller
 
 log = Logger()
 
@@ -46,7 +46,7 @@ class Postmaster:
         domain = await self.domains.called(self.domain)
         if domain is None:
             log.error("mail for {role} cannot be forwarded: no account has the domain {name}", role=mail.recipients[0], name=self.domain)
-            return answers.STORE_AWAY
+            return replies.STORE_AWAY
         now = self.clock()
         email_id, date = uuid7(now), datetime.fromtimestamp(now, UTC)
         sender = Mailbox("", "postmaster", domain.name)
@@ -59,7 +59,7 @@ class Postmaster:
         if isinstance(answer, Admitted) and not isinstance(answer.results[0], Refusal):
             return None
         log.error("mail for {role} cannot be forwarded: {answer}", role=mail.recipients[0], answer=answer)
-        return answers.STORE_AWAY
+        return replies.STORE_AWAY
 
 
 def wrapped(mail: ForPostmaster, sender: Mailbox, to: Mailbox, message_id: str, date: datetime) -> bytes:

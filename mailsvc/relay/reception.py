@@ -13,25 +13,25 @@ from uuid import UUID
 
 import attrs
 
-from mailsvc.budget import Budgets, Hold
+from mailsvc.runtime.budget import Budgets, Hold
 from mailsvc.mail.address import Path
 from mailsvc.mail.reply import Reply
-from mailsvc.relay import answers
-from mailsvc.relay.crowd import Crowd, Failures, subscriber
-from mailsvc.relay.letter import NO_ROOM, SPOOL_ABOVE, InThread, Letter
-from mailsvc.relay.neighbours import Neighbours
-from mailsvc.relay.nullmx import NullMx, Patience
-from mailsvc.relay.receipts import Receipts
+from mailsvc.relay import replies as answers
+from mailsvc.relay.connection_limits import Crowd, Failures, subscriber
+from mailsvc.relay.spool import NO_ROOM, SPOOL_ABOVE, InThread, Letter
+from mailsvc.relay.trusted_networks import Neighbours
+from mailsvc.relay.null_mx import NullMx, Patience
+from mailsvc.relay.session_log import Receipts
 from mailsvc.relay.submission import Submissions
-from mailsvc.smtp import replies
-from mailsvc.smtp.extensions import MailParameters
-from mailsvc.smtp.session import Envelope, Login, Reception, Recipient, Session, Sink
-from mailsvc.store.errors import StoreError
-from mailsvc.store.keys import Caller, digest
+from mailsvc.smtp.server import replies
+from mailsvc.smtp.server.extensions import MailParameters
+from mailsvc.smtp.server.session import Envelope, Login, Reception, Recipient, Session, Sink
+from mailsvc.store.postgres.errors import StoreError
+from mailsvc.store.people.api_keys import Caller, digest
 
 
 class Keys(Protocol):
-    """store/keys"""
+    """store/people/api_keys"""
 
     async def find(self, hash: bytes) -> Caller | None: ...
     async def find_by_id(self, key_id: UUID) -> Caller | None: ...

@@ -10,17 +10,17 @@ from typing import Any, Protocol
 import attrs
 
 from mailsvc.intake import Admission, AsReceived, Incoming, Key
-from mailsvc.mail import structure, submitted
+from mailsvc.mail import structure, submission
 from mailsvc.mail.address import AddressError, Mailbox, Path
 from mailsvc.mail.reply import Reply
-from mailsvc.mail.submitted import Submitted, Unfit
-from mailsvc.relay import answers
-from mailsvc.relay.letter import Arrived
-from mailsvc.smtp.extensions import NO_RCPT_PARAMETERS
-from mailsvc.smtp.session import Envelope, Session
-from mailsvc.store.errors import StoreError
+from mailsvc.mail.submission import Submitted, Unfit
+from mailsvc.relay import replies
+from mailsvc.relay.spool import Arrived
+from mailsvc.smtp.server.extensions import NO_RCPT_PARAMETERS
+from mailsvc.smtp.server.session import Envelope, Session
+from mailsvc.store.postgres.errors import StoreError
 from mailsvc.store.ids import uuid7
-from mailsvc.store.keys import Caller
+from mailsvc.store.people.api_keys import Caller
 
 ENDPOINT = "smtp"  # the scope of idempotency keys
 
@@ -49,15 +49,15 @@ class Submissions:
     async def submit(self, caller: Caller, session: Session, envelope: Envelope, arrived: Arrived) -> Reply:
         """The reply to the final dot. Positive only after the commit."""
         try:
-            mail = submitted.read(arrived.head)
+            mail = submission.read(arrived.head)
             await self._check(mail, arrived)
             email = self._email(session, envelope, mail, arrived)
             key = await self._key(envelope, mail, arrived)
-            return answers.of_admission(await self.intake.submit(caller, [email], key))
+            return replies.of_admission(await self.intake.submit(caller, [email], key))
         except Unfit as unfit:
-            return answers.of_refusal(unfit)
+            return replies.of_refusal(unfit)
         except StoreError as error:
-            return answers.of_store(error)
+            return replies.of_store(error)
 
     async def _check(self, mail: Submitted, arrived: Arrived) -> None:
         def fault() -> str | None:
@@ -73,7 +73,7 @@ class Submissions:
         message_id = mail.message_id or f"<{email_id}@{mail.sender.domain}>"
         tls = " group ".join(session.tls[fact] for fact in ("cipher", "group") if session.tls.get(fact)) if session.tls else None
         utf8 = envelope.parameters.smtputf8
-        trace = submitted.received(self.host, f"UTF8SMTP{session.protocol[5:]}" if utf8 else session.protocol, str(email_id), tls, date)
+        trace = submission.received(self.host, f"UTF8SMTP{session.protocol[5:]}" if utf8 else session.protocol, str(email_id), tls, date)
         paths = [recipient.path for recipient in envelope.recipients]
         addresses = [path.address for path in paths]
         named = {box.address.lower() for box in (*mail.to, *mail.cc)}
@@ -100,7 +100,7 @@ class Submissions:
         if mail.key is None:
             return None
         parts = [envelope.sender.address, *(recipient.path.address for recipient in envelope.recipients)]
-        digest = submitted.fingerprint(parts, mail.counted)
+        digest = submission.fingerprint(parts, mail.counted)
 
         def finish() -> bytes:
             return _digested(digest, arrived)

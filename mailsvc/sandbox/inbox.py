@@ -27,10 +27,10 @@ from mailsvc.clock import utc
 from mailsvc.mail.address import Path
 from mailsvc.mail.reply import Reply
 from mailsvc.sandbox import reports
-from mailsvc.smtp import replies
-from mailsvc.smtp.extensions import MailParameters
-from mailsvc.smtp.session import Door, Envelope, Limits, Login, Reception, Recipient, Session, Sink
-from mailsvc.store.sandbox import ReceivedMail, Verdict
+from mailsvc.smtp.server import replies
+from mailsvc.smtp.server.extensions import MailParameters
+from mailsvc.smtp.server.session import Door, Envelope, Limits, Login, Reception, Recipient, Session, Sink
+from mailsvc.store.mail.sandbox import ReceivedMail, Verdict
 
 NO_MAILBOX = Reply(550, "This sandbox address always bounces", "5.1.1")
 NOT_YET = Reply(451, "This sandbox address takes a mail at its third try", "4.7.1")
@@ -40,7 +40,7 @@ _MESSAGE_ID = re.compile(rb"^message-id:\s*<([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9
 
 
 class Shelf(Protocol):
-    """Where mails are kept (store/sandbox)."""
+    """Where mails are kept (store/mail/sandbox)."""
 
     async def add(self, mail: ReceivedMail) -> UUID: ...
 

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from mailsvc.lifespan import Opened
+from mailsvc.runtime.lifecycle import Opened
 from mailsvc.sandbox.inbox import ReadReturnPath, SandboxInbox, door
 from mailsvc.sandbox.postbag import Postbag
 from mailsvc.sandbox.verdict import Offload, verdicts
-from mailsvc.smtp.server import Receivers
-from mailsvc.store.sandbox import Sandbox
+from mailsvc.smtp.server.listener import Receivers
+from mailsvc.store.mail.sandbox import Sandbox
 
 HOST = "localhost"
 

@@ -12,8 +12,8 @@ from twisted.internet.error import ConnectError
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
-from mailsvc.smtp.client import Courier, NotReady
-from mailsvc.smtp.envelope import Envelope
+from mailsvc.smtp.client.client import Courier, NotReady
+from mailsvc.smtp.client.envelope import Envelope
 
 PAUSES = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # seconds before each further try: what it is about may not be settled yet
 MOST = 1000  # reports on their way at once; development needs no more

@@ -15,9 +15,9 @@ from typing import Any
 import dkim
 from dkim.util import InvalidTagValueList, parse_tag_value
 
-from mailsvc.mail.dkim import canonical_body_of
+from mailsvc.mail.authentication.dkim import canonical_body_of
 from mailsvc.mail.header import HeaderError, split_fields
-from mailsvc.store.sandbox import Verdict
+from mailsvc.store.mail.sandbox import Verdict
 
 MOST_SIGNATURES = 10
 MOST_HEADER = 128 * 1024  # octets of header fields, and

@@ -14,12 +14,12 @@ from uuid import UUID
 
 import attrs
 
-from mailsvc.lifespan import say
-from mailsvc.onboarding import Customers, People
-from mailsvc.settings import Settings
-from mailsvc.store.accounts import Account
-from mailsvc.store.domains import Domain
-from mailsvc.store.keys import digest
+from mailsvc.runtime.lifecycle import say
+from mailsvc.accounts.onboarding import Customers, People
+from mailsvc.settings.schema import Settings
+from mailsvc.store.people.accounts import Account
+from mailsvc.store.domains.domains import Domain
+from mailsvc.store.people.api_keys import digest
 
 ACCOUNT = "Development"
 LINK = timedelta(hours=12)

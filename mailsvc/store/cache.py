@@ -17,7 +17,7 @@ CHANNEL = "keys"  # of the bell: a key, an account or a domain was changed
 
 
 class Bell(Protocol):
-    """store/bell has the real one."""
+    """store/postgres/notifications has the real one."""
 
     def ring(self, channel: str) -> None: ...
     def listen(self, channel: str, callback: Callable[[], None]) -> None: ...

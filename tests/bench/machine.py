@@ -13,7 +13,7 @@ from pathlib import Path
 
 import attrs
 
-from tests.whole.rig import free_port
+from tests.end_to_end.rig import free_port
 
 HERE = Path(__file__).parent
 TICKS = os.sysconf("SC_CLK_TCK")

@@ -19,9 +19,9 @@ from urllib.parse import urlencode
 import attrs
 import psycopg2
 
-from mailsvc.store.embedded import EmbeddedPostgres
-from tests.whole.rig import Daemon
-from tests.whole.visitor import Visitor
+from mailsvc.store.postgres.embedded import EmbeddedPostgres
+from tests.end_to_end.rig import Daemon
+from tests.end_to_end.visitor import Visitor
 
 # An email every 80 ms, back from now: the last 22 hours of 1,000,000. The ids are those that uuid7 makes.
 MADE = """

@@ -15,9 +15,9 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from mailsvc.smtp.certificates import self_signed
-from tests.whole.postfix import Instance
-from tests.whole.rig import free_port
+from mailsvc.smtp.server.certificates import self_signed
+from tests.end_to_end.postfix import Instance
+from tests.end_to_end.rig import free_port
 
 PACKAGES = ("postfix", "opendkim", "sasl2-bin", "libsasl2-modules")
 PROGRAMS = ("postfix", "opendkim", "saslpasswd2")

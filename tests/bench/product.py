@@ -8,9 +8,9 @@ from pathlib import Path
 import attrs
 import psycopg2
 
-from mailsvc.store.embedded import EmbeddedPostgres
-from tests.whole.relay import keys_before_the_start
-from tests.whole.rig import Daemon, free_port
+from mailsvc.store.postgres.embedded import EmbeddedPostgres
+from tests.end_to_end.relay_rig import keys_before_the_start
+from tests.end_to_end.rig import Daemon, free_port
 
 DESTINATIONS = 1000  # domains d0.test, d1.test, …, each with an address of its own
 # What a Postgres has behind it that has run for a while: its memory was used once, its log has files to write over.

@@ -24,7 +24,7 @@ from typing import Any
 import attrs
 from twisted.scripts import twistd
 
-from tests.whole import rig
+from tests.end_to_end import rig
 
 LONG = 0.01  # seconds
 LOOK_EVERY = 0.004

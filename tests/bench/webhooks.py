@@ -21,10 +21,10 @@ from typing import Any
 import attrs
 import psycopg2
 
-from mailsvc.store.embedded import EmbeddedPostgres
+from mailsvc.store.postgres.embedded import EmbeddedPostgres
 from tests.bench import machine
 from tests.smtp.listener import Certificate
-from tests.whole.rig import Daemon, eventually
+from tests.end_to_end.rig import Daemon, eventually
 
 ANSWER = b"HTTP/1.1 204 No Content\r\n\r\n"
 BATCH = 100

@@ -13,10 +13,10 @@ from uuid import UUID
 
 import attrs
 
-from mailsvc.store import embedded
+from mailsvc.store.postgres import embedded
 from mailsvc.store.ids import uuid7_seconds
 from tests.chaos.ground import Client, Figures, Ground, ground, sink, until
-from tests.whole.rig import Daemon, free_port
+from tests.end_to_end.rig import Daemon, free_port
 
 LIBRARY = next(iter(sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))), None)
 SIX_DAYS = 6 * 86400

@@ -23,8 +23,8 @@ from mailsvc.tap import STOP
 from tests.chaos.cluster import NAME, Cluster, disk, fill, place
 from tests.chaos.experiments import CONNECTIONS, _all, _finish
 from tests.chaos.ground import Client, Figures, Ground, ground, in_background, sink, until
-from tests.whole.relay import connect
-from tests.whole.rig import Daemon, free_port
+from tests.end_to_end.relay_rig import connect
+from tests.end_to_end.rig import Daemon, free_port
 
 BODY = 3_000_000
 POOL = 8

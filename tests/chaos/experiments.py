@@ -13,8 +13,8 @@ import pytest
 
 from tests.chaos.baddns import BadDns
 from tests.chaos.ground import Client, Figures, ground, in_background, p95, postfix_sink, sink, until
-from tests.whole.relay import connect
-from tests.whole.rig import free_port
+from tests.end_to_end.relay_rig import connect
+from tests.end_to_end.rig import free_port
 
 CONNECTIONS = 5
 ROUNDS = 5

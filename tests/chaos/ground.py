@@ -18,11 +18,11 @@ from typing import Any
 
 import attrs
 
-from mailsvc.store.embedded import EmbeddedPostgres
+from mailsvc.store.postgres.embedded import EmbeddedPostgres
 from tests.chaos.cluster import Cluster
-from tests.whole.rig import Answer, Daemon, check_invariants, free_port, rows
-from tests.whole.sink import Envelope, Session, Sink
-from tests.whole.sink import Server as SinkServer
+from tests.end_to_end.rig import Answer, Daemon, check_invariants, free_port, rows
+from tests.end_to_end.sink import Envelope, Session, Sink
+from tests.end_to_end.sink import Server as SinkServer
 
 SMTP_SINK = shutil.which("smtp-sink", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/lib/postfix/sbin")
 

@@ -15,12 +15,12 @@ from zxcvbn import matching
 from mailsvc.dashboard.page import FRESH
 from mailsvc.dashboard.signin.password import _STAND_INS, AT_ONCE, WAITING, Busy, Passwords, _easy
 from mailsvc.dashboard.signin.throttle import FREE_OF
-from mailsvc.onboarding import People
-from mailsvc.store.audit import Line
-from mailsvc.store.keys import digest
-from mailsvc.store.pool import Pool
-from mailsvc.store.users import NewUser
-from tests.dashboard.house import PASSWORD, Browser, House
+from mailsvc.accounts.onboarding import People
+from mailsvc.store.people.audit import Line
+from mailsvc.store.people.api_keys import digest
+from mailsvc.store.postgres.pool import Pool
+from mailsvc.store.people.users import NewUser
+from tests.dashboard.fixtures import PASSWORD, Browser, House
 from tests.dashboard.test_signin import SECURITY, with_app
 
 ANN, BOB, CAT = "ann@example.com", "bob@example.com", "cat@example.com"

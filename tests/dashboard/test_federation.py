@@ -13,15 +13,15 @@ import pytest
 import pytest_twisted
 from joserfc import jwk
 
-from mailsvc.configfile import SettingsError
+from mailsvc.settings.reader import SettingsError
 from mailsvc.dashboard.page import FRESH
 from mailsvc.dashboard.signin.providers import NoIdentity, providers_of
-from mailsvc.dns import Records
-from mailsvc.fetch import Fetcher
-from mailsvc.identity import SignIn
-from mailsvc.store.pool import Pool
-from mailsvc.weburl import Rules
-from tests.dashboard.house import Browser, House, Shown, session
+from mailsvc.net.dns import Records
+from mailsvc.net.fetch import Fetcher
+from mailsvc.settings.identity_providers import SignIn
+from mailsvc.store.postgres.pool import Pool
+from mailsvc.net.urls import Rules
+from tests.dashboard.fixtures import Browser, House, Shown, session
 from tests.dashboard.provider import CLIENT, SECRET, FakeProvider, Someone
 
 SECURITY = "/dashboard/settings/security"

@@ -10,12 +10,12 @@ from uuid import UUID
 import pytest
 from twisted.internet.defer import Deferred
 
-from mailsvc.dashboard import emails
+from mailsvc.dashboard.emails import detail
 from mailsvc.dashboard.page import Stop
 from mailsvc.dashboard.sandbox import COPIES, SHOWN, Inbox
 
 MAIL = UUID(int=7)
-LARGE = emails.IN_THREAD  # a smaller email of the list is read at once
+LARGE = detail.IN_THREAD  # a smaller email of the list is read at once
 
 
 class Shelf:
@@ -92,7 +92,7 @@ def test_a_list_without_room_reads_nothing() -> None:
     assert (shelf.read, reserved) == (0, [COPIES * 3000]) and result.value.status == 503
 
 
-@pytest.mark.parametrize(("room", "read"), [(emails.COPIES * LARGE, 1), (emails.COPIES * LARGE - 1, 0)])
+@pytest.mark.parametrize(("room", "read"), [(detail.COPIES * LARGE, 1), (detail.COPIES * LARGE - 1, 0)])
 def test_insights_are_found_in_a_message_for_which_there_is_room(room: int, read: int) -> None:
     loaded, reserved = [], []
 
@@ -101,8 +101,8 @@ def test_insights_are_found_in_a_message_for_which_there_is_room(room: int, read
         return SimpleNamespace(body=b"Subject: Hi\r\n\r\nHello\r\n", signature=None)
 
     page: Any = SimpleNamespace(messages=SimpleNamespace(load=load))
-    page._load, page._message = partial(emails.Emails._load, page), partial(emails.Emails._message, page)
+    page._load, page._message = partial(detail.Emails._load, page), partial(detail.Emails._message, page)
     email = SimpleNamespace(size=LARGE, email_id=MAIL, source="api")
-    result = show(emails.Emails._parsed(page, visit(room, reserved), email))  # type: ignore[arg-type]
-    assert (loaded, reserved) == ([MAIL] * read, [emails.COPIES * LARGE])
+    result = show(detail.Emails._parsed(page, visit(room, reserved), email))  # type: ignore[arg-type]
+    assert (loaded, reserved) == ([MAIL] * read, [detail.COPIES * LARGE])
     assert result.text == "Hello" if read else result.value.status == 503

@@ -8,9 +8,9 @@ import attrs
 import pytest_twisted
 
 from mailsvc.dashboard.page import FRESH
-from mailsvc.store.pool import Pool
+from mailsvc.store.postgres.pool import Pool
 from tests.dashboard.authenticator import PRESENT, VERIFIED, Device
-from tests.dashboard.house import Browser, House, Shown, session
+from tests.dashboard.fixtures import Browser, House, Shown, session
 
 NEW, USE = "/dashboard/settings/passkeys/new", "/dashboard/sign-in/passkey"
 SECURITY = "/dashboard/settings/security"

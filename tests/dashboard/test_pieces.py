@@ -12,18 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.defer import Deferred, succeed
 
-from mailsvc.dashboard import csvfile, files, safety, timeline, words
-from mailsvc.dashboard.csvfile import plain
-from mailsvc.dashboard.emails import Emails
-from mailsvc.dashboard.preview import embedded
-from mailsvc.dashboard.signin import password, secondfactor, tickets
+from mailsvc.dashboard import csv_file, files, safety, words
+from mailsvc.dashboard.emails import timeline
+from mailsvc.dashboard.csv_file import plain
+from mailsvc.dashboard.emails.detail import Emails
+from mailsvc.dashboard.emails.preview import embedded
+from mailsvc.dashboard.signin import password, second_factor, tickets
 from mailsvc.dashboard.signin.authenticators import Site
 from mailsvc.dashboard.signin.password import Passwords
 from mailsvc.dashboard.signin.throttle import FREE, FREE_OF, LONGEST, wait
 from mailsvc.mail import mime
-from mailsvc.store.attempts import Tries
-from mailsvc.store.emails import AttemptView
-from mailsvc.store.history import EventView
+from mailsvc.store.people.sign_in_attempts import Tries
+from mailsvc.store.mail.emails import AttemptView
+from mailsvc.store.mail.history import EventView
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -129,7 +130,7 @@ def test_what_spreadsheets_take_for_a_formula_is_text(cell):
 
 
 def test_cells_are_quoted_where_they_must_be():
-    assert csvfile.lines([("a", None, 1), ('q"c', "x,y", "l\r\nm")]) == b'a,,1\r\n"q""c","x,y","l\r\nm"\r\n'
+    assert csv_file.lines([("a", None, 1), ('q"c', "x,y", "l\r\nm")]) == b'a,,1\r\n"q""c","x,y","l\r\nm"\r\n'
 
 
 # Passwords and codes
@@ -196,13 +197,13 @@ def test_codes_are_those_of_the_standard():
     """6238 appendix B: the last six digits of the SHA-1 examples."""
     secret = b"12345678901234567890"
     for at, code in ((59, "287082"), (1111111109, "081804"), (1234567890, "005924"), (20000000000, "353130")):
-        assert secondfactor.step_of(secret, code, at) == at // 30
-        assert secondfactor.step_of(secret, code, at + 30) == at // 30
-        assert secondfactor.step_of(secret, code, at + 61) is None
+        assert second_factor.step_of(secret, code, at) == at // 30
+        assert second_factor.step_of(secret, code, at + 30) == at // 30
+        assert second_factor.step_of(secret, code, at + 61) is None
 
 
 def test_recovery_codes_are_ten_and_long():
-    codes = secondfactor.new_codes()
+    codes = second_factor.new_codes()
     assert len(set(codes)) == 10 and all(len(code.replace("-", "")) >= 11 for code in codes)
 
 

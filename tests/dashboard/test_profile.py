@@ -9,10 +9,10 @@ import pytest_twisted
 
 from mailsvc.dashboard.page import FRESH
 from mailsvc.dashboard.signin.throttle import FREE
-from mailsvc.store.addresses import Addresses
-from mailsvc.store.identities import Identities, Identity
-from mailsvc.store.pool import Pool
-from tests.dashboard.house import HASHED, PASSWORD, Browser, House, Shown, session
+from mailsvc.store.people.addresses import Addresses
+from mailsvc.store.people.identities import Identities, Identity
+from mailsvc.store.postgres.pool import Pool
+from tests.dashboard.fixtures import HASHED, PASSWORD, Browser, House, Shown, session
 
 PROFILE = "/dashboard/settings/profile"
 ADDRESS = f"{PROFILE}/address"

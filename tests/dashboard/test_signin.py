@@ -11,11 +11,11 @@ from twisted.internet.defer import Deferred, gatherResults
 
 from mailsvc.dashboard.page import FRESH
 from mailsvc.dashboard.signin.throttle import FREE, FREE_OF
-from mailsvc.onboarding import People, Refused
-from mailsvc.store.errors import StoreError
-from mailsvc.store.pool import Pool
-from mailsvc.store.suppressions import Suppressions
-from tests.dashboard.house import HASHED, PASSWORD, Browser, House, session
+from mailsvc.accounts.onboarding import People, Refused
+from mailsvc.store.postgres.errors import StoreError
+from mailsvc.store.postgres.pool import Pool
+from mailsvc.store.events.suppressions import Suppressions
+from tests.dashboard.fixtures import HASHED, PASSWORD, Browser, House, session
 
 SECURITY = "/dashboard/settings/security"
 

@@ -8,13 +8,13 @@ from typing import Any
 from twisted.internet.defer import Deferred, fail
 from twisted.internet.task import deferLater
 
-from mailsvc.delivery.connect import CannotConnect
-from mailsvc.delivery.sources import Sources, parse
+from mailsvc.delivery.connection.connect import CannotConnect
+from mailsvc.delivery.connection.sources import Sources, parse
 from mailsvc.mail.reply import Reply
 from mailsvc.outcome import Bounced, Delivered
 from mailsvc.outcome import Deferred as Later
-from mailsvc.store.holds import FOREVER
-from mailsvc.store.queue import Hold
+from mailsvc.store.queue.holds import FOREVER
+from mailsvc.store.queue.claims import Hold
 from tests.delivery import fakes
 from tests.delivery.fakes import World, answered, lost, number, taken
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from twisted.internet.defer import Deferred
 
-from mailsvc.mail import sevenbit
+from mailsvc.mail import seven_bit
 from mailsvc.mail.reply import Reply
 from mailsvc.outcome import Bounced, Delivered, Uncertain
 from mailsvc.outcome import Deferred as Later
-from mailsvc.smtp.offers import Offers
-from mailsvc.store.errors import Unavailable
+from mailsvc.smtp.client.capabilities import Offers
+from mailsvc.store.postgres.errors import Unavailable
 from tests.delivery import fakes
 from tests.delivery.fakes import MESSAGE, World, answered, each, lost, number, taken
 
@@ -466,8 +466,8 @@ def test_only_a_server_without_8bitmime_gets_a_copy_in_seven_bits() -> None:
 
 def test_the_copy_in_seven_bits_is_made_once_for_all_destinations(monkeypatch: pytest.MonkeyPatch) -> None:
     world, made = World(), []
-    convert = sevenbit.convert
-    monkeypatch.setattr(sevenbit, "convert", lambda body: made.append(body) or convert(body))
+    convert = seven_bit.convert
+    monkeypatch.setattr(seven_bit, "convert", lambda body: made.append(body) or convert(body))
     servers = [world.server(f"{name}.example", f"1.1.1.{index}") for index, name in enumerate(("one", "two", "three"), 1)]
     for index, server in enumerate(servers):
         server.offers = Offers()

@@ -11,16 +11,16 @@ from twisted.internet.error import CannotListenError
 from twisted.internet.protocol import Factory
 from twisted.protocols.basic import LineReceiver
 
-from mailsvc.delivery.connect import CannotConnect, Connector
-from mailsvc.delivery.demand import How
-from mailsvc.delivery.dial import dialer
+from mailsvc.delivery.connection.connect import CannotConnect, Connector
+from mailsvc.delivery.connection.tls_policy import How
+from mailsvc.delivery.connection.dial import dialer
 from mailsvc.delivery.dispatch import Dispatch
-from mailsvc.delivery.route import Routes
-from mailsvc.delivery.terms import DeliverySettings
-from mailsvc.dns import Resolver
+from mailsvc.delivery.connection.route import Routes
+from mailsvc.delivery.limits import DeliverySettings
+from mailsvc.net.dns import Resolver
 from mailsvc.outcome import Bounced, Delivered, Uncertain
 from mailsvc.outcome import Deferred as Later
-from mailsvc.smtp.client import Timeouts
+from mailsvc.smtp.client.client import Timeouts
 from tests.delivery.fakes import MESSAGE, Process, Sending, Store, number
 from tests.dnsserver import DnsServer, after
 

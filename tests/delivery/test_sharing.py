@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from twisted.internet.task import Clock
 
 from mailsvc.delivery.health import Healths
-from mailsvc.delivery.parcel import Parcel, Turns, from_rows
+from mailsvc.delivery.transaction import Parcel, Turns, from_rows
 from mailsvc.delivery.slots import Recent, Slots
-from mailsvc.delivery.terms import DeliverySettings
-from mailsvc.store.queue import Leased
+from mailsvc.delivery.limits import DeliverySettings
+from mailsvc.store.queue.claims import Leased
 from tests.delivery.fakes import number
 
 

@@ -7,21 +7,21 @@ from typing import Any
 import pytest_twisted
 from twisted.internet.defer import Deferred
 
-from mailsvc.delivery.connect import Connector
+from mailsvc.delivery.connection.connect import Connector
 from mailsvc.delivery.dispatch import Dispatch
-from mailsvc.delivery.route import Routes
+from mailsvc.delivery.connection.route import Routes
 from mailsvc.delivery.shaping import Limits, Provider, Reaction, Shaping
-from mailsvc.delivery.terms import DeliverySettings
+from mailsvc.delivery.limits import DeliverySettings
 from mailsvc.mail.reply import Reply
 from mailsvc.store.ids import uuid7
-from mailsvc.store.messages import Messages
-from mailsvc.store.pool import Pool
-from mailsvc.store.processes import Incarnation
-from mailsvc.store.queue import Queue
-from mailsvc.store.settle import Settling
+from mailsvc.store.mail.messages import Messages
+from mailsvc.store.postgres.pool import Pool
+from mailsvc.store.queue.processes import Incarnation
+from mailsvc.store.queue.claims import Queue
+from mailsvc.store.queue.settle import Settling
 from tests.delivery.fakes import FakeCourier, Names, Sending, Server, answered, taken
 from tests.dnsserver import after
-from tests.store.house import NOW, REGION, House, email
+from tests.store.fixtures import NOW, REGION, House, email
 
 SLOW = Reaction("big-1", "slow", 600.0, "it says so", enhanced="4.7.28", messages_per_minute=6.0)
 BIG = Shaping({"big": Provider("big", (".big.example",), Limits(connections=6, messages_per_second=8.0), (SLOW,))})

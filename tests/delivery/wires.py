@@ -10,8 +10,8 @@ from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
 
-from mailsvc.delivery.dial import dialer
-from mailsvc.smtp.client import Timeouts
+from mailsvc.delivery.connection.dial import dialer
+from mailsvc.smtp.client.client import Timeouts
 from tests.delivery.fakes import LATENCY, World
 
 # What a server does: says these octets, or breaks the connection ("close", "reset"), or nothing at all ("silence").

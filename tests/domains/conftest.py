@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest_twisted
 
-from mailsvc.store.pool import Pool
+from mailsvc.store.postgres.pool import Pool
 from tests.domains.rig import Rig
 
 

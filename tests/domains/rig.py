@@ -9,22 +9,22 @@ from typing import Any
 import attrs
 from twisted.internet.task import Clock
 
-from mailsvc import dnswire, guard
-from mailsvc.dns import Resolver
-from mailsvc.domains import wire
-from mailsvc.domains.authority import Authorities
-from mailsvc.domains.care import Care
+from mailsvc.net import dns_query, address_guard
+from mailsvc.net.dns import Resolver
+from mailsvc.domains import views
+from mailsvc.domains.authoritative_dns import Authorities
+from mailsvc.domains.maintenance import Care
 from mailsvc.domains.checking import Checker
 from mailsvc.domains.records import Publishing, Record, in_zone_file
 from mailsvc.domains.rotation import Rules
-from mailsvc.store import partitions
-from mailsvc.store.accounts import Account, Accounts
-from mailsvc.store.domain_checks import DomainChecks
-from mailsvc.store.domain_claims import DomainClaims
-from mailsvc.store.domains import Choices, Domain, Domains
-from mailsvc.store.pool import Pool
+from mailsvc.store.postgres import partitions
+from mailsvc.store.people.accounts import Account, Accounts
+from mailsvc.store.domains.checks import DomainChecks
+from mailsvc.store.domains.claims import DomainClaims
+from mailsvc.store.domains.domains import Choices, Domain, Domains
+from mailsvc.store.postgres.pool import Pool
 from tests.dnsserver import DnsServer
-from tests.store.test_seal import SEAL
+from tests.store.encryption.test_secrets import SEAL
 
 HOSTS = {"r1": "out.example.net", "r2": "out.example.org"}
 OURS: dict[str, dict[str, list[str]]] = {
@@ -59,11 +59,11 @@ class Rig:
         await dns.start(reactor)
 
         async def exchange(server: Any, query: Any, seconds: float) -> Any:
-            return await dnswire.exchange(reactor, server, query, seconds)
+            return await dns_query.exchange(reactor, server, query, seconds)
 
         resolver = Resolver(clock, [dns.address], exchange=exchange)
-        checker = Checker(resolver, Authorities(reactor, resolver, guard.networks(["127.0.0.0/8"]), dns.port), publishing, clock)
-        domains = Domains(pool, clock, SEAL, payload=wire.payload(publishing))
+        checker = Checker(resolver, Authorities(reactor, resolver, address_guard.networks(["127.0.0.0/8"]), dns.port), publishing, clock)
+        domains = Domains(pool, clock, SEAL, payload=views.payload(publishing))
         checks = DomainChecks(pool, domains)
         rules = Rules(timedelta(days=7), timedelta(days=180))
         care = Care(domains, checks, DomainClaims(pool, domains), checker, publishing, rules, at_once, own=frozenset({"out.example.net"}))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_cli import Command
+from tests.cli.test_cli import Command
 
 
 def test_domains_are_listed_and_the_operators_zone_is_printed(tmp_path: Path, database: str) -> None:

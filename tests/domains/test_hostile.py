@@ -11,7 +11,7 @@ from twisted.internet.defer import Deferred
 
 from mailsvc.domains.checking import PATIENCE
 from mailsvc.domains.records import quoted
-from mailsvc.store.domain_values import RecordState
+from mailsvc.store.domains.values import RecordState
 from tests.domains.rig import Rig
 
 SEND = "send.example.com"

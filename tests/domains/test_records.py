@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.serialization import load_der_private_key, l
 
 from mailsvc.domains.keypair import new_pair
 from mailsvc.domains.records import Publishing, Record, in_zone_file
-from mailsvc.store.domain_values import DkimKey, Domain, KeyState
+from mailsvc.store.domains.values import DkimKey, Domain, KeyState
 
 TODAY = date(2026, 11, 21)
 NOW = datetime(2026, 11, 21, tzinfo=UTC)

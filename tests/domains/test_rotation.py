@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import pytest_twisted
 
-from mailsvc.domains import care
+from mailsvc.domains import maintenance
 from mailsvc.domains.records import Publishing, quoted
 from mailsvc.domains.rotation import Rules
-from mailsvc.store.domains import Domain
-from mailsvc.store.pool import Pool
+from mailsvc.store.domains.domains import Domain
+from mailsvc.store.postgres.pool import Pool
 from tests.domains.rig import HOSTS, Rig
 
 
@@ -32,7 +32,7 @@ async def test_a_rotation(rig: Rig) -> None:
     old = await signing(rig, domain)
     await rig.care.rotate(domain)
     assert await signing(rig, domain) == old and (await rig.now_of(domain)).may_send
-    with pytest.raises(care.Rotating):
+    with pytest.raises(maintenance.Rotating):
         await rig.care.rotate(domain)
 
     for _ in range(3):  # not published yet: the old ones sign on, and the domain stays verified
@@ -77,7 +77,7 @@ async def test_which_algorithms_sign_is_the_operators_choice_once_dns_has_their_
     await rig.later(days=1)
     assert (await rig.verified(chosen)).status == "verified"
     for algorithms in (["rsa", "ed25519"], ["ed25519"]):
-        with pytest.raises(care.Unseen, match=ed25519):
+        with pytest.raises(maintenance.Unseen, match=ed25519):
             await rig.care.sign_with(await rig.now_of(domain), algorithms)  # type: ignore[arg-type]
     assert await signing(rig, domain) == {selectors["rsa"]}
 

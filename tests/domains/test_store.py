@@ -9,9 +9,9 @@ import pytest_twisted
 
 from mailsvc.outcome import Deferred as PutOff
 from mailsvc.outcome import Uncertain
-from mailsvc.store.domain_checks import Result
+from mailsvc.store.domains.checks import Result
 from tests.domains.rig import Rig
-from tests.store.house import MINUTE, NOW, House, email
+from tests.store.fixtures import MINUTE, NOW, House, email
 
 
 @pytest_twisted.ensureDeferred
@@ -87,7 +87,7 @@ async def test_an_event_has_the_whole_domain_and_nothing_is_told_when_nothing_ch
 
 @pytest_twisted.ensureDeferred
 async def test_events_stand_in_the_order_of_the_account(rig: Rig) -> None:
-    from mailsvc.store.ledger import Books
+    from mailsvc.store.events.ledger import Books
 
     await rig.verified(await rig.add())
     assert await Books(rig.pool).number(100) == 3

@@ -11,17 +11,17 @@ import pytest
 import pytest_twisted
 from twisted.internet.defer import Deferred, gatherResults
 
-from mailsvc.delivery.cargo import Gone
-from mailsvc.delivery.sending import DomainSide
-from mailsvc.dns import Temporary
-from mailsvc.domains.care import Taken
+from mailsvc.delivery.message_loader import Gone
+from mailsvc.delivery.sending_domain import DomainSide
+from mailsvc.net.dns import Temporary
+from mailsvc.domains.maintenance import Taken
 from mailsvc.domains.records import Publishing
-from mailsvc.store.accounts import Accounts
-from mailsvc.store.domain_values import DomainLimits, LimitReached
-from mailsvc.store.domains import Domain
-from mailsvc.store.errors import Conflict
+from mailsvc.store.people.accounts import Accounts
+from mailsvc.store.domains.values import DomainLimits, LimitReached
+from mailsvc.store.domains.domains import Domain
+from mailsvc.store.postgres.errors import Conflict
 from tests.domains.rig import HOSTS, Rig
-from tests.store.house import House, email
+from tests.store.fixtures import House, email
 
 NAME = "example.com"
 

@@ -10,7 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from mailsvc.store.embedded import EmbeddedPostgres
+from mailsvc.store.postgres.embedded import EmbeddedPostgres
 from tests.conftest import QUICK
 from tests.hostile.inputs import SIZES
 from tests.hostile.run import Figure, Ground, chosen, ground, run_family, table, wrong

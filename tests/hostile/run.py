@@ -25,8 +25,8 @@ from tests.hostile import bodies, mails, wires
 from tests.hostile.doors import Doors
 from tests.hostile.inputs import FAMILIES, SIZES, Family
 from tests.hostile.servers import STAGES, Endpoint, Exchanger, Nameserver
-from tests.whole.rig import PROJECT, Daemon, free_port
-from tests.whole.visitor import Visitor
+from tests.end_to_end.rig import PROJECT, Daemon, free_port
+from tests.end_to_end.visitor import Visitor
 
 assert bodies and mails and wires  # they register their families
 

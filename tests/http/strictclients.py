@@ -12,7 +12,7 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 
-from mailsvc import payload
+from mailsvc.events import payload
 
 Schema = Mapping[str, Any]
 

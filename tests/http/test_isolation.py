@@ -11,7 +11,7 @@ from uuid import UUID, uuid4
 import attrs
 import pytest_twisted
 
-from mailsvc.store.sandbox import ReceivedMail, Sandbox
+from mailsvc.store.mail.sandbox import ReceivedMail, Sandbox
 from tests.http.rig import Response
 from tests.http.world import GOOD, World
 

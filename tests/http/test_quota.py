@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest_twisted
 
-from mailsvc.plans import ends
+from mailsvc.settings.plans import ends
 from tests.http.rig import Response
 from tests.http.world import GOOD, World
 

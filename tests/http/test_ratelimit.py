@@ -10,8 +10,8 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 
-from mailsvc import ratelimit
-from mailsvc.ratelimit import Block, Quota, RateLimit
+from mailsvc.accounts import ratelimit
+from mailsvc.accounts.ratelimit import Block, Quota, RateLimit
 from tests.http.rig import Rig
 
 ACCOUNT = UUID(int=1)

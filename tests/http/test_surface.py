@@ -12,7 +12,7 @@ from twisted.internet.defer import Deferred, gatherResults
 
 from mailsvc.http.openapi import endpoints
 from mailsvc.store.ids import uuid7
-from mailsvc.store.receipts import Receipt, Receipts
+from mailsvc.store.logs.smtp_sessions import Receipt, Receipts
 from tests.http.rig import Rig
 from tests.http.world import GOOD, World
 

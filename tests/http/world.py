@@ -13,46 +13,46 @@ import pytest_twisted
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 
-from mailsvc.budget import Budgets
-from mailsvc.domains.care import Care
+from mailsvc.runtime.budget import Budgets
+from mailsvc.domains.maintenance import Care
 from mailsvc.domains.records import Publishing
 from mailsvc.domains.rotation import Rules
-from mailsvc.guard import networks
+from mailsvc.net.address_guard import networks
 from mailsvc.http.api import Api, Told
-from mailsvc.http.domains import DomainDesk
-from mailsvc.http.links import Links
-from mailsvc.http.requestlog import Recorder
+from mailsvc.http.resources.domains import DomainDesk
+from mailsvc.http.resources.attachment_links import Links
+from mailsvc.http.request_log import Recorder
 from mailsvc.http.site import ApiSite
-from mailsvc.http.suppressions import Suppressions
-from mailsvc.http.webhooks import Webhooks
+from mailsvc.http.resources.suppressions import Suppressions
+from mailsvc.http.resources.webhooks import Webhooks
 from mailsvc.intake import Intake
-from mailsvc.plans import Plan
+from mailsvc.settings.plans import Plan
 from mailsvc.policy import Limits
-from mailsvc.quota import Quotas
-from mailsvc.ratelimit import RateLimit
-from mailsvc.store.accept import Acceptance
-from mailsvc.store.accounts import Accounts
-from mailsvc.store.domain_checks import DomainChecks
-from mailsvc.store.domain_claims import DomainClaims
-from mailsvc.store.domains import Domains
-from mailsvc.store.emails import Emails
-from mailsvc.store.eventlog import EventLog
-from mailsvc.store.keys import Keys, is_well_formed
-from mailsvc.store.messages import Messages
-from mailsvc.store.pool import Pool
-from mailsvc.store.quota import Quota
-from mailsvc.store.receipts import Receipts
-from mailsvc.store.requestlog import RequestLog
-from mailsvc.store.rollups import Rollups
-from mailsvc.store.sandbox import Sandbox
-from mailsvc.store.suppressions import Suppressions as StoredSuppressions
-from mailsvc.store.webhooklog import WebhookLog
-from mailsvc.store.webhooks import Webhooks as StoredWebhooks
-from mailsvc.weburl import Rules as WebRules
-from mailsvc.weburl import read
+from mailsvc.accounts.quota import Quotas
+from mailsvc.accounts.ratelimit import RateLimit
+from mailsvc.store.mail.accept import Acceptance
+from mailsvc.store.people.accounts import Accounts
+from mailsvc.store.domains.checks import DomainChecks
+from mailsvc.store.domains.claims import DomainClaims
+from mailsvc.store.domains.domains import Domains
+from mailsvc.store.mail.emails import Emails
+from mailsvc.store.events.event_log import EventLog
+from mailsvc.store.people.api_keys import Keys, is_well_formed
+from mailsvc.store.mail.messages import Messages
+from mailsvc.store.postgres.pool import Pool
+from mailsvc.store.people.quota import Quota
+from mailsvc.store.logs.smtp_sessions import Receipts
+from mailsvc.store.logs.requests import RequestLog
+from mailsvc.store.events.rollups import Rollups
+from mailsvc.store.mail.sandbox import Sandbox
+from mailsvc.store.events.suppressions import Suppressions as StoredSuppressions
+from mailsvc.store.events.webhook_log import WebhookLog
+from mailsvc.store.events.webhooks import Webhooks as StoredWebhooks
+from mailsvc.net.urls import Rules as WebRules
+from mailsvc.net.urls import read
 from tests.http.contract import Contract
 from tests.http.rig import Connection, Response, Web, request
-from tests.store.test_seal import SEAL
+from tests.store.encryption.test_secrets import SEAL
 
 GOOD: dict[str, Any] = {"from": "Acme <hello@example.test>", "to": ["zoe@example.net"], "subject": "Grüße", "html": "<p>Hello</p>"}
 

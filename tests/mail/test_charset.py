@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from mailsvc.mail import charset, encodedword
+from mailsvc.mail import charset, encoded_word
 from tests.growth import assert_linear
 
 
@@ -46,7 +46,7 @@ def test_python_is_not_asked_for_names_of_strangers(monkeypatch: pytest.MonkeyPa
     known = set(sys.modules)
     for number in range(1000):
         charset.decode(b"x", f"x-mailsvc-{number}")
-    encodedword.decode("".join(f"=?x-mailsvc-word-{number}?q?a?= " for number in range(1000)))
+    encoded_word.decode("".join(f"=?x-mailsvc-word-{number}?q?a?= " for number in range(1000)))
     assert [name for name in asked if "mailsvc" in name] == []
     assert {name for name in sys.modules if "mailsvc_" in name} <= known
 
@@ -61,10 +61,10 @@ def test_text_in_pieces_reads_as_a_whole() -> None:
 
 def test_encoded_words_beyond_the_most_stay_as_they_are() -> None:
     word = "=?utf-8?q?a?="
-    assert encodedword.decode(f"{word} " * encodedword.WORDS_MAX).strip() == "a" * encodedword.WORDS_MAX
-    assert encodedword.decode(f"{word} " * (encodedword.WORDS_MAX + 5)).endswith(f"{word} ")
+    assert encoded_word.decode(f"{word} " * encoded_word.WORDS_MAX).strip() == "a" * encoded_word.WORDS_MAX
+    assert encoded_word.decode(f"{word} " * (encoded_word.WORDS_MAX + 5)).endswith(f"{word} ")
 
 
 @pytest.mark.parametrize("unit", ["=?utf-8?q?a?= ", "=?utf-8?q?a?=x", "=?a?q?b?=", "=?a?q?"])
 def test_the_work_grows_with_the_text(unit: str) -> None:
-    assert_linear(lambda size: unit * (size // len(unit)), encodedword.decode, 4000)
+    assert_linear(lambda size: unit * (size // len(unit)), encoded_word.decode, 4000)

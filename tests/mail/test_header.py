@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from mailsvc.mail import encodedword, header
+from mailsvc.mail import encoded_word, header
 from mailsvc.mail.address import Mailbox, parse_mailbox
 from mailsvc.mail.header import Field, HeaderError
 
@@ -89,7 +89,7 @@ def test_an_emoji_of_several_characters_at_the_edge_of_a_word() -> None:
         field = header.unstructured("Subject", value)
         well_formed(field)
         for word in re.findall(r"=\?\S+\?=", field):
-            assert "\ufffd" not in encodedword.decode(word)
+            assert "\ufffd" not in encoded_word.decode(word)
         assert read(field).value == value
 
 
@@ -306,9 +306,9 @@ def test_header_and_body(message: bytes, block: bytes, body: bytes) -> None:
     ],
 )
 def test_encoded_words_of_others(written: str, text: str) -> None:
-    assert encodedword.decode(written) == text
+    assert encoded_word.decode(written) == text
 
 
 @given(st.text(st.sampled_from(list("=?utf-8bq?iso-2022-jp AZ+/")), max_size=80))
 def test_decoding_never_raises(text: str) -> None:
-    assert isinstance(encodedword.decode(text), str)
+    assert isinstance(encoded_word.decode(text), str)

@@ -11,22 +11,22 @@ from uuid import UUID
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
-from mailsvc.budget import Budgets
-from mailsvc.dns import Mx, Records
+from mailsvc.runtime.budget import Budgets
+from mailsvc.net.dns import Mx, Records
 from mailsvc.intake import Admitted, AsReceived, Incoming, Key
-from mailsvc.mail import returnpath
-from mailsvc.ratelimit import RateLimit
-from mailsvc.relay.crowd import Crowd, Failures
+from mailsvc.mail import return_path
+from mailsvc.accounts.ratelimit import RateLimit
+from mailsvc.relay.connection_limits import Crowd, Failures
 from mailsvc.relay.inbound import ForPostmaster, Own, Returned
-from mailsvc.relay.neighbours import Neighbours
-from mailsvc.relay.nullmx import NullMx
+from mailsvc.relay.trusted_networks import Neighbours
+from mailsvc.relay.null_mx import NullMx
 from mailsvc.relay.ports import door
-from mailsvc.relay.receipts import Receipts
+from mailsvc.relay.session_log import Receipts
 from mailsvc.relay.reception import Relay
 from mailsvc.relay.submission import Submissions
-from mailsvc.smtp.session import Limits
-from mailsvc.store.keys import Caller, digest
-from mailsvc.store.receipts import Receipt
+from mailsvc.smtp.server.session import Limits
+from mailsvc.store.people.api_keys import Caller, digest
+from mailsvc.store.logs.smtp_sessions import Receipt
 from tests.smtp.harness import Call, Transport
 
 ACCOUNT, KEY, SECRET = UUID(int=1), UUID(int=2), b"s" * 32
@@ -144,7 +144,7 @@ class World:
             budgets=self.budget,
             submissions=Submissions(self.intake, "mx.test", in_thread, self.clock.seconds),
             receipts=Receipts(self.kept, self.clock),
-            own=Own(("mx.test",), lambda address: returnpath.read(address, SECRET), take if late else None, forward if late else None),
+            own=Own(("mx.test",), lambda address: return_path.read(address, SECRET), take if late else None, forward if late else None),
             addresses=Crowd(3),
             with_key=Crowd(2),
             failures=Failures(self.clock, 5),

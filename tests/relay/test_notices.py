@@ -12,11 +12,11 @@ import pytest
 from twisted.internet.defer import Deferred
 
 from mailsvc.intake import Admitted, AsReceived, Busy, Incoming, Rejected
-from mailsvc.mail import dsnread, report
+from mailsvc.mail.reports import dsn_reader, report
 from mailsvc.policy import Refusal
 from mailsvc.relay.notices import RETURNED, Notices
-from mailsvc.store.messages import StoredMessage
-from mailsvc.store.notices import Notice, Told
+from mailsvc.store.mail.messages import StoredMessage
+from mailsvc.store.mail.dsn_requests import Notice, Told
 
 NOW = datetime(2026, 11, 21, 9, 30, tzinfo=UTC)
 MESSAGE = b"From: me@example.com\r\nSubject: about this\r\n\r\nthe body\r\n"
@@ -95,7 +95,7 @@ def test_where_there_is_nobody_or_nothing_to_tell_it_is_done(changes: dict[str, 
 def test_a_recipient_on_the_suppression_list_is_told_of() -> None:
     reason = "The address is on the suppression list."
     [message] = tell(World([about(told=(attrs.evolve(GONE, type="email.suppressed", data={"reason": reason}),))]))
-    found = dsnread.read(report.read(message))
+    found = dsn_reader.read(report.read(message))
     assert found is not None and [(fate.action, fate.final) for fate in found.fates] == [("failed", "a@example.net")]
     assert reason.encode() in message
 
@@ -104,7 +104,7 @@ def test_what_another_server_said_is_told_in_its_words() -> None:
     data = {"action": "delivered", "said": "250 2.1.5 in the mailbox", "reporter": "mx.example.net"}
     told = (attrs.evolve(GONE, type="passed", data=data), Told("b@example.net", 1, "email.delivered", NOW, {"reply": "250 ok"}))
     [message] = tell(World([about(told=told)]))
-    found = dsnread.read(report.read(message))
+    found = dsn_reader.read(report.read(message))
     assert found is not None
     assert [(fate.action, fate.status, fate.remote) for fate in found.fates] == [
         ("delivered", "2.1.5", "mx.example.net"),

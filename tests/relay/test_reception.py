@@ -8,10 +8,10 @@ import pytest
 from twisted.internet.defer import Deferred
 
 from mailsvc.intake import Busy, OtherRequest, Rejected
-from mailsvc.mail import returnpath
+from mailsvc.mail import return_path
 from mailsvc.policy import Refusal
-from mailsvc.relay.crowd import Crowd, Failures, subscriber
-from mailsvc.store.errors import Contention, DataRejected, OutOfResources, StatementFailed, TimedOut, Unavailable
+from mailsvc.relay.connection_limits import Crowd, Failures, subscriber
+from mailsvc.store.postgres.errors import Contention, DataRejected, OutOfResources, StatementFailed, TimedOut, Unavailable
 from tests.relay.harness import ACCOUNT, ME, OTHER, SECRET, SUSPENDED, TOKEN, World
 
 EMAIL = UUID(int=7)
@@ -180,7 +180,7 @@ def test_a_session_leaves_a_receipt() -> None:
 
 # The port for other mail servers
 
-PATH = returnpath.make("send.example.com", 1, EMAIL, SECRET)
+PATH = return_path.make("send.example.com", 1, EMAIL, SECRET)
 
 
 def test_a_return_path_of_ours_is_taken_from_anybody() -> None:

@@ -16,12 +16,12 @@ from twisted.internet.defer import Deferred
 
 from mailsvc.intake import AsReceived, Incoming
 from mailsvc.mail.address import Path
-from mailsvc.plans import Exhausted, Period
-from mailsvc.relay import letter
-from mailsvc.relay.letter import Spooled
+from mailsvc.settings.plans import Exhausted, Period
+from mailsvc.relay import spool
+from mailsvc.relay.spool import Spooled
 from mailsvc.relay.submission import described
-from mailsvc.smtp.extensions import NO_RCPT_PARAMETERS, MailParameters, RcptParameters
-from mailsvc.smtp.session import Envelope, Recipient
+from mailsvc.smtp.server.extensions import NO_RCPT_PARAMETERS, MailParameters, RcptParameters
+from mailsvc.smtp.server.session import Envelope, Recipient
 from tests.relay.harness import ME, World
 
 
@@ -188,8 +188,8 @@ def test_a_large_mail_is_written_and_read_in_threads(monkeypatch: pytest.MonkeyP
             Mapped.in_thread = False
 
     world.relay.submissions = attrs.evolve(world.relay.submissions, in_thread=in_thread)
-    monkeypatch.setattr("mailsvc.relay.letter.mmap.mmap", Mapped)
-    append, written = letter._append, 0
+    monkeypatch.setattr("mailsvc.relay.spool.mmap.mmap", Mapped)
+    append, written = spool._append, 0
 
     def counted(file: Any, octets: bytearray) -> Any:
         nonlocal written
@@ -197,7 +197,7 @@ def test_a_large_mail_is_written_and_read_in_threads(monkeypatch: pytest.MonkeyP
         written += len(octets)
         return append(file, octets)
 
-    monkeypatch.setattr(letter, "_append", counted)
+    monkeypatch.setattr(spool, "_append", counted)
     Mapped.read.clear()
     mail = b"Idempotency-Key: k\r\nContent-Type: multipart/mixed; boundary=b\r\n" + LARGE
     assert world.logged_in().mail(mail).startswith("250")
@@ -296,7 +296,7 @@ def test_a_full_disk_is_told_and_the_next_command_is_in_step(monkeypatch: pytest
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("mailsvc.relay.letter.tempfile.TemporaryFile", full)
+        patch.setattr("mailsvc.relay.spool.tempfile.TemporaryFile", full)
         assert line.mail(LARGE) == "452 4.3.1 Insufficient system storage"
     assert line.mail(LARGE).startswith("250") and world.budget.used == 0
 

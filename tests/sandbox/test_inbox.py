@@ -8,16 +8,16 @@ import attrs
 import pytest
 from twisted.internet.task import Clock
 
-from mailsvc.mail import returnpath
-from mailsvc.returns import reading
+from mailsvc.mail import return_path
+from mailsvc.bounces import reading
 from mailsvc.sandbox.inbox import SandboxInbox, door
-from mailsvc.store.sandbox import ReceivedMail, Verdict
+from mailsvc.store.mail.sandbox import ReceivedMail, Verdict
 from tests.smtp.harness import Call
 
 EMAIL = UUID("019a0000-0000-7000-8000-000000000001")
 OTHER = UUID("019a0000-0000-7000-8000-000000000002")
 SECRET = b"a secret"
-RETURN_PATH = returnpath.make("send.example.com", 7, EMAIL, SECRET)
+RETURN_PATH = return_path.make("send.example.com", 7, EMAIL, SECRET)
 HELD = Verdict("example.com", "s1", "rsa-sha256", "pass")
 
 
@@ -43,7 +43,7 @@ def shelf() -> Shelf:
 def call(shelf: Shelf) -> Call:
     clock = Clock()
     clock.advance(1_780_000_000)
-    inbox = SandboxInbox(shelf, lambda address: returnpath.read(address, SECRET), verify, clock)
+    inbox = SandboxInbox(shelf, lambda address: return_path.read(address, SECRET), verify, clock)
     call = Call(door("sandbox.test"), clock, inbox.welcome)
     call.say(b"EHLO me\r\n")
     call.heard()
@@ -92,7 +92,7 @@ def test_delays_twice_per_email_and_recipient(call: Call) -> None:
         call.heard()
         return found
 
-    other = returnpath.make("send.example.com", 7, OTHER, SECRET)
+    other = return_path.make("send.example.com", 7, OTHER, SECRET)
     assert codes("delayed@a.test", "delayed+x@a.test", "fine@a.test") == ["451", "451", "250"]
     assert codes("delayed@a.test", sender=other) == ["451"]
     assert codes("DELAYED@a.test", "delayed+x@a.test") == ["451", "451"]
@@ -123,7 +123,7 @@ class World:
         """The reply to the final dot."""
         clock = Clock()
         clock.advance(1_780_000_000)
-        inbox = SandboxInbox(self.shelf, lambda address: returnpath.read(address, SECRET), verify, clock, self.postbag)
+        inbox = SandboxInbox(self.shelf, lambda address: return_path.read(address, SECRET), verify, clock, self.postbag)
         call = Call(door("sandbox.test"), clock, inbox.welcome)
         call.say(b"EHLO me\r\n")
         call.heard()

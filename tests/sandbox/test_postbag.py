@@ -13,8 +13,8 @@ from mailsvc.mail.reply import Reply
 from mailsvc.sandbox import postbag
 from mailsvc.sandbox.inbox import SandboxInbox, door
 from mailsvc.sandbox.postbag import Postbag
-from mailsvc.smtp import replies
-from mailsvc.smtp.server import Receivers
+from mailsvc.smtp.server import replies
+from mailsvc.smtp.server.listener import Receivers
 from tests.sandbox.test_inbox import Shelf, verify
 
 REPORT = b"Subject: report\r\n\r\nx\r\n"

@@ -10,9 +10,9 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_der_private_key
 from twisted.internet.defer import Deferred
 
-from mailsvc.mail import dkim
+from mailsvc.mail.authentication import dkim
 from mailsvc.sandbox.verdict import MOST_SIGNATURES, TOO_LARGE, verdicts
-from mailsvc.store.sandbox import Verdict
+from mailsvc.store.mail.sandbox import Verdict
 
 MESSAGE = b"From: a@example.com\r\nTo: b@example.org\r\nSubject: hello\r\nMessage-ID: <1@example.com>\r\n\r\nbody\r\n"
 PAIRS = {"s1": dkim.generate("rsa"), "s2": dkim.generate("ed25519")}

@@ -27,7 +27,7 @@ from pathlib import Path
 
 import attrs
 
-from mailsvc.smtp.session import Door, Limits
+from mailsvc.smtp.server.session import Door, Limits
 from tests.smtp.harness import Call
 
 FOLDER = Path(__file__).parent.parent / "conversations"

@@ -15,7 +15,7 @@ import time
 from twisted.logger import globalLogPublisher
 
 from tests.smtp.harness import Call
-from tests.smtp.test_mutations import DIALOGUES, MORE, insert, lose, outcome, repeat
+from tests.smtp.server.test_mutations import DIALOGUES, MORE, insert, lose, outcome, repeat
 
 REPLY = re.compile(rb"(?:[2-5]\d\d[ -][\x20-\x7e]*\r\n)*")
 

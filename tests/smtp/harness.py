@@ -12,11 +12,11 @@ from twisted.internet.testing import StringTransport
 
 from mailsvc.mail.address import Path
 from mailsvc.mail.reply import Reply
-from mailsvc.smtp import replies
-from mailsvc.smtp.extensions import MailParameters
-from mailsvc.smtp.receiver import Receiver
-from mailsvc.smtp.server import Receivers
-from mailsvc.smtp.session import Door, Envelope, Login, Reception, Recipient, Session, Sink
+from mailsvc.smtp.server import replies
+from mailsvc.smtp.server.extensions import MailParameters
+from mailsvc.smtp.server.protocol import Receiver
+from mailsvc.smtp.server.listener import Receivers
+from mailsvc.smtp.server.session import Door, Envelope, Login, Reception, Recipient, Session, Sink
 
 USER, PASSWORD = "mailsvc", "s3cret"
 

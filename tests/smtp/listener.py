@@ -19,7 +19,7 @@ from twisted.internet.interfaces import IOpenSSLServerConnectionCreator
 from twisted.internet.protocol import Protocol, ServerFactory
 from zope.interface import implementer
 
-from mailsvc.smtp.client import Courier
+from mailsvc.smtp.client.client import Courier
 
 
 @attrs.define(eq=False)

@@ -11,7 +11,7 @@ from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
 
-from mailsvc.smtp.client import Courier, Envelope, Result
+from mailsvc.smtp.client.client import Courier, Envelope, Result
 
 GREETING = "220 mx.example.org ESMTP"
 PIPELINING = ("250-mx.example.org hello", "250-PIPELINING", "250-SIZE 1000000", "250-8BITMIME", "250 ENHANCEDSTATUSCODES")

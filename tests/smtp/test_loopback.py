@@ -19,9 +19,9 @@ from twisted.internet.task import deferLater
 from twisted.internet.threads import deferToThread
 from twisted.protocols.tls import TLSMemoryBIOFactory
 
-from mailsvc.smtp.certificates import self_signed, server_context
-from mailsvc.smtp.server import Receivers
-from mailsvc.smtp.session import Door, Session
+from mailsvc.smtp.server.certificates import self_signed, server_context
+from mailsvc.smtp.server.listener import Receivers
+from mailsvc.smtp.server.session import Door, Session
 from tests.smtp.dialogue import DOORS, FOLDER, Dialogue, everything, read
 from tests.smtp.harness import Mail, Recorder
 

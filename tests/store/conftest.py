@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 
 import pytest_twisted
 
-from mailsvc.store.pool import Pool
-from tests.store.house import NOW, House
+from mailsvc.store.postgres.pool import Pool
+from tests.store.fixtures import NOW, House
 
 
 @pytest_twisted.async_yield_fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest_twisted
 
 from mailsvc.outcome import Delivered
-from tests.store.house import NOW, REGION, House, email, together
+from tests.store.fixtures import NOW, REGION, House, email, together
 
 MANY = 100
 

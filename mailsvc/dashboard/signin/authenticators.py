@@ -20,8 +20,8 @@ from webauthn.helpers.structs import (
 )
 
 from mailsvc.dashboard.signin import tickets
-from mailsvc.store.passkeys import Passkey
-from mailsvc.store.users import User
+from mailsvc.store.people.passkeys import Passkey
+from mailsvc.store.people.users import User
 
 LONGEST = 20_000  # characters of an answer
 _VERIFIED = UserVerificationRequirement.REQUIRED

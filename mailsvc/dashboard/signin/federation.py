@@ -13,12 +13,12 @@ import attrs
 from twisted.logger import Logger
 
 from mailsvc.clock import unix
-from mailsvc.dashboard.desk import Desk
+from mailsvc.dashboard.context import Desk
 from mailsvc.dashboard.page import FRESH, NEVER, SECURITY, SIGN_IN, Stop, Visit, area, not_found, page
 from mailsvc.dashboard.safety import inside
 from mailsvc.dashboard.signin import tickets
-from mailsvc.dashboard.signin.entrance import Entrance
-from mailsvc.dashboard.signin.joining import INVITATION, SIGN_UP, Joining
+from mailsvc.dashboard.signin.completion import Entrance
+from mailsvc.dashboard.signin.sign_up import INVITATION, SIGN_UP, Joining
 from mailsvc.dashboard.signin.providers import Ask, Claimed, NoIdentity, Provider
 
 WITH = f"{SIGN_IN}/with"

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import attrs
 
-from mailsvc.ownmail import OwnMail
+from mailsvc.system_mail import OwnMail
 
 SOURCE = "dashboard"  # what is written to people alone: such mail is shown to nobody else
 

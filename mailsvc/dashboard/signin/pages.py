@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import attrs
 
-from mailsvc.dashboard.desk import Desk
+from mailsvc.dashboard.context import Desk
 from mailsvc.dashboard.page import AGAIN, SESSION, SIGN_IN, Visit, area, page
 from mailsvc.dashboard.safety import inside
-from mailsvc.dashboard.security import person
-from mailsvc.dashboard.signin.entrance import Entrance, line
+from mailsvc.dashboard.account.security import person
+from mailsvc.dashboard.signin.completion import Entrance, line
 from mailsvc.dashboard.signin.passkeys import PasskeyEntrance
 from mailsvc.dashboard.signin.password import outdated
-from mailsvc.dashboard.signin.secondfactor import SecondFactor
+from mailsvc.dashboard.signin.second_factor import SecondFactor
 
 WRONG = "This address and this password do not belong together."
 

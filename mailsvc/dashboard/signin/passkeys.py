@@ -8,14 +8,14 @@ import attrs
 from twisted.logger import Logger
 
 from mailsvc.clock import unix
-from mailsvc.dashboard.desk import Desk
+from mailsvc.dashboard.context import Desk
 from mailsvc.dashboard.page import SIGN_IN, Stop, Visit, area, page
 from mailsvc.dashboard.safety import inside
 from mailsvc.dashboard.signin import authenticators, tickets
 from mailsvc.dashboard.signin.authenticators import Answer, NotGood, Site
-from mailsvc.dashboard.signin.entrance import Entrance
-from mailsvc.store.passkeys import Passkey
-from mailsvc.store.users import User
+from mailsvc.dashboard.signin.completion import Entrance
+from mailsvc.store.people.passkeys import Passkey
+from mailsvc.store.people.users import User
 
 PROVE, MAKE = "passkey", "new passkey"
 REFUSED = Stop(403, "That did not work", "This passkey was not taken. Go back and try again, or sign in another way.")

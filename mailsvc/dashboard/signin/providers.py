@@ -18,10 +18,10 @@ import attrs
 from joserfc import jwk, jwt
 from joserfc.errors import JoseError
 
-from mailsvc.fetch import Fetcher, NoAnswer, Reply
-from mailsvc.identity import SignIn, secret_of
-from mailsvc.store.identities import Identity
-from mailsvc.weburl import Rules
+from mailsvc.net.fetch import Fetcher, NoAnswer, Reply
+from mailsvc.settings.identity_providers import SignIn, secret_of
+from mailsvc.store.people.identities import Identity
+from mailsvc.net.urls import Rules
 
 SECONDS = 10.0  # for one question
 LONGEST = 256 * 1024

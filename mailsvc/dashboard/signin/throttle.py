@@ -14,7 +14,7 @@ from typing import Protocol
 
 import attrs
 
-from mailsvc.store.attempts import Tries
+from mailsvc.store.people.sign_in_attempts import Tries
 
 Subject = tuple[str, str]  # what kind of thing is counted, and which one
 

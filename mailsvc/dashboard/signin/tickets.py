@@ -1,7 +1,7 @@
 """Tickets: what we give a browser to bring back once, such as the `state` of OAuth and the challenge of a passkey.
 
 A ticket is signed, names its purpose, belongs to one browser, and ends after ten minutes. Nothing is stored when it is given out;
-its use is written down (store/attempts), so that it is taken once. Pure.
+its use is written down (store/people/sign_in_attempts), so that it is taken once. Pure.
 """
 
 from __future__ import annotations

@@ -1,0 +1,191 @@
+"""What accounts may still send: each process leases a part of what is left from Postgres and gives out of it, without asking again.
+
+A block is a sixteenth of what is left and at most 1,000 recipients, so that blocks get smaller towards the end: what one process holds
+and does not use keeps others from little. It goes back when it lay unused for ten seconds, and at the end. Nothing is given out twice.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import date, datetime
+from typing import Any, Protocol
+from uuid import UUID
+
+import attrs
+from twisted.internet.defer import DeferredLock
+
+from mailsvc.clock import utc
+from mailsvc.settings.plans import Exhausted, Period, Plan, begins, ends
+from mailsvc.store.postgres.errors import StoreError, Unavailable
+
+BLOCK = 1000  # recipients at most
+SHARE = 16  # of what is left, one part
+BITE = 500  # accounts that give back in one statement
+FORGOTTEN = 60.0  # seconds after that, when nobody can still be waiting for what was counted
+IDLE = 10.0  # seconds after which what is not used goes back
+KNOWN = 1.0  # seconds that a refusal is believed without asking again
+
+
+class Leasing(Protocol):
+    """store/people/quota"""
+
+    async def lease(self, account_id: UUID, period: Period, starts: date, most: int, need: int, wanted: int) -> tuple[int, int]: ...
+    async def give_back(self, parts: Sequence[tuple[UUID, Period, date, int]]) -> None: ...
+    async def taken(self, account_id: UUID, day: date, month: date) -> Mapping[Period, int]: ...
+
+
+@attrs.define(eq=False)
+class _Meter:
+    """One account in one period. `mine` is what this process may still give out, `taken` what all of them had taken together."""
+
+    account_id: UUID
+    period: Period
+    starts: date
+    most: int
+    mine: int = 0
+    taken: int | None = None
+    asked_at: float = 0.0
+    used_at: float = 0.0
+    lock: DeferredLock = attrs.field(factory=DeferredLock)
+
+    @property
+    def used(self) -> int:
+        return (self.taken or 0) - self.mine
+
+    def lacks(self, count: int, now: float) -> bool:
+        """Whether it is known from a moment ago that so many are not left."""
+        return self.taken is not None and now < self.asked_at + KNOWN and self.most - self.used < count
+
+
+@attrs.frozen
+class Taken:
+    """Recipients that were counted, in each period of the plan."""
+
+    count: int
+    meters: tuple[_Meter, ...] = attrs.field(repr=False)
+
+
+@attrs.frozen
+class Used:
+    """`used` of `limit` recipients; None: nobody asked for any in this period."""
+
+    used: int | None
+    limit: int
+
+
+@attrs.define(eq=False)
+class Quotas:
+    """`default`: the plan of accounts that were given none; None, or a plan that is not there: no quota."""
+
+    store: Leasing
+    clock: Any
+    plans: Mapping[str, Plan]
+    default: str | None = None
+    refused: Counter[str] = attrs.field(factory=Counter, init=False)  # submissions since the start, by period
+    leases: int = attrs.field(default=0, init=False)
+    _meters: dict[tuple[UUID, Period], _Meter] = attrs.field(factory=dict, init=False)
+
+    def plan(self, name: str | None) -> Plan | None:
+        return self.plans.get(name or self.default or "")
+
+    @property
+    def held(self) -> int:
+        """Recipients that this process has leased and not given out."""
+        return sum(meter.mine for meter in self._meters.values())
+
+    async def take(self, account_id: UUID, plan: str | None, count: int) -> Taken | Exhausted:
+        """Count so many recipients in every period of the plan, or in none. Raises a StoreError when nobody can say."""
+        found, taken = self.plan(plan), Taken(count, ())
+        for period, most in found.limits.items() if found is not None and count else ():
+            meter = self._meter(account_id, period, most)
+            try:
+                fits = await self._reserve(meter, count)
+            except BaseException:
+                self.refund(taken)
+                raise
+            if not fits:
+                self.refund(taken)
+                self.refused[period] += 1
+                return Exhausted(period, count, min(meter.used, most), most, ends(period, self._now()))
+            taken = attrs.evolve(taken, meters=(*taken.meters, meter))
+        return taken
+
+    def refund(self, taken: Taken, count: int | None = None) -> None:
+        """So many of them, or all, were not sent to after all."""
+        for meter in taken.meters:
+            meter.mine += taken.count if count is None else count
+
+    def used(self, account_id: UUID) -> dict[Period, int]:
+        """What this process knows, without asking: for the headers of a response."""
+        return {p: m.used for (who, p), m in self._meters.items() if who == account_id and m.taken is not None and self._is_current(m)}
+
+    async def usage(self, account_id: UUID, plan: str | None) -> dict[Period, Used]:
+        """What is used of each period that has a limit. What other processes hold and have not given out counts as used."""
+        found, now = self.plan(plan), self._now()
+        if found is None:
+            return {}
+        taken = await self.store.taken(account_id, begins("day", now), begins("month", now))
+        mine = {period: meter.mine for (who, period), meter in self._meters.items() if who == account_id and self._is_current(meter)}
+        used = {period: None if period not in taken else max(0, taken[period] - mine.get(period, 0)) for period in found.limits}
+        return {period: Used(used[period], most) for period, most in found.limits.items()}
+
+    async def give_back(self, idle: float = IDLE) -> None:
+        """What has lain unused for so long. Whoever needs it again leases it again."""
+        late = self.clock.seconds() - idle
+        left: list[_Meter] = []
+        for key, meter in list(self._meters.items()):
+            if meter.used_at > late or meter.lock.locked:
+                continue
+            if meter.mine and self._is_current(meter):
+                left.append(meter)
+            elif meter.used_at <= late - FORGOTTEN:
+                del self._meters[key]
+        for start in range(0, len(left), BITE):
+            await self._give_back(left[start : start + BITE])
+
+    async def _give_back(self, meters: Sequence[_Meter]) -> None:
+        parts = [(meter.account_id, meter.period, meter.starts, meter.mine) for meter in meters]
+        for meter in meters:
+            meter.taken, meter.mine = max(0, (meter.taken or 0) - meter.mine), 0
+        try:
+            await self.store.give_back(parts)
+        except StoreError as error:
+            if not (isinstance(error, Unavailable) and error.unknown):  # else it may have gone back, and is not given out twice
+                for meter, (*_, count) in zip(meters, parts, strict=True):
+                    meter.mine += count
+            raise
+
+    async def _reserve(self, meter: _Meter, count: int) -> bool:
+        meter.used_at = self.clock.seconds()
+        if meter.mine >= count:
+            meter.mine -= count
+            return True
+        async with meter.lock:
+            while meter.mine < count:
+                if meter.lacks(count, self.clock.seconds()) or not await self._lease(meter, count - meter.mine):
+                    return False
+            meter.mine -= count  # before whoever waits for the lock is let in
+        return True
+
+    async def _lease(self, meter: _Meter, need: int) -> bool:
+        left = meter.most if meter.taken is None else max(0, meter.most - meter.taken)
+        wanted = max(need, min(BLOCK, left // SHARE))
+        granted, meter.taken = await self.store.lease(meter.account_id, meter.period, meter.starts, meter.most, need, wanted)
+        meter.asked_at, meter.used_at = (self.clock.seconds(),) * 2
+        meter.mine += granted
+        self.leases += 1
+        return granted > 0
+
+    def _meter(self, account_id: UUID, period: Period, most: int) -> _Meter:
+        starts, meter = begins(period, self._now()), self._meters.get((account_id, period))
+        if meter is None or meter.starts != starts:
+            meter = self._meters[account_id, period] = _Meter(account_id, period, starts, most)
+        meter.most = most
+        return meter
+
+    def _is_current(self, meter: _Meter) -> bool:
+        return meter.starts == begins(meter.period, self._now())
+
+    def _now(self) -> datetime:
+        return utc(self.clock)

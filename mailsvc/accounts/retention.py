@@ -1,0 +1,80 @@
+"""The one round in which everything goes whose days are over: what accounts keep, what is known of TLS, sessions of browsers,
+notifications that were sent.
+
+How long each is kept: retention.py. What is held back because it waits: store/logs/retention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import attrs
+from twisted.logger import Logger
+
+from mailsvc.settings import retention
+from mailsvc.clock import held, utc
+from mailsvc.runtime.lifecycle import Opened, every
+from mailsvc.store.people.sign_in_attempts import Attempts
+from mailsvc.store.mail.dsn_requests import Notices
+from mailsvc.store.postgres.pool import Pool
+from mailsvc.store.logs.retention import Retention as Stored
+from mailsvc.store.people.sessions import Sessions
+from mailsvc.store.queue.tls import TlsRecords
+
+EVERY = 600.0  # seconds
+
+log = Logger()
+
+
+@attrs.define(eq=False)
+class Keeping:
+    """`clock` tells unix seconds. Any number of processes may do this; one at a time does."""
+
+    pool: Pool
+    clock: Any
+    days: retention.Retention
+
+    def start(self, opened: Opened) -> None:
+        opened.add("the round of what is too old", every(self.clock, EVERY, "dropping what is too old", self.sweep))
+
+    async def sweep(self) -> None:
+        """All of it; what fails does not keep the rest from being done. Nothing while the time cannot be trusted."""
+        if held(self.clock):
+            return
+        rounds: Sequence[Callable[[datetime], Awaitable[object]]] = (
+            self._partitions, self._accounts, self._tls, self._sessions, self._notices,
+        )  # fmt: skip
+        failed: Exception | None = None
+        for one in rounds:
+            try:
+                await one(utc(self.clock))
+            except Exception as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
+
+    async def _partitions(self, now: datetime) -> None:
+        gone = await Stored(self.pool).sweep(retention.days(self.days), now)
+        if gone:
+            log.info("too old and gone: {partitions}", partitions=", ".join(gone))
+
+    async def _accounts(self, now: datetime) -> None:
+        stored, everybody = Stored(self.pool), retention.days(self.days)
+        for account_id, wanted in (await stored.accounts()).items():
+            own = retention.days(self.days, wanted)
+            shorter = {kind: number for kind, number in own.items() if number < everybody[kind]}
+            count = await stored.sweep_account(account_id, shorter, now)
+            if count:
+                log.info("{count} rows of account {account_id} were too old and are gone", count=count, account_id=str(account_id))
+
+    async def _tls(self, now: datetime) -> None:
+        await TlsRecords(self.pool).sweep(now, timedelta(days=self.days.tls))
+
+    async def _sessions(self, now: datetime) -> None:
+        await Sessions(self.pool, self.clock).sweep()
+        await Attempts(self.pool, self.clock).sweep()
+
+    async def _notices(self, now: datetime) -> None:
+        await Notices(self.pool).sweep(now)

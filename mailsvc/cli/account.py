@@ -1,0 +1,96 @@
+"""`mailsvc account …`: what an account keeps, and how much it may send."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import click
+
+from mailsvc.settings import plans, retention
+from mailsvc.cli.runner import run_with_memory
+from mailsvc.settings.reader import SettingsError
+from mailsvc.runtime.database import Memory
+from mailsvc.accounts.onboarding import Refused, find_account
+from mailsvc.settings.plans import Plan
+from mailsvc.accounts.quota import Quotas
+from mailsvc.settings.schema import Settings
+from mailsvc.store.people.accounts import Accounts
+from mailsvc.store.people.quota import Quota
+from mailsvc.store.logs.retention import Retention
+
+KINDS = tuple(field.name for field in attrs.fields(retention.Retention) if field.name != "tls")
+
+
+def _an_option_for_each_kind(command: Callable[..., Any]) -> Callable[..., Any]:
+    for kind in reversed(KINDS):
+        command = click.option(f"--{kind}", type=click.IntRange(1, 3650), metavar="DAYS")(command)
+    return command
+
+
+@click.command("retention")
+@click.argument("account")
+@_an_option_for_each_kind
+@click.option("--reset", is_flag=True, help="As the settings say, from now on.")
+@click.pass_obj
+def account_retention(settings: Settings, /, account: str, reset: bool, **given: int | None) -> None:
+    """Keep things of an account for fewer days than the settings say; prints how many days of each are kept."""
+
+    async def work(memory: Memory, reactor: Any) -> None:
+        owner, stored = await find_account(Accounts(memory.pool, reactor), account), Retention(memory.pool)
+        everybody = retention.days(settings.retention)
+        wanted = {} if reset else await stored.wanted(owner.id)
+        for kind, number in given.items():
+            if number is not None and number > everybody[kind]:
+                raise Refused(f"An account can only keep less than others: the setting retention.{kind} comes to {everybody[kind]} days.")
+            wanted |= {} if number is None else {kind: number}
+        await stored.want(owner.id, wanted)
+        for kind, number in retention.days(settings.retention, wanted).items():
+            click.echo(f"{kind:9} {number:4} days{'' if number == everybody[kind] else f' (others: {everybody[kind]})'}")
+
+    run_with_memory(settings, work)
+
+
+@click.command("plan")
+@click.argument("account")
+@click.argument("plan", required=False)
+@click.option("--reset", is_flag=True, help="None of its own: the setting plans.default, from now on.")
+@click.pass_obj
+def account_plan(settings: Settings, /, account: str, plan: str | None, reset: bool) -> None:
+    """Give an account a plan, or print which it has and how much of it is used."""
+
+    async def work(memory: Memory, reactor: Any) -> None:
+        owner, known = await find_account(Accounts(memory.pool, reactor), account), plans.load(settings.plans)
+        name = owner.plan if plan is None and not reset else plan
+        if name is not None and name not in known:
+            raise Refused(f"There is no plan {name!r}; the plans are: {', '.join(known)}.")
+        store = Quota(memory.pool)
+        if name != owner.plan:
+            await store.plan(owner.id, name)
+        usage = await Quotas(store, reactor, known, settings.plans.default).usage(owner.id, name)
+        click.echo(f"{owner.name}: {name or settings.plans.default or 'no plan, no quota'}")
+        for period, used in usage.items():
+            click.echo(f"{period:6} {used.used or 0:,} of {used.limit:,} recipients")
+
+    run_with_memory(settings, work)
+
+
+@click.command("plans")
+@click.pass_obj
+def account_plans(settings: Settings, /) -> None:
+    """The plans that there are."""
+    try:
+        known = plans.load(settings.plans)
+    except SettingsError as error:
+        raise click.ClickException(str(error)) from None
+    for plan in known.values():
+        daily = "" if plan.daily is None else f", {plan.daily:,} a day"
+        click.echo(f"{plan.name:8} {plan.emails:>9,} recipients a month{daily}; {_price(plan)}")
+
+
+def _price(plan: Plan) -> str:
+    if plan.price is not None:
+        return f"${plan.price:,g}"
+    stated = " and ".join(f"${price:,g}" for price in plan.stated)
+    return f"no price is set (statements of it: {stated})" if stated else "no price is set"

@@ -1,0 +1,237 @@
+"""`mailsvc domain …`: sending domains by the operator's hand."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from uuid import UUID
+
+import click
+from twisted.logger import Logger
+
+from mailsvc.cli.runner import run
+from mailsvc.domains import names
+from mailsvc.domains.maintenance import ALGORITHMS, Rotating, Unseen
+from mailsvc.domains.checking import Findings
+from mailsvc.domains.records import dmarc, in_zone_file
+from mailsvc.accounts.onboarding import Customers, Refused, domain_name
+from mailsvc.settings.schema import Settings
+from mailsvc.store.domains.domains import DkimKey, Domain, RecordState
+from mailsvc.store.postgres.errors import Conflict
+
+log = Logger()
+
+_ACCOUNT = click.option("--account", required=True, help="Its id, number or name.")
+_WHOSE = click.option("--account", help="Whose domain, by id, number or name; default: the account that has it verified.")
+
+
+@click.group()
+def domain() -> None:
+    """Sending domains."""
+
+
+@domain.command("add")
+@click.argument("name")
+@_ACCOUNT
+@click.option("--region", help="Where its mail leaves; default: the region of this process.")
+@click.pass_obj
+def domain_add(settings: Settings, name: str, account: str, region: str | None) -> None:
+    """Make a sending domain and its DKIM keys; prints the DNS records to publish."""
+
+    async def work(customers: Customers) -> None:
+        where, known = region or settings.region, customers.care.publishing.hosts
+        if where not in known:
+            raise Refused(f"There is no region {where}; there are: {', '.join(sorted(known))}.")
+        owner = await customers.account(account)
+        added = await customers.add_domain(owner.id, name, where)
+        warning = names.look_alike(added.name)
+        if warning is not None:
+            click.echo(f"mailsvc: {warning}", err=True)
+        await _print_records(customers, added)
+        click.echo(in_zone_file(dmarc(added.name)))
+
+    run(settings, work)
+
+
+@domain.command("list")
+@click.option("--account", help="Its id, number or name; default: all accounts.")
+@click.pass_obj
+def domain_list(settings: Settings, account: str | None) -> None:
+    """Print domains: name, status, region, account, when it is checked next."""
+
+    async def work(customers: Customers) -> None:
+        owners = [await customers.account(account)] if account is not None else await customers.accounts.list()
+        for owner in owners:
+            found, _ = await customers.domains.list(owner.id)
+            for one in found:
+                status = f"{one.status}{' (trusted)' if one.trusted else ''}"
+                click.echo(f"{one.name}\t{status}\t{one.region}\t{owner.name}\t{_time(one.next_check_at)}")
+
+    run(settings, work)
+
+
+@domain.command("check")
+@click.argument("name")
+@_WHOSE
+@click.pass_obj
+def domain_check(settings: Settings, name: str, account: str | None) -> None:
+    """Look at a domain's DNS, whosever it is, and print what is found; changes nothing. Exit status 1 when something is wrong."""
+
+    async def work(customers: Customers) -> None:
+        known = account is not None or await customers.domains.claimants(domain_name(name))
+        found = await customers.any_domain(name, account) if known else None
+        keys = await customers.domains.published_keys(found.id) if found is not None else []
+        looked = found or _stranger(domain_name(name), settings.region)
+        findings = await customers.care.checker.check(looked, keys)
+        if found is None:
+            click.echo(f"{looked.name} is no domain of an account; these are the records that one would have, without DKIM.")
+        for line in _report(looked, findings):
+            click.echo(line)
+        if any(record.status != "verified" for record in findings.records if record.required):
+            raise SystemExit(1)
+
+    run(settings, work)
+
+
+@domain.command("verify")
+@click.argument("name")
+@_WHOSE
+@click.pass_obj
+def domain_verify(settings: Settings, name: str, account: str | None) -> None:
+    """Check a domain now and keep the result; prints its status and what was found."""
+
+    async def work(customers: Customers) -> None:
+        found = await customers.any_domain(name, account)
+        await customers.care.verify(found)
+        taken = await customers.care.checks.take(found)
+        checked = await customers.care.look_after(taken) if taken is not None else None
+        if checked is None:
+            raise Refused(f"The domain {found.name} was changed meanwhile; try again.")
+        for line in _report(checked, Findings(checked.records, checked.advice)):
+            click.echo(line)
+
+    run(settings, work)
+
+
+@domain.command("rotate")
+@click.argument("name")
+@_WHOSE
+@click.pass_obj
+def domain_rotate(settings: Settings, name: str, account: str | None) -> None:
+    """Make new DKIM keys, which sign once they are seen in DNS; prints the records to publish."""
+
+    async def work(customers: Customers) -> None:
+        found = await customers.any_domain(name, account)
+        try:
+            rotated = await customers.care.rotate(found)
+        except Rotating:
+            raise Refused(f"The keys of {found.name} are being replaced; wait until the former ones are retired.") from None
+        if rotated is None:
+            raise Refused(f"The domain {found.name} was deleted meanwhile.")
+        new = [key for key in await customers.domains.published_keys(found.id) if key.state == "published"]
+        if rotated.delegated:
+            click.echo("\n".join(customers.care.publishing.zone([(rotated.id, key) for key in new])))
+        else:
+            await _print_records(customers, rotated, new)
+
+    run(settings, work)
+
+
+@domain.command("signs")
+@click.argument("name")
+@click.argument("algorithms", type=click.Choice([*ALGORITHMS, "both"]))
+@_WHOSE
+@click.pass_obj
+def domain_signs(settings: Settings, name: str, algorithms: str, account: str | None) -> None:
+    """Choose which of a domain's DKIM keys sign its mail; the records of the others are not required then."""
+
+    async def work(customers: Customers) -> None:
+        found = await customers.any_domain(name, account)
+        try:
+            chosen = await customers.care.sign_with(found, [each for each in ALGORITHMS if algorithms in (each, "both")])
+        except Unseen as missing:
+            raise Refused(f"DNS has not what would sign for {found.name}: {missing}. Publish it first.") from None
+        if chosen is None:
+            raise Refused(f"The domain {found.name} was deleted meanwhile.")
+        click.echo(f"{chosen.name}: signed with {' and '.join(chosen.signs_with)}.")
+
+    run(settings, work)
+
+
+@domain.command("zone")
+@click.pass_obj
+def domain_zone(settings: Settings) -> None:
+    """Print the DKIM keys that the zone domains.dkim_zone has to serve."""
+    if settings.domains.dkim_zone is None:
+        raise click.ClickException("The setting domains.dkim_zone is missing; customers publish their keys themselves.")
+
+    async def work(customers: Customers) -> None:
+        for line in customers.care.publishing.zone(await customers.domains.delegated_keys()):
+            click.echo(line)
+
+    run(settings, work)
+
+
+@domain.command("trust")
+@click.argument("name")
+@_ACCOUNT
+@click.pass_obj
+def domain_trust(settings: Settings, name: str, account: str) -> None:
+    """Let a domain send without its DNS records, on your word. Needs domains.allow_trust."""
+    if not settings.domains.allow_trust:
+        raise click.ClickException("The setting domains.allow_trust is false; domains are verified by their DNS records.")
+
+    async def work(customers: Customers) -> None:
+        owner = await customers.account(account)
+        trusted = await customers.domain(owner, name)
+        try:
+            await customers.domains.trust(owner.id, trusted.name)
+        except Conflict:
+            raise Refused(f"Another account has {trusted.name} verified or trusted.") from None
+        log.warn("{domain} is trusted without DNS records, by the word of {who}", domain=trusted.name, who=f"user {os.getuid()}")
+        click.echo(f"{trusted.name} may send.")
+
+    run(settings, work)
+
+
+async def _print_records(customers: Customers, domain: Domain, only: Sequence[DkimKey] | None = None) -> None:
+    keys = await customers.domains.published_keys(domain.id)
+    records = customers.care.publishing.records(domain, keys)
+    selectors = None if only is None else {f"{key.selector}._domainkey.{domain.name}" for key in only}
+    for record in records:
+        if selectors is None or record.name in selectors:
+            click.echo(in_zone_file(record))
+
+
+def _report(domain: Domain, findings: Findings) -> Iterator[str]:
+    """What was found, for reading."""
+    shown = names.shown(domain.name)
+    yield f"{shown}: {domain.status}" if domain.account_id.int else shown
+    warning = names.look_alike(domain.name)
+    if warning is not None:
+        yield f"  {warning}"
+    for state in (*findings.records, *findings.advice):
+        yield f"  {state.purpose:<5} {state.type:<5} {state.name}: {_word(state)}"
+        if state.problem is not None:
+            yield f"        expected  {state.expected}"
+            yield from (f"        found     {value}" for value in state.found or ("nothing",))
+        if state.where is not None:
+            yield f"        where     {state.where}"
+        if state.told is not None:
+            yield f"        {state.told}"
+
+
+def _word(state: RecordState) -> str:
+    if state.purpose == "DMARC":
+        return "good" if state.problem is None else f"advised ({state.problem})"
+    return "verified" if state.problem is None else f"{state.problem.replace('_', ' ')}{'' if state.required else ' (not required)'}"
+
+
+def _stranger(name: str, region: str) -> Domain:
+    """A domain that no account has, as far as its records go."""
+    return Domain(UUID(int=0), UUID(int=0), name, region, "not_started", False, "send", (), "opportunistic", datetime.min)
+
+
+def _time(at: datetime | None) -> str:
+    return "-" if at is None else f"{at:%Y-%m-%d %H:%M}"

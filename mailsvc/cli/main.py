@@ -1,0 +1,155 @@
+"""The `mailsvc` command: what an operator does by hand. Sentences go to standard error, results to standard output.
+
+Exit status: 0 done, 1 not done (and a sentence why), 2 wrongly called.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mailsvc import __version__
+from mailsvc.settings import schema as settings_
+from mailsvc.cli.account import account_plan, account_plans, account_retention
+from mailsvc.cli.doctor import doctor
+from mailsvc.cli.domain import domain
+from mailsvc.cli.queue import queue
+from mailsvc.cli.secrets import secrets
+from mailsvc.cli.upgrade import upgrade
+from mailsvc.cli.runner import run
+from mailsvc.settings.reader import SettingsError
+from mailsvc.accounts.onboarding import OPERATOR, Customers, address
+from mailsvc.settings.schema import Settings
+from mailsvc.store.people.audit import Line
+
+
+@click.group()
+@click.option("--config", type=click.Path(path_type=Path), envvar="MAILSVC_CONFIG", default=Path("etc/mailsvc.toml"), show_default=True)
+@click.version_option(__version__)
+@click.pass_context
+def main(context: click.Context, config: Path) -> None:
+    """Accounts, API keys and sending domains of a mailsvc. The daemon itself is started by: twistd mailsvc --config FILE"""
+    try:
+        context.obj = settings_.load(config)
+    except SettingsError as error:
+        raise click.ClickException(str(error)) from None
+
+
+@main.group()
+def account() -> None:
+    """Customers."""
+
+
+@account.command("create")
+@click.argument("name")
+@click.option("--notify", help="The address to write to, when one of its webhooks fails for example.")
+@click.pass_obj
+def account_create(settings: Settings, name: str, notify: str | None) -> None:
+    """Make an account; prints its id."""
+
+    async def work(customers: Customers) -> None:
+        made = await customers.accounts.create(name, notify=None if notify is None else address(notify))
+        click.echo(made.id)
+
+    run(settings, work)
+
+
+@account.command("notify")
+@click.argument("account")
+@click.argument("email")
+@click.pass_obj
+def account_notify(settings: Settings, account: str, email: str) -> None:
+    """Write to another address, when one of its webhooks fails for example."""
+
+    async def work(customers: Customers) -> None:
+        owner = await customers.account(account)
+        await customers.accounts.notify(owner.id, address(email))
+        click.echo(f"{owner.name} is written to at {email}.")
+
+    run(settings, work)
+
+
+@main.group()
+def key() -> None:
+    """API keys."""
+
+
+@key.command("create")
+@click.option("--account", required=True, help="Its id, number or name.")
+@click.option("--permission", type=click.Choice(["full_access", "sending_access"]), default="full_access", show_default=True)
+@click.option("--domain", help="The only domain that it may send from.")
+@click.option("--name", default="by the operator", show_default=True)
+@click.pass_obj
+def key_create(settings: Settings, account: str, permission: Any, domain: str | None, name: str) -> None:
+    """Make an API key; prints it, this once."""
+
+    async def work(customers: Customers) -> None:
+        owner = await customers.account(account)
+        only = await customers.domain(owner, domain) if domain is not None else None
+        line = Line(owner.id, None, None, OPERATOR, "", "key created", f"{name} ({permission}{f', {only.name}' if only else ''})")
+        _, token = await customers.keys.create(owner.id, name, permission, only.id if only is not None else None, [line])
+        click.echo(token)
+
+    run(settings, work)
+
+
+@key.command("list")
+@click.option("--account", required=True, help="Its id, number or name.")
+@click.pass_obj
+def key_list(settings: Settings, account: str) -> None:
+    """The API keys of an account: id, how it begins, permission and name."""
+
+    async def work(customers: Customers) -> None:
+        owner = await customers.account(account)
+        for each in (await customers.keys.list(owner.id))[0]:
+            click.echo(f"{each.id}  {each.hint}…  {each.permission:14}  {each.name}")
+
+    run(settings, work)
+
+
+@main.group()
+def member() -> None:
+    """People who may look at an account's dashboard."""
+
+
+@member.command("add")
+@click.argument("email")
+@click.option("--account", required=True, help="Its id, number or name.")
+@click.option("--role", type=click.Choice(["admin", "member"]), default="admin", show_default=True)
+@click.pass_obj
+def member_add(settings: Settings, email: str, account: str, role: Any) -> None:
+    """Make somebody a member; prints a link that signs them in once, within a day. For one who is a member already, a new link."""
+
+    async def work(customers: Customers) -> None:
+        owner = await customers.account(account)
+        assert customers.people is not None
+        secret = await customers.people.admit(owner.id, address(email).lower(), role, timedelta(days=1))
+        click.echo(f"{settings.base_url}/dashboard/sign-in/link?link={secret}")
+
+    run(settings, work)
+
+
+@member.command("reset")
+@click.argument("email")
+@click.pass_obj
+def member_reset(settings: Settings, email: str) -> None:
+    """Take the second factors of somebody who has lost them all, once you know that it is them; prints a link that signs them in once."""
+
+    async def work(customers: Customers) -> None:
+        assert customers.people is not None
+        secret = await customers.people.reset(address(email).lower(), timedelta(hours=1))
+        click.echo(f"{settings.base_url}/dashboard/sign-in/link?link={secret}")
+
+    run(settings, work)
+
+
+for command in (account_retention, account_plan, account_plans):
+    account.add_command(command)
+main.add_command(domain)
+main.add_command(queue)
+main.add_command(secrets)
+main.add_command(doctor)
+main.add_command(upgrade)

@@ -1,0 +1,55 @@
+"""How a command of `mailsvc` does its work: the tables open, a reactor of its own, errors as sentences."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import click
+from twisted.internet.defer import Deferred
+from twisted.internet.task import react
+from twisted.logger import Logger, globalLogBeginner
+
+from mailsvc.clock import prepare
+from mailsvc.runtime.lifecycle import Opened
+from mailsvc.runtime.database import Memory, open_memory
+from mailsvc.accounts.onboarding import Customers, Refused
+from mailsvc.settings.schema import Settings
+from mailsvc.monitoring import logs
+from mailsvc.monitoring.failures import explain
+
+log = Logger()
+
+Work = Callable[[Customers], Awaitable[None]]
+Bare = Callable[[Memory, Any], Awaitable[None]]
+
+
+def run(settings: Settings, work: Work) -> None:
+    """`work` with the tables of customers, in a reactor of its own."""
+    run_with_memory(settings, lambda memory, reactor: work(Customers.of(memory, reactor, settings)))
+
+
+def run_with_memory(settings: Settings, work: Bare, *, migrating: bool = True, checking: bool = True) -> None:
+    """`work` with the memory open and the reactor. `checking` False: even if the encryption keys are wrong."""
+    # What is logged goes to the log file, or else to standard error: standard output is for results.
+    sink = logs.observer(settings.log) if settings.log.file else logs.Observer(sys.stderr, form="text", level="warn")
+    globalLogBeginner.beginLoggingTo([sink], redirectStandardIO=False, discardBuffer=True)
+    react(lambda reactor: Deferred.fromCoroutine(_with_tables(reactor, settings, work, migrating, checking)))
+
+
+async def _with_tables(reactor: Any, settings: Settings, work: Bare, migrating: bool, checking: bool) -> None:
+    opened = Opened()
+    prepare(reactor, settings.database.clock_tolerance)
+    try:
+        memory = await open_memory(reactor, settings, opened, size=1, migrating=migrating, checking=checking)
+        await work(memory, reactor)
+    except Exception as error:
+        sentence = str(error) if isinstance(error, Refused) else explain(error)
+        if sentence is None:
+            log.failure("the command failed")
+            sentence = f"{type(error).__name__}: {error}"
+        click.echo(f"mailsvc: {' '.join(sentence.split())}", err=True)
+        raise SystemExit(1) from None
+    finally:
+        await opened.close()

@@ -1,0 +1,117 @@
+"""`mailsvc secrets …`: the keys that seal what is secret in the database, and their rotation while everything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+from twisted.internet.task import deferLater
+
+from mailsvc.cli.runner import run_with_memory
+from mailsvc.runtime.database import Memory
+from mailsvc.accounts.onboarding import Refused
+from mailsvc.settings.schema import Settings
+from mailsvc.store.encryption import key_file, rotation
+from mailsvc.store.queue import processes
+from mailsvc.store.queue.processes import Running
+from mailsvc.store.encryption.secrets import fingerprint
+
+_LOOK = 0.5  # seconds between two looks at what the processes know
+
+
+@click.group()
+def secrets() -> None:
+    """The keys that seal DKIM keys, webhook secrets and authenticator secrets in the database."""
+
+
+@secrets.command("create")
+@click.pass_obj
+def create(settings: Settings) -> None:
+    """Make the file with a first key, for a new database. One that has been in use needs the file that it was used with."""
+    path = settings.secrets.key_file
+    try:
+        made = key_file.make(path)
+    except OSError as error:
+        raise click.ClickException(f"{path} cannot be made: {error.strerror}.") from None
+    if not made:
+        raise click.ClickException(f"{path} is there already.")
+    click.echo(f"Made {path}. Keep a copy of it, not beside the backups of the database.")
+
+
+@secrets.command("list")
+@click.pass_obj
+def show(settings: Settings) -> None:
+    """Print the keys by number, and how many secrets each has sealed."""
+
+    async def work(memory: Memory, reactor: Any) -> None:
+        sealed = dict(await rotation.count(memory.pool))
+        for number in list(memory.seal.keys.by_number)[::-1]:
+            does = "seals" if number == memory.seal.current else "opens"
+            click.echo(f"{number}  {does}, {sealed.pop(number, 0)} secrets")
+        for missing, many in sealed.items():
+            click.echo(f"{missing}  MISSING, {many} secrets")
+
+    run_with_memory(settings, work)
+
+
+@secrets.command("rotate")
+@click.option("--wait", "seconds", default=60.0, show_default=True, help="Seconds for the running processes to take a key over.")
+@click.pass_obj
+def rotate(settings: Settings, seconds: float) -> None:
+    """Seal with a new key from now on, and seal again what others sealed. Nothing is stopped; calling it again goes on."""
+
+    async def work(memory: Memory, reactor: Any) -> None:
+        path = memory.seal.path
+        if path is None:
+            raise Refused("The keys are in the environment. Add a line with a new key there, restart all processes, then: secrets reseal")
+        number = memory.seal.current if await _unfinished(memory) else key_file.prepare(path)
+        memory.seal.refresh()
+        ours = fingerprint(number, memory.seal.keys.by_number[number])
+        await _until(memory, reactor, seconds, lambda keys: ours in keys, _without(path, number))
+        key_file.promote(path, number)  # changes nothing when it seals already
+        memory.seal.refresh()
+        await _until(memory, reactor, seconds, lambda keys: keys[:1] == [ours], _without(path, number))
+        await _reseal(memory)
+
+    run_with_memory(settings, work)
+
+
+@secrets.command("reseal")
+@click.pass_obj
+def reseal(settings: Settings) -> None:
+    """Seal again, with the key that seals now, what others sealed."""
+    run_with_memory(settings, lambda memory, reactor: _reseal(memory))
+
+
+async def _unfinished(memory: Memory) -> bool:
+    """Whether the key that seals by the file was made by a rotation that has not come to its end."""
+    ours = memory.seal.keys.fingerprints[0]
+    others = [each for each in await processes.running(memory.pool) if each.keys and each.keys[0] != ours]
+    return bool(others) or bool(set(await rotation.count(memory.pool)) - {memory.seal.current})
+
+
+async def _reseal(memory: Memory) -> None:
+    done = await rotation.reseal(memory.pool, memory.seal)
+    click.echo(f"Key {memory.seal.current} seals; {done} secrets were sealed again.")
+
+
+def _without(path: Path, number: int) -> str:
+    return (
+        f"These processes do not use key {number} of {path} yet: {{}}. Copy the file to their machines, as their secrets.key_file, "
+        "or restart them when they run an older release; then call this again. Until then the former key goes on sealing."
+    )
+
+
+async def _until(memory: Memory, reactor: Any, seconds: float, known: Callable[[Sequence[str]], bool], otherwise: str) -> None:
+    """Until every process that lives knows it. Raises Refused with those that do not."""
+    deadline = reactor.seconds() + seconds
+    while missing := [each for each in await processes.running(memory.pool) if not known(list(each.keys))]:
+        if reactor.seconds() >= deadline:
+            raise Refused(otherwise.format(", ".join(map(_named, missing))))
+        await deferLater(reactor, _LOOK)
+
+
+def _named(process: Running) -> str:
+    return f"{process.pid} on {process.machine}"

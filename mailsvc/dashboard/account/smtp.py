@@ -1,0 +1,93 @@
+"""Settings → SMTP: where the relay is, who one is to it, and how to tell that to a program."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+from mailsvc.dashboard import snippets
+from mailsvc.dashboard.context import Desk
+from mailsvc.dashboard.page import Visit, area, page
+from mailsvc.dashboard.safety import HOME
+from mailsvc.settings.schema import Settings
+from mailsvc.store.domains.domains import Domains
+from mailsvc.store.people.api_keys import Keys
+
+SMTP = f"{HOME}/settings/smtp"
+KEY = "SMTP"  # what a key made here is called
+_KINDS = {
+    "465": ("TLS", "from the first octet"),
+    "2465": ("TLS", "from the first octet; where 465 is blocked"),
+    "587": ("STARTTLS", "required"),
+    "2587": ("STARTTLS", "required; where 587 is blocked"),
+    "25": ("STARTTLS", "wanted; many networks block this port"),
+}
+
+
+@attrs.frozen
+class Port:
+    """`number` is where it listens; `tls` and `told` say how it is spoken to."""
+
+    number: int
+    tls: str
+    told: str
+
+
+@attrs.frozen
+class Relay:
+    """How customers reach the SMTP relay. `ports` are standard port → where it is."""
+
+    host: str
+    user: str
+    ports: Mapping[str, int]
+
+    @classmethod
+    def of(cls, settings: Settings, opened: Mapping[str, int]) -> Relay:
+        """`opened`: the ports that this process listens on; another one may have them."""
+        ports = opened or {number: int(number) for number in settings.smtp.listen}
+        return cls(settings.delivery.ehlo_name or "localhost", settings.smtp.username, ports)
+
+    @property
+    def listed(self) -> list[Port]:
+        """Those that customers use, the best first."""
+        return [Port(self.ports[number], *kind) for number, kind in _KINDS.items() if number in self.ports]
+
+    @property
+    def best(self) -> Port:
+        """The one to use when a program can do both ways."""
+        return next(iter(self.listed), Port(465, *_KINDS["465"]))
+
+    @property
+    def starttls(self) -> Port:
+        """For programs that cannot begin with TLS; where there is none of that kind, the best."""
+        return next((port for port in self.listed if port.tls == "STARTTLS"), self.best)
+
+
+@attrs.define(eq=False)
+class Connection:
+    app = area()
+    desk: Desk
+    relay: Relay
+    keys: Keys
+    domains: Domains
+
+    @page(app, SMTP)
+    async def show(self, visit: Visit) -> bytes:
+        return await self._shown(visit, "")
+
+    @page(app, SMTP, "POST")
+    async def key(self, visit: Visit) -> bytes:
+        """A key for sending, shown this once, in the snippets too."""
+        line = visit.line("key created", f"{KEY} (sending_access)")
+        _, secret = await self.keys.create(visit.account_id, KEY, "sending_access", lines=[line], created_by=visit.who.user_id)
+        return await self._shown(visit, secret)
+
+    async def _shown(self, visit: Visit, secret: str) -> bytes:
+        domains, _ = await self.domains.list(visit.account_id)
+        ready = next((domain for domain in domains if domain.may_send), None)
+        sender = f"hello@{(ready or domains[0]).name}" if domains else "hello@your-domain.example"
+        relay = self.relay
+        port, old = [(port.number, port.tls == "TLS") for port in (relay.best, relay.starttls)]
+        login = snippets.Login(relay.host, port, old, relay.user, secret or "ms_…", sender, visit.who.email)
+        return visit.render("settings/smtp.html", relay=relay, secret=secret, code=snippets.over_smtp(login), ready=ready)

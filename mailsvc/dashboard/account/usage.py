@@ -1,0 +1,90 @@
+"""Settings → Usage: what the account has used, and of how much."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import attrs
+
+from mailsvc.dashboard.context import Desk
+from mailsvc.dashboard.page import Visit, area, page
+from mailsvc.dashboard.safety import HOME
+from mailsvc.accounts.quota import Quotas, Used
+from mailsvc.store.people.accounts import Accounts
+from mailsvc.store.domains.domains import Domains
+from mailsvc.store.events.rollups import Rollups, Wanted
+from mailsvc.store.events.webhooks import Webhooks
+
+USAGE = f"{HOME}/settings/usage"
+
+
+@attrs.frozen
+class Meter:
+    """`limit` None: there is none. `resets_at` None: what is there stays."""
+
+    name: str
+    used: int
+    limit: int | None = None
+    resets_at: datetime | None = None
+
+    @property
+    def share(self) -> int:
+        """In percent of the limit, at most 100."""
+        return 0 if not self.limit else min(100, round(100 * self.used / self.limit))
+
+    @property
+    def tone(self) -> str:
+        return "bad" if self.share >= 100 else "warn" if self.share >= 80 else "good"
+
+
+def _mail(name: str, sent: int, resets_at: datetime, quota: Used | None) -> Meter:
+    """By the plan, which counts what was accepted; without one, what was sent."""
+    if quota is None:
+        return Meter(name, sent, resets_at=resets_at)
+    return Meter(name, sent if quota.used is None else quota.used, quota.limit, resets_at)
+
+
+@attrs.define(eq=False)
+class Usage:
+    """`rate`: requests a second of an account without a limit of its own; `most_webhooks` of any account."""
+
+    app = area()
+    desk: Desk
+    rollups: Rollups
+    accounts: Accounts
+    domains: Domains
+    webhooks: Webhooks
+    rate: int
+    most_webhooks: int
+    quotas: Quotas
+
+    @page(app, USAGE)
+    async def show(self, visit: Visit) -> bytes:
+        account_id, now = visit.account_id, self.desk.now()
+        day = now.replace(hour=0, minute=0, second=0, microsecond=0)
+        month, tomorrow = day.replace(day=1), day + timedelta(days=1)
+        next_month = (month + timedelta(days=31)).replace(day=1)
+        today, this_month = await self.rollups.sent(account_id, day, month)
+        account = await self.accounts.get(account_id)
+        plan = self.quotas.plan(account.plan if account is not None else None)
+        quota = await self.quotas.usage(account_id, account.plan if account is not None else None)
+        domains, _ = await self.domains.list(account_id)
+        webhooks, _ = await self.webhooks.list(account_id, 1000)
+        return visit.render(
+            "settings/usage.html",
+            mail=[_mail("Today", today, tomorrow, quota.get("day")), _mail("This month", this_month, next_month, quota.get("month"))],
+            plan=plan and plan.name,
+            others=[Meter("Domains", len(domains)), Meter("Webhook endpoints", len(webhooks), self.most_webhooks)],
+            rate=(account.rate_limit if account is not None else None) or self.rate,
+            days=await self._days(visit, month, tomorrow),
+            month=f"{month:%B %Y}",
+            sent=this_month,
+        )
+
+    async def _days(self, visit: Visit, month: datetime, tomorrow: datetime) -> list[tuple[datetime, list[tuple[str, int]]]]:
+        """Each day with what was sent: as it is shown, and the number itself."""
+        wanted = Wanted(month, tomorrow, "day", "UTC", ("email.sent",), by_period=True)
+        counts: dict[object, int] = {count.day: count.count for count in await self.rollups.counts(visit.account_id, wanted)}
+        days = [month + timedelta(days=number) for number in range((tomorrow - month).days)]
+        found = [(day, counts.get(day.date(), 0)) for day in days]
+        return [(day, [(f"{sent:,}", sent)]) for day, sent in found]

@@ -1,0 +1,62 @@
+"""What every page needs: who looks, the templates, and the few things that all areas share. Serving a page: page.py."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from datetime import datetime
+from typing import Any, TypeVar
+
+import attrs
+from jinja2 import Environment
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+
+from mailsvc.clock import utc
+from mailsvc.dashboard.signin.authenticators import Site
+from mailsvc.dashboard.signin.providers import Provider
+from mailsvc.store.people.audit import Audit
+from mailsvc.store.people.identities import Identities
+from mailsvc.store.people.passkeys import Passkeys
+from mailsvc.store.people.sessions import Sessions
+from mailsvc.store.people.users import Users
+
+T = TypeVar("T")
+InThread = Callable[[Callable[[], T]], Awaitable[T]]
+
+log = Logger()
+
+
+@attrs.define(eq=False, kw_only=True)
+class Desk:
+    """`base_url` is the service as people see it; the first of `secrets` signs what forms carry.
+
+    `inbox`: whether there is a development inbox.
+    `providers`: other services that people sign in at, by name; `site`: whom passkeys are made for, None: nobody can have one.
+    """
+
+    users: Users
+    sessions: Sessions
+    audit: Audit
+    templates: Environment
+    secrets: Callable[[], Sequence[bytes]]
+    base_url: str
+    clock: Any
+    in_thread: InThread[Any]
+    inbox: bool = False
+    sign_up: bool = False
+    mails: bool = False  # whether the service can send mails of its own
+    identities: Identities
+    passkeys: Passkeys
+    providers: Mapping[str, Provider] = attrs.field(factory=dict)
+    site: Site | None = None
+
+    @property
+    def secure(self) -> bool:
+        return self.base_url.startswith("https:")
+
+    def now(self) -> datetime:
+        return utc(self.clock)
+
+    def later(self, what: str, work: Coroutine[Deferred[Any], Any, object]) -> None:
+        """Do it without keeping the page waiting, so that its time tells nothing; a failure is logged."""
+        Deferred.fromCoroutine(work).addErrback(lambda failure: log.failure("{what} failed", failure=failure, what=what))

@@ -1,0 +1,256 @@
+"""One email: what became of it for each recipient, what it looked like, and what may still be done with it. The list: emaillist.py."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from uuid import UUID, uuid4
+
+import attrs
+
+from mailsvc.clock import unix
+from mailsvc.dashboard.emails import timeline
+from mailsvc.dashboard.context import Desk
+from mailsvc.dashboard.page import Stop, Visit, area, not_found, page
+from mailsvc.dashboard.emails.preview import embedded
+from mailsvc.dashboard.safety import HOME, mail_csp
+from mailsvc.dashboard.emails.resend import NotSent, SendAgain
+from mailsvc.dashboard.signin.mails import SOURCE
+from mailsvc.domains.names import registrable
+from mailsvc.insights import checks
+from mailsvc.mail import mime
+from mailsvc.insights.checks import Grouped, Insight
+from mailsvc.insights.checks.links import of_page
+from mailsvc.insights.checks.reputation import of_standing
+from mailsvc.mail.mime import Parsed
+from mailsvc.outcome import WAITING
+from mailsvc.net.signed_links import SHARED_LONGEST, SignedLinks
+from mailsvc.insights.reputation import Standing
+from mailsvc.store.people.audit import Line
+from mailsvc.store.domains.domains import Domains
+from mailsvc.store.mail.emails import Emails as Stored
+from mailsvc.store.mail.emails import EmailView
+from mailsvc.store.mail.history import History
+from mailsvc.store.people.api_keys import Keys
+from mailsvc.store.mail.messages import Messages, StoredMessage
+
+EMAILS = f"{HOME}/emails"
+IN_THREAD = 64 * 1024  # octets above which a message is read off the reactor
+COPIES = 3  # of a message that are in memory while it is read
+SHOWN = 256 * 1024  # characters of text or source on a page; the whole is a download
+HOURS = {"1": "1 hour", "24": "24 hours", "48": "48 hours"}  # that a link to an email may work
+_DONE = {
+    "canceled": "Canceled: what had not left yet will not leave.",
+    "rescheduled": "It goes out at the new time.",
+    "too_late": "Too late: it is on its way already.",
+    "again": "This is the new email. It has the content of the other one, and an id of its own.",
+}
+
+
+@attrs.define(eq=False)
+class Emails:
+    app = area()
+    desk: Desk
+    stored: Stored
+    history: History
+    messages: Messages
+    domains: Domains
+    keys: Keys
+    sending: SendAgain
+    links: SignedLinks
+    standing: Standing
+
+    @page(app, f"{EMAILS}/<text>")
+    async def one(self, visit: Visit, text: str) -> bytes:
+        return await self._shown(visit, await self._email(visit, text))
+
+    async def _shown(self, visit: Visit, email: EmailView, status: int = 200, **values: object) -> bytes:
+        """`values`: what a form that led here has to tell."""
+        recipients = await self.stored.recipients(visit.account_id, email.email_id)
+        attempts = await self.stored.attempts(visit.account_id, email.email_id)
+        events = await self.history.events(visit.account_id, email.email_id)
+        parsed = await self._parsed(visit, email)
+        key = next((k for k in (await self.keys.list(visit.account_id))[0] if k.id == email.key_id), None)
+        found, looking = await self._insights(email, parsed) if parsed else (None, False)
+        told: dict[str, object] = {"shared": "", "not_sent": "", "errors": {}, "done": _DONE.get(visit.query("done"), "")}
+        return visit.render(
+            "emails/one.html",
+            status,
+            email=email,
+            key=key,
+            recipients=[(r, timeline.of_recipient(r.recipient, events, attempts)) for r in recipients],
+            live=any(r.status in WAITING for r in recipients),
+            can_cancel=any(r.status in ("scheduled", "queued", "delayed") for r in recipients),
+            parsed=parsed,
+            view=_view(visit.query("view"), parsed),
+            images=visit.query("images") == "1",
+            shown=SHOWN,
+            source=await self._source(visit, email) if visit.query("view") == "source" else "",
+            insights=found,
+            looking=looking,
+            tomorrow=self.desk.now() + timedelta(days=1),
+            hours=HOURS,
+            once=uuid4().hex,
+            **told | values,
+        )
+
+    @page(app, f"{EMAILS}/<text>/preview")
+    async def preview(self, visit: Visit, text: str) -> bytes:
+        """What the frame on the email's page shows. Written by strangers: it gets no origin, no script and nothing from elsewhere."""
+        email = await self._email(visit, text)
+        parsed = await self._parsed(visit, email)
+        if parsed is None or parsed.html is None:
+            raise not_found("preview")
+        html = embedded(parsed)
+        csp = mail_csp(images=visit.query("images") == "1")
+        return visit.send(html.encode("utf-8", "replace"), "text/html; charset=utf-8", csp=csp)
+
+    @page(app, f"{EMAILS}/<text>/source")
+    async def source(self, visit: Visit, text: str) -> bytes:
+        email = await self._email(visit, text)
+        message = await self._message(visit, email)
+        if message is None:
+            raise not_found("message")
+        return _download(visit, message, "message/rfc822", f"{email.email_id}.eml")
+
+    @page(app, f"{EMAILS}/<text>/files/<number>")
+    async def file(self, visit: Visit, text: str, number: str) -> bytes:
+        parsed = await self._parsed(visit, await self._email(visit, text))
+        if parsed is None or not re.fullmatch(r"[0-9]{1,6}", number) or int(number) >= len(parsed.files):
+            raise not_found("file")
+        file = parsed.files[int(number)]
+        return _download(visit, file.content, "application/octet-stream", file.filename or f"file-{number}")
+
+    @page(app, f"{EMAILS}/<text>/cancel", "POST")
+    async def cancel(self, visit: Visit, text: str) -> bytes:
+        email_id = visit.uuid(text, "email")
+        line = visit.line("email canceled", str(email_id))
+        result = await self.stored.cancel(visit.account_id, email_id, self.desk.now(), [line])
+        if result == "not_found":
+            raise not_found("email")
+        return visit.redirect(f"{EMAILS}/{email_id}", done=result)
+
+    @page(app, f"{EMAILS}/<text>/reschedule", "POST")
+    async def reschedule(self, visit: Visit, text: str) -> bytes:
+        email_id = visit.uuid(text, "email")
+        try:
+            at = datetime.fromisoformat(visit.field("at")).replace(tzinfo=UTC)
+        except ValueError:
+            return await self._shown(visit, await self._email(visit, text), 422, errors={"at": "This is no time."})
+        now = self.desk.now()
+        at = min(max(at, now), now + timedelta(days=30))
+        line = visit.line("email rescheduled", f"{email_id} for {at.isoformat(timespec='minutes')}")
+        result = await self.stored.reschedule(visit.account_id, email_id, at, now, [line])
+        if result == "not_found":
+            raise not_found("email")
+        return visit.redirect(f"{EMAILS}/{email_id}", done=result)
+
+    @page(app, f"{EMAILS}/<text>/again", "POST")
+    async def again(self, visit: Visit, text: str) -> bytes:
+        """To all of its recipients, or to the one that was chosen."""
+        email, message = await self._readable(visit, text)
+        chosen = visit.field("to")
+        if chosen and chosen not in email.recipients:
+            raise not_found("recipient")
+        once = visit.field("once")[:64] or uuid4().hex
+
+        def line(sent: UUID) -> Line:
+            return visit.line("email sent again", f"{email.email_id} as {sent}")
+
+        try:
+            sent = await self.sending.send(email, message, [chosen] if chosen else email.recipients, once, line)
+        except NotSent as why:
+            return await self._shown(visit, email, 422, not_sent=why.sentence)
+        return visit.redirect(f"{EMAILS}/{sent}", done="again")
+
+    @page(app, f"{EMAILS}/<text>/share", "POST")
+    async def share(self, visit: Visit, text: str) -> bytes:
+        """A link for people without a sign-in. Nothing is stored of it but its line, without which nobody gets it."""
+        email = await self._email(visit, text)
+        if email.source == SOURCE:
+            raise not_found("message")
+        hours = visit.field("hours") or "24"
+        if hours not in HOURS:
+            raise Stop(422, "Unknown time", "Choose how long the link works from the list.")
+        expires = unix(self.desk.clock) + min(int(hours) * 3600, SHARED_LONGEST)
+        await visit.note("email shared", f"{email.email_id} for {HOURS[hours]}")
+        link = self.links.shared(self.desk.base_url, visit.account_id, email.email_id, expires)
+        return await self._shown(visit, email, shared=link, shared_for=HOURS[hours])
+
+    async def _readable(self, visit: Visit, text: str) -> tuple[EmailView, bytes]:
+        """An email whose message may be read, and that message without the signature of its first way."""
+        email = await self._email(visit, text)
+        stored = None if email.source == SOURCE else await self._load(visit, email)
+        if stored is None:
+            raise not_found("message")
+        return email, stored.body
+
+    async def _email(self, visit: Visit, text: str) -> EmailView:
+        email = await self.stored.get(visit.account_id, visit.uuid(text, "email"))
+        if email is None:
+            raise not_found("email")
+        return email
+
+    async def _message(self, visit: Visit, email: EmailView) -> bytes | None:
+        """Mails of the service itself hold links that sign people in: they are for their recipients alone."""
+        if email.source == SOURCE:
+            return None
+        stored = await self._load(visit, email)
+        return (stored.signature or b"") + stored.body if stored else None
+
+    async def _load(self, visit: Visit, email: EmailView) -> StoredMessage | None:
+        """Within the octets that may be in work at once: the message, what it comes to, and the page."""
+        if email.size >= IN_THREAD and not await visit.request.turn(COPIES * email.size):
+            raise Stop(503, "One moment", "Too much is being read just now. Reload the page in a few seconds.")
+        return await self.messages.load(visit.account_id, email.email_id)
+
+    async def _source(self, visit: Visit, email: EmailView) -> str:
+        message = await self._message(visit, email)
+        return (message or b"")[:SHOWN].decode("utf-8", "replace").replace("\r\n", "\n")
+
+    async def _insights(self, email: EmailView, parsed: Parsed) -> tuple[Grouped, bool]:
+        """What its message shows, and how its domain stands; whether more of that is on its way."""
+
+        def look() -> tuple[list[Insight], frozenset[str]]:
+            mail = checks.mail_of(parsed, email.size, email.bulk, _same_organisation, _is_root, email.recipients, email.created_at)
+            return checks.of_mail(mail), of_page(mail)
+
+        found, hosts = await self.desk.in_thread(look)
+        domain = await self.domains.get(email.domain_id)
+        if domain is None:
+            return checks.grouped(found), False
+        facts, more = self.standing.of(domain, [host for host in hosts if not _same_organisation(host, domain.name)])
+        return checks.grouped([*found, *of_standing(facts)]), more
+
+    async def _parsed(self, visit: Visit, email: EmailView) -> Parsed | None:
+        message = await self._message(visit, email)
+        if message is None:
+            return None
+        try:
+            if len(message) < IN_THREAD:
+                return mime.parse(message)
+            parsed: Parsed = await self.desk.in_thread(lambda: mime.parse(message))
+            return parsed
+        except mime.MimeError:
+            return None
+
+
+def _same_organisation(one: str, other: str) -> bool:
+    return one == other or (registrable(one) is not None and registrable(one) == registrable(other))
+
+
+def _is_root(domain: str) -> bool:
+    return registrable(domain) == domain
+
+
+def _view(asked: str, parsed: Parsed | None) -> str:
+    if parsed is None or asked in ("text", "source", "insights"):
+        return asked if parsed is not None else "none"
+    return "preview" if parsed.html is not None else "text"
+
+
+def _download(visit: Visit, content: bytes, kind: str, name: str) -> bytes:
+    """A file that no browser opens by itself, whatever is in it."""
+    plain = re.sub(r"[^A-Za-z0-9._-]", "_", name)[-100:]
+    visit.set_header("Content-Disposition", f'attachment; filename="{plain}"')
+    return visit.send(content, kind, csp="default-src 'none'; sandbox")

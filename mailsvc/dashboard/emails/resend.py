@@ -1,0 +1,108 @@
+"""Sending an email a second time: its content as it was, as a new email, through the one intake."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any, Protocol
+from uuid import UUID
+
+import attrs
+
+from mailsvc.clock import unix
+from mailsvc.intake import Admission, Admitted, AsReceived, Incoming, Key, Rejected
+from mailsvc.mail.address import AddressError, Mailbox, parse_mailbox
+from mailsvc.mail.resend import Again, again
+from mailsvc.mail.submission import Unfit
+from mailsvc.settings.plans import Exhausted
+from mailsvc.store.people.accounts import Accounts
+from mailsvc.store.people.audit import Line
+from mailsvc.store.mail.emails import EmailView
+from mailsvc.store.ids import uuid7
+from mailsvc.store.people.api_keys import Caller
+
+ENDPOINT = "dashboard/again"  # the scope of idempotency keys
+AGAIN = "again"  # where such an email came from
+IN_THREAD = 256 * 1024  # octets above which a message is made off the reactor
+
+
+class Submitting(Protocol):
+    """intake.Intake"""
+
+    async def submit(
+        self, caller: Caller, emails: Sequence[Incoming], key: Key | None = None, *, permissive: bool = False, lines: Sequence[Line] = ()
+    ) -> Admission: ...
+
+
+@attrs.frozen
+class NotSent(Exception):
+    """`sentence` says why."""
+
+    sentence: str
+
+
+@attrs.frozen
+class SendAgain:
+    intake: Submitting
+    accounts: Accounts
+    in_thread: Callable[[Callable[[], Any]], Awaitable[Any]]
+    clock: Any
+
+    async def send(self, email: EmailView, message: bytes, recipients: Sequence[str], once: str, line: Callable[[UUID], Line]) -> UUID:
+        """The id of the new email, to `recipients` of the first. The same `once` sends it once. Raises NotSent.
+
+        `line` is what the audit log says of an email with the id that it is given.
+        """
+        now = unix(self.clock)
+        email_id = uuid7(now)
+
+        def make() -> Again:
+            return again(message, str(email_id), datetime.fromtimestamp(now, UTC))
+
+        account = await self.accounts.get(email.account_id)
+        if account is None or account.suspended_at is not None:
+            raise NotSent("The account is suspended: nothing is sent for it.")
+        try:
+            made = make() if len(message) < IN_THREAD else await self.in_thread(make)
+        except Unfit as unfit:
+            raise NotSent(str(unfit)) from None
+        digest = hashlib.sha256(" ".join((str(email.email_id), *recipients)).encode("utf-8", "surrogateescape")).digest()
+        caller = Caller(email.account_id, None, "sending_access", email.domain_id, None, plan=account.plan)
+        incoming, key = _incoming(email, made, recipients, email_id), Key(ENDPOINT, once, digest)
+        answer = await self.intake.submit(caller, [incoming], key, lines=[line(email_id)])
+        match answer:
+            case Admitted((UUID() as sent, *_)):
+                return sent
+            case Rejected(refusals):
+                raise NotSent(refusals[0].message)
+            case Exhausted():
+                raise NotSent(answer.message)
+            case _:
+                raise NotSent("This form was sent already. Reload the page, and look at the newest emails.")
+
+
+def _incoming(email: EmailView, made: Again, recipients: Sequence[str], email_id: UUID) -> Incoming:
+    mail = made.mail
+    named = {box.address.lower() for box in (*mail.to, *mail.cc)}
+    kept = {"smtputf8": True} if (email.envelope or {}).get("smtputf8") is True else {}
+    return Incoming(
+        sender=mail.sender,
+        to=mail.to,
+        cc=mail.cc,
+        bcc=tuple(box for box in map(_mailbox, recipients) if box is not None and box.address.lower() not in named),
+        reply_to=mail.reply_to,
+        subject=mail.subject,
+        content=AsReceived(made.message, tuple(recipients), made.message_id, kept, email_id),
+        headers=email.headers,
+        tags=email.tags,
+        source=AGAIN,
+        bulk=email.bulk,
+    )
+
+
+def _mailbox(address: str) -> Mailbox | None:
+    try:
+        return parse_mailbox(address)
+    except AddressError:
+        return None

@@ -1,0 +1,80 @@
+"""What happened to a recipient, in order, in words: events and attempts put together. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+import attrs
+
+from mailsvc.dashboard.words import STATUSES, duration, stamp
+from mailsvc.store.mail.emails import AttemptView
+from mailsvc.store.mail.history import EventView
+
+_TITLES = {
+    "email.sent": "Accepted",
+    "email.scheduled": "Scheduled",
+    "email.delivery_delayed": "Put off",
+    "email.canceled": "Canceled",
+    "email.failed": "Failed",
+    "email.suppressed": "Suppressed",
+    "email.complained": "Marked as spam",
+    "email.delivered": "Delivered",
+    "email.bounced": "Bounced",
+    "email.opened": "Opened",
+    "email.clicked": "Link clicked",
+}
+_OUTCOMES = {"delivered": "good", "deferred": "warn", "uncertain": "warn", "bounced": "bad", "failed": "bad"}
+
+
+@attrs.frozen
+class Moment:
+    """One line of a timeline. Of an attempt over SMTP alone: `transcript`, and `meaning`, the class of a refusal."""
+
+    at: datetime
+    title: str
+    tone: str
+    text: str = ""
+    facts: str = ""
+    transcript: str | None = None
+    meaning: str = ""
+
+
+def of_recipient(number: int, events: Sequence[EventView], attempts: Sequence[AttemptView]) -> list[Moment]:
+    """Oldest first. What concerns the email as a whole is part of every recipient's."""
+    tried = [a for a in attempts if number in a.recipients]
+    moments = [_attempt(attempt, count, number) for count, attempt in enumerate(tried, 1)]
+    said = {moment.text for moment in moments}
+    told = [_event(event) for event in events if event.recipient in (None, number)]
+    moments += [attrs.evolve(moment, text="") if moment.text in said else moment for moment in told]  # said once is enough
+    return sorted(moments, key=lambda moment: moment.at)
+
+
+def _event(event: EventView) -> Moment:
+    short = event.type.removeprefix("email.")
+    tone = STATUSES.get(short, ("", "quiet"))[1]
+    return Moment(event.at, _TITLES.get(event.type, short.replace("_", " ").capitalize()), tone, _told(event))
+
+
+def _told(event: EventView) -> str:
+    if event.type == "email.scheduled":
+        try:
+            return f"It goes out at {stamp(datetime.fromisoformat(str(event.data['scheduled_at'])))}."
+        except (KeyError, ValueError):
+            return ""
+    if event.type == "email.sent":
+        return "Stored, and on its way."
+    if event.type == "email.delivered":
+        return "The receiving server took it."
+    said = event.data.get("reply") or event.data.get("reason") or ""
+    return str(said)
+
+
+def _attempt(attempt: AttemptView, count: int, number: int) -> Moment:
+    place = attempt.recipients.index(number)
+    outcome, reply = attempt.outcomes[place], attempt.replies[place]
+    where = attempt.host or "no server was reached"
+    at = f" ({attempt.address})" if attempt.address else ""
+    facts = f"{where}{at} · {attempt.tls or 'without TLS'} · {duration(attempt.seconds)}"
+    meaning = (attempt.classes[place] or "").replace("_", " ") if place < len(attempt.classes) else ""
+    return Moment(attempt.started_at, f"Attempt {count}", _OUTCOMES.get(outcome, "quiet"), reply, facts, attempt.transcript, meaning)

@@ -1,0 +1,127 @@
+"""The second factor: six digits of an authenticator app, a passkey, or one of ten recovery codes. Where it is asked for."""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import secrets
+from collections.abc import Iterable
+from unicodedata import decimal
+
+import attrs
+import pyotp
+
+from mailsvc.clock import unix
+from mailsvc.dashboard.context import Desk
+from mailsvc.dashboard.page import SIGN_IN, Visit, area, page
+from mailsvc.dashboard.safety import inside
+from mailsvc.dashboard.signin.completion import Entrance, Refused
+from mailsvc.dashboard.signin.passkeys import PasskeyEntrance
+from mailsvc.dashboard.signin.throttle import Subject
+from mailsvc.store.people.users import User
+
+STEP = 30  # seconds of one code (6238 §4)
+AROUND = (0, -1, 1)  # steps that a clock may be off (6238 §5.2)
+OCTETS = 20  # of a secret (4226 §4)
+CODES, CODE_OCTETS = 10, 7
+ISSUER = "mailsvc"
+
+
+def new_secret() -> bytes:
+    return secrets.token_bytes(OCTETS)
+
+
+def shown(secret: bytes) -> str:
+    """As a person types it into an app."""
+    return base64.b32encode(secret).decode()
+
+
+def uri(secret: bytes, email: str) -> str:
+    """What the QR code holds."""
+    return str(pyotp.TOTP(shown(secret)).provisioning_uri(name=email, issuer_name=ISSUER))
+
+
+def step_of(secret: bytes, code: str, now: float) -> int | None:
+    """The time step whose code this is; None: of none that counts now. The digits may be of any script."""
+    totp, present = pyotp.TOTP(shown(secret)), int(now) // STEP
+    given = "".join(str(decimal(each, each)) for each in code).encode("utf-8", "surrogateescape")
+    return next((present + off for off in AROUND if hmac.compare_digest(totp.at((present + off) * STEP).encode(), given)), None)
+
+
+def new_codes() -> list[str]:
+    """Recovery codes: 56 bits each, of letters that are not mistaken for one another."""
+    texts = [base64.b32encode(secrets.token_bytes(CODE_OCTETS)).decode().rstrip("=").lower() for _ in range(CODES)]
+    return [f"{text[:4]}-{text[4:8]}-{text[8:]}" for text in texts]
+
+
+@attrs.define(eq=False)
+class SecondFactor:
+    app = area()
+    desk: Desk
+    entrance: Entrance
+    passkeys: PasskeyEntrance
+
+    @page(app, f"{SIGN_IN}/code", who="half")
+    async def ask(self, visit: Visit) -> bytes:
+        if visit.who.stage == "whole":
+            return visit.redirect(inside(visit.query("next")))
+        return await self._asked(visit, {})
+
+    @page(app, f"{SIGN_IN}/code", "POST", who="half")
+    async def check(self, visit: Visit) -> bytes:
+        user = await self.desk.users.get(visit.who.user_id)
+        if user is None or visit.who.stage == "whole":
+            return visit.redirect(SIGN_IN)
+        subjects = self.entrance.subjects(visit, user.email, "code")
+        refused = await self.entrance.attempt(subjects)
+        if refused is not None:
+            return await self._asked(visit, {"code": refused.sentence}, refused.status)
+        proof = await self.proof(user, visit.field("code"))
+        if proof is None:
+            await self.entrance.throttle.failed(subjects)
+            await self.entrance.failed(visit, user, "second factor")
+            return await self._asked(visit, {"code": "This code is not good, or it was used already."}, 422)
+        await self.entrance.throttle.passed(subjects)
+        if proof == "recovery code":
+            await self.entrance.notice(visit, user.email, "recovery code was used")
+        return await self.entrance.enter(visit, user, visit.field("next"), proof=proof, both=True)
+
+    async def proof(self, user: User, text: str) -> str | None:
+        """Which second factor this is; what can be used once is used up by it."""
+        code = text.replace(" ", "").replace("-", "").lower()
+        if len(code) == 6 and code.isdecimal():
+            return "authenticator app" if await self._of_app(user, code) else None
+        return "recovery code" if await self.desk.users.take_recovery_code(user.id, self.hashes(code)) else None
+
+    async def checked(self, visit: Visit, user: User) -> Refused | None:
+        """Whether somebody who is signed in did not send a good code of their authenticator app."""
+        subjects: list[Subject] = [("again", str(user.id))]
+        refused = await self.entrance.attempt(subjects)
+        if refused is not None:
+            return refused
+        if not await self._of_app(user, visit.field("code").replace(" ", "")):
+            await self.entrance.failed(visit, user, "second factor")
+            return Refused(422, "This code is incorrect, or it was used already.")
+        await self.entrance.throttle.passed(subjects)
+        return None
+
+    async def _of_app(self, user: User, code: str) -> bool:
+        """Whether the authenticator app shows this code now, and nobody used it before."""
+        secret = await self.desk.users.totp(user.id) if user.totp else None
+        step = step_of(secret, code, unix(self.desk.clock)) if secret else None
+        return step is not None and await self.desk.users.take_totp(user.id, step)
+
+    def hashes(self, code: str) -> list[bytes]:
+        """What may be stored of a recovery code, the newest first: nothing that could be guessed from a copy of the database alone."""
+        told = b"recovery " + code.replace("-", "").encode("utf-8", "surrogateescape")
+        return [hmac.digest(secret, told, "sha256") for secret in self.desk.secrets()]
+
+    def all_hashed(self, codes: Iterable[str]) -> list[bytes]:
+        return [self.hashes(code)[0] for code in codes]
+
+    async def _asked(self, visit: Visit, errors: dict[str, str], status: int = 200) -> bytes:
+        next_ = inside(visit.field("next") or visit.query("next"))
+        user = await self.desk.users.get(visit.who.user_id)
+        options = await self.passkeys.options(visit, user) if user is not None and user.passkey else ""
+        app = user is not None and user.totp
+        return visit.render("signin/code.html", status, errors=errors, next=next_, passkey_options=options, app=app)

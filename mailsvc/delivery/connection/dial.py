@@ -1,0 +1,99 @@
+"""`connect.Dial` in earnest: a TCP connection to one address and the SMTP client on it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from twisted.internet.defer import CancelledError, TimeoutError
+from twisted.internet.endpoints import TCP4ClientEndpoint, TCP6ClientEndpoint, connectProtocol
+from twisted.internet.error import ConnectError, ConnectionRefusedError, NoRouteError
+from twisted.internet.error import TimeoutError as ConnectTimeout
+
+from mailsvc.delivery.connection.connect import CannotConnect
+from mailsvc.delivery.connection.tls_policy import How
+from mailsvc.smtp.client import tls
+from mailsvc.smtp.client.client import Canceled, Courier, GreetingRefused, NotReady, Timeouts, TlsFailed, TlsPolicy
+from mailsvc.smtp.client.tls import ClientTls
+
+# What a failure is called in reports (8460 §4.3), by a part of its reason.
+_RESULTS = (
+    ("does not offer STARTTLS", "starttls-not-supported"),
+    ("does not name", "certificate-host-mismatch"),
+    ("expired", "certificate-expired"),
+    ("TLSA", "tlsa-invalid"),
+    ("self-signed", "certificate-not-trusted"),
+    ("unknown", "certificate-not-trusted"),
+    ("not trusted", "certificate-not-trusted"),
+)
+
+
+def dialer(
+    reactor: Any, ehlo_name: str, seconds: float, timeouts: Timeouts | None = None, roots: str | None = None
+) -> Callable[..., Awaitable[Courier]]:
+    """Dials from `reactor` under the name `ehlo_name`; one address gets `seconds` to be connected to.
+
+    `roots`: a PEM file of authorities to trust instead of the system's.
+    """
+
+    async def dial(address: str, port: int, host: str, how: How) -> Courier:
+        kind = TCP6ClientEndpoint if ":" in address else TCP4ClientEndpoint
+        bind = None if how.source is None else (how.source.address, 0)
+        endpoint = kind(reactor, address, port, timeout=seconds, bindAddress=bind)
+        name = ehlo_name if how.source is None else how.source.ehlo
+        policy, options = _security(host, how, roots)
+        courier = Courier(reactor, name, host=host, tls=policy, tls_options=options, timeouts=timeouts)
+        try:
+            await connectProtocol(endpoint, courier)
+        except (ConnectError, OSError, TimeoutError) as error:
+            raise CannotConnect(_why(error)) from None
+        if not how.ourselves and _is_ourselves(courier.transport):
+            courier.ready.addErrback(lambda _: None)
+            courier.abort("it is this machine")
+            raise CannotConnect("is an address of this machine: the mail would come back")  # 5321 §5.1
+        try:
+            await courier.ready
+        except GreetingRefused as error:
+            raise CannotConnect(f"answered {' '.join(str(error.reply).split())}", error.transcript, reply=error.reply) from None
+        except TlsFailed as error:
+            raise CannotConnect(f"failed at TLS: {error.reason}", error.transcript, tls=True, result=_result(error.reason)) from None
+        except Canceled:
+            raise CancelledError from None
+        except NotReady as error:
+            raise CannotConnect(f"gave no session: {error.reason}", error.transcript) from None
+        return courier
+
+    return dial
+
+
+def _is_ourselves(transport: Any) -> bool:
+    """Whoever connects to an address of its own does so from the same one."""
+    return bool(transport.getHost().host == transport.getPeer().host)
+
+
+def _security(host: str, how: How, roots: str | None) -> tuple[TlsPolicy, ClientTls | None]:
+    match how.mode:
+        case "clear":
+            return "none", None
+        case "opportunistic":
+            return "opportunistic", None
+        case "encrypted":
+            return "required", None
+        case "verified":
+            return "required", tls.verified(host, roots)
+        case "dane":
+            return "required", tls.by_dane(host, how.tlsa, how.names)
+
+
+def _result(reason: str) -> str:
+    return next((result for part, result in _RESULTS if part in reason), "validation-failure")
+
+
+def _why(error: BaseException) -> str:
+    if isinstance(error, ConnectionRefusedError):
+        return "refused the connection"
+    if isinstance(error, ConnectTimeout | TimeoutError):
+        return "did not answer the connection in time"
+    if isinstance(error, NoRouteError):
+        return "cannot be reached from here (no route)"
+    return f"cannot be connected to ({error})"

@@ -1,0 +1,202 @@
+"""From a recipient's domain to the hosts that take its mail, in order: the operator's routes, then MX, null MX, implicit MX.
+
+Names only. Addresses are looked up and checked when a connection is made (connect), so that a check cannot go stale.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+import attrs
+
+from mailsvc.delivery.shaping import destination_name
+from mailsvc.net.dns import Mx, NxDomain, Records, Temporary, Tlsa
+
+_KEPT = 300.0  # seconds; the resolver beneath keeps answers for their TTL
+_KEPT_FAILURE = 15.0
+_NAMED = 20  # hosts in the name of a destination
+_MOST_HOSTS = 200  # of a destination; how many of them are tried for one connection: connect
+
+
+@attrs.frozen
+class Host:
+    """A server that takes mail, and the preference that its domain gives it (lower is tried first)."""
+
+    name: str
+    port: int
+    preference: int = 0
+
+
+@attrs.frozen
+class Route:
+    """Where the mail of a domain goes. `operator`: by a setting, so that any address may be connected to.
+
+    `authenticated`: DNSSEC vouches for it, as far as the resolver says.
+    """
+
+    destination: str
+    hosts: tuple[Host, ...]
+    operator: bool = False
+    authenticated: bool = False
+
+    def in_order(self, shuffle: Callable[[list[Host]], Any], first: int = 0, most: int | None = None) -> list[Host]:
+        """Hosts by preference, equal ones in an order of `shuffle`'s (5321 §5.1: randomised for each connection).
+
+        No more than `most`, from the one in place `first`.
+        """
+        ordered: list[Host] = []
+        hosts = sorted(self.hosts, key=lambda host: host.preference)
+        chosen = hosts[first : None if most is None else first + most] or hosts[:most]
+        for _, group in groupby(chosen, key=lambda host: host.preference):
+            equals = list(group)
+            shuffle(equals)
+            ordered += equals
+        return ordered
+
+
+@attrs.frozen
+class NoMail:
+    """The domain takes no mail; `reply` is what its recipients are told."""
+
+    reply: str
+
+
+@attrs.frozen
+class Unknown:
+    """Nobody could say now; `reason` is a sentence."""
+
+    reason: str
+
+
+Answer = Route | NoMail | Unknown
+
+
+class Names(Protocol):
+    """What routing asks of DNS."""
+
+    async def mx(self, domain: str) -> Records[Mx] | NxDomain | Temporary: ...
+
+    async def addresses(self, host: str) -> Records[str] | NxDomain | Temporary: ...
+
+    async def tlsa(self, name: str) -> Records[Tlsa] | NxDomain | Temporary: ...
+
+
+def operator_route(target: str) -> Route:
+    """A setting's `smtp://host:port` (port 25 unless given; `[::1]` for IPv6). ValueError says what is wrong."""
+    parts = urlsplit(target)
+    if parts.scheme != "smtp" or not parts.hostname or parts.path not in ("", "/") or parts.query or parts.username:
+        raise ValueError(f"a route is smtp://host:port, not {target!r}")
+    port = parts.port or 25
+    shown = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return Route(f"{shown}:{port}", (Host(parts.hostname, port),), operator=True)
+
+
+def mx_route(domain: str, records: Sequence[Mx], port: int, own: Collection[str] = ()) -> Route | NoMail:
+    """The route that a domain's MX records make. They are given, so its own address records do not count (5321 §5.1)."""
+    if [record.host for record in records] == [""]:
+        return NoMail(f"556 5.1.10 {domain} accepts no mail (null MX)")  # 7505 §3, 7504
+    usable = [record for record in records if _is_host(record.host)]
+    ours = [record.preference for record in usable if record.host in own]
+    if ours:  # 5321 §5.1: ourselves, and all that would hand the mail to us
+        usable = [record for record in usable if record.preference < min(ours)]
+        if not usable:
+            return NoMail(f"554 5.4.6 The mail of {domain} would come back to this server")
+    if not usable:
+        return NoMail(f"550 5.4.4 None of the MX records of {domain} names a host")
+    usable.sort(key=lambda record: (record.preference, record.host))
+    best = {record.host: record.preference for record in reversed(usable)}
+    hosts = [Host(name, port, preference) for name, preference in best.items()]
+    hosts = sorted(hosts, key=lambda host: (host.preference, host.name))[:_MOST_HOSTS]
+    return Route(" ".join(sorted(host.name for host in hosts[:_NAMED])), tuple(hosts))
+
+
+class Routes:
+    """Routes by domain, with a cache that the accepting path may look into without waiting."""
+
+    def __init__(
+        self,
+        clock: Any,
+        names: Names,
+        routes: Mapping[str, str],
+        *,
+        port: int = 25,
+        own: Collection[str] = (),
+        size: int = 50_000,
+        provider: Callable[[Iterable[str]], str | None] = lambda hosts: None,
+    ) -> None:
+        self._clock, self._names, self._port, self._size = clock, names, port, size
+        self._provider = provider
+        self._own = frozenset(name.lower() for name in own)
+        self._fixed = {domain.lower().rstrip("."): operator_route(target) for domain, target in routes.items()}
+        self._kept: OrderedDict[str, tuple[float, Answer]] = OrderedDict()
+
+    def cached(self, domain: str) -> Answer | None:
+        """What is known of a domain at this moment; None: it has to be resolved."""
+        domain = domain.lower()
+        fixed = self._fixed.get(domain) or self._fixed.get("*")
+        if fixed is not None:
+            return fixed
+        kept = self._kept.get(domain)
+        if kept is None or kept[0] <= self._clock.seconds():
+            return None
+        self._kept.move_to_end(domain)
+        return kept[1]
+
+    async def resolve(self, domain: str) -> Answer:
+        """The route of a domain, from DNS when the cache has none."""
+        domain = domain.lower()
+        answer = self.cached(domain)
+        if answer is None:
+            answer = self._filed(await self._look_up(domain))
+            kept_for = _KEPT_FAILURE if isinstance(answer, Unknown) else _KEPT
+            self._kept[domain] = (self._clock.seconds() + kept_for, answer)
+            while len(self._kept) > self._size:
+                self._kept.popitem(last=False)
+        return answer
+
+    def _filed(self, answer: Answer) -> Answer:
+        """Under the name of the provider, when the hosts belong to one."""
+        if not isinstance(answer, Route):
+            return answer
+        provider = self._provider([host.name for host in answer.hosts])
+        return attrs.evolve(answer, destination=destination_name(provider, answer.destination))
+
+    async def _look_up(self, domain: str) -> Answer:
+        if not _is_host(domain):  # an address literal, or a single label
+            return NoMail(f"550 5.1.2 {domain} is not a mail domain")
+        found = await self._names.mx(domain)
+        if isinstance(found, Temporary):
+            return Unknown(f"The mail exchangers of {domain} could not be looked up: {found.reason}.")
+        if isinstance(found, NxDomain):
+            return NoMail(f"550 5.1.2 The domain {domain} does not exist")
+        if found.values:
+            made = mx_route(domain, found.values, self._port, self._own)
+            return attrs.evolve(made, authenticated=found.authenticated) if isinstance(made, Route) else made
+        return await self._implicit(domain)
+
+    async def _implicit(self, domain: str) -> Answer:
+        """Without any MX record the domain's own address serves (5321 §5.1)."""
+        found = await self._names.addresses(domain)
+        if isinstance(found, Temporary):
+            return Unknown(f"The address of {domain} could not be looked up: {found.reason}.")
+        if isinstance(found, NxDomain) or not found.values:
+            return NoMail(f"550 5.1.2 The domain {domain} has neither a mail exchanger nor an address")
+        if domain in self._own:
+            return NoMail(f"554 5.4.6 The mail of {domain} would come back to this server")
+        return Route(domain, (Host(domain, self._port),), authenticated=found.authenticated)
+
+
+def _is_host(name: str) -> bool:
+    """A name with at least two labels that is no address."""
+    if "." not in name.strip(".") or name.startswith("["):
+        return False
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return True
+    return False

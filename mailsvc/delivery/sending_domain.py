@@ -1,0 +1,124 @@
+"""What the sending domain adds to its mail: the return path, the DKIM signatures, and whether TLS is a must.
+
+It is what cargo.Sending asks for. The formats are mail/return_path and mail/authentication/dkim.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol, TypeVar
+from uuid import UUID
+
+import attrs
+
+from mailsvc.delivery.message_loader import Gone, Origin
+from mailsvc.delivery.transaction import Parcel
+from mailsvc.mail.authentication import dkim
+from mailsvc.mail import return_path, seven_bit as sevenbit
+from mailsvc.mail.authentication.dkim import SigningKey
+from mailsvc.store.people.accounts import Account
+from mailsvc.store.domains.domains import Domain, StoredKey
+from mailsvc.store.ids import uuid7_seconds
+from mailsvc.store.mail.values import Pieces
+
+T = TypeVar("T")
+_LOADED = 2000  # signing keys in memory; loading one costs more than a signature
+_SMALL = 128 * 1024  # octets of a message that is signed in about a millisecond
+_NUMBERS = 10_000  # accounts whose number is remembered; it never changes
+
+
+class Domains(Protocol):
+    """store/domains/domains"""
+
+    async def get(self, domain_id: UUID) -> Domain | None: ...
+    async def signing_keys(self, domain_id: UUID) -> tuple[StoredKey, ...]: ...
+
+
+class Accounts(Protocol):
+    """store/people/accounts"""
+
+    async def get(self, account_id: UUID) -> Account | None: ...
+
+
+class InThread(Protocol):
+    """Runs a function off the reactor's thread."""
+
+    def __call__(self, work: Callable[[], T], /) -> Awaitable[T]: ...
+
+
+_GONE = "The sending domain does not exist any more."
+
+
+@attrs.define(eq=False)
+class DomainSide:
+    """`in_thread` runs a function off the reactor, `body_thread` one that takes longer; the first of `secrets` signs return paths."""
+
+    domains: Domains
+    accounts: Accounts
+    secrets: Callable[[], Sequence[bytes]]
+    in_thread: InThread
+    body_thread: InThread | None = None
+    _loaded: OrderedDict[tuple[str, bytes], SigningKey] = attrs.field(factory=OrderedDict, init=False, repr=False)
+    _numbers: OrderedDict[UUID, int] = attrs.field(factory=OrderedDict, init=False)
+
+    async def origin(self, parcel: Parcel) -> Origin:
+        domain = await self._domain(parcel)
+        number = await self._number(parcel.account_id)
+        path = return_path.make(f"{domain.return_path}.{domain.name}", number, parcel.email_id, self.secrets()[0])
+        return Origin(path, domain.tls == "enforced")
+
+    async def sign(self, parcel: Parcel, body: bytes | Pieces) -> bytes:
+        """The DKIM-Signature fields to put before the message, one for each of the domain's keys; none without keys.
+
+        The same whoever makes them and whenever: their times are those of the email's acceptance and expiry, and both algorithms
+        are deterministic. Two processes that attempt first, or one that takes over from another, send the same octets.
+        """
+        domain = await self._domain(parcel)
+        stored = await self.domains.signing_keys(parcel.domain_id)
+        if not stored:
+            return b""
+        begins = int(uuid7_seconds(parcel.email_id))
+        ends = int(parcel.recipients[0].expires_at.timestamp()) + dkim.AFTER_EXPIRY
+
+        def sign() -> bytes:
+            return dkim.sign(body, domain.name, [(key.selector, self._load(key)) for key in stored], begins, ends - begins)
+
+        return await (self.in_thread(sign) if len(body) <= _SMALL else self._with_body(sign))
+
+    async def eight_bit(self, body: Pieces) -> bool:
+        return await self._with_body(lambda: not all(piece.isascii() for piece in body))
+
+    async def seven_bit(self, body: bytes | Pieces) -> bytes:
+        return await self._with_body(lambda: sevenbit.convert(body if isinstance(body, bytes) else b"".join(body)))
+
+    def _with_body(self, work: Callable[[], T]) -> Awaitable[T]:
+        return (self.body_thread or self.in_thread)(work)
+
+    async def _domain(self, parcel: Parcel) -> Domain:
+        domain = await self.domains.get(parcel.domain_id)
+        if domain is None:
+            raise Gone(_GONE)
+        if domain.lost is not None:  # its DKIM keys are no longer in DNS, and its name is somebody else's
+            raise Gone(f"The sending domain {domain.name} belongs to another account now.")
+        return domain
+
+    async def _number(self, account_id: UUID) -> int:
+        number = self._numbers.get(account_id)
+        if number is None:
+            account = await self.accounts.get(account_id)
+            if account is None:
+                raise Gone(_GONE)
+            number = self._numbers[account_id] = account.number
+            while len(self._numbers) > _NUMBERS:
+                self._numbers.popitem(last=False)
+        return number
+
+    def _load(self, key: StoredKey) -> SigningKey:
+        """In a thread; two of them may load the same key, which is no harm."""
+        loaded = self._loaded.get((key.selector, key.der))
+        if loaded is None:
+            loaded = self._loaded[(key.selector, key.der)] = dkim.load_key(key.algorithm, key.der)
+            while len(self._loaded) > _LOADED:
+                self._loaded.popitem(last=False)
+        return loaded

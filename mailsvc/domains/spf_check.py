@@ -1,0 +1,160 @@
+"""Evaluating SPF (RFC 7208 §4): does this domain let this address send? With the limits that receivers have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, Protocol
+
+import attrs
+
+from mailsvc.net.dns import Mx, NxDomain, Records, Temporary
+from mailsvc.mail.authentication import spf
+from mailsvc.mail.authentication.spf import Address, Asked, Mechanism, SpfError
+
+TERMS = 10  # §4.6.4
+VOID = 2  # look-ups without an answer, the same
+NAMES = 10  # hosts of one mx, names of one ptr
+
+Verdict = Literal["pass", "fail", "softfail", "neutral", "none", "temperror", "permerror"]
+_VERDICTS: dict[str, Verdict] = {"+": "pass", "-": "fail", "~": "softfail", "?": "neutral"}
+
+
+class Names(Protocol):
+    """What SPF asks of DNS."""
+
+    async def txt(self, name: str) -> Records[str] | NxDomain | Temporary: ...
+    async def mx(self, domain: str) -> Records[Mx] | NxDomain | Temporary: ...
+    async def addresses(self, host: str) -> Records[str] | NxDomain | Temporary: ...
+
+
+@attrs.frozen
+class Result:
+    """`why` is a phrase: the term that decided, or what is wrong. `terms` and `void` are what it took."""
+
+    verdict: Verdict
+    why: str
+    terms: int = 0
+    void: int = 0
+
+
+class _Ended(Exception):
+    """The evaluation is over with this verdict."""
+
+    def __init__(self, verdict: Verdict, why: str) -> None:
+        self.verdict: Verdict = verdict
+        self.why = why
+
+
+async def check(names: Names, address: Address, domain: str, sender: str, texts: Sequence[str] | None = None) -> Result:
+    """check_host() (§4.1). `texts`: the TXT records of `domain`, when they are known already."""
+    evaluation = _Evaluation(names, Asked(address, sender))
+    try:
+        verdict, why = await evaluation.domain(domain, texts)
+    except _Ended as ended:
+        verdict, why = ended.verdict, ended.why
+    except SpfError as error:
+        verdict, why = "permerror", str(error)
+    return Result(verdict, why, evaluation.terms, evaluation.void)
+
+
+def only_record(texts: Sequence[str]) -> str | None:
+    """The one SPF record among TXT records; SpfError when there are more (§4.5)."""
+    found = [text for text in texts if spf.is_spf(text)]
+    if len(found) > 1:
+        raise SpfError(f"there are {len(found)} SPF records, and there may be one")
+    return found[0] if found else None
+
+
+@attrs.define
+class _Evaluation:
+    names: Names
+    asked: Asked
+    terms: int = 0
+    void: int = 0
+
+    async def domain(self, domain: str, texts: Sequence[str] | None = None) -> tuple[Verdict, str]:
+        text = only_record(await self._texts(domain) if texts is None else texts)
+        if text is None:
+            return "none", f"{domain} has no SPF record"
+        record = spf.parse(text)
+        for mechanism in record.mechanisms:
+            if await self._matches(mechanism, domain):
+                return _VERDICTS[mechanism.qualifier], f"{_written(mechanism)} in the record of {domain}"
+        if record.redirect is None:
+            return "neutral", f"nothing in the record of {domain} matches"  # §4.7
+        self._count(f"redirect={record.redirect}")
+        target = spf.expand(record.redirect, domain, self.asked)
+        verdict, why = await self.domain(target)
+        if verdict == "none":
+            raise _Ended("permerror", f"redirect leads to {target}, which has no SPF record")  # §6.1
+        return verdict, why
+
+    async def _texts(self, domain: str) -> Sequence[str]:
+        found = await self.names.txt(domain)
+        if isinstance(found, Temporary):
+            raise _Ended("temperror", found.reason)
+        return found.values if isinstance(found, Records) else ()
+
+    async def _matches(self, mechanism: Mechanism, domain: str) -> bool:
+        if mechanism.name in spf.COUNTED:
+            self._count(_written(mechanism))
+        target = spf.expand(mechanism.domain, domain, self.asked) if mechanism.domain else domain
+        match mechanism.name:
+            case "all":
+                return True
+            case "ip4" | "ip6":
+                network = mechanism.network
+                return network is not None and self.asked.address.version == network.version and self.asked.address in network
+            case "include":
+                return await self._includes(target)
+            case "a":
+                return self._within(await self._values(self.names.addresses(target)), mechanism)
+            case "mx":
+                return await self._exchanged(target, mechanism)
+            case "exists":
+                return any(":" not in found for found in await self._values(self.names.addresses(target)))
+        return False  # ptr: not to be used (§5.5); nobody's address is proved by it here
+
+    async def _includes(self, target: str) -> bool:
+        verdict, _ = await self.domain(target)
+        if verdict == "none":
+            raise _Ended("permerror", f"include:{target} leads to no SPF record")  # §5.2
+        return verdict == "pass"
+
+    async def _exchanged(self, target: str, mechanism: Mechanism) -> bool:
+        hosts: Sequence[Mx] = await self._values(self.names.mx(target))
+        if len(hosts) > NAMES:
+            raise _Ended("permerror", f"{target} has more than {NAMES} MX records")
+        for host in hosts:
+            found = await self.names.addresses(host.host)
+            if isinstance(found, Temporary):
+                raise _Ended("temperror", found.reason)
+            if isinstance(found, Records) and self._within(found.values, mechanism):
+                return True
+        return False
+
+    def _within(self, found: Sequence[str], mechanism: Mechanism) -> bool:
+        return spf.within(self.asked.address, tuple(found), mechanism.four, mechanism.six)
+
+    async def _values(self, look_up: Any) -> Sequence[Any]:
+        found = await look_up
+        if isinstance(found, Temporary):
+            raise _Ended("temperror", found.reason)
+        if isinstance(found, Records) and found.values:
+            return found.values
+        self.void += 1
+        if self.void > VOID:
+            raise _Ended("permerror", f"more than {VOID} of its look-ups have no answer")
+        return ()
+
+    def _count(self, term: str) -> None:
+        self.terms += 1
+        if self.terms > TERMS:
+            raise _Ended("permerror", f"it takes more than {TERMS} look-ups ({term} is one too many)")
+
+
+def _written(mechanism: Mechanism) -> str:
+    sign = "" if mechanism.qualifier == "+" else mechanism.qualifier
+    if mechanism.network is not None:
+        return f"{sign}{mechanism.name}:{mechanism.network}"
+    return f"{sign}{mechanism.name}:{mechanism.domain}" if mechanism.domain else f"{sign}{mechanism.name}"

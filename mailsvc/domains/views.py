@@ -1,0 +1,94 @@
+"""Sending domains as customers see them: the keys that the client libraries need, and ours. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+
+from mailsvc.domains import names
+from mailsvc.domains.records import Publishing, Record, dmarc, quoted
+from mailsvc.store.domains.values import Claim, DkimKey, Domain, RecordState
+
+Time = Callable[[datetime], str]
+
+
+def iso(at: datetime) -> str:
+    """As events have it."""
+    return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def brief(domain: Domain, time: Time) -> dict[str, object]:
+    """What lists have of a domain."""
+    told: dict[str, object] = {
+        "id": str(domain.id),
+        "name": names.shown(domain.name),
+        "status": domain.status,
+        "created_at": time(domain.created_at),
+        "region": domain.region,
+        "open_tracking": False,
+        "click_tracking": False,
+        "capabilities": {"sending": _switch(domain.sending), "receiving": _switch(domain.receiving)},
+        "tls": domain.tls,
+        "custom_return_path": domain.return_path,
+    }
+    if domain.name != told["name"]:
+        told["name_ascii"] = domain.name
+    if domain.lost is not None and domain.status != "verified":
+        told["failure_reason"] = domain.lost
+    warning = names.look_alike(domain.name)
+    return told if warning is None else told | {"warning": warning}
+
+
+def full(domain: Domain, keys: Sequence[DkimKey], publishing: Publishing, time: Time) -> dict[str, object]:
+    """With its records; `advice` has what is not required."""
+    known = {(state.type, state.name): state for state in (*domain.records, *domain.advice)}
+    records = publishing.records(domain, keys)
+    advised = dmarc(domain.name)
+    return brief(domain, time) | {
+        "records": [_record(record, known.get((record.type, record.name)), domain) for record in records],
+        "advice": [_record(advised, known.get((advised.type, advised.name)), domain)],
+    }
+
+
+def claim(claim: Claim, time: Time) -> dict[str, object]:
+    """A claim, with the record that proves it."""
+    return {
+        "object": "domain_claim",
+        "id": str(claim.id),
+        "name": names.shown(claim.name),
+        "status": claim.status,
+        "domain_id": str(claim.domain_id),
+        "region": claim.region,
+        "record": {"type": "TXT", "name": claim.name, "value": claim.record, "ttl": "Auto"},
+        # Of the words that client libraries know this is the one that fits: the DNS records of the account that has it are there.
+        "blocked_reason": "recent_owner_activity" if claim.status == "blocked" else None,
+        "failure_reason": claim.failure_reason,
+        "created_at": time(claim.created_at),
+        "expires_at": time(claim.expires_at),
+    }
+
+
+def payload(publishing: Publishing) -> Callable[[Domain, Sequence[DkimKey]], dict[str, object]]:
+    """What an event tells of a domain."""
+    return lambda domain, keys: full(domain, keys, publishing, iso)
+
+
+def _record(record: Record, state: RecordState | None, domain: Domain) -> dict[str, object]:
+    unchecked = "not_started" if domain.status == "not_started" else "pending"
+    told: dict[str, object] = {
+        "record": record.purpose,
+        "name": names.relative(record.name, domain.name),
+        "type": record.type,
+        "ttl": "Auto",
+        "status": state.status if state is not None else unchecked,
+        "value": quoted(record.value) if len(record.value) > 255 else record.value,
+    }
+    if record.priority is not None:
+        told["priority"] = record.priority
+    if state is not None:
+        told["check"] = {"found": list(state.found), "where": state.where, "problem": state.problem, "message": state.told}
+    return told
+
+
+def _switch(on: bool) -> str:
+    return "enabled" if on else "disabled"

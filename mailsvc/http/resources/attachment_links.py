@@ -1,0 +1,117 @@
+"""Attachments that are links: fetched by the guarded fetcher before the email is composed, within its 40 MB."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from urllib.parse import unquote, urlsplit
+
+import attrs
+from twisted.internet.defer import Deferred, DeferredSemaphore, gatherResults
+
+from mailsvc.net.fetch import Asking, NoAnswer, Reply
+from mailsvc.http.problem import Problem, invalid
+from mailsvc.intake import Content, Incoming
+from mailsvc.mail.compose import Attachment
+
+LINKS = 50  # in one request
+AT_ONCE = 4  # fetched for one request
+SECONDS = 30.0  # for each
+
+_TYPE = re.compile(r"[A-Za-z0-9!#$&^_.+-]{1,127}/[A-Za-z0-9!#$&^_.+-]{1,127}")
+_UNFIT = re.compile(r"[\x00-\x1f\x7f/\\]")
+
+
+@attrs.frozen
+class Link(Attachment):
+    """An attachment whose content is still elsewhere. `place` names it in errors."""
+
+    url: str = ""
+    place: str = ""
+
+
+@attrs.frozen
+class Links:
+    """`most`: octets of all that is fetched for one request."""
+
+    fetcher: Asking
+    most: int
+
+    async def follow(self, emails: Sequence[Incoming], reserve: Callable[[int], bool]) -> dict[int, Incoming | Problem]:
+        """The emails that have links, by their index, with what was fetched; or what is wrong with the first that could not be.
+
+        `reserve` is asked for each part that arrives, and holds it against what the process may have in work.
+        """
+        linked = {n: each for n, email in enumerate(emails) if (each := _links(email))}
+        links = [link for each in linked.values() for link in each]
+        if len(links) > LINKS:
+            raise invalid(f"A request may have at most {LINKS} attachments with a `path`.")
+        fetching = _Fetching(self.fetcher, self.most, reserve)
+        begun: list[Deferred[Attachment | Problem]] = [Deferred.fromCoroutine(fetching.one(link)) for link in links]
+        found = await gatherResults(begun)
+        fetched = {id(link): got for link, got in zip(links, found, strict=True)}
+        return {n: _filled(emails[n], fetched) for n in linked}
+
+
+@attrs.define(eq=False)
+class _Fetching:
+    """What is fetched for one request."""
+
+    fetcher: Asking
+    left: int
+    reserve: Callable[[int], bool]
+    slots: DeferredSemaphore = attrs.field(factory=lambda: DeferredSemaphore(AT_ONCE))
+
+    async def one(self, link: Link) -> Attachment | Problem:
+        async with self.slots:
+            try:
+                reply = await self.fetcher.ask("GET", link.url, seconds=SECONDS, keep=self.left, room=self._room)
+            except NoAnswer as error:
+                return _wrong(link, str(error))
+        if reply.status != 200:
+            return _wrong(link, f"The answer was {reply.status}.")
+        if not reply.whole:
+            return _wrong(link, "It is too large.")
+        if reply.coded:
+            return _wrong(link, "It is compressed, which was not asked for.")
+        return Attachment(reply.body, link.filename or _name(link.url), link.content_type or _type(reply), link.content_id)
+
+    def _room(self, octets: int) -> bool:
+        if octets > self.left or not self.reserve(octets):
+            return False
+        self.left -= octets
+        return True
+
+
+def has_links(email: Incoming) -> bool:
+    return bool(_links(email))
+
+
+def _links(email: Incoming) -> list[Link]:
+    return [each for each in email.content.attachments if isinstance(each, Link)] if isinstance(email.content, Content) else []
+
+
+def _filled(email: Incoming, fetched: Mapping[int, Attachment | Problem]) -> Incoming | Problem:
+    assert isinstance(email.content, Content)
+    attachments = []
+    for each in email.content.attachments:
+        got = fetched.get(id(each), each)
+        if isinstance(got, Problem):
+            return got
+        attachments.append(got)
+    return attrs.evolve(email, content=attrs.evolve(email.content, attachments=tuple(attachments)))
+
+
+def _wrong(link: Link, why: str) -> Problem:
+    return Problem(422, "invalid_attachment", f"The `{link.place}.path` could not be fetched. {why}")
+
+
+def _name(url: str) -> str | None:
+    """The end of the path, where it is fit to be a file name."""
+    name = unquote(urlsplit(url).path.rpartition("/")[2])
+    return name if name and not _UNFIT.search(name) else None
+
+
+def _type(reply: Reply) -> str | None:
+    found = _TYPE.match((reply.header("content-type") or "").strip())
+    return found[0].lower() if found else None

@@ -1,0 +1,167 @@
+"""The files of an email: listed, and downloaded by links that are good for an hour and need no key."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, Protocol
+from urllib.parse import quote
+from uuid import UUID, uuid5
+
+import attrs
+
+from mailsvc.clock import unix
+from mailsvc.http import parameters
+from mailsvc.http.answer import collection, ok
+from mailsvc.http.resources.contents import GONE, Contents
+from mailsvc.http.describe import COUNT, ID, ISO_TIME, PAGING, TEXT, Parameter, const, listed, maybe, obj, told
+from mailsvc.http.problem import Problem, no_longer_kept, not_found
+from mailsvc.http.request import Request
+from mailsvc.http.resources.email_views import iso
+from mailsvc.mail.mime import File, Parsed
+from mailsvc.net.signed_links import Opened, SignedLinks
+from mailsvc.store.mail.emails import EmailView
+from mailsvc.store.paging import Page
+
+GOOD_FOR = 3600.0  # seconds
+PURPOSE = "download"
+ATTACHMENT = {
+    "id": ID,
+    "filename": maybe(TEXT),
+    "content_type": TEXT,
+    "content_id": maybe(TEXT),
+    "content_disposition": {"enum": ["inline", "attachment"]},
+    "download_url": {"type": "string", "format": "uri"},
+    "expires_at": ISO_TIME,
+    "size": COUNT,
+}
+TOKEN = Parameter("token", TEXT, "From `download_url`.", required=True)
+
+_MEDIA_TYPE = re.compile(r"[a-z0-9!#$&^_.+-]{1,127}/[a-z0-9!#$&^_.+-]{1,127}\Z")  # 6838 §4.2
+
+
+class Stored(Protocol):
+    """store/mail/emails"""
+
+    async def get(self, account_id: UUID, email_id: UUID) -> EmailView | None: ...
+
+
+@attrs.define(eq=False)
+class Attachments:
+    app = collection()
+    stored: Stored
+    contents: Contents
+    links: SignedLinks
+    base_url: str
+    clock: Any
+
+    @app.route("/emails/<id>/attachments", methods=["GET"])
+    @told("The files of an email.", listed(obj(ATTACHMENT)), parameters=PAGING, about="All of them when no parameter is given.")
+    async def list(self, request: Request, id: str) -> bytes:
+        page = parameters.page(request, default=None)
+        return await request.detached(self._list(request, parameters.uuid(id, "id"), page))
+
+    async def _list(self, request: Request, email_id: UUID, page: Page) -> bytes:
+        email = await self._email(request.caller.account_id, email_id)
+        parsed = await self._parsed(request, email)
+        rows = [self._listed(email, place, file) for place, file in enumerate(parsed.files)]
+        found, has_more = _page(rows, page)
+        return ok(request, {"object": "list", "has_more": has_more, "data": found})
+
+    @app.route("/emails/<id>/attachments/<attachment_id>", methods=["GET"])
+    @told("A file of an email, and where to download it.", obj({"object": const("attachment"), **ATTACHMENT}))
+    async def get(self, request: Request, id: str, attachment_id: str) -> bytes:
+        return await request.detached(self._get(request, parameters.uuid(id, "id"), parameters.uuid(attachment_id, "attachment_id")))
+
+    async def _get(self, request: Request, email_id: UUID, attachment_id: UUID) -> bytes:
+        email = await self._email(request.caller.account_id, email_id)
+        parsed = await self._parsed(request, email)
+        place = _place(email_id, attachment_id, parsed.files)
+        return ok(request, {"object": "attachment", **self._listed(email, place, parsed.files[place])})
+
+    @app.route("/emails/<id>/attachments/<attachment_id>/download", methods=["GET"])
+    @told("A file itself.", "*/*", parameters=[TOKEN], key="none", errors=[403])
+    async def download(self, request: Request, id: str, attachment_id: str) -> bytes:
+        asked = parameters.uuid(id, "id"), parameters.uuid(attachment_id, "attachment_id")
+        opened = self.links.read(PURPOSE, parameters.one(request, "token"), unix(self.clock))
+        if opened is None or (opened.email_id, opened.part) != asked:
+            raise Problem(403, "validation_error", "This link is not valid, or its time is over. Ask for the attachment again.")
+        return await request.detached(self._download(request, opened))
+
+    async def _download(self, request: Request, opened: Opened) -> bytes:
+        email = await self._email(opened.account_id, opened.email_id)
+        parsed = await self._parsed(request, email)
+        file = parsed.files[_place(opened.email_id, opened.part, parsed.files)]
+        request.content_type = (file.content_type if _MEDIA_TYPE.match(file.content_type) else "application/octet-stream").encode()
+        request.setHeader("Content-Disposition", _disposition(file.filename))
+        for name, value in SAFE.items():
+            request.setHeader(name, value)
+        return request.sized(200, file.content)
+
+    async def _email(self, account_id: UUID, email_id: UUID) -> EmailView:
+        email = await self.stored.get(account_id, email_id)
+        if email is None:
+            raise not_found("Email")
+        return email
+
+    async def _parsed(self, request: Request, email: EmailView) -> Parsed:
+        parsed = await self.contents.of(request, email)
+        if parsed is GONE:
+            raise no_longer_kept()
+        return parsed
+
+    def _listed(self, email: EmailView, place: int, file: File) -> dict[str, object]:
+        attachment_id, expires = _id(email.email_id, place), unix(self.clock) + GOOD_FOR
+        token = self.links.make(PURPOSE, Opened(email.account_id, email.email_id, attachment_id), expires)
+        return {
+            "id": str(attachment_id),
+            "filename": file.filename,
+            "content_type": file.content_type,
+            "content_id": file.content_id,
+            "content_disposition": file.disposition,
+            "download_url": f"{self.base_url}/emails/{email.email_id}/attachments/{attachment_id}/download?token={token}",
+            "expires_at": iso(datetime.fromtimestamp(int(expires), UTC)),
+            "size": len(file.content),
+        }
+
+
+# What a browser may do with something that a stranger wrote: save it.
+SAFE = {
+    "X-Content-Type-Options": "nosniff",
+    "Content-Security-Policy": "default-src 'none'; sandbox",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "private, no-store",
+}
+
+
+def _id(email_id: UUID, place: int) -> UUID:
+    """The same as long as the message is, which never changes."""
+    return uuid5(email_id, f"attachment {place}")
+
+
+def _place(email_id: UUID, attachment_id: UUID, files: Sequence[File]) -> int:
+    for place in range(len(files)):
+        if _id(email_id, place) == attachment_id:
+            return place
+    raise not_found("Attachment")
+
+
+def _page(rows: list[dict[str, object]], page: Page) -> tuple[list[dict[str, object]], bool]:
+    """A part of them, in the order of the message."""
+    ids = [row["id"] for row in rows]
+    edge = str(page.after or page.before)
+    if edge in ids:
+        rows = rows[ids.index(edge) + 1 :] if page.after else rows[: ids.index(edge)]
+    elif page.after or page.before:
+        rows = []
+    if page.limit is None or len(rows) <= page.limit:
+        return rows, False
+    return (rows[-page.limit :] if page.before else rows[: page.limit]), True
+
+
+def _disposition(filename: str | None) -> bytes:
+    """6266 §4.3: for all characters, and for readers that know ASCII alone."""
+    name = re.sub(r"[\x00-\x1f\x7f/\\]", "_", filename or "attachment")[:200]
+    plain = re.sub(r"[^ !#$&+\-.0-9A-Z^_`a-z|~]", "_", name)
+    return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(name, safe='')}".encode()

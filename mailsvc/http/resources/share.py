@@ -1,0 +1,118 @@
+"""An email shown to whoever has the link, for at most 48 hours: without its keys, its Bcc and its history, and with nothing that runs."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from html import escape
+from typing import Any
+from uuid import UUID
+
+import attrs
+
+from mailsvc.clock import unix
+from mailsvc.http import parameters
+from mailsvc.http.answer import collection, ok
+from mailsvc.http.resources.attachments import Stored
+from mailsvc.http.resources.contents import Contents
+from mailsvc.http.describe import TEXT, Parameter, acknowledged, told
+from mailsvc.http.fields import Record, Text
+from mailsvc.http.problem import NO_LONGER_KEPT, Problem, invalid, not_found
+from mailsvc.http.reading import Reader
+from mailsvc.http.request import Request
+from mailsvc.net.signed_links import SHARE, SHARED_LONGEST, Opened, SignedLinks
+from mailsvc.store.mail.emails import EmailView
+
+UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+BODY = Record({"expires_in": Text(least=1, most=40, about="`10m`, `2 hours`, `1 day`: at most, and when left out, 48 hours.")})
+TOKEN = Parameter("token", TEXT, "From `url`.", required=True)
+
+_DURATION = re.compile(r"(\d{1,9}) ?(s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?|d|days?)", re.ASCII | re.IGNORECASE)
+
+# The page has no script and asks for nothing; the html of the email is in a frame of its own that may not do more, but its pictures show.
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src https: data:; frame-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "X-Robots-Tag": "noindex, nofollow",
+    "Cache-Control": "private, no-store",
+}
+_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1"><title>{subject}</title>
+<style>body{{font:16px system-ui,sans-serif;margin:0;color:#222;background:#f4f4f4}}main{{max-width:52rem;margin:0 auto;padding:1rem}}
+h1{{font-size:1.3rem;overflow-wrap:anywhere}}dl{{display:grid;grid-template-columns:auto 1fr;gap:.2rem .8rem;overflow-wrap:anywhere}}
+dt{{color:#666}}dd{{margin:0}}iframe,pre{{width:100%;box-sizing:border-box;background:#fff;border:1px solid #ddd;border-radius:.4rem}}
+iframe{{height:75vh}}pre{{padding:1rem;white-space:pre-wrap;overflow-wrap:anywhere}}</style></head>
+<body><main><h1>{subject}</h1><dl><dt>From</dt><dd>{sender}</dd><dt>To</dt><dd>{to}</dd><dt>Sent</dt><dd>{sent}</dd></dl>
+{content}</main></body></html>
+"""
+
+
+@attrs.define(eq=False)
+class Share:
+    app = collection()
+    stored: Stored
+    contents: Contents
+    links: SignedLinks
+    reader: Reader
+    base_url: str
+    clock: Any
+
+    @app.route("/emails/<id>/share", methods=["POST"])
+    @told("Make a link that shows an email to whoever has it.", acknowledged("email", url=TEXT), body=BODY.schema, body_required=False)
+    async def share(self, request: Request, id: str) -> bytes:
+        return await request.detached(self._share(request, parameters.uuid(id, "id")))
+
+    async def _share(self, request: Request, email_id: UUID) -> bytes:
+        asked = await self.reader.read(request, lambda value, rules: BODY.read(value)) if request.received else {"expires_in": None}
+        seconds = _seconds(asked["expires_in"])
+        email = await self.stored.get(request.caller.account_id, email_id)
+        if email is None:
+            raise not_found("Email")
+        url = self.links.shared(self.base_url, email.account_id, email_id, unix(self.clock) + seconds)
+        return ok(request, {"object": "email", "id": str(email_id), "url": url})
+
+    @app.route("/shared", methods=["GET"])
+    @told("A shared email, as a page.", "text/html", parameters=[TOKEN], key="none", errors=[403, 404])
+    async def show(self, request: Request) -> bytes:
+        opened = self.links.read(SHARE, parameters.one(request, "token"), unix(self.clock))
+        if opened is None:
+            raise Problem(403, "validation_error", "This link is not valid, or its time is over.")
+        return await request.detached(self._show(request, opened))
+
+    async def _show(self, request: Request, opened: Opened) -> bytes:
+        email = await self.stored.get(opened.account_id, opened.email_id)
+        if email is None:
+            raise not_found("Email")
+        parsed = await self.contents.of(request, email)
+        page = _page(email, parsed.html, parsed.text)
+        request.content_type = b"text/html; charset=utf-8"
+        for name, value in HEADERS.items():
+            request.setHeader(name, value)
+        return request.sized(200, page)
+
+
+def _seconds(text: str | None) -> int:
+    if text is None:
+        return SHARED_LONGEST
+    found = _DURATION.fullmatch(text.strip())
+    if found is None or int(found[1]) == 0:
+        raise invalid("The `expires_in` field must be a duration such as `10m`, `2 hours` or `1 day`.")
+    seconds = int(found[1]) * UNITS[found[2][0].lower()]
+    if seconds > SHARED_LONGEST:
+        raise invalid("The `expires_in` field must not exceed 48 hours.")
+    return seconds
+
+
+def _page(email: EmailView, html: str | None, text: str | None) -> bytes:
+    if html is not None:
+        framed = escape(f'<base target="_blank">{html}')
+        content = f'<iframe sandbox="allow-popups allow-popups-to-escape-sandbox" srcdoc="{framed}" title="The email"></iframe>'
+    else:
+        content = f"<pre>{escape(text or NO_LONGER_KEPT)}</pre>"
+    sent = datetime.strftime(email.created_at.astimezone(UTC), "%Y-%m-%d %H:%M UTC")
+    to = escape(", ".join([*email.to, *email.cc]))
+    page = _PAGE.format(subject=escape(email.subject), sender=escape(email.sender), to=to, sent=sent, content=content)
+    return page.encode("utf-8", "replace")

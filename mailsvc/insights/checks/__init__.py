@@ -1,0 +1,58 @@
+"""Deliverability insights on an email: each check tells what was seen, why it matters and what to do.
+
+Pure. Of its message: parts, nesting, heading, links, look, files. Of what others see, from facts that were gathered elsewhere: standing.
+Thresholds are those of the receivers that publish theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import datetime
+
+from mailsvc.mail.address import AddressError, parse_mailbox
+from mailsvc.insights.checks import files, header, links, html, nesting, parts
+from mailsvc.insights.checks.finding import Grouped, Insight, Level, Mail, grouped
+from mailsvc.mail.html import read
+from mailsvc.mail.mime import Parsed
+
+__all__ = ["Grouped", "Insight", "Level", "Mail", "grouped", "mail_of", "of_mail", "of_message", "same_organisation"]
+
+CHECKS: tuple[Callable[[Mail], Iterator[Insight]], ...] = (
+    *parts.CHECKS, *nesting.CHECKS, *header.CHECKS, *links.CHECKS, *html.CHECKS, *files.CHECKS,
+)  # fmt: skip
+
+
+def same_organisation(one: str, other: str) -> bool:
+    """By their last two labels, where nobody knows public suffixes better."""
+    return one.split(".")[-2:] == other.split(".")[-2:]
+
+
+def _two_labels(domain: str) -> bool:
+    return domain.count(".") == 1
+
+
+def mail_of(
+    parsed: Parsed,
+    size: int,
+    bulk: bool,
+    same: Callable[[str, str], bool] = same_organisation,
+    root: Callable[[str], bool] = _two_labels,
+    recipients: tuple[str, ...] = (),
+    accepted: datetime | None = None,
+) -> Mail:
+    """`size` is that of the whole message in octets."""
+    try:
+        mailbox = parse_mailbox(parsed.header("From") or "")
+        sender, own = mailbox.address, mailbox.domain
+    except AddressError:
+        sender, own = "", ""
+    return Mail(parsed, size, bulk, read(parsed.html) if parsed.html else None, sender, own, same, root, recipients, accepted)
+
+
+def of_mail(mail: Mail) -> list[Insight]:
+    """Of all checks that look at the message."""
+    return [found for check in CHECKS for found in check(mail)]
+
+
+def of_message(parsed: Parsed, size: int, bulk: bool, same: Callable[[str, str], bool] = same_organisation) -> list[Insight]:
+    return of_mail(mail_of(parsed, size, bulk, same))

@@ -1,0 +1,64 @@
+"""What an insight is, and what the checks look at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Literal
+
+import attrs
+
+from mailsvc.mail.html import Page
+from mailsvc.mail.mime import Parsed
+
+Level = Literal["attention", "better", "great"]
+
+
+@attrs.frozen
+class Insight:
+    """Sentences: what was `seen`, `why` it matters, and the `remedy`. What is great has nothing to mend."""
+
+    level: Level
+    title: str
+    seen: str
+    why: str = ""
+    remedy: str = ""
+
+
+@attrs.frozen
+class Grouped:
+    attention: tuple[Insight, ...]
+    better: tuple[Insight, ...]
+    great: tuple[Insight, ...]
+
+
+@attrs.frozen
+class Mail:
+    """What the checks look at. `own` is the domain of From, `same` says whether a host is of the same organisation, `root` whether a
+    domain is its organisation's own. `accepted`: when; None: nobody knows.
+    """
+
+    parsed: Parsed
+    size: int
+    bulk: bool
+    page: Page | None
+    sender: str
+    own: str
+    same: Callable[[str, str], bool]
+    root: Callable[[str], bool]
+    recipients: tuple[str, ...] = ()
+    accepted: datetime | None = None
+
+    @property
+    def text(self) -> str:
+        """What people read of it."""
+        return self.page.text if self.page else self.parsed.text or ""
+
+
+def grouped(found: Sequence[Insight]) -> Grouped:
+    attention, better, great = (tuple(one for one in found if one.level == level) for level in ("attention", "better", "great"))
+    return Grouped(attention, better, great)
+
+
+def listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

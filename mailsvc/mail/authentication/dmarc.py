@@ -1,0 +1,84 @@
+"""DMARC policy records (RFC 9989 §4.7) and the names at which a receiver looks for them (§4.10). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+import attrs
+
+from mailsvc.mail.authentication import tags
+from mailsvc.mail.authentication.tags import TagError
+
+QUERIES = 8  # §4.10
+Policy = Literal["none", "quarantine", "reject"]
+_POLICIES: tuple[Policy, ...] = ("none", "quarantine", "reject")
+
+
+@attrs.frozen
+class Record:
+    """What a policy says. `reports`: where to (rua); `testing` is t=y; `psd` is y, n or u."""
+
+    policy: Policy
+    subdomains: Policy | None
+    absent: Policy | None  # np=, for names that do not exist
+    testing: bool
+    psd: str
+    strict_dkim: bool
+    strict_spf: bool
+    reports: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+
+def is_dmarc(text: str) -> bool:
+    """§4.7: the version is the first tag, and in this case."""
+    name, _, value = text.partition(";")[0].partition("=")
+    return name.strip() == "v" and value.strip() == "DMARC1"
+
+
+def parse(text: str) -> Record | None:
+    """The policy in a record for which `is_dmarc` holds; None when nobody would use it. Tags that are not known do not count."""
+    try:
+        found = tags.parse(text)
+    except TagError:
+        return None
+    reports = tuple(uri.strip() for uri in found.get("rua", "").split(",") if uri.strip())
+    notes = [f"{name}= is no tag of DMARC any more" for name in ("pct", "rf", "ri") if name in found]
+    policy = _policy(found.get("p"))
+    if policy is None:
+        if "p" in found and not reports:
+            return None  # §4.7: an invalid p= counts as none only when reports are asked for
+        notes.append("p= is missing or not one of none, quarantine, reject; it counts as none")
+        policy = "none"
+    return Record(
+        policy,
+        _policy(found.get("sp")),
+        _policy(found.get("np")),
+        found.get("t", "n").lower() == "y",
+        found.get("psd", "u").lower() if found.get("psd", "u").lower() in ("y", "n") else "u",
+        found.get("adkim", "r").lower() == "s",
+        found.get("aspf", "r").lower() == "s",
+        reports,
+        tuple(notes),
+    )
+
+
+def only(texts: Sequence[str]) -> Record | None:
+    """The policy at a name; several discard each other (§4.10)."""
+    found = [text for text in texts if is_dmarc(text)]
+    return parse(found[0]) if len(found) == 1 else None
+
+
+def walk(domain: str) -> Iterator[str]:
+    """The domains whose _dmarc name is asked for, in turn: at most eight, jumping to seven labels when there are more (§4.10)."""
+    labels = domain.split(".")
+    yield domain
+    rest = labels[1:] if len(labels) < QUERIES else labels[-(QUERIES - 1) :]
+    while rest:
+        yield ".".join(rest)
+        rest = rest[1:]
+
+
+def _policy(text: str | None) -> Policy | None:
+    lowered = (text or "").lower()
+    return next((policy for policy in _POLICIES if policy == lowered), None)

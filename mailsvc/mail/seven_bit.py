@@ -1,0 +1,282 @@
+"""An 8-bit message in 7 bits (RFC 6152 §3, 2045 §6), for servers that take no other. Signatures over it have to be made anew.
+
+Only entities with octets above 127 are encoded; everything else stays as it is. The message is read once from its beginning to its
+end, however deep its parts are, and written in pieces, so that a thread that converts 40 MB lets others run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import attrs
+
+from mailsvc.mail import charset, header, transfer_encoding
+from mailsvc.mail.structure import common_beginning
+
+_DEPTH = 60
+_LONG = 10_000  # octets of a field that are looked at word by word
+_HEADERS = 8 * 1024 * 1024  # octets of all headers together; parts after them are not read, and their octets above 127 become `?`
+_WORDS = 512 * 1024  # octets of fields beyond ASCII that are written as encoded words
+_PARTS = 10_000  # delimiter lines that are read; what comes after them belongs to the last part
+_PIECE = 64 * 1024
+_WINDOW = 1024 * 1024
+_QUOTED = re.compile(r'"((?:[^"\\]|\\.)*+)("?)')
+_BOUNDARY = re.compile(rb'\bboundary\s*+=\s*+(?:"([^"\r\n]{1,998})"|([^\s;"]{1,998}+))', re.IGNORECASE)
+_FIELD_END = re.compile(rb"\r\n(?![ \t])")
+_ENCODINGS = frozenset({b"quoted-printable", b"base64"})
+_BLIND = bytes(octet if octet < 128 else ord("?") for octet in range(256))
+
+
+def convert(message: bytes) -> bytes:
+    """The same message in ASCII, with CRLF line ends as it came."""
+    if message.isascii():
+        return message
+    whole = _Reader(message).read()
+    converted = b"".join(_Writer(message).entity(whole))
+    if b"mime-version:" not in whole.block(message).lower():  # it had no MIME before its body needed an encoding
+        converted = b"MIME-Version: 1.0\r\n" + converted
+    return converted
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+@attrs.define(eq=False)
+class _Entity:
+    """A message or one of its parts, by its places in the text. `inner`: what a multipart or a message is made of, in order."""
+
+    start: int
+    body: int = 0
+    end: int = 0
+    boundary: bytes | None = None  # of a multipart
+    unread: bool = False
+    inner: list[_Entity | tuple[int, int]] = attrs.field(factory=list)
+    ascii_header: bool = True
+    ascii_body: bool = True
+
+    def block(self, message: bytes) -> bytes:
+        """The header with the CRLF of its last field."""
+        return message[self.start : self.body - 2 if self.body <= self.end else self.end]
+
+
+class _Reader:
+    """Finds the parts. A delimiter belongs to the outermost multipart that has its boundary."""
+
+    def __init__(self, message: bytes) -> None:
+        self._message = message
+        self._open: list[_Entity] = []  # multiparts, messages, and at the end the entity that is being read
+        self._known: dict[bytes, tuple[int, bool]] = {}
+        self._blank = -1  # the next end of a header, once it was looked for
+        self._begin = b"\r\n--"  # what all delimiter lines begin with: what is longer is found faster
+        self._room, self._parts = _HEADERS, 0
+
+    def read(self) -> _Entity:
+        whole = _Entity(0)
+        at = self._enter(whole)
+        while self._parts < _PARTS and (at := _find(self._message, self._begin, at)) >= 0:
+            found, end = self._line(at)
+            at = end if found is None else self._delimiter(*found, at, end)
+        self._close(0, len(self._message))
+        return whole
+
+    def _line(self, at: int) -> tuple[tuple[int, bool] | None, int]:
+        """Of which multipart the delimiter line at `at` is, whether it is its last, and where the line ends."""
+        longest = at + 1100
+        end = self._message.find(b"\r\n", at + 2, longest)
+        if end < 0:
+            end = min(len(self._message), longest)
+        return self._known.get(self._message[at + 4 : end].rstrip(b" \t")), end
+
+    def _enter(self, entity: _Entity) -> int:
+        """Begin to read an entity; where the search for delimiters goes on."""
+        self._open.append(entity)
+        entity.body, delimiter = self._header_end(entity.start)
+        if delimiter is not None:
+            return delimiter
+        block = self._message[entity.start : entity.body - 2]
+        self._room -= len(block)
+        entity.unread = self._room < 0
+        if entity.unread or len(self._open) > _DEPTH:
+            return entity.body - 2
+        kind = _value(_lines(block), b"content-type") or b""
+        main = kind.partition(b";")[0].strip().lower()
+        if main.startswith(b"multipart/") and (found := _BOUNDARY.search(kind)):
+            entity.boundary = (found[1] or found[2]).rstrip(b" ")
+            self._known.setdefault(entity.boundary, (len(self._open) - 1, False))
+            self._known.setdefault(entity.boundary + b"--", (len(self._open) - 1, True))
+            self._begin = b"\r\n--" + common_beginning(list(self._known))
+            entity.inner.append((entity.body, -1))
+        elif main in (b"message/rfc822", b"message/global"):
+            entity.inner.append(inner := _Entity(entity.body))
+            return self._enter(inner)
+        return entity.body - 2
+
+    def _header_end(self, start: int) -> tuple[int, int | None]:
+        """Where the body begins; and the delimiter, if one comes before that."""
+        message = self._message
+        if message.startswith(b"\r\n", start):
+            return start + 2, None
+        if self._blank < start:
+            self._blank = _find(message, b"\r\n\r\n", start)
+            if self._blank < 0:
+                self._blank = len(message)
+        at = start
+        while (at := message.find(self._begin, at, self._blank + 2 + len(self._begin))) >= 0:
+            found, end = self._line(at)
+            if found is not None:
+                return len(message) + 4, at
+            at = end
+        return self._blank + 4, None
+
+    def _delimiter(self, level: int, closing: bool, at: int, end: int) -> int:
+        self._parts += 1
+        self._close(level + 1, at)
+        inner, last = self._open[level].inner, self._open[level].inner[-1]
+        if isinstance(last, tuple) and last[1] < 0:
+            inner[-1] = last[0], at
+            at = max(at, last[0])  # the line end before the first one may be that of the header
+        inner.append((at, end))
+        if closing or not self._message.startswith(b"\r\n", end) or self._line(end)[0] is not None:
+            inner.append((end, -1))
+            return end
+        inner.append((end, end + 2))
+        inner.append(part := _Entity(end + 2))
+        return self._enter(part)
+
+    def _close(self, level: int, end: int) -> None:
+        """What is open at this level and below ends here."""
+        while len(self._open) > level:
+            entity = self._open.pop()
+            entity.end = max(end, entity.start)
+            if entity.boundary is not None:
+                last = entity.inner[-1]
+                if isinstance(last, tuple) and last[1] < 0:
+                    entity.inner[-1] = last[0], entity.end
+                for line in (entity.boundary, entity.boundary + b"--"):
+                    if self._known.get(line, (-1, False))[0] == len(self._open):
+                        del self._known[line]
+                self._begin = b"\r\n--" + common_beginning(list(self._known))
+            entity.ascii_header = self._message[entity.start : min(entity.body, entity.end)].isascii()
+            entity.ascii_body = all(map(self._ascii, entity.inner)) if entity.inner else self._ascii((entity.body, entity.end))
+
+    def _ascii(self, inner: _Entity | tuple[int, int]) -> bool:
+        if isinstance(inner, _Entity):
+            return inner.ascii_header and inner.ascii_body
+        return self._message[inner[0] : inner[1]].isascii()
+
+
+# --- writing ---------------------------------------------------------------------------------------------------------
+
+
+class _Writer:
+    def __init__(self, message: bytes) -> None:
+        self._message = message
+        self._room = _WORDS
+
+    def entity(self, entity: _Entity) -> Iterator[bytes]:
+        if entity.ascii_header and entity.ascii_body:
+            yield from self._as_is(entity.start, entity.end)
+            return
+        block = entity.block(self._message)
+        if entity.unread:
+            yield block.translate(_BLIND) + b"\r\n"
+            yield from self._blind(entity.body, entity.end)
+            return
+        lines = [self._line(line) for line in _lines(block)]
+        if entity.ascii_body:
+            yield _joined(lines)
+            yield from self._as_is(entity.body, entity.end)
+        elif entity.inner:
+            yield _joined(_encoded_as(lines, b"7bit"))
+            for inner in entity.inner:
+                yield from self.entity(inner) if isinstance(inner, _Entity) else self._blind(*inner)
+        else:
+            yield from self._leaf(lines, entity)
+
+    def _leaf(self, lines: list[bytes], entity: _Entity) -> Iterator[bytes]:
+        if (_value(lines, b"content-transfer-encoding") or b"").strip().lower() in _ENCODINGS:
+            yield _joined(lines)  # encoded octets are ASCII; what else is among them has no meaning
+            yield from self._blind(entity.body, entity.end)
+            return
+        body = self._message[entity.body : entity.end]
+        kind = _value(lines, b"content-type")
+        if not kind:
+            lines.append(b"Content-Type: text/plain; charset=" + (b"utf-8" if charset.not_utf8(body) is None else b"iso-8859-1"))
+        if not kind or kind.partition(b";")[0].strip().lower().startswith(b"text/"):
+            yield _joined(_encoded_as(lines, b"quoted-printable"))
+            yield transfer_encoding.quoted_printable(b"".join(_with_lf(body)))
+        else:
+            yield _joined(_encoded_as(lines, b"base64"))
+            yield transfer_encoding.encode_base64(body) + (b"\r\n" if body.endswith(b"\r\n") else b"")
+
+    def _as_is(self, start: int, end: int) -> Iterator[bytes]:
+        for at in range(start, end, _PIECE):
+            yield self._message[at : min(at + _PIECE, end)]
+
+    def _blind(self, start: int, end: int) -> Iterator[bytes]:
+        """What is nobody's to read: preambles, delimiters, epilogues."""
+        for piece in self._as_is(start, end):
+            yield piece.translate(_BLIND)
+
+    def _line(self, line: bytes) -> bytes:
+        """A field; words beyond ASCII as encoded words (2047)."""
+        if line.isascii():
+            return line
+        self._room -= len(line)
+        fields = header.parse_fields(line, strict=False)
+        if not fields or len(line) > _LONG or self._room < 0:
+            return line.translate(_BLIND)
+        text = charset.guess(fields[0].raw).replace("\r\n", "")
+        try:
+            return header.custom(fields[0].name, _QUOTED.sub(_bare, text).strip(" \t")).removesuffix("\r\n").encode("ascii", "replace")
+        except header.HeaderError:
+            return line.translate(_BLIND)
+
+
+def _find(message: bytes, sub: bytes, start: int) -> int:
+    """In windows, so that other threads get their turn."""
+    for at in range(start, len(message), _WINDOW):
+        found = message.find(sub, at, at + _WINDOW + len(sub) - 1)
+        if found >= 0:
+            return found
+    return -1
+
+
+def _with_lf(text: bytes) -> Iterator[bytes]:
+    at = 0
+    while at < len(text):
+        end = at + _WINDOW
+        end += text[end - 1 : end + 1] == b"\r\n"
+        yield text[at:end].replace(b"\r\n", b"\n")
+        at = end
+
+
+def _bare(found: re.Match[str]) -> str:
+    """A quoted string beyond ASCII without its quotation marks, which an encoded word cannot have around it."""
+    if not found[2] or found[1].isascii():
+        return found[0]
+    return re.sub(r"\\(.)", r"\1", found[1])
+
+
+def _lines(block: bytes) -> list[bytes]:
+    return _FIELD_END.split(block.removesuffix(b"\r\n")) if block else []
+
+
+def _joined(lines: list[bytes]) -> bytes:
+    return b"".join([line + b"\r\n" for line in lines]) + b"\r\n"
+
+
+def _value(lines: list[bytes], name: bytes) -> bytes | None:
+    for line in lines:
+        found, _, value = line.partition(b":")
+        if found.strip().lower() == name:
+            return value.replace(b"\r\n", b"")
+    return None
+
+
+def _encoded_as(lines: list[bytes], encoding: bytes) -> list[bytes]:
+    """The fields with another Content-Transfer-Encoding, in its place."""
+    field = b"Content-Transfer-Encoding: " + encoding
+    kept = [field if line.partition(b":")[0].strip().lower() == b"content-transfer-encoding" else line for line in lines]
+    return kept if field in kept else [*kept, field]

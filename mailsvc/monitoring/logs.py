@@ -1,0 +1,101 @@
+"""One observer for every log event: JSON lines or text, above a level, and never a secret. Who logs what: each module itself."""
+
+from __future__ import annotations
+
+import re
+import sys
+from datetime import UTC, datetime
+from typing import IO, Any
+
+import orjson
+from twisted.logger import ILogObserver, LogEvent, LogLevel, eventAsText, formatEvent
+from zope.interface import implementer
+
+from mailsvc.settings import schema
+
+# The last wall: what looks like a secret leaves as its first characters, whoever logged it.
+_SECRETS = (
+    (re.compile(r"\bms_[A-Za-z0-9]{6,}"), "ms_…"),
+    (
+        re.compile(r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----.*?(?:-----END [A-Z ]{0,40}PRIVATE KEY-----|$)", re.DOTALL),
+        "(a private key)",
+    ),
+    (re.compile(r"(\b[a-z][a-z0-9+.-]{0,30}+://[^\s:/@]*+):[^\s@/]++@"), r"\1:…@"),
+    (re.compile(r"(?i)\b(bearer|basic|password=)(\s*+)[A-Za-z0-9+/=_.~-]{6,}+"), r"\1\2…"),
+)
+
+_ORDER = (LogLevel.debug, LogLevel.info, LogLevel.warn, LogLevel.error, LogLevel.critical)
+
+
+def without_secrets(text: str) -> str:
+    """The text, with everything that looks like a secret cut short."""
+    for pattern, shown in _SECRETS:
+        text = pattern.sub(shown, text)
+    return text
+
+
+def weight(event: LogEvent) -> int:
+    """How much an event matters. What a library finds worth an `info` is worth a `debug` here."""
+    level = event.get("log_level") or LogLevel.info
+    ours = str(event.get("log_namespace", "")).startswith(("mailsvc", "stdout", "stderr"))
+    return _ORDER.index(LogLevel.debug if level is LogLevel.info and not ours else level)
+
+
+def as_json(event: LogEvent) -> str:
+    """One object: time, level, where, text, the event's own keys, and the traceback of a failure."""
+    line: dict[str, Any] = {
+        "time": _moment(event).isoformat(timespec="milliseconds"),
+        "level": (event.get("log_level") or LogLevel.info).name,
+        "where": str(event.get("log_namespace", "")),
+        "text": formatEvent(event),
+    }
+    own = {key: value for key, value in event.items() if not key.startswith("log_") and key not in _LEGACY and key not in line}
+    line |= {key: value if isinstance(value, str | int | float | bool | None) else str(value) for key, value in own.items()}
+    if "log_failure" in event:
+        line["traceback"] = event["log_failure"].getTraceback()
+    return orjson.dumps(line, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+
+
+def as_text(event: LogEvent) -> str:
+    """One line for reading, and the traceback of a failure below it."""
+    level = (event.get("log_level") or LogLevel.info).name
+    text = eventAsText(event, includeTimestamp=False, includeSystem=False)
+    return f"{_moment(event):%H:%M:%S} {level:<5} {text}"
+
+
+@implementer(ILogObserver)
+class Observer:
+    """Writes what weighs enough, one event a line."""
+
+    def __init__(self, out: IO[str], *, form: str, level: str) -> None:
+        self._out = out
+        self._write = {"json": as_json, "text": as_text}[form]
+        self._least = _ORDER.index(LogLevel.lookupByName(level))
+
+    def __call__(self, event: LogEvent) -> None:
+        """A log event; an observer must never raise, so one that cannot be written says at least that."""
+        if weight(event) < self._least:
+            return
+        try:
+            line = without_secrets(self._write(event))
+        except Exception as error:  # a bad __str__ of somebody's value
+            line = f"A log event of {event.get('log_namespace')} cannot be written: {type(error).__name__}"
+        try:
+            self._out.write(line + "\n")
+            self._out.flush()
+        except (OSError, ValueError):
+            return  # nobody reads us any more, or the disk is full: mail goes on
+
+
+def observer(log: schema.Log) -> Observer:
+    """The observer that `[log]` asks for."""
+    out = log.file.open("a", encoding="utf-8") if log.file else sys.__stdout__
+    assert out is not None, "twistd has a standard output"
+    return Observer(out, form=log.format, level=log.level)
+
+
+def _moment(event: LogEvent) -> datetime:
+    return datetime.fromtimestamp(float(event.get("log_time", 0.0)), UTC)
+
+
+_LEGACY = frozenset({"message", "time", "system", "isError", "format", "failure", "why", "printed", "log_text"})

@@ -1,0 +1,106 @@
+"""What a setting's value has to be: each returns what was expected instead, or None. Which setting is checked how: settings.py."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from ipaddress import ip_network
+
+from mailsvc.net import address_guard
+
+ROLES = ("http", "smtp", "delivery", "ledger", "webhooks", "domains")
+RELAY_PORTS = ("25", "587", "2587", "465", "2465")
+_WIDEST = {4: 8, 6: 32}  # whoever trusts more than that trusts strangers
+_IPV4 = [ip_network("::ffff:0:0/96"), ip_network("64:ff9b::/96")]  # all of it, written as IPv6
+_ID = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+
+
+def at_least(lowest: float) -> Callable[[float], str | None]:
+    return lambda value: None if value >= lowest else f"expected at least {lowest}"
+
+
+def between(lowest: float, highest: float) -> Callable[[float], str | None]:
+    return lambda value: None if lowest <= value <= highest else f"expected {lowest} to {highest}"
+
+
+def one_of(*names: str) -> Callable[[str], str | None]:
+    return lambda value: None if value in names else f"expected one of: {', '.join(names)}"
+
+
+def roles(value: tuple[str, ...]) -> str | None:
+    return None if value and set(value) <= set(ROLES) else f"expected one or more of: {', '.join(ROLES)}"
+
+
+def base_url(value: str) -> str | None:
+    good = re.fullmatch(r"https?://[^/\s?#]+(/[^\s?#]*[^/\s?#])?", value)
+    return None if good else "expected a web address without a slash at its end, such as https://api.example.com"
+
+
+def listen(value: tuple[str, ...]) -> str | None:
+    return None if all(re.match(r"[a-z0-9]+:", one) for one in value) else 'expected endpoints such as "tcp:8025:interface=127.0.0.1"'
+
+
+def watched(value: tuple[str, ...]) -> str | None:
+    loopback = re.compile(r"tcp6?:.*:interface=(127\.0\.0\.1|\\:\\:1|localhost)(:|$)")
+    good = all(text.startswith("unix:/") or loopback.match(text) for text in value)
+    return None if good else 'expected endpoints "unix:/PATH" or "tcp:PORT:interface=127.0.0.1"'
+
+
+def ports(value: Mapping[str, str]) -> str | None:
+    good = all(number in RELAY_PORTS and text.split() and listen(tuple(text.split())) is None for number, text in value.items())
+    return None if good else f'expected endpoints such as "tcp:587" for some of {", ".join(RELAY_PORTS)}'
+
+
+def schedule(value: tuple[float, ...]) -> str | None:
+    return None if value and min(value) >= 1 else "expected one or more numbers of seconds, each at least 1"
+
+
+def endings(value: tuple[str, ...]) -> str | None:
+    good = all(re.fullmatch(r"[a-z0-9]{1,20}", text) for text in value)
+    return None if good else 'expected endings in lower case without a dot, such as "exe"'
+
+
+def host(value: str) -> str | None:
+    return None if re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\]", value) else "expected a host name"
+
+
+def address(value: str) -> str | None:
+    return None if re.fullmatch(r"[^@\s]+@[^@\s]+", value) else "expected an email address"
+
+
+def networks(value: tuple[str, ...]) -> str | None:
+    try:
+        address_guard.networks(value)
+    except ValueError as error:
+        return f"expected addresses or networks: {error}"
+    return None
+
+
+def trusted_networks(value: Mapping[str, str]) -> str | None:
+    for text, key in value.items():
+        try:
+            network = ip_network(text)
+        except ValueError as error:
+            return f"expected networks such as 10.1.0.0/16: {error}"
+        if network.prefixlen < _WIDEST[network.version]:
+            return f"expected networks of /8 or narrower, of IPv6 /32; {text} is wider"
+        if network.version == 6 and (network.is_link_local or any(network.overlaps(each) for each in _IPV4)):
+            return f"expected addresses of IPv6 that are neither link-local nor of IPv4, not {text}"
+        if not re.fullmatch(_ID, key):  # it may be the key itself, which nobody gets to see
+            return f"expected the id of an API key with {text}, as `mailsvc key list` has it"
+    return None
+
+
+def sender(value: str) -> str | None:
+    good = re.fullmatch(r"([^<>@]+ <[^<>@\s]+@[^<>@\s]+>|[^<>@\s]+@[^<>@\s]+)", value)
+    return None if good else "expected an address such as mailsvc <notices@example.com>"
+
+
+def hosts(value: Mapping[str, str]) -> str | None:
+    wrong = [name for name in (*value, *value.values()) if host(name)]
+    return f'expected hosts by region, such as {{ "us-east-1" = "out.example.com" }}, not {wrong[0]!r}' if wrong else None
+
+
+def routes(value: Mapping[str, str]) -> str | None:
+    wrong = [target for target in value.values() if not re.fullmatch(r"smtp://(\[[0-9A-Fa-f:]+\]|[^\s:/\[\]]+)(:\d{1,5})?", target)]
+    return f'expected targets such as "smtp://127.0.0.1:2526", not {wrong[0]!r}' if wrong else None

@@ -1,0 +1,140 @@
+"""TLS for outgoing connections: unverified for opportunistic use (RFC 7435), verified where a policy asks for it.
+
+Contexts are made once and shared; what differs between connections is the name and the check.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from functools import cache
+from ipaddress import ip_address
+
+from OpenSSL import SSL
+from service_identity.exceptions import CertificateError, VerificationError
+from service_identity.pyopenssl import verify_hostname, verify_ip_address
+from twisted.internet.error import ConnectionDone, ConnectionLost
+from twisted.internet.interfaces import IOpenSSLClientConnectionCreator
+from zope.interface import implementer
+
+from mailsvc.net.dns import Tlsa
+from mailsvc.smtp.client import dane
+
+# What OpenSSL's numbers mean to the one who has to repair it (X509_V_ERR_*).
+_FAULTS = {
+    9: "the certificate is not valid yet",
+    10: "the certificate has expired",
+    18: "the certificate is self-signed",
+    19: "the certificate's chain ends in an unknown root",
+    20: "the certificate's issuer is unknown",
+    21: "the certificate's issuer is unknown",
+}
+
+
+class Untrusted(Exception):
+    """The handshake went well, but the certificate is not the one to speak to. The text says why."""
+
+
+@implementer(IOpenSSLClientConnectionCreator)
+class ClientTls:
+    """How one connection is secured: its context, the name to ask for (SNI), and what is checked after the handshake.
+
+    `check` raises Untrusted; nothing has been written over the connection when it is called.
+    """
+
+    def __init__(self, context: SSL.Context, host: str, check: Callable[[SSL.Connection], None] | None = None) -> None:
+        self._context = context
+        self._host = host
+        self._check = check
+        self.fault: str | None = None  # why OpenSSL refused the certificate
+
+    def clientConnectionForTLS(self, protocol: object) -> SSL.Connection:
+        connection = SSL.Connection(self._context, None)
+        if self._host and not _is_ip(self._host):  # RFC 6066 §3: no addresses
+            connection.set_tlsext_host_name(self._host.rstrip(".").encode("ascii"))
+        if self._context.get_verify_mode() != SSL.VERIFY_NONE:
+            connection.set_verify(SSL.VERIFY_PEER, self._remember)
+        return connection
+
+    def check(self, connection: SSL.Connection) -> None:
+        if self._check is not None:
+            self._check(connection)
+
+    def _remember(self, _connection: SSL.Connection, _certificate: object, error: int, _depth: int, ok: int) -> bool:
+        if not ok and self.fault is None:
+            self.fault = _FAULTS.get(error, f"the certificate is not trusted (OpenSSL error {error})")
+        return bool(ok)
+
+
+def unverified(host: str) -> ClientTls:
+    """Any certificate will do: what it keeps out is who only listens."""
+    return ClientTls(_context(verify=False), host)
+
+
+def verified(host: str, roots: str | None = None) -> ClientTls:
+    """The certificate must be trusted and name `host`. `roots` is a PEM file to trust instead of the system's store."""
+    return ClientTls(_context(verify=True, roots=roots), host, lambda connection: _check_name(connection, host.rstrip(".")))
+
+
+def by_dane(host: str, records: Sequence[Tlsa], names: Sequence[str]) -> ClientTls:
+    """The certificate must be one that the TLSA records name; no authority is asked (7672 §3.1)."""
+
+    def check(connection: SSL.Connection) -> None:
+        chain = [certificate.to_cryptography() for certificate in connection.get_peer_cert_chain() or ()]
+        fault = dane.fault(records, chain, names, datetime.now(UTC))
+        if fault is not None:
+            raise Untrusted(fault)
+
+    return ClientTls(_context(verify=False), host, check)
+
+
+def describe(connection: SSL.Connection) -> str:
+    """Version and cipher, as `TLSv1.3 TLS_AES_256_GCM_SHA384`."""
+    return f"{connection.get_protocol_version_name()} {connection.get_cipher_name()}"
+
+
+def explain(error: BaseException) -> str:
+    """Why a connection ended, in words; OpenSSL's reasons without its function names."""
+    if isinstance(error, SSL.Error) and error.args and isinstance(error.args[0], list):
+        return "; ".join(str(entry[-1]) for entry in error.args[0] if entry) or "TLS failed"
+    if isinstance(error, ConnectionDone):
+        return "the server closed the connection"
+    if isinstance(error, ConnectionLost):
+        return ": ".join(["the connection was lost", *(str(detail) for detail in error.args)])
+    return str(error).rstrip(".") or type(error).__name__
+
+
+@cache
+def _context(*, verify: bool, roots: str | None = None) -> SSL.Context:
+    context = SSL.Context(SSL.TLS_CLIENT_METHOD)
+    context.set_min_proto_version(SSL.TLS1_2_VERSION)  # RFC 8996
+    context.set_options(SSL.OP_NO_COMPRESSION | SSL.OP_NO_RENEGOTIATION)
+    context.set_mode(SSL.MODE_RELEASE_BUFFERS)  # idle connections keep no buffers
+    if not verify:
+        # RFC 7435 §3: a weak key is better than the clear text that would follow its refusal.
+        context.set_cipher_list(b"DEFAULT:@SECLEVEL=0")
+        return context
+    context.set_verify(SSL.VERIFY_PEER, lambda _connection, _certificate, _error, _depth, ok: bool(ok))
+    if roots is None:
+        context.set_default_verify_paths()
+    else:
+        context.load_verify_locations(roots)
+    return context
+
+
+def _check_name(connection: SSL.Connection, host: str) -> None:
+    try:
+        if _is_ip(host):
+            verify_ip_address(connection, host)
+        else:
+            verify_hostname(connection, host)
+    except (VerificationError, CertificateError) as error:
+        raise Untrusted(f"the certificate does not name {host}") from error
+
+
+def _is_ip(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,124 @@
+"""The statements of sending domains. What they are for: store/domains/domains, store/domains/checks."""
+
+from __future__ import annotations
+
+COLUMNS = (
+    "id, account_id, name, region, status, trusted_at IS NOT NULL, return_path, signs_with, tls, created_at, sending, receiving, delegated,"
+    " records, advice, since, checks, checked_at, next_check_at, lost_at"
+)
+_FROM = f"SELECT {COLUMNS} FROM domains WHERE "
+FIND = _FROM + "account_id = %s AND name = %s"
+GET = _FROM + "id = %s"
+OWN = _FROM + "account_id = %s AND id = %s"
+# Several accounts may have a name: the one that has it verified comes first, else whoever added it first.
+CALLED = _FROM + "name = %s ORDER BY status = 'verified' DESC, trusted_at IS NOT NULL DESC, id"
+HOLDER = _FROM + "name = %s AND id <> %s AND (status = 'verified' OR trusted_at IS NOT NULL)"
+OLDER = _FROM + "account_id = %s AND (%s::uuid IS NULL OR id < %s) ORDER BY id DESC LIMIT %s"
+NEWER = _FROM + "account_id = %s AND id > %s ORDER BY id LIMIT %s"
+ADD = f"""
+INSERT INTO domains (id, account_id, name, region, created_at, return_path, tls, sending, receiving, delegated)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s) RETURNING {COLUMNS}
+"""
+UPDATE = f"""
+UPDATE domains SET tls = coalesce(%s, tls), sending = coalesce(%s, sending), receiving = coalesce(%s, receiving)
+WHERE id = %s RETURNING {COLUMNS}
+"""
+DELETE = "DELETE FROM domains WHERE id = %s"
+TRUST = f"""
+UPDATE domains SET trusted_at = CASE WHEN %s THEN coalesce(trusted_at, %s) END WHERE account_id = %s AND name = %s RETURNING {COLUMNS}
+"""
+
+# What is required of its DNS changes with it, so it is looked at soon.
+SIGNS = f"""
+UPDATE domains SET signs_with = %s, next_check_at = CASE WHEN next_check_at IS NOT NULL THEN least(next_check_at, %s) END
+WHERE id = %s RETURNING {COLUMNS}
+"""
+
+ADD_KEY = """
+INSERT INTO dkim_keys (id, domain_id, selector, algorithm, public_key, sealed_key, state, created_at)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s)
+"""
+SIGNING = """
+SELECT k.id, k.selector, k.algorithm, k.sealed_key
+FROM dkim_keys k JOIN domains d ON d.id = k.domain_id
+WHERE k.domain_id = %s AND k.state = 'signing' AND k.algorithm = ANY (d.signs_with)
+ORDER BY array_position(d.signs_with, k.algorithm), k.id
+"""
+_KEY = "id, selector, algorithm, public_key, state, created_at, coalesce(changed_at, created_at)"
+PUBLISHED = f"SELECT {_KEY} FROM dkim_keys WHERE domain_id = %s AND state <> 'retired' ORDER BY id"
+DELEGATED = """
+SELECT DISTINCT ON (d.id, k.selector)
+       d.id, k.id, k.selector, k.algorithm, k.public_key, k.state, k.created_at, coalesce(k.changed_at, k.created_at)
+FROM dkim_keys k JOIN domains d ON d.id = k.domain_id WHERE d.delegated ORDER BY d.id, k.selector, k.id DESC
+"""
+# What a retired key was signed with is destroyed.
+MOVE_KEY = """
+UPDATE dkim_keys SET state = %s, changed_at = %s, sealed_key = CASE WHEN %s THEN ''::bytea ELSE sealed_key END
+WHERE domain_id = %s AND id = %s
+"""
+
+HISTORY = "SELECT at, what FROM domain_history WHERE domain_id = %s ORDER BY id DESC LIMIT %s"
+ADD_HISTORY = "INSERT INTO domain_history (id, domain_id, at, what) VALUES (%s, %s, %s, %s)"
+
+# A check that is under way looks as if it were due later; should its process die, it is. The time also fences its result.
+# No account gets more than its share, with what is under way for it; the accounts take turns.
+TAKE_DUE = f"""
+UPDATE domains SET next_check_at = %(until)s WHERE id IN (
+    SELECT id FROM domains WHERE next_check_at <= %(now)s AND id = ANY (ARRAY(
+        SELECT id FROM (
+            SELECT o.id, o.next_check_at,
+                   row_number() OVER (PARTITION BY o.account_id ORDER BY o.next_check_at, o.id) + coalesce(b.checks, 0) AS nth
+            FROM (
+                SELECT id, account_id, next_check_at FROM domains
+                WHERE next_check_at <= %(now)s AND account_id <> ALL (%(full)s::uuid[]) ORDER BY next_check_at LIMIT 1000
+            ) o LEFT JOIN unnest(%(accounts)s::uuid[], %(checks)s::integer[]) AS b(account_id, checks) USING (account_id)
+        ) turns WHERE nth <= %(share)s ORDER BY nth, next_check_at LIMIT %(limit)s
+    )) FOR UPDATE SKIP LOCKED
+) RETURNING {COLUMNS}
+"""
+PUT_OFF = f"UPDATE domains SET next_check_at = %s WHERE id = %s RETURNING {COLUMNS}"
+RECORD = f"""
+UPDATE domains SET status = %s, records = %s, advice = %s, since = %s, checks = %s, checked_at = %s, next_check_at = %s,
+    lost_at = CASE WHEN %s = 'verified' THEN NULL ELSE lost_at END
+WHERE id = %s AND next_check_at IS NOT DISTINCT FROM %s RETURNING {COLUMNS}
+"""
+ASK = f"""
+UPDATE domains SET status = %s, since = %s, checks = %s, next_check_at = %s WHERE id = %s RETURNING {COLUMNS}
+"""
+
+# Another account proved that it owns the name: this one does not send any more, whatever is known of it.
+LOSE = f"""
+UPDATE domains SET status = 'failed', trusted_at = NULL, lost_at = %s, since = NULL, checks = 0, next_check_at = NULL,
+    records = %s
+WHERE id = %s RETURNING {COLUMNS}
+"""
+
+# How many it has; the adds of the hour before `now`.
+USED = """
+SELECT count(*), count(*) FILTER (WHERE status <> 'verified' AND trusted_at IS NULL),
+       coalesce((SELECT adds FROM domain_adds WHERE account_id = %(account)s AND since > %(before)s), 0),
+       (SELECT since FROM domain_adds WHERE account_id = %(account)s AND since > %(before)s)
+FROM domains WHERE account_id = %(account)s
+"""
+# Also lets the adds of one account follow one another, so that the counts are exact.
+COUNT_ADD = """
+INSERT INTO domain_adds AS a (account_id, since, adds) VALUES (%(account)s, %(now)s, 1)
+ON CONFLICT (account_id) DO UPDATE SET
+    adds = CASE WHEN a.since > %(before)s THEN a.adds + 1 ELSE 1 END, since = CASE WHEN a.since > %(before)s THEN a.since ELSE %(now)s END
+"""
+
+_CLAIM = "id, domain_id, account_id, name, region, token, status, failure_reason, created_at, expires_at"
+CLAIM_OF = f"SELECT {_CLAIM} FROM domain_claims WHERE account_id = %s AND domain_id = %s"
+ADD_CLAIM = f"""
+INSERT INTO domain_claims ({_CLAIM}) VALUES (%s, %s, %s, %s, %s, %s, %s, NULL, %s, %s)
+ON CONFLICT (domain_id) DO UPDATE SET id = excluded.id, token = excluded.token, status = excluded.status, failure_reason = NULL,
+    created_at = excluded.created_at, expires_at = excluded.expires_at
+RETURNING {_CLAIM}
+"""
+SETTLE_CLAIM = """
+UPDATE domain_claims SET status = %s, failure_reason = %s WHERE domain_id = %s AND status IN ('pending', 'blocked')
+"""
+SUPERSEDE_CLAIMS = """
+UPDATE domain_claims SET status = 'superseded' WHERE name = %s AND domain_id <> %s AND status IN ('pending', 'blocked')
+"""
+FORGET_CLAIMS = "DELETE FROM domain_claims WHERE account_id = %s AND expires_at < %s"

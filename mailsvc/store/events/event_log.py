@@ -1,0 +1,79 @@
+"""Reading events as they are told: each with the email that it is about, in the order of their numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import attrs
+
+from mailsvc.store.postgres.pool import Pool
+
+# What a Fact is made of; `e` is the event, `m` its email, which an event of the account has not.
+FACT = """
+    e.event_id, e.type, e.at, e.recipient, e.data,
+    m.email_id, m.created_at, m.message_id, m.sender, m.recipients, m.subject, m.tags, m.headers
+"""
+
+AFTER = f"""
+SELECT l.sequence, {FACT}
+FROM event_log l
+JOIN events e ON e.account_id = l.account_id AND e.email_id = l.email_id AND e.event_id = l.event_id
+LEFT JOIN emails m ON m.account_id = l.account_id AND m.email_id = l.email_id
+WHERE l.account_id = %s AND l.sequence > %s AND (m.email_id IS NOT NULL OR e.email_id = e.event_id)
+ORDER BY l.sequence LIMIT %s
+"""
+
+
+@attrs.frozen
+class Mail:
+    """The email that an event is about."""
+
+    email_id: UUID
+    created_at: datetime
+    message_id: str
+    sender: str
+    recipients: tuple[str, ...]
+    subject: str
+    tags: tuple[tuple[str, str], ...]
+    headers: Mapping[str, str]
+
+
+@attrs.frozen
+class Fact:
+    """An event with all that is told of it. `recipient`: its number in the email, None: it is about the whole."""
+
+    event_id: UUID
+    type: str
+    at: datetime
+    recipient: int | None
+    data: Mapping[str, Any]
+    mail: Mail | None
+
+
+class EventLog:
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    async def after(self, account_id: UUID, sequence: int, limit: int) -> tuple[list[tuple[int, Fact]], bool]:
+        """The `limit` next events of the account with their numbers, and whether there are more. What is no longer kept is left out."""
+        rows = await self._pool.rows(AFTER, (account_id, sequence, limit + 1))
+        found = [(number, fact(columns)) for number, *columns in rows[:limit]]
+        return [(number, each) for number, each in found if each is not None], len(rows) > limit
+
+
+def fact(row: Sequence[Any]) -> Fact | None:
+    """Of the columns FACT. None: the event is no longer kept, or its email is not, without which nothing can be told of it."""
+    event_id, kind, at, recipient, data, email_id, *rest = row
+    if event_id is None or (email_id is None and kind.startswith("email.")):
+        return None
+    return Fact(event_id, kind, at, recipient, data or {}, None if email_id is None else _mail(email_id, *rest))
+
+
+def _mail(
+    email_id: UUID, created_at: datetime, message_id: str, sender: str, recipients: list[str], subject: str, tags: Any, headers: Any
+) -> Mail:
+    named = tuple((tag["name"], tag["value"]) for tag in tags or ())
+    return Mail(email_id, created_at, message_id, sender, tuple(recipients), subject, named, headers or {})

@@ -1,0 +1,125 @@
+"""Suppressions: the addresses that an account must not write to, why, and since when.
+
+They are compared in lower case. What they do is done where emails are accepted (store/mail/inserts) and where scheduled ones are
+released (store/queue/claims_sql); a bounce puts its address here by the statement that settles it (store/queue/settle_sql).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Literal
+from uuid import UUID
+
+import attrs
+
+from mailsvc.clock import utc
+from mailsvc.store.events import events
+from mailsvc.store.people.audit import Line, write
+from mailsvc.store.events.events import NewEvent
+from mailsvc.store.ids import uuid7
+from mailsvc.store.postgres.connection import Row
+from mailsvc.store.postgres.pool import Pool, Transaction
+
+Origin = Literal["bounce", "complaint", "manual"]
+
+COLUMNS = "id, email, origin, source_id, reason, created_at"
+# Sorted, so that two that add the same addresses at once do not meet half-way.
+ADD = f"""
+INSERT INTO suppressions AS s (id, account_id, address, email, origin, source_id, reason, created_at)
+SELECT DISTINCT ON (lower(g.email)) g.id, %s, lower(g.email), g.email, %s, %s, %s, %s
+FROM unnest(%s::uuid[], %s::text[]) AS g(id, email) ORDER BY lower(g.email), g.id
+ON CONFLICT (account_id, address) DO NOTHING
+RETURNING {COLUMNS}, told_of(s)
+"""
+_FIELDS = ", ".join(f"s.{name}" for name in COLUMNS.split(", "))
+NAMED = f"""
+SELECT {_FIELDS} FROM unnest(%s::text[]) WITH ORDINALITY AS g(email, number)
+JOIN suppressions s ON s.account_id = %s AND s.address = lower(g.email) ORDER BY g.number
+"""
+GET = f"SELECT {COLUMNS} FROM suppressions WHERE account_id = %s AND id = %s"
+REMOVE = f"""
+DELETE FROM suppressions s
+WHERE s.account_id = %s AND (s.id = ANY (%s::uuid[]) OR s.address = ANY (ARRAY(SELECT lower(g) FROM unnest(%s::text[]) g)))
+RETURNING {COLUMNS}, told_of(s)
+"""
+_LIST = f"SELECT {COLUMNS} FROM suppressions WHERE account_id = %(account_id)s AND (%(origin)s IS NULL OR origin = %(origin)s)"
+OLDER = f"{_LIST} AND (%(after)s IS NULL OR id < %(after)s) ORDER BY id DESC LIMIT %(limit)s"
+NEWER = f"{_LIST} AND id > %(before)s ORDER BY id LIMIT %(limit)s"
+
+
+@attrs.frozen
+class Suppression:
+    """`source_id` is the email that caused it, `reason` the reply or the report; neither when it was put here by hand."""
+
+    id: UUID
+    email: str
+    origin: Origin
+    source_id: UUID | None
+    reason: str | None
+    created_at: datetime
+
+
+async def add(
+    tx: Transaction, account_id: UUID, emails: Sequence[str], origin: Origin, now: datetime,
+    source_id: UUID | None = None, reason: str | None = None,
+) -> None:  # fmt: skip
+    """Put addresses on the list that are not there yet, and tell of it, within a transaction of the caller's."""
+    ids = [uuid7(now.timestamp()) for _ in emails]
+    rows = await tx.rows(ADD, (account_id, origin, source_id, reason, now, ids, list(emails)))
+    await _tell(tx, account_id, "suppression.added", now, rows)
+
+
+class Suppressions:
+    def __init__(self, pool: Pool, clock: Any) -> None:
+        self._pool = pool
+        self._clock = clock
+
+    async def add(self, account_id: UUID, emails: Sequence[str], lines: Sequence[Line] = ()) -> list[Suppression]:
+        """By hand; of each address what stands on the list now, whoever put it there."""
+        now = self._now()
+
+        async def put(tx: Transaction) -> list[Suppression]:
+            await add(tx, account_id, emails, "manual", now)
+            await write(tx, lines, now.timestamp())
+            return [Suppression(*row) for row in await tx.rows(NAMED, (list(emails), account_id))]
+
+        return await self._pool.transact(put)
+
+    async def get(self, account_id: UUID, id_: UUID) -> Suppression | None:
+        rows = await self._pool.rows(GET, (account_id, id_))
+        return Suppression(*rows[0]) if rows else None
+
+    async def named(self, account_id: UUID, email: str) -> Suppression | None:
+        rows = await self._pool.rows(NAMED, ([email], account_id))
+        return Suppression(*rows[0]) if rows else None
+
+    async def remove(
+        self, account_id: UUID, ids: Sequence[UUID] = (), emails: Sequence[str] = (), lines: Sequence[Line] = ()
+    ) -> list[Suppression]:
+        """What was on the list until now."""
+        now = self._now()
+
+        async def take(tx: Transaction) -> list[Suppression]:
+            rows = await tx.rows(REMOVE, (account_id, list(ids), list(emails)))
+            await _tell(tx, account_id, "suppression.removed", now, rows)
+            await write(tx, lines if rows else (), now.timestamp())
+            return [Suppression(*row[:-1]) for row in rows]
+
+        return await self._pool.transact(take)
+
+    async def list(
+        self, account_id: UUID, limit: int, after: UUID | None = None, before: UUID | None = None, origin: str | None = None
+    ) -> tuple[list[Suppression], bool]:
+        """Newest first, and whether there are more."""
+        named = {"account_id": account_id, "after": after, "before": before, "origin": origin, "limit": limit + 1}
+        rows = await self._pool.rows(OLDER if before is None else NEWER, named)
+        page = [Suppression(*row) for row in rows[:limit]]
+        return (page[::-1] if before is not None else page), len(rows) > limit
+
+    def _now(self) -> datetime:
+        return utc(self._clock)
+
+
+async def _tell(tx: Transaction, account_id: UUID, kind: str, now: datetime, rows: Sequence[Row]) -> None:
+    await events.write(tx, [NewEvent(account_id, None, None, None, kind, now, row[-1]) for row in rows])

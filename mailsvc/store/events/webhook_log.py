@@ -1,0 +1,166 @@
+"""What an endpoint was sent: its messages with each attempt, and how to send them again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Any, Literal, cast
+from uuid import UUID
+
+import attrs
+
+from mailsvc.store.people.audit import Line, changed, write
+from mailsvc.store.events.event_log import FACT, Fact, fact
+from mailsvc.store.ids import uuid7
+from mailsvc.store.postgres.connection import Row
+from mailsvc.store.postgres.pool import Pool, Transaction
+from mailsvc.store.queue.claims_sql import BY_INDEX
+
+Status = Literal["success", "failed", "attempting", "pending"]
+
+# One that was claimed for its first attempt still says pending: only an attempt that ended is counted.
+_COLUMNS = """
+    x.event_id, x.type, x.created_at,
+    CASE WHEN o.event_id IS NULL THEN coalesce(x.status, 'failed') WHEN o.tries > 0 THEN 'attempting' ELSE 'pending' END, o.next_at
+"""
+_FROM = "FROM webhook_messages x LEFT JOIN webhook_outbox o ON o.webhook_id = x.webhook_id AND o.event_id = x.event_id"
+_OF = "WHERE x.account_id = %(account_id)s AND x.webhook_id = %(webhook_id)s"
+
+LIST = f"""
+SELECT {_COLUMNS} {_FROM} {_OF} AND (%(after)s IS NULL OR x.event_id < %(after)s) ORDER BY x.event_id DESC LIMIT %(limit)s
+"""
+GET = f"""
+SELECT {_COLUMNS}, x.payload, {FACT}
+{_FROM}
+LEFT JOIN events e ON e.account_id = x.account_id AND e.email_id = x.email_id AND e.event_id = x.event_id
+LEFT JOIN emails m ON m.account_id = x.account_id AND m.email_id = x.email_id
+{_OF} AND x.event_id = %(event_id)s
+"""
+ATTEMPTS = """
+SELECT attempt_id, status, response, seconds, started_at, next_at FROM webhook_attempts
+WHERE account_id = %(account_id)s AND webhook_id = %(webhook_id)s AND event_id = %(event_id)s
+AND (%(after)s IS NULL OR attempt_id < %(after)s)
+ORDER BY attempt_id DESC LIMIT %(limit)s
+"""
+
+# All its attempts begin anew, whatever became of it; one that waits goes at once.
+REPLAY = """
+WITH again AS (
+    UPDATE webhook_messages x SET status = NULL
+    WHERE x.account_id = %(account_id)s AND x.webhook_id = %(webhook_id)s AND x.event_id = ANY (%(event_ids)s::uuid[])
+    RETURNING x.webhook_id, x.event_id, x.account_id, x.email_id
+)
+INSERT INTO webhook_outbox AS o (webhook_id, event_id, account_id, email_id, next_at)
+SELECT webhook_id, event_id, account_id, email_id, %(now)s FROM again ORDER BY event_id
+ON CONFLICT (webhook_id, event_id) DO UPDATE SET tries = 0, next_at = least(o.next_at, excluded.next_at)
+"""
+RANGE = f"""
+SELECT x.event_id {_FROM} {_OF} AND x.created_at >= %(since)s AND x.created_at < %(until)s
+AND (NOT %(failed)s OR (o.event_id IS NULL AND x.status IS DISTINCT FROM 'success')) AND x.event_id > %(start)s
+ORDER BY x.event_id LIMIT %(limit)s
+"""
+TEST = """
+WITH made AS (
+    INSERT INTO webhook_messages (account_id, webhook_id, event_id, email_id, type, created_at, payload) VALUES (%s, %s, %s, %s, %s, %s, %s)
+    RETURNING webhook_id, event_id, account_id, email_id, created_at
+)
+INSERT INTO webhook_outbox (webhook_id, event_id, account_id, email_id, next_at)
+SELECT webhook_id, event_id, account_id, email_id, created_at FROM made
+"""
+BITE = 1000
+FIRST = UUID(int=0)
+
+
+@attrs.frozen
+class Message:
+    """What an endpoint was told, or is to be told: `fact`, or of a test its `payload`; neither when that is no longer kept."""
+
+    event_id: UUID
+    type: str
+    created_at: datetime
+    status: Status
+    next_at: datetime | None
+    payload: Mapping[str, Any] | None = None
+    fact: Fact | None = None
+
+
+@attrs.frozen
+class Attempt:
+    """One POST. `status` is that of HTTP, 0: no answer, and `response` says why."""
+
+    attempt_id: UUID
+    status: int
+    response: str
+    seconds: float
+    started_at: datetime
+    next_at: datetime | None
+
+
+class WebhookLog:
+    """The messages of one endpoint of an account; whether there is such an endpoint is for the caller to know."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    async def get(self, account_id: UUID, webhook_id: UUID, event_id: UUID) -> Message | None:
+        rows = await self._pool.rows(GET, {"account_id": account_id, "webhook_id": webhook_id, "event_id": event_id})
+        return _whole(rows[0]) if rows else None
+
+    async def attempts(
+        self, account_id: UUID, webhook_id: UUID, event_id: UUID, limit: int, after: UUID | None = None
+    ) -> tuple[list[Attempt], bool]:
+        """Newest first, and whether there are more."""
+        named = {"account_id": account_id, "webhook_id": webhook_id, "event_id": event_id, "after": after, "limit": limit + 1}
+        rows = await self._pool.rows(ATTEMPTS, named)
+        return [Attempt(*row) for row in rows[:limit]], len(rows) > limit
+
+    async def replay(self, account_id: UUID, webhook_id: UUID, event_id: UUID, now: datetime, lines: Sequence[Line] = ()) -> bool:
+        """Send one again; whether there is such a message."""
+        named = {"account_id": account_id, "webhook_id": webhook_id, "event_ids": [event_id], "now": now}
+        return await changed(self._pool, now.timestamp(), lines, REPLAY, named) > 0
+
+    async def replay_range(
+        self, account_id: UUID, webhook_id: UUID, since: datetime, until: datetime, failed: bool, now: datetime, lines: Sequence[Line] = ()
+    ) -> int:
+        """Send again what happened between two times, or what of it failed; how many messages that is.
+
+        `lines` are written with the first part of it.
+        """
+        named: dict[str, object] = {"account_id": account_id, "webhook_id": webhook_id, "since": since, "until": until, "now": now}
+        named |= {"failed": failed, "limit": BITE, "start": FIRST}
+        count = 0
+        while True:
+            found = await self._pool.transact(partial(_again, named=named, lines=lines))
+            count, lines = count + len(found), ()
+            if len(found) < BITE:
+                return count
+            named["start"] = found[-1]
+
+    async def test(
+        self, account_id: UUID, webhook_id: UUID, kind: str, payload: dict[str, object], now: datetime, lines: Sequence[Line] = ()
+    ) -> UUID:
+        """Let the endpoint be told of something that never happened; the message's id."""
+        event_id = uuid7(now.timestamp())
+        params = (account_id, webhook_id, event_id, event_id, kind, now, payload)
+        await changed(self._pool, now.timestamp(), lines, TEST, params)
+        return event_id
+
+    async def list(self, account_id: UUID, webhook_id: UUID, limit: int, after: UUID | None = None) -> tuple[list[Message], bool]:
+        """Newest first, and whether there are more."""
+        named = {"account_id": account_id, "webhook_id": webhook_id, "after": after, "limit": limit + 1}
+        rows = await self._pool.rows(BY_INDEX + LIST, named)
+        return [Message(*row) for row in rows[:limit]], len(rows) > limit
+
+
+async def _again(tx: Transaction, named: dict[str, object], lines: Sequence[Line]) -> list[UUID]:
+    found = [event_id for (event_id,) in await tx.rows(BY_INDEX + RANGE, named)]
+    if found:
+        await tx.run(REPLAY, named | {"event_ids": found})
+        await write(tx, lines, cast(datetime, named["now"]).timestamp())
+    return found
+
+
+def _whole(row: Row) -> Message:
+    event_id, kind, created_at, status, next_at, payload, *columns = row
+    return Message(event_id, kind, created_at, status, next_at, payload, fact(columns))

@@ -1,0 +1,127 @@
+"""Figures of the whole installation for whoever watches it: what waits, since when, and whether clock and ledger keep up.
+
+`Vitals` is looked at again and again and costs next to nothing; `Figures` reads the whole queue and is asked by a monitor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+import attrs
+
+from mailsvc.clock import held, measure, unix, utc
+from mailsvc.store.postgres.errors import StoreError
+from mailsvc.store.events.ledger import Books, Lag
+from mailsvc.store.postgres.pool import Pool
+from mailsvc.store.queue.processes import LIVE, SILENT
+from mailsvc.store.queue.claims import Queue
+
+# An id begins with the milliseconds of its email's acceptance (RFC 9562 §5.7).
+WAITING = """
+    SELECT CASE WHEN lease IS NULL THEN status ELSE 'sending' END, bulk, count(*), min(left(email_id::text, 13) COLLATE "C")
+    FROM queue GROUP BY 1, 2
+"""
+LEASES = "SELECT count(*) FROM queue WHERE lease = %s"
+# Due, leased by nobody, and its destination neither rests nor is slowed down.
+OVERDUE = """
+    SELECT min(q.next_at) FROM queue q
+    WHERE q.lease IS NULL AND q.next_at <= %s AND NOT EXISTS (
+        SELECT FROM destinations d
+        WHERE d.region = q.region AND d.name IN (q.destination, split_part(q.destination, '/', 1), '*') AND d.until > %s
+    ) AND NOT EXISTS (
+        SELECT FROM slowdowns s WHERE s.region = q.region AND s.name = split_part(q.destination, '/', 1) AND s.until > %s
+    )
+"""
+WEBHOOKS = 'SELECT count(*), min(left(event_id::text, 13) COLLATE "C") FROM webhook_outbox'
+RESTING = "SELECT state, count(*) FROM destinations WHERE until > %s GROUP BY state"
+
+
+@attrs.frozen
+class Waiting:
+    """Recipients of one state and class; `oldest`: seconds since the first of them was accepted."""
+
+    state: str
+    bulk: bool
+    count: int
+    oldest: float
+
+
+@attrs.frozen
+class Reading:
+    """All of it at one moment. `overdue`: for how many seconds the longest overdue recipient could have been sent.
+
+    `webhooks`: messages that wait.
+    """
+
+    waiting: tuple[Waiting, ...]
+    unexplained: int
+    overdue: float
+    leases: int
+    resting: dict[str, int]
+    processes: dict[str, int]
+    ledger: Lag
+    webhooks: int
+    webhooks_oldest: float
+
+
+@attrs.define(eq=False)
+class Figures:
+    """`lease` tells the number of this process."""
+
+    pool: Pool
+    clock: Any
+    lease: Callable[[], int]
+
+    async def read(self) -> Reading:
+        seconds, pool = unix(self.clock), self.pool
+        now = datetime.fromtimestamp(seconds, UTC)
+        waiting = tuple(
+            Waiting(state, bulk, count, max(0.0, seconds - _accepted(oldest))) for state, bulk, count, oldest in await pool.rows(WAITING)
+        )
+        [(due,)] = await pool.rows(OVERDUE, (now, now, now))
+        [(leases,)] = await pool.rows(LEASES, (self.lease(),))
+        [(messages, first)] = await pool.rows(WEBHOOKS)
+        return Reading(
+            waiting=waiting,
+            unexplained=await Queue(pool).unexplained(now),
+            overdue=0.0 if due is None else (now - due).total_seconds(),
+            leases=leases,
+            resting=dict(await pool.rows(RESTING, (now,))),
+            processes={role: everywhere for role, everywhere, _ in await pool.rows(LIVE, ("", SILENT))},
+            ledger=await Books(pool).lag(now),
+            webhooks=messages,
+            webhooks_oldest=0.0 if first is None else max(0.0, seconds - _accepted(first)),
+        )
+
+
+@attrs.define(eq=False)
+class Vitals:
+    """Measures the database's clock, and what was last seen of the ledger."""
+
+    pool: Pool
+    clock: Any
+    ledger: Lag = attrs.field(default=Lag(0, 0.0), init=False)
+
+    async def look(self) -> None:
+        await measure(self.clock, lambda: database_seconds(self.pool))
+        self.ledger = await Books(self.pool).lag(utc(self.clock))
+
+    async def look_again(self) -> None:
+        """Measure without delay while the clocks disagree, so that mail continues as soon as they agree."""
+        if held(self.clock) is not None:
+            with suppress(StoreError):  # `look` tells of it
+                await measure(self.clock, lambda: database_seconds(self.pool))
+
+
+async def database_seconds(pool: Pool) -> float:
+    """The database's clock, as unix seconds."""
+    [(seconds,)] = await pool.rows("SELECT extract(epoch FROM clock_timestamp())::float8")
+    return float(seconds)
+
+
+def _accepted(beginning: str) -> float:
+    """When an id was made, in unix seconds."""
+    return int(beginning.replace("-", ""), 16) / 1000

@@ -1,0 +1,111 @@
+"""The requests that accounts made, as they read them again. Who gathers them into batches: http/request_log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import attrs
+import orjson
+
+from mailsvc.store.ids import uuid7_seconds
+from mailsvc.store.mail.inserts import document
+from mailsvc.store.postgres.connection import Row
+from mailsvc.store.paging import Page
+from mailsvc.store.postgres.pool import Pool, Transaction
+
+INSERT = """
+INSERT INTO request_log (account_id, log_id, key_id, method, path, status, user_agent, milliseconds, request_body, response_body)
+SELECT * FROM json_to_recordset(%s) AS x(
+    account_id uuid, log_id uuid, key_id uuid, method text, path text, status smallint, user_agent text, milliseconds real,
+    request_body text, response_body text
+)
+"""
+# At most once a minute for each key, and never waiting for another process that does the same.
+USED = """
+UPDATE api_keys SET last_used_at = %s WHERE id IN (
+    SELECT id FROM api_keys WHERE id = ANY (%s::uuid[]) AND coalesce(last_used_at < %s, true) FOR UPDATE SKIP LOCKED
+)
+"""
+LIST = "SELECT log_id, key_id, method, path, status, user_agent, milliseconds FROM request_log WHERE account_id = %s"
+GET = """
+SELECT log_id, key_id, method, path, status, user_agent, milliseconds, request_body, response_body
+FROM request_log WHERE account_id = %s AND log_id = %s
+"""
+
+
+@attrs.frozen
+class NewLog:
+    """A request that was answered. The bodies are JSON without secrets, or None."""
+
+    account_id: UUID
+    log_id: UUID
+    key_id: UUID | None
+    method: str
+    path: str
+    status: int
+    user_agent: str | None
+    milliseconds: float
+    request_body: str | None = attrs.field(repr=False)
+    response_body: str | None = attrs.field(repr=False)
+
+
+@attrs.frozen
+class LogView:
+    """The same, read again. Lists have no bodies."""
+
+    id: UUID
+    key_id: UUID | None
+    method: str
+    path: str
+    status: int
+    user_agent: str | None
+    milliseconds: float
+    request_body: Any = None
+    response_body: Any = None
+
+    @property
+    def created_at(self) -> datetime:
+        return _time(self.id)
+
+
+class RequestLog:
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    async def write(self, logs: Sequence[NewLog]) -> None:
+        """All of them in one transaction, and when their keys were last used."""
+        rows = [attrs.asdict(log) for log in logs]
+        keys = {log.key_id for log in logs if log.key_id is not None}
+        at = _time(max(log.log_id for log in logs))
+
+        async def write(tx: Transaction) -> None:
+            await tx.run(INSERT, (document(rows),))
+            await tx.run(USED, (at, list(keys), at - timedelta(minutes=1)))
+
+        await self._pool.transact(write)
+
+    async def list(self, account_id: UUID, page: Page, statuses: tuple[int, int] | None = None) -> tuple[list[LogView], bool]:
+        """Newest first; of those with a status from the one to the other."""
+        end, more = page.where("log_id")
+        chosen: tuple[object, ...] = (account_id, *(statuses or ()))
+        condition = "" if statuses is None else " AND status BETWEEN %s AND %s"
+        if statuses is not None and statuses[0] >= 400:
+            condition += " AND status >= 400"  # names the index of errors
+        rows, has_more = page.cut(await self._pool.rows(LIST + condition + end, (*chosen, *more)))
+        return [LogView(*row) for row in rows], has_more
+
+    async def get(self, account_id: UUID, log_id: UUID) -> LogView | None:
+        rows = await self._pool.rows(GET, (account_id, log_id))
+        return _view(rows[0]) if rows else None
+
+
+def _time(log_id: UUID) -> datetime:
+    return datetime.fromtimestamp(uuid7_seconds(log_id), UTC)
+
+
+def _view(row: Row) -> LogView:
+    *told, asked, answered = row
+    return LogView(*told, *(None if body is None else orjson.loads(body) for body in (asked, answered)))

@@ -1,0 +1,181 @@
+"""What is too old goes: by partitions for all accounts, by rows for an account that keeps less. What waits is never touched.
+
+A day's partition is emptied (its own table alone is locked, so nobody else notices) or, once nothing of it is kept any longer, dropped.
+Either is looked at again under the lock that keeps writers out, so that nothing can begin to wait in between. A lock that cannot be had
+at once is tried for at the next sweep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import attrs
+
+from mailsvc.store.postgres.errors import Contention, TimedOut
+from mailsvc.store.ids import uuid7_floor
+from mailsvc.store.postgres.connection import Row
+from mailsvc.store.postgres.partitions import name_of
+from mailsvc.store.postgres.pool import Pool, Transaction
+
+LOCK = 0x6B656570  # "keep": one sweep at a time in the whole installation
+BITE = 500  # rows by which an account's own are deleted
+BITES = 400  # of these for one table and account in one sweep; the rest is for the next
+PATIENCE = "SET LOCAL lock_timeout = 500; SET LOCAL statement_timeout = 5000"  # shorter than a deadlock takes to be found
+
+# What may still wait, by the column that says of what.
+_QUEUE = "SELECT FROM queue w WHERE w.email_id {is_it}"
+_NOTICES = "SELECT FROM notices w WHERE w.email_id {is_it} AND w.next_at < 'infinity'"  # what was told does not wait
+_FRESH = "SELECT FROM fresh_events w WHERE w.email_id {is_it}"
+_FRESH_ITSELF = "SELECT FROM fresh_events w WHERE w.event_id {is_it}"
+_OUTBOX = "SELECT FROM webhook_outbox w WHERE w.email_id {is_it}"
+_OUTBOX_ITSELF = "SELECT FROM webhook_outbox w WHERE w.event_id {is_it}"
+
+
+@attrs.frozen
+class Kind:
+    """Tables that age together; `key` is the id in them that tells the day, `waits` what holds them back."""
+
+    tables: tuple[str, ...]
+    key: str = "email_id"
+    waits: tuple[str, ...] = ()
+    drops: tuple[str, ...] = ()  # tables whose partitions of that day go with theirs; none: they are only emptied
+
+
+MAIL = ("emails", "messages", "events", "attempts", "event_log")
+KINDS: Mapping[str, Kind] = {
+    "bodies": Kind(("messages",), waits=(_QUEUE, _NOTICES)),
+    "attempts": Kind(("attempts",), waits=(_QUEUE,)),
+    "events": Kind(("event_log",), waits=(_QUEUE, _FRESH)),
+    "emails": Kind(("emails", "events"), waits=(_QUEUE, _NOTICES, _FRESH, _OUTBOX), drops=MAIL),
+    "webhooks": Kind(
+        ("webhook_messages", "webhook_attempts"), "event_id", (_OUTBOX_ITSELF, _FRESH_ITSELF), ("webhook_messages", "webhook_attempts")
+    ),
+    "requests": Kind(("request_log",), "log_id", (), ("request_log",)),
+    "receipts": Kind(("receipts",), "receipt_id", (), ("receipts",)),
+}
+
+_PARTITIONS = """
+SELECT c.relname, pg_relation_size(c.oid) > 0 FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+WHERE i.inhparent = %s::regclass ORDER BY 1
+"""
+_SIZES = """
+SELECT p.relname, sum(pg_total_relation_size(c.oid))::bigint, min(c.relname) FILTER (WHERE pg_relation_size(c.oid) > 0)
+FROM pg_inherits i JOIN pg_class p ON p.oid = i.inhparent JOIN pg_class c ON c.oid = i.inhrelid
+WHERE p.relname = ANY (%s) GROUP BY 1
+"""
+_ACCOUNTS = "SELECT id, retention FROM accounts WHERE retention IS NOT NULL ORDER BY id"
+_WANT = "UPDATE accounts SET retention = %s WHERE id = %s"
+_WANTED = "SELECT retention FROM accounts WHERE id = %s"
+
+
+@attrs.frozen
+class Size:
+    """Octets of a kind with its indexes, and the oldest day that has something in it."""
+
+    octets: int
+    oldest: datetime | None
+
+
+@attrs.define(eq=False)
+class Retention:
+    pool: Pool
+
+    async def sweep(self, days: Mapping[str, int], now: datetime) -> list[str]:
+        """End what is older than so many days, by kind; the partitions that were emptied or dropped."""
+        done: list[str] = []
+        for kind, count in days.items():
+            done += await self._sweep(KINDS[kind], now - timedelta(days=count))
+        return done
+
+    async def sweep_account(self, account_id: UUID, days: Mapping[str, int], now: datetime) -> int:
+        """The same for the rows of one account; how many there were."""
+        count = 0
+        for kind, number in days.items():
+            for table in KINDS[kind].tables:
+                count += await self._delete(account_id, KINDS[kind], table, uuid7_floor(now - timedelta(days=number)))
+        return count
+
+    async def wanted(self, account_id: UUID) -> dict[str, int]:
+        """What an account keeps shorter, by kind."""
+        rows = await self.pool.rows(_WANTED, (account_id,))
+        return rows[0][0] or {} if rows else {}
+
+    async def want(self, account_id: UUID, days: Mapping[str, int]) -> None:
+        await self.pool.run(_WANT, (dict(days) or None, account_id))
+
+    async def accounts(self) -> dict[UUID, dict[str, int]]:
+        """Those that keep less than the settings say."""
+        return dict(await self.pool.rows(_ACCOUNTS))
+
+    async def sizes(self) -> dict[str, Size]:
+        """By kind."""
+        tables = {row[0]: row for row in await self.pool.rows(_SIZES, ([*MAIL, *(t for kind in KINDS.values() for t in kind.tables)],))}
+        return {name: _size([tables[table] for table in kind.tables if table in tables]) for name, kind in KINDS.items()}
+
+    async def _sweep(self, kind: Kind, before: datetime) -> list[str]:
+        first, *_ = kind.tables
+        found: dict[str, dict[str, bool]] = {table: dict(await self.pool.rows(_PARTITIONS, (table,))) for table in kind.tables}
+        done: list[str] = []
+        for name in found[first]:
+            day = _day(name)
+            if day + timedelta(days=1) > before:
+                break
+            if kind.drops or any(found[table].get(name_of(table, day)) for table in kind.tables):
+                try:
+                    done += await self._end(kind, day)
+                except (Contention, TimedOut):
+                    break  # a backup, say: whoever waits for a lock lets all others wait, so not once for each day
+        return done
+
+    async def _end(self, kind: Kind, day: datetime) -> list[str]:
+        """One day of it, unless something of that day waits or another process is at it."""
+        edges = {"first": uuid7_floor(day), "beyond": uuid7_floor(day + timedelta(days=1))}
+        names = [name_of(table, day) for table in kind.drops or kind.tables]
+        waits = " OR ".join(f"EXISTS ({each.format(is_it='>= %(first)s')} AND w.{kind.key} < %(beyond)s)" for each in kind.waits)
+        held = f"SELECT {waits or 'false'}"
+
+        async def end(tx: Transaction) -> list[str]:
+            if not (await tx.rows("SELECT pg_try_advisory_xact_lock(%s)", (LOCK,)))[0][0]:
+                return []
+            there = [name for (name,) in await tx.rows("SELECT n FROM unnest(%s) AS n WHERE to_regclass(n) IS NOT NULL", (names,))]
+            if not there or (await tx.rows(held, edges))[0][0]:
+                return []
+            # The parents first, as everybody else does who reads or writes them.
+            locked = ", ".join([*(f"ONLY {table}" for table in kind.drops), *there])
+            await tx.run(f"{PATIENCE}; LOCK TABLE {locked} IN ACCESS EXCLUSIVE MODE")
+            if (await tx.rows(held, edges))[0][0]:
+                return []
+            await tx.run(f"{'DROP' if kind.drops else 'TRUNCATE'} TABLE {', '.join(there)}")
+            return there
+
+        return await self.pool.transact(end)
+
+    async def _delete(self, account_id: UUID, kind: Kind, table: str, before: UUID) -> int:
+        waits = " ".join(f"AND NOT EXISTS ({each.format(is_it=f'= t.{kind.key}')})" for each in kind.waits)
+        sql = f"""
+            WITH old AS MATERIALIZED (
+                SELECT DISTINCT x.id FROM (
+                    SELECT t.{kind.key} AS id FROM {table} t WHERE t.account_id = %(account)s AND t.{kind.key} < %(before)s {waits}
+                    LIMIT %(bite)s
+                ) x
+            )
+            DELETE FROM {table} t USING old WHERE t.account_id = %(account)s AND t.{kind.key} = old.id AND t.{kind.key} < %(before)s
+        """
+        deleted = 0
+        for _ in range(BITES):
+            count = await self.pool.run(sql, {"account": account_id, "before": before, "bite": BITE})
+            deleted += count
+            if not count:
+                break
+        return deleted
+
+
+def _day(partition: str) -> datetime:
+    return datetime.strptime(partition[-8:], "%Y%m%d").replace(tzinfo=UTC)
+
+
+def _size(rows: list[Row]) -> Size:
+    oldest = [_day(name) for _, _, name in rows if name is not None]
+    return Size(sum(octets for _, octets, _ in rows), min(oldest, default=None))

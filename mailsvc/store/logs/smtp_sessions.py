@@ -1,0 +1,76 @@
+"""Receipts: what was said in SMTP sessions, kept for the account that logged in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import attrs
+
+from mailsvc.store.postgres.shared_commits import Batch
+from mailsvc.store.mail.inserts import document
+from mailsvc.store.paging import ALL, Page
+from mailsvc.store.postgres.pool import Pool, Transaction
+from mailsvc.store.logs.requests import USED
+
+LINGER = 0.2  # seconds; nobody waits for a receipt
+COLUMNS = "receipt_id, key_id, opened_at, closed_at, port, tls, mails, refusals"
+
+ADD = """
+INSERT INTO receipts (account_id, receipt_id, key_id, opened_at, closed_at, port, tls, mails, refusals, transcript)
+SELECT * FROM json_to_recordset(%s) AS r(
+    account_id uuid, receipt_id uuid, key_id uuid, opened_at timestamptz, closed_at timestamptz, port integer, tls text,
+    mails integer, refusals integer, transcript text)
+"""
+LIST = f"SELECT {COLUMNS} FROM receipts WHERE account_id = %s"
+GET = f"SELECT {COLUMNS}, transcript FROM receipts WHERE account_id = %s AND receipt_id = %s"
+
+
+@attrs.frozen
+class Receipt:
+    """One session. `refusals` counts replies of 4yz and 5yz; `transcript` is None in a list."""
+
+    receipt_id: UUID
+    key_id: UUID | None
+    opened_at: datetime
+    closed_at: datetime
+    port: int
+    tls: str
+    mails: int
+    refusals: int
+    transcript: str | None = attrs.field(default=None, repr=False)
+
+
+class Receipts:
+    def __init__(self, pool: Pool, clock: Any) -> None:
+        self._pool = pool
+        self._batch: Batch[tuple[UUID, Receipt], None] = Batch(
+            self._write, clock, linger=LINGER, prompt=False, writes=1, queue_weight=32 << 20
+        )
+
+    async def add(self, account_id: UUID, receipt: Receipt) -> None:
+        await self._batch.submit((account_id, receipt), len(receipt.transcript or "") + 256)
+
+    async def get(self, account_id: UUID, receipt_id: UUID) -> Receipt | None:
+        rows = await self._pool.rows(GET, (account_id, receipt_id))
+        return Receipt(*rows[0]) if rows else None
+
+    async def _write(self, items: list[tuple[UUID, Receipt]]) -> list[None]:
+        rows = [{"account_id": account_id} | attrs.asdict(receipt) for account_id, receipt in items]
+        keys = {receipt.key_id for _, receipt in items if receipt.key_id is not None}
+        at = max(receipt.closed_at for _, receipt in items)
+
+        async def write(tx: Transaction) -> None:
+            await tx.run(ADD, (document(rows),))
+            await tx.run(USED, (at, list(keys), at - timedelta(minutes=1)))
+
+        await self._pool.transact(write)
+        return [None] * len(items)
+
+    async def list(self, account_id: UUID, page: Page = ALL) -> tuple[Sequence[Receipt], bool]:
+        """Newest first, without their transcripts, and whether there are more."""
+        end, edge = page.where("receipt_id")
+        rows, has_more = page.cut(await self._pool.rows(LIST + end, (account_id, *edge)))
+        return [Receipt(*row) for row in rows], has_more

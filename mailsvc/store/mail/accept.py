@@ -1,0 +1,187 @@
+"""Accepting: what one submission writes, all of it in one transaction, or nothing.
+
+An acknowledgement is given only when the commit was confirmed. Submissions that come together share a commit.
+What is composed is composed elsewhere (mail/compose, intake); how it becomes rows: store/mail/inserts.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from twisted.internet.defer import CancelledError, Deferred, DeferredSemaphore
+from twisted.internet.task import deferLater
+from twisted.logger import Logger
+
+from mailsvc.clock import unix, utc
+from mailsvc.store.mail import idempotency
+from mailsvc.store.people.audit import write
+from mailsvc.store.postgres.shared_commits import Batch
+from mailsvc.store.postgres.detach import detached
+from mailsvc.store.postgres.errors import StoreError, Unavailable
+from mailsvc.store.mail.idempotency import Claim
+from mailsvc.store.mail.inserts import INSERT_EMAILS, INSERT_PIECE, SMALL, documents, pieces
+from mailsvc.store.postgres.connection import Row
+from mailsvc.store.postgres.pool import Pool, Transaction
+from mailsvc.store.mail.values import (Accepted, AcceptResult, Idempotency, InProgress, Mismatch, NewEmail, NewRecipient, Pieces, Replayed, Submission)
+
+__all__ = [
+    "AcceptResult",
+    "Acceptance",
+    "Accepted",
+    "Idempotency",
+    "InProgress",
+    "Mismatch",
+    "NewEmail",
+    "NewRecipient",
+    "Pieces",
+    "Replayed",
+    "Submission",
+]
+
+MAX_ITEMS = 100
+MAX_WEIGHT = 1 << 20  # octets of messages in a shared commit
+LARGE = 2  # submissions with large messages that are written at once
+OVERHEAD = 1024  # octets that an email counts for besides its message
+RECLAIM_AFTER = (0.0, 5.0, 60.0)  # seconds; the server may still be committing when the connection to it is gone
+
+RECLAIM = "UPDATE queue SET lease = NULL WHERE email_id = ANY (%s::uuid[]) AND lease = ANY (%s::bigint[])"
+
+
+class Acceptance:
+    """Takes submissions in. `linger` is how long the first of a shared commit waits for others, in seconds."""
+
+    log = Logger()
+
+    def __init__(self, pool: Pool, clock: Any, *, linger: float = 0.002, max_items: int = MAX_ITEMS) -> None:
+        self._pool = pool
+        self._clock = clock
+        self._running: set[tuple[UUID, str, str]] = set()
+        self._large = DeferredSemaphore(LARGE)
+        self.batch: Batch[Submission, AcceptResult] = Batch(self._write, clock, max_items=max_items, max_weight=MAX_WEIGHT, linger=linger)
+
+    async def accept(self, submission: Submission) -> AcceptResult:
+        """Commit `submission`, or say what its key was used for. Raises a StoreError when nothing can be promised.
+
+        Whoever stops waiting changes nothing: what was begun ends, and born-leased recipients come back to the queue.
+        """
+        claim = _claim(submission)
+        if claim is not None and claim.place in self._running:
+            return InProgress()
+        try:
+            return await self._begin(submission, claim)
+        except CancelledError:
+            self._reclaim(submission)
+            raise
+        except Unavailable as error:
+            if error.unknown:
+                self._reclaim(submission)
+            raise
+
+    async def recall(self, submission: Submission) -> AcceptResult | None:
+        """What is answered to a submission that was accepted before under its key, or is being accepted; None: nothing, it is new."""
+        claim = _claim(submission)
+        if claim is None:
+            return None
+        if claim.place in self._running:
+            return InProgress()
+        return (await self._pool.transact(lambda tx: self._answers(tx, [submission])))[0]
+
+    def _begin(self, submission: Submission, claim: Claim | None) -> Deferred[AcceptResult]:
+        if claim is None:
+            return self._submit(submission)
+        self._running.add(claim.place)
+        return detached(self._keyed(submission, claim))
+
+    async def _keyed(self, submission: Submission, claim: Claim) -> AcceptResult:
+        try:
+            return await self._submit(submission)
+        finally:
+            self._running.remove(claim.place)
+
+    def _submit(self, submission: Submission) -> Deferred[AcceptResult]:
+        return detached(self._alone(submission)) if _is_large(submission) else self.batch.submit(submission, _weight(submission))
+
+    async def _alone(self, submission: Submission) -> AcceptResult:
+        """A large message shares its commit with nobody, and nobody waits behind it but other large ones."""
+        async with self._large:
+            [answer] = await self._write([submission])
+            return answer
+
+    async def _write(self, submissions: list[Submission]) -> list[AcceptResult]:
+        if any(s.idempotency is not None or s.lines or _is_large(s) for s in submissions):
+            return await self._pool.transact(lambda tx: self._write_in(tx, submissions))
+        parts = list(documents(email for s in submissions for email in s.emails))
+        if len(parts) == 1:
+            suppressed = _by_email(await self._pool.rows(INSERT_EMAILS, parts[0]))
+            return [_accepted(s, suppressed) for s in submissions]
+        return await self._pool.transact(lambda tx: self._write_in(tx, submissions))
+
+    async def _write_in(self, tx: Transaction, submissions: list[Submission]) -> list[AcceptResult]:
+        answers = await self._answers(tx, submissions)
+        new = [s for s, answer in zip(submissions, answers, strict=True) if answer is None]
+        emails = [email for s in new for email in s.emails]
+        suppressed: dict[UUID, frozenset[int]] = {}
+        for part in documents(emails):
+            suppressed |= _by_email(await tx.rows(INSERT_EMAILS, part))
+        for email in emails:
+            for number, piece in enumerate(pieces(email)):
+                await tx.run(INSERT_PIECE, (email.account_id, email.email_id, number, piece))
+        claims = [claim for claim in map(_claim, new) if claim is not None]
+        if claims:
+            await idempotency.keep(tx, claims)
+        for s in new:
+            if s.lines:
+                await write(tx, s.lines, unix(self._clock))
+        return [_accepted(s, suppressed) if answer is None else answer for s, answer in zip(submissions, answers, strict=True)]
+
+    async def _answers(self, tx: Transaction, submissions: list[Submission]) -> list[AcceptResult | None]:
+        answers: list[AcceptResult | None] = [None] * len(submissions)
+        keyed = [(n, claim) for n, claim in enumerate(map(_claim, submissions)) if claim is not None]
+        if keyed:
+            now = utc(self._clock)
+            found = await idempotency.settled_already(tx, [claim for _, claim in keyed], now)
+            for (n, _), answer in zip(keyed, found, strict=True):
+                answers[n] = answer
+        return answers
+
+    def _reclaim(self, submission: Submission) -> None:
+        """Nobody here knows whether it was committed: if it was, its born-leased recipients have nobody to send them."""
+        leased = [(e.email_id, e.lease) for e in submission.emails if e.lease is not None and any(r.leased for r in e.recipients)]
+        if leased:
+            Deferred.fromCoroutine(self._give_back(*zip(*leased, strict=True))).addErrback(
+                lambda failure: self.log.failure("giving leases back failed", failure=failure)
+            )
+
+    async def _give_back(self, email_ids: tuple[UUID, ...], leases: tuple[int, ...]) -> None:
+        for pause in RECLAIM_AFTER:
+            await deferLater(self._clock, pause)
+            try:
+                await self._pool.run(RECLAIM, (list(email_ids), list(set(leases))))
+            except StoreError as error:
+                self.log.info("could not give leases back yet: {reason}", reason=str(error))
+
+
+def _claim(submission: Submission) -> Claim | None:
+    return None if submission.idempotency is None else Claim(submission.account_id, submission.idempotency)
+
+
+def _by_email(rows: list[Row]) -> dict[UUID, frozenset[int]]:
+    found: dict[UUID, set[int]] = {}
+    for email_id, recipient in rows:
+        found.setdefault(email_id, set()).add(recipient)
+    return {email_id: frozenset(recipients) for email_id, recipients in found.items()}
+
+
+def _accepted(submission: Submission, suppressed: dict[UUID, frozenset[int]]) -> Accepted:
+    if not suppressed:
+        return Accepted()
+    return Accepted({e.email_id: suppressed[e.email_id] for e in submission.emails if e.email_id in suppressed})
+
+
+def _is_large(submission: Submission) -> bool:
+    return any(len(email.message) > SMALL for email in submission.emails)
+
+
+def _weight(submission: Submission) -> int:
+    return sum(len(email.message) + OVERHEAD for email in submission.emails)

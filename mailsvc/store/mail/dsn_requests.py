@@ -1,0 +1,170 @@
+"""What the submitters of mails are still to be told of by mail (RFC 3461): written with the event, taken in groups, gone when told.
+
+Each group keeps the number that it was first taken under, so that whoever takes it again tells the same thing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Literal
+from uuid import UUID, uuid5
+
+import attrs
+
+from mailsvc.store.ids import uuid7_floor
+from mailsvc.store.postgres.pool import Pool, Transaction
+
+SUCCESS, FAILURE, DELAY = 1, 2, 4
+BITS = {"SUCCESS": SUCCESS, "FAILURE": FAILURE, "DELAY": DELAY, "NEVER": 0}
+AGAIN = timedelta(seconds=60)  # after which somebody else may try
+REMEMBERED = timedelta(days=30)  # that something was told which another server said
+
+_INSERT = """
+    INSERT INTO notices (account_id, email_id, recipient, event_id, next_at)
+    SELECT account_id, email_id, recipient, event_id, at + interval '1 second' FROM {events}
+    WHERE {condition} AND notify & (
+        CASE type WHEN 'email.delivered' THEN 1 WHEN 'email.bounced' THEN 2 WHEN 'email.failed' THEN 2 WHEN 'email.suppressed' THEN 2
+        WHEN 'email.delivery_delayed' THEN 4 ELSE 0 END
+    ) <> 0
+"""
+
+_LATE = """
+INSERT INTO notices (account_id, email_id, recipient, event_id, next_at)
+SELECT account_id, email_id, recipient, event_id, at + interval '1 second' FROM events
+WHERE account_id = %s AND email_id = %s AND recipient = ANY (%s) AND at = %s AND type = 'email.bounced' AND data ? 'late'
+"""
+_PASS_ON = """
+INSERT INTO notices (account_id, email_id, recipient, event_id, next_at, told)
+VALUES (%s, %s, %s, %s, %s + interval '1 second', jsonb_build_object('action', %s, 'said', %s, 'reporter', %s)) ON CONFLICT DO NOTHING
+"""
+TAKE = """
+WITH due AS MATERIALIZED (
+    SELECT email_id, recipient, event_id FROM notices WHERE next_at <= %s ORDER BY next_at LIMIT %s FOR UPDATE SKIP LOCKED
+), named AS MATERIALIZED (
+    SELECT email_id, gen_random_uuid() AS report FROM (SELECT DISTINCT email_id FROM due) d
+)
+UPDATE notices n SET next_at = %s, report = coalesce(n.report, named.report)
+FROM due JOIN named USING (email_id)
+WHERE n.email_id = due.email_id AND n.recipient = due.recipient AND n.event_id = due.event_id
+RETURNING n.report, n.account_id, n.email_id, n.recipient, n.event_id, n.told
+"""
+READ = """
+SELECT e.domain_id, d.name, e.message_id, e.sender, e.created_at, e.envelope, e.recipients
+FROM emails e JOIN domains d ON d.id = e.domain_id WHERE e.account_id = %s AND e.email_id = %s
+"""
+EVENTS = """
+SELECT recipient, type, at, data FROM events WHERE account_id = %s AND email_id = %s AND event_id = ANY (%s::uuid[]) ORDER BY recipient
+"""
+DONE = "DELETE FROM notices WHERE report = %s AND told IS NULL"
+DONE_WITH = "UPDATE notices SET next_at = 'infinity' WHERE report = %s"
+GONE = "DELETE FROM notices WHERE report = %s"
+SWEEP = "DELETE FROM notices WHERE next_at = 'infinity' AND email_id < %s"
+
+
+@attrs.frozen
+class Told:
+    """What became of a recipient: the event as it was written; or, of the type "passed", what another server said of it."""
+
+    address: str
+    recipient: int
+    type: str
+    at: datetime
+    data: Mapping[str, Any]
+
+
+@attrs.frozen
+class Passed:
+    """What another server that was told of NOTIFY said of a recipient, by its number. `said` begins with a reply or a status."""
+
+    recipient: int
+    action: Literal["delivered", "relayed", "expanded", "delayed"]
+    said: str
+    reporter: str  # the server, "" when it did not say
+
+
+@attrs.frozen
+class Notice:
+    """What one mail is to tell about another. `report` is the same each time it is taken."""
+
+    report: UUID
+    account_id: UUID
+    email_id: UUID
+    domain_id: UUID
+    domain: str
+    message_id: str
+    sender: str
+    created_at: datetime
+    envelope: Mapping[str, Any]
+    told: tuple[Told, ...]
+
+
+def wanted(envelope: Mapping[str, object] | None) -> list[int | None] | None:
+    """What is asked of each recipient of a mail, for its rows of the queue; None: nothing. Nobody is told without an address."""
+    asked = (envelope or {}).get("notify")
+    if not isinstance(asked, list) or not (envelope or {}).get("sender"):
+        return None
+    return [None if words is None else sum(BITS[word] for word in words.split(",")) for words in asked]
+
+
+def insertion(events: str, condition: str = "true") -> str:
+    """For the statements that write events of recipients: notices of those in the relation `events` that somebody asked for."""
+    return _INSERT.format(events=events, condition=condition).strip()
+
+
+async def late(
+    tx: Transaction, account_id: UUID, email_id: UUID, envelope: Mapping[str, object] | None, recipients: Sequence[int], at: datetime
+) -> None:
+    """Notices of bounces that came after the delivery and were written at `at`, for those whose failure somebody asked for."""
+    asked = wanted(envelope) or []
+    numbers = [number for number in recipients if number < len(asked) and (asked[number] or 0) & FAILURE]
+    if numbers:
+        await tx.run(_LATE, (account_id, email_id, numbers, at))
+
+
+async def pass_on(
+    tx: Transaction, account_id: UUID, email_id: UUID, envelope: Mapping[str, object] | None, said: Sequence[Passed], at: datetime
+) -> None:
+    """Notices of what another server said, for those who asked for it: of each recipient's success and of its delay once."""
+    asked = wanted(envelope) or []
+    for each in said:
+        what = DELAY if each.action == "delayed" else SUCCESS
+        if each.recipient < len(asked) and (asked[each.recipient] or 0) & what:
+            once = uuid5(email_id, f"{each.recipient} {what}")
+            await tx.run(_PASS_ON, (account_id, email_id, each.recipient, once, at, each.action, each.said, each.reporter))
+
+
+class Notices:
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    async def take(self, now: datetime, limit: int = 500) -> Sequence[Notice]:
+        """What is due, for nobody else to take within a minute."""
+        groups: dict[tuple[UUID, UUID, UUID], list[tuple[int, UUID, Any]]] = {}
+        for report, account_id, email_id, *what in await self._pool.rows(TAKE, (now, limit, now + AGAIN)):
+            groups.setdefault((report, account_id, email_id), []).append((what[0], what[1], what[2]))
+        found = [await self._read(*key, rows, now) for key, rows in groups.items()]
+        return [notice for notice in found if notice is not None]
+
+    async def done(self, report: UUID) -> None:
+        """It was told, or there is nobody to tell."""
+        await self._pool.run(DONE, (report,))
+        await self._pool.run(DONE_WITH, (report,))
+
+    async def sweep(self, now: datetime) -> None:
+        """Forget what was told a month ago."""
+        await self._pool.run(SWEEP, (uuid7_floor(now - REMEMBERED),))
+
+    async def _read(
+        self, report: UUID, account_id: UUID, email_id: UUID, taken: list[tuple[int, UUID, Any]], now: datetime
+    ) -> Notice | None:
+        rows = await self._pool.rows(READ, (account_id, email_id))
+        if not rows:  # no longer kept
+            await self._pool.run(GONE, (report,))
+            return None
+        domain_id, domain, message_id, sender, created_at, envelope, recipients = rows[0]
+        events = await self._pool.rows(EVENTS, (account_id, email_id, [event_id for _, event_id, passed in taken if passed is None]))
+        told = [Told(recipients[recipient], recipient, type, at, data or {}) for recipient, type, at, data in events]
+        told += [Told(recipients[number], number, "passed", now, passed) for number, _, passed in taken if passed is not None]
+        told.sort(key=lambda each: each.recipient)
+        return Notice(report, account_id, email_id, domain_id, domain, message_id, sender, created_at, envelope or {}, tuple(told))

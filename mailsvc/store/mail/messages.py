@@ -1,0 +1,123 @@
+"""The exact bytes of an email: read for sending and for showing, never rebuilt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+from uuid import UUID
+
+import attrs
+
+from mailsvc.store.postgres.shared_commits import Batch
+from mailsvc.store.postgres.pool import Pool
+from mailsvc.store.postgres.prepared import Prepared
+from mailsvc.store.queue.claims_sql import PLAN_BY_INDEX
+
+AT_ONCE = 16  # first pieces read together: 4 MB at the most
+
+# The signatures and the first pieces; most messages have no other.
+_HEADS = """
+SELECT g.n, m.piece, m.bytes, e.size, CASE WHEN m.piece = 0 THEN e.envelope END
+FROM unnest($1, $2) WITH ORDINALITY AS g(account_id, email_id, n)
+JOIN emails e ON e.account_id = g.account_id AND e.email_id = g.email_id
+JOIN messages m ON m.account_id = g.account_id AND m.email_id = g.email_id AND m.piece <= 0
+"""
+HEADS = Prepared("heads", ("uuid[]", "uuid[]"), _HEADS, PLAN_BY_INDEX)
+PIECE = Prepared(
+    "a_piece", ("uuid", "uuid", "smallint"), "SELECT bytes FROM messages WHERE account_id = $1 AND email_id = $2 AND piece = $3"
+)
+
+
+@attrs.frozen
+class StoredMessage:
+    """`signature` are the DKIM-Signature fields of the first attempt, None when none was made yet; they precede `body`."""
+
+    signature: bytes | None
+    body: bytes = attrs.field(repr=False)
+    envelope: Mapping[str, Any] | None = None  # as it was kept with the email
+
+
+@attrs.frozen
+class Parts:
+    """A message as it is stored."""
+
+    parts: tuple[bytes, ...] = attrs.field(repr=False)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts))
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self.parts)
+
+
+@attrs.frozen
+class StoredPieces:
+    """The same, and nobody has joined it."""
+
+    signature: bytes | None
+    body: bytes | Parts = attrs.field(repr=False)
+    envelope: Mapping[str, Any] | None = None
+
+
+@attrs.define
+class _Head:
+    """What one row of a message and its signature's say. `size` 0: there is none."""
+
+    size: int = 0
+    first: bytes | None = None
+    signature: bytes | None = None
+    envelope: Mapping[str, Any] | None = None
+
+
+class Messages:
+    """Those that are wanted within one reactor turn are looked up together."""
+
+    def __init__(self, pool: Pool, clock: Any) -> None:
+        self._pool = pool
+        self._heads: Batch[tuple[UUID, UUID], _Head] = Batch(self._read, clock, max_items=AT_ONCE, linger=0.0, writes=4)
+
+    async def load(self, account_id: UUID, email_id: UUID, most: int | None = None) -> StoredMessage | None:
+        """None when it is not there, or not whole. With `most` its body may end in the middle, once it has so many octets."""
+        stored = await self.in_pieces(account_id, email_id, most)
+        return None if stored is None else StoredMessage(stored.signature, _joined(stored.body), stored.envelope)
+
+    async def in_pieces(self, account_id: UUID, email_id: UUID, most: int | None = None) -> StoredPieces | None:
+        """A further piece is a round trip of its own, so that no reactor turn is long."""
+        head = await self._heads.submit((account_id, email_id))
+        if head.first is None:
+            return None
+        pieces = [head.first]
+        have = len(head.first)
+        while have < (head.size if most is None else min(most, head.size)):
+            found = await self._pool.rows(PIECE, (account_id, email_id, len(pieces)))
+            if not found:
+                return None
+            pieces.append(found[0][0])
+            have += len(pieces[-1])
+        return StoredPieces(head.signature, pieces[0] if len(pieces) == 1 else Parts(tuple(pieces)), head.envelope)
+
+    async def _read(self, keys: list[tuple[UUID, UUID]]) -> list[_Head]:
+        accounts, emails = zip(*keys, strict=True)
+        heads = [_Head() for _ in keys]
+        for n, piece, octets, size, envelope in await self._pool.rows(HEADS, (list(accounts), list(emails))):
+            head = heads[n - 1]
+            head.size = size
+            if piece == 0:
+                head.first, head.envelope = octets, envelope
+            else:
+                head.signature = octets
+        return heads
+
+
+@attrs.frozen
+class InPieces:
+    """Messages for who reads them from front to end: a large one is never joined, which would hold up everything else."""
+
+    messages: Messages
+
+    async def load(self, account_id: UUID, email_id: UUID) -> StoredPieces | None:
+        return await self.messages.in_pieces(account_id, email_id)
+
+
+def _joined(body: bytes | Parts) -> bytes:
+    return body if isinstance(body, bytes) else b"".join(body)

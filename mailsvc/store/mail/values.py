@@ -1,0 +1,120 @@
+"""What accepting takes in and gives back: the values that both doors, and whoever they hand over to, share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Protocol
+from uuid import UUID
+
+import attrs
+
+from mailsvc.store.people.audit import Line
+
+
+class Pieces(Protocol):
+    """A message that is not in memory as a whole: its length in octets, and its octets in pieces."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[bytes]: ...
+
+
+@attrs.frozen
+class NewRecipient:
+    """An envelope address. `leased`: it is born leased, by the process of the email's `lease`, which sends it without a claim."""
+
+    address: str
+    destination: str
+    leased: bool = False
+
+
+@attrs.frozen
+class NewEmail:
+    """An email as it will be stored. `source` is api, smtp or system; `sender`, `to`, `cc`, `bcc`, `reply_to` stay as given.
+
+    `lease` is the accepting process, for the recipients that are born leased.
+    """
+
+    email_id: UUID
+    account_id: UUID
+    domain_id: UUID
+    key_id: UUID | None
+    region: str
+    source: str
+    created_at: datetime
+    message_id: str
+    sender: str
+    to: tuple[str, ...]
+    cc: tuple[str, ...]
+    bcc: tuple[str, ...]
+    reply_to: tuple[str, ...]
+    recipients: tuple[NewRecipient, ...]
+    subject: str
+    tags: tuple[tuple[str, str], ...]
+    headers: Mapping[str, str]
+    envelope: Mapping[str, object] | None
+    message: bytes | Pieces = attrs.field(repr=False)
+    scheduled_at: datetime | None
+    expires_at: datetime
+    bulk: bool = False
+    lease: int | None = None
+
+
+@attrs.frozen
+class Idempotency:
+    """The key of a request, what its body comes to, and the answer that every repetition gets until it expires."""
+
+    endpoint: str
+    key: str
+    fingerprint: bytes
+    answer: object
+    expires_at: datetime
+
+
+@attrs.frozen
+class Submission:
+    """The emails of one request, committed together or not at all; `lines` with them, into the account's audit log."""
+
+    account_id: UUID
+    emails: tuple[NewEmail, ...]
+    idempotency: Idempotency | None = None
+    lines: tuple[Line, ...] = ()
+
+
+@attrs.frozen
+class Accepted:
+    """The transaction is committed: this service now owes a delivery or a reason.
+
+    `suppressed` has the recipients that got a reason at once, by the email's id: their account must not write to them.
+    """
+
+    suppressed: Mapping[UUID, frozenset[int]] = attrs.field(factory=dict)
+
+    def left(self, email: NewEmail) -> NewEmail:
+        """The email with nobody born leased who was suppressed."""
+        gone = self.suppressed.get(email.email_id)
+        if not gone:
+            return email
+        kept = (attrs.evolve(each, leased=False) if n in gone else each for n, each in enumerate(email.recipients))
+        return attrs.evolve(email, recipients=tuple(kept))
+
+
+@attrs.frozen
+class Replayed:
+    """The same request was accepted before; `answer` is what it was answered then."""
+
+    answer: object
+
+
+@attrs.frozen
+class InProgress:
+    """A request with the same key is being accepted at this moment."""
+
+
+@attrs.frozen
+class Mismatch:
+    """The key was used before, for a request with another body."""
+
+
+AcceptResult = Accepted | Replayed | InProgress | Mismatch

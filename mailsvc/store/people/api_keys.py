@@ -1,0 +1,159 @@
+"""API keys: who a caller is. Of a key only its SHA-256 is stored.
+
+A key is `ms_`, 32 random characters and 6 of checksum, so that a mistyped one is known without asking anybody.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import string
+import zlib
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, Literal
+from uuid import UUID
+
+import attrs
+
+from mailsvc.clock import unix
+from mailsvc.store.people.audit import Line, changed
+from mailsvc.store.cache import Bell, Cache
+from mailsvc.store.ids import uuid7
+from mailsvc.store.paging import ALL, Page
+from mailsvc.store.postgres.pool import Pool
+
+Permission = Literal["full_access", "sending_access"]
+
+PREFIX = "ms_"
+ALPHABET = string.digits + string.ascii_uppercase + string.ascii_lowercase
+RANDOM, CHECK = 32, 6
+HINT = 9  # characters of a key that are kept to recognise it by
+
+_CALLER = """
+SELECT k.account_id, k.id, k.permission, k.domain_id, a.rate_limit, a.suspended_at IS NOT NULL, a.plan
+FROM api_keys k JOIN accounts a ON a.id = k.account_id
+WHERE k.revoked_at IS NULL AND """
+FIND, FIND_BY_ID = _CALLER + "k.hash = %s", _CALLER + "k.id = %s"
+CREATE = """
+INSERT INTO api_keys (id, account_id, name, hash, hint, permission, domain_id, created_at, created_by)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, coalesce(%s::uuid, (SELECT created_by FROM api_keys WHERE id = %s)))
+"""
+LIST = """
+SELECT k.id, k.name, k.hint, k.permission, k.domain_id, k.created_at, k.last_used_at, k.created_by, u.email
+FROM api_keys k LEFT JOIN users u ON u.id = k.created_by WHERE k.account_id = %s AND k.revoked_at IS NULL"""
+RENAME = "UPDATE api_keys SET name = %s WHERE account_id = %s AND id = %s AND revoked_at IS NULL"
+REVOKE = "UPDATE api_keys SET revoked_at = %s WHERE account_id = %s AND id = %s AND revoked_at IS NULL"
+
+
+@attrs.frozen
+class Caller:
+    """An account, seen through the key that it called with. `domain_id`: the only domain that the key may send from."""
+
+    account_id: UUID
+    key_id: UUID | None  # None: no key, it is this service that sends for the account
+    permission: Permission
+    domain_id: UUID | None
+    rate_limit: int | None
+    suspended: bool = False
+    plan: str | None = None  # None: the default of the settings
+
+
+@attrs.frozen
+class KeyView:
+    """A key as its owner sees it again: never the key itself."""
+
+    id: UUID
+    name: str
+    hint: str
+    permission: Permission
+    domain_id: UUID | None
+    created_at: datetime
+    last_used_at: datetime | None  # to about a minute; over SMTP, when a session ended
+    created_by: UUID | None = None  # the user who created it, or who created the key that it was created with
+    creator: str | None = None  # their address
+
+
+class Keys:
+    def __init__(self, pool: Pool, clock: Any, bell: Bell | None = None) -> None:
+        self._pool = pool
+        self._clock = clock
+        self._callers: Cache[bytes | UUID, Caller | None] = Cache(clock, bell)
+
+    async def find(self, hash: bytes) -> Caller | None:
+        """Who calls with the key that has this SHA-256, as of two seconds ago at most."""
+        return await self._callers.get(hash, lambda: self._load(FIND, hash))
+
+    async def find_by_id(self, key_id: UUID) -> Caller | None:
+        """The same of the key that has this id: for an operator, who has named it; a caller has to show the key itself."""
+        return await self._callers.get(key_id, lambda: self._load(FIND_BY_ID, key_id))
+
+    async def create(
+        self, account_id: UUID, name: str, permission: Permission, domain_id: UUID | None = None, lines: Sequence[Line] = (),
+        *, created_by: UUID | None = None, created_with: UUID | None = None,
+    ) -> tuple[UUID, str]:  # fmt: skip
+        """The id of a new key, and the key. This is the only time that anybody sees it.
+
+        `created_by`: the user; `created_with`: the API key, whose own creator is recorded as the creator of the new key.
+        """
+        now = unix(self._clock)
+        key_id, token = uuid7(now), new_token()
+        at = datetime.fromtimestamp(now, UTC)
+        stored = (key_id, account_id, name, digest(token), token[:HINT], permission, domain_id, at, created_by, created_with)
+        await changed(self._pool, now, lines, CREATE, stored)
+        self._callers.changed()  # it may have been asked for before
+        return key_id, token
+
+    async def revoke(self, account_id: UUID, key_id: UUID, lines: Sequence[Line] = ()) -> bool:
+        """Whether there was such a key to revoke."""
+        now = unix(self._clock)
+        revoked = await changed(self._pool, now, lines, REVOKE, (datetime.fromtimestamp(now, UTC), account_id, key_id)) > 0
+        self._callers.changed()
+        return revoked
+
+    def changed(self) -> None:
+        """Keys were revoked by another statement: drop what is cached of them, here and in the other processes."""
+        self._callers.changed()
+
+    async def rename(self, account_id: UUID, key_id: UUID, name: str, lines: Sequence[Line] = ()) -> bool:
+        """Whether there was such a key in force."""
+        return await changed(self._pool, unix(self._clock), lines, RENAME, (name, account_id, key_id)) > 0
+
+    async def get(self, account_id: UUID, key_id: UUID) -> KeyView | None:
+        """A key in force."""
+        rows = await self._pool.rows(LIST + " AND k.id = %s", (account_id, key_id))
+        return KeyView(*rows[0]) if rows else None
+
+    async def list(self, account_id: UUID, page: Page = ALL) -> tuple[Sequence[KeyView], bool]:
+        """Those in force, newest first, and whether there are more."""
+        end, edge = page.where("k.id")
+        rows, has_more = page.cut(await self._pool.rows(LIST + end, (account_id, *edge)))
+        return [KeyView(*row) for row in rows], has_more
+
+    async def _load(self, statement: str, key: bytes | UUID) -> Caller | None:
+        rows = await self._pool.rows(statement, (key,))
+        return Caller(*rows[0]) if rows else None
+
+
+def digest(token: str) -> bytes:
+    """What is stored of a key."""
+    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
+
+
+def new_token() -> str:
+    random = "".join(secrets.choice(ALPHABET) for _ in range(RANDOM))
+    return PREFIX + random + _checksum(random)
+
+
+def is_well_formed(token: str) -> bool:
+    """Whether it can be a key at all."""
+    body = token.removeprefix(PREFIX)
+    return token.startswith(PREFIX) and len(body) == RANDOM + CHECK and body.isascii() and _checksum(body[:RANDOM]) == body[RANDOM:]
+
+
+def _checksum(random: str) -> str:
+    number, letters = zlib.crc32(random.encode()), ""
+    for _ in range(CHECK):
+        number, digit = divmod(number, len(ALPHABET))
+        letters = ALPHABET[digit] + letters
+    return letters

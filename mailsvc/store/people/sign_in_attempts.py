@@ -1,0 +1,82 @@
+"""Counts of attempts to sign in, shared by all processes, and tickets that were used. How long somebody waits is decided elsewhere."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import attrs
+
+from mailsvc.clock import unix, utc
+from mailsvc.store.postgres.pool import Pool, Transaction
+
+# A row is there before it is locked: of two first attempts at once the second sees the first. All in the order of the subjects, so that
+# two that count the same ones do not wait for each other in a circle.
+BEGIN = """
+INSERT INTO sign_in_attempts (subject, count, last_at) SELECT s, 0, %s FROM unnest(%s::bytea[]) s ORDER BY s ON CONFLICT DO NOTHING
+"""
+FIND = "SELECT subject, count, last_at FROM sign_in_attempts WHERE subject = ANY(%s::bytea[]) ORDER BY subject FOR UPDATE"
+LOOK = "SELECT subject, count, last_at FROM sign_in_attempts WHERE subject = ANY(%s::bytea[])"
+COUNT = """
+UPDATE sign_in_attempts a SET count = c.count, last_at = %s FROM unnest(%s::bytea[], %s::integer[]) c(subject, count)
+WHERE a.subject = c.subject
+"""
+FORGET = "DELETE FROM sign_in_attempts WHERE subject = ANY(%s::bytea[])"
+ADD = """
+INSERT INTO sign_in_attempts (subject, count, last_at) SELECT s, 1, %s FROM unnest(%s::bytea[]) s ORDER BY s
+ON CONFLICT (subject) DO UPDATE SET last_at = excluded.last_at,
+    count = CASE WHEN sign_in_attempts.last_at < %s THEN 1 ELSE sign_in_attempts.count + 1 END
+"""
+SPEND = "INSERT INTO spent (hash, expires_at) VALUES (%s, %s) ON CONFLICT DO NOTHING"
+FORGOTTEN = timedelta(hours=1)
+
+
+@attrs.frozen
+class Tries:
+    """How many there were, and when the last one was."""
+
+    count: int
+    last: float
+
+
+class Attempts:
+    def __init__(self, pool: Pool, clock: Any) -> None:
+        self._pool = pool
+        self._clock = clock
+
+    async def count(self, subjects: Sequence[bytes], others: Sequence[bytes], wait: Callable[[Sequence[Tries | None]], float]) -> float:
+        """Count one more of each of `subjects`, unless `wait` says of those and the others how many seconds are to pass before: those."""
+        now, ordered = unix(self._clock), sorted(set(subjects))
+        at = datetime.fromtimestamp(now, UTC)
+
+        async def count(tx: Transaction) -> float:
+            await tx.run(BEGIN, (at, ordered))
+            rows = {bytes(subject): Tries(count, last.timestamp()) for subject, count, last in await tx.rows(FIND, (ordered,))}
+            rows |= {bytes(subject): Tries(count, last.timestamp()) for subject, count, last in await tx.rows(LOOK, (list(others),))}
+            found = {subject: tries for subject, tries in rows.items() if now - tries.last <= FORGOTTEN.total_seconds()}
+            seconds = wait([found.get(subject) for subject in (*subjects, *others)])
+            if seconds <= 0:
+                counts = [found[subject].count + 1 if subject in found else 1 for subject in ordered]
+                await tx.run(COUNT, (at, ordered, counts))
+            return seconds
+
+        return await self._pool.transact(count)
+
+    async def forget(self, subjects: Sequence[bytes]) -> None:
+        await self._pool.run(FORGET, (list(subjects),))
+
+    async def add(self, subjects: Sequence[bytes]) -> None:
+        """Count one more of each, whatever there were."""
+        now = utc(self._clock)
+        await self._pool.run(ADD, (now, list(subjects), now - FORGOTTEN))
+
+    async def spend(self, ticket: str, expires_at: datetime) -> bool:
+        """Whether it was not used before."""
+        return await self._pool.run(SPEND, (hashlib.sha256(ticket.encode()).digest(), expires_at)) > 0
+
+    async def sweep(self) -> None:
+        now = utc(self._clock)
+        await self._pool.run("DELETE FROM sign_in_attempts WHERE last_at < %s", (now - FORGOTTEN,))
+        await self._pool.run("DELETE FROM spent WHERE expires_at < %s", (now,))

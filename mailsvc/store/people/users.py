@@ -1,0 +1,314 @@
+"""People and their memberships. What they prove themselves with is stored here; whether the proof is good is decided elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Literal
+from uuid import UUID
+
+import attrs
+
+from mailsvc.clock import unix, utc
+from mailsvc.store.people.audit import Line, changed, write
+from mailsvc.store.people.identities import Identity, connect
+from mailsvc.store.ids import uuid7
+from mailsvc.store.people.passkeys import END_CODES, LOCK
+from mailsvc.store.postgres.pool import Pool, Transaction
+from mailsvc.store.encryption.secrets import Seal
+
+Role = Literal["admin", "member"]
+
+PASSKEY = "EXISTS (SELECT FROM passkeys p WHERE p.user_id = {}.id)"
+COLUMNS = f"id, email, name, password, totp_at IS NOT NULL, totp_step, created_at, signed_in_at, {PASSKEY.format('users')}"
+GET = f"SELECT {COLUMNS} FROM users WHERE id = %s"
+NAMED = f"SELECT {COLUMNS} FROM users WHERE email = %s"
+CREATE = f"""
+INSERT INTO users (id, email, name, password, created_at) VALUES (%s, %s, %s, %s, %s)
+ON CONFLICT (email) DO NOTHING RETURNING {COLUMNS}
+"""
+END_CHANGE = "DELETE FROM address_changes WHERE user_id = %s"
+END_OTHERS = "DELETE FROM sessions WHERE user_id = %s AND hash <> %s"
+# Whoever holds one of these links could sign in, or choose a password.
+END_LINKS = "DELETE FROM links WHERE purpose <> 'invite' AND email = (SELECT email FROM users WHERE id = %s)"
+# What a member could return through: the invitations they made, and one that was made for them before.
+END_INVITATIONS = """
+DELETE FROM links WHERE purpose = 'invite' AND account_id = %s AND (created_by = %s OR email = (SELECT email FROM users WHERE id = %s))
+"""
+REVOKE_KEYS = "UPDATE api_keys SET revoked_at = %s WHERE account_id = %s AND id = ANY (%s::uuid[]) AND revoked_at IS NULL"
+FORGET_PROPOSAL = "UPDATE users SET totp = NULL WHERE id = %s AND totp_at IS NULL"
+SET_PASSWORD = "UPDATE users SET password = %s WHERE id = %s"
+SIGNED_IN = "UPDATE users SET signed_in_at = %s WHERE id = %s"
+ADD_MEMBER = "INSERT INTO members (account_id, user_id, role, created_at) VALUES (%s, %s, %s, %s) ON CONFLICT DO NOTHING"
+ACCOUNTS = """
+SELECT a.id, a.name, m.role, a.mfa_since IS NOT NULL FROM members m JOIN accounts a ON a.id = m.account_id
+WHERE m.user_id = %s ORDER BY m.created_at, a.id
+"""
+MEMBERS = f"""
+SELECT u.id, u.email, u.name, m.role, u.totp_at IS NOT NULL OR {PASSKEY.format("u")}, u.signed_in_at, m.created_at
+FROM members m JOIN users u ON u.id = m.user_id WHERE m.account_id = %s ORDER BY m.created_at, u.id
+"""
+# The admins of an account are locked while their number matters, so that two of them cannot remove each other at once.
+ADMINS = "SELECT user_id FROM members WHERE account_id = %s AND role = 'admin' ORDER BY user_id FOR UPDATE"
+REMOVE = "DELETE FROM members WHERE account_id = %s AND user_id = %s"
+END_SESSIONS = "DELETE FROM sessions WHERE account_id = %s AND user_id = %s"
+SET_ROLE = "UPDATE members SET role = %s WHERE account_id = %s AND user_id = %s"
+CHANGE_ACCOUNT = "UPDATE accounts SET name = %s, mfa_since = CASE WHEN %s THEN coalesce(mfa_since, %s) END WHERE id = %s"
+PROPOSE_TOTP = "UPDATE users SET totp = %s WHERE id = %s AND totp_at IS NULL"
+TAKE_TOTP = "UPDATE users SET totp_step = %s, totp_at = coalesce(totp_at, %s) WHERE id = %s AND totp IS NOT NULL AND totp_step < %s"
+END_TOTP = "UPDATE users SET totp = NULL, totp_at = NULL WHERE id = %s"
+END_PASSKEYS = "DELETE FROM passkeys WHERE user_id = %s"
+FORGET_CODES = "DELETE FROM recovery_codes WHERE user_id = %s"
+ADD_CODES = "INSERT INTO recovery_codes (user_id, hash) SELECT %s, unnest(%s::bytea[])"
+
+
+@attrs.frozen
+class User:
+    """`password` is its Argon2id form; `totp`: whether an authenticator app is in force."""
+
+    id: UUID
+    email: str
+    name: str
+    password: str | None = attrs.field(repr=False)
+    totp: bool
+    totp_step: int
+    created_at: datetime
+    signed_in_at: datetime | None
+    passkey: bool = False
+
+    @property
+    def second_factor(self) -> bool:
+        return self.totp or self.passkey
+
+
+@attrs.frozen
+class NewUser:
+    """Somebody who is not a user yet. `identity`: who they are at another service, by which they sign in."""
+
+    name: str = ""
+    password: str | None = attrs.field(default=None, repr=False)
+    identity: Identity | None = None
+
+
+class Taken(Exception):
+    """Somebody has this address, or this identity, already."""
+
+
+@attrs.frozen
+class Membership:
+    """An account as one of its members sees it."""
+
+    account_id: UUID
+    name: str
+    role: Role
+    mfa_required: bool
+
+
+@attrs.frozen
+class Member:
+    """A person as the other members of an account see them."""
+
+    user_id: UUID
+    email: str
+    name: str
+    role: Role
+    second_factor: bool
+    signed_in_at: datetime | None
+    since: datetime
+
+
+class Users:
+    def __init__(self, pool: Pool, clock: Any, seal: Seal) -> None:
+        self._pool = pool
+        self._clock = clock
+        self._seal = seal
+
+    async def get(self, user_id: UUID) -> User | None:
+        return await self._one(GET, user_id)
+
+    async def named(self, email: str) -> User | None:
+        return await self._one(NAMED, email.lower())
+
+    async def create(self, email: str, name: str = "", password: str | None = None) -> User:
+        """A new person, or the one who has this address already, unchanged."""
+        found = await self.add(email, NewUser(name, password)) or await self.named(email)
+        assert found is not None
+        return found
+
+    async def add(self, email: str, new: NewUser) -> User | None:
+        """A new user; None, and nothing is changed, when the address or the identity belongs to somebody already."""
+        try:
+            return await self._pool.transact(lambda tx: add(tx, email, new, self._now()))
+        except Taken:
+            return None
+
+    async def set_password(self, user_id: UUID, password: str, lines: Sequence[Line] = (), *, keep: bytes | None = None) -> None:
+        """`keep`: everything that could let somebody in by the old password ends, except the session with this SHA-256.
+
+        None: only the stored form of the password changes.
+        """
+
+        async def change(tx: Transaction) -> None:
+            await tx.run(SET_PASSWORD, (password, user_id))
+            if keep is not None:
+                await end_access(tx, user_id, keep)
+            await write(tx, lines, unix(self._clock))
+
+        await self._pool.transact(change)
+
+    async def rename(self, user_id: UUID, name: str, lines: Sequence[Line] = ()) -> None:
+        await self._changed(lines, "UPDATE users SET name = %s WHERE id = %s", (name, user_id))
+
+    async def signed_in(self, user_id: UUID, lines: Sequence[Line] = ()) -> None:
+        await self._changed(lines, SIGNED_IN, (self._now(), user_id))
+
+    # Memberships
+
+    async def accounts(self, user_id: UUID) -> list[Membership]:
+        """The oldest membership first."""
+        return [Membership(*row) for row in await self._pool.rows(ACCOUNTS, (user_id,))]
+
+    async def members(self, account_id: UUID) -> list[Member]:
+        return [Member(*row) for row in await self._pool.rows(MEMBERS, (account_id,))]
+
+    async def join(self, account_id: UUID, user_id: UUID, role: Role, lines: Sequence[Line] = ()) -> bool:
+        """Whether they were not a member before."""
+        return await self._changed(lines, ADD_MEMBER, (account_id, user_id, role, self._now())) > 0
+
+    async def remove(self, account_id: UUID, user_id: UUID, lines: Sequence[Line] = (), revoke: Sequence[UUID] = ()) -> bool:
+        """End a membership, its sessions and its invitations, and revoke these API keys; not the last admin's. Whether it was ended."""
+
+        async def remove(tx: Transaction) -> bool:
+            if await _last_admin(tx, account_id, user_id) or not await tx.run(REMOVE, (account_id, user_id)):
+                return False
+            await tx.run(END_SESSIONS, (account_id, user_id))
+            await tx.run(END_INVITATIONS, (account_id, user_id, user_id))
+            if revoke:
+                await tx.run(REVOKE_KEYS, (self._now(), account_id, list(revoke)))
+            await write(tx, lines, unix(self._clock))
+            return True
+
+        return await self._pool.transact(remove)
+
+    async def set_role(self, account_id: UUID, user_id: UUID, role: Role, lines: Sequence[Line] = ()) -> bool:
+        """Not for the last admin to stop being one. Whether there was such a member. Invitations of a former admin end."""
+
+        async def change(tx: Transaction) -> bool:
+            if role != "admin" and await _last_admin(tx, account_id, user_id):
+                return False
+            if not await tx.run(SET_ROLE, (role, account_id, user_id)):
+                return False
+            if role != "admin":
+                await tx.run(END_INVITATIONS, (account_id, user_id, user_id))
+            await write(tx, lines, unix(self._clock))
+            return True
+
+        return await self._pool.transact(change)
+
+    async def change_account(self, account_id: UUID, name: str, mfa: bool, lines: Sequence[Line] = ()) -> None:
+        """What it is called, and whether its members must have a second factor."""
+        await self._changed(lines, CHANGE_ACCOUNT, (name, mfa, self._now(), account_id))
+
+    # The second factor
+
+    async def propose_totp(self, user_id: UUID, secret: bytes) -> None:
+        """Keep the secret of an authenticator app; it counts once `take_totp` took a first code. One in force stays."""
+        await self._pool.run(PROPOSE_TOTP, (self._seal.seal(secret, user_id), user_id))
+
+    async def totp(self, user_id: UUID) -> bytes | None:
+        """The secret, proposed or in force."""
+        rows = await self._pool.rows("SELECT totp FROM users WHERE id = %s AND totp IS NOT NULL", (user_id,))
+        return self._seal.open(rows[0][0], user_id) if rows else None
+
+    async def take_totp(self, user_id: UUID, step: int) -> bool:
+        """A good code of this time step: taken, unless one of it or of a later one was before."""
+        return await self._pool.run(TAKE_TOTP, (step, self._now(), user_id, step)) > 0
+
+    async def begin_totp(self, user_id: UUID, step: int, codes: Sequence[bytes], keep: bytes, lines: Sequence[Line] = ()) -> bool:
+        """The first code of an app was good: it counts from now on. `codes`: hashes of new recovery codes, none to keep those
+        there are. Sessions end but for the one with the SHA-256 `keep`."""
+
+        async def begin(tx: Transaction) -> bool:
+            if not await tx.run(TAKE_TOTP, (step, self._now(), user_id, step)):
+                return False
+            await self._replace(tx, user_id, codes)
+            await tx.run(END_OTHERS, (user_id, keep))
+            await write(tx, lines, unix(self._clock))
+            return True
+
+        return await self._pool.transact(begin)
+
+    async def set_recovery_codes(self, user_id: UUID, hashes: Sequence[bytes], lines: Sequence[Line] = ()) -> None:
+        """Instead of those there were."""
+
+        async def replace(tx: Transaction) -> None:
+            await self._replace(tx, user_id, hashes)
+            await write(tx, lines, unix(self._clock))
+
+        await self._pool.transact(replace)
+
+    async def _replace(self, tx: Transaction, user_id: UUID, hashes: Sequence[bytes]) -> None:
+        if hashes:
+            await tx.run(FORGET_CODES, (user_id,))
+            await tx.run(ADD_CODES, (user_id, list(hashes)))
+
+    async def take_recovery_code(self, user_id: UUID, hashes: Sequence[bytes]) -> bool:
+        """Whether there was one that has any of these hashes."""
+        return await self._pool.run("DELETE FROM recovery_codes WHERE user_id = %s AND hash = ANY (%s)", (user_id, list(hashes))) > 0
+
+    async def recovery_codes_left(self, user_id: UUID) -> int:
+        [(left,)] = await self._pool.rows("SELECT count(*) FROM recovery_codes WHERE user_id = %s", (user_id,))
+        return int(left)
+
+    async def end_totp(self, user_id: UUID, lines: Sequence[Line] = ()) -> None:
+        """With the recovery codes, when it was the last second factor."""
+
+        async def end(tx: Transaction) -> None:
+            await tx.run(LOCK, (user_id,))
+            await tx.run(END_TOTP, (user_id,))
+            await tx.run(END_CODES, (user_id,))
+            await write(tx, lines, unix(self._clock))
+
+        await self._pool.transact(end)
+
+    async def forget_second_factors(self, user_id: UUID, lines: Sequence[Line] = ()) -> None:
+        """All of them, for somebody who has lost them; and all sessions end."""
+
+        async def forget(tx: Transaction) -> None:
+            await tx.run(END_TOTP, (user_id,))
+            await tx.run(END_PASSKEYS, (user_id,))
+            await tx.run(FORGET_CODES, (user_id,))
+            await end_access(tx, user_id, b"")
+            await write(tx, lines, unix(self._clock))
+
+        await self._pool.transact(forget)
+
+    async def _changed(self, lines: Sequence[Line], sql: str, params: tuple[object, ...]) -> int:
+        return await changed(self._pool, unix(self._clock), lines, sql, params)
+
+    async def _one(self, sql: str, key: object) -> User | None:
+        rows = await self._pool.rows(sql, (key,))
+        return User(*rows[0]) if rows else None
+
+    def _now(self) -> datetime:
+        return utc(self._clock)
+
+
+async def _last_admin(tx: Transaction, account_id: UUID, user_id: UUID) -> bool:
+    return [row[0] for row in await tx.rows(ADMINS, (account_id,))] == [user_id]
+
+
+async def add(tx: Transaction, email: str, new: NewUser, now: datetime) -> User:
+    """Create a user within a transaction of the caller's. Raises Taken, after which the transaction must not be committed."""
+    rows = await tx.rows(CREATE, (uuid7(now.timestamp()), email.lower(), new.name, new.password, now))
+    if not rows or (new.identity is not None and not await connect(tx, rows[0][0], new.identity, now)):
+        raise Taken
+    return User(*rows[0])
+
+
+async def end_access(tx: Transaction, user_id: UUID, keep: bytes) -> None:
+    """End sessions (except the one with the SHA-256 `keep`), links, an address change and a proposed authenticator app."""
+    await tx.run(END_OTHERS, (user_id, keep))
+    await tx.run(END_LINKS, (user_id,))
+    await tx.run(END_CHANGE, (user_id,))
+    await tx.run(FORGET_PROPOSAL, (user_id,))

@@ -1,0 +1,76 @@
+"""Makes the daily partitions of the tables that grow without end, ahead of time.
+
+A partition holds the rows of one UTC day, by the time inside their UUIDv7. `ensure` at start and once a day; what is too old ends in
+store/logs/retention.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+
+import attrs
+
+from mailsvc.clock import utc
+from mailsvc.store.ids import uuid7_floor
+from mailsvc.store.postgres.pool import Pool, Transaction
+
+TABLES = (
+    "emails", "messages", "events", "attempts", "event_log", "receipts", "webhook_messages", "webhook_attempts", "request_log",
+)  # fmt: skip
+DAYS_AHEAD = 16
+LOCK = 0x7061727473  # "parts"
+
+
+@attrs.define(eq=False)
+class Maker:
+    """Makes them once a day, and as soon as the date was corrected. `make` costs nothing when there is nothing to do."""
+
+    pool: Pool
+    clock: Any
+    _made_at: datetime | None = attrs.field(default=None, init=False)
+
+    async def make(self) -> None:
+        now = utc(self.clock)
+        if self._made_at is None or abs(now - self._made_at) >= timedelta(days=1):
+            await ensure(self.pool, now)
+            self._made_at = now
+
+
+async def ensure(pool: Pool, now: datetime, days_ahead: int = DAYS_AHEAD) -> list[str]:
+    """Make what is missing, from yesterday on; the names of what was made. Safe when several processes do so at once."""
+    made = []
+    for wanted in days(now, days_ahead):
+        made += await pool.transact(partial(_make, wanted=wanted))
+    return made
+
+
+async def _make(transaction: Transaction, wanted: dict[str, str]) -> list[str]:
+    await transaction.rows("SELECT pg_advisory_xact_lock(%s)", (LOCK,))
+    rows = await transaction.rows("SELECT relname FROM pg_class WHERE relname = ANY (%s) AND relispartition", (list(wanted),))
+    missing = [name for name in wanted if (name,) not in rows]
+    for name in missing:
+        await transaction.run(wanted[name])
+    return missing
+
+
+def days(now: datetime, days_ahead: int = DAYS_AHEAD) -> list[dict[str, str]]:
+    """For each day: the statement that makes a partition, by the partition's name."""
+    today = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    wanted = [today + timedelta(days=n) for n in range(-1, days_ahead + 1)]
+    return [{name_of(table, day): _statement(table, day) for table in TABLES} for day in wanted]
+
+
+def name_of(table: str, day: datetime) -> str:
+    return f"{table}_{day:%Y%m%d}"
+
+
+def _statement(table: str, day: datetime) -> str:
+    first, beyond = uuid7_floor(day), uuid7_floor(day + timedelta(days=1))
+    name = name_of(table, day)
+    # Made apart and then attached: unlike PARTITION OF, that waits for nobody who reads or writes the parent, nor makes them wait.
+    return (
+        f"CREATE TABLE {name} (LIKE {table} INCLUDING ALL); "
+        f"ALTER TABLE {table} ATTACH PARTITION {name} FOR VALUES FROM ('{first}') TO ('{beyond}')"
+    )

@@ -1,0 +1,110 @@
+"""Holding a destination back, or slowing it down: one row, however many recipients wait for it and whoever sends to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Literal
+
+import attrs
+
+from mailsvc.store.postgres.pool import Pool, Transaction
+
+HoldState = Literal["backoff", "paused"]
+
+EVERYTHING = "*"  # the name that stands for every destination of a region
+FOREVER = datetime.max.replace(tzinfo=UTC)  # until somebody lifts it; infinity in the table, which has no datetime
+
+# What reaches further wins: a backoff does not end a pause that lasts longer, nor does a provider's rule one of the operator's.
+HOLD = """
+INSERT INTO destinations AS d (region, name, state, reason, until, failures) VALUES (%s, %s, %s, %s, %s, %s)
+ON CONFLICT (region, name) DO UPDATE
+SET state = excluded.state, reason = excluded.reason, until = excluded.until, failures = excluded.failures, changed_at = now()
+WHERE %s OR d.state = 'backoff' OR d.until < excluded.until
+"""
+
+HOLD_ALL = """
+INSERT INTO destinations (region, name, state, reason, until, failures)
+SELECT region, %s, 'paused', %s, %s, 0
+FROM (SELECT region FROM domains UNION SELECT region FROM queue UNION SELECT region FROM processes UNION SELECT %s) AS every
+ON CONFLICT (region, name) DO UPDATE SET state = excluded.state, reason = excluded.reason, until = excluded.until, changed_at = now()
+"""
+RELEASE_ALL = "DELETE FROM destinations WHERE name = %s"
+
+LIFT = "DELETE FROM destinations WHERE region = %s AND name = %s AND (state = 'backoff' OR %s)"
+
+# Two rules at once: the slower one, for as long as the longer one says.
+SLOW = """
+INSERT INTO slowdowns AS s (region, name, per_minute, reason, until) VALUES (%s, %s, %s, %s, %s)
+ON CONFLICT (region, name) DO UPDATE
+SET per_minute = CASE WHEN s.until > %s THEN least(s.per_minute, excluded.per_minute) ELSE excluded.per_minute END,
+    reason = excluded.reason, until = greatest(s.until, excluded.until)
+"""
+SLOWED = "SELECT name, per_minute, reason, until FROM slowdowns WHERE region = %s AND until > %s"
+FASTER = "DELETE FROM slowdowns WHERE region = %s AND name = %s"
+
+# What is over for a day says nothing any more, neither of who refused how often nor of how slowly.
+FORGET = """
+WITH slow AS (DELETE FROM slowdowns WHERE region = %(region)s AND until < %(before)s)
+DELETE FROM destinations WHERE region = %(region)s AND until < %(before)s
+"""
+
+HOLDS = "SELECT name, state, reason, least(until, '9999-12-31 23:59:59.999999+00'), failures FROM destinations WHERE region = %s"
+
+
+@attrs.frozen
+class Hold:
+    """Why a destination as a whole takes no mail until `until`, and how many connections in a row failed."""
+
+    state: HoldState
+    reason: str
+    until: datetime
+    failures: int
+
+
+@attrs.frozen
+class Slowdown:
+    """How many emails a minute a destination, or all of a provider's, get from a region until `until`, and why."""
+
+    per_minute: float
+    reason: str
+    until: datetime
+
+
+async def hold(pool: Pool, region: str, destination: str, held: Hold, ordered: bool) -> None:
+    """`ordered`: by the operator, whatever is there."""
+    await pool.run(HOLD, (region, destination, held.state, held.reason, held.until, held.failures, ordered))
+
+
+async def lift(pool: Pool, region: str, destination: str, paused: bool) -> None:
+    await pool.run(LIFT, (region, destination, paused))
+
+
+async def hold_everything(tx: Transaction, reason: str, region: str) -> None:
+    """Nothing is sent, in this region and in every other one that has mail, domains or processes."""
+    await tx.run(HOLD_ALL, (EVERYTHING, reason, FOREVER, region))
+
+
+async def release_everything(pool: Pool) -> int:
+    """Of all regions; how many there were."""
+    return await pool.run(RELEASE_ALL, (EVERYTHING,))
+
+
+async def read(pool: Pool, region: str) -> Mapping[str, Hold]:
+    return {name: Hold(*rest) for name, *rest in await pool.rows(HOLDS, (region,))}
+
+
+async def slow(pool: Pool, region: str, name: str, found: Slowdown, now: datetime) -> None:
+    await pool.run(SLOW, (region, name, found.per_minute, found.reason, found.until, now))
+
+
+async def slowed(pool: Pool, region: str, now: datetime) -> Mapping[str, Slowdown]:
+    return {name: Slowdown(*rest) for name, *rest in await pool.rows(SLOWED, (region, now))}
+
+
+async def faster(pool: Pool, region: str, name: str) -> None:
+    await pool.run(FASTER, (region, name))
+
+
+async def forget(pool: Pool, region: str, before: datetime) -> int:
+    return await pool.run(FORGET, {"region": region, "before": before})

@@ -1,0 +1,165 @@
+"""From the settings to what each station takes: the same figures, in the words and types of delivery, the relay and the fetcher."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Sequence
+from importlib import resources
+from ipaddress import ip_address, ip_network
+from pathlib import Path
+from typing import Any
+
+import attrs
+from OpenSSL import SSL
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+
+from mailsvc.settings import reader
+from mailsvc.net import address_guard, urls
+from mailsvc.settings import schema as settings_
+from mailsvc.settings.reader import SettingsError
+from mailsvc.delivery import shaping
+from mailsvc.delivery.connection import sources
+from mailsvc.delivery.shaping import Shaping
+from mailsvc.delivery.connection.sources import Sources
+from mailsvc.delivery.limits import DeliverySettings
+from mailsvc.net.dns import Resolver, configured
+from mailsvc.http import gate
+from mailsvc.mail.address import AddressError, Mailbox, parse_mailbox
+from mailsvc.relay.trusted_networks import Neighbours
+from mailsvc.relay.null_mx import NullMx
+from mailsvc.settings.schema import Settings
+from mailsvc.smtp.server import session
+from mailsvc.smtp.server.certificates import CERTBOT, Certificates, self_signed
+from mailsvc.smtp.client.client import Timeouts
+from mailsvc.insights.reputation import Standing
+from mailsvc.store.postgres.pool import Pool
+from mailsvc.store.events.rollups import Rollups
+
+log = Logger()
+
+
+def terms_of(delivery: settings_.Delivery) -> DeliverySettings:
+    """The terms of delivery: most settings have the same name there."""
+    same = {field.name: getattr(delivery, field.name) for field in attrs.fields(DeliverySettings) if hasattr(delivery, field.name)}
+    networks("delivery.allowed_networks", delivery.allowed_networks)
+    return DeliverySettings(
+        **same,
+        allow_addresses=delivery.allowed_networks,
+        own_names=tuple(filter(None, (delivery.ehlo_name, *(source.ehlo for source in sources_of(delivery).all)))),
+        retry_after=delivery.retry,
+        retry_every=delivery.retry[-1],
+    )
+
+
+def rules_for_providers(path: Path | None) -> Shaping:
+    """Those of a file, else those that come with mailsvc."""
+    if path is None:
+        return shaping.read(tomllib.loads((resources.files("mailsvc") / "shaping.toml").read_text("utf-8")))
+    try:
+        return shaping.read(reader.read(path))
+    except SettingsError as error:
+        raise SettingsError(f"The setting delivery.shaping names a file with rules for providers. {error}") from None
+    except shaping.BadRules as error:
+        raise SettingsError(f"The rules of delivery.shaping, {path}, are not usable. {error}") from None
+
+
+def sources_of(delivery: settings_.Delivery) -> Sources:
+    """Our addresses."""
+    if delivery.dane and not all(ip_address(server.host).is_loopback for server in configured(delivery.nameservers)):
+        raise SettingsError("The setting delivery.dane needs a resolver on this machine that validates; see delivery.nameservers.")
+    try:
+        return Sources(sources.parse(delivery.sources))
+    except ValueError as error:
+        raise SettingsError(f"The setting delivery.sources has {error}.") from None
+
+
+def standing_of(settings: Settings, pool: Pool, clock: Any) -> Standing:
+    """Who gathers how we stand with receivers. Through a smarthost, ours are not the servers that others see."""
+    delivery, pages = settings.delivery, settings.dashboard
+    resolver = Resolver(clock, delivery.nameservers, seconds=delivery.dns_seconds, size=2000, concurrent=20)
+    ours: list[tuple[str | None, str]] = [(each.address, each.ehlo) for each in sources_of(delivery).all]
+    servers = [] if "*" in delivery.routes else ours or [(None, delivery.ehlo_name or "localhost")]
+    return Standing(resolver, Rollups(pool), servers, pages.block_lists, pages.domain_lists, clock)
+
+
+def rules_of(fetch: settings_.Fetch) -> urls.Rules:
+    """Where customers may send us."""
+    allowed = networks("fetch.allowed_networks", fetch.allowed_networks)
+    return urls.Rules(frozenset(fetch.ports), fetch.allow_http, allowed, networks("fetch.denied_networks", fetch.denied_networks))
+
+
+def timeouts_of(delivery: settings_.Delivery) -> Timeouts:
+    greeting, reply = delivery.greeting_seconds, delivery.reply_seconds
+    data, block, dot = delivery.data_seconds, delivery.block_seconds, delivery.final_seconds
+    return Timeouts(greeting=greeting, ehlo=greeting, mail=reply, rcpt=reply, data=data, block=block, dot=dot)
+
+
+def certificates_of(smtp: settings_.Smtp, host: str, seconds: Callable[[], float]) -> Certificates:
+    """The certificate of the relay's ports; a SettingsError when it is of no use."""
+    if smtp.self_signed is not None:
+        pair = self_signed(smtp.self_signed, host)
+    elif smtp.certbot is not None:
+        pair = (smtp.certbot / CERTBOT[0], smtp.certbot / CERTBOT[1])
+    else:
+        assert smtp.certificate is not None and smtp.key is not None
+        pair = (smtp.certificate, smtp.key)
+    try:
+        return Certificates(*pair, seconds)
+    except (OSError, ValueError, SSL.Error) as error:
+        raise SettingsError(f"The certificate {pair[0]} with the key {pair[1]} cannot be used: {error}.") from None
+
+
+def gate_limits_of(http: settings_.Http) -> gate.Limits:
+    """What a client of the API and of the pages may do."""
+    return gate.Limits(
+        body=http.body_limit,
+        idle=http.idle_seconds,
+        connections=http.connections,
+        connections_per_address=http.connections_per_address,
+    )
+
+
+def limits_of(settings: Settings) -> session.Limits:
+    """What a session of the relay may do."""
+    smtp = settings.smtp
+    return session.Limits(
+        size=settings.limits.message, recipients=smtp.recipients, errors=smtp.errors, idle=smtp.idle_seconds, rate=smtp.slowest,
+        stranger_seconds=smtp.stranger_seconds, stranger_octets=smtp.stranger_octets, tarpit=smtp.tarpit,
+    )  # fmt: skip
+
+
+def postmaster_of(smtp: settings_.Smtp) -> tuple[Mailbox, str] | None:
+    """The operator's address, and the sending domain under which mail goes there."""
+    if smtp.postmaster is None or smtp.postmaster_domain is None:
+        return None
+    try:
+        return parse_mailbox(smtp.postmaster), smtp.postmaster_domain
+    except AddressError as error:
+        raise SettingsError(f"The setting smtp.postmaster is no address: {error}") from None
+
+
+def null_mx_of(settings: Settings, resolver: Resolver, clock: IReactorTime) -> NullMx:
+    """Domains with a route of the operator's are not looked up."""
+    fixed = {domain.lower().rstrip(".") for domain in settings.delivery.routes}
+    return NullMx(resolver, clock, settings.smtp.null_mx, lambda domain: "*" in fixed or domain in fixed)
+
+
+def neighbours_of(smtp: settings_.Smtp) -> Neighbours:
+    """Who needs neither TLS nor login at the relay. The log says so at every start."""
+    balancers = networks("smtp.trusted_proxies", smtp.trusted_proxies)
+    for text, key in smtp.trusted_networks.items():
+        network = ip_network(text)
+        if any(network.version == each.version and network.subnet_of(each) for each in balancers):
+            raise SettingsError(
+                f"The setting smtp.trusted_networks has {text}, where a load balancer is (smtp.trusted_proxies); it would bring everybody."
+            )
+        log.info("who comes from {network} hands in mail without TLS and login, for the API key {key}", network=text, key=key)
+    return Neighbours.of(smtp.trusted_networks, balancers)
+
+
+def networks(where: str, texts: Sequence[str]) -> Any:
+    try:
+        return address_guard.networks(texts)
+    except ValueError as error:
+        raise SettingsError(f"The setting {where} is a list; expected addresses or networks: {error}.") from None

@@ -1,0 +1,93 @@
+"""The word to admins at 80 and 100 %, once for each period, and the figures."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+import pytest_twisted
+from twisted.internet.task import Clock
+
+from mailsvc.accounts.usage import Accounting
+from mailsvc.settings.plans import Plans
+from mailsvc.store.people.accounts import Accounts
+from mailsvc.store.postgres.pool import Pool
+from mailsvc.store.people.quota import Near
+from mailsvc.store.people.users import Users
+from mailsvc.monitoring.metrics import Sheet
+from tests.store.fixtures import together
+from tests.store.encryption.test_secrets import SEAL
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+
+
+class Mail:
+    """What ownmail does with its keys: the first one counts; `busy` as long as another process sends the same."""
+
+    def __init__(self) -> None:
+        self.sent: dict[str, tuple[str | None, str, str]] = {}
+        self.busy = False
+
+    async def send(self, to: str | None, subject: str, text: str, key: str) -> bool:
+        if not self.busy:
+            self.sent.setdefault(key, (to, subject, text))
+        return not self.busy
+
+
+@pytest_twisted.ensureDeferred
+async def test_admins_are_told_once_for_each_level_and_period(pool: Pool) -> None:
+    clock, mail = Clock(), Mail()
+    clock.advance(NOW.timestamp())
+    account = await Accounts(pool, clock).create("Acme", notify="office@acme.example")
+    lonely = await Accounts(pool, clock).create("Lonely", notify="lonely@acme.example")
+    users = Users(pool, clock, SEAL)
+    for name, role in (("a", "admin"), ("b", "admin"), ("c", "member")):
+        person = await users.create(f"{name}@acme.example", name)
+        await users.join(account.id, person.id, role)  # type: ignore[arg-type]
+    first, second = (Accounting.of(pool, clock, Plans(default="free"), mail) for _ in range(2))
+
+    async def round_of_both() -> None:
+        await together(first.warnings.tell(), second.warnings.tell(), first.warnings.tell())
+
+    await first.quotas.take(account.id, None, 79)
+    await first.quotas.give_back(idle=0.0)
+    await round_of_both()
+    assert mail.sent == {}
+    await first.quotas.take(account.id, None, 1)
+    await second.quotas.take(lonely.id, None, 95)
+    for process in (first, second):
+        await process.quotas.give_back(idle=0.0)
+    mail.busy = True
+    await round_of_both()
+    mail.busy = False
+    await round_of_both()
+    await round_of_both()
+    told = sorted((to, subject) for to, subject, _ in mail.sent.values())
+    eighty = "80 % of your daily email quota is used"
+    assert told == [("a@acme.example", eighty), ("b@acme.example", eighty), ("lonely@acme.example", eighty)]
+    [text, *_] = [text for to, _, text in mail.sent.values() if to == "a@acme.example"]
+    assert "Acme has used 80 of the 100 recipients of its daily quota" in text and "2026-11-22 00:00 UTC" in text
+
+    await first.quotas.take(account.id, None, 20)
+    await round_of_both()
+    assert sum("is used up" in subject for _, subject, _ in mail.sent.values()) == 2 and len(mail.sent) == 5
+    sheet = Sheet()
+    first.figures(sheet)
+    values = {(sample.name, *sample.labels.values()): sample.value for family in sheet.collect() for sample in family.samples}
+    assert values["mailsvc_quota_accounts", "80"] == 1 and values["mailsvc_quota_accounts", "100"] == 1
+    assert values["mailsvc_quota_left", str(lonely.number), "day"] == 5
+
+    clock.advance(86400)  # the next day counts anew, and tells anew
+    await first.quotas.take(account.id, None, 100)
+    await round_of_both()
+    assert len(mail.sent) == 7 and await _warned(pool, account.id) == 100
+
+
+async def _warned(pool: Pool, account_id: UUID) -> Any:
+    [(warned,)] = await pool.rows("SELECT warned FROM quota WHERE account_id = %s AND period = 'day'", (account_id,))
+    return warned
+
+
+def test_a_near_account_has_its_admins_as_they_are() -> None:
+    assert Near(UUID(int=1), 1, "x", "day", NOW.date(), 1, 2, 0, ["a"]).admins == ("a",)  # type: ignore[arg-type]

@@ -1,0 +1,218 @@
+"""Mail that comes back, over a corpus of what servers send, and over anything at all."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mailsvc.mail.reports import auto_reply, dsn_reader, feedback, text_bounce, report
+from mailsvc.bounces import reading
+
+SAMPLES = Path(__file__).with_name("samples")
+
+
+def sample(name: str) -> bytes:
+    return (SAMPLES / f"{name}.eml").read_bytes().replace(b"\n", b"\r\n")
+
+
+# name: what it is; for those that failed, address, status, diagnostic
+CORPUS = {
+    "postfix": ("bounce", [("rita@example.org", "5.1.1", "550 5.1.1 <rita@example.org>: Recipient address rejected: User unknown")]),
+    "exim-dsn": ("bounce", [("rita@example.org", "5.0.0", "550 No such user here")]),
+    "exim-old": ("bounce", [("rita@example.org", "5.1.1", "550 5.1.1 User unknown"), ("karl@example.org", "", "")]),
+    "exim-warning": ("automatic", []),
+    "qmail": (
+        "bounce",
+        [("rita@example.org", "5.2.1", "550 5.2.1 Mailbox disabled"), ("karl@example.org", "5.1.1", "550 5.1.1")],
+    ),
+    "sendmail-old": ("bounce", [("rita@example.org", "5.1.1", "550 5.1.1 <rita@example.org>... User unknown")]),
+    "exchange-old": ("bounce", [("rita@example.org", "5.1.1", "550 5.1.1")]),
+    "microsoft365": (
+        "bounce",
+        [
+            (
+                "rita@example.org",
+                "5.1.10",
+                "550 5.1.10 RESOLVER.ADR.RecipientNotFound; Recipient rita@example.org not found by SMTP address lookup",
+            )
+        ],
+    ),
+    "gmail": ("bounce", [("rita@forwarded.example", "5.1.1", "550 5.1.1 The email account that you tried to reach does not exist.")]),
+    "delayed": ("delay", []),
+    "expired": (
+        "bounce",
+        [
+            (
+                "rita@example.org",
+                "4.4.7",
+                "delivery temporarily suspended: connect to inner.example.org[192.0.2.7]:25: Connection timed out",
+            )
+        ],
+    ),
+    "success": ("success", []),
+    "several": (
+        "bounce",
+        [("rita@example.org", "5.2.2", "552-5.2.2 The mailbox of the recipient 552 5.2.2 is full"), ("olga@example.org", "5.0.0", "")],
+    ),
+    "utf8": ("bounce", [("jürgen@bücher.example", "5.1.1", "550 5.1.1 no such user")]),
+    "base64": ("bounce", [("rita@example.org", "5.1.1", "")]),
+    "no-blank-line": ("bounce", [("rita@example.org", "5.7.1", "554 5.7.1 blocked using zen.spamhaus.org")]),
+    "truncated": ("bounce", [("rita@example.org", "5.1.1", "550 5.1.1 no such us")]),
+    "x400": ("bounce", [("/C=de/A=mail/P=example/S=rita/", "5.1.1", "")]),
+    "arf": ("complaint", []),
+    "arf-redacted": ("complaint", []),
+    "arf-not-spam": ("feedback", []),
+    "arf-authentication": ("feedback", []),
+    "vacation": ("automatic", []),
+    "vacation-old": ("automatic", []),
+    "vacation-german": ("automatic", []),
+    "read-receipt": ("automatic", []),
+    "person": ("unknown", []),
+}
+
+
+@pytest.mark.parametrize("name", CORPUS)
+@pytest.mark.parametrize("end", [b"\r\n", b"\n"])
+def test_corpus(name: str, end: bytes) -> None:
+    kind, fates = CORPUS[name]
+    letter = reading.read(sample(name).replace(b"\r\n", end))
+    assert letter.kind == kind
+    assert [(fate.final, fate.status, fate.diagnostic) for fate in letter.fates] == fates
+
+
+def test_every_sample_is_tried() -> None:
+    assert {path.stem for path in SAMPLES.glob("*.eml")} == set(CORPUS)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "suppress"),
+    [
+        ("postfix", "user_unknown", True),
+        ("exim-dsn", "user_unknown", True),
+        ("qmail", "disabled", True),
+        ("sendmail-old", "user_unknown", True),
+        ("exchange-old", "user_unknown", True),
+        ("microsoft365", "user_unknown", True),
+        ("gmail", "user_unknown", False),  # it speaks of an address that somebody forwarded to
+        ("expired", "expired", False),
+        ("several", "mailbox_full", False),
+        ("base64", "user_unknown", True),
+        ("no-blank-line", "dnsbl", False),
+        ("x400", "user_unknown", True),
+    ],
+)
+def test_what_a_late_bounce_means(name: str, kind: str, suppress: bool) -> None:
+    [news, *_] = reading.read(sample(name)).news(["rita@example.org"] if name != "several" else ["rita@example.org", "x@example.org"])
+    assert not isinstance(news.what, reading.Complained)
+    assert news.what.meaning is not None
+    assert (news.what.meaning.kind, news.what.suppress) == (kind, suppress)
+    assert news.what.meaning.says in news.what.reason
+
+
+def numbers(name: str, *addresses: str) -> list[int]:
+    return [news.recipient for news in reading.read(sample(name)).news(addresses)]
+
+
+def test_whom_it_is_about() -> None:
+    assert numbers("postfix", "a@example.org", "RITA@example.org") == [1]
+    assert numbers("gmail", "rita@example.org") == [0], "the only recipient, whatever it was forwarded to"
+    assert numbers("gmail", "rita@example.org", "karl@example.org") == [], "nobody is guessed at"
+    assert numbers("qmail", "karl@example.org", "x@example.org", "rita@example.org") == [2, 0]
+    assert numbers("qmail", "x@example.org") == [], "two are named, and neither is known"
+    assert numbers("utf8", "x@example.org", "jürgen@xn--bcher-kva.example") == [1]
+    assert numbers("x400", "x@example.org", "rita@example.org") == [1]
+    assert numbers("arf", "x@example.org", "rita@example.org") == [1]
+    assert numbers("arf-redacted", "rita@example.org") == [0]
+    assert numbers("arf-redacted", "rita@example.org", "karl@example.org") == []
+
+
+def test_several_replies_in_one_diagnostic() -> None:
+    [news] = reading.read(sample("several")).news(["rita@example.org", "x@example.org"])
+    assert not isinstance(news.what, reading.Complained)
+    assert (news.what.type, news.what.sub_type) == ("Transient", "MailboxFull")
+
+
+def test_the_parts_of_a_complaint() -> None:
+    told = feedback.read(report.read(sample("arf")))
+    assert told == feedback.Feedback("abuse", "SomeGenerator/1.0", ("rita@example.org",), "b-x@send.example.com")
+    assert report.read(sample("arf")).returned["subject"] == "Hello"
+
+
+@pytest.mark.parametrize(
+    ("value", "address"),
+    [
+        ("rfc822; a@b.example", "a@b.example"),
+        ("RFC822;<a@b.example>", "a@b.example"),
+        ("a@b.example", "a@b.example"),
+        ("rfc822; a+40b.example", "a@b.example"),
+        ("rfc822; a+40@b.example", "a+40@b.example"),
+        ("utf-8; \\x{E4}@b.example", "ä@b.example"),
+        ("utf-8; \\x{D800}\\x{0A}\\x{FFFFFF}@b.example", "\\x{D800}\\x{0A}\\x{FFFFFF}@b.example"),
+        ("rfc822; a@b.example (somebody)", "a@b.example"),
+        ("", ""),
+    ],
+)
+def test_addresses_of_typed_fields(value: str, address: str) -> None:
+    assert dsn_reader.address(value) == address
+
+
+@pytest.mark.parametrize(
+    ("value", "is_one"), [("no", False), ("auto-replied", True), ("auto-generated; x=y", True), ("AUTO-NOTIFIED", True)]
+)
+def test_auto_submitted(value: str, is_one: bool) -> None:
+    assert auto_reply.recognised(report.read(f"Auto-Submitted: {value}\r\nSubject: Hello\r\n\r\nHi.\r\n".encode())) is is_one
+
+
+PIECES = [piece for name in CORPUS for piece in sample(name).split(b"\r\n")]
+octets = st.lists(st.sampled_from(PIECES) | st.binary(max_size=30), max_size=60).map(b"\r\n".join)
+
+
+@given(octets)
+@settings(max_examples=200, deadline=None)
+def test_anything_may_come_back(message: bytes) -> None:
+    letter = reading.read(message)
+    for news in letter.news(["rita@example.org", "karl@example.org"]):
+        assert news.recipient in (0, 1)
+        assert "\x00" not in news.what.reason
+
+
+@given(st.sampled_from([*CORPUS]), st.data())
+@settings(max_examples=200, deadline=None)
+def test_samples_with_faults(name: str, data: st.DataObject) -> None:
+    message = bytearray(sample(name))
+    for _ in range(data.draw(st.integers(1, 8))):
+        at = data.draw(st.integers(0, len(message) - 1))
+        message[at : at + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=3))
+    reading.read(bytes(message)).news(["rita@example.org"])
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"From: mailer-daemon\r\n\r\n" + b"delivery failed <a@b.example>: 550 " * 100_000,
+        b"From: mailer-daemon\r\n\r\ndelivery failed\r\n" + b"a@b.example\r\n" * 100_000,
+        b"From: mailer-daemon\r\n\r\n" + b"@" * 1_000_000,
+        b"From: mailer-daemon\r\n\r\n" + b"your message " * 100_000,
+        b"X-Failed-Recipients: " + b"a@b.example, " * 80_000 + b"\r\n\r\ndelivery failed\r\n",
+        sample("postfix").partition(b"Reporting-MTA")[0] + b"\r\n\r\n" * 400_000,
+        sample("postfix").partition(b"Final-Recipient")[0] + b"Final-Recipient: rfc822; a@b\r\nAction: failed\r\n\r\n" * 20_000,
+        sample("postfix").partition(b"Reporting-MTA")[0] + b"A: b\r\n" * 200_000,
+        b"Subject: " + b"auto " * 40_000 + b"\r\n\r\n",
+        b"Content-Type: multipart/mixed; boundary=b\r\n\r\n" + b"--b\r\n\r\n" * 200_000,
+        sample("postfix") + b"x" * 30_000_000,
+    ],
+)
+def test_nothing_takes_long(message: bytes) -> None:
+    began = time.process_time()
+    letter = reading.read(message)
+    letter.news(["rita@example.org", "karl@example.org"])
+    assert time.process_time() - began < 2
+
+
+def test_old_formats_are_believed_of_mailers_alone() -> None:
+    assert text_bounce.read(report.read(sample("qmail")))
+    assert not text_bounce.read(report.read(sample("qmail").replace(b"MAILER-DAEMON", b"rita")))

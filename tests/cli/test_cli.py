@@ -1,0 +1,149 @@
+"""The `mailsvc` command against a real database: what it prints, what it says when it cannot, and how it ends."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import psycopg2
+import pytest
+from psycopg2.extensions import make_dsn
+
+from mailsvc.store.encryption import key_file
+
+ROOT = Path(__file__).parent.parent
+
+
+class Command:
+    def __init__(self, folder: Path, database: str) -> None:
+        self.config, self.folder, self.database = folder / "mailsvc.toml", folder, database
+        self.write(allow_trust=True)
+        key_file.make(folder / "secret.key")
+
+    def write(self, *, allow_trust: bool) -> None:
+        self.config.write_text(
+            f'base_url = "https://api.example.com"\n[database]\nurl = "{self.database}"\n[delivery]\nehlo_name = "out.example.net"\n'
+            "[smtp]\nlisten = {}\n"
+            f'[secrets]\nkey_file = "{self.folder}/secret.key"\n[domains]\nallow_trust = {str(allow_trust).lower()}\n'
+        )
+
+    def __call__(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", "from mailsvc.cli.main import main; main()", "--config", str(self.config), *words],
+            cwd=self.folder,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    def prints(self, *words: str) -> str:
+        done = self(*words)
+        assert (done.returncode, done.stderr) == (0, ""), done
+        return done.stdout.strip()
+
+    def refuses(self, *words: str, status: int = 1) -> str:
+        done = self(*words)
+        assert done.returncode == status, done
+        assert "Traceback" not in done.stderr
+        return done.stderr.strip()
+
+
+@pytest.fixture
+def mailsvc(tmp_path: Path, database: str) -> Command:
+    return Command(tmp_path, database)
+
+
+def test_from_an_account_to_a_domain_that_may_send(mailsvc: Command, database: str) -> None:
+    account = mailsvc.prints("account", "create", "Example Ltd")
+    assert re.fullmatch(r"[0-9a-f-]{36}", account)
+
+    records = mailsvc.prints("domain", "add", "Shop.Example.com.", "--account", "Example Ltd").splitlines()
+    assert records[0] == "send.shop.example.com. MX 10 out.example.net."
+    assert records[1] == 'send.shop.example.com. TXT "v=spf1 a:out.example.net ~all"'
+    assert [re.search(r"k=\w+", record)[0] for record in records[2:4]] == ["k=rsa", "k=ed25519"]
+    assert records[4] == '_dmarc.shop.example.com. TXT "v=DMARC1; p=none;"'
+
+    trusted = mailsvc("domain", "trust", "shop.example.com", "--account", account)
+    assert trusted.stdout == "shop.example.com may send.\n"
+    assert "shop.example.com is trusted without DNS records" in trusted.stderr
+
+    key = mailsvc.prints("key", "create", "--account", "1", "--permission", "sending_access", "--domain", "shop.example.com")
+    assert re.fullmatch(r"ms_[A-Za-z0-9]{38}", key)
+    with psycopg2.connect(database) as connection, connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT a.name, k.permission, d.name, d.trusted_at IS NOT NULL FROM api_keys k"
+            " JOIN accounts a ON a.id = k.account_id JOIN domains d ON d.id = k.domain_id"
+        )
+        assert cursor.fetchall() == [("Example Ltd", "sending_access", "shop.example.com", True)]
+        cursor.execute("SELECT id::text FROM api_keys")
+        assert mailsvc.prints("key", "list", "--account", "1") == f"{cursor.fetchall()[0][0]}  {key[:9]}…  sending_access  by the operator"
+
+
+def test_orders_may_come_before_the_first_start(tmp_path: Path, postgres: str, administer: Callable[..., None]) -> None:
+    name = f"mailsvc_empty_{os.getpid()}"
+    administer(postgres, f"CREATE DATABASE {name}")
+    try:
+        mailsvc = Command(tmp_path, make_dsn(postgres, dbname=name))
+        account = mailsvc("account", "create", "Example Ltd").stdout.strip()
+        assert mailsvc.prints("domain", "add", "example.com", "--account", account).startswith("send.example.com. MX")
+    finally:
+        administer(postgres, f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def test_what_is_not_there_gets_a_sentence(mailsvc: Command) -> None:
+    assert mailsvc.refuses("key", "create", "--account", "Nobody") == "mailsvc: No account is called 'Nobody'; name one by its id."
+    account = mailsvc.prints("account", "create", "Twice")
+    mailsvc.prints("account", "create", "Twice")
+    assert "2 accounts are called 'Twice'" in mailsvc.refuses("key", "create", "--account", "Twice")
+    assert "has no domain example.com" in mailsvc.refuses("domain", "trust", "example.com", "--account", account)
+    assert "'no domain' is no domain to send from" in mailsvc.refuses("domain", "add", "no domain", "--account", account)
+    mailsvc.prints("domain", "add", "example.com", "--account", account)
+    assert "The domain example.com is there already." in mailsvc.refuses("domain", "add", "EXAMPLE.com", "--account", account)
+
+
+def test_trust_needs_the_setting(mailsvc: Command) -> None:
+    mailsvc.write(allow_trust=False)
+    assert "domains.allow_trust is false" in mailsvc.refuses("domain", "trust", "example.com", "--account", "1")
+
+
+def test_a_wrong_call_or_setting_gets_a_sentence(mailsvc: Command) -> None:
+    assert "No such command" in mailsvc.refuses("acount", status=2)
+    mailsvc.config.write_text("[database]\nurll = 'x'\n")
+    assert "The setting database.urll does not exist." in mailsvc.refuses("account", "create", "x")
+
+
+def test_a_database_that_is_away_gets_a_sentence(mailsvc: Command) -> None:
+    mailsvc.database = "postgresql://u:hunter2@127.0.0.1:1/x"
+    mailsvc.write(allow_trust=False)
+    said = mailsvc.refuses("account", "create", "x")
+    assert said.startswith("mailsvc: The database cannot be reached:")
+    assert "hunter2" not in said
+
+
+def test_an_account_keeps_things_for_fewer_days_but_not_for_more(mailsvc: Command) -> None:
+    mailsvc.prints("account", "create", "Example Ltd")
+    told = mailsvc.prints("account", "retention", "Example Ltd", "--emails", "10", "--receipts", "3").splitlines()
+    assert {"emails      10 days (others: 30)", "bodies      10 days (others: 30)", "receipts     3 days (others: 30)"} <= set(told)
+    assert "requests    30 days" in told
+    said = mailsvc.refuses("account", "retention", "Example Ltd", "--bodies", "31")
+    assert said == "mailsvc: An account can only keep less than others: the setting retention.bodies comes to 30 days."
+    assert "others" not in mailsvc.prints("account", "retention", "Example Ltd", "--reset")
+
+
+def test_plans_are_given_by_name(mailsvc: Command) -> None:
+    mailsvc.prints("account", "create", "Example Ltd")
+    assert mailsvc.prints("account", "plan", "Example Ltd") == "Example Ltd: no plan, no quota"
+    told = mailsvc.prints("account", "plan", "Example Ltd", "free").splitlines()
+    assert told == ["Example Ltd: free", "day    0 of 100 recipients", "month  0 of 3,000 recipients"]
+    assert "There is no plan 'gold'; the plans are: free, 50k," in mailsvc.refuses("account", "plan", "Example Ltd", "gold")
+    assert mailsvc.prints("account", "plan", "Example Ltd").splitlines() == told
+    assert mailsvc.prints("account", "plan", "Example Ltd", "--reset") == "Example Ltd: no plan, no quota"
+    plans = mailsvc.prints("account", "plans").splitlines()
+    assert len(plans) == 8 and plans[0] == "free         3,000 recipients a month, 100 a day; $0"
+    assert plans[6] == "1500k    1,500,000 recipients a month; no price is set (statements of it: $825 and $1,250)"

@@ -1,0 +1,49 @@
+"""Sending an email again counts like sending it: by the account's plan, and with the reason why not."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+
+from mailsvc.dashboard.emails.resend import NotSent, SendAgain
+from mailsvc.intake import COUNTED, Admitted
+from mailsvc.settings.plans import Exhausted
+
+MESSAGE = b"From: a@example.com\r\nTo: b@example.net\r\nSubject: Hi\r\nMessage-ID: <1@example.com>\r\n\r\nHello\r\n"
+USED_UP = Exhausted("day", 1, 100, 100, datetime(2026, 11, 22, tzinfo=UTC))
+
+
+@pytest.mark.parametrize("answer", [Admitted((UUID(int=9),)), USED_UP])
+def test_an_email_that_is_sent_again_is_counted(answer: Any) -> None:
+    submitted: list[Any] = []
+
+    class World:
+        async def submit(self, caller: Any, emails: Any, key: Any = None, *, permissive: bool = False, lines: Any = ()) -> Any:
+            submitted.append((caller, *emails))
+            assert [*lines] == [f"sent as {emails[0].content.email_id}"]
+            return answer
+
+        async def get(self, account_id: UUID) -> Any:
+            return SimpleNamespace(suspended_at=None, plan="free")
+
+    world: Any = World()
+    email: Any = SimpleNamespace(
+        account_id=UUID(int=1), email_id=UUID(int=2), domain_id=UUID(int=3), envelope=None, headers={}, tags=(), bulk=False
+    )  # fmt: skip
+    results: list[Any] = []
+    again = SendAgain(world, world, world.get, Clock())
+    Deferred.fromCoroutine(again.send(email, MESSAGE, ["b@example.net"], "once", lambda sent: cast(Any, f"sent as {sent}"))).addBoth(
+        results.append
+    )
+    [(caller, sent)] = submitted
+    assert caller.plan == "free" and sent.source in COUNTED
+    if isinstance(answer, Exhausted):
+        assert isinstance(results[0].value, NotSent) and results[0].value.sentence == USED_UP.message
+    else:
+        assert results == [UUID(int=9)]

@@ -1,0 +1,283 @@
+"""The dashboard without a daemon: its pages over a database, a clock that the tests turn, and browsers that keep cookies."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator, Callable, Mapping
+from datetime import datetime, timedelta
+from functools import partial
+from html import unescape
+from typing import Any
+from urllib.parse import parse_qs, urlencode, urlsplit
+from uuid import UUID
+
+import attrs
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.task import Clock, deferLater
+from twisted.web.http import parse_qs as query_of
+from twisted.web.server import Request
+from twisted.web.test.requesthelper import DummyChannel
+
+from mailsvc.net import urls
+from mailsvc.dashboard.assembly import Assembly
+from mailsvc.dashboard.page import SESSION
+from mailsvc.dashboard.signin import password
+from mailsvc.dashboard.signin.mails import Letter
+from mailsvc.dashboard.signin.providers import Provider
+from mailsvc.dashboard.signin.throttle import Throttle
+from mailsvc.domains.maintenance import Care
+from mailsvc.domains.records import Publishing
+from mailsvc.domains.rotation import Rules
+from mailsvc.intake import Admitted, Content, Incoming, Intake
+from mailsvc.mail.address import Mailbox
+from mailsvc.policy import Limits
+from mailsvc.accounts.quota import Quotas
+from mailsvc.settings.schema import Settings
+from mailsvc.insights.reputation import Standing
+from mailsvc.store.mail.accept import Acceptance
+from mailsvc.store.people.accounts import Accounts
+from mailsvc.store.domains.checks import DomainChecks
+from mailsvc.store.domains.claims import DomainClaims
+from mailsvc.store.domains.domains import Domains
+from mailsvc.store.people.api_keys import Caller, Keys
+from mailsvc.store.mail.messages import Messages
+from mailsvc.store.postgres.pool import Pool
+from mailsvc.store.people.quota import Quota
+from mailsvc.store.events.rollups import Rollups
+from mailsvc.store.encryption.secrets import Seal
+from mailsvc.store.people.users import Role, User
+from mailsvc.store.events.webhooks import Webhooks
+from tests.store.fixtures import NOW as TODAY
+
+SEAL = Seal.read(f"1 {'A' * 43}=", "here")
+NOW = TODAY.timestamp()  # partitions are there for today
+PASSWORD = "seven quiet green lamps"
+HASHED = password._HASHER.hash(PASSWORD)
+
+
+@attrs.define
+class Letters:
+    """What the service would have sent."""
+
+    sent: list[tuple[str, Letter]] = attrs.field(factory=list)
+
+    async def send(self, address: str, letter: Letter) -> None:
+        self.sent.append((address, letter))
+
+    def link(self, to: str) -> str:
+        """The page that the last letter to somebody leads to."""
+        letter = next(letter for address, letter in reversed(self.sent) if address == to)
+        assert letter.link is not None
+        return letter.link[1][letter.link[1].index("/dashboard") :]
+
+    def subjects(self, to: str) -> list[str]:
+        return [letter.subject for address, letter in self.sent if address == to]
+
+
+class Asked(Request):
+    """A request that keeps its answer."""
+
+    def address(self) -> str:
+        return "192.0.2.1"
+
+    async def turn(self, octets: int) -> bool:
+        return True
+
+    async def stream(self, chunks: AsyncGenerator[bytes, None]) -> bool:
+        self.written = b"".join([chunk async for chunk in chunks])
+        return True
+
+    def body(self) -> bytes:
+        assert self.content is not None
+        return self.content.read()
+
+    def detached(self, work: Any) -> Deferred[Any]:
+        return Deferred.fromCoroutine(work)
+
+    def write(self, data: bytes) -> None:
+        self.written = data
+
+    def finish(self) -> None:
+        self.done.callback(None)
+
+
+@attrs.frozen
+class Shown:
+    """What came back."""
+
+    status: int
+    headers: Mapping[str, str]
+    cookies: tuple[str, ...]
+    text: str
+
+    @property
+    def location(self) -> str:
+        return self.headers.get("location", "")
+
+    @property
+    def query(self) -> dict[str, str]:
+        """What stands behind the ? of the location."""
+        return {name: values[0] for name, values in parse_qs(urlsplit(self.location).query).items()}
+
+    def found(self, pattern: str) -> str:
+        match = re.search(pattern, self.text)
+        assert match, (pattern, self.status, self.location, self.text)
+        return unescape(match[1])
+
+
+@attrs.define
+class Browser:
+    """Sends the forms of the pages that it was shown."""
+
+    house: House
+    cookies: dict[str, str] = attrs.field(factory=dict)
+    token: str = ""
+    at: str = ""
+
+    async def get(self, path: str) -> Shown:
+        shown = await self._ask(b"GET", path, b"", {})
+        if shown.status == 200:
+            self.at = path
+        return shown
+
+    async def post(self, path: str, form: Mapping[str, str] | None = None, headers: Mapping[str, str] | None = None) -> Shown:
+        body = urlencode({"token": self.token, **(form or {})}).encode()
+        given = {"Content-Type": "application/x-www-form-urlencoded", "Referer": f"{self.house.base_url}{self.at}", **(headers or {})}
+        return await self._ask(b"POST", path, body, given)
+
+    async def sign_in(self, email: str, password: str = PASSWORD, next_: str = "") -> Shown:
+        await self.get("/dashboard/sign-in")
+        return await self.post("/dashboard/sign-in", {"email": email, "password": password, "next": next_})
+
+    async def _ask(self, method: bytes, path: str, body: bytes, headers: Mapping[str, str]) -> Shown:
+        request = Asked(DummyChannel(), False)
+        request.done = Deferred()
+        request.written = b""
+        cookies = "; ".join(f"{name}={value}" for name, value in self.cookies.items())
+        for name, value in {
+            "Host": urlsplit(self.house.base_url).netloc,
+            "User-Agent": "Firefox/130 Linux",
+            "Cookie": cookies,
+            **headers,
+        }.items():
+            request.requestHeaders.addRawHeader(name, value)
+        request.gotLength(len(body))
+        request.content.write(body)
+        request.content.seek(0)
+        request.method, request.uri, request.clientproto = method, path.encode(), b"HTTP/1.1"
+        request.path, _, query = request.uri.partition(b"?")
+        request.args = query_of(query)
+        request.prepath, request.postpath = [], request.path.split(b"/")[1:]
+        self.house.pages.render(request)
+        await request.done
+        lines = tuple(line.decode() for line in request.responseHeaders.getRawHeaders(b"set-cookie") or [])
+        for line in lines:
+            name, _, value = line.partition(";")[0].partition("=")
+            self.cookies[name] = value
+        text = request.written.decode()
+        token = re.search(r'name="token" value="([0-9a-f]+)"', text)
+        self.token = token[1] if token else self.token
+        given = {name.decode().lower(): values[0].decode() for name, values in request.responseHeaders.getAllRawHeaders()}
+        return Shown(request.code, given, lines, text)
+
+
+class Nobody:
+    """Who delivers, looks things up in DNS, and waits for a bell."""
+
+    destination, leased, lease = "example.net", False, 0
+
+    def offer(self, domain: str, size: int, bulk: bool) -> Nobody:
+        return self
+
+    def take(self, email: Any, seats: Any) -> None: ...
+    def free(self, seats: Any) -> None: ...
+    def ring(self, channel: str) -> None: ...
+
+    async def at_once(self, work: Callable[[], Any]) -> Any:
+        return work()
+
+
+@attrs.define(eq=False)
+class House:
+    """One dashboard, with whoever lives in it."""
+
+    pool: Pool
+    base_url: str = "http://localhost:8025"
+    providers: Mapping[str, Provider] = attrs.field(factory=dict)
+    sign_up: bool = True
+    clock: Clock = attrs.field(factory=Clock)
+    letters: Letters = attrs.field(factory=Letters)
+
+    def __attrs_post_init__(self) -> None:
+        self.clock.rightNow = NOW
+        domains, acceptance = Domains(self.pool, self.clock, SEAL), Acceptance(self.pool, self.pool.reactor)
+        publishing, rules = Publishing({"us-east-1": "out.example.net"}), Rules(timedelta(days=7), timedelta(days=180))
+        nobody: Any = Nobody()
+        care = Care(domains, DomainChecks(self.pool, domains), DomainClaims(self.pool, domains), nobody, publishing, rules, nobody.at_once)
+        self.intake = Intake(acceptance, domains, nobody, nobody, Limits(), timedelta(days=5), nobody.at_once, self.clock.seconds)
+        given: dict[str, Any] = {
+            "care": care, "intake": self.intake, "standing": Standing(nobody, Rollups(self.pool), (), (), (), self.clock),
+            "pool": self.pool, "clock": self.clock, "seal": SEAL, "in_thread": lambda work: succeed(work()), "base_url": self.base_url,
+            "accounts": Accounts(self.pool, self.clock), "domains": domains,
+            "keys": Keys(self.pool, self.clock), "messages": Messages(self.pool, self.pool.reactor), "mails": self.letters,
+            "sign_up": self.sign_up, "ring": lambda name: None, "providers": self.providers, "relay_ports": {},
+            "webhooks": Webhooks(self.pool, self.clock, SEAL), "read_url": partial(urls.read, rules=urls.Rules()), "most_webhooks": 9,
+            "settings": Settings(base_url=self.base_url), "quotas": Quotas(Quota(self.pool), self.clock, {}),
+        }  # fmt: skip
+        # What pages take that none of these tests looks at.
+        needed = [field.name for field in attrs.fields(Assembly) if field.init and field.default is attrs.NOTHING]
+        self.assembly = Assembly(**{name: None for name in needed if name not in given}, **given)
+        self.pages = self.assembly.resource()
+
+    intake: Intake = attrs.field(init=False)
+    assembly: Assembly = attrs.field(init=False)
+    pages: Any = attrs.field(init=False)
+
+    @property
+    def throttle(self) -> Throttle:
+        return Throttle(self.assembly.attempts, self.clock.seconds, lambda: b"secret")
+
+    def browser(self) -> Browser:
+        return Browser(self)
+
+    async def account(self, name: str = "Acme") -> UUID:
+        found: UUID = (await self.assembly.accounts.create(name)).id
+        return found
+
+    async def person(self, email: str, account_id: UUID | None = None, role: Role = "admin", password: str | None = HASHED) -> User:
+        user = await self.assembly.users.create(email, "", password)
+        await self.assembly.users.join(account_id or await self.account(), user.id, role)
+        return user
+
+    async def inside(self, email: str, password: str = PASSWORD) -> Browser:
+        """Somebody's browser, signed in with their password."""
+        browser = self.browser()
+        shown = await browser.sign_in(email, password)
+        assert shown.location == "/dashboard", (shown.status, shown.location, shown.text)
+        return browser
+
+    async def mail(self, account_id: UUID, domain: str, scheduled_at: datetime | None = None) -> UUID:
+        """An email that waits, from a domain that may send."""
+        sender, to = Mailbox("", "hello", domain), Mailbox("", "bob", "example.net")
+        caller = Caller(account_id, None, "full_access", None, None)
+        incoming = Incoming(sender, (to,), "Hi", Content(text="Hello."), scheduled_at=scheduled_at)
+        match await self.intake.submit(caller, [incoming]):
+            case Admitted((UUID() as email_id,)):
+                return email_id
+            case other:
+                raise AssertionError(other)
+
+    async def settled(self) -> None:
+        """What no page waits for is done."""
+        while self.pool.busy or self.pool.waiting:
+            await deferLater(self.pool.reactor, 0)
+
+    async def audit(self, account_id: UUID) -> list[tuple[str, str]]:
+        """What was done in an account, the oldest first; also what no page waited for."""
+        await self.settled()
+        rows = await self.pool.rows("SELECT action, subject FROM audit WHERE account_id = %s ORDER BY id", (account_id,))
+        return [(action, subject) for action, subject in rows]
+
+
+def session(browser: Browser) -> str:
+    return browser.cookies.get(SESSION, "") or browser.cookies.get(f"__Host-{SESSION}", "")

@@ -1,0 +1,171 @@
+"""Which hosts get their mail by BDAT: the operator's word, the provider's rules, and what was found out about a host."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import pytest
+import pytest_twisted
+from twisted.internet.task import Clock
+
+from mailsvc.delivery import shaping
+from mailsvc.delivery.connection.chunking import Chunking
+from mailsvc.delivery.shaping import BadRules, Provider, Shaping
+from mailsvc.outcome import Bounced, Delivered, Uncertain
+from mailsvc.smtp.server.listener import Receivers
+from mailsvc.smtp.server.session import Door, Limits, Session
+from tests.delivery.fakes import MESSAGE, World, lost, number, taken
+from tests.delivery.test_loopback import Site, named, script
+from tests.smtp.harness import Recorder
+
+OFFERED = "250-mx\r\n250-CHUNKING\r\n250 PIPELINING"
+
+
+# Who decides
+
+
+def manner(chunking: Chunking, host: str = "mx1.example", destination: str = "mx.example") -> str:
+    return chunking.manner(destination, host, True)
+
+
+def test_it_is_the_operators_word() -> None:
+    assert manner(Chunking(Clock(), True)) == "together"
+    assert manner(Chunking(Clock(), False)) == "data"
+
+
+def test_who_has_not_shown_that_it_works_gets_no_message_before_it_took_a_recipient() -> None:
+    assert Chunking(Clock(), True).manner("mx.example", "mx.example", False) == "bdat"
+
+
+def test_a_provider_may_be_left_out() -> None:
+    rules = shaping.read({"provider": {"big": {"match": [".big.example"], "chunking": False}, "small": {"match": [".small.example"]}}})
+    chunking = Chunking(Clock(), True, rules)
+    assert manner(chunking, destination="big/mx.big.example") == "data"
+    assert manner(chunking, destination="small/mx.small.example") == "together"
+
+
+def test_a_rule_that_means_nothing() -> None:
+    with pytest.raises(BadRules, match="chunking = 0; expected true or false"):
+        shaping.read({"provider": {"big": {"match": [".big.example"], "chunking": 0}}})
+
+
+def test_a_host_that_did_not_do_well_is_left_out_for_an_hour() -> None:
+    clock = Clock()
+    chunking = Chunking(clock, True)
+    chunking.failed("mx1.example")
+    assert (manner(chunking), manner(chunking, "mx2.example")) == ("data", "together")
+    clock.advance(3599)
+    assert manner(chunking) == "data"
+    clock.advance(1)
+    assert manner(chunking) == "together"
+
+
+def test_what_is_remembered_has_an_end() -> None:
+    chunking = Chunking(Clock(), True)
+    for host in range(10_001):
+        chunking.failed(f"mx{host}.example")
+    assert [manner(chunking, f"mx{host}.example") for host in (0, 1, 10_000)] == ["together", "data", "data"]
+
+
+NOT_BIG = Shaping({"big": Provider("big", (".com",), chunking=False)})
+
+
+@pytest.mark.parametrize(
+    ("setting", "rules", "manners"),
+    [(False, shaping.NO_RULES, ["data"] * 2), (True, NOT_BIG, ["data"] * 2), (True, shaping.NO_RULES, ["bdat", "together"])],
+)
+def test_couriers_are_told(setting: bool, rules: Shaping, manners: list[str]) -> None:
+    world = World(rules, chunking=setting)
+    server = world.server("example.com", "1.1.1.1")
+    world.store.add(1, "bob@example.com")
+    world.start().run(2)
+    world.store.add(2, "bob@example.com")
+    world.run(2)
+    assert server.manners == manners
+
+
+# A host that offers it and does not know it
+
+
+def test_an_unknown_bdat_costs_no_attempt_even_after_a_dead_connection() -> None:
+    world = World()
+    server = world.server("example.com", "1.1.1.1")
+    world.store.add(1, "bob@example.com")
+    world.start().run(2)
+    answers = [{"stale": True}, {"stale": True, "unchunked": True}]
+    server.answer = lambda envelope: attrs.evolve(lost(envelope, "no"), **answers.pop(0)) if answers else taken(envelope)
+    world.store.add(2, "bob@example.com", destination="mx.example.com")
+    world.run(2)
+    assert world.store.outcomes[number(2), 0] == [Delivered("250 2.0.0 queued")]
+    assert server.manners == ["bdat", "together", "together", "data"]
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_server_that_does_not_know_what_it_offers_gets_its_mail_by_data() -> None:
+    site = Site()
+    site.listen("127.0.0.1", script(EHLO=OFFERED, BDAT="502 5.5.1 not implemented"))
+    site.dns.zones = named((10, "mx1", "127.0.0.1"))
+    for email in (1, 2, 3):
+        site.store.add(email, "bob@example.com")
+    await site.start(connections_max=1, connections_initial=1)
+    await site.until(lambda: len(site.store.outcomes) == 3)
+    assert all(outcomes == [Delivered("250 2.0.0 taken")] for outcomes in site.store.outcomes.values())
+    assert len(site.mails["127.0.0.1"]) == 3
+    assert all(settled.attempt is not None and "C: DATA" in settled.attempt.transcript for settled in site.store.settled)
+    await site.stop()
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_refused_recipient_bounces_with_its_own_reply() -> None:
+    site = Site()
+    site.listen("127.0.0.1", script(EHLO=OFFERED, RCPT="550 5.1.1 no such user here", BDAT="503 5.5.1 no recipients"))
+    site.dns.zones = named((10, "mx1", "127.0.0.1"))
+    site.store.add(1, "bob@example.com")
+    await site.start()
+    await site.until(lambda: site.store.outcomes)
+    assert site.store.last(1) == Bounced("550 5.1.1 no such user here", suppress=True)
+    await site.stop()
+
+
+@pytest_twisted.ensureDeferred
+async def test_closing_behind_the_message_is_uncertain_and_then_it_goes_by_data() -> None:
+    site = Site()
+    site.listen("127.0.0.1", script(EHLO=OFFERED, BDAT="drop"))
+    site.dns.zones = named((10, "mx1", "127.0.0.1"))
+    site.store.add(1, "bob@example.com")
+    await site.start()
+    await site.until(lambda: site.store.outcomes)
+    assert isinstance(site.store.last(1), Uncertain)
+    site.store.add(2, "bob@example.com")
+    await site.until(lambda: len(site.store.outcomes) == 2)
+    assert site.store.last(2) == Delivered("250 2.0.0 taken")
+    await site.stop()
+
+
+# The whole way, to a receiver of our own
+
+
+@pytest_twisted.ensureDeferred
+async def test_our_own_receiver_gets_it_in_one_round_trip() -> None:
+    recorders: list[Recorder] = []
+
+    def welcome(session: Session) -> Recorder:
+        recorders.append(Recorder(session))
+        return recorders[-1]
+
+    site = Site()
+    receivers: Any = Receivers(Door("mx.test", Limits(stranger_octets=None, tarpit=0)), welcome, site.reactor)
+    site.open("127.0.0.1", receivers)
+    site.dns.zones = named((10, "mx1", "127.0.0.1"))
+    for email in range(1, 6):
+        site.store.add(email, "bob@example.com")
+    site.store.add(6, "unknown@example.com")
+    await site.start()
+    await site.until(lambda: len(site.store.outcomes) == 6)
+    assert all(isinstance(site.store.last(email), Delivered) for email in range(1, 6))
+    assert isinstance(site.store.last(6), Bounced)
+    bodies = [mail.body for recorder in recorders for mail in recorder.mails]
+    assert len(bodies) == 5 and all(body.startswith(b"DKIM-Signature: ") and body.endswith(MESSAGE) for body in bodies)
+    assert all(settled.attempt is not None and "C: BDAT" in settled.attempt.transcript for settled in site.store.settled)
+    await site.stop()

@@ -1,0 +1,89 @@
+"""What TLSA records change in making a connection (RFC 7672 §2)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mailsvc.net.dns import Mx, NxDomain, Records, Temporary, Tlsa
+from mailsvc.mail.authentication.mta_sts import Policy
+from mailsvc.outcome import Deferred as Later
+from mailsvc.outcome import Delivered
+from tests.delivery.fakes import World
+from tests.delivery.connection.test_mta_sts import Given
+
+GOOD = Tlsa(3, 1, 1, b"x" * 32)
+NAME = "_25._tcp.mx.example.com"
+
+
+def secured(found: Any, *, mx: bool = True, address: bool = True, dane: bool = True, **settings: Any) -> tuple[World, Any]:
+    """A world in which DNSSEC vouches for what is said, and TLSA records are `found`."""
+    world = World(dane=dane, **settings)
+    server = world.server("example.com", "1.1.1.1")
+    server.tls = "TLSv1.3"
+    asked: list[str] = []
+
+    async def exchangers(domain: str) -> Any:
+        return Records(domain, (Mx(10, "mx.example.com"),), mx)
+
+    async def addresses(host: str) -> Any:
+        return Records(host, ("1.1.1.1",), address)
+
+    async def tlsa(name: str) -> Any:
+        asked.append(name)
+        return found
+
+    world.names.mx, world.names.addresses, world.names.tlsa = exchangers, addresses, tlsa  # type: ignore[method-assign]
+    world.store.add(1, "x@example.com")
+    world.start().run(3)
+    server.asked = asked
+    return world, server
+
+
+def test_records_that_count_make_the_certificate_be_checked_by_them() -> None:
+    world, server = secured(Records(NAME, (GOOD,), True))
+    assert isinstance(world.store.last(1), Delivered)
+    [how] = server.hows
+    assert (how.mode, how.tlsa) == ("dane", (GOOD,))
+    assert server.asked == [NAME]
+    attempt = world.store.settled[0].attempt
+    assert attempt is not None
+    assert attempt.tls == "TLSv1.3, certificate verified by DANE"
+
+
+def test_records_of_which_none_counts_make_tls_a_must() -> None:
+    _, server = secured(Records(NAME, (Tlsa(0, 0, 1, b"x" * 32),), True))
+    assert [how.mode for how in server.hows] == ["encrypted"]
+
+
+@pytest.mark.parametrize(
+    ("found", "settings"),
+    [
+        (NxDomain(NAME), {}),
+        (Records(NAME, (), True), {}),
+        (Records(NAME, (GOOD,), False), {}),
+        (Records(NAME, (GOOD,), True), {"mx": False}),
+        (Records(NAME, (GOOD,), True), {"address": False}),
+        (Records(NAME, (GOOD,), True), {"dane": False}),
+    ],
+)
+def test_what_dnssec_does_not_vouch_for_changes_nothing(found: Any, settings: dict[str, Any]) -> None:
+    world, server = secured(found, **settings)
+    assert isinstance(world.store.last(1), Delivered)
+    assert [how.mode for how in server.hows] == ["opportunistic"]
+
+
+def test_records_that_cannot_be_looked_up_are_no_reason_to_do_without() -> None:
+    world, server = secured(Temporary("SERVFAIL"))
+    outcome = world.store.last(1)
+    assert isinstance(outcome, Later)
+    assert "The TLSA records of mx.example.com could not be looked up" in outcome.reason.replace("the TLSA", "The TLSA")
+    assert server.hows == []
+
+
+def test_dane_goes_before_mta_sts() -> None:
+    policies = Given({"example.com": Policy("enforce", 86400, ("elsewhere.example.com",))})
+    world, server = secured(Records(NAME, (GOOD,), True), policies=policies)
+    assert isinstance(world.store.last(1), Delivered)
+    assert [how.mode for how in server.hows] == ["dane"]

@@ -1,0 +1,281 @@
+"""MTA-STS policies: when they are fetched, what is kept, and what a failure changes. And what follows for connections."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import attrs
+import pytest
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+
+from mailsvc.delivery.connection.mta_sts import NotFetched, Policies
+from mailsvc.delivery.connection.tls_counts import Tally
+from mailsvc.net.dns import NxDomain, Records, Temporary
+from mailsvc.mail.authentication.mta_sts import Policy
+from mailsvc.outcome import Bounced, Delivered
+from mailsvc.outcome import Deferred as Later
+from tests.delivery.fakes import START, World, lost, taken
+
+ENFORCE = "version: STSv1\nmode: enforce\nmx: mx.example.com\nmax_age: 604800\n"
+
+
+class Web:
+    """TXT records and policy files as a test wants them."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.clock.advance(START)
+        self.records: Any = Records("_mta-sts.example.com", ("v=STSv1; id=1;",))
+        self.file: Any = ENFORCE
+        self.fetched: list[str] = []
+        self.stored: dict[str, Any] = {}
+        self.tally = Tally(self.clock)
+        self.policies = Policies(self.clock, self, self.fetch, self, self.tally)
+
+    async def txt(self, name: str) -> Any:
+        return self.records
+
+    async def fetch(self, url: str) -> bytes:
+        self.fetched.append(url)
+        found = await self.file if isinstance(self.file, Deferred) else self.file
+        if isinstance(found, Exception):
+            raise found
+        return str(found).encode()
+
+    async def policy(self, domain: str) -> tuple[str, str, datetime, datetime] | None:
+        return self.stored.get(domain)
+
+    async def keep_policy(self, domain: str, *row: Any) -> None:
+        self.stored[domain] = row
+
+    def ask(self, domain: str = "example.com") -> Policy | None:
+        found: list[Any] = []
+        Deferred.fromCoroutine(self.policies.of({domain})).addCallback(found.append)
+        assert found, "it waits"
+        return found[0][0][1] if found[0] else None
+
+
+def test_a_policy_is_fetched_once_kept_and_given_to_other_processes() -> None:
+    web = Web()
+    assert web.ask() == Policy("enforce", 604800, ("mx.example.com",))
+    web.clock.advance(3600)
+    assert web.ask() is not None
+    assert web.fetched == ["https://mta-sts.example.com/.well-known/mta-sts.txt"]
+    other = Web()
+    other.stored = web.stored
+    assert other.ask() == web.ask()
+    assert other.fetched == []
+
+
+def test_a_new_id_and_each_day_are_reasons_to_fetch() -> None:
+    web = Web()
+    web.ask()
+    web.records = Records("x", ("v=STSv1; id=2;",))
+    web.file = ENFORCE.replace("enforce", "testing")
+    web.clock.advance(61)
+    found = web.ask()
+    assert found is not None
+    assert found.mode == "testing"
+    web.clock.advance(86500)
+    web.ask()
+    assert len(web.fetched) == 3
+
+
+@pytest.mark.parametrize("gone", [NxDomain("x"), Temporary("no answer"), Records("x", ())])
+def test_what_is_kept_counts_although_the_record_is_not_seen(gone: Any) -> None:
+    web = Web()
+    web.ask()
+    web.records = gone
+    web.clock.advance(604000)
+    assert web.ask() is not None
+    web.clock.advance(1000)
+    assert web.ask() is None
+
+
+def test_a_failed_fetch_leaves_the_kept_policy_and_is_not_repeated_at_once() -> None:
+    web = Web()
+    web.ask()
+    web.records, web.file = Records("x", ("v=STSv1; id=2;",)), NotFetched("HTTP status 302")
+    for _ in range(4):
+        web.clock.advance(61)
+        assert web.ask() is not None
+    assert len(web.fetched) == 2
+    web.clock.advance(120)
+    web.ask()
+    assert len(web.fetched) == 3
+    assert list(web.tally.counts.values()) == [2]
+    assert next(iter(web.tally.counts))[1:] == ("example.com", "sts", "", "sts-policy-fetch-error")
+
+
+def test_without_a_policy_that_can_be_had_there_is_none() -> None:
+    for file in (NotFetched("no answer"), "nonsense"):
+        web = Web()
+        web.file = file
+        assert web.ask() is None
+    web = Web()
+    web.file = ENFORCE.replace("enforce", "none")
+    assert web.ask() is None
+    web = Web()
+    web.records = NxDomain("x")
+    assert web.ask() is None
+    assert web.fetched == []
+
+
+def test_those_who_ask_together_share_one_fetch() -> None:
+    web = Web()
+    web.file = Deferred()
+    found: list[Any] = []
+    for _ in range(3):
+        Deferred.fromCoroutine(web.policies.of({"example.com"})).addCallback(found.append)
+    assert found == []
+    web.file.callback(ENFORCE)
+    assert len(found) == 3
+    assert len(web.fetched) == 1
+
+
+# What follows
+
+
+@attrs.define
+class Given:
+    """Policies that are known."""
+
+    policies: dict[str, Policy]
+
+    async def of(self, domains: Any) -> Any:
+        return [(domain, self.policies[domain]) for domain in sorted(domains) if domain in self.policies]
+
+
+def world_with(mode: Any = "enforce", mx: str = "mx.example.com", **settings: Any) -> World:
+    return World(policies=Given({"example.com": Policy(mode, 86400, (mx,))}), **settings)
+
+
+def test_an_enforced_policy_needs_a_verified_connection_and_the_attempt_says_so() -> None:
+    world = world_with()
+    server = world.server("example.com", "1.1.1.1")
+    server.tls = "TLSv1.3 TLS_AES_256_GCM_SHA384"
+    for email in (1, 2):
+        world.store.add(email, "x@example.com")
+    world.start().run(3)
+    assert isinstance(world.store.last(1), Delivered)
+    attempt = world.store.settled[0].attempt
+    assert attempt is not None
+    assert attempt.tls == "TLSv1.3 TLS_AES_256_GCM_SHA384, certificate verified by its authority"
+    world.store.add(3, "x@example.com")
+    world.run(3)
+    assert "verified" in [how.mode for how in server.hows]
+
+
+@pytest.mark.parametrize("what", ["clear", "untrusted", "not named"])
+def test_an_enforced_policy_that_is_not_met_puts_off_and_says_why(what: str) -> None:
+    world = world_with(mx="other.example.com" if what == "not named" else "mx.example.com")
+    server = world.server("example.com", "1.1.1.1")
+    server.tls = None if what == "clear" else "TLSv1.3"
+    server.untrusted = what == "untrusted"
+    world.store.add(1, "x@example.com")
+    world.start().run(3)
+    outcome = world.store.last(1)
+    assert isinstance(outcome, Later)
+    assert "example.com demands by MTA-STS" in outcome.reason
+    assert server.mails == []
+    assert world.store.hold_rows == {}  # others may go there
+    results = {key[4] for key in world.dispatch.attempts.tally.counts}
+    assert results == {{"clear": "starttls-not-supported", "untrusted": "certificate-host-mismatch"}.get(what, "validation-failure")}
+
+
+def test_a_policy_on_trial_changes_nothing() -> None:
+    world = world_with("testing", mx="other.example.com")
+    server = world.server("example.com", "1.1.1.1")
+    world.store.add(1, "x@example.com")
+    world.start().run(3)
+    assert isinstance(world.store.last(1), Delivered)
+    assert [how.mode for how in server.hows] == ["opportunistic"]
+
+
+def test_another_host_of_the_destination_is_tried_for_a_demand() -> None:
+    world = world_with(mx="mx2.example.com")
+    first = world.server("example.com", "1.1.1.1", preference=1)
+    second = world.server("example.com", "1.1.1.2", host="mx2.example.com", preference=2)
+    first.tls = second.tls = "TLSv1.3"
+    world.store.add(1, "x@example.com")
+    world.start().run(3)
+    assert isinstance(world.store.last(1), Delivered)
+    assert (len(first.mails), len(second.mails)) == (0, 1)
+
+
+def test_a_sending_domain_that_requires_tls_gets_a_verified_server_or_waits() -> None:
+    world = World()
+    world.sending.tls_required = True
+    server = world.server("example.com", "1.1.1.1")
+    server.tls, server.untrusted = "TLSv1.3", True
+    world.store.add(1, "x@example.com", expires=7200.0)
+    world.start().run(3)
+    outcome = world.store.last(1)
+    assert isinstance(outcome, Later)
+    assert "the sending domain requires" in outcome.reason
+    server.untrusted = False
+    world.run(100)
+    assert isinstance(world.store.last(1), Delivered)
+
+
+def test_mail_that_demands_nothing_goes_on_while_other_mail_waits_for_tls() -> None:
+    world = world_with()
+    world.names.mxs["other.example"] = [(10, "mx.example.com")]
+    server = world.server("example.com", "1.1.1.1")
+    for email in range(1, 11):
+        world.store.add(email, "x@example.com" if email % 2 else "x@other.example")
+    world.start().run(5)
+    assert {isinstance(world.store.last(email), Delivered) for email in range(2, 11, 2)} == {True}
+    assert {isinstance(world.store.last(email), Later) for email in range(1, 11, 2)} == {True}
+    assert len(server.mails) == 5
+
+
+# The same way as last time
+
+
+def test_after_silence_the_same_host_gets_the_same_octets_five_minutes_later() -> None:
+    world = World(idle_seconds=1.0)
+    first = world.server("example.com", "1.1.1.1", preference=1)
+    second = world.server("example.com", "1.1.1.2", host="mx2.example.com", preference=2)
+    world.store.add(1, "x@example.com")
+    second.answer = lambda envelope: lost(envelope, "the connection was lost", sent_dot=True)
+    first.greeting = _refusing
+    world.start().run(5)
+    [once] = second.mails
+    first.greeting = lambda: None
+    second.answer = taken
+    world.run(1000)
+    assert [mail.octets for mail in second.mails] == [once.octets, once.octets]
+    assert second.mails[1].at - once.at >= 300
+    assert first.mails == []
+    assert isinstance(world.store.last(1), Delivered)
+
+
+def _refusing() -> Any:
+    from mailsvc.delivery.connection.connect import CannotConnect
+
+    return CannotConnect("refused the connection")
+
+
+def test_after_a_refusal_the_same_address_of_ours_is_used() -> None:
+    from mailsvc.delivery.connection.tls_policy import Source
+    from mailsvc.delivery.connection.sources import Sources
+    from mailsvc.mail.reply import Reply
+    from tests.delivery.fakes import answered
+
+    turns = iter([0, 1, 1, 1, 1, 1, 1])
+    sources = Sources(
+        [Source("192.0.2.1", "one.example"), Source("192.0.2.2", "two.example")], pick=lambda found, weights: found[next(turns)]
+    )
+    world = World(sources=sources, idle_seconds=1.0)
+    server = world.server("example.com", "1.1.1.1")
+    server.answer = lambda envelope: answered(envelope, Reply(451, "greylisted", "4.7.1"), "rcpt")
+    world.store.add(1, "x@example.com")
+    world.start().run(5)
+    server.answer = taken
+    world.run(1000)
+    assert isinstance(world.store.last(1), Delivered)
+    assert [settled.attempt.source for settled in world.store.settled if settled.attempt] == ["192.0.2.1", "192.0.2.1"]
+    assert not isinstance(world.store.last(1), Bounced)

@@ -1,0 +1,57 @@
+"""The handover of a process that takes mail in and does not deliver."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+
+from mailsvc.delivery.handoff import _ASKED, Leaving
+from mailsvc.delivery.connection.route import Routes
+from mailsvc.net.dns import Mx, Records
+
+
+class Names:
+    """Answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.asked: dict[str, Deferred[Any]] = {}
+
+    def mx(self, domain: str) -> Any:
+        assert domain not in self.asked
+        self.asked[domain] = Deferred()
+        return self.asked[domain]
+
+    def answer(self, domain: str, host: str) -> None:
+        self.asked.pop(domain).callback(Records(domain, (Mx(10, host),)))
+
+
+def leaving(**routes: str) -> tuple[Leaving, Names]:
+    names: Any = Names()
+    return Leaving(7, Routes(Clock(), names, routes)), names
+
+
+def test_mail_is_filed_under_its_destination_once_that_is_known() -> None:
+    leave, names = leaving()
+    assert leave.offer("Example.org", 1, False).destination == "example.org"
+    assert leave.offer("example.org", 1, False).destination == "example.org"
+    names.answer("example.org", "mx.example.net")
+    offer = leave.offer("EXAMPLE.org", 1, False)
+    assert (offer.destination, offer.leased) == ("mx.example.net", False)
+
+
+def test_a_route_of_the_operators_is_known_at_once() -> None:
+    leave, names = leaving(**{"*": "smtp://10.0.0.1:2525"})
+    assert leave.offer("example.org", 1, False).destination == "10.0.0.1:2525"
+    assert not names.asked
+
+
+def test_only_so_many_domains_are_looked_up_at_once_and_a_failure_is_no_end() -> None:
+    leave, names = leaving()
+    for number in range(_ASKED + 1):
+        leave.offer(f"d{number}.example", 1, False)
+    assert len(names.asked) == _ASKED
+    names.answer("d0.example", "mx.example.net")
+    assert leave.offer(f"d{_ASKED}.example", 1, False).destination == f"d{_ASKED}.example"
+    assert f"d{_ASKED}.example" in names.asked

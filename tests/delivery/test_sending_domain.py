@@ -1,0 +1,148 @@
+"""What the sending domain adds: its signature is the same whoever makes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any, get_args
+
+import attrs
+from twisted.internet.defer import Deferred
+
+from mailsvc.delivery.message_loader import Cargo, Loaded
+from mailsvc.delivery.transaction import Parcel
+from mailsvc.delivery.sending_domain import DomainSide
+from mailsvc.delivery.slots import Freight
+from mailsvc.mail.authentication import dkim
+from mailsvc.smtp.client.message_writer import Outflow
+from mailsvc.smtp.client.dot_stuffing import SLICE, Stuffer
+from mailsvc.store.domains.domains import StoredKey
+from mailsvc.store.ids import uuid7_floor
+from mailsvc.store.mail.messages import StoredPieces
+from mailsvc.store.queue.claims import Leased
+from tests.delivery.fakes import MESSAGE, START, number
+
+KEYS = tuple(StoredKey(f"s{n}", algorithm, dkim.generate(algorithm)[0]) for n, algorithm in enumerate(get_args(dkim.Algorithm)))
+EXPIRES = datetime.fromtimestamp(START + 5 * 86400, UTC)
+
+
+@attrs.define
+class Domain:
+    name: str = "sender.example"
+    lost: str | None = None
+
+
+class Stored:
+    async def get(self, _: Any) -> Any:
+        return Domain()
+
+    async def signing_keys(self, _: Any) -> tuple[StoredKey, ...]:
+        return KEYS
+
+
+async def at_once(work: Callable[[], bytes]) -> bytes:
+    return work()
+
+
+def signature(parcel: Parcel) -> bytes:
+    """By a process of its own."""
+    stored: Any = Stored()
+    found: list[bytes] = []
+    Deferred.fromCoroutine(DomainSide(stored, stored, b"secret", at_once).sign(parcel, MESSAGE)).addCallback(found.append)
+    return found[0]
+
+
+def parcel() -> Parcel:
+    email_id = uuid7_floor(datetime.fromtimestamp(START, UTC))
+    leased = Leased(number(1), email_id, 0, number(9), "eu", "a@b.example", "mx", 0, "queued", EXPIRES, False)
+    return Parcel(number(1), email_id, number(9), 7, False, (leased,))
+
+
+def test_two_processes_that_attempt_first_send_the_same_octets() -> None:
+    first = parcel()
+    [leased] = first.recipients
+    second = attrs.evolve(first, lease=8, recipients=(attrs.evolve(leased, recipient=1, destination="other"),))
+    assert signature(first) == signature(second)
+    assert signature(first).count(b"DKIM-Signature:") == 2
+
+
+def test_a_signature_holds_from_the_acceptance_until_well_after_the_last_attempt() -> None:
+    assert f" t={START:.0f}; x={START + 14 * 86400:.0f};".encode() in signature(parcel())
+
+
+@attrs.define
+class Large:
+    """A message in pieces, which counts those that are taken on the reactor's thread. It is also that thread."""
+
+    pieces: int = 160
+    signature: bytes | None = None
+    within: bool = False  # a thread
+    taken: int = 0
+
+    def __len__(self) -> int:
+        return len(MESSAGE) + self.pieces * SLICE
+
+    def __iter__(self) -> Iterator[bytes]:
+        for piece in (MESSAGE, *[b"x" * (SLICE - 2) + b"\r\n"] * self.pieces):
+            self.taken += not self.within
+            yield piece
+
+    async def in_thread(self, work: Callable[[], Any]) -> Any:
+        self.within = True
+        try:
+            return work()
+        finally:
+            self.within = False
+
+    async def load(self, *_: object) -> StoredPieces:
+        return StoredPieces(self.signature, self)  # type: ignore[arg-type]
+
+    def cargo(self) -> Cargo:
+        stored: Any = Stored()
+        return Cargo(None, self, DomainSide(stored, stored, lambda: [b"secret"], self.in_thread), Freight(1 << 30))
+
+
+def test_a_large_message_is_signed_and_looked_through_in_threads() -> None:
+    for large, leased in (
+        (Large(), parcel()),  # read from the store
+        (Large(signature=b"DKIM-Signature: 1\r\n"), parcel()),  # for another attempt
+        (accepted := Large(), attrs.evolve(parcel(), body=accepted)),  # from memory
+    ):
+        found: list[Loaded] = []
+        Deferred.fromCoroutine(large.cargo().load(leased)).addCallback(found.append)
+        [loaded] = found
+        assert not loaded.eight_bit and loaded.signature.startswith(b"DKIM-Signature:")
+        assert large.taken == 0
+
+
+@attrs.define
+class Pausing:
+    """A transport that has enough after each write."""
+
+    written: list[bytes] = attrs.field(factory=list)
+    producer: Any = None
+
+    def registerProducer(self, producer: Any, streaming: bool) -> None:
+        self.producer = producer
+
+    def unregisterProducer(self) -> None:
+        self.producer = None
+
+    def write(self, octets: bytes) -> None:
+        self.written.append(octets)
+        if self.producer is not None:
+            self.producer.pauseProducing()
+
+
+def test_a_large_message_is_sent_by_slices_as_the_peer_reads() -> None:
+    large, transport = Large(), Pausing()
+    outflow: Any = Outflow(transport, b"", large, Stuffer(), lambda: True, lambda octets: None, lambda error: None)  # type: ignore[arg-type]
+    outflow.start()
+    turns = 1
+    while transport.producer is not None:
+        before = large.taken
+        transport.producer.resumeProducing()
+        turns += 1
+        assert large.taken <= before + 2
+    assert turns >= large.pieces and max(map(len, transport.written)) <= SLICE + 1024
+    assert b"".join(transport.written).endswith(b"x\r\n.\r\n")

@@ -1,0 +1,87 @@
+"""Which policy receivers find, and what its owner is told; it is never more than advice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+import pytest
+import pytest_twisted
+
+from mailsvc.net.dns import NxDomain, Records, Temporary
+from mailsvc.domains import dmarc_check
+from mailsvc.store.domains.values import RecordState
+from tests.domains.rig import Rig
+
+
+@attrs.define
+class Names:
+    texts: Mapping[str, list[str]]
+    asked: list[str] = attrs.field(factory=list)
+
+    async def txt(self, name: str) -> Records[str] | NxDomain | Temporary:
+        self.asked.append(name)
+        found = self.texts.get(name.removeprefix("_dmarc."))
+        if found == ["broken"]:
+            return Temporary("the server is silent")
+        return NxDomain(name) if found is None else Records(name, tuple(found))
+
+
+async def advice(texts: Mapping[str, list[str]], domain: str = "a.mail.example.com") -> tuple[RecordState, dmarc_check.Found]:
+    found = await dmarc_check.walk(Names(texts), domain)
+    return dmarc_check.advice(domain, found), found
+
+
+REJECT, NONE = "v=DMARC1; p=reject", "v=DMARC1; p=none"
+
+
+@pytest.mark.parametrize(
+    ("texts", "at", "organization"),
+    [
+        ({}, None, "a.mail.example.com"),
+        ({"a.mail.example.com": [REJECT]}, "a.mail.example.com", "a.mail.example.com"),
+        ({"example.com": [REJECT]}, "example.com", "example.com"),
+        ({"mail.example.com": [NONE], "example.com": [REJECT]}, "example.com", "example.com"),  # the fewest labels
+        ({"mail.example.com": [f"{NONE}; psd=n"], "example.com": [REJECT]}, "mail.example.com", "mail.example.com"),
+        ({"example.com": [NONE], "com": [f"{REJECT}; psd=y"]}, "example.com", "example.com"),
+        ({"com": [f"{REJECT}; psd=y"]}, "com", "example.com"),
+        ({"a.mail.example.com": [f"{NONE}; psd=y"], "example.com": [REJECT]}, "a.mail.example.com", "a.mail.example.com"),
+        ({"a.mail.example.com": [NONE, REJECT], "example.com": [REJECT]}, "example.com", "example.com"),
+    ],
+)
+@pytest_twisted.ensureDeferred
+async def test_whose_policy_counts(texts: Mapping[str, list[str]], at: str | None, organization: str) -> None:
+    _, found = await advice(texts)
+    assert (found.at, found.organization) == (at, organization)
+
+
+@pytest.mark.parametrize(
+    ("texts", "problem", "words"),
+    [
+        ({}, "missing", "no DMARC policy"),
+        ({"a.mail.example.com": [NONE]}, "weak", "rua= to receive reports"),
+        ({"a.mail.example.com": [f"{NONE}; rua=mailto:x@example.com"]}, "weak", "later p=reject"),
+        ({"a.mail.example.com": [f"{REJECT}; t=y"]}, "weak", "one step"),
+        ({"a.mail.example.com": [REJECT]}, None, "reject"),
+        ({"example.com": [f"{REJECT}; sp=none"]}, "weak", "The policy of example.com applies"),
+        ({"example.com": [f"{REJECT}; aspf=s"]}, None, "strict alignment"),
+        ({"a.mail.example.com": [f"{REJECT}; pct=5"]}, None, "Pct= is no tag"),
+        ({"a.mail.example.com": [NONE, REJECT]}, "several", "2 policies"),
+        ({"a.mail.example.com": ["v=DMARC1; p=none; p=none"]}, "unreadable", "Publish this one"),
+        ({"mail.example.com": ["broken"]}, "unanswered", "the server is silent"),
+    ],
+)
+@pytest_twisted.ensureDeferred
+async def test_advice(texts: Mapping[str, list[str]], problem: str | None, words: str) -> None:
+    state, _ = await advice(texts)
+    assert state.problem == problem and words in (state.told or "")
+    assert (state.name, state.expected, state.required) == ("_dmarc.a.mail.example.com", "v=DMARC1; p=none;", False)
+
+
+@pytest.mark.parametrize("texts", [[], ['"v=DMARC1; p=none"'], ['"v=DMARC1; p=none"', '"v=DMARC1; p=none"'], ['"rubbish"']])
+@pytest_twisted.ensureDeferred
+async def test_no_policy_keeps_a_domain_from_sending(rig: Rig, texts: list[str]) -> None:
+    domain = await rig.add()
+    rig.set("_dmarc.example.com", "TXT", *texts)
+    domain = await rig.verified(domain)
+    assert domain.may_send and domain.advice[0].problem is not None

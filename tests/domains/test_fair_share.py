@@ -1,0 +1,117 @@
+"""What one account asks for at once delays nobody else: making keys, questions to nameservers, places."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest_twisted
+from twisted.internet.defer import Deferred
+
+from mailsvc.net.dns import Records
+from mailsvc.domains.authoritative_dns import QUESTIONS, Authorities
+from mailsvc.domains.fair_share import Busy, FairShare
+from mailsvc.net.address_guard import networks
+from mailsvc.store.people.accounts import Accounts
+from mailsvc.store.domains.values import DomainLimits
+from tests.domains.rig import Rig
+
+
+@pytest_twisted.ensureDeferred
+async def test_many_adds_of_one_account_do_not_delay_anothers(rig: Rig) -> None:
+    made = 0
+    running: list[tuple[Callable[[], Any], Deferred[Any]]] = []
+
+    def in_thread(work: Callable[[], Any]) -> Deferred[Any]:
+        result: Deferred[Any] = Deferred()
+        running.append((work, result))
+        return result
+
+    rig.care.in_thread = in_thread
+    rig.care.limits = DomainLimits(1000, 1000, 1000)
+    many = [Deferred.fromCoroutine(rig.care.add(rig.account.id, f"n{number}.example", "r1")) for number in range(150)]
+    while not running:
+        await rig.pool.rows("SELECT 1")
+    quick = Deferred.fromCoroutine(rig.care.add((await Accounts(rig.pool, rig.clock).create("other")).id, "quick.example", "r1"))
+    while not quick.called:
+        if running:
+            work, result = running.pop(0)
+            made += 1
+            result.callback(work())
+        await rig.pool.rows("SELECT pg_sleep(0)")
+    assert made <= 10
+    for one in many:
+        one.addErrback(lambda _: None)
+        one.cancel()
+
+
+def test_places_go_round_and_nobody_gets_more_than_a_share() -> None:
+    fair, begun = FairShare(4, 2, waiting=3), []
+    ends: list[Deferred[None]] = []
+
+    async def work(key: str) -> None:
+        async with fair.place(key):
+            begun.append(key)
+            end: Deferred[None] = Deferred()
+            ends.append(end)
+            await end
+
+    started = [Deferred.fromCoroutine(work("a")) for _ in range(5)]
+    assert begun == ["a", "a"]
+    refused: list[Any] = []
+    Deferred.fromCoroutine(work("a")).addErrback(refused.append)
+    assert refused[0].check(Busy)
+    started += [Deferred.fromCoroutine(work(key)) for key in "bcbc"]
+    assert begun == ["a", "a", "b", "c"]
+    started[-1].addErrback(lambda failure: None)
+    started[-1].cancel()
+    for end in ends[:2]:
+        end.callback(None)
+    assert begun == ["a", "a", "b", "c", "a", "b"]
+    while ends:
+        end = ends.pop(0)
+        if not end.called:
+            end.callback(None)
+    assert begun == ["a", "a", "b", "c", "a", "b", "a", "a"]
+    assert not fair._taken and not fair._queues
+
+
+def test_work_that_ends_at_once_may_wait_in_any_number() -> None:
+    fair, done = FairShare(1, 1, waiting=5000), []
+
+    async def work(number: int, first: Deferred[None] | None = None) -> None:
+        async with fair.place(number % 3):
+            if first is not None:
+                await first
+            done.append(number)
+
+    gate: Deferred[None] = Deferred()
+    Deferred.fromCoroutine(work(0, gate))
+    for number in range(1, 5000):
+        Deferred.fromCoroutine(work(number))
+    gate.callback(None)
+    assert len(done) == 5000
+
+
+def test_slow_nameservers_of_one_account_leave_questions_for_the_others() -> None:
+    class Names:
+        async def ns(self, name: str) -> Records[str]:
+            return Records(name, ("ns.example",))
+
+        async def addresses(self, host: str) -> Records[str]:
+            return Records(host, ("127.0.0.1",))
+
+    asked: list[str] = []
+
+    async def exchange(server: Any, query: Any, seconds: float) -> Any:
+        asked.append(query.question[0].name.to_text())
+        await Deferred()
+
+    authorities = Authorities(None, Names(), networks(["127.0.0.1"]), exchange=exchange)
+    slow = [Deferred.fromCoroutine(authorities.look(f"slow{number}.example", "TXT", "one")) for number in range(2 * QUESTIONS)]
+    Deferred.fromCoroutine(authorities.look("quick.example", "TXT", "two"))
+    assert asked[-1] == "quick.example." and len(asked) == QUESTIONS // 4 + 1
+    assert not any(one.called for one in slow)
+    for one in slow:
+        one.addErrback(lambda _: None)
+        one.cancel()

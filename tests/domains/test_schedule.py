@@ -1,0 +1,156 @@
+"""When domains are checked: at each ring, every half minute, never two rounds at once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID, uuid4
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+
+from mailsvc.domains.schedule import AT_ONCE, PATIENCE, POLL, SHARE, Rounds
+from mailsvc.store.postgres.errors import Unavailable
+
+
+class World:
+    """Its own checks, care and bell: names that are due, looked after one by one."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Any] = []
+        self.seen: list[Any] = []
+        self.looks = 0
+        self.slow: Deferred[None] | None = None
+        self.fast: set[UUID] = set()  # accounts whose checks are never slow
+        self.error: Exception | None = None
+        self.away: Deferred[None] | None = None
+
+    def listen(self, channel: str, callback: Any) -> None:
+        assert channel == "domains"
+        self.ring = callback
+
+    async def due(self, limit: int, share: int, busy: Mapping[UUID, int]) -> list[Any]:
+        self.looks += 1
+        if self.away is not None:
+            await self.away
+        if self.error is not None:
+            raise self.error
+        taken, found = Counter(busy), []
+        for domain in [*self.waiting]:
+            if len(found) < limit and taken[domain.account_id] < share:
+                taken[domain.account_id] += 1
+                found.append(domain)
+                self.waiting.remove(domain)
+        return found
+
+    async def look_after(self, domain: Any) -> None:
+        if self.slow is not None and domain.account_id not in self.fast:
+            mine: Deferred[None] = Deferred()
+            self.slow.addCallback(lambda _: None if mine.called else mine.callback(None))
+            await mine
+        self.seen.append(domain)
+
+
+class Named:
+    """A domain; of an account of its own, unless one is given."""
+
+    def __init__(self, name: str, account: int | None = None) -> None:
+        self.name = name
+        self.account_id = uuid4() if account is None else UUID(int=account)
+
+
+def world() -> tuple[World, Rounds, Clock]:
+    one, clock = World(), Clock()
+    return one, Rounds(one, one, one, clock), clock
+
+
+def test_all_that_is_due_is_checked() -> None:
+    one, rounds, clock = world()
+    one.waiting = [Named(str(n)) for n in range(2 * AT_ONCE + 1)]
+    one.ring()
+    assert one.looks == 0  # not before it is started
+    rounds.startService()
+    assert {domain.name for domain in one.seen} == {str(n) for n in range(2 * AT_ONCE + 1)}
+    one.waiting = [Named("later")]
+    clock.advance(POLL - 1)
+    assert one.waiting
+    clock.advance(1)
+    assert one.seen[-1].name == "later"
+    one.waiting = [Named("at once")]
+    one.ring()
+    assert one.seen[-1].name == "at once"
+    assert rounds.stopService() is None
+    assert clock.getDelayedCalls() == []
+
+
+def test_a_ring_during_a_look_is_heard_after_it() -> None:
+    one, rounds, _ = world()
+    one.away = Deferred()
+    rounds.startService()
+    one.ring()
+    one.ring()
+    assert one.looks == 1
+    away, one.away, one.waiting = one.away, None, []
+    away.callback(None)
+    assert one.looks == 2
+    rounds.stopService()
+
+
+def test_a_slow_one_holds_up_nobody_else() -> None:
+    one, rounds, clock = world()
+    one.slow, one.waiting = Deferred(), [Named("slow") for _ in range(AT_ONCE - 1)]
+    rounds.startService()
+    slow, one.slow = one.slow, None
+    one.waiting = [Named(str(n)) for n in range(50)]
+    one.ring()
+    assert [domain.name for domain in one.seen] == [str(n) for n in range(50)]
+    slow.callback(None)
+    assert len(one.seen) == 49 + AT_ONCE
+    rounds.stopService()
+    assert clock.getDelayedCalls() == []
+
+
+def test_one_accounts_slow_domains_leave_places_for_the_others() -> None:
+    one, rounds, clock = world()
+    one.slow, one.fast = Deferred(), {UUID(int=2)}
+    one.waiting = [*(Named(f"slow{n}", 1) for n in range(10 * AT_ONCE)), *(Named(f"fast{n}", 2) for n in range(50))]
+    rounds.startService()
+    assert {domain.name for domain in one.seen} == {f"fast{n}" for n in range(50)}
+    assert len(one.waiting) == 10 * AT_ONCE - SHARE
+    rounds.stopService()
+    one.slow.callback(None)
+    assert clock.getDelayedCalls() == []
+
+
+def test_a_check_without_end_is_given_up_and_its_place_is_free() -> None:
+    one, rounds, clock = world()
+    one.slow, one.waiting = Deferred(), [Named(f"slow{n}") for n in range(AT_ONCE)]
+    rounds.startService()
+    one.waiting = [Named("next")]
+    one.slow = None
+    clock.advance(PATIENCE - 1)
+    assert one.seen == []
+    clock.advance(1)
+    assert [domain.name for domain in one.seen] == ["next"]
+    assert rounds.stopService() is None
+
+
+def test_stopping_waits_for_the_checks_under_way() -> None:
+    one, rounds, clock = world()
+    one.slow, one.waiting = Deferred(), [Named(str(n)) for n in range(AT_ONCE + 1)]
+    rounds.startService()
+    stopped = rounds.stopService()
+    assert stopped is not None and not stopped.called
+    one.slow.callback(None)
+    assert stopped.called and len(one.seen) == AT_ONCE and clock.getDelayedCalls() == []
+
+
+def test_a_database_that_is_away_is_asked_again() -> None:
+    one, rounds, clock = world()
+    one.error = Unavailable("away")
+    rounds.startService()
+    one.error, one.waiting = None, [Named("back")]
+    clock.advance(POLL)
+    assert one.seen[0].name == "back"
+    rounds.stopService()

@@ -1,0 +1,134 @@
+"""Evaluating SPF: the verdicts and the limits of RFC 7208 §4.6.4, over names in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from ipaddress import ip_address
+from typing import Any
+
+import attrs
+import pytest
+import pytest_twisted
+
+from mailsvc.net.dns import Mx, NxDomain, Records, Temporary
+from mailsvc.domains import spf_check
+from mailsvc.domains.spf_check import Result
+
+IP = "192.0.2.25"
+
+
+@attrs.define
+class Names:
+    """`broken` names give no answer."""
+
+    zones: Mapping[str, Mapping[str, list[Any]]]
+    broken: frozenset[str] = frozenset()
+    asked: int = 0
+
+    def _get(self, name: str, kind: str) -> Any:
+        self.asked += 1
+        if name in self.broken:
+            return Temporary("the server is silent")
+        if name not in self.zones:
+            return NxDomain(name)
+        return Records(name, tuple(self.zones[name].get(kind, ())))
+
+    async def txt(self, name: str) -> Any:
+        return self._get(name, "TXT")
+
+    async def mx(self, domain: str) -> Any:
+        return self._get(domain, "MX")
+
+    async def addresses(self, host: str) -> Any:
+        return self._get(host, "A")
+
+
+async def check(zones: Mapping[str, Mapping[str, list[Any]]], address: str = IP, broken: frozenset[str] = frozenset()) -> Result:
+    return await spf_check.check(Names(zones, broken), ip_address(address), "d.example", "b@d.example")
+
+
+def record(text: str, **others: Mapping[str, list[Any]]) -> dict[str, Mapping[str, list[Any]]]:
+    return {"d.example": {"TXT": [text], "A": [IP], "MX": [Mx(10, "mx.example")]}, "mx.example": {"A": [IP]}} | {
+        name.replace("_", "."): kinds for name, kinds in others.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict"),
+    [
+        ("v=spf1 ip4:192.0.2.0/24 -all", "pass"),
+        ("v=spf1 -ip4:192.0.2.25 +all", "fail"),
+        ("v=spf1 ~all", "softfail"),
+        ("v=spf1 ?all", "neutral"),
+        ("v=spf1", "neutral"),
+        ("v=spf1 a -all", "pass"),
+        ("v=spf1 mx -all", "pass"),
+        ("v=spf1 a:mx.example/24 -all", "pass"),
+        ("v=spf1 exists:%{d} -all", "pass"),
+        ("v=spf1 ptr -all", "fail"),
+        ("v=spf1 ip6:2001:db8::/32 -all", "fail"),
+        ("v=spf1 include:i.example -all", "pass"),
+        ("v=spf1 -include:i.example ~all", "fail"),
+        ("v=spf1 include:no.example ?all", "neutral"),  # the fail of an include does not match
+        ("v=spf1 redirect=i.example", "pass"),
+        ("v=spf1 redirect=no.example", "fail"),
+        ("v=spf1 include:none.example -all", "permerror"),
+        ("v=spf1 redirect=none.example", "permerror"),
+        ("v=spf1 include:broken.example -all", "temperror"),
+        ("v=spf1 ip4:x -all", "permerror"),
+        ("v=spf1 include:d.example -all", "permerror"),  # itself, without end
+        ("hello", "none"),
+    ],
+)
+@pytest_twisted.ensureDeferred
+async def test_verdicts(text: str, verdict: str) -> None:
+    zones = record(text, i_example={"TXT": ["x", "v=spf1 ip4:192.0.2.25"]}, no_example={"TXT": ["v=spf1 -all"]}, none_example={})
+    result = await check(zones, broken=frozenset({"broken.example"}))
+    assert result.verdict == verdict, result
+
+
+@pytest_twisted.ensureDeferred
+async def test_two_records_are_none() -> None:
+    zones = {"d.example": {"TXT": ["v=spf1 +all", "v=spf1 +all"]}}
+    assert (await check(zones)).verdict == "permerror"
+
+
+@pytest.mark.parametrize(("count", "verdict"), [(10, "pass"), (11, "permerror")])
+@pytest_twisted.ensureDeferred
+async def test_ten_terms_that_ask_dns(count: int, verdict: str) -> None:
+    others = {f"h{n}_example": {"A": ["203.0.113.1"]} for n in range(count - 1)}
+    text = "v=spf1 " + " ".join(f"a:h{n}.example" for n in range(count - 1)) + " a -all"
+    result = await check(record(text, **others))
+    assert (result.verdict, result.terms) == (verdict, count)
+
+
+@pytest.mark.parametrize(("count", "verdict"), [(4, "pass"), (5, "permerror")])
+@pytest_twisted.ensureDeferred
+async def test_the_terms_of_included_records_count_too(count: int, verdict: str) -> None:
+    """Each include is a term, and so is the one mechanism inside; the last mechanism and its redirect are two more."""
+    others: dict[str, Any] = {f"i{n}_example": {"TXT": ["v=spf1 a:h.example -all"]} for n in range(count)}
+    text = "v=spf1 " + " ".join(f"include:i{n}.example" for n in range(count)) + " redirect=r.example"
+    zones = record(text, h_example={"A": ["203.0.113.1"]}, r_example={"TXT": ["v=spf1 a:d.example -all"]}, **others)
+    assert (await check(zones)).verdict == verdict
+
+
+@pytest.mark.parametrize(("count", "verdict"), [(2, "pass"), (3, "permerror")])
+@pytest_twisted.ensureDeferred
+async def test_two_look_ups_without_an_answer(count: int, verdict: str) -> None:
+    text = "v=spf1 " + " ".join(f"a:nowhere{n}.example" for n in range(count)) + " ip4:192.0.2.25 -all"
+    assert (await check(record(text))).verdict == verdict
+
+
+@pytest.mark.parametrize(("count", "verdict"), [(10, "pass"), (11, "permerror")])
+@pytest_twisted.ensureDeferred
+async def test_ten_hosts_of_one_mx(count: int, verdict: str) -> None:
+    hosts = {f"h{n}_example": {"A": [IP if n == count - 1 else "203.0.113.1"]} for n in range(count)}
+    zones = record("v=spf1 mx:m.example -all", m_example={"MX": [Mx(n, f"h{n}.example") for n in range(count)]}, **hosts)
+    assert (await check(zones)).verdict == verdict
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_chain_of_redirects_ends() -> None:
+    names = {f"r{n}_example": {"TXT": [f"v=spf1 redirect=r{n + 1}.example"]} for n in range(20)}
+    result = await check(record("v=spf1 redirect=r0.example", **names))
+    assert (result.verdict, result.terms) == ("permerror", 11)

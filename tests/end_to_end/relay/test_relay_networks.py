@@ -1,0 +1,165 @@
+"""Programs beside the relay, who send without TLS and login because of where they are; and who only says to be there."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import smtplib
+import socket
+from collections.abc import Iterator
+
+import attrs
+import pytest
+
+from tests.end_to_end.relay_rig import IMPLICIT, connect, context, daemon_with_relay, email_id, keys_before_the_start
+from tests.end_to_end.rig import Daemon, eventually, rows
+from tests.end_to_end.sink import Sink
+
+pytestmark = pytest.mark.contract
+NEAR, LEAVING, BALANCER, STRANGER = "127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.5"
+FAR = "10.1.2.3"  # behind the balancer
+TLS_FIRST = (530, b"5.7.0 Must issue a STARTTLS command first")
+
+
+@attrs.frozen
+class House:
+    daemon: Daemon
+    near: str  # the ids of two keys
+    leaving: str
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory, module_database: str, sink: Sink) -> Iterator[House]:
+    daemon = daemon_with_relay(tmp_path_factory.mktemp("daemon"), module_database, sink.port, trusted_proxies=[BALANCER])
+    near, leaving = keys_before_the_start(daemon, "near", "leaving")
+    smtp = dict(daemon.changes["smtp"])
+    listen = dict(smtp["listen"])  # type: ignore[call-overload]
+    listen["2587"] = f"haproxy:{listen['2587']}"
+    networks = {"127.0.0.0/30": near, LEAVING: leaving, f"{BALANCER}/32": near, "10.1.2.0/24": near}
+    daemon.changes = {**daemon.changes, "smtp": {**smtp, "listen": listen, "trusted_networks": networks}}
+    with pytest.raises(AssertionError, match=f"trusted_networks has {BALANCER}/32, where a load balancer is"):
+        daemon.start()
+    del networks[f"{BALANCER}/32"]
+    daemon.start()
+    yield House(daemon, near, leaving)
+    assert daemon.stop() == 0
+
+
+class Balanced(smtplib.SMTP):
+    """By way of the balancer, which says `header` first."""
+
+    header = f"PROXY TCP4 {FAR} 10.1.2.1 4000 587\r\n".encode()
+
+    def getreply(self) -> tuple[int, bytes]:
+        header, self.header = self.header, b""
+        if header:
+            assert self.sock is not None
+            self.sock.sendall(header)
+        return super().getreply()
+
+
+def come(house: House, host: str, number: str = "587") -> smtplib.SMTP:
+    """A session from `host`, where nothing was said but EHLO."""
+    port = house.daemon.facts["smtp"][number]
+    if number in IMPLICIT:
+        client: smtplib.SMTP = smtplib.SMTP_SSL("127.0.0.1", port, context=context(), timeout=30, source_address=(host, 0))
+    else:
+        client = (Balanced if host == BALANCER else smtplib.SMTP)("127.0.0.1", port, timeout=30, source_address=(host, 0))
+    client.ehlo()
+    return client
+
+
+def send(house: House, client: smtplib.SMTP, subject: str) -> str:
+    """The id of the email."""
+    me = f"me@{house.daemon.facts['domain']}"
+    assert client.mail(me)[0] == client.rcpt(f"{subject.replace(' ', '.')}@example.net")[0] == 250
+    code, said = client.data(f"From: {me}\r\nSubject: {subject}\r\n\r\nx\r\n")
+    assert code == 250, said
+    return email_id(said)
+
+
+def arrived(sink: Sink, subject: str) -> str:
+    """By which protocol its trace says that it came."""
+    [mail] = sink.having(f"Subject: {subject}\r\n")
+    found = re.search(rb"Received: by \S+ with (\S+) id ", mail.raw)
+    assert found is not None and b"127.0.0." not in mail.raw
+    return found[1].decode()
+
+
+def key_of(database: str, email: str) -> str:
+    return str(rows(database, "SELECT key_id::text FROM emails WHERE email_id = %s", email)[0][0])
+
+
+def receipt(database: str, text: str) -> tuple[str, int, str]:
+    """Key, mails and transcript of the session in which `text` was said."""
+    sql = "SELECT key_id::text, mails, transcript FROM receipts WHERE transcript LIKE %s"
+    [found] = eventually(lambda: rows(database, sql, f"%{text}%"))
+    return found[0], found[1], found[2]
+
+
+def test_from_clear_over_tls_to_the_login_of_another(house: House, module_database: str, sink: Sink) -> None:
+    with come(house, NEAR) as client:
+        assert client.has_extn("starttls") and not client.has_extn("auth")
+        clear = send(house, client, "in clear")
+        client.mail(f"me@{house.daemon.facts['domain']}")
+        client.starttls(context=context())
+        assert client.rcpt("a@example.net")[0] == 503  # what was begun in clear is over
+        client.ehlo()
+        secured = send(house, client, "over TLS")
+        with pytest.raises(smtplib.SMTPAuthenticationError):
+            client.login("mailsvc", "ms_wrong")
+        client.login("mailsvc", house.daemon.facts["api_key"])
+        another = send(house, client, "logged in")
+    assert [arrived(sink, subject) for subject in ("in clear", "over TLS", "logged in")] == ["ESMTP", "ESMTPS", "ESMTPSA"]
+    assert key_of(module_database, clear) == key_of(module_database, secured) == house.near != key_of(module_database, another)
+    before, after = receipt(module_database, "in.clear@"), receipt(module_database, "logged.in@")
+    assert before[:2] == (house.near, 2) and "over.TLS@" in before[2] and "logged.in@" not in before[2]
+    assert after[:2] == (key_of(module_database, another), 1) and "over.TLS@" not in after[2]
+
+
+def test_inside_tls_and_behind_a_balancer(house: House, module_database: str, sink: Sink) -> None:
+    with come(house, NEAR, "465") as client:
+        assert key_of(module_database, send(house, client, "on 465")) == house.near
+    with come(house, BALANCER, "2587") as client:
+        assert key_of(module_database, send(house, client, "told by a balancer")) == house.near
+    assert [arrived(sink, subject) for subject in ("on 465", "told by a balancer")] == ["ESMTPS", "ESMTP"]
+
+
+@pytest.mark.parametrize(
+    ("host", "number", "header"),
+    [
+        (STRANGER, "587", b""),
+        (STRANGER, "587", f"PROXY TCP4 {NEAR} 127.0.0.1 4000 587\r\n".encode()),
+        (STRANGER, "2587", f"PROXY TCP4 {FAR} 127.0.0.1 4000 587\r\n".encode()),
+        (STRANGER, "587", f"XCLIENT ADDR={NEAR}\r\n".encode()),
+        (BALANCER, "2587", b"PROXY UNKNOWN\r\n"),
+        (BALANCER, "2587", f"PROXY TCP4 {NEAR} 127.0.0.1 4000 587\r\n".encode()),  # of its own machine
+        (BALANCER, "2587", b"PROXY TCP4 192.0.2.1 127.0.0.1 4000 587\r\n"),
+    ],
+)
+def test_nobody_else_is_trusted(house: House, host: str, number: str, header: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", house.daemon.facts["smtp"][number]), 30, source_address=(host, 0)) as link:
+        link.sendall(header + b"EHLO me\r\nMAIL FROM:<me@mailsvc.example>\r\nQUIT\r\n")
+        heard = b"".join(iter(lambda: link.recv(65536), b""))
+    assert heard.endswith(b"250 STARTTLS\r\n530 5.7.0 Must issue a STARTTLS command first\r\n221 2.0.0 Bye\r\n")
+
+
+def test_port_25_knows_no_neighbours(house: House) -> None:
+    with come(house, NEAR, "25") as client:
+        client.mail(f"me@{house.daemon.facts['domain']}")
+        assert client.rcpt("a@example.net")[0] == 550
+
+
+def test_the_networks_are_named_and_a_revoked_key_ends_it(house: House) -> None:
+    daemon = house.daemon
+    assert re.search(rf"comes from {re.escape(LEAVING)} .* without TLS and login, for the API key {house.leaving}", daemon.log)
+    with come(house, LEAVING) as client:
+        send(house, client, "before it is revoked")
+        assert daemon.call("DELETE", f"/api-keys/{house.leaving}").status == 200
+        assert client.mail(f"me@{daemon.facts['domain']}") == (530, b"5.7.0 Authentication required")  # the same process: at once
+    with come(house, LEAVING) as client:
+        assert client.mail(f"me@{daemon.facts['domain']}") == TLS_FIRST
+    with contextlib.closing(connect(daemon)) as client:  # the others are as they were
+        send(house, client, "after it was revoked")
+    with come(house, NEAR) as client:
+        send(house, client, "near as ever")

@@ -1,0 +1,561 @@
+"""The dashboard in a browser: the way from signing up to a delivered mail, every page in light, dark and on a phone, and axe on each.
+
+Needs Chromium (`apt-get install chromium`); without it these tests are skipped, but never where
+MAILSVC_TEST_CHROMIUM is "required", as it is in .ci/run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import smtplib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import psycopg2
+import pyotp
+import pytest
+from playwright.sync_api import Browser, Page, Request, expect, sync_playwright
+
+from tests.dashboard.provider import CLIENT, SECRET, FakeProvider
+from tests.end_to_end.receiver import Receiver
+from tests.end_to_end.rig import Daemon, free_port
+from tests.end_to_end.screens import look_at_all, look_here
+from tests.end_to_end.visitor import mailed_link
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+FLAGS = (
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-component-update"
+    " --disable-sync"
+)
+KEPT: list[Any] = []  # cookies of the first account's admin
+PASSWORD = "seven quiet green lamps"
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        CHROMIUM is None and os.environ.get("MAILSVC_TEST_CHROMIUM") != "required",
+        reason="There is no Chromium here; Debian has a package of that name.",
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def provider() -> Iterator[FakeProvider]:
+    provider = FakeProvider().start()
+    yield provider
+    provider.stop()
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory, module_database: str, provider: FakeProvider) -> Iterator[Daemon]:
+    """At a name, as passkeys need one, and with a Google and a GitHub to sign in at."""
+    folder: Path = tmp_path_factory.mktemp("browser")
+    port, here = free_port(), free_port()
+    secret = folder / "client.secret"
+    secret.write_text(SECRET)
+    changes: dict[str, dict[str, object]] = {
+        "delivery": {"routes": {"*": f"smtp://127.0.0.1:{port}"}, "greylist_seconds": 1},
+        "sandbox": {"listen": [f"tcp:{port}:interface=127.0.0.1"]},
+        "": {"sender": "mailsvc <no-reply@mailsvc.example>", "base_url": f"http://localhost:{here}"},
+        "dashboard": {"sign_up": True},
+        "sign_in": {
+            "google_client": CLIENT, "google_secret": str(secret), "google_issuer": provider.url,
+            "github_client": CLIENT, "github_secret": str(secret), "github_url": provider.url, "github_api": provider.url,
+        },
+        "smtp": {"listen": {"587": f"tcp:{free_port()}:interface=127.0.0.1"}, "self_signed": str(folder / "tls")},
+        "fetch": {"ports": [], "allow_http": True, "allowed_networks": ["127.0.0.0/8"]},
+    }  # fmt: skip
+    daemon = Daemon(folder, module_database, changes, here)
+    daemon.start()
+    yield daemon
+    daemon.stop()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    assert CHROMIUM is not None, "CI has no Chromium"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS.split())
+        yield browser
+        browser.close()
+
+
+# What a page of ours does that its policy does not allow. A mail that is shown has a policy of its own.
+POLICY = """if (window === top) document.addEventListener("securitypolicyviolation", (event) => {
+  console.error("policy", event.violatedDirective, event.blockedURI);
+});"""
+
+
+@pytest.fixture
+def page(browser: Browser, daemon: Daemon) -> Iterator[Page]:
+    """A browser of its own; what goes wrong in a page fails the test, and so does what the policy of our pages forbids."""
+    context = browser.new_context(base_url=f"http://localhost:{daemon.port}", viewport={"width": 1280, "height": 900})
+    context.set_default_timeout(10_000)
+    page = context.new_page()
+    wrong: list[str] = []
+    page.add_init_script(POLICY)
+    page.on("console", lambda said: wrong.append(said.text) if said.text.startswith("policy ") else None)
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("dialog", lambda dialog: dialog.accept())
+    page.on("response", lambda answer: wrong.append(f"{answer.status} {answer.url}") if answer.status >= 500 else None)
+    yield page
+    context.close()
+    assert not wrong
+
+
+def enter(page: Page, daemon: Daemon, address: str, account: str = "Acme") -> None:
+    """Sign up with a link from a mail."""
+    page.goto("/dashboard/sign-up")
+    page.get_by_label("Email").fill(address)
+    page.get_by_role("button", name="Send the link").click()
+    expect(page.get_by_role("heading", name="Look into your inbox")).to_be_visible()
+    page.goto(mailed_link(daemon, address, "/dashboard/sign-up/finish"))
+    page.get_by_label("Your name").fill("Ann Example")
+    page.get_by_label("Company or project").fill(account)
+    page.get_by_label("Password").fill(PASSWORD)
+    page.get_by_role("button", name="Create account").click()
+    expect(page.get_by_role("heading", name="Send your first email")).to_be_visible()
+
+
+def leave(page: Page) -> None:
+    page.get_by_role("button", name="Sign out").click()
+    expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+
+
+def test_from_signing_up_to_a_second_factor(page: Page, daemon: Daemon) -> None:
+    enter(page, daemon, "ann@acme.example")
+    page.get_by_role("button", name="Create a key").click()
+    expect(page.locator("#key")).to_have_text(re.compile("^ms_"))
+    assert page.locator("#key").inner_text() in page.locator("#code-1").inner_text()
+    page.get_by_role("link", name="Add a domain").click()
+    domain = page.get_by_role("textbox", name="Domain")
+    domain.fill("acme.invalid")
+    page.get_by_role("button", name="Add domain").click()
+    expect(page.locator("#d-name")).to_be_visible()  # said beside the field
+    assert domain.input_value() == "acme.invalid"
+    domain.fill("mail.acme-example.com")
+    page.get_by_role("button", name="Add domain").click()
+    expect(page.get_by_role("heading", name="Records to publish")).to_be_visible()
+    page.get_by_role("link", name="Settings").click()
+    page.get_by_role("link", name="Your sign-in").click()
+    page.get_by_role("link", name="Set up an authenticator app").click()
+    secret = page.locator("#secret").inner_text()
+    page.get_by_label("Code").fill(pyotp.TOTP(secret).now())
+    page.get_by_role("button", name="Switch on").click()
+    expect(page.get_by_role("heading", name="Your recovery codes")).to_be_visible()
+    code = page.locator("#codes li").first.inner_text()
+    leave(page)
+    page.goto("/dashboard/keys")
+    page.get_by_label("Email").fill("ann@acme.example")
+    page.get_by_label("Password").fill(PASSWORD)
+    page.get_by_role("button", name="Sign in", exact=True).click()
+    page.get_by_label("Code").fill(code)
+    page.get_by_role("button", name="Go on").click()
+    expect(page).to_have_url(re.compile("/dashboard/keys$"))  # back where they wanted to be
+
+
+def test_a_new_account_is_led_to_its_first_delivered_mail(page: Page, daemon: Daemon) -> None:
+    enter(page, daemon, "first@acme.example", "Beginners")
+    nothing_yet = {f"empty-{name}": f"/dashboard/{name}" for name in "emails domains keys metrics logs webhooks suppressions".split()}
+    look_at_all(page, nothing_yet | {"empty-home": "/dashboard"})
+    page.goto("/dashboard/domains")
+    page.get_by_role("textbox", name="Domain").fill("first.acme-example.com")
+    page.get_by_role("button", name="Add domain").click()
+    page.get_by_role("link", name="Home").click()
+    page.get_by_role("button", name="Create a key").click()
+    key = page.locator("#key").inner_text()
+    expect(page.locator("#step-domain")).not_to_have_class("done")
+    daemon.command("domain", "trust", "first.acme-example.com", "--account", "Beginners")
+    expect(page.locator("#step-domain")).to_have_class("done")  # by itself
+    sent = daemon.call(
+        "POST", "/emails", {"from": "a@first.acme-example.com", "to": "x@example.com", "subject": "First", "text": "x"}, key=key
+    )
+    assert sent.status == 200
+    expect(page.locator("#step-arrived")).to_have_class("done")  # by itself
+    expect(page.locator("#key")).to_have_text(key)
+    page.get_by_role("link", name="First", exact=True).first.click()
+    expect(page.get_by_role("heading", name="First")).to_be_visible()
+
+
+def sign_in(page: Page, daemon: Daemon) -> None:
+    """As the first account's admin: by the link of the start, and after that with what that browser got."""
+    if not KEPT:
+        page.goto(daemon.facts["sign_in"][len(daemon.facts["http"]) :])
+        page.get_by_role("button", name="Sign in").click()
+        expect(page.get_by_role("navigation", name="Dashboard")).to_be_visible()
+        KEPT.extend(page.context.cookies())
+    page.context.add_cookies(KEPT)
+
+
+def test_a_mail_is_followed_until_it_is_delivered(page: Page, daemon: Daemon) -> None:
+    sign_in(page, daemon)
+    html = '<html lang="en"><body><p>Hello</p><script>document.title="owned";parent.location="/x"</script>'
+    html += f'<img src="http://127.0.0.1:{daemon.port}/healthz?tracked"></body></html>'
+    mail = {
+        "from": f"Acme <a@{daemon.facts['domain']}>",
+        "to": ["delayed@example.com", "ann@example.com"],
+        "subject": "Hello",
+        "html": html,
+    }
+    email_id = daemon.call("POST", "/emails", mail).body["id"]
+    asked: list[str] = []
+    page.on("response", lambda answer: asked.append(answer.url))
+    page.goto(f"/dashboard/emails/{email_id}")
+    expect(page.locator("#live .badge").filter(has_text="Delivered")).to_have_count(2, timeout=30_000)  # by itself
+    expect(page.locator("#live-head .badge")).to_have_text("Delivered")
+    assert page.locator("summary").count() >= 4
+    page.locator("summary").first.click()
+    expect(page.locator("details pre").first).to_contain_text("MAIL FROM")
+    frame = page.frame_locator("iframe.preview")
+    expect(frame.get_by_text("Hello")).to_be_visible()
+    assert not [url for url in asked if "tracked" in url]
+    assert page.title() == "Hello · mailsvc"
+    for view in ("Text", "Source", "Insights"):
+        page.get_by_role("link", name=view).click()
+        expect(page.get_by_role("link", name=view)).to_have_attribute("aria-current", "page")
+
+
+def first(page: Page, path: str, pattern: str) -> str:
+    """The first link of that kind on a page."""
+    found = re.search(rf'href="({pattern})"', page.request.get(path).text())
+    assert found, (path, pattern)
+    return found[1].replace("&amp;", "&")
+
+
+def test_an_endpoint_is_told_again(page: Page, daemon: Daemon) -> None:
+    """And what else is to be seen on the pages that are looked at below."""
+    sign_in(page, daemon)
+    with Receiver() as receiver:
+        page.goto("/dashboard/webhooks")
+        page.get_by_label("Address").fill(f"{receiver.url}/")
+        page.get_by_role("button", name="Add endpoint").click()
+        page.get_by_role("button", name="Send a test").click()
+        expect(page.locator("#live .badge").filter(has_text="Success")).to_have_count(1, timeout=30_000)  # by itself
+        page.locator("#live a.cover").first.click()
+        expect(page.locator(".timeline li")).to_have_count(1)
+        page.get_by_role("button", name="Send again").click()
+        expect(page.locator(".timeline li")).to_have_count(2, timeout=30_000)  # by itself
+        assert len({told.id for told in receiver.told}) == 1 and len(receiver.told) == 2
+
+
+def test_logs_are_taken_away(page: Page, daemon: Daemon) -> None:
+    sign_in(page, daemon)
+    daemon.call("GET", "/domains")
+    page.goto("/dashboard/logs")
+    page.get_by_role("link", name="Export").click()
+    expect(page.get_by_text("Not begun")).to_be_visible()
+    with page.expect_download() as taken:
+        page.get_by_role("button", name="Download").click()
+    assert Path(taken.value.path()).read_text().startswith("id,at,source,")
+    expect(page.get_by_text("Done", exact=True)).to_be_visible()  # by itself
+
+
+def polled(page: Page) -> Request:
+    """The next time that htmx asks for parts of a page, which is now."""
+    with page.expect_request(lambda request: request.headers.get("hx-target") == "follow") as asked:
+        page.clock.run_for(3100)
+    assert asked.value.headers["hx-request"] == "true"
+    return asked.value
+
+
+def test_a_page_that_follows_leaves_the_reader_alone(page: Page, daemon: Daemon) -> None:
+    sign_in(page, daemon)
+    mail = {"from": f"a@{daemon.facts['domain']}", "to": "later@example.com", "subject": "Follow", "text": "x"}
+    email_id = daemon.call("POST", "/emails", mail | {"scheduled_at": "in 2 hours"}).body["id"]
+    page.clock.install()
+    page.goto(f"/dashboard/emails/{email_id}?view=text")
+    page.evaluate("document.querySelectorAll('#live .body, #live-head h1').forEach((one) => one.append('Mine'))")
+    page.get_by_role("button", name="Cancel sending").focus()
+    assert urlsplit(polled(page).url).query == "view=text"
+    expect(page.get_by_text("Mine")).to_have_count(0)  # htmx put the part of the answer into its place
+    expect(page.get_by_role("button", name="Cancel sending")).to_be_focused()
+    page.evaluate("Object.defineProperty(document, 'hidden', { get: () => true, configurable: true })")
+    page.evaluate("addEventListener('htmx:beforeRequest', (event) => { window.asked = !event.defaultPrevented }, { once: true })")
+    page.clock.run_for(3100)
+    assert page.evaluate("window.asked") is False  # nobody looks, nothing is asked
+    page.evaluate("delete document.hidden")
+    daemon.call("POST", f"/emails/{email_id}/cancel")
+    polled(page)
+    expect(page.locator("#live-head .badge")).to_have_text("Canceled")
+    expect(page.locator("#follow[hx-get]")).to_have_count(0)  # nothing to wait for any more
+
+
+def test_a_session_that_ends_while_a_page_follows_leads_back_to_it(page: Page, daemon: Daemon) -> None:
+    enter(page, daemon, "gone@acme.example")
+    page.clock.install()
+    page.get_by_role("button", name="Create a key").click()
+    expect(page.locator("#follow[hx-get]")).to_have_count(1)
+    page.context.clear_cookies()
+    polled(page)
+    expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+    page.get_by_label("Email").fill("gone@acme.example")
+    page.get_by_label("Password").fill(PASSWORD)
+    page.get_by_role("button", name="Sign in", exact=True).click()
+    expect(page).to_have_url(re.compile(r"/dashboard\?steps=1$"))
+
+
+def test_a_filter_applies_without_another_page(page: Page, daemon: Daemon) -> None:
+    sign_in(page, daemon)
+    mail = {"from": f"a@{daemon.facts['domain']}", "to": "ann@example.com", "subject": "Filtered", "text": "x"}
+    email_id = daemon.call("POST", "/emails", mail | {"scheduled_at": "in 2 hours"}).body["id"]
+    page.goto("/dashboard/emails")
+    page.evaluate("window.same = true")
+    expect(page.get_by_role("link", name="Filtered")).to_be_visible()
+    page.get_by_label("Status").focus()
+    page.get_by_label("Status").select_option("complained")
+    expect(page.get_by_role("heading", name="Nothing found")).to_be_visible()
+    expect(page.get_by_label("Status")).to_be_focused()
+    expect(page.locator("#export")).to_have_attribute("href", re.compile("status=complained"))
+    assert "status=complained" in page.url and page.evaluate("window.same")
+    page.go_back()
+    expect(page.get_by_role("link", name="Filtered")).to_be_visible()
+    page.get_by_label("Search").fill(email_id)
+    page.get_by_role("button", name="Search").click()
+    expect(page).to_have_url(re.compile(f"/dashboard/emails/{email_id}$"))  # the email itself
+
+
+COUNTED = """
+INSERT INTO rollups (account_id, hour, domain_id, type, count)
+SELECT d.account_id, date_trunc('hour', at), d.id, type, (base * (1.2 + sin(extract(epoch FROM at) / 200000)))::int
+FROM domains d, generate_series(now() - interval '29 days', now() - interval '1 day', '6 hours') AS at,
+     (VALUES ('email.sent', 1000), ('email.delivered', 960), ('email.bounced.permanent', 30), ('email.bounced.transient', 8),
+             ('email.complained', 1), ('email.suppressed', 60)) AS counted (type, base)
+WHERE d.name = %s ON CONFLICT DO NOTHING
+"""
+# Of each canvas: how many of its pixels have this colour of the stylesheet.
+PAINTED = """(name) => {
+  const probe = document.body.appendChild(document.createElement("i"));
+  probe.style.color = `var(--${name})`;
+  const wanted = getComputedStyle(probe).color.match(/\\d+/g).map(Number);
+  probe.remove();
+  return [...document.querySelectorAll(".plot canvas")].map((canvas) => {
+    const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+    let count = 0;
+    for (let at = 0; at < data.length; at += 4) count += wanted.every((part, place) => part === data[at + place]) && data[at + 3] === 255;
+    return count;
+  });
+}"""
+
+
+def count(daemon: Daemon, database: str) -> None:
+    """Thirty days that the first account has sent in."""
+    with contextlib.closing(psycopg2.connect(database)) as link, link, link.cursor() as cursor:
+        cursor.execute(COUNTED, (daemon.facts["domain"],))
+
+
+def once(page: Page, condition: str) -> None:
+    """Waits for a frame in which it holds. The policy of our pages allows no text to be run, which other ways of waiting need."""
+    page.evaluate(f"new Promise((told) => {{ const look = () => ({condition}) ? told() : requestAnimationFrame(look); look(); }})")
+
+
+def test_charts_are_drawn_from_the_table(page: Page, daemon: Daemon, module_database: str) -> None:
+    sign_in(page, daemon)
+    count(daemon, module_database)
+    page.goto("/dashboard/metrics")
+    page.get_by_label("Time", exact=True).select_option("30")
+    expect(page.locator("#numbers tbody tr")).to_have_count(30)
+    shown(page, "metrics-30-days")
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+        once(page, f"({PAINTED})('good')[0] > 500")  # of the volume: the bars of what was delivered
+        assert page.evaluate(PAINTED, "bad")[0] > 50 and page.evaluate(PAINTED, "info")[0] > 50
+        accent, danger = page.evaluate(PAINTED, "accent"), page.evaluate(PAINTED, "bad")
+        assert [drawn > 50 for drawn in accent] == [False, True, True, True], accent  # the lines of the three rates
+        assert [drawn > 50 for drawn in danger] == [True, False, True, True], danger  # where two of them get dangerous
+    canvas, over = page.locator(".plot canvas").first, page.locator(".plot .u-over").first
+    before, box = canvas.screenshot(), over.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] * 0.3, box["y"] + 50)
+    expect(page.locator(".plot .tip").first).to_contain_text("Delivered")
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.6, box["y"] + 50)
+    page.mouse.up()
+    page.mouse.move(0, 0)
+    assert canvas.screenshot() != before  # closer
+    over.dblclick()
+    page.mouse.move(0, 0)
+    assert canvas.screenshot() == before  # all of it
+    page.set_viewport_size({"width": 390, "height": 844})
+    once(page, "document.querySelector('.plot canvas').clientWidth < 390")
+    table = page.locator("#numbers")
+    expect(table.locator("table")).to_be_hidden()
+    table.locator("summary").click()
+    expect(table.get_by_role("columnheader", name="Bounce rate")).to_be_visible()
+
+
+def test_every_page_in_light_in_dark_and_on_a_phone(page: Page, daemon: Daemon) -> None:
+    sign_in(page, daemon)
+    with smtplib.SMTP("127.0.0.1", daemon.facts["smtp"]["587"]) as relay:
+        relay.starttls()
+        relay.login("mailsvc", daemon.facts["api_key"])
+        relay.sendmail("a@x.example", ["ann@example.com"], f"From: a@{daemon.facts['domain']}\r\nSubject: By SMTP\r\n\r\nHi\r\n")
+    daemon.until("/logs?source=smtp", daemon.facts["api_key"], lambda body: bool(body["data"]))
+    mail = {"from": f"Acme <a@{daemon.facts['domain']}>", "to": "later@example.com", "subject": "Later", "html": "<p>Hi</p>"}
+    later = daemon.call("POST", "/emails", mail | {"scheduled_at": "in 5 hours"}).body["id"]
+    bounced = daemon.call("POST", "/emails", mail | {"to": ["bounced@example.com", "ann@example.com"]}).body["id"]
+    daemon.until(f"/emails/{bounced}", daemon.facts["api_key"], lambda body: body["last_event"] in ("bounced", "delivered"))
+    dashboard, one = "/dashboard", "[0-9a-f-]{36}"
+    endpoint = daemon.call("POST", "/webhooks", {"endpoint": "http://127.0.0.1:9/", "events": ["email.sent"]}).body["id"]
+    daemon.call("POST", f"/webhooks/{endpoint}/test", {"type": "email.sent"})
+    webhook = f"{dashboard}/webhooks/{endpoint}"
+    names = "emails domains keys metrics logs webhooks suppressions sandbox settings nothing".split()
+    settings = [f"settings/{name}" for name in "usage smtp profile security security/totp audit".split()]
+    paths = {"home": dashboard} | {name.replace("/", "-"): f"{dashboard}/{name}" for name in (*names, *settings)}
+    look_at_all(page, paths | {
+        "emails-nothing": f"{dashboard}/emails?q=nothing+of+this",
+        "emails-one": f"{dashboard}/emails/{bounced}",
+        "emails-one-scheduled": f"{dashboard}/emails/{later}?view=text",
+        "emails-one-source": f"{dashboard}/emails/{bounced}?view=source",
+        "emails-one-insights": f"{dashboard}/emails/{bounced}?view=insights",
+        "emails-export": f"{dashboard}/emails/export",
+        "domains-one": first(page, f"{dashboard}/domains", f"{dashboard}/domains/{one}"),
+        "logs-one": first(page, f"{dashboard}/logs?source=api", f"{dashboard}/logs/{one}"),
+        "logs-session": first(page, f"{dashboard}/logs?source=smtp", f"{dashboard}/logs/{one}"),
+        "webhooks-one": webhook,
+        "webhooks-event": first(page, webhook, f"{webhook}/events/{one}"),
+        "sandbox-one": first(page, f"{dashboard}/sandbox", f"{dashboard}/sandbox/{one}"),
+    })  # fmt: skip
+
+
+def test_the_gate_is_accessible_too(page: Page) -> None:
+    look_at_all(page, {name: f"/dashboard/{name}" for name in ("sign-in", "sign-up", "reset")})
+
+
+def test_pages_work_without_javascript(browser: Browser, daemon: Daemon, module_database: str) -> None:
+    context = browser.new_context(base_url=f"http://localhost:{daemon.port}", java_script_enabled=False)
+    page = context.new_page()
+    enter(page, daemon, "plain@acme.example")
+    page.get_by_role("button", name="Create a key").click()
+    expect(page.locator("#key")).to_be_visible()
+    expect(page.locator(".copy").first).to_be_hidden()
+    page.get_by_role("button", name="Dark colours").click()
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+    leave(page)
+    count(daemon, module_database)
+    sign_in(page, daemon)
+    page.goto("/dashboard/metrics?days=30")
+    expect(page.locator("#numbers tbody tr")).to_have_count(30)
+    expect(page.get_by_role("columnheader", name="Bounce rate")).to_be_visible()  # numbers, and nothing that waits to be drawn
+    expect(page.locator(".plot").first).to_be_hidden()
+    context.close()
+
+
+# Passkeys, and other services to sign in at
+
+
+def device(page: Page) -> Any:
+    """A device with a passkey reader, as Chromium plays it; always its owner's finger."""
+    session = page.context.new_cdp_session(page)
+    session.send("WebAuthn.enable")
+    options = {
+        "protocol": "ctap2", "transport": "internal", "hasResidentKey": True, "hasUserVerification": True, "isUserVerified": True,
+        "automaticPresenceSimulation": True,
+    }  # fmt: skip
+    session.send("WebAuthn.addVirtualAuthenticator", {"options": options})
+    return session
+
+
+def shown(page: Page, name: str) -> None:
+    """What this page looks like, and that everybody can use it."""
+    assert not look_here(page, name)
+    page.set_viewport_size({"width": 1280, "height": 900})
+
+
+def test_an_address_is_changed_by_a_link_to_the_new_one(page: Page, daemon: Daemon) -> None:
+    enter(page, daemon, "old@acme.example")
+    page.get_by_role("link", name="Settings").click()
+    page.get_by_role("link", name="Your profile").click()
+    page.get_by_label("New address").fill("new@acme.example")
+    page.get_by_label("Your password").fill("not this one")
+    page.get_by_role("button", name="Send a link to it").click()
+    expect(page.locator("#d-password")).to_be_visible()  # said beside the field
+    assert page.get_by_label("New address").input_value() == "new@acme.example"
+    shown(page, "settings-profile-wrong")
+    page.get_by_label("Your password").fill(PASSWORD)
+    page.get_by_role("button", name="Send a link to it").click()
+    expect(page.get_by_text("A mail is on its way to")).to_be_visible()
+    shown(page, "settings-profile-asked")
+    page.goto(mailed_link(daemon, "new@acme.example", "/dashboard/settings/profile/address/confirm"))
+    shown(page, "settings-profile-confirm")
+    page.get_by_role("button", name="Change my address").click()
+    expect(page.get_by_role("status")).to_contain_text("This is your address from now on.")
+    leave(page)
+    page.get_by_label("Email").fill("new@acme.example")
+    page.get_by_label("Password").fill(PASSWORD)
+    page.get_by_role("button", name="Sign in", exact=True).click()
+    expect(page).to_have_url(re.compile("/dashboard$"))
+
+
+def test_a_passkey_is_a_second_factor_a_way_in_and_a_proof(page: Page, daemon: Daemon) -> None:
+    device(page)
+    enter(page, daemon, "key@acme.example")
+    page.goto("/dashboard/settings/security")
+    page.get_by_role("link", name="Add a passkey").click()
+    shown(page, "settings-passkeys-new")
+    page.get_by_label("Name").fill("Laptop")
+    page.get_by_role("button", name="Add passkey").click()
+    expect(page.get_by_role("heading", name="Your recovery codes")).to_be_visible()
+    page.get_by_role("link", name="I have kept them").click()
+    expect(page.get_by_role("textbox", name="Name of the passkey Laptop")).to_be_visible()
+    shown(page, "settings-security-passkey")
+    page.goto("/dashboard/settings/passkeys/new")
+    page.get_by_role("button", name="Add passkey").click()
+    expect(page.get_by_role("alert")).to_contain_text("has a passkey of yours already")
+    leave(page)
+    page.goto("/dashboard/keys")
+    shown(page, "sign-in-with")
+    page.get_by_role("button", name="Sign in with a passkey").click()  # alone
+    expect(page).to_have_url(re.compile("/dashboard/keys$"))
+    page.goto("/dashboard/sign-in/again?next=/dashboard/metrics")
+    shown(page, "sign-in-again")
+    page.get_by_role("button", name="Use a passkey").click()
+    expect(page).to_have_url(re.compile("/dashboard/metrics$"))
+    leave(page)
+    page.get_by_label("Email").fill("key@acme.example")  # after a password
+    page.get_by_label("Password").fill(PASSWORD)
+    page.get_by_role("button", name="Sign in", exact=True).click()
+    shown(page, "sign-in-code")
+    page.get_by_role("button", name="Use a passkey").click()
+    expect(page.get_by_role("navigation", name="Dashboard")).to_be_visible()
+    page.goto("/dashboard/settings/security")
+    page.get_by_role("button", name="Remove Laptop").click()
+    expect(page.get_by_role("status")).to_contain_text("The passkey is removed")
+
+
+@pytest.mark.parametrize("name", ["Google", "GitHub"])
+def test_somebody_signs_up_and_in_at_another_service(page: Page, provider: FakeProvider, name: str) -> None:
+    provider.person.subject, provider.person.email = ("77", "pat77@gmail.com") if name == "Google" else ("78", "pat78@gmail.com")
+    page.goto("/dashboard/sign-in")
+    page.get_by_role("button", name=f"Continue with {name}").click()
+    page.get_by_role("link", name="Continue as Pat Example").click()
+    expect(page.get_by_role("heading", name="Create your account")).to_be_visible()
+    assert page.get_by_label("Your name").input_value() == "Pat Example"
+    if name == "Google":
+        shown(page, "sign-up-finish-with")
+    page.get_by_label("Company or project").fill("Acme")
+    page.get_by_role("button", name="Create account").click()
+    expect(page.get_by_role("heading", name="Send your first email")).to_be_visible()
+    page.goto("/dashboard/settings/security")
+    expect(page.get_by_role("button", name="Disconnect")).to_be_visible()
+    leave(page)
+    page.goto("/dashboard/metrics")
+    page.get_by_role("button", name=f"Continue with {name}").click()
+    page.get_by_role("link", name="Continue as Pat Example").click()
+    expect(page).to_have_url(re.compile("/dashboard/metrics$"))
+    page.goto("/dashboard/settings/security")
+    page.get_by_role("button", name="Connect GitHub" if name == "Google" else "Connect Google").click()
+    if name == "GitHub":  # which does not say when somebody signed in there
+        expect(page.get_by_role("link", name="Choose a password")).to_be_visible()
+        page.goto("/dashboard/settings/security")
+    else:
+        page.get_by_role("button", name="Continue with Google").click()
+        page.get_by_role("link", name="Continue as Pat Example").click()
+        page.get_by_role("button", name="Connect GitHub").click()
+        page.get_by_role("link", name="Continue as Pat Example").click()
+        expect(page.get_by_role("status")).to_contain_text("Connected")
+    leave(page)

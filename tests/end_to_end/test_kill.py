@@ -1,0 +1,81 @@
+"""kill -9 of the daemon at random moments: what was acknowledged arrives, and what arrives twice is bounded."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.rig import Daemon, free_port
+from tests.end_to_end.sink import Sink
+
+EMAILS = 1000
+KILLS = 6
+CONNECTIONS = 5
+
+
+@pytest.mark.slow
+def test_no_acknowledged_email_is_lost(tmp_path: Path, database: str) -> None:
+    sink = Sink(free_port())
+    sink.start()
+    routes = {"*": f"smtp://127.0.0.1:{sink.port}"}
+    daemon = Daemon(tmp_path, database, {"delivery": {"routes": routes, "connections_max": CONNECTIONS}})
+    daemon.start()
+    facts = daemon.facts
+    try:
+        acknowledged = _send_while_killing(daemon, str(facts["api_key"]), str(facts["domain"]))
+        assert len(set(acknowledged)) == EMAILS
+        missing = _wait_for(sink, acknowledged, seconds=120)
+        assert not missing, f"{len(missing)} acknowledged emails never arrived"
+        counts = sink.counts()
+        twice = sum(n - 1 for n in counts.values())
+        assert twice <= KILLS * CONNECTIONS, f"{twice} duplicates from {KILLS} kills and {CONNECTIONS} connections"
+        assert {m.strip("<>").partition("@")[0] for m in counts} >= set(acknowledged)
+    finally:
+        daemon.stop()
+        sink.stop()
+
+
+def _send_while_killing(daemon: Daemon, key: str, domain: str) -> list[str]:
+    """One client sends with idempotency keys and repeats what got no answer; the daemon dies KILLS times meanwhile."""
+    ids: list[str] = []
+    progress = threading.Event()
+
+    def client() -> None:
+        for n in range(EMAILS):
+            body = {"from": f"shop@{domain}", "to": f"c{n}@example.net", "subject": f"Order {n}", "text": "Thanks."}
+            while True:
+                try:
+                    answer = daemon.call("POST", "/emails", body, {"Idempotency-Key": f"order/{n}"}, key)
+                except (OSError, ValueError):
+                    time.sleep(0.05)  # the daemon is away: a client waits before it repeats
+                    continue
+                if answer.status == 200:
+                    ids.append(answer.body["id"])
+                    break
+                assert answer.status in (409, 503), answer
+                time.sleep(0.05)
+        progress.set()
+
+    sending = threading.Thread(target=client)
+    sending.start()
+    moments = random.Random(5321)
+    for _ in range(KILLS):
+        progress.wait(moments.uniform(0.1, 0.9))
+        daemon.kill()
+        daemon.start()
+    sending.join(120)
+    assert not sending.is_alive()
+    return ids
+
+
+def _wait_for(sink: Sink, ids: list[str], seconds: float) -> set[str]:
+    deadline = time.monotonic() + seconds
+    missing = set(ids)
+    while missing and time.monotonic() < deadline:
+        time.sleep(0.2)
+        missing -= {m.strip("<>").partition("@")[0] for m in sink.counts()}
+    return missing

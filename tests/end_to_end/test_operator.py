@@ -1,0 +1,126 @@
+"""The operator's hand on the queue, as a person would have it: the command, the socket, a running daemon."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.end_to_end.rig import Daemon, free_port
+from tests.end_to_end.sink import Sink
+
+
+@pytest.fixture
+def sink() -> Iterator[Sink]:
+    sink = Sink(free_port())
+    sink.start()
+    yield sink
+    sink.stop()
+
+
+@pytest.fixture
+def daemon(tmp_path: Path, database: str, sink: Sink) -> Iterator[Daemon]:
+    routes = {"dead.example": f"smtp://127.0.0.1:{free_port()}", "*": f"smtp://127.0.0.1:{sink.port}"}
+    daemon = Daemon(tmp_path, database, {"delivery": {"routes": routes, "hold_first": 3600, "hold_longest": 3600}})
+    daemon.start()
+    yield daemon
+    daemon.stop()
+
+
+def send(daemon: Daemon, to: str) -> str:
+    answer = daemon.call("POST", "/emails", {"from": f"shop@{daemon.facts['domain']}", "to": to, "subject": "Hi", "text": "Hi"})
+    assert answer.status == 200, answer
+    return str(answer.body["id"])
+
+
+def queue(daemon: Daemon, *arguments: str) -> Any:
+    return json.loads(daemon.command("queue", *arguments, "--json"))
+
+
+def destination(daemon: Daemon, name: str, seconds: float = 10.0, **wanted: object) -> dict[str, Any]:
+    """What the list says of a destination once it says what is wanted."""
+    deadline = time.monotonic() + seconds
+    while True:
+        found = {each["name"]: each for each in queue(daemon, "list")["destinations"]}.get(name, {})
+        if found and all(found[key] == value for key, value in wanted.items()):
+            return found
+        assert time.monotonic() < deadline, found
+        time.sleep(0.1)
+
+
+def test_what_waits_is_shown_with_its_reason_paused_resumed_and_tried_again(daemon: Daemon, sink: Sink) -> None:
+    dead = daemon.changes["delivery"]["routes"]["dead.example"].removeprefix("smtp://")  # type: ignore[index]
+    send(daemon, "x@dead.example")
+    found = destination(daemon, dead, delayed=1)
+    assert found["state"] == "backoff"
+    assert "refused the connection" in found["reason"]
+    assert found["until"] > "2026"
+    assert found["oldest_seconds"] < 60
+
+    live = f"127.0.0.1:{sink.port}"
+    assert queue(daemon, "pause", "--destination", live, "--for", "1h", "--reason", "maintenance")["paused"] == live
+    time.sleep(1.2)  # other processes, and this one's own look, come by every second
+    email = send(daemon, "a@example.net")
+    found = destination(daemon, live, queued=1)
+    assert (found["state"], found["reason"]) == ("paused", "Paused by the operator: maintenance.")
+    [waiting] = queue(daemon, "show", email)["waiting"]
+    assert waiting["reason"] == "Paused by the operator: maintenance."
+    assert sink.received == []
+    queue(daemon, "resume", "--destination", live)
+    sink.wait_until(lambda received: len(received) == 1, 10)
+
+    before = destination(daemon, dead, delayed=1)["until"]
+    assert queue(daemon, "retry", "--destination", dead)["recipients"] >= 0
+    deadline = time.monotonic() + 10
+    while destination(daemon, dead)["until"] in (before, None):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert queue(daemon, "list")["unexplained"] == 0
+
+
+def test_an_account_is_paused_and_resumed(daemon: Daemon, sink: Sink) -> None:
+    name = daemon.facts.get("account", "1")
+    queue(daemon, "pause", "--account", str(name))
+    time.sleep(1.2)
+    email = send(daemon, "a@example.net")
+    time.sleep(1.5)
+    assert sink.received == []
+    [waiting] = queue(daemon, "show", email)["waiting"]
+    assert (waiting["status"], waiting["reason"]) == ("queued", "Paused by the operator.")
+    assert [each["reason"] for each in queue(daemon, "list")["paused_accounts"]] == ["Paused by the operator."]
+    queue(daemon, "resume", "--account", str(name))
+    sink.wait_until(lambda received: len(received) == 1, 10)
+
+
+def test_only_the_owner_may_open_the_socket_and_nonsense_is_answered(daemon: Daemon) -> None:
+    assert stat.S_IMODE(os.stat(daemon.socket).st_mode) == 0o600
+    for line, said in ((b"what?\n", "An order is a JSON object"), (b'{"do": "pause", "x": 1}\n', "does not know")):
+        with socket.socket(socket.AF_UNIX) as wire:
+            wire.connect(daemon.socket)
+            wire.sendall(line)
+            assert said in json.loads(wire.makefile().readline())["error"]
+
+
+def test_without_a_daemon_the_command_says_so(tmp_path: Path, database: str) -> None:
+    daemon = Daemon(tmp_path, database)
+    daemon.write()
+    with pytest.raises(AssertionError, match="does not answer"):
+        daemon.command("queue", "list")
+
+
+def test_the_doctor_examines_this_machine(daemon: Daemon) -> None:
+    done = daemon._run(("doctor", "--json", "--probe", "localhost", "--dnsbl", "list.invalid"))
+    found = {each["check"]: each for each in json.loads(done.stdout)}
+    assert found["clock"]["state"] == "good"
+    assert found["postgres synchronous_commit"]["state"] == "good"
+    assert found["port 25 over IPv4"]["state"] in ("bad", "doubtful")
+    assert found["kept emails"]["state"] == "good" and "30 days are kept" in found["kept emails"]["found"]
+    assert done.returncode == int(any(each["state"] == "bad" for each in found.values()))
+    assert all(each["remedy"] for each in found.values() if each["state"] == "bad")

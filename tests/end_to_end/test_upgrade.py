@@ -1,0 +1,141 @@
+"""A database as an earlier release left it, with mail that waits in it, is upgraded, and the mail goes out."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from uuid import UUID
+
+import psycopg2
+import pytest
+from psycopg2.extensions import make_dsn, parse_dsn
+from psycopg2.extras import register_uuid
+
+from mailsvc import __version__
+from mailsvc.mail.authentication import dkim
+from mailsvc.store.encryption import key_file
+from mailsvc.store.postgres import upgrade_check
+from mailsvc.store.ids import uuid7
+from mailsvc.store.postgres.migrate import migrate
+from mailsvc.store.postgres.partitions import days
+from mailsvc.store.encryption.secrets import Seal
+from tests.end_to_end.rig import PROJECT, Daemon, free_port
+from tests.end_to_end.sink import Sink
+
+LAST = "0010_dashboard"  # of the earlier release
+
+
+@pytest.fixture
+def earlier(database: str, postgres: str, tmp_path: Path, administer: Callable[..., None]) -> Iterator[str]:
+    """A database with the tables of the earlier release."""
+    name = f"{parse_dsn(database)['dbname']}_earlier"
+    administer(postgres, f"CREATE DATABASE {name}")
+    dsn, files = make_dsn(database, dbname=name), tmp_path / "migrations"
+    files.mkdir()
+    for path in (PROJECT / "mailsvc/store/migrations").glob("*.sql"):
+        if path.stem <= LAST:
+            shutil.copy(path, files)
+    assert migrate(dsn, str(files))[-1] == LAST
+    administer(dsn, *(statement for day in days(datetime.now(UTC), days_ahead=1) for statement in day.values()))
+    yield dsn
+    administer(postgres, f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def leave_mail(dsn: str, seal: Seal) -> UUID:
+    """What the earlier release would have left: an email that waits, and one that a process was sending when it ended."""
+    now = datetime.now(UTC)
+    account, domain, email, key = (uuid7(now.timestamp()) for _ in range(4))
+    message = b"From: a@shop.example\r\nTo: b@example.net\r\nSubject: waits\r\nMessage-ID: <1@shop.example>\r\n\r\nHello.\r\n"
+    der, public = dkim.generate("ed25519")
+    statements: list[tuple[str, tuple[object, ...]]] = [
+        ("INSERT INTO accounts (id, name, created_at) VALUES (%s, 'Shop', %s)", (account, now)),
+        (
+            "INSERT INTO domains (id, account_id, name, region, trusted_at, created_at)"
+            " VALUES (%s, %s, 'shop.example', 'us-east-1', %s, %s)",
+            (domain, account, now, now),
+        ),
+        (
+            "INSERT INTO dkim_keys (id, domain_id, selector, algorithm, public_key, sealed_key, created_at)"
+            " VALUES (%s, %s, 's1', 'ed25519', %s, %s, %s)",
+            (key, domain, public, seal.seal(der, key), now),
+        ),
+        (
+            "INSERT INTO emails (account_id, email_id, created_at, source, domain_id, message_id, sender, to_, cc, bcc, reply_to,"
+            " recipients, subject, size, bulk) VALUES (%s, %s, %s, 'api', %s, '<1@shop.example>', 'a@shop.example', %s, '{}', '{}',"
+            " '{}', %s, 'waits', %s, false)",
+            (account, email, now, domain, ["b@example.net", "c@example.net"], ["b@example.net", "c@example.net"], len(message)),
+        ),
+        ("INSERT INTO messages (account_id, email_id, piece, bytes) VALUES (%s, %s, 0, %s)", (account, email, message)),
+        (
+            "INSERT INTO processes (host, pid, region, roles, heartbeat_at) VALUES ('gone', 1, 'us-east-1', '{delivery}', %s) RETURNING id",
+            (now - timedelta(minutes=5),),
+        ),
+    ]
+    connection = psycopg2.connect(dsn)
+    with connection, connection.cursor() as cursor:
+        register_uuid(conn_or_curs=connection)
+        for statement, values in statements:
+            cursor.execute(statement, values)
+        [(process,)] = cursor.fetchall()
+        for number, (address, lease) in enumerate((("b@example.net", None), ("c@example.net", process))):
+            cursor.execute(
+                "INSERT INTO queue (email_id, recipient, account_id, domain_id, region, address, destination, status, bulk, next_at,"
+                " expires_at, lease) VALUES (%s, %s, %s, %s, 'us-east-1', %s, 'example.net', 'queued', false, %s, %s, %s)",
+                (email, number, account, domain, address, now, now + timedelta(days=2), lease),
+            )
+    connection.close()
+    return email
+
+
+@pytest.mark.slow
+def test_mail_that_an_earlier_release_left_goes_out(tmp_path: Path, earlier: str) -> None:
+    sink = Sink(free_port())
+    sink.start()
+    key_file.make(tmp_path / "secret.key")
+    leave_mail(earlier, Seal.load(tmp_path / "secret.key"))
+    daemon = Daemon(tmp_path, earlier, {"delivery": {"routes": {"*": f"smtp://127.0.0.1:{sink.port}"}}})
+    daemon.write()
+    try:
+        said = daemon.command("upgrade", "--check")
+        assert "0017_operate: What an operator has to know" in said and "    alters processes (" in said
+        assert "2 recipients wait" in said
+        assert LAST not in said
+        assert daemon.command("upgrade").startswith("The database has the schema of ")
+        daemon.start()
+        sink.wait_until(lambda received: sum(len(mail.recipients) for mail in received) == 2, 30)
+        assert all(b"DKIM-Signature:" in mail.raw for mail in sink.received)
+        said = daemon.command("upgrade", "--check")
+        assert "0 migrations are missing" in said and f"runs {__version__} (" in said
+    finally:
+        if daemon.process is not None:
+            daemon.stop()
+        sink.stop()
+
+
+def test_a_newer_database_is_used_as_long_as_it_was_only_added_to(tmp_path: Path, database: str, administer: Callable[..., None]) -> None:
+    daemon = Daemon(tmp_path, database)
+    daemon.write()
+    key_file.make(tmp_path / "secret.key")
+    administer(
+        database,
+        "INSERT INTO _yoyo_migration (migration_hash, migration_id, applied_at_utc) VALUES ('x', '9999_future', now())",
+    )
+    assert "It only added something: this one may run." in daemon.command("upgrade", "--check")
+    daemon.command("account", "create", "still works")
+    administer(database, "UPDATE house SET needs = '9999_future'")
+    status, said = daemon.command_fails("upgrade", "--check")
+    assert status == 1 and "This one is too old: it lacks 9999_future." in said
+    status, said = daemon.command_fails("account", "create", "x")
+    assert status == 1 and "A newer release has changed it: this one does not know 9999_future" in said
+
+
+def test_what_a_migration_locks_is_read_from_it() -> None:
+    text = """-- Says it.
+ALTER TABLE queue ADD COLUMN x text; -- ALTER TABLE not_this
+CREATE INDEX CONCURRENTLY a ON slow (b); CREATE UNIQUE INDEX c ON events (d);
+UPDATE queue SET x = ''; CREATE TABLE fresh (a text); ALTER TABLE queue ADD COLUMN y text;
+"""
+    assert upgrade_check.says(text) == "Says it."
+    assert upgrade_check.touched(text) == [("alters", "queue"), ("indexes", "events"), ("rewrites rows of", "queue")]

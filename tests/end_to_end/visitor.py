@@ -1,0 +1,83 @@
+"""A browser without a screen: keeps cookies, sends the forms of the pages that it was shown."""
+
+from __future__ import annotations
+
+import http.client
+import re
+from collections.abc import Mapping
+from html import unescape
+from typing import Any
+from urllib.parse import urlencode
+
+import attrs
+
+from tests.end_to_end.rig import Daemon
+
+
+@attrs.frozen
+class Shown:
+    """What came back."""
+
+    status: int
+    headers: Mapping[str, str]
+    text: str
+
+    @property
+    def location(self) -> str:
+        return self.headers.get("location", "")
+
+
+@attrs.define
+class Visitor:
+    daemon: Daemon
+    cookies: dict[str, str] = attrs.field(factory=dict)
+    token: str = ""
+
+    def get(self, path: str, headers: Mapping[str, str] | None = None) -> Shown:
+        return self._ask("GET", path, None, headers or {})
+
+    def post(
+        self, path: str, form: Mapping[str, str] | None = None, headers: Mapping[str, str] | None = None, token: str | None = None
+    ) -> Shown:
+        fields = {"token": self.token if token is None else token, **(form or {})}
+        return self._ask("POST", path, urlencode(fields), {"Content-Type": "application/x-www-form-urlencoded", **(headers or {})})
+
+    def sign_in(self, link: str) -> Shown:
+        """By a sign-in link."""
+        path = link[link.index("/dashboard") :]
+        self.get(path)
+        return self.post("/dashboard/sign-in/link", {"link": path.partition("=")[2]})
+
+    def with_password(self, email: str, password: str) -> Shown:
+        self.get("/dashboard/sign-in")
+        return self.post("/dashboard/sign-in", {"email": email, "password": password})
+
+    def _ask(self, method: str, path: str, body: str | None, headers: Mapping[str, str]) -> Shown:
+        connection = http.client.HTTPConnection("127.0.0.1", self.daemon.port, timeout=30)
+        cookies = "; ".join(f"{name}={value}" for name, value in self.cookies.items())
+        connection.request(method, path, body, {"User-Agent": "Firefox/130 Linux", **({"Cookie": cookies} if cookies else {}), **headers})
+        answer = connection.getresponse()
+        text = answer.read().decode("utf-8", "replace")
+        for line in answer.headers.get_all("set-cookie") or []:
+            name, _, value = line.partition(";")[0].partition("=")
+            self.cookies[name] = value
+        connection.close()
+        found = re.search(r'name="token" value="([0-9a-f]+)"', text)
+        if found:
+            self.token = found[1]
+        return Shown(answer.status, {name.lower(): value for name, value in answer.getheaders()}, text)
+
+
+def mailed_link(daemon: Daemon, to: str, path: str) -> str:
+    """The link to this page in the newest mail of the service to somebody, once it has arrived."""
+    links: list[str] = []
+
+    def found(body: Any) -> bool:
+        for mail in body["data"]:
+            if mail["to"] == [to] and not links:
+                raw = daemon.call("GET", f"/sandbox/emails/{mail['id']}").body["raw"].replace("=\r\n", "").replace("=3D", "=")
+                links.extend(re.findall(rf"{path}\?link=[A-Za-z0-9_-]+", unescape(raw))[:1])
+        return bool(links)
+
+    daemon.until("/sandbox/emails", daemon.facts["api_key"], found)
+    return links[0]

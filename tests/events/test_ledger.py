@@ -1,0 +1,136 @@
+"""The ledger works at every ring and once a second, one batch after the other, and survives a database that is away."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+
+from mailsvc.events import Ledger
+from mailsvc.events.ledger import BATCH, POLL, SWEEP_BITE, SWEEP_EVERY
+from mailsvc.store.postgres.errors import Unavailable
+from mailsvc.store.events.ledger import Lag
+
+
+class Books:
+    """Answers when it is told to, or at once with what is in `ready`."""
+
+    def __init__(self) -> None:
+        self.asked: list[Deferred[int]] = []
+        self.ready: list[int | Exception] = []
+        self.swept: list[tuple[datetime, int]] = []
+        self.expired = 0
+
+    async def number(self, limit: int) -> int:
+        assert limit == BATCH
+        answer: Deferred[int] = Deferred()
+        self.asked.append(answer)
+        if self.ready:
+            said = self.ready.pop(0)
+            answer.errback(said) if isinstance(said, Exception) else answer.callback(said)
+        return await answer
+
+    async def sweep(self, now: datetime, limit: int) -> int:
+        self.swept.append((now, limit))
+        bite, self.expired = min(self.expired, limit), max(0, self.expired - limit)
+        return bite
+
+    async def lag(self, now: datetime) -> Lag:
+        return Lag(3, now.timestamp())
+
+
+class Bell:
+    def __init__(self) -> None:
+        self.callbacks: dict[str, Callable[[], None]] = {}
+
+    def listen(self, channel: str, callback: Callable[[], None]) -> None:
+        self.callbacks[channel] = callback
+
+    def ring(self) -> None:
+        self.callbacks["events"]()
+
+
+def started(*ready: int | Exception) -> tuple[Ledger, Books, Bell, Clock, list[int]]:
+    books, bell, clock, numbered = Books(), Bell(), Clock(), list[int]()
+    clock.advance(1000)
+    books.ready = [*ready]
+    ledger = Ledger(books, bell, clock, numbered=numbered.append)
+    ledger.startService()
+    return ledger, books, bell, clock, numbered
+
+
+def test_it_looks_at_once_and_then_every_second() -> None:
+    ledger, books, _, clock, _ = started(0, 0, 0)
+    assert len(books.asked) == 1
+    clock.advance(POLL)
+    assert len(books.asked) == 2
+    clock.advance(POLL / 2)
+    assert len(books.asked) == 2
+    ledger.stopService()
+
+
+def test_it_goes_on_while_batches_are_full() -> None:
+    ledger, books, _, _, numbered = started(BATCH, BATCH, 5)
+    assert (len(books.asked), numbered) == (3, [BATCH, BATCH, 5])
+    ledger.stopService()
+
+
+def test_a_ring_wakes_it() -> None:
+    ledger, books, bell, clock, _ = started(0, 0, 0)
+    bell.ring()
+    assert len(books.asked) == 2
+    clock.advance(POLL)
+    assert len(books.asked) == 3
+    assert len(clock.getDelayedCalls()) == 1
+    ledger.stopService()
+
+
+def test_a_ring_during_a_batch_is_one_more_look_after_it() -> None:
+    ledger, books, bell, _, _ = started()
+    bell.ring()
+    bell.ring()
+    assert len(books.asked) == 1
+    books.ready = [0]
+    books.asked[0].callback(1)
+    assert len(books.asked) == 2
+    ledger.stopService()
+
+
+def test_a_database_that_is_away_is_asked_again() -> None:
+    ledger, books, _, clock, _ = started(Unavailable("away"), 0)
+    clock.advance(POLL)
+    assert len(books.asked) == 2
+    ledger.stopService()
+
+
+def test_stopping_waits_for_the_batch_and_begins_no_other() -> None:
+    ledger, books, bell, clock, _ = started()
+    bell.ring()
+    stopped = ledger.stopService()
+    assert isinstance(stopped, Deferred) and not stopped.called
+    books.asked[0].callback(BATCH)
+    assert stopped.called
+    assert len(books.asked) == 1 and clock.getDelayedCalls() == []
+    bell.ring()
+    assert len(books.asked) == 1
+
+
+def test_expired_answers_are_swept_once_a_minute_bite_by_bite() -> None:
+    ledger, books, _, clock, _ = started(*[0] * 100)
+    assert len(books.swept) == 1
+    books.expired = SWEEP_BITE + 1
+    for _ in range(int(SWEEP_EVERY / POLL)):
+        clock.advance(POLL)
+    assert [limit for _, limit in books.swept] == [SWEEP_BITE] * 3
+    assert books.swept[0][0] == datetime.fromtimestamp(1000, UTC)
+    ledger.stopService()
+
+
+def test_the_lag_is_asked_with_the_time() -> None:
+    ledger, _, _, _, _ = started(0)
+    found: list[Lag] = []
+    Deferred.fromCoroutine(ledger.lag()).addCallback(found.append)
+    assert found == [Lag(3, 1000.0)]
+    ledger.stopService()

@@ -1,0 +1,117 @@
+"""Metrics and usage: counted by recipients, in the periods of any zone."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+import pytest_twisted
+
+from mailsvc.http.resources.metrics import METRICS, RATES, SUMS
+from mailsvc.outcome import Bounced, Delivered
+from mailsvc.store.events.ledger import Books
+from mailsvc.store.queue.settle import RecipientOutcome, Settlement, Settling
+from tests.http.world import GOOD, World
+
+NOW = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
+
+
+async def counted(world: World, at: datetime, kind: str, count: int, domain: UUID | None = None) -> None:
+    sql = "INSERT INTO rollups (account_id, hour, domain_id, type, count) VALUES (%s, %s, %s, %s, %s)"
+    await world.pool.run(sql, (world.account_id, at, domain or world.domain_id, kind, count))
+
+
+async def metrics(world: World, **parameters: str) -> Any:
+    query = "&".join(f"{name}={value}" for name, value in parameters.items())
+    answer = await world.ask("GET", f"/emails/metrics?{query}")
+    assert answer.status == 200, answer.body
+    return answer.json
+
+
+@pytest_twisted.ensureDeferred
+async def test_recipients_are_counted_from_acceptance_to_the_totals(world: World) -> None:
+    sent = (await world.ask("POST", "/emails", {**GOOD, "to": ["a@example.net", "b@example.net", "c@example.net"]})).json["id"]
+    lease = 0
+    settling = Settling(world.pool, world.site.reactor)
+    await world.pool.run("UPDATE queue SET lease = %s", (lease,))
+    outcomes = (Delivered("250 ok"), Bounced("550 no"), Bounced("552 full", "Transient", "MailboxFull"))
+    told = tuple(RecipientOutcome(n, outcome) for n, outcome in enumerate(outcomes))
+    await settling.settle(Settlement(world.account_id, UUID(sent), world.domain_id, lease, datetime.now(UTC), told, None))
+    await Books(world.pool).number(100)
+    wanted = {"sent": 3, "delivered": 1, "bounced": 2, "bounced_permanent": 1, "bounced_transient": 1, "bounced_undetermined": 0}
+    rates = {"delivery_rate": 33.33, "bounce_rate": 66.67, "open_rate": 0.0}
+    assert (await metrics(world, metrics=",".join([*wanted, *rates])))["totals"] == wanted | rates
+    of_email = await metrics(world, metrics=",".join(wanted), email_id=sent, dimensions="email,domain")
+    assert of_email["totals"] == wanted
+    assert of_email["data"] == [{"email_id": sent, "domain_id": str(world.domain_id), "domain_name": "example.test", **wanted}]
+    usage = (await world.ask("GET", "/usage")).json
+    assert (usage["emails"]["daily"]["used"], usage["emails"]["monthly"]["sent"], usage["emails"]["daily"]["limit"]) == (3, 3, None)
+    assert usage["domains"] == {"used": 1, "limit": None} and usage["rate_limit"] == {"limit": 10_000, "duration": "1000ms"}
+    foreign = await world.ask("GET", f"/emails/metrics?email_id={sent}&metrics=sent", key=world.foreign_key)
+    assert foreign.json["totals"] == {"sent": 0}
+
+
+@pytest_twisted.ensureDeferred
+async def test_without_parameters_it_is_the_last_week_in_all(world: World) -> None:
+    await counted(world, NOW - timedelta(days=6), "email.sent", 2)
+    await counted(world, NOW - timedelta(days=8), "email.sent", 5)
+    answer = await metrics(world)
+    assert (answer["totals"]["sent"], answer["granularity"], answer["dimensions"]) == (2, "daily", [])
+    assert set(answer["totals"]) == set(answer["metrics"]) == set(METRICS) == {*SUMS, *RATES}
+    assert "data" not in answer
+
+
+@pytest_twisted.ensureDeferred
+async def test_days_begin_where_the_zone_says(world: World) -> None:
+    await counted(world, datetime(2026, 3, 28, 22, tzinfo=UTC), "email.sent", 1)  # 23:00 in Vienna
+    await counted(world, datetime(2026, 3, 28, 23, tzinfo=UTC), "email.sent", 2)  # midnight there
+    await counted(world, datetime(2026, 3, 29, 21, tzinfo=UTC), "email.sent", 4)  # 23:00, in summer time by now
+    await counted(world, datetime(2026, 3, 29, 22, tzinfo=UTC), "email.sent", 8)  # midnight
+    asked = {"start_date": "2026-03-28", "end_date": "2026-03-31", "metrics": "sent", "dimensions": "period"}
+    vienna = await metrics(world, **asked, timezone="Europe/Vienna")
+    rows = [(row["period"], row["sent"]) for row in vienna["data"]]
+    assert rows == [("2026-03-28", 1), ("2026-03-29", 6), ("2026-03-30", 8), ("2026-03-31", 0)]
+    assert vienna["start_date"] == "2026-03-27T23:00:00.000Z" and vienna["end_date"] == "2026-03-31T22:00:00.000Z"
+    utc = await metrics(world, **asked)
+    assert [row["sent"] for row in utc["data"]] == [3, 12, 0, 0]
+    hourly = await metrics(
+        world, **{**asked, "start_date": "2026-03-28T22:00:00Z", "end_date": "2026-03-29T02:00:00Z"}, granularity="hourly"
+    )
+    assert [row["sent"] for row in hourly["data"]] == [1, 2, 0, 0]
+    local = {**asked, "start_date": "2026-03-29T00:00", "end_date": "2026-03-29T04:00"}
+    local_rows = (await metrics(world, **local, granularity="hourly", timezone="Europe/Vienna"))["data"]
+    assert [row["period"][11:16] for row in local_rows] == ["00:00", "01:00", "03:00"]  # two o'clock did not exist
+    weekly = await metrics(world, **asked, granularity="weekly", timezone="Europe/Vienna")
+    assert [(row["period"], row["sent"]) for row in weekly["data"]] == [("2026-03-23", 7), ("2026-03-30", 8)]
+    monthly = await metrics(world, **{**asked, "start_date": "2026-01-15"}, granularity="monthly")
+    assert [(row["period"], row["sent"]) for row in monthly["data"]] == [("2026-01-01", 0), ("2026-02-01", 0), ("2026-03-01", 15)]
+
+
+@pytest_twisted.ensureDeferred
+async def test_domains_are_told_apart_and_chosen(world: World) -> None:
+    gone = UUID(int=99)
+    await counted(world, NOW - timedelta(hours=2), "email.delivered", 3)
+    await counted(world, NOW - timedelta(hours=2), "email.delivered", 4, gone)
+    both = await metrics(world, metrics="delivered", dimensions="domain")
+    ours = {"domain_id": str(world.domain_id), "domain_name": "example.test", "delivered": 3}
+    assert sorted(both["data"], key=str) == sorted([ours, {"domain_id": str(gone), "delivered": 4}], key=str)
+    one = await metrics(world, **{"metrics": "delivered", "domain_id[]": str(world.domain_id)})
+    assert one["totals"] == {"delivered": 3}
+    assert (await metrics(world, metrics="delivered", broadcast_id=str(gone)))["totals"] == {"delivered": 0}
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "granularity=yearly", "timezone=Mars/Olympus", "timezone=../etc/passwd", "timezone=%00", "metrics=sent,nonsense", "dimensions=to",
+        "dimensions=email", "dimensions=email,broadcast&email_id=00000000-0000-0000-0000-000000000001", "email_id=x",
+        "start_date=yesterday", "start_date=2026-13-01", "start_date=2026-02-01&end_date=2026-01-01", "start_date=2999-01-01",
+        "start_date=2020-01-01&granularity=hourly", "start_date=0001-01-01T00:00:00%2B14:00", "end_date=9999-12-31&start_date=9999-12-30",
+        "domain_id=" + ",".join(str(UUID(int=n)) for n in range(101)),
+    ],
+)  # fmt: skip
+@pytest_twisted.ensureDeferred
+async def test_what_cannot_be_asked(world: World, query: str) -> None:
+    assert (await world.ask("GET", f"/emails/metrics?{query}")).status == 422

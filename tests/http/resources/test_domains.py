@@ -1,0 +1,250 @@
+"""The domains API: what a request may have, what the answers have, whose domains they are. The DNS behind it: tests/domains."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import attrs
+import pytest
+import pytest_twisted
+
+from mailsvc.runtime.budget import Budgets
+from mailsvc.http.api import Api
+from mailsvc.http.resources.domains import DomainDesk
+from mailsvc.accounts.ratelimit import RateLimit
+from mailsvc.store.people.api_keys import Keys, is_well_formed
+from mailsvc.store.postgres.pool import Pool
+from tests.domains.rig import Rig
+from tests.http.contract import Contract
+from tests.http.world import World, at_once
+
+NOBODY = "0190a8e6-0000-7000-8000-000000000001"
+
+
+@attrs.frozen
+class Office:
+    rig: Rig
+    world: World
+    sending_key: str
+
+    async def ask(self, method: str, path: str, body: object = b"", key: str | None = None) -> Any:
+        return await self.world.ask(method, path, body, key)
+
+    async def made(self, **fields: Any) -> Any:
+        response = await self.ask("POST", "/domains", {"name": "example.com", "region": "r1", **fields})
+        assert response.status == 201, response.body
+        return response.json
+
+
+@pytest_twisted.async_yield_fixture
+async def office(pool: Pool) -> Any:
+    from twisted.internet import reactor
+
+    rig = await Rig.start(pool, reactor)
+    keys: Any = Keys(pool, reactor)
+    foreign = await rig_account(rig, "another")
+    _, token = await keys.create(rig.account.id, "a key", "full_access")
+    _, sending = await keys.create(rig.account.id, "a key", "sending_access")
+    _, foreign_token = await keys.create(foreign, "a key", "full_access")
+    unused: Any = None
+    api = Api(
+        reactor=reactor, keys=keys, well_formed=is_well_formed, intake=unused, emails=unused, messages=unused, links=unused,
+        rate=RateLimit(reactor, 10_000), budgets=Budgets.of(1 << 26, 1 << 30, reactor), in_thread=at_once, checks={},
+        schedule_ahead=timedelta(days=1),
+        domains=DomainDesk(rig.domains, rig.care, rig.care.publishing, "r1"),
+        api_keys=keys, logs=unused, receipts=unused, rollups=unused, link_secrets=lambda: (b"",),
+    )  # type: ignore[arg-type]  # fmt: skip
+    world = World(api.site(), pool, token, foreign_token, rig.account.id, rig.account.id, keys, unused, Contract(api.document()))
+    yield Office(rig, world, sending)
+    await rig.dns.stop()
+
+
+async def rig_account(rig: Rig, name: str) -> Any:
+    from mailsvc.store.people.accounts import Accounts
+
+    return (await Accounts(rig.pool, rig.clock).create(name)).id
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_new_domain_has_the_keys_of_the_libraries(office: Office) -> None:
+    domain = await office.made()
+    assert "object" not in domain
+    needed = {"id", "name", "status", "created_at", "region", "capabilities", "records", "open_tracking", "click_tracking"}
+    assert needed <= set(domain)
+    assert domain["capabilities"] == {"sending": "enabled", "receiving": "disabled"}
+    for record in domain["records"]:
+        assert {"record", "name", "type", "ttl", "status", "value"} <= set(record) and isinstance(record["ttl"], str)
+        assert (record["record"], record["type"]) in {("SPF", "MX"), ("SPF", "TXT"), ("DKIM", "TXT")}
+    mx, spf, rsa, _ = domain["records"]
+    assert (mx["name"], mx["value"], mx["priority"]) == ("send", "out.example.net", 10)
+    assert (spf["name"], spf["value"], "priority" in spf) == ("send", "v=spf1 a:out.example.net ~all", False)
+    parts = rsa["value"].split('" "')
+    assert rsa["name"].endswith("._domainkey") and [len(part) <= 256 for part in parts] == [True, True]
+    assert [(a["record"], a["name"], a["value"]) for a in domain["advice"]] == [("DMARC", "_dmarc", "v=DMARC1; p=none;")]
+    read = (await office.ask("GET", f"/domains/{domain['id']}")).json
+    assert read["object"] == "domain" and read["records"] == domain["records"]
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_private_key_is_never_shown(office: Office) -> None:
+    domain = await office.made()
+    stored = await office.rig.pool.rows("SELECT sealed_key FROM dkim_keys")
+    assert len(stored) == 2
+    bodies = [(await office.ask("GET", path)).body for path in (f"/domains/{domain['id']}", "/domains")]
+    told = str(await office.rig.events()) + str(bodies)
+    for key in await office.rig.domains.signing_keys((await office.rig.domains.called("example.com")).id):  # type: ignore[union-attr]
+        assert key.der.hex() not in told and repr(key.der) not in told
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "name", "words"),
+    [
+        ({"name": None}, 422, "missing_required_field", "name"),
+        ({"name": ""}, 422, "missing_required_field", "name"),
+        ({"name": 7}, 422, "validation_error", "must be a string"),
+        ({"name": "co.uk"}, 422, "validation_error", "public suffix"),
+        ({"name": "out.example.net"}, 422, "validation_error", "belongs to this service"),
+        ({"name": "[192.0.2.1]"}, 422, "validation_error", "IP address"),
+        ({"name": "a" * 300}, 422, "validation_error", "253 characters"),
+        ({"region": "mars"}, 422, "invalid_region", "Region must be"),
+        ({"region": 1}, 422, "validation_error", "region"),
+        ({"custom_return_path": "1a"}, 422, "validation_error", "custom_return_path"),
+        ({"custom_return_path": "a-"}, 422, "validation_error", "custom_return_path"),
+        ({"custom_return_path": "a" * 64}, 422, "validation_error", "custom_return_path"),
+        ({"custom_return_path": "a.b"}, 422, "validation_error", "custom_return_path"),
+        ({"tls": "none"}, 422, "validation_error", "tls"),
+        ({"open_tracking": True}, 422, "validation_error", "open_tracking"),
+        ({"click_tracking": True}, 422, "validation_error", "click_tracking"),
+        ({"click_tracking": "no"}, 422, "validation_error", "click_tracking"),
+        ({"tracking_subdomain": 0}, 422, "validation_error", "`tracking_subdomain` field must be a string"),
+        ({"tracking_subdomain": False}, 422, "validation_error", "`tracking_subdomain` field must be a string"),
+        ({"tracking_subdomain": "links"}, 422, "validation_error", "tracking_subdomain"),
+        ({"capabilities": "all"}, 422, "validation_error", "capabilities"),
+        ({"capabilities": {"sending": True}}, 422, "validation_error", "capabilities.sending"),
+        ({"capabilities": {"sending": "disabled"}}, 422, "validation_error", "at least one"),
+    ],
+)
+@pytest_twisted.ensureDeferred
+async def test_what_is_wrong_is_named_and_nothing_is_stored(office: Office, fields: Any, status: int, name: str, words: str) -> None:
+    response = await office.ask("POST", "/domains", {"name": "example.com", **fields})
+    assert response.problem == (status, name)
+    assert words in response.json["message"]
+    assert (await office.rig.pool.rows("SELECT count(*) FROM domains")) == [(0,)] and await office.rig.events() == []
+
+
+@pytest_twisted.ensureDeferred
+async def test_an_account_has_a_name_once_and_other_accounts_may_have_it_too(office: Office) -> None:
+    await office.made()
+    response = await office.ask("POST", "/domains", {"name": "EXAMPLE.com."})
+    assert response.problem == (403, "validation_error")
+    assert response.json["message"] == "The `example.com` domain has been registered already."
+    assert (await office.rig.pool.rows("SELECT count(*) FROM dkim_keys")) == [(2,)]
+    other = await office.ask("POST", "/domains", {"name": "example.com"}, office.world.foreign_key)
+    assert (other.status, other.json["status"]) == (201, "not_started")
+    keys = await office.rig.pool.rows("SELECT count(DISTINCT public_key) FROM dkim_keys")
+    assert keys == [(4,)]
+
+
+@pytest_twisted.ensureDeferred
+async def test_names_beyond_ascii_are_stored_as_a_labels_and_shown_as_u_labels(office: Office) -> None:
+    domain = await office.made(name="Bücher.example")
+    assert (domain["name"], domain["name_ascii"]) == ("bücher.example", "xn--bcher-kva.example")
+    assert domain["records"][0]["name"] == "send" and "warning" not in domain
+    assert "mistaken" in (await office.made(name="аррӏе.example"))["warning"]
+
+
+@pytest_twisted.ensureDeferred
+async def test_choices_are_kept_and_changed(office: Office) -> None:
+    domain = await office.made(custom_return_path="Bounce", tls="enforced", capabilities={"receiving": "enabled"}, open_tracking=False)
+    assert domain["records"][0]["name"] == "bounce"
+    path = f"/domains/{domain['id']}"
+    assert (await office.ask("PATCH", path, {"capabilities": {"sending": "disabled"}, "click_tracking": False})).json == {
+        "object": "domain",
+        "id": domain["id"],
+    }
+    read = (await office.ask("GET", path)).json
+    assert (read["tls"], read["capabilities"]) == ("enforced", {"sending": "disabled", "receiving": "enabled"})
+    assert (await office.ask("PATCH", path, {"capabilities": {"receiving": "disabled"}})).problem == (422, "validation_error")
+    assert (await office.ask("PATCH", path, {"open_tracking": True})).problem == (422, "validation_error")
+    assert (await office.ask("PATCH", path, [])).problem == (422, "validation_error")
+    assert (await office.ask("PATCH", path, {})).status == 200
+    assert (await office.ask("GET", path)).json["history"][0]["message"] == "Changed by its owner: sending off."
+    assert [kind for kind, _ in await office.rig.events()] == ["domain.created", "domain.updated"]
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_domain_that_may_not_send_by_its_owners_word(office: Office) -> None:
+    domain = await office.rig.verified(await office.rig.add())
+    await office.ask("PATCH", f"/domains/{domain.id}", {"capabilities": {"sending": "disabled", "receiving": "enabled"}})
+    domain = await office.rig.now_of(domain)
+    assert not domain.may_send and domain.missing == "Sending is switched off in its capabilities."
+
+
+@pytest_twisted.ensureDeferred
+async def test_lists_are_whole_unless_a_part_is_asked_for(office: Office) -> None:
+    ids = [(await office.made(name=f"d{n}.example"))["id"] for n in range(25)][::-1]
+    whole = (await office.ask("GET", "/domains")).json
+    assert ([d["id"] for d in whole["data"]], whole["has_more"], whole["object"]) == (ids, False, "list")
+    assert "records" not in whole["data"][0] and "capabilities" in whole["data"][0]
+    first = (await office.ask("GET", "/domains?limit=10")).json
+    assert ([d["id"] for d in first["data"]], first["has_more"]) == (ids[:10], True)
+    rest = (await office.ask("GET", f"/domains?limit=20&after={ids[9]}")).json
+    assert ([d["id"] for d in rest["data"]], rest["has_more"]) == (ids[10:], False)
+    before = (await office.ask("GET", f"/domains?limit=2&before={ids[10]}")).json
+    assert ([d["id"] for d in before["data"]], before["has_more"]) == (ids[8:10], True)
+    assert (await office.ask("GET", "/domains?limit=0")).problem == (422, "validation_error")
+
+
+@pytest_twisted.ensureDeferred
+async def test_every_endpoint_keeps_accounts_apart(office: Office) -> None:
+    domain = await office.made()
+    foreign = office.world.foreign_key
+    for method, path, body in [
+        ("GET", f"/domains/{domain['id']}", b""),
+        ("PATCH", f"/domains/{domain['id']}", {"tls": "enforced"}),
+        ("POST", f"/domains/{domain['id']}/verify", b""),
+        ("DELETE", f"/domains/{domain['id']}", b""),
+    ]:
+        for key, where in ((foreign, path), (None, path.replace(domain["id"], NOBODY))):
+            response = await office.ask(method, where, body, key)
+            assert response.problem == (404, "not_found") and response.json["message"] == "Domain not found"
+        assert (await office.ask(method, path.replace(domain["id"], "7"), body)).problem == (422, "invalid_parameter")
+        assert (await office.ask(method, path, body, office.sending_key)).problem == (401, "restricted_api_key")
+    assert (await office.ask("GET", "/domains", key=foreign)).json["data"] == []
+    assert (await office.ask("GET", f"/domains/{domain['id']}")).json["tls"] == "opportunistic"
+
+
+@pytest_twisted.ensureDeferred
+async def test_verification_is_asked_for_and_done_later(office: Office) -> None:
+    domain = await office.made()
+    path = f"/domains/{domain['id']}"
+    assert (await office.ask("POST", f"{path}/verify")).json == {"object": "domain", "id": domain["id"]}
+    read = (await office.ask("GET", path)).json
+    assert (read["status"], {r["status"] for r in read["records"]}, read["checked_at"]) == ("pending", {"pending"}, None)
+    office.rig.dns.zones["example.com"] = {"NS": ["ns.example.com."]}
+    office.rig.dns.zones["ns.example.com"] = {"A": ["127.0.0.1"]}
+    await office.rig.round()
+    read = (await office.ask("GET", path)).json
+    assert read["status"] == "pending" and read["next_check_at"]
+    check = read["records"][0]["check"]
+    assert check == {
+        "found": [],
+        "where": "the nameservers of example.com",
+        "problem": "missing",
+        "message": "There is no MX record at send.example.com. Publish the expected one.",
+    }
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_deleted_name_is_free_again(office: Office) -> None:
+    domain = await office.made()
+    assert (await office.ask("DELETE", f"/domains/{domain['id']}")).json == {"object": "domain", "id": domain["id"], "deleted": True}
+    assert (await office.ask("DELETE", f"/domains/{domain['id']}")).problem == (404, "not_found")
+    again = await office.ask("POST", "/domains", {"name": "example.com"}, office.world.foreign_key)
+    assert again.status == 201 and again.json["id"] != domain["id"]
+    kinds = await office.rig.events()
+    assert [kind for kind, _ in kinds] == ["domain.created", "domain.deleted", "domain.created"]
+    deleted = kinds[1][1]
+    assert (deleted["id"], deleted["name"], deleted["status"]) == (domain["id"], "example.com", "not_started")
+    assert deleted["created_at"].endswith("Z") and len(deleted["records"]) == 4

@@ -1,0 +1,55 @@
+"""Health without a key; the sandbox inbox of one account."""
+
+from __future__ import annotations
+
+from twisted.logger import capturedLogs
+
+from mailsvc.http.resources.sandbox import _raw
+from tests.http.rig import EMAIL, Rig
+
+
+def test_alive() -> None:
+    assert Rig().ask("GET", "/healthz", key=None).json == {"status": "ok"}
+
+
+def test_ready_when_all_checks_pass() -> None:
+    rig = Rig()
+    told: list[str | None] = [None]
+
+    async def check() -> str | None:
+        return told[0]
+
+    async def broken() -> str | None:
+        raise OSError
+
+    rig.checks["database"] = check
+    assert rig.ask("GET", "/readyz", key=None).json == {"status": "ready", "checks": {"database": "ok"}}
+    told[0] = "no connection"
+    response = rig.ask("GET", "/readyz", key=None)
+    assert response.problem == (503, "service_unavailable")
+    assert "database: no connection" in response.json["message"]
+    rig.checks["database"] = broken
+    with capturedLogs():
+        assert rig.ask("GET", "/readyz", key=None).status == 503
+
+
+def test_sandbox() -> None:
+    rig = Rig()
+    listed = {
+        "id": "00000000-0000-0000-0000-00000000004d", "email_id": str(EMAIL), "created_at": "2026-11-21 00:15:00+00",
+        "from": "a@example.com", "to": ["b@example.net"], "tls": None, "dkim": [{"domain": "example.com", "result": "pass"}], "size": 18,
+    }  # fmt: skip
+    assert rig.ask("GET", "/sandbox/emails", key="ms_send").json == {"object": "list", "has_more": False, "data": [listed]}
+    one = rig.ask("GET", f"/sandbox/emails/{listed['id']}").json
+    assert one == {"object": "sandbox_email", **listed, "raw": "Subject: Hi\r\n\r\nx\r\n", "raw_charset": "utf-8"}
+
+
+def test_anothers_sandbox() -> None:
+    rig = Rig()
+    assert rig.ask("GET", "/sandbox/emails", key="ms_three").json["data"] == []
+    assert rig.ask("GET", "/sandbox/emails/00000000-0000-0000-0000-00000000004d", key="ms_three").status == 404
+    assert rig.ask("GET", "/sandbox/emails", key=None).status == 401
+
+
+def test_octets_that_are_not_utf8() -> None:
+    assert _raw(b"\xff") == {"raw": "ÿ", "raw_charset": "latin-1"}

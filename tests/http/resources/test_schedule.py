@@ -1,0 +1,94 @@
+"""Times as people write them."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mailsvc.http.resources import schedule
+
+NOW = datetime(2026, 11, 21, 0, 15, tzinfo=UTC)  # a Saturday
+AHEAD = timedelta(days=30)
+
+
+def read(text: str, now: datetime = NOW) -> datetime | None:
+    return schedule.read(text, now, AHEAD, natural=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("in 1 min", "2026-11-21T00:16"),
+        ("in 30 minutes", "2026-11-21T00:45"),
+        ("in an hour", "2026-11-21T01:15"),
+        ("In 1 hour and 30 minutes", "2026-11-21T01:45"),
+        ("in 2 days", "2026-11-23T00:15"),
+        ("2 hours from now", "2026-11-21T02:15"),
+        ("tomorrow at 9am", "2026-11-22T09:00"),
+        ("tomorrow", "2026-11-22T00:00"),
+        ("tomorrow at noon", "2026-11-22T12:00"),
+        ("today at 5pm", "2026-11-21T17:00"),
+        ("at 5 p.m.", "2026-11-21T17:00"),
+        ("12am", "2026-11-22T00:00"),
+        ("9am tomorrow", "2026-11-22T09:00"),
+        ("Friday at 3pm ET", "2026-11-27T20:00"),
+        ("next monday at 10:00", "2026-11-23T10:00"),
+        ("on Monday, at 10:30 pm", "2026-11-23T22:30"),
+        ("November 25 at 5pm PST", "2026-11-26T01:00"),
+        ("Dec 3rd 2026 3:30 pm EST", "2026-12-03T20:30"),
+        ("2026-11-25 at 17:00 CET", "2026-11-25T16:00"),
+        ("2026-11-22T10:00:00Z", "2026-11-22T10:00"),
+        ("2026-11-22T10:00:00.000+02:00", "2026-11-22T08:00"),
+        ("2026-11-22T10:00", "2026-11-22T10:00"),
+        ("2026-11-22 10:00:00+00", "2026-11-22T10:00"),
+    ],
+)
+def test_read(text: str, expected: str) -> None:
+    assert read(text) == datetime.fromisoformat(expected).replace(tzinfo=UTC)
+
+
+@pytest.mark.parametrize("text", ["now", "in 0 min", "2026-11-21T00:15:00Z", "2026-11-21T00:12:00Z"])
+def test_now_and_just_before_it_are_at_once(text: str) -> None:
+    assert read(text) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "hello", "a", "in", "12", "May", "tomorrow at 25:00", "tomorrow 9", "tomorrow at 9am America/New_York", "half past nine",
+        "in 1 min please", "yesterday", "2026-11-22T25:00:00Z", "2026-02-30", "2025-01-01T00:00:00Z", "2027-01-01T00:00:00Z",
+        "in 5 weeks", "in 999999 weeks", "february 30 at 9am", "x" * 65, "99999-01-01", "2026-11-22T10:00:00+99:00",
+        "0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00",
+    ],
+)  # fmt: skip
+def test_what_is_not_read_whole_is_refused(text: str) -> None:
+    with pytest.raises(schedule.Unreadable):
+        read(text)
+
+
+def test_american_summer_time_is_minded() -> None:
+    july = datetime(2026, 7, 1, 12, tzinfo=UTC)
+    assert read("tomorrow at 3pm ET", july) == datetime(2026, 7, 2, 19, tzinfo=UTC)
+    assert read("tomorrow at 3pm EST", july) == datetime(2026, 7, 2, 20, tzinfo=UTC)
+
+
+def test_a_day_is_that_of_the_zone_named() -> None:
+    """At 00:15 UTC it is still the day before in New York."""
+    assert read("tomorrow at 9am ET") == datetime(2026, 11, 21, 14, tzinfo=UTC)
+
+
+def test_words_wait_for_a_thread() -> None:
+    with pytest.raises(schedule.Natural):
+        schedule.read("in 1 min", NOW, AHEAD, natural=False)
+    assert schedule.read("2026-11-22T10:00:00Z", NOW, AHEAD, natural=False) is not None
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(max_size=70) | st.text(alphabet="0123456789-:TZ+. aminwekdtorhuy", max_size=40))
+def test_any_text_is_a_time_within_the_limits_or_unreadable(text: str) -> None:
+    try:
+        at = read(text)
+    except schedule.Unreadable:
+        return
+    assert at is None or NOW < at <= NOW + AHEAD

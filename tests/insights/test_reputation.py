@@ -1,0 +1,165 @@
+"""Facts for insights: what is known is given at once, and looked up in the background, each for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import attrs
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+
+from mailsvc.net.dns import Mx, NxDomain, Records, Temporary
+from mailsvc.insights.checks.reputation import Listed, Rates, Server
+from mailsvc.insights.reputation import HOUR, Standing
+from mailsvc.store.domains.values import Domain, RecordState
+from mailsvc.store.events.rollups import Count
+
+NOW = datetime(2026, 5, 20, 12, tzinfo=UTC)
+DOMAIN = Domain(
+    UUID(int=1), UUID(int=2), "mail.example.com", "r1", "verified", False, "send", ("rsa",), "opportunistic", NOW - timedelta(days=40),
+    records=(RecordState("SPF", "TXT", "send.mail.example.com", "v=spf1 -all", True, "verified", told="Right."),),
+    advice=(RecordState("DMARC", "TXT", "_dmarc.mail.example.com", "v=DMARC1; p=none", False, "pending", problem="unanswered"),),
+)  # fmt: skip
+
+
+@attrs.define
+class Names:
+    """What DNS has; a name that is not here does not exist. `slow` holds all answers back."""
+
+    known: dict[tuple[str, str], Any] = attrs.field(factory=dict)
+    asked: list[tuple[str, str]] = attrs.field(factory=list)
+    slow: Deferred[None] | None = None
+
+    async def _look(self, kind: str, name: str) -> Any:
+        self.asked.append((kind, name))
+        if self.slow is not None:
+            await self.slow
+        found = self.known.get((kind, name))
+        return NxDomain(name) if found is None else found if isinstance(found, Temporary) else Records(name, found)
+
+    async def mx(self, domain: str) -> Any:
+        return await self._look("MX", domain)
+
+    async def addresses(self, host: str) -> Any:
+        return await self._look("A", host)
+
+    async def ptr(self, address: str) -> Any:
+        return await self._look("PTR", address)
+
+    async def txt(self, name: str) -> Any:
+        return await self._look("TXT", name)
+
+
+@attrs.define
+class Rollups:
+    found: Sequence[Count] = ()
+
+    async def counts(self, account_id: UUID, wanted: Any) -> Sequence[Count]:
+        assert (account_id, list(wanted.domains)) == (DOMAIN.account_id, [DOMAIN.id])
+        return self.found
+
+
+def standing(names: Names, rollups: Rollups | None = None, **changes: Any) -> tuple[Standing, Clock]:
+    clock = Clock()
+    clock.advance(NOW.timestamp())
+    given: dict[str, Any] = {"identities": [(None, "out.example.net")], "block_lists": ["zen"], "domain_lists": []} | changes
+    return Standing(names, rollups or Rollups(), clock=clock, **given), clock
+
+
+OURS = {("A", "out.example.net"): ("8.8.4.1",), ("PTR", "8.8.4.1"): ("OUT.example.net.",)}
+
+
+def test_nobody_waits_for_dns_and_each_answer_is_good_for_a_while():
+    names = Names(dict(OURS), slow=Deferred())
+    of, clock = standing(names)
+    facts, more = of.of(DOMAIN)
+    assert more and facts.servers == () and facts.receives is None and facts.records[0].there
+    asked = len(names.asked)
+    assert of.of(DOMAIN)[1] and len(names.asked) == asked  # once is enough
+    names.slow.callback(None)  # type: ignore[union-attr]
+    facts, more = of.of(DOMAIN)
+    assert not more and facts.servers == (Server("8.8.4.1", "out.example.net", True, ("out.example.net",)),)
+    asked = len(names.asked)
+    clock.advance(HOUR - 1)
+    of.of(DOMAIN)
+    assert len(names.asked) == asked
+    clock.advance(1)
+    of.of(DOMAIN)
+    assert len(names.asked) > asked
+
+
+def test_the_check_of_the_domain_is_passed_on():
+    facts, _ = standing(Names())[0].of(DOMAIN)
+    assert [(one.purpose, one.there, one.unanswered) for one in facts.records] == [("SPF", True, False), ("DMARC", False, True)]
+    assert facts.age_days == 40
+
+
+def test_mail_has_somewhere_to_go():
+    def receives(known: dict[tuple[str, str], Any]) -> tuple[bool | None, bool]:
+        facts, _ = standing(Names(known))[0].of(DOMAIN)
+        return facts.receives, facts.refuses
+
+    name = DOMAIN.name
+    assert receives({("MX", name): (Mx(10, "mx.example.com"),)}) == (True, False)
+    assert receives({("MX", name): (Mx(0, ""),)}) == (False, True)
+    assert receives({("A", name): ("192.0.2.1",)}) == (True, False)
+    assert receives({}) == (False, False)
+    assert receives({("MX", name): Temporary("slow")}) == (None, False)
+    assert receives({("A", name): Temporary("slow")}) == (None, False)
+
+
+def test_lists_are_asked_and_one_that_does_not_answer_us_says_nothing():
+    listed = {("A", "1.4.8.8.zen"): ("127.0.0.2",)}
+    facts, _ = standing(Names(OURS | listed))[0].of(DOMAIN)
+    assert (facts.listed, facts.lists) == ((Listed("8.8.4.1", "zen"),), ("zen",))
+    refused = {("A", "1.4.8.8.zen"): ("127.255.255.254",)}
+    facts, _ = standing(Names(OURS | refused))[0].of(DOMAIN)
+    assert (facts.listed, facts.lists) == ((), ())
+    facts, _ = standing(Names(dict(OURS)))[0].of(DOMAIN)
+    assert (facts.listed, facts.lists) == ((), ("zen",))
+
+
+def test_domains_and_what_is_linked_to_are_looked_up_where_the_operator_wants_it():
+    names = Names({("A", "bad.test.dbl"): ("127.0.1.2",)})
+    facts, _ = standing(names, domain_lists=["dbl"], identities=[])[0].of(DOMAIN, ["bad.test"])
+    assert (facts.listed, facts.lists) == ((Listed("bad.test", "dbl"),), ("dbl",))
+    quiet = Names()
+    standing(quiet, identities=[])[0].of(DOMAIN, ["bad.test"])
+    assert not [name for _, name in quiet.asked if "bad.test" in name]
+
+
+def test_an_address_that_is_not_of_the_internet_is_not_judged():
+    names = Names({("A", "localhost"): ("127.0.0.1", "192.168.1.1")})
+    facts, _ = standing(names, identities=[(None, "localhost")])[0].of(DOMAIN)
+    assert facts.servers == () and facts.lists == ()
+
+
+def test_a_logo_is_looked_for_at_the_domain_and_its_organisation():
+    def logo(known: dict[tuple[str, str], Any]) -> bool | None:
+        return standing(Names(known))[0].of(DOMAIN)[0].logo
+
+    own, above = ("TXT", "default._bimi.mail.example.com"), ("TXT", "default._bimi.example.com")
+    assert logo({own: ("v=BIMI1; l=https://example.com/l.svg",)}) and logo({above: ("v=BIMI1; l=https://example.com/l.svg",)})
+    assert logo({}) is False and logo({own: ("else",)}) is False
+    assert logo({own: Temporary("slow")}) is None
+
+
+def test_a_trusted_domain_is_not_looked_up():
+    names = Names()
+    facts, more = standing(names)[0].of(attrs.evolve(DOMAIN, trusted=True, status="not_started"))
+    assert not names.asked and facts.records == () and not more
+
+
+def test_rates_are_those_of_a_week():
+    def count(kind: str, number: int, days: int) -> Count:
+        return Count(None, (NOW - timedelta(days=days)).date(), None, None, kind, number)  # type: ignore[arg-type]
+
+    rollups = Rollups([
+        count("email.sent", 50, 0), count("email.sent", 70, 1), count("email.delivered", 100, 1), count("email.bounced.permanent", 3, 1),
+        count("email.bounced.transient", 2, 0), count("email.complained", 1, 3),
+    ])  # fmt: skip
+    facts, _ = standing(Names(), rollups)[0].of(DOMAIN)
+    assert facts.rates == Rates(delivered=100, bounced=5, gone=3, complained=1, today=50, usual=10.0)

@@ -1,0 +1,135 @@
+"""SPF records as text: terms and macros (RFC 7208 §4.6, §5, §7)."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mailsvc.mail.authentication import spf
+from mailsvc.mail.authentication.spf import Asked, Mechanism, SpfError
+
+# The sender and the addresses of RFC 7208 §7.4.
+ASKED = Asked(ip_address("192.0.2.3"), "strong-bad@email.example.com", "mx.example.org")
+SIX = Asked(ip_address("2001:db8::cb01"), "strong-bad@email.example.com")
+
+
+@pytest.mark.parametrize(("text", "yes"), [("v=spf1", True), ("V=SPF1 -all", True), ("v=spf10", False), ("v=spf1-all", False), ("", False)])
+def test_what_is_an_spf_record(text: str, yes: bool) -> None:
+    assert spf.is_spf(text) is yes
+
+
+def test_terms() -> None:
+    first, last = (
+        "v=spf1  +a ~mx:example.org/24//64 -INCLUDE:x.example ?ip4:192.0.2.7/24",
+        "ip6:2001:db8::/32 exists:%{i}.x.example all x=",
+    )
+    record = spf.parse(f"{first} {last}")
+    assert [(m.name, m.qualifier, m.domain, m.four, m.six) for m in record.mechanisms] == [
+        ("a", "+", "", 32, 128),
+        ("mx", "~", "example.org", 24, 64),
+        ("include", "-", "x.example", 32, 128),
+        ("ip4", "?", "", 32, 128),
+        ("ip6", "+", "", 32, 128),
+        ("exists", "+", "%{i}.x.example", 32, 128),
+        ("all", "+", "", 32, 128),
+    ]
+    assert str(record.mechanisms[3].network) == "192.0.2.0/24"
+    assert spf.parse("v=spf1 a/24").mechanisms == (Mechanism("a", "+", four=24),)
+    assert spf.parse("v=spf1 redirect=_spf.example.org").redirect == "_spf.example.org"
+    assert spf.parse("v=spf1 -all redirect=_spf.example.org").redirect is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "v=spf1 hello",
+        "v=spf1 a:",
+        "v=spf1 include",
+        "v=spf1 include:",
+        "v=spf1 ip4:",
+        "v=spf1 ip4:300.1.1.1",
+        "v=spf1 ip4:192.0.2.1/33",
+        "v=spf1 ip6:192.0.2.1",
+        "v=spf1 a/33",
+        "v=spf1 a//129",
+        "v=spf1 all:x",
+        "v=spf1 redirect=a.example redirect=b.example",
+        "v=spf1 redirect=",
+        "v=spf1 include:%{x}.example",
+        "v=spf1 include:%",
+        "v=spf1 exists:%{l0}.example",
+        "v=spf1 a.example",
+        "v=spf1 =x",
+    ],
+)
+def test_one_wrong_term_spoils_the_record(text: str) -> None:
+    with pytest.raises(SpfError):
+        spf.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("macro", "expected"),
+    [
+        ("%{s}", "strong-bad@email.example.com"),
+        ("%{o}", "email.example.com"),
+        ("%{d}", "email.example.com"),
+        ("%{d4}", "email.example.com"),
+        ("%{d3}", "email.example.com"),
+        ("%{d2}", "example.com"),
+        ("%{d1}", "com"),
+        ("%{dr}", "com.example.email"),
+        ("%{d2r}", "example.email"),
+        ("%{l}", "strong-bad"),
+        ("%{l-}", "strong.bad"),
+        ("%{lr}", "strong-bad"),
+        ("%{lr-}", "bad.strong"),
+        ("%{l1r-}", "strong"),
+        ("%{ir}.%{v}._spf.%{d2}", "3.2.0.192.in-addr._spf.example.com"),
+        ("%{lr-}.lp._spf.%{d2}", "bad.strong.lp._spf.example.com"),
+        ("%{lr-}.lp.%{ir}.%{v}._spf.%{d2}", "bad.strong.lp.3.2.0.192.in-addr._spf.example.com"),
+        ("%{ir}.%{v}.%{l1r-}.lp._spf.%{d2}", "3.2.0.192.in-addr.strong.lp._spf.example.com"),
+        ("%{d2}.trusted-domains.example.net", "example.com.trusted-domains.example.net"),
+        ("%%%_%-.x", "% %20.x"),
+        ("%{S}", "strong-bad%40email.example.com"),
+        ("%{h}", "mx.example.org"),
+    ],
+)
+def test_the_macros_of_the_standard(macro: str, expected: str) -> None:
+    assert spf.expand(macro, "email.example.com", ASKED) == expected
+
+
+def test_an_ipv6_address_is_expanded_by_nibbles() -> None:
+    nibbles = "1.0.b.c.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.8.b.d.0.1.0.0.2"
+    assert spf.expand("%{ir}.%{v}._spf.%{d2}", "email.example.com", SIX) == f"{nibbles}.ip6._spf.example.com"
+
+
+def test_an_expanded_name_is_shortened_from_the_left() -> None:
+    name = spf.expand("a." * 130 + "example.com", "example.com", ASKED)
+    assert len(name) <= 253 and name.endswith(".a.example.com")
+
+
+@pytest.mark.parametrize(
+    ("address", "candidates", "within"),
+    [
+        ("192.0.2.3", ("192.0.2.200",), True),
+        ("192.0.3.3", ("192.0.2.200",), False),
+        ("2001:db8::1", ("192.0.2.200", "2001:db8::ffff"), True),
+        ("192.0.2.3", ("2001:db8::1",), False),
+    ],
+)
+def test_networks(address: str, candidates: tuple[str, ...], within: bool) -> None:
+    assert spf.within(ip_address(address), candidates, 24, 64) is within
+
+
+@settings(max_examples=200)
+@given(st.text(st.sampled_from(list("v=spf1 a:mx/ip4ip6include%{slod}r-.+~?0129redirect=exp all")), max_size=60))
+def test_any_text_is_a_record_or_an_error(text: str) -> None:
+    try:
+        record = spf.parse("v=spf1 " + text)
+    except SpfError:
+        return
+    for mechanism in record.mechanisms:
+        assert len(spf.expand(mechanism.domain, "example.com", ASKED)) <= 253 or "." not in mechanism.domain

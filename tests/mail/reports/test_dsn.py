@@ -1,0 +1,121 @@
+"""Notifications, read back as their receivers read them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from email import message_from_bytes, policy
+from email.message import EmailMessage
+from typing import Any
+
+import attrs
+import pytest
+
+from mailsvc.mail.reports import dsn, dsn_reader, report
+from mailsvc.mail import seven_bit
+from mailsvc.mail.address import Mailbox
+from mailsvc.mail.reports.dsn import Fate, Notification
+
+NOW = datetime(2026, 11, 21, 9, 30, tzinfo=UTC)
+MAIL = "Received: by us\r\nFrom: me@example.com\r\nSubject: Grüße\r\n\r\nthe body\r\n".encode()
+NOTICE = Notification(
+    host="mx.example.com",
+    sender=Mailbox("Mail Delivery System", "mailer-daemon", "example.com"),
+    to="me@example.com",
+    message_id="<1@example.com>",
+    date=NOW,
+    about="<0@example.com>",
+    envid="QQ+1",
+    arrived=NOW,
+    fates=(Fate("a@b.example", "failed", "550 5.1.1 no such\r\nuser", NOW, "rfc822;first@b.example"),),
+    message=MAIL,
+)
+
+
+def parsed(notice: Notification) -> Any:
+    octets = dsn.compose(notice)
+    assert octets.count(b"\r\n") == octets.count(b"\n") == octets.count(b"\r")
+    message = message_from_bytes(octets, policy=policy.default)
+    assert isinstance(message, EmailMessage)
+    return message
+
+
+def test_the_frame() -> None:
+    message = parsed(NOTICE)
+    assert message["Content-Type"].params["report-type"] == "delivery-status" and message["Auto-Submitted"] == "auto-replied"
+    assert (message["From"], message["To"]) == ("Mail Delivery System <mailer-daemon@example.com>", "me@example.com")
+    assert message["In-Reply-To"] == "<0@example.com>"
+    assert [part.get_content_type() for part in message.get_payload()] == ["text/plain", "message/delivery-status", "text/rfc822-headers"]
+
+
+def test_what_became_of_each() -> None:
+    fates = (
+        *NOTICE.fates,
+        Fate("ü@b.example", "delayed", "mx.b.example answered 451 4.7.1 later.", NOW),
+        Fate("c@b.example", "relayed", "250 ok", NOW),
+    )
+    about, *blocks = parsed(attrs.evolve(NOTICE, fates=fates)).get_payload()[1].get_payload()
+    assert (about["Reporting-MTA"], about["Original-Envelope-Id"]) == ("dns; mx.example.com", "QQ+1")
+    assert [block["Action"] for block in blocks] == ["failed", "delayed", "relayed"]
+    assert [block["Status"] for block in blocks] == ["5.1.1", "4.7.1", "2.0.0"]
+    assert blocks[0]["Original-Recipient"] == "rfc822; first@b.example"
+    assert blocks[0]["Diagnostic-Code"] == "smtp; 550 5.1.1 no such user"
+    assert blocks[1]["Diagnostic-Code"] is None and blocks[1]["Final-Recipient"] == "utf-8; \\x{FC}@b.example"
+
+
+def test_what_another_server_told() -> None:
+    fates = (Fate("a@b.example", "delivered", "", NOW, None, "mx.b.example"), Fate("l@b.example", "expanded", "250 ok", NOW))
+    message = parsed(attrs.evolve(NOTICE, fates=fates))
+    _, *blocks = message.get_payload()[1].get_payload()
+    assert [(block["Action"], block["Status"], block["Remote-MTA"]) for block in blocks] == [
+        ("delivered", "2.0.0", "dns; mx.b.example"),
+        ("expanded", "2.0.0", None),
+    ]
+    assert message["Subject"] == "Your mail was delivered"
+
+
+def test_about_a_mail_with_smtputf8_addresses_are_as_people_write_them() -> None:
+    fates = (Fate("ü@b.example", "failed", "550 5.1.1 no", NOW, "utf-8;ö+1@b.example"), Fate("a@b.example", "failed", "550 no", NOW))
+    notice = attrs.evolve(NOTICE, fates=fates, smtputf8=True, to="mé@example.com")
+    octets = dsn.compose(notice)
+    assert "\r\nTo: <mé@example.com>\r\n".encode() in octets
+    assert b"Content-Type: multipart/report; report-type=global-delivery-status;" in octets
+    status = octets.partition(b"Content-Type: message/global-delivery-status\r\nContent-Transfer-Encoding: 8bit\r\n")[2].decode()
+    assert "Original-Recipient: utf-8; ö+1@b.example\r\nFinal-Recipient: utf-8; ü@b.example\r\n" in status
+    assert "Final-Recipient: rfc822; a@b.example\r\n" in status
+    assert b"Content-Type: message/global-headers\r\n" in octets
+    assert b"Content-Type: message/global\r\n" in dsn.compose(attrs.evolve(notice, full=True))
+    assert b"Content-Type: text/rfc822-headers\r\n" in dsn.compose(attrs.evolve(notice, message=b"Subject: x\r\n\r\n"))
+    read = dsn_reader.read(report.read(octets))
+    assert read is not None and [fate.final for fate in read.fates] == ["ü@b.example", "a@b.example"]
+    assert read.fates[0].original == "ö+1@b.example"
+    seven = dsn_reader.read(report.read(seven_bit.convert(octets)))
+    assert seven is not None and [(fate.final, fate.status) for fate in seven.fates] == [("ü@b.example", "5.1.1"), ("a@b.example", "5.0.0")]
+
+
+def test_no_more_of_the_mail_goes_back_than_was_asked_for() -> None:
+    assert b"the body" not in dsn.compose(NOTICE)
+    assert "Subject: Grüße".encode() in dsn.compose(NOTICE)
+    full = parsed(attrs.evolve(NOTICE, full=True)).get_payload()[2]
+    assert full.get_content_type() == "message/rfc822" and full.get_payload()[0]["From"] == "me@example.com"
+    relayed = attrs.evolve(NOTICE, full=True, fates=(Fate("c@b.example", "relayed", "250 ok", NOW),))
+    assert b"the body" not in dsn.compose(relayed)
+
+
+@pytest.mark.parametrize(
+    ("said", "action", "status"),
+    [
+        ("550 no", "failed", "5.0.0"),
+        ("421 4.3.2 bye", "failed", "5.0.0"),
+        ("Given up.", "failed", "5.0.0"),
+        ("250 2.1.5 ok", "relayed", "2.1.5"),
+    ],
+)
+def test_a_status_agrees_with_the_action(said: str, action: Any, status: str) -> None:
+    assert Fate("a@b.example", action, said, NOW).status == status
+
+
+def test_nothing_that_others_wrote_makes_a_line() -> None:
+    octets = dsn.compose(
+        attrs.evolve(NOTICE, about="<a>\r\nX-Evil: 1", fates=(Fate("a@b.example", "failed", "550 x\r\nAction: relayed", NOW),))
+    )
+    assert b"X-Evil" not in octets and b"\r\nAction: relayed" not in octets

@@ -1,0 +1,55 @@
+"""A message that is sent a second time keeps what it says and nothing that makes it the first one."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mailsvc.mail.resend import again
+from mailsvc.mail.submission import Unfit
+
+THEN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+FIRST = (
+    b"Received: by relay.example\r\n with ESMTPSA; Thu, 1 Jan 2026 00:00:00 +0000\r\n"
+    b"DKIM-Signature: v=1; d=example.com;\r\n b=AAAA\r\n"
+    b"date: Thu, 1 Jan 2026 00:00:00 +0000\r\n"
+    b"MESSAGE-ID: <first@example.com>\r\n"
+    b"From: Shop <hello@example.com>\r\n"
+    b"To: ann@example.org,\r\n bob@example.org\r\n"
+    b"Subject: =?utf-8?q?Gr=C3=BC=C3=9Fe?=\r\n"
+    b"X-Date: stays\r\n"
+    b"\r\n"
+)
+
+
+def test_the_way_the_date_and_the_id_of_the_first_are_gone_and_the_rest_stays_as_it_was():
+    made = again(FIRST + b"Date: this is the body\r\n\xff\x00", "second", THEN)
+    assert made.message_id == "<second@example.com>"
+    assert made.message == (
+        b"Message-ID: <second@example.com>\r\n"
+        b"Date: Fri, 02 Jan 2026 03:04:05 +0000\r\n"
+        b"From: Shop <hello@example.com>\r\n"
+        b"To: ann@example.org,\r\n bob@example.org\r\n"
+        b"Subject: =?utf-8?q?Gr=C3=BC=C3=9Fe?=\r\n"
+        b"X-Date: stays\r\n"
+        b"\r\n"
+        b"Date: this is the body\r\n\xff\x00"
+    )
+    assert [box.address for box in made.mail.to] == ["ann@example.org", "bob@example.org"]
+
+
+def test_a_message_may_be_a_header_alone():
+    assert again(b"From: a@example.com\r\n", "x", THEN).message.endswith(b"From: a@example.com\r\n")
+
+
+@given(st.binary(max_size=300))
+def test_the_body_is_the_same_octets(body):
+    assert again(FIRST + body, "second", THEN).message.partition(b"\r\n\r\n")[2] == body
+
+
+def test_what_has_no_author_is_not_sent():
+    with pytest.raises(Unfit):
+        again(b"To: a@example.com\r\n\r\nx", "x", THEN)

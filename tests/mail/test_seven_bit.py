@@ -1,0 +1,140 @@
+"""An 8-bit message in 7 bits says the same."""
+
+from __future__ import annotations
+
+from email import message_from_bytes, policy
+from email.message import EmailMessage
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mailsvc.mail.seven_bit import convert
+from tests.growth import assert_linear, seconds
+
+
+def leaves(message: Any) -> list[tuple[str, Any]]:
+    if message.is_multipart():
+        return [leaf for part in message.get_payload() for leaf in leaves(part)]
+    payload = message.get_payload(decode=True)
+    return [(message.get_content_type(), payload.replace(b"\r\n", b"\n") if message.get_content_maintype() == "text" else payload)]
+
+
+def parsed(octets: bytes) -> EmailMessage:
+    message = message_from_bytes(octets, policy=policy.default)
+    assert isinstance(message, EmailMessage)
+    return message
+
+
+TEXT = "From: a@b.example\r\nMIME-Version: 1.0\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Transfer-Encoding: 8bit\r\n\r\n"
+
+
+def test_a_text() -> None:
+    message = (TEXT + "Grüße an alle, \r\n.\r\nFrom here\r\n" + "ü" * 400 + "\r\n").encode()
+    made = convert(message)
+    assert made.isascii() and b"Content-Transfer-Encoding: quoted-printable\r\n" in made
+    assert leaves(parsed(made)) == leaves(parsed(message))
+    assert max(map(len, made.split(b"\r\n"))) <= 76
+
+
+def test_ascii_stays_as_it_is() -> None:
+    message = (TEXT + "plain\r\n").encode()
+    assert convert(message) is message
+
+
+def test_a_text_that_says_nothing_of_itself() -> None:
+    made = parsed(convert("From: a@b.example\r\n\r\nGrüße\r\n".encode()))
+    assert made["MIME-Version"] == "1.0" and made.get_content().strip() == "Grüße"
+    assert parsed(convert(b"From: a@b.example\r\n\r\nGr\xfc\xdfe\r\n")).get_content().strip() == "Grüße"
+
+
+def test_headers() -> None:
+    head = 'From: Zoë <z@b.example>\r\nTo: "Ärger, Ö" <o@b.example>\r\nSubject: Grüße\r\n an dich\r\n'.encode()
+    made = convert(head + b"\r\nx\r\n")
+    assert made.isascii()
+    message = parsed(made)
+    assert message["Subject"] == "Grüße an dich" and message["From"].addresses[0].display_name == "Zoë"
+    assert [address.addr_spec for address in message["To"].addresses][-1] == "o@b.example"
+
+
+def test_parts_keep_their_frame() -> None:
+    part = "Content-Type: text/html; charset=utf-8\r\nContent-Transfer-Encoding: 8bit\r\n\r\n<p>ü</p>"
+    message = (
+        'From: a@b.example\r\nMIME-Version: 1.0\r\nContent-Type: multipart/mixed;\r\n boundary="x y"\r\n\r\n'
+        f"preamble\r\n--x y\r\n{part}\r\n--x y \r\nContent-Type: image/png\r\n\r\n\x00ü\r\n--x y\r\nContent-Type: message/rfc822\r\n\r\n"
+        f"From: c@d.example\r\nMIME-Version: 1.0\r\n{part}\r\n--x y\r\n\r\nascii\r\n--x y--\r\nepilogue ü\r\n"
+    ).encode()
+    made = convert(message)
+    assert made.isascii()
+    assert leaves(parsed(made)) == leaves(parsed(message))
+    assert made.count(b"\r\n--x y") == 5 and b"\r\n\r\nascii\r\n" in made
+
+
+PIECE = st.one_of(st.binary(max_size=60), st.text("aü.\t -=_é\u20ac", max_size=60).map(str.encode))
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["text/plain; charset=utf-8", "text/html; charset=iso-8859-1", "application/pdf"]), PIECE), max_size=4
+    )
+)
+@settings(max_examples=200)
+def test_any_parts_say_the_same(parts: list[tuple[str, bytes]]) -> None:
+    body = b""
+    for kind, octets in parts:
+        octets = octets.replace(b"\r", b"").replace(b"\n", b"").replace(b"\0", b"")
+        body += b"\r\n--q\r\nContent-Type: " + kind.encode() + b"\r\nContent-Transfer-Encoding: 8bit\r\n\r\n" + octets
+    message = b"From: a@b.example\r\nMIME-Version: 1.0\r\nContent-Type: multipart/mixed; boundary=q\r\n\r\n" + body + b"\r\n--q--\r\n"
+    made = convert(message)
+    assert made.isascii()
+    if parts:
+        assert leaves(parsed(made)) == leaves(parsed(message))
+
+
+@given(st.binary(max_size=300))
+@settings(max_examples=200)
+def test_any_octets_become_ascii(octets: bytes) -> None:
+    assert convert(octets).isascii()
+    assert convert(b"Content-Type: multipart/mixed; boundary=q\r\n\r\n--q\r\n" + octets).isascii()
+
+
+def test_quoted_strings_beyond_ascii_lose_their_quotation_marks_and_others_keep_them() -> None:
+    made = convert('From: "Bob" <b@c.example>\r\nX-Told: "plain" é "\\"Gr\\üße\\"" "open é\r\n\r\nx\r\n'.encode())
+    assert b'From: "Bob" <b@c.example>' in made
+    assert parsed(made)["X-Told"] == '"plain" é "Grüße" "open é'
+
+
+def test_inner_parts_of_the_same_boundary_belong_to_the_outer_multipart() -> None:
+    inner = "Content-Type: multipart/mixed; boundary=q\r\n\r\n--q\r\n\r\nGrüße\r\n--q--\r\n"
+    made = convert(f"Content-Type: multipart/mixed; boundary=q\r\n\r\n--q\r\n{inner}\r\n--q--\r\n".encode())
+    assert made.isascii() and b"\r\n\r\nGr=C3=BC=C3=9Fe\r\n--q--" in made
+
+
+NEST = 'Content-Type: multipart/mixed; boundary="{}"\r\n\r\n--{}\r\n'
+HOSTILE = {
+    "quoted strings": lambda size: b"Subject: x\r\n" + (b"X: " + b'"\\"' * 1500 + b"\xc3\xa9\r\n") * (size // 4500) + b"\r\n\xc3\xa9",
+    "one open quoted string": lambda size: b"X: \xc3\xa9" + b'"\\' * (size // 2) + b"\r\n\r\n",
+    "delimiters": lambda size: b"Content-Type: multipart/mixed; boundary=q\r\n\r\n" + b"\r\n--q" * (size // 5) + b"\xe9",
+    "almost delimiters": lambda size: b"Content-Type: multipart/mixed; boundary=q\r\n\r\n" + b"\r\n--" * (size // 4) + b"\xe9",
+    "parts without an end of their header": lambda size: (
+        b"Content-Type: multipart/mixed; boundary=q\r\n\r\n" + b"\r\n--q\r\nX: y" * (size // 11) + b"\xe9"
+    ),
+    "header lines": lambda size: b"X: \xe9\r\n" * (size // 6) + b"\r\n\xe9",
+    "deep parts": lambda size: (
+        "".join(NEST.format("a" * n, "a" * n) for n in range(1, 60)).encode() + b"\r\n--aaaa" * (size // 8) + b"\xe9"
+    ),
+    "one long line": lambda size: b"\r\n" + b"\xe9 " * (size // 2),
+    "boundaries": lambda size: b"Content-Type: multipart/mixed" + b"; boundary=" * (size // 11) + b"\r\n\r\n\xe9",
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_the_work_grows_with_the_size(name: str) -> None:
+    assert_linear(HOSTILE[name], convert, 30_000)
+
+
+def test_a_small_mail_takes_little() -> None:
+    mail = ('Subject: "' + "é" * 4900 + "\r\n").encode() * 24 + b"\r\nx\r\n"
+    assert convert(mail).isascii()
+    assert seconds(lambda: convert(mail), times=1) < 1.0

@@ -1,0 +1,122 @@
+"""Content transfer encodings: what comes out is safe on every hop and decodes to what went in."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import quopri
+import random
+import re
+from collections.abc import Callable
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from mailsvc.mail import transfer_encoding
+
+PIECES = [
+    "a",
+    "é",
+    "日本",
+    " ",
+    "\t",
+    ".",
+    "\n",
+    "\r\n",
+    "\r",
+    "From ",
+    "=",
+    "=_",
+    "--",
+    "\x7f",
+    "\x01",
+    "x" * 75,
+    "w " * 40,
+    "\n.\n",
+    "\nFrom ",
+]
+BODIES = st.text(st.characters(blacklist_categories=["Cs"])) | st.lists(st.sampled_from(PIECES), max_size=40).map("".join)
+_DECODERS: dict[str, Callable[[bytes], bytes]] = {"7bit": bytes, "quoted-printable": binascii.a2b_qp, "base64": binascii.a2b_base64}
+
+
+def normal(text: str) -> str:
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def safe(octets: bytes, longest: int) -> None:
+    assert octets.isascii()
+    assert not re.search(rb"\r(?!\n)|(?<!\r)\n|\x00|=_", octets)
+    lines = octets.split(b"\r\n")
+    assert all(len(line) <= longest for line in lines)
+    assert all(line == line.rstrip() and line != b"." and not line.startswith(b"From ") for line in lines)
+
+
+@given(BODIES)
+@example("x" * 75 + ".")
+@example("x" * 75 + ".\ny")
+@example("x" * 75 + " \ny")
+@example("x" * 75 + "From here")
+@example("x" * 76 + "\nFrom " + "y" * 71)
+@example("From From From ")
+@example("From \nFrom .\n")
+@example(".")
+@example(".\n.\n.")
+@example(".\r.\n")
+@example(" ")
+@example("x" * 901)
+@example("é" + ("x" * 74 + " \n") * 3)
+def test_any_text(text: str) -> None:
+    name, octets = transfer_encoding.encode_text(text)
+    safe(octets, 900 if name == "7bit" else 76)
+    assert _DECODERS[name](octets).decode().replace("\r\n", "\n") == normal(text)
+
+
+@given(BODIES)
+@example("x" * 75 + ".\n")
+@example("From " * 30)
+@example("From " + "x" * 80 + "\n" + "From " + "y" * 71)
+def test_any_text_as_quoted_printable(text: str) -> None:
+    octets = transfer_encoding.quoted_printable(normal(text).encode())
+    safe(octets, 76)
+    assert binascii.a2b_qp(octets).decode().replace("\r\n", "\n") == normal(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("", "7bit"),
+        ("Hi.\n..\n", "7bit"),
+        ("<a href=3>\n" * 100, "7bit"),
+        ("x" * 900, "7bit"),
+        ("x" * 901, "quoted-printable"),
+        ("Hi \n", "quoted-printable"),
+        ("From me", "quoted-printable"),
+        ("a=_b, and some more", "quoted-printable"),
+        ("Grüße aus der Ferne, und mehr Text", "quoted-printable"),
+        ("日本語のメール", "base64"),
+    ],
+)
+def test_the_smallest_encoding_is_taken(text: str, name: str) -> None:
+    assert transfer_encoding.encode_text(text)[0] == name
+
+
+def test_lone_surrogates_are_refused() -> None:
+    with pytest.raises(UnicodeEncodeError):
+        transfer_encoding.encode_text("a\ud800")
+
+
+@pytest.mark.parametrize("size", [0, 1, 56, 57, 58, 114, 57 * 4096 - 1, 57 * 4096, 57 * 4096 + 1, 57 * 8192, 57 * 8192 + 100])
+def test_base64_of_any_size(size: int) -> None:
+    octets = random.Random(size).randbytes(size)
+    encoded = transfer_encoding.encode_base64(octets)
+    assert encoded == base64.encodebytes(octets).rstrip(b"\n").replace(b"\n", b"\r\n")
+
+
+@pytest.mark.parametrize("line", ["é" * 400_000, "a=" * 300_000, "x" * 600_000, " " * 300_000, ("wörd " * 20 + "\n") * 6000])
+@pytest.mark.parametrize("shift", range(4))
+def test_text_longer_than_a_piece_is_quoted_printable_too(line: str, shift: int) -> None:
+    octets = b"a" * shift + line.encode()
+    made = transfer_encoding.quoted_printable(octets)
+    assert max(map(len, made.split(b"\r\n"))) <= 76
+    assert quopri.decodestring(made.replace(b"\r\n", b"\n")) == octets

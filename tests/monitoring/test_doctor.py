@@ -1,0 +1,158 @@
+"""Each finding of the doctor, good and bad, with its remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from twisted.internet.defer import Deferred
+
+from mailsvc.net.dns import Mx, NxDomain, Records, Temporary
+from mailsvc.store.logs.retention import Size
+from mailsvc.monitoring import sizes
+from mailsvc.monitoring.doctor import Certificate, Doctor, Finding, reversed_name
+
+NOW = datetime(2026, 6, 1, tzinfo=UTC)
+GOOD = {
+    "fsync": "on", "full_page_writes": "on", "synchronous_commit": "on", "max_connections": "100",
+    "superuser_reserved_connections": "3", "server_version": "18.1", "server_version_num": "180001",
+}  # fmt: skip
+
+
+class World:
+    """A machine on which everything is as it should be, until a test changes something."""
+
+    def __init__(self) -> None:
+        self.mxs: Any = Records("probe.example", (Mx(10, "mx.probe.example"),))
+        self.hosts: dict[str, Any] = {
+            "mx.probe.example": Records("mx", ("93.184.216.34", "2606:2800:220::1")),
+            "out.example.com": Records("out.example.com", ("198.51.99.10",)),
+        }
+        self.pointers: dict[str, Any] = {"198.51.99.10": Records("x", ("out.example.com",))}
+        self.knocks: dict[str, str] = {}
+        self.ahead = 0.0
+        self.database: Any = dict(GOOD)
+        self.certificate: Any = Certificate(NOW + timedelta(days=60), ("smtp.example.com",))
+        self.identities: Any = [(None, "out.example.com")]
+
+    async def mx(self, domain: str) -> Any:
+        return self.mxs
+
+    async def addresses(self, host: str) -> Any:
+        return self.hosts.get(host, NxDomain(host))
+
+    async def ptr(self, address: str) -> Any:
+        return self.pointers.get(address, NxDomain(address))
+
+    async def knock(self, address: str, port: int) -> str | None:
+        assert port == 25
+        return self.knocks.get(address)
+
+    def find(self, check: str) -> Finding:
+        async def ahead() -> float:
+            return self.ahead
+
+        async def database() -> Any:
+            if isinstance(self.database, Exception):
+                raise self.database
+            return self.database
+
+        doctor = Doctor(
+            self, self.identities, self.knock, "probe.example", ("list.example",), ahead, database, 10,
+            lambda: self.certificate, lambda: NOW,
+        )  # fmt: skip
+        found: list[Any] = []
+        Deferred.fromCoroutine(doctor.examine()).addCallback(found.extend)
+        by_name = {each.check: each for each in found}
+        for each in found:
+            assert each.state != "bad" or each.remedy, each
+        return by_name[check]
+
+
+def test_nothing_is_wrong() -> None:
+    world = World()
+    for check in (
+        "dns",
+        "port 25 over IPv4",
+        "port 25 over IPv6",
+        "PTR of 198.51.99.10",
+        "list.example for 198.51.99.10",
+        "clock",
+        "certificate",
+    ):
+        assert world.find(check).state == "good", check
+    assert world.find("postgres fsync").state == "good"
+
+
+def change(**values: Any) -> Callable[[World], None]:
+    def apply(world: World) -> None:
+        for name, value in values.items():
+            held = getattr(world, name)
+            if isinstance(held, dict) and isinstance(value, dict):
+                held.update(value)
+            else:
+                setattr(world, name, value)
+
+    return apply
+
+
+LISTED = "10.99.51.198.list.example"
+
+
+@pytest.mark.parametrize(
+    ("check", "state", "change", "said"),
+    [
+        ("dns", "bad", change(mxs=Temporary("no answer")), "no answer"),
+        ("port 25 over IPv4", "bad", change(knocks={"93.184.216.34": "did not answer"}), "open outgoing port 25"),
+        ("port 25 over IPv6", "doubtful", change(knocks={"2606:2800:220::1": "has no route"}), "IPv4 is tried first"),
+        ("port 25 over IPv6", "doubtful", change(hosts={"mx.probe.example": Records("mx", ("93.184.216.34",))}), "No IPv6 address"),
+        ("ehlo name", "bad", change(hosts={"out.example.com": NxDomain("x")}), "Publish an A record"),
+        ("PTR of 198.51.99.10", "bad", change(pointers={"198.51.99.10": NxDomain("x")}), "there is none"),
+        (
+            "PTR of 198.51.99.10",
+            "bad",
+            change(pointers={"198.51.99.10": Records("x", ("host10.provider.example",))}),
+            "host10.provider.example",
+        ),
+        ("PTR of 198.51.99.11", "bad", change(identities=[("198.51.99.11", "out.example.com")]), "does not lead to 198.51.99.11"),
+        ("PTR of 10.0.0.1", "doubtful", change(hosts={"out.example.com": Records("x", ("10.0.0.1",))}), "private"),
+        ("list.example for 198.51.99.10", "bad", change(hosts={LISTED: Records("x", ("127.0.0.2",))}), "taken off"),
+        ("list.example for 198.51.99.10", "doubtful", change(hosts={LISTED: Records("x", ("127.255.255.254",))}), "a resolver of your own"),
+        ("list.example for 198.51.99.10", "doubtful", change(hosts={LISTED: Temporary("x")}), "did not answer"),
+        ("clock", "bad", change(ahead=61.0), "61 s before"),
+        ("clock", "bad", change(ahead=-61.0), "61 s after"),
+        ("certificate", "bad", change(certificate=Certificate(NOW - timedelta(days=1), ())), "expired on 2026-05-31"),
+        ("certificate", "doubtful", change(certificate=Certificate(NOW + timedelta(days=3), ())), "in 3 days"),
+        ("certificate", "bad", change(certificate="The certificate cannot be read."), "smtp.certbot"),
+        ("certificate", "good", change(certificate=None), "not open here"),
+        ("postgres synchronous_commit", "bad", change(database={"synchronous_commit": "off"}), "Set synchronous_commit = on"),
+        ("postgres", "bad", change(database={"server_version_num": "140001", "server_version": "14.1"}), "15 or newer"),
+        ("postgres max_connections", "bad", change(database={"max_connections": "12"}), "Raise max_connections"),
+        ("postgres", "bad", change(database=RuntimeError("it is away")), "it is away"),
+    ],
+)
+def test_what_is_wrong_is_found_and_has_a_remedy(check: str, state: str, change: Callable[[World], None], said: str) -> None:
+    world = World()
+    change(world)
+    found = world.find(check)
+    assert found.state == state
+    assert said in f"{found.found} {found.remedy}"
+
+
+def test_addresses_as_lists_want_them() -> None:
+    assert reversed_name("192.0.2.1") == "1.2.0.192"
+    assert reversed_name("2001:db8::1").startswith("1.0.0.0.0.0.")
+
+
+def test_sizes_and_days_that_are_held_back() -> None:
+    kept = {
+        "emails": Size(1_234_567, NOW - timedelta(days=30)),
+        "bodies": Size(512, None),
+        "attempts": Size(2_000_000_000, NOW - timedelta(days=40)),
+    }
+    emails, bodies, attempts = sizes.findings(kept, dict.fromkeys(kept, 30), NOW)
+    assert (emails.check, emails.state, emails.found) == ("kept emails", "good", "1.23 MB since 2026-05-02; 30 days are kept.")
+    assert (bodies.state, bodies.found) == ("good", "512 B, nothing in it; 30 days are kept.")
+    assert (attempts.state, attempts.found) == ("doubtful", "2 GB since 2026-04-22; 30 days are kept.") and "queue list" in attempts.remedy

@@ -1,0 +1,166 @@
+"""The figures: how they are written, who may read them, and what they say when there is no database."""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections import Counter
+from types import SimpleNamespace
+from typing import Any
+
+import pytest_twisted
+from prometheus_client.parser import text_string_to_metric_families
+from twisted.internet.task import Clock
+from twisted.logger import capturedLogs
+from twisted.web.test.requesthelper import DummyChannel, DummyRequest
+
+from mailsvc.clock import TimeOfDay, ahead, held, unix
+from mailsvc.outcome import Delivered
+from mailsvc.store.logs.figures import Figures, Reading, Vitals, Waiting
+from mailsvc.store.events.ledger import Lag
+from mailsvc.store.postgres.pool import Pool
+from mailsvc.store.queue.claims import Slowdown
+from mailsvc.monitoring.reactor_lag import EVERY, Lateness
+from mailsvc.monitoring.listener import Page, private
+from mailsvc.monitoring.metrics import Metrics, Sheet, returned
+from tests.store.fixtures import DAY, NOW, REGION, House, email
+
+READING = Reading((Waiting("delayed", True, 3, 61.5),), 0, 2.5, 1, {"backoff": 2}, {"delivery": 1}, Lag(7, 0.5), 4, 9.5)
+
+
+def samples(text: bytes) -> dict[tuple[str, ...], float]:
+    """By name and label values in the order of the labels' names."""
+    families = text_string_to_metric_families(text.decode())
+    return {(s.name, *(s.labels[name] for name in sorted(s.labels))): s.value for family in families for s in family.samples}
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_the_rooms_and_the_database_say_is_one_text() -> None:
+    async def read() -> Reading:
+        return READING
+
+    metrics = Metrics(read)
+    metrics.add(lambda sheet: sheet.counter("accepted", "Emails.", {("api",): 5}, ("source",)))
+    metrics.lag.observe(0.02)
+    found = samples(await metrics.text())
+    assert found["mailsvc_accepted_total", "api"] == 5
+    assert found["mailsvc_queue_recipients", "bulk", "delayed"] == 3
+    assert found["mailsvc_queue_oldest_seconds", "bulk", "delayed"] == 61.5
+    assert found["mailsvc_destinations_resting", "backoff"] == 2
+    assert found[("mailsvc_ledger_events",)] == 7
+    assert found[("mailsvc_webhook_messages",)] == 4 and found[("mailsvc_webhook_oldest_seconds",)] == 9.5
+    assert found[("mailsvc_database_up",)] == 1
+    assert found["mailsvc_reactor_lag_seconds_bucket", "0.025"] == 1 and found["mailsvc_reactor_lag_seconds_bucket", "0.01"] == 0
+    assert samples(await metrics.text())["mailsvc_accepted_total", "api"] == 5  # nothing is added up twice
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_came_back_is_counted_by_what_it_was() -> None:
+    async def read() -> Reading:
+        return READING
+
+    taken = SimpleNamespace(counts=Counter({"bounce": 3, "forged": 2}))
+    found = samples(await Metrics(read, [returned(taken)]).text())
+    counted = {name[1]: value for name, value in found.items() if name[0] == "mailsvc_returned_total"}
+    assert (counted["bounce"], counted["forged"], counted["complaint"], counted["automatic"]) == (3, 2, 0, 0)
+
+
+@pytest_twisted.ensureDeferred
+async def test_without_a_database_a_process_tells_of_itself() -> None:
+    async def read() -> Reading:
+        raise OSError("away")
+
+    def own(sheet: Sheet) -> None:
+        sheet.gauge("lanes", "Lanes.", 4)
+
+    with capturedLogs():
+        found = samples(await Metrics(read, [own]).text())
+    assert found[("mailsvc_database_up",)] == 0
+    assert found[("mailsvc_lanes",)] == 4
+    assert ("mailsvc_queue_unexplained",) not in found
+
+
+def asked(path: bytes, token: str | None, shown: str | None) -> tuple[int, bytes]:
+    async def text() -> bytes:
+        return b"figures"
+
+    request = DummyRequest([b""])
+    request.path = path
+    request.channel = DummyChannel()
+    if shown is not None:
+        request.requestHeaders.setRawHeaders(b"authorization", [shown.encode()])
+    answer = Page(text, token).render_GET(request)
+    return request.responseCode or 200, answer if isinstance(answer, bytes) else b"".join(request.written)
+
+
+def test_a_token_is_needed_where_one_is_set() -> None:
+    assert asked(b"/metrics", None, None) == (200, b"figures")
+    assert asked(b"/metrics", "s3cret", "Bearer s3cret") == (200, b"figures")
+    assert asked(b"/metrics", "s3cret", f"Basic {base64.b64encode(b'me:s3cret').decode()}") == (200, b"figures")
+    basic = [f"Basic {base64.b64encode(each).decode()}" for each in (b"s3cret", b"s3cret:", b"me:s3cre")]
+    for shown in (None, "s3cret", "Bearer s3cre", "Bearer s3crett", "Basic s3cret", "Basic =", *basic):
+        status, text = asked(b"/metrics", "s3cret", shown)
+        assert status == 401 and b"figures" not in text
+    assert asked(b"/other", None, None)[0] == 404
+
+
+def test_a_unix_socket_is_private_unless_its_mode_is_given() -> None:
+    assert private("unix:/run/m.sock") == "unix:/run/m.sock:mode=600:lockfile=1"
+    assert private("unix:/run/m.sock:mode=660") == "unix:/run/m.sock:mode=660:lockfile=1"
+    assert private("tcp:9125:interface=127.0.0.1") == "tcp:9125:interface=127.0.0.1"
+
+
+def test_a_call_that_comes_late_is_seen() -> None:
+    clock, seen = Clock(), []
+    lateness = Lateness(clock, clock.seconds, seen.append)
+    lateness.start()
+    clock.advance(EVERY)
+    clock.rightNow += 0.3  # something blocked
+    clock.advance(EVERY)
+    assert seen[0] == 0 and abs(seen[1] - 0.3) < 1e-9
+    lateness.stop()
+    assert not clock.getDelayedCalls()
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_vitals_see_a_wrong_clock(pool: Pool) -> None:
+    clock: Any = Clock()
+    clock.time_of_day = TimeOfDay(10.0)
+    right = Vitals(pool, clock)
+    await right.look()
+    assert abs(ahead(clock)) < 1 and held(clock) is None
+    clock.time_of_day = TimeOfDay(10.0, machine=lambda: time.time() + 3600)
+    wrong = Vitals(pool, clock)
+    await wrong.look()
+    assert 3599 < ahead(clock) < 3601
+    assert held(clock) == "this machine's clock is 3600 s ahead of the database's"
+    assert abs(unix(clock) - time.time()) < 1, "dates are the database's"
+    assert wrong.ledger == Lag(0, 0.0)
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_queue_is_counted_by_state_and_class(pool: Pool) -> None:
+    from twisted.internet import reactor
+
+    house = House(pool, reactor)
+    house.lease = await house.process()
+    assert (await reading(house, pool)).waiting == ()
+    sent, kept = email(bulk=True), email("one@example.net", "two@example.net", created_at=NOW)
+    await house.accept(sent, kept)
+    await house.claim("example.org")
+    found = await reading(house, pool, later=100)
+    assert {(each.state, each.bulk, each.count) for each in found.waiting} == {("sending", True, 1), ("queued", False, 2)}
+    assert all(88 < each.oldest < 102 for each in found.waiting)  # ids made meanwhile may be up to ten seconds ahead
+    assert found.unexplained == 0 and found.leases == 1 and found.ledger.events > 0
+    assert found.overdue == 100
+    await house.queue.slow(REGION, "example.net", Slowdown(6.0, "It asked for less.", NOW + DAY), NOW)
+    assert (await reading(house, pool, later=100)).overdue == 0
+    await house.settle(sent, Delivered("250 2.0.0 ok"))
+    assert house.settling.outcomes == {"delivered": 1}
+    assert (await reading(house, pool)).leases == 0
+
+
+async def reading(house: House, pool: Pool, later: float = 0.0) -> Reading:
+    clock = Clock()
+    clock.advance(NOW.timestamp() + later)
+    return await Figures(pool, clock, lambda: house.lease).read()

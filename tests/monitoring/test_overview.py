@@ -1,0 +1,91 @@
+"""The operator's page: what it shows, what it calls wrong, and that a stranger's words stay words."""
+
+from __future__ import annotations
+
+import re
+from xml.etree import ElementTree
+
+import pytest
+import yaml
+
+from mailsvc.monitoring.metrics import Sheet
+from mailsvc.monitoring.overview import EVERY, HEADERS, POINTS, Line, Overview, quantile, seconds, troubles, values_of
+from tests.end_to_end.rig import PROJECT
+
+
+def told(**changes: float) -> bytes:
+    """The figures of an installation that is well, but for the changes."""
+    sheet = Sheet()
+    sheet.gauge("database_up", "", changes.get("database_up", 1))
+    waiting = {("queued", "transactional"): 2.0, ("delayed", "bulk"): 5.0}
+    sheet.gauge("queue_recipients", "", waiting, ("state", "class"))
+    sheet.gauge(
+        "queue_oldest_seconds", "", {("queued", "transactional"): changes.get("oldest", 3.0), ("delayed", "bulk"): 90}, ("state", "class")
+    )
+    sheet.gauge("queue_unexplained", "", changes.get("unexplained", 0))
+    sheet.gauge("queue_overdue_seconds", "", changes.get("overdue", 0))
+    sheet.gauge("processes", "", {("delivery",): changes.get("delivery", 1), ("http",): 2}, ("role",))
+    sheet.gauge("ledger_lag_seconds", "", changes.get("ledger", 0))
+    sheet.gauge("clock_ahead_seconds", "", changes.get("clock", 0))
+    sheet.gauge("pool_waiting", "", changes.get("pool", 0))
+    sheet.counter("accepted", "", {("api",): changes.get("accepted", 0), ("smtp",): 1}, ("source",))
+    sheet.counter("deliveries", "", {("delivered",): 8, ("bounced",): 1}, ("outcome",))
+    sheet.gauge("quota_left", "", {("7", "<day>"): 3}, ("account", "period"))
+    return sheet.text()
+
+
+def test_a_page_of_an_installation_that_is_well() -> None:
+    page = Overview().page(told(), "mailsvc <1>").decode()
+    assert "All is well" in page and "mailsvc &lt;1&gt;" in page and "&lt;day&gt;" in page and "<day>" not in page
+    text = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page))
+    for shown in ("queued transactional 2 3.0 s", "delayed bulk 5 2 min", "deliveries 8 delivered, 1 bounced", "accepted 1 smtp", "http 2"):
+        assert shown in text, shown
+    assert "<script" not in page and " style=" not in page and "default-src 'none'" in HEADERS["Content-Security-Policy"]
+    ElementTree.fromstring(re.sub(r"<!doctype html>|<meta[^>]+>", "", page))  # whole
+
+
+@pytest.mark.parametrize(("changes", "said"), [
+    ({"database_up": 0}, "The database cannot be read"),
+    ({"delivery": 0}, "no process with the role delivery"),
+    ({"unexplained": 1}, "1 recipients wait without a reason"),
+    ({"overdue": 301}, "could have been sent 5 min ago"),
+    ({"oldest": 7200}, "waits since 2 h"),
+    ({"ledger": 61}, "numbered 1 min late"),
+    ({"clock": -6}, "-6 s off"),
+    ({"pool": 21}, "21 callers wait"),
+])  # fmt: skip
+def test_what_is_wrong_stands_first(changes: dict[str, float], said: str) -> None:
+    assert troubles(values_of(told())) == []
+    [trouble] = troubles(values_of(told(**changes)))
+    page = Overview().page(told(**changes), "mailsvc").decode()
+    assert said in trouble.what.replace("\u00a0", " ") and "1 to look at</title>" in page and "All is well" not in page
+
+
+def test_a_line_is_what_came_in_each_minute_of_the_last_hour() -> None:
+    overview = Overview()
+    for count in range(POINTS + 5):
+        overview.remember(told(accepted=10.0 * count))
+    line = overview.lines[0]
+    assert (len(line.points), line.newest, line.most) == (POINTS, 10 * 60 / EVERY, 10 * 60 / EVERY)
+    assert line.path.startswith("M0.0 2.0 L1.0 2.0") and line.path.endswith("240.0 2.0")
+    overview.remember(told(accepted=0))  # never below nothing
+    assert line.newest == 0 and Line(("x",), "").path == ""
+
+
+def test_figures_for_people() -> None:
+    shown = [seconds(value).replace("\u00a0", " ") for value in (0, 0.25, 12, 120, 7200, 200000)]
+    assert shown == ["0 s", "0.2 s", "12 s", "2 min", "2 h", "2 d"]
+    buckets = {("lag_bucket", "0.1"): 98.0, ("lag_bucket", "0.25"): 99.0, ("lag_bucket", "+Inf"): 100.0}
+    assert (quantile(buckets, "lag", 0.99), quantile(buckets, "lag", 0.999), quantile({}, "lag", 0.9)) == (0.25, None, None)
+
+
+def test_rules_for_alerts_are_what_prometheus_reads() -> None:
+    """The format of its documentation: groups of rules, each with an expression, a time and a sentence."""
+    [group] = yaml.safe_load((PROJECT / "etc/alerts.yml").read_text("utf-8"))["groups"]
+    names = [rule["alert"] for rule in group["rules"]]
+    assert len(names) == len(set(names)) > 10
+    for rule in group["rules"]:
+        assert set(rule) == {"alert", "expr", "for", "annotations"} and re.fullmatch(r"\d+[smh]", rule["for"]), rule
+        assert rule["annotations"]["summary"].endswith((".", "?")), rule
+        opened = rule["expr"]
+        assert all(opened.count(left) == opened.count(right) for left, right in ("()", "[]", "{}")), rule

@@ -1,0 +1,254 @@
+"""The resolver against a real nameserver on loopback, and its cache against a clock."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Any
+
+import dns.message
+import pytest_twisted
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+
+from mailsvc.net.dns import Mx, NxDomain, Records, Resolver, Temporary
+from mailsvc.net.dns_query import Server, Unanswered
+from tests.dnsserver import DnsServer
+
+ZONES = {
+    "example.com": {
+        "MX": ["20 MX2.example.com.", "10 mx1.example.com."],
+        "TXT": ['"v=spf1 " "-all"', '"other"'],
+        "NS": ["ns.example.com."],
+    },
+    "mx1.example.com": {"A": ["192.0.2.1", "192.0.2.2"], "AAAA": ["2001:db8::1"]},
+    "six.example.com": {"AAAA": ["2001:db8::6"]},
+    "empty.example.com": {},
+    "none.example.com": {"MX": ["0 ."]},
+    "alias.example.com": {"CNAME": ["example.com."]},
+    "loop.example.com": {"CNAME": ["pool.example.com."]},
+    "pool.example.com": {"CNAME": ["loop.example.com."]},
+    "big.example.com": {"TXT": [f'"{i:0200d}"' for i in range(200)]},
+}
+
+
+def asked(result: Awaitable[Any]) -> Any:
+    """The result of an awaitable that must be there already."""
+    got: list[Any] = []
+    Deferred.fromCoroutine(result).addBoth(got.append)  # type: ignore[arg-type]
+    assert got, "no result yet"
+    return got[0]
+
+
+async def served(**bad: Any) -> tuple[DnsServer, Resolver]:
+    from twisted.internet import reactor
+
+    server = DnsServer(ZONES)
+    for name, value in bad.items():
+        setattr(server, name, value)
+    await server.start(reactor)
+    return server, Resolver(reactor, [server.address], seconds=0.5, tries_after=0.2)
+
+
+@pytest_twisted.ensureDeferred
+async def test_kinds_of_records() -> None:
+    server, resolver = await served()
+    try:
+        assert set((await resolver.mx("Example.COM.")).values) == {Mx(10, "mx1.example.com"), Mx(20, "mx2.example.com")}
+        assert set((await resolver.txt("example.com")).values) == {"v=spf1 -all", "other"}
+        assert (await resolver.ns("example.com")).values == ("ns.example.com",)
+        assert sorted((await resolver.addresses("mx1.example.com")).values) == ["192.0.2.1", "192.0.2.2", "2001:db8::1"]
+        assert (await resolver.addresses("six.example.com")).values == ("2001:db8::6",)
+        assert (await resolver.cname("alias.example.com")).values == ("example.com",)
+        assert (await resolver.mx("none.example.com")).values == (Mx(0, ""),)
+        assert await resolver.mx("empty.example.com") == Records("empty.example.com")
+        assert await resolver.addresses("empty.example.com") == Records("empty.example.com")
+        assert await resolver.mx("missing.example.com") == NxDomain("missing.example.com")
+        assert await resolver.addresses("missing.example.com") == NxDomain("missing.example.com")
+        assert len(set(server.ids)) > len(server.ids) - 3
+        assert len(set(server.ports)) > len(server.ports) - 3  # a source port for each question
+    finally:
+        await server.stop()
+
+
+@pytest_twisted.ensureDeferred
+async def test_cname_is_followed_by_the_server_or_by_us() -> None:
+    server, resolver = await served(terse=set())
+    try:
+        assert (await resolver.mx("alias.example.com")).name == "example.com"
+    finally:
+        await server.stop()
+    server, resolver = await served(terse={"alias.example.com"})
+    try:
+        answer = await resolver.mx("alias.example.com")
+        assert (answer.name, len(answer.values)) == ("example.com", 2)
+        assert isinstance(await resolver.mx("loop.example.com"), Temporary)
+    finally:
+        await server.stop()
+
+
+@pytest_twisted.ensureDeferred
+async def test_truncated_answers_are_fetched_by_tcp() -> None:
+    server, resolver = await served(truncated={"example.com", "big.example.com"})
+    try:
+        assert len((await resolver.mx("example.com")).values) == 2
+        assert len((await resolver.txt("big.example.com")).values) == 200
+        assert [transport for _, _, transport in server.asked] == ["udp", "tcp", "udp", "tcp"]
+    finally:
+        await server.stop()
+
+
+@pytest_twisted.ensureDeferred
+async def test_forged_answers_are_not_heard() -> None:
+    server, resolver = await served(forged={"mx1.example.com"})
+    try:
+        assert "192.0.2.66" not in (await resolver.addresses("mx1.example.com")).values
+    finally:
+        await server.stop()
+
+
+@pytest_twisted.ensureDeferred
+async def test_failures_are_values_within_the_deadline() -> None:
+    from twisted.internet import reactor
+
+    server, resolver = await served(rcodes={"example.com": "SERVFAIL", "mx1.example.com": "REFUSED"}, silent={"six.example.com"})
+    try:
+        failed = await resolver.mx("example.com")
+        assert isinstance(failed, Temporary)
+        assert "SERVFAIL" in failed.reason
+        assert "REFUSED" in (await resolver.addresses("mx1.example.com")).reason
+        started = reactor.seconds()
+        assert "in time" in (await resolver.addresses("six.example.com")).reason
+        assert reactor.seconds() - started < 2
+    finally:
+        await server.stop()
+    nobody = Resolver(reactor, [server.address], seconds=0.5, tries_after=0.2)
+    assert isinstance(await nobody.mx("example.com"), Temporary)
+
+
+class Fake:
+    """An exchange that answers from a DnsServer without a wire, when it is told to."""
+
+    def __init__(self, zones: Any = ZONES, ttl: int = 300) -> None:
+        self.server = DnsServer(zones, ttl)
+        self.pending: list[Deferred[Any]] = []
+        self.held = False
+        self.dead: set[str] = set()
+        self.asked: list[str] = []
+
+    async def __call__(self, server: Server, query: dns.message.QueryMessage, seconds: float) -> Any:
+        self.asked.append(str(server))
+        if server.host in self.dead:
+            raise Unanswered(f"nameserver {server} did not answer in time")
+        if self.held:
+            waiting: Deferred[Any] = Deferred()
+            self.pending.append(waiting)
+            await waiting
+        name = query.question[0].name.to_text(omit_final_dot=True).lower()
+        wire = self.server.answer(query, name, "udp").to_wire()
+        return dns.message.from_wire(wire)
+
+
+def resolver(fake: Fake, clock: Clock, *servers: str, **settings: Any) -> Resolver:
+    return Resolver(clock, servers or ("192.0.2.53",), exchange=fake, **settings)
+
+
+def test_one_question_at_a_time_and_a_cancelled_waiter_harms_nobody() -> None:
+    fake, clock = Fake(), Clock()
+    fake.held = True
+    it = resolver(fake, clock)
+    results: list[Any] = []
+    waiting = [Deferred.fromCoroutine(it.mx("example.com")) for _ in range(50)]
+    waiting[0].cancel()
+    waiting[0].addErrback(lambda _: None)
+    for each in waiting[1:]:
+        each.addCallback(results.append)
+    assert len(fake.asked) == 1
+    fake.pending[0].callback(None)
+    assert len(results) == 49
+    assert all(len(result.values) == 2 for result in results)
+
+
+def kept_for(result: Any, ttl: int, name: str) -> int:
+    """For how many seconds an answer with this TTL is given without asking again."""
+    fake, clock = Fake(ttl=ttl), Clock()
+    it = resolver(fake, clock)
+    asked(it.mx(name))
+    seconds = 0
+    for step in (59, 60, 61, 299, 300, 301, 899, 900, 901, 86399, 86400, 86401):
+        clock.advance(step - seconds)
+        seconds = step
+        before = len(fake.asked)
+        asked(it.mx(name))
+        if len(fake.asked) > before:
+            return step
+    return seconds
+
+
+def test_ttl_has_a_floor_and_a_ceiling() -> None:
+    assert kept_for(Records, 1, "example.com") == 60
+    assert kept_for(Records, 300, "example.com") == 300
+    assert kept_for(Records, 999_999, "example.com") == 86400
+    assert kept_for(NxDomain, 999_999, "missing.example.com") == 900
+    assert kept_for(Records, 999_999, "empty.example.com") == 900
+
+
+def test_failures_are_kept_for_moments_only() -> None:
+    fake, clock = Fake(), Clock()
+    fake.server.rcodes["example.com"] = "SERVFAIL"
+    it = resolver(fake, clock)
+    assert isinstance(asked(it.mx("example.com")), Temporary)
+    count = len(fake.asked)
+    asked(it.mx("example.com"))
+    assert len(fake.asked) == count
+    fake.server.rcodes.clear()
+    clock.advance(16)
+    assert isinstance(asked(it.mx("example.com")), Records)
+
+
+def test_what_is_known_is_told_without_asking() -> None:
+    fake, clock = Fake(), Clock()
+    it = resolver(fake, clock)
+    assert it.known_mx("example.com") is None and fake.asked == []
+    found = asked(it.mx("example.com"))
+    assert it.known_mx("Example.COM.") == found
+    clock.advance(86401)
+    assert it.known_mx("example.com") is None
+
+
+def test_the_next_nameserver_is_asked() -> None:
+    fake, clock = Fake(), Clock()
+    fake.dead.add("192.0.2.53")
+    assert asked(resolver(fake, clock, "192.0.2.53", "192.0.2.54").mx("example.com")).values
+    assert fake.asked == ["192.0.2.53", "192.0.2.54"]
+
+
+def test_cache_is_bounded() -> None:
+    fake, clock = Fake(), Clock()
+    it = resolver(fake, clock, size=10)
+    for number in range(100):
+        asked(it.mx(f"n{number}.example.com"))
+    assert len(it._kept) == 10
+
+
+def test_literals_and_localhost_ask_nobody() -> None:
+    fake = Fake()
+    it = resolver(fake, Clock())
+    assert asked(it.addresses("127.0.0.1")).values == ("127.0.0.1",)
+    assert asked(it.addresses("::1")).values == ("::1",)
+    assert asked(it.addresses("localhost.")).values == ("127.0.0.1", "::1")
+    assert fake.asked == []
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.text(max_size=80) | st.from_regex(r"[a-z.\\-]{0,300}", fullmatch=True))
+def test_any_text_gets_an_answer(name: str) -> None:
+    assert isinstance(asked(resolver(Fake(), Clock()).mx(name)), NxDomain | Temporary | Records)
+
+
+def test_nameserver_texts() -> None:
+    assert Server.parse("192.0.2.1") == Server("192.0.2.1")
+    assert Server.parse("192.0.2.1:5353") == Server("192.0.2.1", 5353)
+    assert Server.parse("[2001:db8::1]:5353") == Server("2001:db8::1", 5353)
+    assert str(Server.parse("2001:db8::1")) == "[2001:db8::1]"

@@ -1,0 +1,332 @@
+"""The guarded fetcher over real sockets: the address that is checked is the one that is connected to, and an answer costs no more
+than was allowed for it."""
+
+from __future__ import annotations
+
+import gzip
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+import pytest_twisted
+from OpenSSL import SSL
+from twisted.internet.defer import Deferred
+from twisted.internet.endpoints import TCP4ServerEndpoint
+from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.ssl import Certificate as TwistedCertificate
+from twisted.internet.ssl import trustRootFromCertificates
+from twisted.internet.testing import MemoryReactorClock
+from twisted.protocols.tls import TLSMemoryBIOFactory
+
+from mailsvc.net.dns import Records, Resolver
+from mailsvc.net.fetch import HEAD, HOSTS, Fetcher, NoAnswer
+from mailsvc.net.address_guard import networks
+from mailsvc.net.urls import Rules
+from tests.dnsserver import DnsServer
+from tests.smtp.listener import Certificate
+
+LOCAL = Rules(frozenset(), True, networks(["127.0.0.1"]))
+
+
+@attrs.define
+class Names:
+    """A resolver that answers in turn; the last answer stays."""
+
+    answers: list[tuple[str, ...]]
+    asked: int = 0
+
+    async def addresses(self, host: str) -> Records[str]:
+        self.asked += 1
+        return Records(host, self.answers[min(self.asked, len(self.answers)) - 1])
+
+
+class Peer(Protocol):
+    """Says `answer` to whatever comes, once the head of the request is here."""
+
+    factory: Any
+
+    def connectionMade(self) -> None:
+        self.got = b""
+        self.factory.open += 1
+
+    def dataReceived(self, data: bytes) -> None:
+        begun = b"\r\n\r\n" in self.got
+        self.got += data
+        if b"\r\n\r\n" in self.got and not begun:
+            self.factory.requests.append(self)
+            for part in self.factory.answer:
+                self.transport.write(part)
+
+    def connectionLost(self, reason: Any = None) -> None:
+        self.factory.open -= 1
+        if self.factory.gone is not None:
+            gone, self.factory.gone = self.factory.gone, None
+            gone.callback(None)
+
+
+@attrs.define(eq=False)
+class World:
+    factory: Any
+    port: int
+
+    @property
+    def url(self) -> str:
+        return f"http://shop.example:{self.port}/hook?x=1"
+
+    async def ask(self, rules: Rules = LOCAL, trust: Any = None, url: str | None = None, **more: Any) -> Any:
+        from twisted.internet import reactor
+
+        fetcher = Fetcher(reactor, Names([("127.0.0.1",)]), rules, trust)
+        return await fetcher.ask("POST", url or self.url, **({"seconds": 5.0, "keep": 10, "body": b"{}"} | more))
+
+
+def factory(*answer: bytes) -> Any:
+    made: Any = Factory.forProtocol(Peer)
+    made.noisy = False
+    made.answer, made.requests, made.open, made.gone = list(answer), [], 0, None
+    return made
+
+
+@pytest_twisted.async_yield_fixture
+async def world() -> AsyncIterator[World]:
+    from twisted.internet import reactor
+
+    made = factory(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nRetry-After: 7\r\n\r\nok")
+    port = await TCP4ServerEndpoint(reactor, 0, interface="127.0.0.1").listen(made)
+    yield World(made, port.getHost().port)
+    await port.stopListening()
+
+
+async def refused(work: Any) -> str:
+    with pytest.raises(NoAnswer) as error:
+        await work
+    return str(error.value)
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_request_and_its_answer(world: World) -> None:
+    reply = await world.ask(headers={"x-a": "b"})
+    assert (reply.status, reply.body, reply.whole, reply.header("retry-after")) == (200, b"ok", True, "7")
+    [peer] = world.factory.requests
+    head, _, body = peer.got.partition(b"\r\n\r\n")
+    lines = head.lower().split(b"\r\n")
+    assert lines[0] == b"post /hook?x=1 http/1.1"
+    assert f"host: shop.example:{world.port}".encode() in lines
+    assert b"accept-encoding: identity" in lines
+    assert b"x-a: b" in lines
+    assert body == b"{}"
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_redirect_is_an_answer_and_not_followed(world: World) -> None:
+    world.factory.answer = [b"HTTP/1.1 307 No\r\nLocation: http://127.0.0.1/\r\nContent-Length: 0\r\n\r\n"]
+    assert (await world.ask()).status == 307
+    assert len(world.factory.requests) == 1
+
+
+@pytest_twisted.ensureDeferred
+async def test_only_so_much_of_a_body_is_kept_and_the_connection_cut(world: World) -> None:
+    world.factory.answer = [b"HTTP/1.1 200 OK\r\nContent-Length: 100000000\r\n\r\n", b"0123456789abcdef"]
+    gone: Deferred[None] = Deferred()
+    world.factory.gone = gone
+    reply = await world.ask()
+    assert (reply.body, reply.whole) == (b"0123456789", False)
+    await gone  # although 100 MB were announced
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_unfolds_is_not_unfolded(world: World) -> None:
+    bomb = gzip.compress(b"0" * 50_000_000)[:1000]
+    world.factory.answer = [b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 1000\r\n\r\n", bomb]
+    reply = await world.ask(keep=2000)
+    assert (reply.body, reply.coded) == (bomb, True)
+
+
+@pytest.mark.parametrize(
+    "endless", [b"X-%d: " + b"a" * 1000 + b"\r\n", b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" * 50], ids=["headers", "early answers"]
+)
+@pytest_twisted.ensureDeferred
+async def test_a_head_without_end_is_cut(world: World, endless: bytes) -> None:
+    first = b"HTTP/1.1 200 OK\r\n" if endless.startswith(b"X") else b""
+    world.factory.answer = [first, *[endless] * (2 * HEAD // len(endless))]
+    assert await refused(world.ask()) == f"The answer has more than {HEAD + 10} octets."
+
+
+@pytest.mark.parametrize(
+    "answer", [b"", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n1"], ids=["silence", "half a head", "half a body"]
+)
+@pytest_twisted.ensureDeferred
+async def test_a_peer_that_hangs_has_its_time(world: World, answer: bytes) -> None:
+    world.factory.answer = [answer] if answer else []
+    gone: Deferred[None] = Deferred()
+    world.factory.gone = gone
+    began = time.monotonic()
+    assert await refused(world.ask(seconds=0.2)) == "There was no whole answer within 0.2 s."
+    assert time.monotonic() - began < 2
+    await gone
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_is_no_http_is_no_answer(world: World) -> None:
+    world.factory.answer = [b"220 mail.example ESMTP\r\n"]
+    assert (await refused(world.ask(seconds=1))).startswith("The answer is not valid HTTP: ")
+
+
+_BODY = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 99999999999 x\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 " + b"9" * 5000 + b" x\r\n\r\n",
+        b"HTTP/1.1 -200 x\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 0 x\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 600 x\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 OK\r\n\r\n",
+        b"HTTP/99999999999.x 200 OK\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nno colon\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n: no name\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n folded\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\na\0b: c\r\n\r\n",
+        _BODY + b"zz\r\n",
+        _BODY + b"-5\r\nabc",
+        _BODY + b"f" * 5000 + b"\r\n",
+        _BODY + b"5;" + b"x" * 5000,
+        _BODY + b"5\r\nabcdeXX",
+    ],
+)
+@pytest_twisted.ensureDeferred
+async def test_an_unparsable_answer_is_no_answer(world: World, answer: bytes) -> None:
+    """Whatever the server says, the caller gets NoAnswer with a short sentence, never another exception or an impossible status."""
+    from twisted.internet import reactor
+
+    world.factory.answer = [answer]
+    line = Fetcher(reactor, Names([("127.0.0.1",)]), LOCAL).line()
+    for asker in (world, None):
+        work = world.ask() if asker else line.ask("POST", world.url, seconds=5.0, keep=10, body=b"{}")
+        told = await refused(work)
+        assert told.startswith("The answer is not valid HTTP: ") and len(told) < 300
+    line.close()
+
+
+@pytest.mark.parametrize(
+    "field", [b"Retry-After: \xff\xfe", b"Set-Cookie: \xff=\0", b"Set-Cookie: a=b; expires=Thu, 99 Foo 99999999999", b"Location: \xff://"]
+)
+@pytest_twisted.ensureDeferred
+async def test_fields_with_any_octets_can_be_read(world: World, field: bytes) -> None:
+    world.factory.answer = [b"HTTP/1.1 503 \xff\r\nContent-Length: 0\r\n" + field + b"\r\n\r\n"]
+    reply = await world.ask()
+    assert reply.status == 503 and isinstance(reply.header("retry-after"), str | None)
+
+
+@pytest_twisted.ensureDeferred
+async def test_no_room_is_said(world: World) -> None:
+    assert await refused(world.ask(room=lambda octets: False)) == "There is no room for the answer just now."
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_closed_port_is_said(world: World) -> None:
+    from tests.end_to_end.rig import free_port
+
+    assert await refused(world.ask(url=f"http://shop.example:{free_port()}/")) == "The connection was refused."
+
+
+@pytest.mark.parametrize("answer", [("93.184.216.34", "127.0.0.1"), ("127.0.0.1",), ("::ffff:127.0.0.1",), ("93.184.216.34", "10.0.0.1")])
+@pytest_twisted.ensureDeferred
+async def test_every_address_of_a_name_is_checked_before_any_is_connected_to(answer: tuple[str, ...]) -> None:
+    memory = MemoryReactorClock()
+    asked = Fetcher(memory, Names([answer]), Rules()).ask("GET", "https://shop.example/", seconds=5, keep=1)
+    assert "may not be connected to" in await refused(asked)
+    assert memory.tcpClients == []
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_name_that_changes_its_mind_changes_nothing() -> None:
+    """Public for the check, loopback for the next look: what is connected to is what was checked, each time anew."""
+    memory, names = MemoryReactorClock(), Names([("93.184.216.34",), ("127.0.0.1",)])
+    fetcher = Fetcher(memory, names, Rules())
+    first = Deferred.fromCoroutine(fetcher.ask("GET", "https://shop.example/", seconds=5, keep=1))
+    assert [client[:2] for client in memory.tcpClients] == [("93.184.216.34", 443)]
+    memory.advance(6)
+    assert "There was no whole answer" in await refused(first)
+    assert names.asked == 1
+    assert "127.0.0.1 is loopback" in await refused(fetcher.ask("GET", "https://shop.example/", seconds=5, keep=1))
+    assert len(memory.tcpClients) == 1
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_same_with_a_server_of_names() -> None:
+    from twisted.internet import reactor
+
+    server = DnsServer({"shop.example": {"A": ["93.184.216.34"]}}, ttl=0)
+    await server.start(reactor)
+    try:
+        memory = MemoryReactorClock()
+        fetcher = Fetcher(memory, Resolver(reactor, [server.address], size=0), Rules())
+        first = Deferred.fromCoroutine(fetcher.ask("GET", "https://shop.example/", seconds=5, keep=1))
+        while not memory.tcpClients:
+            await _turn(reactor)
+        server.zones["shop.example"] = {"A": ["127.0.0.1"]}
+        assert "127.0.0.1 is loopback" in await refused(fetcher.ask("GET", "https://shop.example/", seconds=5, keep=1))
+        assert [client[0] for client in memory.tcpClients] == ["93.184.216.34"]
+        memory.advance(6)
+        await refused(first)
+    finally:
+        await server.stop()
+
+
+async def _turn(reactor: Any) -> None:
+    turned: Deferred[None] = Deferred()
+    reactor.callLater(0.005, turned.callback, None)
+    await turned
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_certificate_is_verified_for_the_name(tmp_path: Path) -> None:
+    from twisted.internet import reactor
+
+    made = factory(b"HTTP/1.1 204 No\r\n\r\n")
+    names: list[bytes | None] = []
+    good, bad = Certificate.make(tmp_path, "shop.example"), Certificate.make(tmp_path, "other.example")
+    for certificate, trusted, outcome in ((good, good, 204), (good, bad, "TLS"), (bad, bad, "match")):
+        secured = TLSMemoryBIOFactory(contexts(certificate, names), False, made)
+        port = await TCP4ServerEndpoint(reactor, 0, interface="127.0.0.1").listen(secured)
+        world = World(made, port.getHost().port)
+        trust = trustRootFromCertificates([TwistedCertificate.loadPEM(trusted.certificate.read_bytes())])
+        asked = world.ask(trust=trust, url=f"https://shop.example:{world.port}/")
+        if outcome == 204:
+            assert (await asked).status == 204
+        else:
+            why = await refused(asked)
+            assert "TLS failed" in why or "verif" in why.lower(), why
+        await port.stopListening()
+    assert set(names) == {b"shop.example"}
+
+
+def test_only_so_many_contexts_are_kept() -> None:
+    fetcher = Fetcher(MemoryReactorClock(), Names([("127.0.0.1",)]), LOCAL)
+    first = fetcher.tls("0.example")
+    for number in range(HOSTS):
+        fetcher.tls(f"{number}.example")
+    assert fetcher.tls("0.example") is first
+    for number in range(1, HOSTS + 1):
+        fetcher.tls(f"{number}.example")
+    assert fetcher.tls("0.example") is not first
+
+
+def contexts(certificate: Any, names: list[bytes | None]) -> Callable[..., Any]:
+    from tests.smtp.listener import _Contexts
+
+    context = SSL.Context(SSL.TLS_SERVER_METHOD)
+    context.use_privatekey_file(str(certificate.key))
+    context.use_certificate_file(str(certificate.certificate))
+    context.set_tlsext_servername_callback(lambda connection: names.append(connection.get_servername()))
+    return _Contexts(context)  # type: ignore[return-value]

@@ -1,0 +1,115 @@
+"""Work that goes to threads in handfuls, with threads that run when the test says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from queue import SimpleQueue
+from threading import Event
+from typing import Any
+
+import attrs
+
+from mailsvc.runtime.offload import BODIES, Offload, Threads
+
+
+@attrs.define
+class Reactor:
+    """Keeps what is to run, in a thread or back in the reactor."""
+
+    threads: list[Callable[[], None]] = attrs.field(factory=list)
+    calls: list[tuple[Any, ...]] = attrs.field(factory=list)
+
+    def getThreadPool(self) -> Reactor:
+        return self
+
+    def callInThread(self, work: Callable[[], None]) -> None:
+        self.threads.append(work)
+
+    def callFromThread(self, call: Callable[..., None], *args: Any) -> None:
+        self.calls.append((call, *args))
+
+    def run(self) -> int:
+        """Until nothing is left; how often a thread came back with results."""
+        times = 0
+        while self.threads or self.calls:
+            while self.threads:
+                self.threads.pop(0)()
+            calls, self.calls = self.calls, []
+            for call, *args in calls:
+                times += bool(args)
+                call(*args)
+        return times
+
+
+def test_what_waits_together_comes_back_together() -> None:
+    reactor = Reactor()
+    offload, results = Offload(reactor), []
+    for number in range(10):
+        offload(lambda number=number: number * 2).addCallback(results.append)
+    assert len(reactor.threads) == 2
+    assert reactor.run() == 2
+    assert sorted(results) == [number * 2 for number in range(10)]
+
+
+def test_an_error_belongs_to_the_work_that_raised_it() -> None:
+    reactor = Reactor()
+    offload, failures, results = Offload(reactor), [], []
+    offload(lambda: 1 // 0).addErrback(failures.append)
+    offload(lambda: 1).addCallback(results.append)
+    reactor.run()
+    assert failures[0].check(ZeroDivisionError) and results == [1]
+
+
+def test_what_comes_while_the_last_thread_leaves_gets_a_new_one() -> None:
+    reactor = Reactor()
+    offload, results = Offload(reactor, most=1), []
+    offload(lambda: 1).addCallback(results.append)
+    reactor.threads.pop()()  # it has left; the reactor does not know yet
+    offload(lambda: 2).addCallback(results.append)
+    assert reactor.threads == []
+    reactor.run()
+    assert results == [1, 2]
+
+
+class RealThreads:
+    """A reactor as far as pools need it: what threads want done by it is done by `turn`."""
+
+    def __init__(self) -> None:
+        self.calls: SimpleQueue[tuple[Any, ...]] = SimpleQueue()
+        self.at_shutdown: list[Callable[[], None]] = []
+
+    def callWhenRunning(self, call: Callable[[], None]) -> None:
+        call()
+
+    def addSystemEventTrigger(self, _phase: str, _event: str, call: Callable[[], None]) -> None:
+        self.at_shutdown.append(call)
+
+    def callFromThread(self, call: Callable[..., None], *args: Any) -> None:
+        self.calls.put((call, *args))
+
+    def turn(self) -> None:
+        call, *args = self.calls.get(timeout=10)
+        call(*args)
+
+
+def test_large_bodies_hold_up_neither_signatures_nor_passwords() -> None:
+    reactor, go_on = RealThreads(), Event()
+    threads = Threads.start(reactor)
+    try:
+        bodies: list[Any] = []
+        for _ in range(2 * BODIES):
+            threads.body(lambda: go_on.wait(10)).addCallback(bodies.append)  # type: ignore[attr-defined]
+        results: list[Any] = []
+        threads.password(lambda: "a hash").addCallback(results.append)  # type: ignore[attr-defined]
+        Offload(reactor, pool=threads.signing)(lambda: "a signature").addCallback(results.append)
+        while len(results) < 2:
+            reactor.turn()
+        assert sorted(results) == ["a hash", "a signature"] and bodies == []
+        go_on.set()
+        while len(bodies) < 2 * BODIES:
+            reactor.turn()
+        assert all(bodies)
+    finally:
+        go_on.set()
+        for stop in reactor.at_shutdown:
+            stop()

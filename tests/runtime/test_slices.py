@@ -1,0 +1,120 @@
+"""Long work in slices, with a clock that only the work itself turns forward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import attrs
+from twisted.internet.defer import Deferred
+
+from mailsvc.intake import Admitted, AsReceived, Content
+from mailsvc.runtime.slices import Slices
+from tests.test_intake import Caller, Seat, World, incoming
+
+
+@attrs.define
+class Day:
+    """Turns of the reactor, each as long as what was done in it."""
+
+    now: float = 0.0
+    done: list[str] = attrs.field(factory=list)
+    calls: list[Callable[[], None]] = attrs.field(factory=list)
+    slices: Slices = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.slices = Slices(self, 0.005, lambda: self.now)
+
+    def callLater(self, delay: float, call: Callable[[], None]) -> None:
+        assert not delay
+        self.calls.append(call)
+
+    async def work(self, name: str, pieces: int, seconds: float) -> None:
+        for _ in range(pieces):
+            await self.slices.pause()
+            self.done.append(name)
+            self.now += seconds
+
+    def turns(self) -> Iterator[str]:
+        """What was done in each turn, until nobody waits for another."""
+        while self.calls:
+            before, calls, self.calls = len(self.done), self.calls, []
+            for call in calls:
+                call()
+            yield "".join(self.done[before:])
+
+
+def test_work_has_so_much_of_a_turn_and_goes_on_in_the_next() -> None:
+    day = Day()
+    over = Deferred.fromCoroutine(day.work("a", 12, 0.001))
+    assert day.done == []  # whoever called has this turn
+    assert list(day.turns()) == ["aaaaa", "aaaaa", "aa"]
+    assert over.called
+
+
+def test_all_work_together_has_no_more_than_one() -> None:
+    day = Day()
+    for name in "abc":
+        Deferred.fromCoroutine(day.work(name, 4, 0.003))
+    assert list(day.turns()) == ["aa", "bb", "cc", "aa", "bb", "cc"]
+
+
+def test_a_piece_that_is_longer_than_a_slice_is_alone_in_its_turn() -> None:
+    day = Day()
+    for name in "ab":
+        Deferred.fromCoroutine(day.work(name, 2, 0.02))
+    assert list(day.turns()) == ["a", "b", "a", "b"]
+
+
+def test_what_ends_in_the_middle_of_a_slice_leaves_the_rest_to_others() -> None:
+    day = Day()
+    Deferred.fromCoroutine(day.work("a", 2, 0.001))
+    Deferred.fromCoroutine(day.work("b", 9, 0.001))
+    assert list(day.turns()) == ["aabbb", "bbbbb", "b"]
+
+
+def test_a_failure_is_its_own() -> None:
+    day = Day()
+
+    async def fail() -> None:
+        await day.slices.pause()
+        raise ValueError("mine")
+
+    failed = Deferred.fromCoroutine(fail())
+    Deferred.fromCoroutine(day.work("b", 1, 0.001))
+    assert list(day.turns()) == ["b"]
+    failed.addErrback(lambda failure: failure.trap(ValueError))
+
+
+@attrs.define
+class Slow(World):
+    """Where a millisecond passes for each email that was composed."""
+
+    day: Day = attrs.field(factory=Day)
+
+    def offer(self, domain: str, size: int, bulk: bool) -> Seat:
+        self.day.now += 0.001
+        self.day.done.append(".")
+        return Seat(domain)
+
+
+def test_a_batch_is_made_in_slices() -> None:
+    world = Slow()
+    intake = world.intake()
+    intake.pause = world.day.slices.pause
+    admissions: list[object] = []
+    emails = [incoming(to=f"zoe{n}@example.net") for n in range(100)]
+    Deferred.fromCoroutine(intake.submit(Caller(), emails)).addBoth(admissions.append)  # type: ignore[arg-type]
+    assert not world.submissions and list(world.day.turns()) == ["....."] * 20
+    (admitted,) = admissions
+    assert isinstance(admitted, Admitted) and len(admitted.results) == len(world.taken) == 100
+
+
+def test_what_was_received_is_made_already() -> None:
+    for content, turns in ((Content(html="<p>Hello</p>"), ["."]), (AsReceived(b"", ("zoe@example.net",), "<1@example.test>"), [])):
+        world = Slow()
+        intake = world.intake()
+        intake.pause = world.day.slices.pause
+        email = attrs.evolve(incoming(), content=content)
+        admitted = Deferred.fromCoroutine(intake.submit(Caller(), [email]))  # type: ignore[arg-type]
+        assert list(world.day.turns()) == turns
+        assert admitted.called

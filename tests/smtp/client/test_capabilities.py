@@ -1,0 +1,53 @@
+"""5321 §4.1.1.1: an EHLO answer is read once, whatever the case of its words."""
+
+from __future__ import annotations
+
+import pytest
+
+from mailsvc.mail.reply import Reply
+from mailsvc.smtp.client.capabilities import Offers, from_ehlo, from_helo
+
+
+def offers(*lines: str) -> Offers:
+    return from_ehlo(Reply(250, "\n".join(["mx.example.org at your service", *lines])))
+
+
+def test_keywords_in_any_case() -> None:
+    found = offers("starttls", "PipeLining", "8bitmime", "smtputf8", "dsn", "size 1000")
+    assert found.starttls and found.pipelining and found.eight_bit and found.smtputf8 and found.dsn and found.size
+    assert found.size_limit == 1000
+
+
+def test_the_greeting_line_is_no_keyword() -> None:
+    found = from_ehlo(Reply(250, "PIPELINING STARTTLS\n8BITMIME"))
+    assert found.name == "PIPELINING"
+    assert not found.pipelining and not found.starttls and found.eight_bit
+    assert set(found.keywords) == {"8BITMIME"}
+
+
+@pytest.mark.parametrize(
+    ("line", "limit"), [("SIZE", 0), ("SIZE 0", 0), ("SIZE abc", 0), ("SIZE -5", 0), ("SIZE ²", 0), (f"SIZE {'9' * 21}", 0), ("SIZE 9", 9)]
+)
+def test_size(line: str, limit: int) -> None:
+    found = offers(line)
+    assert found.size and found.size_limit == limit
+
+
+def test_auth_in_both_spellings() -> None:
+    assert offers("AUTH LOGIN plain").mechanisms == {"LOGIN", "PLAIN"}
+    assert offers("AUTH=LOGIN PLAIN").mechanisms == {"LOGIN", "PLAIN"}
+
+
+def test_limits() -> None:
+    found = offers("LIMITS RCPTMAX=20 MAILMAX=5 RCPTDOMAINMAX=1 X=y")
+    assert (found.rcpt_max, found.mail_max) == (20, 5)
+
+
+def test_a_server_that_knows_helo_only_offers_nothing() -> None:
+    found = from_helo(Reply(250, "mx.example.org PIPELINING"))
+    assert found == Offers(name="mx.example.org")
+    assert not found.extended
+
+
+def test_an_empty_answer() -> None:
+    assert from_ehlo(Reply(250, "")).name == ""

@@ -1,0 +1,484 @@
+"""Messages by BDAT (RFC 3030): what goes in one write, whose reply is whose, and what is known when it goes wrong."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from twisted.internet.error import ConnectionDone, ConnectionLost
+
+from mailsvc.mail.reply import Reply
+from mailsvc.smtp.client.client import Envelope, Result, Timeouts
+from mailsvc.smtp.client.dot_stuffing import SLICE, BareLineEnd, Chunk
+from tests.smtp.peer import BODY, CHUNKING, PIPELINING, STUFFED, Peer, codes, ready, told
+
+OK = "250 2.0.0 ok"
+COMMANDS = b"MAIL FROM:<b@example.net> SIZE=%d\r\nRCPT TO:<a@example.org>\r\nRCPT TO:<b@example.org>\r\nBDAT %d LAST\r\n"
+LARGE = [b"x" * 98 + b"\r\n"] * 5000
+
+
+def open_(**options) -> Peer:
+    return ready(offers=CHUNKING, **options)
+
+
+def sent(peer: Peer, *recipients: str, **more) -> list:
+    """A message to two recipients, unless others are named, which has been written."""
+    result = peer.deliver(*recipients or ("a@example.org", "b@example.org"), chunking=True, **more)
+    peer.hears()
+    return result
+
+
+# One round trip
+
+
+def test_everything_is_one_write() -> None:
+    peer = open_()
+    writes: list[bytes] = []
+    peer.wire.write = writes.append  # type: ignore[method-assign]
+    result = peer.deliver("a@example.org", "b@example.org", chunking=True)
+    assert writes == [COMMANDS % (len(BODY), len(BODY)) + BODY], "as it is: no dot is doubled, none is added"
+    peer.says(OK, OK, OK)
+    assert not result
+    peer.says("250 2.0.0 queued as 7F")
+    assert result[0].final == Reply(250, "queued as 7F", "2.0.0")
+    assert (codes(result[0]), result[0].stages) == ([250, 250], ("dot", "dot"))
+    assert (result[0].sent_dot, result[0].lost, result[0].stale, result[0].unchunked) == (True, None, False, False)
+    assert peer.courier.usable and len(writes) == 1
+
+
+@pytest.mark.parametrize(
+    ("offers", "wanted", "size"),
+    [
+        (CHUNKING, False, len(BODY)),
+        (PIPELINING, True, len(BODY)),
+        (("250-mx", "250 CHUNKING"), True, len(BODY)),
+        (CHUNKING, True, 0),
+    ],
+    ids=["not wanted", "not offered", "no pipelining", "size not known"],
+)
+def test_otherwise_it_goes_by_data(offers: tuple[str, ...], wanted: bool, size: int) -> None:
+    peer = ready(offers=offers)
+    result = peer.deliver(chunking=wanted, size=size)
+    for _ in range(3):
+        assert b"BDAT" not in peer.hears()
+        peer.says("354 go" if peer.wire.value().endswith(b"DATA\r\n") else OK)
+        if result:
+            break
+    assert b"BDAT" not in peer.hears()
+
+
+def test_a_message_without_a_last_line_end_stays_so() -> None:
+    peer = open_()
+    peer.deliver(chunking=True, body=b"Subject: x\r\n\r\nend")
+    assert peer.hears().endswith(b"\r\nBDAT 17 LAST\r\nSubject: x\r\n\r\nend")
+
+
+def test_many_messages() -> None:
+    peer = open_()
+    for _ in range(3):
+        result = peer.deliver(chunking=True)
+        assert peer.hears().startswith(b"MAIL")
+        peer.says(OK, OK, OK)
+        assert codes(result[0]) == [250]
+
+
+def test_the_transcript() -> None:
+    peer = open_()
+    result = peer.deliver(chunking=True)
+    peer.waits(0.25).says("250 2.1.0 ok", "250 2.1.5 ok").waits(0.5).says("250 2.0.0 as 7")
+    assert result[0].transcript.splitlines()[-7:] == [
+        f"C: MAIL FROM:<b@example.net> SIZE={len(BODY)}",
+        "C: RCPT TO:<to@example.org>",
+        f"C: BDAT {len(BODY)} LAST",
+        "C: (message)",
+        "S: 250 2.1.0 ok  [0.250 s]",
+        "S: 250 2.1.5 ok  [0.250 s]",
+        "S: 250 2.0.0 as 7  [0.750 s]",
+    ]
+    assert "Subject" not in result[0].transcript
+
+
+# The message waits for the replies
+
+
+def test_a_large_message_waits_for_the_recipients() -> None:
+    peer = open_()
+    size = sum(map(len, LARGE))
+    result = peer.deliver("a@example.org", "b@example.org", body=LARGE, chunking=True)
+    assert peer.hears() == (COMMANDS % (size, size)).rpartition(b"BDAT")[0]
+    assert peer.says(OK, "550 5.1.1 no").hears() == b""
+    assert peer.says(OK).hears() == b"BDAT %d LAST\r\n" % size + b"".join(LARGE)
+    peer.says(OK)
+    assert (codes(result[0]), result[0].stages) == ([550, 250], ("rcpt", "dot"))
+
+
+def test_a_large_message_that_nobody_gets_is_not_sent() -> None:
+    peer = open_()
+    result = sent(peer, body=LARGE)
+    peer.says(OK, "550 5.1.1 no", "450 4.2.1 later")
+    assert codes(result[0]) == [550, 450]
+    assert peer.hears() == b"" and not result[0].sent_dot
+    assert peer.courier.usable
+
+
+@pytest.mark.parametrize(("size", "together"), [(SLICE, True), (SLICE + 1, False)])
+def test_what_is_large(size: int, together: bool) -> None:
+    peer = open_()
+    peer.deliver(body=[b"x" * (size - 2), b"\r\n"], chunking=True)
+    assert (b"BDAT" in peer.hears()) is together
+
+
+def test_after_a_refused_mail_the_server_is_asked_first() -> None:
+    """Its memory of that one is ended, and what a server says that read a refused chunk for commands is no reply to the next."""
+    peer = open_()
+    result = sent(peer)
+    peer.says("550 5.7.1 no", "503 no", "503 no", "503 no")
+    assert codes(result[0]) == [550, 550]
+    result = peer.deliver(chunking=True)
+    assert peer.hears() == b"RSET\r\nMAIL FROM:<b@example.net> SIZE=%d\r\nRCPT TO:<to@example.org>\r\n" % len(BODY)
+    peer.says("500 5.5.2 what?")
+    assert result[0].stale and codes(result[0]) == [None]
+    assert peer.wire.aborted
+
+
+def test_after_a_silence_the_server_is_asked_first() -> None:
+    peer = open_().waits(11)
+    result = peer.deliver(chunking=True)
+    assert b"BDAT" not in peer.hears()
+    assert peer.says(OK, OK).hears() == b"BDAT %d LAST\r\n" % len(BODY) + BODY
+    peer.says(OK)
+    assert codes(result[0]) == [250]
+
+
+def test_where_it_has_to_wait_a_small_message_does_too() -> None:
+    peer = open_()
+    result = told(peer.courier.deliver(Envelope("b@example.net", ("a@example.org",), len(BODY)), [BODY], lambda: True, "bdat"))
+    assert b"BDAT" not in peer.hears()
+    assert peer.says(OK, OK).hears() == b"BDAT %d LAST\r\n" % len(BODY) + BODY
+    peer.says(OK)
+    assert codes(result[0]) == [250]
+
+
+def test_many_recipients_go_in_groups_and_the_message_with_the_last() -> None:
+    peer = open_()
+    result = peer.deliver(*(f"{'x' * 50}{number}@example.org" for number in range(1000)), chunking=True)
+    groups = 0
+    while not result:
+        heard = peer.hears()
+        groups += 1
+        commands, _, body = heard.partition(b" LAST\r\n")
+        assert 0 < len(commands) <= 16384
+        peer.says(*[OK] * (commands.count(b"\r\n") + (1 if body else 0)))
+    assert groups == 5 and body == BODY
+    assert codes(result[0]) == [250] * 1000
+
+
+# Whole conversations: the server's replies, then verdicts, whether it may have the message, whether the connection is good.
+
+TALKS = {
+    "fine": ("250 ok|250 ok|250 ok|250 2.0.0 queued", [250, 250], True, True),
+    "several lines": ("250-2.1.0 a|250 2.1.0 b|250 ok|250 ok|250-2.0.0 queued|250 2.0.0 as 7", [250, 250], True, True),
+    "one refused": ("250 ok|550-5.1.1 no|550 5.1.1 such user|250 ok|250 ok", [550, 250], True, True),
+    "all refused": ("250 ok|550 no|450 later|503 no", [550, 450], True, True),
+    "all refused, 554": ("250 ok|550 no|450 later|554 no valid recipients", [550, 450], True, True),
+    "all refused, message taken": ("250 ok|550 no|450 later|250 ok", [550, 450], True, True),
+    "all refused, 421": ("250 ok|550 no|450 later|421 bye", [550, 450], True, False),
+    "all refused, BDAT unknown": ("250 ok|550 no|450 later|500 what?", [550, 450], False, False),
+    "sender refused": ("550 no|503 no|503 no|503 no", [550, 550], True, True),
+    "sender refused, 421": ("550 no|503 no|503 no|421 bye", [550, 550], True, False),
+    "sender refused, recipients taken": ("550 no|250 ok|250 ok|503 no", [550, 550], True, True),
+    "sender refused, message taken": ("550 no|250 ok|250 ok|250 ok", [550, 550], True, False),
+    "sender refused, message taken for nobody": ("550 no|503 no|503 no|250 ok", [550, 550], True, True),
+    "421 to MAIL": ("421 bye", [421, 421], True, False),
+    "421 to RCPT": ("250 ok|550 no|421 bye", [550, 421], True, False),
+    "421 to BDAT": ("250 ok|250 ok|550 no|421 bye", [421, 550], True, False),
+    "354 to MAIL": ("354 go|250 ok", [None, None], True, False),
+    "354 to RCPT": ("250 ok|354 go|250 ok", [None, None], True, False),
+    "354 to BDAT": ("250 ok|250 ok|550 no|334 go", [None, 550], True, False),
+    "354 to BDAT for nobody": ("250 ok|550 no|550 no|354 go", [550, 550], True, False),
+    "refused": ("250 ok|550 no|250 ok|554 5.7.1 spam", [550, 554], True, True),
+    "put off": ("250 ok|550 no|250 ok|451 4.3.0 later", [550, 451], True, True),
+    "BDAT unknown": ("250 ok|550 no|250 ok|500 5.5.1 unknown", [550, None], False, False),
+    "BDAT not implemented": ("250 ok|250 ok|250 ok|502 5.5.1 not implemented", [None, None], False, False),
+    "BDAT out of order": ("250 ok|250 ok|250 ok|503 5.5.1 DATA expected", [None, None], False, False),
+    "other codes in one reply": ("250 ok|250-ok|550 no", [None, None], True, False),
+    "no reply": ("250 ok|what?", [None, None], True, False),
+    "unasked after the end": ("250 ok|250 ok|250 ok|250 ok|250 what?", [250, 250], True, False),
+}
+
+
+def converse(name: str, cuts: list[int]) -> tuple[Result, bytes, bool, bool]:
+    peer = open_(cuts=cuts)
+    result = sent(peer)
+    peer.sends("".join(f"{line}\r\n" for line in TALKS[name][0].split("|")).encode())
+    assert len(result) == 1
+    return result[0], peer.hears(), peer.courier.usable, peer.wire.aborted
+
+
+@pytest.mark.parametrize("name", TALKS)
+@pytest.mark.parametrize("cuts", [[], [1], [7, 3]])
+def test_conversations(name: str, cuts: list[int]) -> None:
+    _, verdicts, sent_dot, usable = TALKS[name]
+    result, written, usable_after, aborted = converse(name, cuts)
+    assert (codes(result), result.sent_dot, usable_after) == (verdicts, sent_dot, usable)
+    assert aborted is not usable and written == b""
+    assert result.lost is not None or None not in verdicts
+
+
+@given(st.sampled_from(sorted(TALKS)), st.lists(st.integers(1, 20), min_size=1, max_size=6))
+@settings(max_examples=200)
+def test_the_result_is_the_same_in_any_chunking(name: str, cuts: list[int]) -> None:
+    assert converse(name, cuts) == converse(name, [])
+
+
+@given(st.lists(st.binary(max_size=30), max_size=6))
+@settings(max_examples=200)
+def test_no_octets_of_a_server_make_us_raise(chunks: list[bytes]) -> None:
+    peer = open_()
+    result = peer.deliver(chunking=True)
+    for chunk in chunks:
+        peer.sends(chunk.replace(b"\xff", b"\r\n"))
+    peer.closes()
+    assert len(result) == 1 and not peer.clock.getDelayedCalls()
+    assert peer.hears().endswith(BODY), "nothing is said behind it"
+
+
+# Where BDAT is offered and not known
+
+
+@pytest.mark.parametrize("reply", ["500 5.5.1 unknown", "501 no", "502 5.5.1 not implemented", "503 5.5.1 bad sequence", "504 no"])
+@pytest.mark.parametrize("body", [BODY, LARGE])
+def test_a_server_that_does_not_know_what_it_offers(reply: str, body) -> None:
+    peer = open_()
+    result = sent(peer, body=body)
+    peer.says(OK, OK, OK)
+    peer.hears()
+    peer.says(reply)
+    assert codes(result[0]) == [None, None]
+    assert (result[0].stale, result[0].unchunked, result[0].sent_dot, result[0].final) == (True, True, False, None)
+    assert peer.wire.aborted, "it may be reading the message for commands"
+
+
+def test_the_same_while_the_message_is_written() -> None:
+    peer = open_()
+    result = sent(peer, body=LARGE)
+    peer.stuck().says(OK, OK, "550 no")
+    assert peer.wire.producer is not None
+    peer.says("502 5.5.1 not implemented")
+    assert (codes(result[0]), result[0].stale, result[0].unchunked) == ([None, 550], True, True)
+
+
+def test_no_answer_to_bdat_speaks_against_it() -> None:
+    peer = open_()
+    result = sent(peer)
+    peer.says(OK, OK, OK).waits(601)
+    assert (result[0].sent_dot, result[0].final, result[0].unchunked, result[0].stale) == (True, None, True, False)
+    assert codes(result[0]) == [None, None]
+
+
+# 421 and lost connections, at each step
+
+STEPS = [
+    # replies before, stage, verdicts of a, b and c when 421 comes then
+    ([], "mail", [421, 421, 421]),
+    (["250 ok"], "rcpt", [421, 421, 421]),
+    (["250 ok", "550 no"], "rcpt", [550, 421, 421]),
+    (["250 ok", "550 no", "250 ok"], "rcpt", [550, 421, 421]),
+    (["250 ok", "550 no", "250 ok", "250 ok"], "dot", [550, 421, 421]),
+]
+
+
+@pytest.mark.parametrize(("before", "stage", "verdicts"), STEPS)
+def test_421_at_each_step(before: list[str], stage: str, verdicts: list[int]) -> None:
+    peer = open_()
+    result = sent(peer, "a@example.org", "b@example.org", "c@example.org")
+    peer.says(*before).says("421 4.3.2 leaving")
+    assert codes(result[0]) == verdicts
+    assert {stage_ for stage_, code in zip(result[0].stages, verdicts, strict=True) if code == 421} == {stage}
+    assert result[0].lost is None and not result[0].stale
+    assert peer.wire.aborted and not peer.courier.usable
+
+
+@pytest.mark.parametrize(("before", "stage", "verdicts"), STEPS)
+@pytest.mark.parametrize("reused", [False, True])
+@pytest.mark.parametrize("error", [ConnectionDone(), ConnectionLost("reset by peer")])
+def test_lost_at_each_step_is_uncertain(before: list[str], stage: str, verdicts: list[int], reused: bool, error: Exception) -> None:
+    """RFC 1047: the server may have it, whatever of its replies got lost; so nothing is tried again at once."""
+    peer = open_()
+    if reused:
+        sent(peer, "first@example.org")
+        peer.says(OK, OK, OK)
+    result = sent(peer, "a@example.org", "b@example.org", "c@example.org")
+    peer.says(*before).closes(error)
+    assert codes(result[0]) == [None if code == 421 else code for code in verdicts]
+    assert (result[0].sent_dot, result[0].final, result[0].stale) == (True, None, False)
+    assert result[0].lost
+    assert not peer.clock.getDelayedCalls()
+
+
+@pytest.mark.parametrize(("before", "stage", "verdicts"), STEPS[:4])
+def test_lost_before_the_message_was_sent_is_not(before: list[str], stage: str, verdicts: list[int]) -> None:
+    peer = open_()
+    result = sent(peer, "a@example.org", "b@example.org", "c@example.org", body=LARGE)
+    peer.says(*before).closes(ConnectionLost("reset by peer"))
+    assert (result[0].sent_dot, result[0].stale, result[0].unchunked) == (False, False, False)
+
+
+@pytest.mark.parametrize("reply", ["421 4.4.2 idle too long", "503 5.5.1 Sender already specified"])
+def test_a_mail_that_a_used_connection_does_not_take_is_tried_again(reply: str) -> None:
+    peer = open_()
+    sent(peer)
+    peer.says(OK, OK, OK, OK)
+    result = sent(peer)
+    peer.says(reply)
+    assert result[0].stale and not result[0].unchunked
+    assert reply.startswith("421") or not result[0].sent_dot
+    assert peer.wire.aborted
+
+
+# Permission, faults
+
+
+@pytest.mark.parametrize("body", [BODY, LARGE])
+def test_without_permission_there_is_no_whole_message(body) -> None:
+    peer = open_()
+    asked: list[None] = []
+    result = peer.deliver("a@example.org", "b@example.org", body=body, chunking=True, may_send_dot=lambda: bool(asked.append(None)))
+    peer.says(OK, OK, OK)
+    written = peer.hears()
+    assert len(asked) == 1 and peer.wire.aborted
+    assert written == b"" or len(written.partition(b" LAST\r\n")[2]) < sum(map(len, LARGE))
+    assert (result[0].sent_dot, result[0].final, codes(result[0])) == (False, None, [None, None])
+    assert "withheld" in result[0].lost
+
+
+@pytest.mark.parametrize("size", [len(BODY) - 1, len(BODY) + 1, SLICE + 1])
+def test_a_message_of_another_size_is_never_whole(size: int) -> None:
+    peer = open_()
+    result = peer.deliver(chunking=True, size=size)
+    peer.says(OK, OK)
+    assert isinstance(result[0], ValueError)
+    assert peer.wire.aborted
+    assert len(peer.hears().partition(b" LAST\r\n")[2]) < size
+
+
+@pytest.mark.parametrize("fault", ["pieces", "permission"])
+def test_an_exception_of_the_caller_ends_the_connection_and_is_told(fault: str) -> None:
+    def pieces():
+        yield b"x\r\n"
+        if fault == "pieces":
+            raise KeyError("gone")
+
+    def permission() -> bool:
+        raise KeyError("gone")
+
+    peer = open_()
+    result = peer.deliver(body=pieces(), size=3, chunking=True, may_send_dot=permission if fault == "permission" else None)
+    assert isinstance(result[0], KeyError)
+    assert peer.wire.aborted and peer.hears() == b""
+
+
+@pytest.mark.parametrize("body", [b"a\nb\r\n", b"a\r", [b"a\r", b"b\r\n"], [b"x" * 200_000, b"\n.\n"]])
+def test_a_message_with_a_bare_line_end_is_refused_by_us(body) -> None:
+    peer = open_()
+    result = peer.deliver("a@example.org", "b@example.org", body=body, chunking=True)
+    peer.says(OK, OK, OK)
+    assert [str(reply)[:5] for reply in result[0].recipients] == ["554 5"] * 2
+    assert result[0].stages == ("ours", "ours") and not result[0].sent_dot
+    assert peer.wire.aborted
+    assert b"\n.\n" not in peer.hears()
+
+
+# Time
+
+
+@pytest.mark.parametrize(("before", "seconds", "what"), [(0, 300, "MAIL"), (1, 300, "RCPT"), (2, 300, "RCPT"), (3, 600, "message")])
+@pytest.mark.parametrize("body", [BODY, LARGE])
+def test_waiting_for_each_reply(before: int, seconds: float, what: str, body) -> None:
+    """5321 §4.5.3.2: the reply to BDAT has the time of the one to the final dot."""
+    peer = open_()
+    result = sent(peer, body=body)
+    for _ in range(before):
+        peer.waits(1).says(OK)
+    peer.waits(seconds - 0.5)
+    assert not result
+    peer.waits(1)
+    assert what in result[0].lost and peer.wire.aborted
+    assert result[0].sent_dot is (body is BODY or what == "message")
+
+
+def test_a_server_that_reads_nothing() -> None:
+    peer = open_()
+    result = sent(peer, body=LARGE)
+    peer.stuck().says(OK, OK, OK).waits(181)
+    assert "timed out" in result[0].lost and not result[0].sent_dot
+
+
+def test_one_timer_for_many_messages() -> None:
+    peer = open_()
+    made: list[tuple] = []
+    real = peer.clock.callLater
+    peer.clock.callLater = lambda *args: (made.append(args), real(*args))[1]  # type: ignore[method-assign]
+    for _ in range(100):
+        sent(peer, "a@example.org")
+        peer.says(OK, OK, OK).waits(0.01)
+    assert len(made) <= 1
+
+
+def test_the_hour_of_a_message_ends_with_its_last_octet() -> None:
+    peer = open_(timeouts=Timeouts(message=10))
+    result = sent(peer)
+    peer.says(OK, OK, OK).waits(599)
+    assert not result
+    peer.says(OK)
+    assert codes(result[0]) == [250, 250]
+
+
+# The octets
+
+
+@given(st.binary(max_size=300), st.lists(st.integers(1, 70_000), min_size=1, max_size=5), st.data())
+@settings(max_examples=50)
+def test_any_slicing_and_any_pauses_give_the_same_octets(text: bytes, sizes: list[int], data) -> None:
+    lines = text.replace(b"\r", b"").replace(b"\n", b"\r\n.") * 300 + b"\r\n"
+    pieces, at = [], 0
+    while at < len(lines):
+        size = sizes[len(pieces) % len(sizes)]
+        pieces.append(lines[at : at + size])
+        at += size
+    peer = open_()
+    real_write = peer.wire.write
+
+    def write(octets: bytes) -> None:
+        real_write(octets)
+        if peer.wire.producer and data.draw(st.booleans()):
+            peer.wire.producer.pauseProducing()
+
+    peer.wire.write = write  # type: ignore[method-assign]
+    peer.deliver(body=pieces, chunking=True, size=len(lines))
+    peer.says(OK, OK)
+    while peer.wire.producer:
+        peer.wire.producer.resumeProducing()
+    assert peer.hears().partition(b"BDAT %d LAST\r\n" % len(lines))[2] == lines
+
+
+@given(st.lists(st.sampled_from([b"\r", b"\n", b"\r\n", b".", b"a"]), max_size=12).map(b"".join), st.lists(st.integers(0, 12), max_size=5))
+@settings(max_examples=200)
+def test_a_chunk_is_the_message_or_a_bare_line_end(body: bytes, at: list[int]) -> None:
+    cuts = [0, *sorted(min(cut, len(body)) for cut in at), len(body)]
+    chunk = Chunk(len(body))
+    bare = body.replace(b"\r\n", b"")
+    try:
+        written = b"".join([chunk.feed(body[start:end]) for start, end in pairwise(cuts)]) + chunk.end()
+    except BareLineEnd:
+        assert b"\r" in bare or b"\n" in bare
+    else:
+        assert written == body and not (b"\r" in bare or b"\n" in bare)
+
+
+def test_the_same_message_by_data_is_stuffed() -> None:
+    peer = open_()
+    peer.deliver()
+    assert peer.says(OK, OK, "354 go").hears().endswith(STUFFED)

@@ -1,0 +1,133 @@
+"""BDAT on real connections: to a server that notes it, and to our own receiver, in clear and inside TLS."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import attrs
+import pytest
+import pytest_twisted
+from twisted.internet.endpoints import TCP4ClientEndpoint, connectProtocol
+from twisted.internet.task import deferLater
+
+from mailsvc.smtp.client.client import Courier, Envelope
+from mailsvc.smtp.server.listener import Receivers
+from mailsvc.smtp.server.session import Session
+from tests.smtp.dialogue import DOORS
+from tests.smtp.harness import Mail, Recorder
+from tests.smtp.listener import Certificate, Listener
+
+BODY = b"Subject: x\r\n\r\n.dot\r\n" + b"y" * 70 + b"\r\n"
+LARGE = [b"Subject: x\r\n\r\n", *[b".z" * 49 + b"\r\n"] * 50_000]
+
+
+@attrs.define
+class Ours:
+    """Our own receiver on a port."""
+
+    reactor: object
+    recorders: list[Recorder] = attrs.field(factory=list)
+    port: object = None
+    receivers: Receivers | None = None
+
+    def open(self, certificate: Certificate) -> None:
+        from mailsvc.smtp.server.certificates import server_context
+
+        door = attrs.evolve(DOORS["open"], context=server_context(certificate.certificate, certificate.key))
+        self.receivers = Receivers(door, self._welcome, self.reactor)
+        self.port = self.reactor.listenTCP(0, self.receivers, interface="127.0.0.1")  # type: ignore[attr-defined]
+
+    def _welcome(self, session: Session) -> Recorder:
+        self.recorders.append(Recorder(session))
+        return self.recorders[-1]
+
+    async def courier(self, **options) -> Courier:
+        endpoint = TCP4ClientEndpoint(self.reactor, "127.0.0.1", self.port.getHost().port)  # type: ignore[attr-defined]
+        courier = await connectProtocol(endpoint, Courier(self.reactor, "me.example", **options))
+        await courier.ready
+        return courier
+
+    @property
+    def mails(self) -> list[Mail]:
+        return [mail for recorder in self.recorders for mail in recorder.mails]
+
+
+@pytest_twisted.async_yield_fixture
+async def ours(reactor, certificate: Certificate) -> AsyncIterator[Ours]:
+    ours = Ours(reactor)
+    ours.open(certificate)
+    yield ours
+    await ours.port.stopListening()  # type: ignore[attr-defined]
+    for _ in range(6000):
+        if not ours.receivers.live:
+            return
+        await deferLater(reactor, 0.01)
+    raise AssertionError("a connection is left")
+
+
+def envelope(*recipients: str, size: int = len(BODY), sender: str = "b@example.net") -> Envelope:
+    return Envelope(sender, recipients or ("to@example.org",), size)
+
+
+def yes() -> bool:
+    return True
+
+
+# The fence
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_large_message_is_held_back_in_its_midst(reactor, listener: Listener) -> None:
+    courier = await listener.courier(reactor)
+    await courier.ready
+    asked: list[int] = []
+    result = await courier.deliver(envelope(size=sum(map(len, LARGE))), LARGE, lambda: not asked.append(1) and len(asked) < 2, "together")
+    assert (result.final, len(asked)) == (None, 2) and result.lost is not None
+    await listener.closed
+    assert listener.messages == [] and listener.heard[-1] == b"BDAT"
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_close_behind_the_message(reactor, listener: Listener) -> None:
+    listener.actions[b"LAST"] = lambda server: server.transport.abortConnection()
+    courier = await listener.courier(reactor)
+    await courier.ready
+    result = await courier.deliver(envelope(), [BODY], yes, "together")
+    assert (result.sent_dot, result.final, result.unchunked) == (True, None, True)
+    await courier.when_closed()
+    assert listener.messages == [BODY] and len(listener.servers) == 1
+
+
+# Our own receiver
+
+
+@pytest.mark.parametrize("policy", ["none", "required"])
+@pytest_twisted.ensureDeferred
+async def test_our_own_receiver_takes_it(ours: Ours, policy: str) -> None:
+    courier = await ours.courier(tls=policy)
+    for pieces in ([BODY], LARGE, [b"a", BODY]):
+        result = await courier.deliver(envelope("a@d.example", "unknown@d.example", size=sum(map(len, pieces))), pieces, yes, "together")
+        assert [reply.code for reply in result.recipients if reply] == [250, 550]
+        assert "C: BDAT" in result.transcript and "C: DATA" not in result.transcript
+    assert [mail.body for mail in ours.mails] == [BODY, b"".join(LARGE), b"a" + BODY]
+    assert [mail.recipients for mail in ours.mails] == [["a@d.example"]] * 3
+    await courier.quit()
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_our_own_receiver_refuses(ours: Ours) -> None:
+    courier = await ours.courier(tls="none")
+    refused = [
+        (envelope("a@d.example", sender="refused@e.example"), [550]),
+        (envelope("unknown@d.example"), [550]),
+        (envelope("unknown@d.example", "a@d.example", sender="full@e.example"), [550, 452]),
+        (envelope("a@d.example", sender="down@e.example"), [451]),
+    ]
+    for asked, codes in refused:
+        result = await courier.deliver(asked, [BODY], yes, "together")
+        assert [reply.code for reply in result.recipients if reply] == codes
+        assert courier.usable, "a refused chunk is read to its end"
+    assert ours.mails == []
+    result = await courier.deliver(envelope("a@d.example"), [BODY], yes, "together")
+    assert [mail.body for mail in ours.mails] == [BODY]
+    await courier.quit()

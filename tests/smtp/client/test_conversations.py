@@ -1,0 +1,27 @@
+"""Every dialogue of tests/conversations/client: what our client makes of a server, whole and octet by octet."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.smtp.client.dialogue import play, read
+from tests.smtp.dialogue import CLIENT
+
+DIALOGUES = sorted(CLIENT.glob("*.txt"))
+SPLIT = [path for path in DIALOGUES if "whole" not in read(path).directions]
+
+
+def test_there_are_dialogues() -> None:
+    assert len(DIALOGUES) >= 27
+
+
+@pytest.mark.parametrize("path", DIALOGUES, ids=lambda path: path.stem)
+def test_conversation(path: Path) -> None:
+    play(read(path))
+
+
+@pytest.mark.parametrize("path", SPLIT, ids=lambda path: path.stem)
+def test_conversation_octet_by_octet(path: Path) -> None:
+    play(read(path), split=True)

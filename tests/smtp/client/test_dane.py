@@ -1,0 +1,109 @@
+"""DANE: which TLSA records count, and which certificates they are for (RFC 7672 §3.1)."""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from mailsvc.net.dns import Tlsa
+from mailsvc.smtp.client.dane import fault, usable
+
+NOW = datetime(2026, 6, 1, tzinfo=UTC)
+YEAR = timedelta(days=365)
+
+
+def certificate(name: str, issuer: Any = None, *, ca: bool = False, until: datetime = NOW + YEAR) -> tuple[x509.Certificate, Any]:
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject if issuer is None else issuer[0].subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(NOW - YEAR)
+        .not_valid_after(until)
+        .add_extension(x509.BasicConstraints(ca, None), critical=True)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+        .sign(key if issuer is None else issuer[1], hashes.SHA256())
+    )
+    return made, key
+
+
+ROOT = certificate("Root CA", ca=True)
+MIDDLE = certificate("Middle CA", ROOT, ca=True)
+LEAF = certificate("mx.example.com", MIDDLE)
+CHAIN = [LEAF[0], MIDDLE[0], ROOT[0]]
+OLD = certificate("mx.example.com", MIDDLE, until=NOW - timedelta(days=1))
+FAKE = certificate("mx.example.com", certificate("Middle CA", ca=True))
+
+
+def spki(made: tuple[x509.Certificate, Any]) -> bytes:
+    return made[0].public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+
+
+def der(made: tuple[x509.Certificate, Any]) -> bytes:
+    return made[0].public_bytes(Encoding.DER)
+
+
+def sha256(octets: bytes) -> bytes:
+    return hashlib.sha256(octets).digest()
+
+
+@pytest.mark.parametrize(
+    ("record", "chain", "good"),
+    [
+        (Tlsa(3, 1, 1, sha256(spki(LEAF))), CHAIN, True),
+        (Tlsa(3, 0, 1, sha256(der(LEAF))), CHAIN, True),
+        (Tlsa(3, 1, 2, hashlib.sha512(spki(LEAF)).digest()), CHAIN, True),
+        (Tlsa(3, 1, 0, spki(LEAF)), CHAIN, True),
+        (Tlsa(3, 1, 1, sha256(spki(OLD))), [OLD[0]], True),  # neither dates nor names matter
+        (Tlsa(3, 1, 1, sha256(spki(MIDDLE))), CHAIN, False),  # the server's own certificate has to match
+        (Tlsa(3, 1, 1, sha256(spki(LEAF))), [], False),
+        (Tlsa(2, 0, 1, sha256(der(ROOT))), CHAIN, True),
+        (Tlsa(2, 1, 1, sha256(spki(MIDDLE))), CHAIN, True),
+        (Tlsa(2, 0, 0, der(ROOT)), CHAIN[:2], True),  # an anchor that the server need not send
+        (Tlsa(2, 0, 1, sha256(der(ROOT))), CHAIN[:2], False),
+        (Tlsa(2, 0, 1, sha256(der(MIDDLE))), [OLD[0], MIDDLE[0]], False),
+        (Tlsa(2, 0, 1, sha256(der(MIDDLE))), [FAKE[0], MIDDLE[0]], False),
+        (Tlsa(2, 0, 1, sha256(der(LEAF))), CHAIN, True),
+        (Tlsa(1, 1, 1, sha256(spki(LEAF))), CHAIN, False),  # needs a public authority: does not count
+    ],
+)
+def test_certificates_and_records(record: Tlsa, chain: list[x509.Certificate], good: bool) -> None:
+    found = fault([record], chain, ["mx.example.com"], NOW)
+    assert (found is None) is good, found
+
+
+def test_an_anchor_needs_the_name_too() -> None:
+    record = Tlsa(2, 0, 1, sha256(der(ROOT)))
+    assert fault([record], CHAIN, ["other.example.com"], NOW) == "the certificate does not name other.example.com"
+    assert fault([record], CHAIN, ["other.example.com", "mx.example.com"], NOW) is None
+
+
+def test_one_good_record_among_others_is_enough() -> None:
+    records = [Tlsa(3, 1, 1, b"\0" * 32), Tlsa(0, 0, 1, b"\0" * 32), Tlsa(3, 1, 1, sha256(spki(LEAF)))]
+    assert fault(records, CHAIN, ["mx.example.com"], NOW) is None
+
+
+@pytest.mark.parametrize(
+    ("record", "counts"),
+    [
+        (Tlsa(3, 1, 1, b"x" * 32), True),
+        (Tlsa(2, 0, 2, b"x" * 64), True),
+        (Tlsa(3, 1, 1, b"x" * 31), False),
+        (Tlsa(3, 1, 3, b"x"), False),
+        (Tlsa(3, 2, 1, b"x" * 32), False),
+        (Tlsa(0, 0, 1, b"x" * 32), False),
+        (Tlsa(3, 0, 0, b""), False),
+    ],
+)
+def test_records_that_count(record: Tlsa, counts: bool) -> None:
+    assert usable(record) is counts

@@ -1,0 +1,399 @@
+"""Servers that break the rules, break off, or are broken: no octet is read for what it is not, nobody waits for ever."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from twisted.internet.error import ConnectionDone, ConnectionLost
+
+from mailsvc.smtp.client.client import GreetingRefused, Lost, Result, Timeouts, TlsFailed
+from tests.smtp.peer import GREETING, PIPELINING, PLAIN, STUFFED, Peer, codes, ready, told
+
+OK = "250 2.0.0 ok"
+GO = "354 go ahead"
+
+# Whole conversations as a server has them: its turns, given the offers and two recipients a@ and b@; then what becomes of
+# it: the verdicts, whether the final dot went out, whether the connection can be used again.
+PIPELINED = {
+    "fine": (["250 ok|250 ok|250 ok|354 go", "250 2.0.0 queued"], [250, 250], True, True),
+    "several lines": (
+        ["250-2.1.0 a|250 2.1.0 b|250 ok|250 ok|354-go|354 ahead", "250-2.0.0 queued|250 2.0.0 as 7"],
+        [250, 250],
+        True,
+        True,
+    ),
+    "one refused": (["250 ok|550-5.1.1 no|550 5.1.1 such user|250 ok|354 go", "250 ok"], [550, 250], True, True),
+    "all refused": (["250 ok|550 no|450 later|503 no"], [550, 450], False, True),
+    "all refused, message wanted": (["250 ok|550 no|450 later|354 go", "250 ok"], [550, 450], False, True),
+    "all refused, message wanted, 421": (["250 ok|550 no|450 later|354 go", "421 bye"], [550, 450], False, False),
+    "sender refused": (["550 no|503 no|503 no|503 no"], [550, 550], False, True),
+    "sender refused, message wanted": (["550 no|503 no|503 no|354 go", "554 no"], [550, 550], False, True),
+    "sender refused, recipients taken": (["550 no|250 ok|250 ok|354 go"], [550, 550], False, False),
+    "421 to MAIL": (["421 bye"], [421, 421], False, False),
+    "421 to RCPT": (["250 ok|550 no|421 bye"], [550, 421], False, False),
+    "421 to DATA": (["250 ok|550 no|250 ok|421 bye"], [550, 421], False, False),
+    "421 to the message": (["250 ok|250 ok|550 no|354 go", "421 bye"], [421, 550], True, False),
+    "421 in the middle, and on": (["250 ok|421 bye|250 ok|354 go"], [421, 421], False, False),
+    "250 to DATA": (["250 ok|250 ok|250 ok|250 ok"], [None, None], False, False),
+    "354 to MAIL": (["354 go|250 ok"], [None, None], False, False),
+    "354 to RCPT": (["250 ok|354 go|250 ok"], [None, None], False, False),
+    "354 twice": (["250 ok|250 ok|250 ok|354 go|354 go", "250 ok"], [250, 250], True, True),
+    "354 after the dot": (["250 ok|250 ok|250 ok|354 go", "354 go|354 go"], [None, None], True, False),
+    "refused after the dot": (["250 ok|250 ok|250 ok|354 go", "554 5.7.1 spam"], [554, 554], True, True),
+    "other codes in one reply": (["250 ok|250-ok|550 no"], [None, None], False, False),
+    "no reply": (["250 ok|what?"], [None, None], False, False),
+    "four digits": (["250 ok|2500 ok"], [None, None], False, False),
+    "latin-1": (["250 ok|550 m\xf6glich|250 ok|354 go", "250 ok"], [550, 250], True, True),
+    "unasked after the end": (["250 ok|250 ok|250 ok|354 go", "250 ok|250 what?"], [250, 250], True, False),
+}
+
+
+def converse(name: str, cuts: list[int]) -> tuple[Result, bytes, bool, bool]:
+    peer = ready(cuts=cuts)
+    result = peer.deliver("a@example.org", "b@example.org")
+    for turn in PIPELINED[name][0]:
+        peer.sends("".join(f"{line}\r\n" for line in turn.split("|")).encode("latin-1"))
+    assert len(result) == 1
+    return result[0], peer.hears(), peer.courier.usable, peer.wire.aborted
+
+
+@pytest.mark.parametrize("name", PIPELINED)
+@pytest.mark.parametrize("cuts", [[], [1], [7, 3]])
+def test_conversations(name: str, cuts: list[int]) -> None:
+    _, verdicts, sent_dot, usable = PIPELINED[name]
+    result, _, usable_after, aborted = converse(name, cuts)
+    assert (codes(result), result.sent_dot, usable_after) == (verdicts, sent_dot, usable)
+    assert aborted is not usable
+    assert result.lost is not None or None not in verdicts
+
+
+@given(st.sampled_from(sorted(PIPELINED)), st.lists(st.integers(1, 20), min_size=1, max_size=6))
+@settings(max_examples=200)
+def test_the_result_is_the_same_in_any_chunking(name: str, cuts: list[int]) -> None:
+    (result, *rest), (whole, *others) = converse(name, cuts), converse(name, [])
+    assert (attrs.evolve(result, transcript=""), rest) == (attrs.evolve(whole, transcript=""), others)
+
+
+@given(st.lists(st.binary(max_size=30), max_size=6), st.sampled_from([PIPELINING, PLAIN]))
+@settings(max_examples=200)
+def test_no_octets_of_a_server_make_us_raise_or_write_half_a_dialogue(chunks: list[bytes], offers: tuple[str, ...]) -> None:
+    peer = Peer().says(GREETING)
+    for chunk in chunks[:2]:
+        peer.sends(chunk)
+    peer = ready(offers=offers)
+    result = peer.deliver()
+    for chunk in chunks:
+        peer.sends(chunk.replace(b"\xff", b"\r\n"))
+    peer.closes()
+    assert len(result) == 1
+    written = peer.hears()
+    assert written.count(b"\r") == written.count(b"\n") == written.count(b"\r\n")
+    assert not peer.clock.getDelayedCalls()
+
+
+# Greetings and answers
+
+
+@pytest.mark.parametrize(
+    "octets",
+    [
+        b"HTTP/1.1 400 Bad Request\r\n",
+        b"\x15\x03\x01\x00\x02\x02\x46\r\n",
+        b"220-mx\r\n550 no\r\n",
+        b"2200 mx\r\n",
+        b"220_mx\r\n",
+        b"\r\n",
+        b"220 " + b"x" * 1_000_000,
+        b"220-x\r\n" * 1000,
+    ],
+)
+def test_what_is_no_greeting_ends_the_connection(octets: bytes) -> None:
+    peer = Peer().sends(octets)
+    (error,) = peer.fate
+    assert isinstance(error, Lost)
+    assert "the server sent" in error.reason
+    assert peer.wire.aborted
+
+
+@pytest.mark.parametrize("octets", [b"220\r\n", b"220 mx\n", "220 mx grüß\r\n".encode(), b"220 mx gr\xfc\xdf\r\n"])
+def test_odd_greetings_that_are_greetings(octets: bytes) -> None:
+    assert Peer().sends(octets).hears() == b"EHLO me.example\r\n"
+
+
+def test_endless_offers() -> None:
+    peer = Peer().says(GREETING)
+    peer.sends(b"250-X-MORE\r\n" * 50_000)
+    assert isinstance(peer.fate[0], Lost)
+    assert peer.wire.aborted
+
+
+def test_an_endless_reply_to_a_recipient() -> None:
+    peer = ready()
+    result = peer.deliver("a@example.org", "b@example.org")
+    peer.says("250 ok", "550 no", *["250-more"] * 200)
+    assert codes(result[0]) == [550, None]
+    assert "lines" in result[0].lost
+    assert peer.wire.aborted
+
+
+@pytest.mark.parametrize("keyword", ["STARTTLS", "starttls", "StartTLS"])
+def test_keywords_in_any_case_are_seen(keyword: str) -> None:
+    peer = Peer(tls="opportunistic").says(GREETING).says("250-mx", f"250 {keyword}")
+    assert peer.hears().endswith(b"STARTTLS\r\n")
+
+
+def test_a_greeting_line_that_looks_like_an_offer() -> None:
+    peer = Peer(tls="opportunistic").says(GREETING).says("250-STARTTLS", "250 SIZE 5")
+    assert peer.courier.offers.starttls is False
+
+
+# STARTTLS (RFC 3207 §6)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [b"250-mx\r\n250 PIPELINING\r\n", b"250 mx\r\n250 ok\r\n250 ok\r\n354 go\r\n", b"2", b"\n", b"\x16", b"220 go\r\n"],
+)
+@pytest.mark.parametrize("policy", ["opportunistic", "required"])
+def test_replies_injected_before_the_handshake(more: bytes, policy: str) -> None:
+    peer = Peer(tls=policy).says(GREETING).says("250-mx", "250 STARTTLS")
+    peer.hears()
+    peer.sends(b"220 go\r\n" + more)
+    assert isinstance(peer.fate[0], TlsFailed)
+    assert peer.wire.secured is None
+    assert peer.wire.aborted
+    assert peer.hears() == b""
+
+
+def test_what_was_offered_in_clear_is_forgotten() -> None:
+    peer = Peer(tls="required").says(GREETING).says("250-mx", "250-PIPELINING", "250-SIZE 5", "250 STARTTLS").says("220 go")
+    peer.hears()
+    peer.handshake()
+    assert peer.hears() == b"EHLO me.example\r\n"
+    assert peer.courier.offers is None
+    peer.says("250 mx")
+    assert not peer.courier.offers.pipelining and peer.courier.offers.size_limit == 0
+    peer.deliver()
+    assert peer.hears() == b"MAIL FROM:<b@example.net>\r\n"
+
+
+def test_starttls_is_not_said_twice() -> None:
+    peer = Peer(tls="required").says(GREETING).says("250-mx", "250 STARTTLS").says("220 go")
+    peer.hears()
+    peer.handshake()
+    peer.hears()
+    peer.says("250-mx", "250 STARTTLS")
+    assert peer.courier.usable
+    assert peer.hears() == b""
+
+
+@pytest.mark.parametrize("reply", ["421 bye", "550 no", "450 no"])
+def test_ehlo_refused_inside_tls(reply: str) -> None:
+    peer = Peer(tls="opportunistic").says(GREETING).says("250-mx", "250 STARTTLS").says("220 go")
+    peer.handshake()
+    peer.says(reply)
+    assert isinstance(peer.fate[0], GreetingRefused)
+
+
+def test_the_peer_leaves_during_the_handshake() -> None:
+    peer = Peer(tls="opportunistic").says(GREETING).says("250-mx", "250 STARTTLS").says("220 go").closes(ConnectionLost())
+    assert isinstance(peer.fate[0], TlsFailed)
+
+
+# 421 and lost connections, at each step
+
+STEPS = [
+    ("greeting", []),
+    ("EHLO", [GREETING]),
+    ("STARTTLS", [GREETING, "250 STARTTLS"]),
+]
+
+
+@pytest.mark.parametrize(("step", "before"), STEPS)
+def test_421_before_the_connection_is_ready(step: str, before: list[str]) -> None:
+    peer = Peer(tls="opportunistic")
+    for line in before:
+        peer.says(line.replace("250 STARTTLS", "250-mx\r\n250 STARTTLS"))
+    peer.hears()
+    peer.says("421 4.3.2 not now")
+    (error,) = peer.fate
+    assert isinstance(error, GreetingRefused)
+    assert error.reply.code == 421
+    assert peer.hears() == b""
+    assert peer.wire.disconnecting
+
+
+@pytest.mark.parametrize(("step", "before"), STEPS)
+@pytest.mark.parametrize("error", [ConnectionDone(), ConnectionLost("reset")])
+def test_a_connection_lost_before_it_is_ready(step: str, before: list[str], error: Exception) -> None:
+    peer = Peer(tls="opportunistic")
+    for line in before:
+        peer.says(line.replace("250 STARTTLS", "250-mx\r\n250 STARTTLS"))
+    closed = told(peer.courier.when_closed())
+    peer.closes(error)
+    assert isinstance(peer.fate[0], TlsFailed if step == "STARTTLS" else Lost)
+    assert peer.fate[0].reason and peer.fate[0].transcript.endswith(peer.fate[0].reason)
+    assert closed == [None]
+    assert not peer.clock.getDelayedCalls()
+
+
+MAIL_STEPS = [
+    # replies before, stage, verdicts of a, b and c when 421 comes then
+    ([], "mail", [421, 421, 421]),
+    (["250 ok"], "rcpt", [421, 421, 421]),
+    (["250 ok", "550 no"], "rcpt", [550, 421, 421]),
+    (["250 ok", "550 no", "250 ok"], "rcpt", [550, 421, 421]),
+    (["250 ok", "550 no", "250 ok", "250 ok"], "data", [550, 421, 421]),
+]
+
+
+@pytest.mark.parametrize(("before", "stage", "verdicts"), MAIL_STEPS)
+@pytest.mark.parametrize("offers", [PIPELINING, PLAIN])
+def test_421_at_each_step(before: list[str], stage: str, verdicts: list[int], offers: tuple[str, ...]) -> None:
+    peer = ready(offers=offers)
+    result = peer.deliver("a@example.org", "b@example.org", "c@example.org")
+    for line in before:
+        peer.says(line)
+    peer.hears()
+    peer.says("421 4.3.2 leaving")
+    assert codes(result[0]) == verdicts
+    assert {stage_ for stage_, code in zip(result[0].stages, verdicts, strict=True) if code == 421} == {stage}
+    assert (result[0].sent_dot, result[0].lost, result[0].final) == (False, None, None)
+    assert peer.wire.aborted and not peer.courier.usable
+    assert peer.hears() == b""
+
+
+@pytest.mark.parametrize(("before", "stage", "verdicts"), MAIL_STEPS)
+@pytest.mark.parametrize("offers", [PIPELINING, PLAIN])
+def test_lost_at_each_step(before: list[str], stage: str, verdicts: list[int], offers: tuple[str, ...]) -> None:
+    peer = ready(offers=offers)
+    result = peer.deliver("a@example.org", "b@example.org", "c@example.org")
+    for line in before:
+        peer.says(line)
+    peer.closes(ConnectionLost("reset by peer"))
+    assert codes(result[0]) == [None if code == 421 else code for code in verdicts]
+    assert result[0].sent_dot is False
+    assert "lost" in result[0].lost
+    assert not peer.courier.usable
+    assert not peer.clock.getDelayedCalls()
+
+
+def test_421_after_the_dot_is_the_reply_to_the_message() -> None:
+    peer = ready()
+    result = peer.deliver("a@example.org", "b@example.org")
+    peer.says("250 ok", "250 ok", "550 no", GO).says("421 4.3.0 later")
+    assert codes(result[0]) == [421, 550]
+    assert result[0].stages == ("dot", "rcpt")
+    assert result[0].sent_dot and result[0].final.code == 421
+    assert not peer.courier.usable
+
+
+@pytest.mark.parametrize("error", [ConnectionDone(), ConnectionLost("reset")])
+@pytest.mark.parametrize("half", [b"", b"25", b"250", b"what?\r\n250 ok\r\n"])
+def test_lost_after_the_dot_is_uncertain(error: Exception, half: bytes) -> None:
+    """RFC 1047: the server may have it. Nothing is sent again by the connection itself."""
+    peer = ready()
+    result = peer.deliver("a@example.org", "b@example.org")
+    peer.hears()
+    peer.says("250 ok", "250 ok", "550 no", GO)
+    assert peer.hears() == STUFFED
+    peer.sends(half).closes(error)
+    assert (result[0].sent_dot, result[0].final) == (True, None)
+    assert codes(result[0]) == [None, 550]
+    assert result[0].lost
+    assert peer.hears() == b""
+
+
+def test_an_abort_from_outside_after_the_dot_is_uncertain_too() -> None:
+    peer = ready()
+    result = peer.deliver()
+    peer.says("250 ok", "250 ok", GO)
+    peer.courier.abort("shutting down")
+    assert (result[0].sent_dot, result[0].final, result[0].lost) == (True, None, "shutting down")
+    peer.closes()
+    assert len(result) == 1
+
+
+# While the message is written
+
+
+def writing() -> tuple[Peer, list]:
+    """A connection whose peer reads no more than the first slice of a large message."""
+    peer = ready()
+    result = peer.deliver("a@example.org", "b@example.org", body=[b"x" * 98 + b"\r\n"] * 5000)
+    peer.stuck().says("250 ok", "250 ok", "550 no", GO)
+    assert peer.wire.producer is not None
+    peer.hears()
+    return peer, result
+
+
+@pytest.mark.parametrize("reply", ["552 5.3.4 too big", "451 4.3.1 disk", "421 4.3.2 bye"])
+def test_a_reply_before_the_end_stops_the_message(reply: str) -> None:
+    peer, result = writing()
+    peer.says(reply)
+    code = int(reply[:3])
+    assert codes(result[0]) == [code, 550]
+    assert result[0].stages == ("data", "rcpt")
+    assert result[0].final.code == code
+    assert result[0].sent_dot is False
+    assert peer.wire.aborted
+    assert peer.wire.producer is None
+    assert peer.hears() == b"", "no command in the middle of a message"
+
+
+@pytest.mark.parametrize("reply", ["250 got it", "220 hello", "334 what?"])
+def test_a_nonsensical_reply_before_the_end(reply: str) -> None:
+    peer, result = writing()
+    peer.says(reply)
+    assert codes(result[0]) == [None, 550]
+    assert result[0].sent_dot is False and "before its end" in result[0].lost
+    assert peer.wire.aborted
+
+
+def test_lost_in_the_middle_of_the_message() -> None:
+    peer, result = writing()
+    producer = peer.wire.producer
+    producer.stopProducing()  # as a transport does
+    peer.wire.producer = None
+    peer.closes(ConnectionLost("reset"))
+    assert codes(result[0]) == [None, 550]
+    assert result[0].sent_dot is False
+    producer.resumeProducing()
+    assert peer.hears() == b""
+
+
+def test_a_peer_that_reads_nothing() -> None:
+    peer, result = writing()
+    peer.waits(179)
+    assert not result
+    peer.waits(2)
+    assert "timed out" in result[0].lost
+    assert peer.wire.aborted and peer.wire.producer is None
+
+
+def test_a_peer_that_reads_too_slowly() -> None:
+    """One slice in each 179 seconds would be in time for the block, not for the rate."""
+    peer, result = writing()
+    slices = 0
+    while not result and slices < 100:
+        peer.waits(179)
+        if not result:
+            peer.wire.producer.resumeProducing()
+            slices += 1
+    assert result[0].sent_dot is False
+    assert 1 <= slices < 10
+
+
+def test_a_message_has_an_hour() -> None:
+    peer = ready(timeouts=Timeouts(rate=0.001, message=3600))
+    result = peer.deliver(body=[b"x" * 98 + b"\r\n"] * 100_000)
+    peer.stuck().says("250 ok", "250 ok", GO)
+    minutes = 0
+    while not result:
+        peer.waits(60)
+        minutes += 1
+        if not result:
+            peer.wire.producer.resumeProducing()
+    assert minutes == 60

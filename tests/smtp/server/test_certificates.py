@@ -1,0 +1,88 @@
+"""A certificate that is renewed while we run."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from OpenSSL import SSL
+from twisted.internet.task import Clock
+
+from mailsvc.smtp.server.certificates import Certificates, self_signed
+
+
+def names(connection: SSL.Connection, context: SSL.Context | None = None) -> str:
+    """Whom the certificate names: the handshake in memory."""
+    client = SSL.Connection(context or SSL.Context(SSL.TLS_CLIENT_METHOD), None)
+    client.set_connect_state()
+    connection.set_accept_state()
+    for _ in range(6):
+        for one, other in ((client, connection), (connection, client)):
+            with contextlib.suppress(SSL.WantReadError):
+                one.do_handshake()
+            with contextlib.suppress(SSL.WantReadError):
+                other.bio_write(one.bio_read(65536))
+    certificate = client.get_peer_certificate(as_cryptography=True)
+    return certificate.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)[0].value
+
+
+def replace(folder: Path, name: str) -> None:
+    """As certbot does: another file in the place of the old one."""
+    for old, new in zip(self_signed(folder, "unused"), self_signed(folder / name, name), strict=True):
+        os.replace(new, old)
+
+
+def test_a_renewed_pair_is_used_from_the_next_connection_on(tmp_path: Path) -> None:
+    clock = Clock()
+    certificates = Certificates(*self_signed(tmp_path, "old.example"), clock.seconds)
+    before = certificates.serverConnectionForTLS(None)
+    replace(tmp_path, "new.example")
+    clock.advance(11)
+    assert names(certificates.serverConnectionForTLS(None)) == "new.example"
+    assert names(before) == "old.example"
+
+
+@pytest.mark.parametrize(("ciphers", "taken"), [(b"ECDHE+AESGCM", True), (b"AES256-SHA256", False), (b"ECDHE-ECDSA-AES256-SHA384", False)])
+def test_old_ciphers_are_refused(tmp_path: Path, ciphers: bytes, taken: bool) -> None:
+    connection = Certificates(*self_signed(tmp_path, "mx.example"), lambda: 0.0).serverConnectionForTLS(None)
+    old = SSL.Context(SSL.TLS_CLIENT_METHOD)
+    old.set_max_proto_version(SSL.TLS1_2_VERSION)
+    old.set_cipher_list(ciphers)
+    if taken:
+        assert names(connection, old) == "mx.example"
+    else:
+        with pytest.raises(SSL.Error):
+            names(connection, old)
+
+
+def test_half_a_pair_changes_nothing(tmp_path: Path) -> None:
+    clock = Clock()
+    certificate, key = self_signed(tmp_path, "old.example")
+    certificates = Certificates(certificate, key, clock.seconds)
+    other, other_key = self_signed(tmp_path / "other", "new.example")
+    os.replace(other, certificate)
+    clock.advance(11)
+    assert names(certificates.serverConnectionForTLS(None)) == "old.example"
+    key.unlink()
+    clock.advance(11)
+    assert names(certificates.serverConnectionForTLS(None)) == "old.example"
+    os.replace(other_key, key)
+    clock.advance(11)
+    assert names(certificates.serverConnectionForTLS(None)) == "new.example"
+
+
+def test_the_first_pair_must_be_good(tmp_path: Path) -> None:
+    certificate, key = self_signed(tmp_path, "old.example")
+    certificate.write_text("nothing")
+    with pytest.raises(ValueError):
+        Certificates(certificate, key, lambda: 0.0)
+
+
+def test_a_key_of_our_making_is_for_its_owner_alone(tmp_path: Path) -> None:
+    certificate, key = self_signed(tmp_path / "tls", "mx.example")
+    assert stat.S_IMODE(key.stat().st_mode) == 0o600
+    assert self_signed(tmp_path / "tls", "other.example") == (certificate, key)

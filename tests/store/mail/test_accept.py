@@ -1,0 +1,276 @@
+"""A submission is committed as a whole, once for its key, or not at all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import attrs
+import pytest
+import pytest_twisted
+from twisted.internet.defer import CancelledError, Deferred
+
+from mailsvc.store.mail import accept, idempotency
+from mailsvc.store.mail.accept import LARGE, Acceptance, Accepted, InProgress, Mismatch, NewRecipient, Replayed, Submission
+from mailsvc.store.postgres.errors import DataRejected, StoreError, Unavailable
+from mailsvc.store.mail.messages import InPieces
+from mailsvc.store.postgres.pool import Pool
+from tests.store.fixtures import ACCOUNT, DAY, MINUTE, NOW, OTHER, REGION, House, email, keyed, together
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_was_accepted_is_all_there(house: House) -> None:
+    mail = email(
+        "a@example.org",
+        "b@example.net",
+        cc=("C <c@example.org>",),
+        subject="Grüße",
+        tags=(("kind", "welcome"), ("kind", "again")),
+        headers={"X-Entity-Ref-ID": "7"},
+        envelope={"size": 12},
+        bulk=True,
+    )
+    assert await house.accept(mail) == [Accepted()]
+    found = await house.emails.get(ACCOUNT, mail.email_id)
+    assert found is not None
+    wanted = attrs.asdict(mail, recurse=False)
+    for name in ("created_at", "source", "key_id", "domain_id", "message_id", "sender", "to", "cc", "bcc", "subject", "tags", "headers"):
+        assert getattr(found, name) == wanted[name], name
+    assert (found.envelope, found.size, found.bulk) == ({"size": 12}, len(mail.message), True)
+    assert found.recipients == ("a@example.org", "b@example.net")
+    assert await house.statuses(mail) == ["queued", "queued"]
+    assert await house.events(mail) == [("email.sent", None)]
+    assert await house.count("fresh_events") == 1
+    stored = await house.messages.load(ACCOUNT, mail.email_id)
+    assert stored is not None and (stored.signature, stored.body) == (None, mail.message)
+
+
+@pytest_twisted.ensureDeferred
+async def test_born_leased_recipients_are_nobody_elses(house: House) -> None:
+    mixed = email("a@example.org", "b@example.org", lease=house.lease)
+    mixed = attrs.evolve(mixed, recipients=(mixed.recipients[0], NewRecipient("b@example.org", "example.org", False)))
+    await house.accept(mixed)
+    assert await house.statuses(mixed) == ["sending", "queued"]
+    assert [leased.recipient for leased in await house.claim(lease=await house.process())] == [1]
+    assert await house.queue.leased(house.lease) == [(mixed.email_id, 0)]
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_shared_commit_is_one_statement(house: House) -> None:
+    before = house.pool.statements
+    assert await house.accept(*(email() for _ in range(50))) == [Accepted()] * 50
+    assert house.pool.statements - before == 1
+
+
+@pytest.mark.parametrize("message", [b"", b"\0\xff" * 10, "ü\\\r\n'".encode() * 9, os.urandom(64 * 1024), os.urandom(1_000_000)])
+@pytest_twisted.ensureDeferred
+async def test_messages_come_back_byte_for_byte(house: House, message: bytes) -> None:
+    mail = email(message=message)
+    await house.accept(mail)
+    stored = await house.messages.load(ACCOUNT, mail.email_id)
+    assert stored is not None and stored.body == message
+
+
+class Spooled:
+    """A message that comes in chunks of any size."""
+
+    chunks = (b"a" * 10, b"b" * 300_000, b"c" * 256 * 1024)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.chunks))
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self.chunks)
+
+
+@pytest_twisted.ensureDeferred
+async def test_large_messages_are_stored_in_pieces(house: House) -> None:
+    mail = email(message=Spooled())
+    await house.accept(mail, email())
+    sizes = await house.pool.rows("SELECT length(bytes) FROM messages WHERE email_id = %s ORDER BY piece", (mail.email_id,))
+    assert max(size for (size,) in sizes) <= 256 * 1024
+    stored = await house.messages.load(ACCOUNT, mail.email_id)
+    assert stored is not None and stored.body == b"".join(Spooled.chunks)
+    pieces = await InPieces(house.messages).load(ACCOUNT, mail.email_id)
+    assert pieces is not None and b"".join(pieces.body) == stored.body  # type: ignore[arg-type]
+    assert len(pieces.body) == len(stored.body)
+    assert max(len(piece) for piece in pieces.body) <= 256 * 1024  # type: ignore[arg-type]
+
+
+@pytest_twisted.ensureDeferred
+async def test_nobody_waits_behind_large_messages(house: House) -> None:
+    """These take some hundred round trips each, one after the other; the small one takes one."""
+
+    class Large(Spooled):
+        chunks = (b"x" * 299 + b"\n",) * 400  # type: ignore[assignment]
+
+    ended: list[str] = []
+
+    async def accept(what: str, mail: Any) -> None:
+        await house.accept(mail)
+        ended.append(what)
+
+    large = [Deferred.fromCoroutine(accept("large", email(message=Large()))) for _ in range(LARGE + 1)]
+    small = [Deferred.fromCoroutine(accept("small", email())) for _ in range(3)]
+    for waiting in (*small, *large):
+        await waiting
+    assert ended == ["small"] * 3 + ["large"] * len(large)
+
+
+@pytest_twisted.ensureDeferred
+async def test_one_that_cannot_be_stored_fails_alone(house: House) -> None:
+    poisons = {"nul": email(subject="a\0b"), "surrogate": email(subject="\ud800"), "recipients": email(*["a@example.org"] * 40_000)}
+    mails = [email() for _ in range(100)]
+    results = await together(
+        *(outcome(house.acceptance.accept(Submission(ACCOUNT, (mail,)))) for mail in [*mails[:50], *poisons.values(), *mails[50:]])
+    )
+    assert [r for r in results if r == Accepted()] == [Accepted()] * 100
+    assert all(isinstance(r, DataRejected) for r in results[50:53])
+    assert await house.count("emails") == await house.count("queue") == await house.count("messages") == 100
+
+
+async def outcome(coroutine: Any) -> Any:
+    try:
+        return await coroutine
+    except StoreError as error:
+        return error
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_batch_is_stored_as_a_whole_or_not_at_all(house: House) -> None:
+    with pytest.raises(DataRejected):
+        await house.acceptance.accept(Submission(ACCOUNT, (email(), email(subject="\0"))))
+    assert await house.count("emails") == 0
+    good = tuple(email() for _ in range(100))
+    await house.acceptance.accept(Submission(ACCOUNT, good))
+    assert await house.count("emails") == 100
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_repeated_request_gets_its_first_answer(house: House) -> None:
+    first = keyed(email())
+    assert await house.acceptance.accept(first) == Accepted()
+    assert first.idempotency is not None
+    again = await house.acceptance.accept(keyed(email()))
+    assert again == Replayed(first.idempotency.answer)
+    assert isinstance(again, Replayed) and list(again.answer) == ["ids", "also"]  # type: ignore[call-overload]
+    assert await house.acceptance.accept(keyed(email(), fingerprint=b"g" * 32)) == Mismatch()
+    assert await house.acceptance.accept(keyed(email(), key="key/2")) == Accepted()
+    assert await house.acceptance.accept(keyed(email(account=OTHER), key="key/1")) == Accepted()
+    assert await house.count("emails") == 3
+
+
+@pytest_twisted.ensureDeferred
+async def test_an_expired_key_counts_as_unused(house: House) -> None:
+    assert await house.acceptance.accept(keyed(email(), expires_at=NOW - MINUTE)) == Accepted()
+    assert await house.acceptance.accept(keyed(email(), fingerprint=b"g" * 32)) == Accepted()
+    assert await house.acceptance.accept(keyed(email(), fingerprint=b"g" * 32)) == Replayed(await answer_of(house))
+
+
+async def answer_of(house: House) -> Any:
+    return (await house.pool.rows("SELECT answer FROM idempotency"))[0][0]
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_hundred_at_once_with_one_key_make_one_email(house: House) -> None:
+    second = Acceptance(house.pool, house.clock)  # as another process would
+    doors = [house.acceptance, second]
+    results = await together(*(doors[n % 2].accept(keyed(email())) for n in range(100)))
+    assert results.count(Accepted()) == 1
+    assert all(isinstance(r, (Accepted, InProgress, Replayed)) for r in results)
+    assert await house.count("emails") == 1
+    results = await together(*(doors[n % 2].accept(keyed(email(), key="other")) for n in range(100)))
+    assert await house.count("emails") == 2
+
+
+@pytest_twisted.ensureDeferred
+async def test_processes_do_not_accept_one_key_at_the_same_time(house: House) -> None:
+    submission = keyed(email())
+    assert submission.idempotency is not None
+    claim = idempotency.Claim(ACCOUNT, submission.idempotency)
+
+    async def meanwhile(tx: Any) -> Any:
+        await idempotency.settled_already(tx, [claim], NOW)
+        return await house.acceptance.accept(submission)
+
+    assert await house.pool.transact(meanwhile) == InProgress()
+    assert await house.acceptance.accept(submission) == Accepted()
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_refused_request_does_not_hold_its_key(house: House) -> None:
+    with pytest.raises(DataRejected):
+        await house.acceptance.accept(keyed(email(subject="\0")))
+    assert await house.acceptance.accept(keyed(email())) == Accepted()
+
+
+@pytest_twisted.ensureDeferred
+async def test_keyed_and_other_requests_share_a_commit(house: House) -> None:
+    await house.acceptance.accept(keyed(email()))
+    before = house.pool.commits
+    results = await together(
+        house.acceptance.accept(keyed(email())),
+        house.acceptance.accept(keyed(email(), key="new")),
+        house.acceptance.accept(Submission(ACCOUNT, (email(),))),
+    )
+    assert [type(r) for r in results] == [Replayed, Accepted, Accepted]
+    assert house.pool.commits - before == 1
+    assert await house.count("emails") == 3
+
+
+@pytest_twisted.ensureDeferred
+async def test_expired_answers_are_swept_in_bites(house: House) -> None:
+    await together(*(house.acceptance.accept(keyed(email(), key=str(n), expires_at=NOW + n * MINUTE)) for n in range(-4, 3)))
+    assert [await house.books.sweep(NOW, 3), await house.books.sweep(NOW, 3), await house.books.sweep(NOW, 3)] == [3, 2, 0]
+    assert await house.count("idempotency") == 2
+
+
+@pytest_twisted.ensureDeferred
+async def test_who_leaves_gets_the_leases_back_to_the_queue(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accept, "RECLAIM_AFTER", (0.05,))
+    mail = email(lease=house.lease)
+    waiting = Deferred.fromCoroutine(house.acceptance.accept(Submission(ACCOUNT, (mail,))))
+    waiting.cancel()
+    with pytest.raises(CancelledError):
+        await waiting
+    assert await until_free(house, mail) == ["queued"]
+
+
+@pytest_twisted.ensureDeferred
+async def test_nobody_is_told_of_an_unknown_commit_and_its_leases_come_back(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accept, "RECLAIM_AFTER", (0.0,))
+
+    class Doubtful(Pool):
+        """Commits, and loses the answer."""
+
+        async def rows(self, sql: str, params: Any = ()) -> Any:
+            await super().rows(sql, params)
+            raise Unavailable("lost", unknown=True)
+
+    doubtful = Doubtful(house.pool.dsn, house.clock, size=1)
+    await doubtful.start()
+    mail = email(lease=house.lease)
+    with pytest.raises(Unavailable):
+        await Acceptance(doubtful, house.clock).accept(Submission(ACCOUNT, (mail,)))
+    assert await until_free(house, mail) == ["queued"]
+    await doubtful.stop()
+
+
+async def until_free(house: House, mail: Any) -> list[str]:
+    """The statuses, once they are no longer only what they were at first; each look is a round trip."""
+    for _ in range(500):
+        statuses = await house.statuses(mail)
+        if statuses and "sending" not in statuses:
+            break
+    return statuses
+
+
+@pytest_twisted.ensureDeferred
+async def test_scheduled_mail_waits_for_its_time(house: House) -> None:
+    mail = email(scheduled_at=NOW + MINUTE)
+    await house.accept(mail)
+    assert await house.events(mail) == [("email.scheduled", None)]
+    assert await house.queue.ready(REGION, NOW + DAY) == []
+    found = await house.emails.get(ACCOUNT, mail.email_id)
+    assert found is not None and (found.scheduled_at, found.last_event) == (NOW + MINUTE, "email.scheduled")

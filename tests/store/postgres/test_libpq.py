@@ -1,0 +1,160 @@
+"""Statements whose parameters go beside them: the same answers and the same errors as the driver gives, from a slower server too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import pytest_twisted
+from twisted.internet.defer import Deferred
+from twisted.internet.task import deferLater
+
+from mailsvc.store.postgres import libpq
+from mailsvc.store.postgres.errors import Conflict, DataRejected, StatementFailed, StoreError, TimedOut, Unavailable
+from mailsvc.store.postgres.connection import Limits
+from mailsvc.store.postgres.pool import Pool, Transaction
+from mailsvc.store.postgres.prepared import Prepared
+
+ECHO = Prepared("echo", ("bytea", "uuid", "integer", "json"), "SELECT $1, $2, $3, $4::jsonb, octet_length($1)::bigint, NULL::uuid")
+SLEEP = Prepared("sleep", ("double precision", "bytea"), "SELECT 1 FROM pg_sleep($1) WHERE $2 IS NOT NULL")
+KEEP = Prepared("keep", ("integer", "bytea"), "INSERT INTO kept VALUES ($1, $2)")
+VALUES = Prepared(
+    "vals", ("text[]", "timestamptz", "text"), "SELECT cardinality($1), $1[1], $2, $2 - interval '27 years', $2 < 'infinity', $3"
+)
+WITHOUT = Prepared("without", (), "SELECT set_config('enable_seqscan', 'off', true)")
+SETTING = Prepared("setting", ("uuid[]",), "SELECT current_setting('enable_seqscan'), $1 = '{}', cardinality($1)", WITHOUT)
+TABLE = "CREATE TABLE kept (n integer PRIMARY KEY CHECK (n < 10), octets bytea NOT NULL)"
+
+
+def reactor() -> Any:
+    from twisted.internet import reactor
+
+    return reactor
+
+
+@pytest.fixture(params=["beside", "within"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside the statement; and within it, as where the library has no such functions."""
+    if request.param == "within":
+        monkeypatch.setattr(libpq, "LIBRARY", None)
+
+
+def test_the_library_is_found() -> None:
+    assert libpq.LIBRARY is not None
+
+
+@pytest_twisted.ensureDeferred
+async def test_values_come_back_as_they_went(pool: Pool, way: None) -> None:
+    one = uuid4()
+    for octets in (b"", bytes(range(256)) * 3, b"\\x00'%s"):
+        [row] = await pool.rows(ECHO, (octets, one, -7, '{"a": ["\u00fc%"]}'))
+        assert row == (octets, one, -7, {"a": ["\u00fc%"]}, len(octets), None)
+
+
+@pytest_twisted.ensureDeferred
+async def test_texts_lists_and_moments(pool: Pool, way: None) -> None:
+    at = datetime(2026, 11, 21, 4, 5, 6, 789_012, UTC)
+    for texts in ([], ['a"b\\c,{}', "", "NULL", "\u00fc'%s"]):
+        [row] = await pool.rows(VALUES, (texts, at, "it's 5%"))
+        assert row == (len(texts), texts[0] if texts else None, at, at.replace(year=1999), True, "it's 5%")
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_goes_first_holds_for_the_statement_alone(pool: Pool, way: None) -> None:
+    for _ in range(2 * pool.size):
+        assert await pool.rows(SETTING, ([],)) == [("off", True, 0)]
+        assert await pool.rows("SHOW enable_seqscan") == [("on",)]
+
+    async def inside(tx: Transaction) -> None:
+        assert await tx.rows(SETTING, ([uuid4(), uuid4()],)) == [("off", False, 2)]
+
+    await pool.transact(inside)
+
+
+@pytest_twisted.ensureDeferred
+async def test_more_than_a_socket_holds_goes_out_while_the_reactor_turns(pool: Pool) -> None:
+    turns = 0
+
+    def turn() -> None:
+        nonlocal turns
+        turns += 1
+
+    octets = bytes(range(256)) * 80_000
+    waiting = Deferred.fromCoroutine(pool.rows(ECHO, (octets, uuid4(), 1, "{}")))
+    while not waiting.called:
+        await deferLater(reactor(), 0.0, turn)
+    [row] = await waiting
+    assert row[0] == octets
+    assert turns > 1
+
+
+@pytest_twisted.ensureDeferred
+async def test_errors_are_ours_and_the_connection_goes_on(database: str, way: None) -> None:
+    pool = Pool(database, reactor(), 1)
+    await pool.start()
+    await pool.run(TABLE)
+    backend = await pool.rows("SELECT pg_backend_pid()")
+    assert await pool.run(KEEP, (1, b"\0")) == 1
+    for params, kind in (((1, b""), Conflict), ((10, b""), DataRejected), ((2, None), DataRejected)):
+        with pytest.raises(kind):
+            await pool.run(KEEP, params)
+    with pytest.raises(DataRejected):
+        await pool.rows(ECHO, (b"", uuid4(), 1, '"\\u0000"'))
+    for wrong in (Prepared("wrong", (), "SELECT nothing"), Prepared("failing", ("integer",), "SELECT 1 / $1", WITHOUT)):
+        with pytest.raises((StatementFailed, DataRejected)):
+            await pool.rows(wrong, (0,) if wrong.types else ())
+    assert await pool.rows("SELECT n, octets FROM kept") == [(1, b"\0")]
+    assert await pool.rows("SELECT pg_backend_pid()") == backend
+    await pool.stop()
+
+
+@pytest_twisted.ensureDeferred
+async def test_in_a_transaction_all_or_nothing(pool: Pool, way: None) -> None:
+    await pool.run(TABLE)
+
+    async def two(tx: Transaction) -> None:
+        await tx.run(KEEP, (1, b"one"))
+        await tx.run(KEEP, (1, b"again"))
+
+    with pytest.raises(Conflict):
+        await pool.transact(two)
+    assert await pool.rows("SELECT n FROM kept") == []
+    await pool.transact(lambda tx: tx.run(KEEP, (2, b"two")))
+    assert await pool.rows("SELECT n FROM kept") == [(2,)]
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_server_that_goes_away_meanwhile(pool: Pool, administer: Callable[..., None], database: str) -> None:
+    waiting = [Deferred.fromCoroutine(pool.rows(SLEEP, (60, b"x"))) for _ in range(2)]
+    there = 0
+    while there < 2:
+        [(there,)] = await pool.rows("SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_sleep($1)%' AND wait_event = 'PgSleep'")
+    administer(database, "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE wait_event = 'PgSleep'")
+    for each in waiting:
+        with pytest.raises(Unavailable) as error:
+            await each
+        assert error.value.unknown
+    assert (await pool.rows(ECHO, (b"x", uuid4(), 1, "{}")))[0][0] == b"x"
+
+
+@pytest_twisted.ensureDeferred
+async def test_limits_hold(database: str) -> None:
+    pool = Pool(database, reactor(), 1, limits=Limits(statement=0.05))
+    await pool.start()
+    with pytest.raises(TimedOut):
+        await pool.rows(SLEEP, (60, b"x"))
+    assert (await pool.rows(ECHO, (b"x", uuid4(), 1, "{}")))[0][0] == b"x"
+    await pool.stop()
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_pool_that_is_stopped_waits_for_nothing_for_ever(database: str) -> None:
+    pool = Pool(database, reactor(), 1, name="impatient")
+    await pool.start()
+    waiting = Deferred.fromCoroutine(pool.rows(SLEEP, (60, b"x" * 3_000_000)))
+    await pool.stop(patience=0.01)
+    with pytest.raises(StoreError):
+        await waiting

@@ -1,0 +1,81 @@
+"""Migrations: once each, in order, whole or not at all, by one process at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from importlib.resources import files
+from pathlib import Path
+
+import psycopg2
+import pytest
+from psycopg2.extensions import make_dsn
+
+from mailsvc.store.postgres import migrate as module
+from mailsvc.store.postgres.migrate import MigrationFailed, migrate
+
+
+@pytest.fixture
+def empty(postgres: str, administer: Callable[..., None]) -> Iterator[str]:
+    administer(postgres, "CREATE DATABASE mailsvc_empty")
+    yield make_dsn(postgres, dbname="mailsvc_empty")
+    administer(postgres, "DROP DATABASE mailsvc_empty WITH (FORCE)")
+
+
+def ask(dsn: str, sql: str) -> list[tuple[object, ...]]:
+    connection = psycopg2.connect(dsn)
+    with connection.cursor() as cursor:
+        cursor.execute(sql)
+        found = cursor.fetchall()
+    connection.close()
+    return found
+
+
+def tables(dsn: str) -> set[object]:
+    return {name for (name,) in ask(dsn, "SELECT tablename FROM pg_tables WHERE schemaname = 'public' AND tablename NOT LIKE '%yoyo%'")}
+
+
+def test_the_files_of_the_package_are_applied_once(empty: str) -> None:
+    names = sorted(entry.name.removesuffix(".sql") for entry in files("mailsvc.store").joinpath("migrations").iterdir())
+    assert migrate(empty) == names
+    assert migrate(empty) == []
+    assert {"accounts", "emails", "queue"} <= tables(empty)
+    [(partitioned,)] = ask(empty, "SELECT count(*) FROM pg_partitioned_table")
+    assert partitioned >= 5
+
+
+def test_processes_that_start_together_take_turns(empty: str, tmp_path: Path) -> None:
+    (tmp_path / "0001_slow.sql").write_text("SELECT pg_sleep(0.2);\nCREATE TABLE slow (n int);\n")
+    with ThreadPoolExecutor(4) as threads:
+        applied = list(threads.map(lambda _: migrate(empty, str(tmp_path)), range(4)))
+    assert sorted(applied) == [[], [], [], ["0001_slow"]]
+
+
+def test_an_error_names_its_file_and_leaves_nothing_of_it(empty: str, tmp_path: Path) -> None:
+    (tmp_path / "0001_good.sql").write_text("CREATE TABLE good (n int);\n")
+    (tmp_path / "0002_bad.sql").write_text("CREATE TABLE half (n int);\nCREATE TABLE bad (n no_such_type);\n")
+    with pytest.raises(MigrationFailed, match=r"0002_bad\.sql: .*no_such_type"):
+        migrate(empty, str(tmp_path))
+    assert tables(empty) == {"good"}
+    (tmp_path / "0002_bad.sql").write_text("CREATE TABLE half (n int);\n")
+    assert migrate(empty, str(tmp_path)) == ["0002_bad"]
+
+
+def test_a_lock_that_others_hold_ends_it_with_the_file_named(empty: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LOCK_TIMEOUT_MS", 20)
+    (tmp_path / "0001_first.sql").write_text("CREATE TABLE held (n int);\n")
+    migrate(empty, str(tmp_path))
+    (tmp_path / "0002_alter.sql").write_text("ALTER TABLE held ADD m int;\n")
+    other = psycopg2.connect(empty)
+    other.cursor().execute("LOCK TABLE held")
+    with pytest.raises(MigrationFailed, match=r"0002_alter\.sql: .*lock timeout"):
+        migrate(empty, str(tmp_path))
+    other.close()
+    assert migrate(empty, str(tmp_path)) == ["0002_alter"]
+
+
+def test_a_file_may_say_that_it_is_no_transaction(empty: str, tmp_path: Path) -> None:
+    (tmp_path / "0001_first.sql").write_text("CREATE TABLE t (n int);\n")
+    (tmp_path / "0002_index.sql").write_text("-- transactional: false\nCREATE INDEX CONCURRENTLY t_n ON t (n);\n")
+    assert migrate(empty, str(tmp_path)) == ["0001_first", "0002_index"]
+    assert migrate(empty, str(tmp_path)) == []

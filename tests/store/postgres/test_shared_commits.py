@@ -1,0 +1,252 @@
+"""Shared commits: few writes, each caller's own result, and nobody suffers from another."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.task import Clock
+from twisted.python.failure import Failure
+
+from mailsvc.store.postgres.shared_commits import Batch
+from mailsvc.store.postgres.errors import DataRejected, Unavailable
+
+
+@attrs.define(eq=False)
+class Table:
+    """Where the items are written: each write waits until it is told to end."""
+
+    clock: Clock = attrs.field(factory=Clock)
+    under_way: list[tuple[list[int], Deferred[None]]] = attrs.field(factory=list)
+    written: list[list[int]] = attrs.field(factory=list)
+    poisoned: frozenset[int] = frozenset()
+    most: int = 0
+
+    async def write(self, items: list[int]) -> list[int]:
+        entry: tuple[list[int], Deferred[None]] = (list(items), Deferred())
+        self.under_way.append(entry)
+        self.most = max(self.most, len(self.under_way))
+        try:
+            await entry[1]
+        finally:
+            self.under_way.remove(entry)
+        if self.poisoned & set(items):
+            raise DataRejected("22021")
+        self.written.append(items)
+        return [item * 10 for item in items]
+
+    def end(self, error: Exception | None = None) -> None:
+        answer = self.under_way[0][1]
+        if error is None:
+            answer.callback(None)
+        else:
+            answer.errback(error)
+
+    def batch(self, **settings: Any) -> Batch[int, int]:
+        return Batch(self.write, self.clock, **settings)
+
+
+def submit(batch: Batch[int, int], *items: int, weight: int = 1) -> list[Deferred[int]]:
+    return [batch.submit(item, weight) for item in items]
+
+
+def results(waiting: list[Deferred[int]]) -> list[object]:
+    """What each has come to, exceptions as their class, None for what still waits."""
+    found: list[object] = [None] * len(waiting)
+    for index, one in enumerate(waiting):
+
+        def note(result: object, index: int = index) -> None:
+            found[index] = type(result.value) if isinstance(result, Failure) else result
+
+        one.addBoth(note)
+    return found
+
+
+def test_what_comes_together_is_written_together() -> None:
+    table = Table()
+    batch = table.batch(prompt=False)
+    waiting = submit(batch, 1, 2)
+    table.clock.advance(0.001)
+    waiting += submit(batch, 3)
+    assert table.under_way == []
+    table.clock.advance(0.001)
+    assert [items for items, _ in table.under_way] == [[1, 2, 3]]
+    table.end()
+    assert results(waiting) == [10, 20, 30]
+    assert (batch.written, batch.items) == (1, 3)
+
+
+def test_what_comes_singly_does_not_linger() -> None:
+    table = Table()
+    batch = table.batch()
+    for item in range(3):
+        submit(batch, item)
+        assert table.under_way == []  # others of this turn may come
+        table.clock.advance(0)
+        assert [items for items, _ in table.under_way] == [[item]]
+        table.end()
+
+
+def test_where_there_was_company_more_is_waited_for() -> None:
+    table = Table()
+    batch = table.batch()
+    submit(batch, 1, 2)
+    table.clock.advance(0)
+    submit(batch, 3)
+    table.clock.advance(0)
+    assert [items for items, _ in table.under_way] == [[1, 2]]
+    table.end()
+    assert [items for items, _ in table.under_way] == [[3]]  # it waited while that one was under way
+    submit(batch, 4)
+    table.clock.advance(0)
+    assert [items for items, _ in table.under_way] == [[3]]  # nor does it start beside another at once
+    table.clock.advance(0.002)
+    assert [items for items, _ in table.under_way] == [[3], [4]]
+
+
+def test_a_full_write_does_not_linger() -> None:
+    table = Table()
+    submit(table.batch(max_items=2), 1, 2, 3)
+    assert [items for items, _ in table.under_way] == [[1, 2]]
+
+
+def test_what_comes_while_all_writes_are_under_way_goes_with_the_next_at_once() -> None:
+    table = Table()
+    batch = table.batch(writes=2)
+    submit(batch, 1)
+    table.clock.advance(0.002)
+    submit(batch, 2)
+    table.clock.advance(0.002)
+    submit(batch, 3, 4)
+    table.clock.advance(1)
+    assert [items for items, _ in table.under_way] == [[1], [2]]
+    table.end()
+    assert [items for items, _ in table.under_way] == [[2], [3, 4]]
+
+
+def test_a_heavy_item_is_written_alone() -> None:
+    table = Table()
+    batch = table.batch(max_weight=10, writes=9)
+    waiting = submit(batch, 1, weight=4) + submit(batch, 2, weight=50) + submit(batch, 3, 4, weight=5)
+    table.clock.advance(0.002)
+    while table.under_way:
+        table.end()
+    assert table.written == [[1], [2], [3, 4]]
+    assert results(waiting) == [10, 20, 30, 40]
+
+
+def test_one_that_cannot_be_written_fails_alone() -> None:
+    table = Table(poisoned=frozenset({2}))
+    waiting = submit(table.batch(), 1, 2, 3)
+    table.clock.advance(0.002)
+    while table.under_way:
+        table.end()
+    assert results(waiting) == [10, DataRejected, 30]
+    assert table.written == [[1], [3]]
+
+
+@pytest.mark.parametrize("unknown", [True, False])
+def test_nothing_is_written_twice_when_its_commit_is_unknown(unknown: bool) -> None:
+    table = Table()
+    batch = table.batch()
+    waiting = submit(batch, 1, 2)
+    table.clock.advance(0.002)
+    table.end(Unavailable("lost", unknown))
+    assert results(waiting) == [Unavailable, Unavailable]
+    assert table.under_way == []
+    assert batch.written == 1
+
+
+def test_a_poisoned_write_that_then_loses_the_database_ends() -> None:
+    table = Table()
+    waiting = submit(table.batch(), 1, 2, 3)
+    table.clock.advance(0.002)
+    table.end(DataRejected("22021"))
+    table.end()
+    while table.under_way:
+        table.end(Unavailable("lost", True))
+    assert results(waiting) == [10, Unavailable, Unavailable]
+
+
+def test_a_caller_that_leaves_changes_nothing_for_the_others() -> None:
+    table = Table()
+    batch = table.batch()
+    early, late, stays = submit(batch, 1, 2, 3)
+    early.cancel()
+    table.clock.advance(0.002)
+    late.cancel()
+    table.end()
+    assert results([early, late, stays]) == [CancelledError, CancelledError, 30]
+    assert table.written == [[1, 2, 3]]
+
+
+def test_what_waits_is_bounded_in_number_and_weight() -> None:
+    table = Table()
+    batch = table.batch(queue=3, queue_weight=100)
+    waiting = submit(batch, 1, 2, weight=40) + submit(batch, 3, weight=30) + submit(batch, 4, 5)
+    assert results(waiting) == [None, None, Unavailable, None, Unavailable]
+    assert (batch.waiting, batch.waiting_weight) == (3, 81)
+    table.clock.advance(0.002)
+    assert (batch.waiting, batch.waiting_weight) == (0, 0)
+    [whole] = submit(table.batch(queue_weight=100), 6, weight=1000)
+    table.clock.advance(0.002)
+    table.end()
+    table.end()
+    assert results([whole]) == [60]
+
+
+def test_a_write_that_gives_too_few_results_fails() -> None:
+    async def write(items: list[int]) -> list[int]:
+        return []
+
+    clock = Clock()
+    waiting = submit(Batch(write, clock), 1)
+    clock.advance(1)
+    assert results(waiting) == [AssertionError]
+
+
+ACTIONS = st.lists(
+    st.one_of(
+        st.tuples(st.just("submit"), st.integers(1, 30)),
+        st.tuples(st.just("advance"), st.sampled_from([0.0005, 0.002])),
+        st.tuples(st.just("end"), st.just(0)),
+        st.tuples(st.just("leave"), st.integers(0, 60)),
+    ),
+    max_size=60,
+)
+
+
+@settings(max_examples=150)
+@given(ACTIONS, st.frozensets(st.integers(0, 60)), st.integers(1, 3), st.integers(1, 8), st.sampled_from([10, 1000]))
+def test_each_gets_what_is_its_own_whatever_happens(
+    actions: list[tuple[str, Any]], poisoned: frozenset[int], writes: int, max_items: int, max_weight: int
+) -> None:
+    table = Table(poisoned=poisoned)
+    batch = table.batch(writes=writes, max_items=max_items, max_weight=max_weight)
+    waiting: list[Deferred[int]] = []
+    left = set()
+    for action, argument in actions:
+        if action == "submit":
+            waiting += submit(batch, len(waiting), weight=argument)
+        elif action == "advance":
+            table.clock.advance(argument)
+        elif action == "end" and table.under_way:
+            table.end()
+        elif action == "leave" and argument < len(waiting) and not waiting[argument].called:
+            left.add(argument)
+            waiting[argument].cancel()
+        assert all(len(items) <= max_items for items, _ in table.under_way)
+    while batch.waiting or table.under_way:
+        table.clock.advance(0.002)
+        if table.under_way:
+            table.end()
+    expected = [CancelledError if n in left else DataRejected if n in poisoned else n * 10 for n in range(len(waiting))]
+    assert results(waiting) == expected
+    assert Counter(item for items in table.written for item in items) == Counter(set(range(len(waiting))) - poisoned)
+    assert table.most <= writes
+    assert table.clock.getDelayedCalls() == [] or table.clock.advance(1) is None

@@ -1,0 +1,162 @@
+"""The operator's hand on the queue, and what the queue remembers of attempts."""
+
+from __future__ import annotations
+
+import attrs
+import pytest_twisted
+
+from mailsvc.outcome import Deferred, Uncertain
+from mailsvc.store.queue.operator import Operating
+from mailsvc.store.queue.claims import FOREVER, Slowdown
+from mailsvc.store.queue.settle import RecipientOutcome
+from mailsvc.store.queue.tls import TlsRecords
+from tests.store.fixtures import ACCOUNT, DAY, MINUTE, NOW, OTHER, REGION, House, attempt, email
+
+
+def at_provider(*names: str) -> list[object]:
+    """Emails filed under destinations of one provider."""
+    made = []
+    for name in names:
+        mail = email()
+        place = attrs.evolve(mail.recipients[0], destination=f"big/{name}")
+        made.append(attrs.evolve(mail, recipients=(place,)))
+    return made
+
+
+@pytest_twisted.ensureDeferred
+async def test_one_row_holds_all_destinations_of_a_provider_and_is_their_reason(house: House) -> None:
+    mails = at_provider("mx1.a", "mx1.b")
+    await house.accept(*mails, email())
+    await house.queue.hold(REGION, "big", "paused", "It asked for less.", NOW + DAY)
+    assert [each.destination for each in await house.queue.ready(REGION, NOW)] == ["example.org"]
+    rows = await house.pool.rows("SELECT destination, reason, next_at FROM waiting_at(%s) ORDER BY destination", (NOW,))
+    assert {(name, reason) for name, reason, _ in rows if name.startswith("big/")} == {
+        ("big/mx1.a", "It asked for less."), ("big/mx1.b", "It asked for less.")
+    }  # fmt: skip
+    assert {until for name, _, until in rows if name.startswith("big/")} == {NOW + DAY}
+    assert await house.queue.unexplained(NOW) == 0
+    shown = {each.name: each for each in await Operating(house.pool).destinations(REGION, NOW)}
+    assert (shown["big/mx1.a"].state, shown["big/mx1.a"].reason, shown["big/mx1.a"].queued) == ("paused", "It asked for less.", 1)
+    assert shown["big"].queued == 0
+    assert shown["example.org"].state is None
+    await house.queue.lift(REGION, "big", paused=True)
+    assert len(await house.queue.ready(REGION, NOW)) == 3
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_the_operator_orders_counts_over_what_a_rule_says(house: House) -> None:
+    await house.queue.hold(REGION, "big", "paused", "By the operator.", FOREVER, ordered=True)
+    await house.queue.hold(REGION, "big", "paused", "By a rule.", NOW + DAY)
+    assert (await house.queue.holds(REGION))["big"].reason == "By the operator."
+    await house.queue.hold(REGION, "big", "paused", "By the operator, shorter.", NOW + MINUTE, ordered=True)
+    assert (await house.queue.holds(REGION))["big"].until == NOW + MINUTE
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_slow_destination_is_slow_until_it_is_over_or_resumed(house: House) -> None:
+    mails = at_provider("mx1.a")
+    await house.accept(*mails)
+    await house.queue.slow(REGION, "big", Slowdown(6.0, "Six.", NOW + MINUTE), NOW)
+    await house.queue.slow(REGION, "big", Slowdown(60.0, "Sixty, for longer.", NOW + DAY), NOW)
+    assert await house.queue.slowed(REGION, NOW) == {"big": Slowdown(6.0, "Sixty, for longer.", NOW + DAY)}
+    assert await house.queue.slowed(REGION, NOW + DAY) == await house.queue.slowed("elsewhere", NOW) == {}
+    assert len(await house.queue.ready(REGION, NOW)) == 1  # slowly, but it goes
+    [shown] = await Operating(house.pool).destinations(REGION, NOW)
+    assert (shown.name, shown.state, shown.reason, shown.until) == ("big/mx1.a", "slow", "Sixty, for longer.", NOW + DAY)
+    await house.queue.slow(REGION, "big", Slowdown(60.0, "Sixty.", NOW + 2 * DAY), NOW + DAY)
+    assert await house.queue.slowed(REGION, NOW + DAY) == {"big": Slowdown(60.0, "Sixty.", NOW + 2 * DAY)}
+    await house.queue.lift(REGION, "big")
+    assert await house.queue.slowed(REGION, NOW) != {}
+    await house.queue.lift(REGION, "big", paused=True)
+    assert await house.queue.slowed(REGION, NOW) == {}
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_is_over_for_long_is_forgotten(house: House) -> None:
+    await house.queue.hold(REGION, "dead", "backoff", "It did not answer.", NOW, 3)
+    await house.queue.hold(REGION, "resting", "backoff", "It does not answer.", NOW + DAY, 3)
+    await house.queue.hold(REGION, "paused", "paused", "By the operator.", FOREVER, ordered=True)
+    await house.queue.slow(REGION, "dead", Slowdown(6.0, "Six.", NOW), NOW)
+    assert await house.queue.forget_holds(REGION, NOW) == 0
+    assert await house.queue.forget_holds(REGION, NOW + MINUTE) == 1
+    assert set(await house.queue.holds(REGION)) == {"resting", "paused"}
+    assert await house.count("slowdowns") == 0
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_paused_account_gives_back_what_is_claimed_and_goes_on_when_resumed(house: House) -> None:
+    operating, mine, theirs = Operating(house.pool), email(), email(account=OTHER)
+    await house.accept(mine, theirs)
+    await operating.pause_account(ACCOUNT, "Paused by the operator.", FOREVER)
+    assert await house.queue.paused_accounts(NOW) == {ACCOUNT: FOREVER}
+    claimed = await house.claim()
+    keys = [(each.email_id, each.recipient) for each in claimed if each.account_id == ACCOUNT]
+    await house.queue.release_paused(keys, house.lease, ACCOUNT, NOW)
+    assert await house.claim() == []
+    [(reason,)] = await house.pool.rows("SELECT reason FROM waiting_at(%s) WHERE account_id = %s", (NOW, ACCOUNT))
+    assert reason == "Paused by the operator."
+    assert await house.queue.unexplained(NOW) == 0
+    assert await operating.resume_account(ACCOUNT, NOW) == 1
+    assert [each.email_id for each in await house.claim()] == [mine.email_id]
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_comes_back_after_the_pause_was_lifted_does_not_wait_for_it(house: House) -> None:
+    operating, mail = Operating(house.pool), email()
+    await house.accept(mail)
+    [leased] = await house.claim()
+    await house.queue.release_paused([(leased.email_id, 0)], house.lease, ACCOUNT, NOW)
+    assert len(await house.claim()) == 1
+    assert await operating.pauses(NOW) == {}
+
+
+@pytest_twisted.ensureDeferred
+async def test_an_email_is_paused_and_tried_again(house: House) -> None:
+    operating, mail = Operating(house.pool), email("a@example.org", "b@example.org")
+    await house.accept(mail)
+    assert await operating.pause_email(mail.email_id, "Paused by the operator.", NOW + DAY) == (2, 0)
+    assert await house.claim() == []
+    assert {each.reason for each in await operating.email(mail.email_id, NOW)} == {"Paused by the operator."}
+    assert await operating.retry_email(mail.email_id, NOW) == 2
+    assert len(await house.claim()) == 2
+    assert await operating.pause_email(mail.email_id, "Again.", NOW + DAY) == (0, 2)
+
+
+@pytest_twisted.ensureDeferred
+async def test_retrying_a_provider_moves_all_of_its_destinations(house: House) -> None:
+    mails = at_provider("mx1.a", "mx1.b")
+    await house.accept(*mails, email())
+    await house.pool.run("UPDATE queue SET next_at = %s", (NOW + DAY,))
+    assert await Operating(house.pool).retry_destination(REGION, "big", NOW) == 2
+    assert await Operating(house.pool).retry_destination(REGION, "example.org", NOW) == 1
+    assert len(await house.queue.ready(REGION, NOW)) == 3
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_queue_remembers_where_from_and_how_often_it_was_our_fault(house: House) -> None:
+    mail = email()
+    await house.accept(mail)
+    await house.claim()
+    await house.settle(mail, Uncertain("No reply.", NOW), attempt=attempt(source="192.0.2.9"))
+    [leased] = await house.claim()
+    assert (leased.host, leased.source, leased.faults, leased.status) == ("mx.example.org", "192.0.2.9", 0, "uncertain")
+    for faults in (1, 2):
+        outcome = RecipientOutcome(0, Deferred("Ours.", NOW), fault=True)
+        await house.settle(mail, attempt=None, outcomes=(outcome,))
+        [leased] = await house.claim()
+        assert (leased.faults, leased.host, leased.source) == (faults, "mx.example.org", "192.0.2.9")
+
+
+@pytest_twisted.ensureDeferred
+async def test_policies_and_results_of_tls_are_kept(house: House) -> None:
+    records = TlsRecords(house.pool)
+    assert await records.policy("example.org") is None
+    await records.keep_policy("example.org", "2", "new", NOW, NOW + DAY)
+    await records.keep_policy("example.org", "1", "older", NOW - MINUTE, NOW + DAY)
+    assert await records.policy("example.org") == ("2", "new", NOW, NOW + DAY)
+    assert await records.sweep(NOW + DAY + MINUTE, 90 * DAY) == 1
+    key = (NOW.date(), "example.org", "sts", "mx.example.org", "success")
+    await records.add({key: 2})
+    await records.add({key: 3, (*key[:4], "certificate-expired"): 1})
+    rows = await house.pool.rows("SELECT result, sessions FROM tls_results ORDER BY result")
+    assert rows == [("certificate-expired", 1), ("success", 5)]

@@ -1,0 +1,304 @@
+"""Incarnations: leases go with their process, and a process that was taken for dead knows it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import attrs
+import pytest
+import pytest_twisted
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock, deferLater
+
+from mailsvc.clock import TimeOfDay, held, unix
+from mailsvc.store.queue import processes as module
+from mailsvc.store.postgres.errors import Unavailable
+from mailsvc.store.postgres.pool import Pool
+from mailsvc.store.queue.processes import BEAT, FRESH, Incarnation
+
+
+@attrs.define(eq=False)
+class Owner:
+    """Two clocks that run together, and what the process was told."""
+
+    incarnation: Incarnation
+    clock: Clock
+    replaced: list[tuple[int, int]]
+    freed: list[int]
+
+
+@pytest.fixture
+def make(pool: Pool) -> Any:
+    def make() -> Owner:
+        clock, replaced, freed = Clock(), [], []
+        incarnation = Incarnation(pool, clock, lambda old, new: replaced.append((old, new)), freed.append, clock.seconds)
+        return Owner(incarnation, clock, replaced, freed)
+
+    return make
+
+
+@pytest_twisted.async_yield_fixture
+async def owner(make: Any) -> AsyncIterator[Owner]:
+    made = make()
+    await made.incarnation.start("eu-west-1", ["delivery", "http"])
+    yield made
+    if made.incarnation._id is not None:
+        await made.incarnation.end()
+
+
+async def silence(pool: Pool, number: int, seconds: float = 46) -> None:
+    await pool.rows("UPDATE processes SET heartbeat_at = heartbeat_at - make_interval(secs => %s) WHERE id = %s", (seconds, number))
+
+
+async def enqueue(pool: Pool, lease: int | None, *statuses: str) -> None:
+    now = datetime.now(UTC)
+    [(begun,)] = await pool.rows("SELECT count(*) FROM queue")
+    for number, status in enumerate(statuses, begun):
+        await pool.rows(
+            "INSERT INTO queue (email_id, recipient, account_id, domain_id, region, address, destination, status, bulk, next_at,"
+            " expires_at, lease)"
+            " VALUES (%s, 0, %s, %s, 'eu-west-1', 'a@example.test', 'example.test', %s, false, %s, %s, %s)",
+            (UUID(int=number), UUID(int=1), UUID(int=2), status, now, now + timedelta(days=1), lease),
+        )
+
+
+async def leases(pool: Pool) -> list[tuple[str, int | None]]:
+    return [(status, lease) for status, lease in await pool.rows("SELECT status, lease FROM queue ORDER BY email_id")]
+
+
+async def settle(owner: Owner) -> None:
+    """Until the round that the clock has started is over."""
+    from twisted.internet import reactor
+
+    for _ in range(5000):
+        if owner.incarnation._round is None or owner.incarnation._round.called:
+            return
+        await deferLater(reactor, 0.001)  # type: ignore[arg-type]
+    raise AssertionError("The round does not end.")
+
+
+@pytest_twisted.ensureDeferred
+async def test_it_stays_fresh_by_beating(pool: Pool, owner: Owner) -> None:
+    [before] = await pool.rows("SELECT heartbeat_at FROM processes")
+    for _ in range(6):
+        owner.clock.advance(BEAT)
+        await settle(owner)
+    assert owner.incarnation.fresh
+    [after] = await pool.rows("SELECT heartbeat_at FROM processes")
+    assert after > before
+    assert owner.replaced == []
+
+
+@pytest_twisted.ensureDeferred
+async def test_without_an_answer_it_stops_acting_on_its_leases(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    lease = owner.incarnation.id
+
+    async def unreachable(*_: object) -> int:
+        raise Unavailable("no")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Pool, "rows", unreachable)
+        owner.clock.pump([1] * 29)
+        assert owner.incarnation.holds(lease)
+        owner.clock.advance(1)
+        assert not owner.incarnation.fresh
+        assert not owner.incarnation.holds(lease)
+    owner.clock.advance(BEAT * 1.2)
+    await settle(owner)
+    assert owner.incarnation.holds(lease)
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_beat_counts_from_when_it_left(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer: Deferred[list[tuple[float]]] = Deferred()
+
+    async def slow(*_: object) -> list[tuple[float]]:
+        return await answer
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Pool, "rows", slow)
+        owner.clock.advance(BEAT)
+        owner.clock.advance(FRESH - 1)
+        answer.callback([(0.0,)])
+    assert owner.incarnation.fresh
+    owner.clock.advance(1)
+    assert not owner.incarnation.fresh
+
+
+@pytest_twisted.ensureDeferred
+async def test_who_is_silent_loses_its_leases_and_nothing_else(pool: Pool, owner: Owner, make: Any) -> None:
+    silent = make()
+    lease = await silent.incarnation.start("eu-west-1", ["delivery"])
+    await enqueue(pool, lease, "queued", "delayed", "uncertain")
+    await enqueue(pool, owner.incarnation.id, "queued")
+    await enqueue(pool, None, "scheduled")
+    await silence(pool, lease, 40)
+    assert await owner.incarnation.take_over() == 0
+    await silence(pool, lease, 6)
+    assert await owner.incarnation.take_over() == 3
+    assert await leases(pool) == [
+        ("queued", None), ("delayed", None), ("uncertain", None), ("queued", owner.incarnation.id), ("scheduled", None)
+    ]  # fmt: skip
+    assert owner.freed == [3]
+    assert await owner.incarnation.take_over() == 0
+    assert owner.freed == [3]
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_process_taken_for_dead_goes_on_under_a_new_number(pool: Pool, owner: Owner, make: Any) -> None:
+    silent = make()
+    lease = await silent.incarnation.start("eu-west-1", ["delivery"])
+    await silence(pool, lease)
+    await owner.incarnation.take_over()
+    silent.clock.advance(BEAT)
+    await settle(silent)
+    assert silent.replaced == [(lease, silent.incarnation.id)]
+    assert silent.incarnation.id > lease
+    assert silent.incarnation.holds(silent.incarnation.id)
+    assert not silent.incarnation.holds(lease)
+    await silent.incarnation.end()
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_lease_committed_after_its_process_was_ended_is_freed_too(pool: Pool, owner: Owner, make: Any) -> None:
+    silent = make()
+    lease = await silent.incarnation.start("eu-west-1", ["delivery"])
+    await silence(pool, lease)
+    await owner.incarnation.take_over()
+    await enqueue(pool, lease, "queued")
+    owner.clock.advance(BEAT)
+    await settle(owner)
+    assert await leases(pool) == [("queued", None)]
+
+
+@pytest_twisted.ensureDeferred
+async def test_ending_gives_the_leases_back(pool: Pool, make: Any) -> None:
+    made = make()
+    await enqueue(pool, await made.incarnation.start("eu-west-1", []), "delayed")
+    await made.incarnation.end()
+    assert await leases(pool) == [("delayed", None)]
+    assert not made.incarnation.fresh
+    assert made.clock.getDelayedCalls() == []
+    assert await pool.rows("SELECT count(*) FROM processes WHERE ended_at IS NULL") == [(0,)]
+
+
+@pytest_twisted.ensureDeferred
+async def test_live_counts_the_processes_of_a_role(pool: Pool, owner: Owner, make: Any) -> None:
+    other = make()
+    assert (owner.incarnation.live("http"), owner.incarnation.live("smtp")) == (1, 0)
+    lease = await other.incarnation.start("eu-west-1", ["http", "smtp"])
+    owner.clock.advance(BEAT)
+    await settle(owner)
+    assert (owner.incarnation.live("http"), owner.incarnation.live("smtp")) == (2, 1)
+    await silence(pool, lease)
+    owner.clock.advance(BEAT)
+    await settle(owner)
+    assert (owner.incarnation.live("http"), owner.incarnation.live("smtp")) == (1, 0)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
+@pytest_twisted.ensureDeferred
+async def test_a_killed_process_of_this_machine_is_replaced_at_once(pool: Pool, make: Any) -> None:
+    gone = subprocess.Popen(["true"])  # noqa: ASYNC220
+    gone.wait()
+    here, elsewhere = module._host(), "another machine 1/2"
+    for host, pid in ((here, gone.pid), (here, 1), (elsewhere, gone.pid)):
+        [(lease,)] = await pool.rows(module.START, (host, pid, "eu-west-1", [], None, None))
+        await enqueue(pool, lease, "queued")
+    made = make()
+    await made.incarnation.start("eu-west-1", [])
+    assert [lease is None for _, lease in await leases(pool)] == [True, False, False]
+    await made.incarnation.end()
+
+
+@pytest_twisted.ensureDeferred
+async def test_one_that_had_our_process_number_before_us_is_dead(pool: Pool, make: Any) -> None:
+    await pool.rows("SELECT setval(pg_get_serial_sequence('processes', 'id'), 1000000)")
+    [(lease,)] = await pool.rows(module.START, (module._host(), os.getpid(), "eu-west-1", [], None, None))
+    await enqueue(pool, lease, "queued")
+    made = make()
+    await made.incarnation.start("eu-west-1", [])
+    assert await leases(pool) == [("queued", None)] or " " not in module._host()
+    await made.incarnation.end()
+
+
+@pytest_twisted.ensureDeferred
+async def test_rows_of_ended_processes_are_swept_when_nothing_hangs_on_them(pool: Pool, owner: Owner) -> None:
+    for days in (6, 8):
+        await pool.rows(
+            "INSERT INTO processes (host, pid, region, roles, heartbeat_at, ended_at)"
+            " VALUES ('x', 1, '', '{}', now() - make_interval(days => %s), now() - make_interval(days => %s))",
+            (days, days),
+        )
+    await owner.incarnation.take_over()
+    assert await pool.rows("SELECT count(*) FROM processes WHERE host = 'x'") == [(1,)]
+
+
+async def counted(owner: Owner, processes: int) -> None:
+    """Until it knows of so many."""
+    from twisted.internet import reactor
+
+    for _ in range(5000):
+        if owner.incarnation.live("http") == processes:
+            return
+        await deferLater(reactor, 0.001)  # type: ignore[arg-type]
+    raise AssertionError(f"It knows of {owner.incarnation.live('http')}.")
+
+
+class _Bell:
+    """Rings at once, for all that listen."""
+
+    def __init__(self) -> None:
+        self.listening: list[Any] = []
+
+    def listen(self, channel: str, callback: Any) -> None:
+        self.listening.append(callback)
+
+    def ring(self, channel: str) -> None:
+        for callback in self.listening:
+            callback()
+
+
+@pytest_twisted.ensureDeferred
+async def test_who_comes_is_counted_before_the_next_beat(owner: Owner, make: Any) -> None:
+    bell: Any = _Bell()
+    owner.incarnation.announce(bell)
+    assert owner.incarnation.live("http") == 1
+    other = make().incarnation
+    await other.start("eu-west-1", ["http"])
+    other.announce(bell)
+    await counted(owner, 2)
+    assert (owner.incarnation.peers("http"), owner.incarnation.live("smtp")) == (2, 0)
+    await other.end()
+    bell.ring("processes")  # to one that has ended, which has no business to count
+    await counted(owner, 1)
+
+
+@pytest_twisted.ensureDeferred
+async def test_after_a_step_of_the_databases_clock_nobody_is_taken_for_dead(make: Any, owner: Owner, pool: Pool) -> None:
+    """All heartbeats look old then, and a process that lives would lose its leases to another, which sends the same mail."""
+    await silence(pool, owner.incarnation.id, 3600)
+    other, clock = make(), owner.clock
+    day = TimeOfDay(10.0, other.clock.seconds, lambda: clock.seconds() + 3600)
+    day.measured(0, clock.seconds(), 0)
+    other.clock.time_of_day = day
+    assert held(other.clock) is not None
+    await other.incarnation.start("eu-west-1", ["delivery"])
+    assert await pool.rows("SELECT ended_at FROM processes WHERE id = %s", (owner.incarnation.id,)) == [(None,)]
+    await other.incarnation.end()
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_heartbeat_measures_the_databases_clock(make: Any, pool: Pool) -> None:
+    made = make()
+    made.clock.time_of_day = TimeOfDay(10.0, made.clock.seconds, lambda: made.clock.seconds() + 60)
+    await made.incarnation.start("eu-west-1", ["delivery"])
+    await made.incarnation.beat()
+    assert abs(unix(made.clock) - datetime.now(UTC).timestamp()) < 5
+    await made.incarnation.end()

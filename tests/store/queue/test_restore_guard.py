@@ -1,0 +1,79 @@
+"""A database that was restored is noticed, one that only moved on is not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import attrs
+import pytest
+import pytest_twisted
+
+from mailsvc.store.queue import holds
+from mailsvc.store.postgres.pool import Pool
+from mailsvc.store.queue.restore_guard import DUMP, RECOVERED, SET_BACK, Place, Seen, Whereabouts, judge
+
+HERE = Place("7000", 16384, 16500, 1)
+SEEN = Seen("7000", 16384, 1000)
+
+
+@pytest.mark.parametrize(
+    ("known", "beats", "seen", "why"),
+    [
+        (HERE, 1000, SEEN, None),
+        (HERE, 1000, None, None),
+        (Place(None, None, None, None), 5, SEEN, None),  # made just now
+        (attrs.evolve(HERE, system="6999"), 1000, None, DUMP),  # into another cluster
+        (attrs.evolve(HERE, database=16383), 1000, SEEN, DUMP),  # into another database
+        (attrs.evolve(HERE, relation=16499), 1000, SEEN, DUMP),  # over the same one
+        (HERE, 999, SEEN, SET_BACK),  # a snapshot
+        (HERE, 999, attrs.evolve(SEEN, system="6999"), None),  # the witness of another cluster
+        (attrs.evolve(HERE, timeline=0), 999, SEEN, SET_BACK),  # recovered to a point in time
+        (attrs.evolve(HERE, timeline=0), 1000, SEEN, None),  # a standby took over, with all that there was
+        (attrs.evolve(HERE, timeline=0), 1000, None, RECOVERED),
+    ],
+)
+def test_what_is_a_restored_database(known: Place, beats: int, seen: Seen | None, why: str | None) -> None:
+    assert judge(known, HERE, beats, seen) == why
+
+
+async def held(pool: Pool) -> list[tuple[str, str]]:
+    return sorted(await pool.rows("SELECT region, reason FROM destinations WHERE name = '*'"))
+
+
+@pytest_twisted.ensureDeferred
+async def test_all_regions_are_held_once_and_released(pool: Pool) -> None:
+    await pool.run("INSERT INTO processes (host, pid, region, roles) VALUES ('x', 1, 'far', '{}')")
+    assert await Whereabouts(pool, None, "near").look() is None
+    assert await Whereabouts(pool, None, "near").look() is None
+    assert await held(pool) == []
+    await pool.run("UPDATE house SET relation = relation - 1")
+    assert await Whereabouts(pool, None, "near").look() == DUMP
+    assert [region for region, _ in await held(pool)] == ["far", "near"]
+    assert await holds.release_everything(pool) == 2
+    assert await Whereabouts(pool, None, "near").look() is None  # it is known to be here by now
+    assert await held(pool) == []
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_witness_remembers_how_far_it_had_come(pool: Pool, tmp_path: Path) -> None:
+    file = tmp_path / "witness"
+    assert await Whereabouts(pool, file, "near").look(remember=False) is None
+    assert not file.exists()
+    running = Whereabouts(pool, file, "near")
+    assert await running.look() is None
+    before = json.loads(file.read_text())["beats"]
+    assert await running.look() is None
+    told = json.loads(file.read_text())
+    assert told["beats"] == before + 1
+    assert [path.name for path in tmp_path.iterdir()] == ["witness"]
+    file.write_text(json.dumps(told | {"beats": told["beats"] + 100}))
+    assert await Whereabouts(pool, file, "near").look() == SET_BACK
+    assert json.loads(file.read_text())["beats"] > told["beats"] + 100
+    file.write_text(json.dumps(told | {"beats": told["beats"] + 110}))  # of another machine
+    assert await Whereabouts(pool, file, "near").look() is None
+    await pool.run("UPDATE house SET timeline = timeline + 1")
+    assert await Whereabouts(pool, file, "near").look() is None
+    await pool.run("UPDATE house SET timeline = timeline + 1")
+    file.write_text("rubbish")
+    assert await Whereabouts(pool, file, "near").look() == RECOVERED

@@ -1,0 +1,116 @@
+"""How many connections an endpoint gets: against servers with a given speed, on a clock that the test turns."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from twisted.internet.defer import Deferred
+
+from mailsvc.net.fetch import NoAnswer, Reply
+from mailsvc.webhooks.concurrency import KEPT, Widths
+from tests.webhooks.test_sender import Row, World
+
+ONE = UUID(int=1)
+
+
+class Slow(World):
+    """Endpoints that answer after `seconds[url]`; one in `workers` has only so many requests served at once."""
+
+    def __init__(self, **terms: object) -> None:
+        super().__init__(**terms)
+        self.seconds: dict[str, float] = {}
+        self.workers: dict[str, int] = {}
+        self.free: dict[str, list[float]] = {}
+        self.added = 0
+
+    def add(self, count: int, url: str, webhook: int) -> None:
+        """Ids that are not used again, unlike the base class's, which counts the rows that are left."""
+        for _ in range(count):
+            self.added += 1
+            self.rows[UUID(int=(webhook << 64) + self.added)] = Row(UUID(int=webhook), url, 0, self.now)
+
+    async def ask(self, method: str, url: str, *, seconds: float, **more: object) -> Reply:  # type: ignore[override]
+        now = self.clock.seconds()
+        begins = now
+        if url in self.workers:
+            free = self.free.setdefault(url, [now] * self.workers[url])
+            first = min(range(len(free)), key=free.__getitem__)
+            begins = max(now, free[first])
+            free[first] = begins + self.seconds[url]
+        answered: Deferred[None] = Deferred()
+        self.clock.callLater(min(seconds, begins - now + self.seconds.get(url, 0.0)), answered.callback, None)
+        self.open[url] += 1
+        self.most[url] = max(self.most[url], self.open[url])
+        await answered
+        self.open[url] -= 1
+        if begins - now + self.seconds.get(url, 0.0) > seconds:
+            raise NoAnswer("There was no whole answer within 15 s.")
+        return await super().ask(method, url, seconds=seconds, keep=1024)
+
+
+def test_a_slow_endpoint_that_answers_well_gets_more_connections() -> None:
+    """50 events a second for 60 s to an endpoint that takes 1 s for each: five connections needed ten minutes."""
+    world = Slow()
+    world.seconds["slow"] = 1.0
+    world.well = {ONE}
+    world.posts.startService()
+    for _ in range(60):
+        world.add(50, "slow", 1)
+        world.ring()
+        world.run(1)
+    world.run(15)
+    assert world.rows == {}
+    assert 40 <= world.most["slow"] <= 50
+
+
+def test_connections_stop_growing_where_the_endpoint_only_queues() -> None:
+    world = Slow()
+    world.seconds["narrow"], world.workers["narrow"] = 0.5, 8
+    world.well = {ONE}
+    world.add(2000, "narrow", 1)
+    world.posts.startService()
+    world.run(100)
+    assert world.open["narrow"] <= 25
+    assert all(posted.outcome == "success" for posted in world.posted)
+    assert len(world.posted) > 100 / 0.5 * 8 * 0.8  # and it is kept busy
+
+
+def test_wide_endpoints_leave_half_of_all_connections_to_others() -> None:
+    world = Slow(connections=60)
+    for number in range(1, 5):
+        world.seconds[f"https://slow{number}/"] = 5.0
+        world.add(2000, f"https://slow{number}/", number)
+    world.well = {UUID(int=number) for number in range(1, 6)}
+    world.posts.startService()
+    world.run(60)
+    assert world.posts.open <= 4 * 5 + 30
+    world.add(5, "https://good/", 5)
+    world.ring()
+    world.run(0.1)
+    assert len(world.at("https://good/")) == 5
+
+
+def test_a_failure_halves_and_never_goes_below_the_least() -> None:
+    widths = Widths(5, 50)
+    for _ in range(200):
+        widths.answered(ONE, 0.1, 50)
+    assert widths.of(ONE) == 50
+    widths.failed(ONE)
+    assert widths.of(ONE) == 25
+    for _ in range(10):
+        widths.failed(ONE)
+    assert widths.of(ONE) == 5
+
+
+def test_an_endpoint_that_does_not_use_its_connections_gets_no_more() -> None:
+    widths = Widths(5, 50)
+    for _ in range(200):
+        widths.answered(ONE, 0.1, 2)
+    assert widths.of(ONE) == 5
+
+
+def test_only_so_many_endpoints_are_remembered() -> None:
+    widths = Widths(5, 50)
+    for number in range(KEPT + 100):
+        widths.failed(UUID(int=number))
+    assert len(widths._widths) == KEPT

@@ -1,0 +1,115 @@
+"""Mails about endpoints that fail: what they say, to whom, and that they go once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import attrs
+import pytest
+from twisted.internet.defer import Deferred
+
+from mailsvc.intake import Admitted, Busy, Content, Rejected
+from mailsvc.mail.address import parse_mailbox
+from mailsvc.system_mail import OwnMail
+from mailsvc.policy import Refusal
+from mailsvc.store.events.webhooks import Webhook
+from mailsvc.webhooks.failure_notices import Notices, written
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+FAILING = Webhook(
+    UUID(int=7), UUID(int=1), "https://shop.example/hook", ("email.sent",), "enabled", None, NOW - timedelta(hours=1), NOW, 503, None, NOW
+)  # fmt: skip
+DISABLED = attrs.evolve(FAILING, status="disabled", disabled_why="It answered 410 Gone.", failed_with=0)
+
+
+class World:
+    """The table, the intake and the domains; `answer` is what the intake says."""
+
+    def __init__(
+        self, *webhooks: Webhook, to: Sequence[str] = ("admin@acme.example",), sender: str | None = "Mail <notices@op.example>"
+    ) -> None:
+        self.waiting, self.to = list(webhooks), to
+        self.submitted: list[Any] = []
+        self.answer: Any = Admitted((UUID(int=9),))
+        self.owned = True
+        mail = OwnMail(self, self, None if sender is None else parse_mailbox(sender))  # type: ignore[arg-type]
+        self.notices = Notices(self, mail, NOW.timestamp, 1800)
+
+    async def untold(self, failing_before: datetime, limit: int = 100) -> Sequence[tuple[Webhook, Sequence[str]]]:
+        assert failing_before == NOW - timedelta(minutes=30)
+        return [(webhook, self.to) for webhook in self.waiting]
+
+    async def told(self, webhook: Webhook) -> None:
+        self.waiting.remove(webhook)
+
+    async def called(self, name: str) -> Any:
+        assert name == "op.example"
+
+        @attrs.frozen
+        class Domain:
+            account_id = UUID(int=5)
+            id = UUID(int=6)
+
+        return Domain() if self.owned else None
+
+    async def submit(self, caller: Any, emails: Any, key: Any = None, *, permissive: bool = False) -> Any:
+        self.submitted.append((caller, emails[0], key))
+        return self.answer
+
+    def tell(self) -> None:
+        failures: list[Any] = []
+        Deferred.fromCoroutine(self.notices.tell()).addErrback(failures.append)
+        assert not failures
+
+
+def test_a_mail_for_each_state() -> None:
+    world = World(FAILING, DISABLED)
+    world.tell()
+    (caller, first, key), (_, second, other) = world.submitted
+    assert (caller.account_id, caller.domain_id, caller.key_id) == (UUID(int=5), UUID(int=6), None)
+    assert (first.sender.address, first.to[0].address, first.source) == ("notices@op.example", "admin@acme.example", "system")
+    assert (first.subject, second.subject) == ("Your webhook endpoint fails", "Your webhook endpoint was disabled")
+    assert isinstance(first.content, Content)
+    assert key.key != other.key
+    assert world.waiting == []
+
+
+def test_everybody_has_a_mail_of_their_own_and_once() -> None:
+    world = World(FAILING, to=("a@acme.example", "b@acme.example"))
+    world.tell()
+    assert [[each.address for each in email.to] for _, email, _ in world.submitted] == [["a@acme.example"], ["b@acme.example"]]
+    assert len({key.key for *_, key in world.submitted}) == 2
+    assert world.waiting == []
+
+
+def test_the_text_names_the_endpoint_and_its_last_failure() -> None:
+    _, text = written(FAILING)
+    for part in ("https://shop.example/hook", "2026-01-02 02:04:05 UTC", "2026-01-02 03:04:05 UTC", "the HTTP status 503", str(FAILING.id)):
+        assert part in text
+    _, text = written(DISABLED)
+    assert "no answer" in text
+    assert "It answered 410 Gone." in text
+
+
+@pytest.mark.parametrize("more", [{"to": ()}, {"sender": None}])
+def test_nobody_to_write_to_or_from(more: dict[str, Any]) -> None:
+    world = World(FAILING, **more)
+    world.tell()
+    assert world.submitted == world.waiting == []
+
+
+def test_what_is_refused_is_not_tried_for_ever_and_what_is_busy_is() -> None:
+    world = World(FAILING)
+    world.answer = Busy()
+    world.tell()
+    assert world.waiting == [FAILING]
+    world.answer = Rejected({0: Refusal("domain", "from", "The domain is not verified.")})
+    world.tell()
+    assert world.waiting == []
+    world = World(FAILING)
+    world.owned = False
+    world.tell()
+    assert world.submitted == world.waiting == []

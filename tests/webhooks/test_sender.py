@@ -1,0 +1,387 @@
+"""Sending webhooks against an outbox in memory and a clock that is turned by hand."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from datetime import UTC, datetime
+from itertools import pairwise
+from typing import Any
+from uuid import UUID
+
+import attrs
+import orjson
+import pytest
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+from twisted.web.http_headers import Headers
+
+from mailsvc.net.fetch import NoAnswer, Reply
+from mailsvc.store.postgres.errors import DataRejected, Unavailable
+from mailsvc.store.events.outbox import Due, Posted, Ready
+from mailsvc.webhooks import sender
+from mailsvc.webhooks.sender import Posts, Terms, choose
+
+ACCOUNT = UUID(int=1)
+START = 1_800_000_000.0
+
+
+@attrs.define
+class Row:
+    webhook_id: UUID
+    url: str
+    tries: int
+    next_at: datetime
+
+
+class World:
+    """`answers` maps a URL to a status, a Deferred of one, or a NoAnswer."""
+
+    def __init__(self, **terms: Any) -> None:
+        self.clock = Clock()
+        self.clock.advance(START)
+        self.rows: dict[UUID, Row] = {}
+        self.failing: set[UUID] = set()
+        self.well: set[UUID] = set()
+        self.answers: dict[str, Any] = {}
+        self.asked: list[tuple[float, str, bytes, Mapping[str, str]]] = []
+        self.posted: list[Posted] = []
+        self.open: Counter[str] = Counter()
+        self.most: Counter[str] = Counter()
+        self.away = False
+        self.writing: list[Deferred[None]] | None = None  # what is being written down, when that takes its time
+        self.unwritable: set[str] = set()  # responses that the database does not take
+        self.forgotten: set[UUID] = set()  # messages whose event is no longer kept
+        self.cleared: list[UUID] = []
+        self.disabled: set[UUID] = set()
+        self.looks, self.looking = 0, 0.0  # and how long each takes
+        self.lines = 0  # that are not closed
+        self.ring: Any = None
+        self.posts = Posts(self, self, self, self.clock, Terms(**terms))
+
+    def add(self, count: int, url: str, webhook: int) -> None:
+        for _ in range(count):
+            self.rows[UUID(int=(webhook << 64) + len(self.rows) + 1)] = Row(UUID(int=webhook), url, 0, self.now)
+
+    def run(self, seconds: float) -> None:
+        end = self.clock.seconds() + seconds
+        while self.clock.seconds() < end:
+            calls = [call.getTime() for call in self.clock.getDelayedCalls()]
+            self.clock.advance(max(0.0, min([*calls, end]) - self.clock.seconds()))
+
+    @property
+    def now(self) -> datetime:
+        return datetime.fromtimestamp(self.clock.seconds(), UTC)
+
+    # The bell
+
+    def listen(self, channel: str, callback: Any) -> None:
+        self.ring = callback
+
+    # The outbox
+
+    async def ready(self, now: datetime, skip: Collection[UUID] = (), *, failing: bool = True, limit: int = 1000) -> list[Ready]:
+        self.looks += 1
+        if self.away:
+            raise Unavailable("away")
+        if self.looking:
+            looked: Deferred[None] = Deferred()
+            self.clock.callLater(self.looking, looked.callback, None)
+            await looked
+        due = {row.webhook_id: row.url for row in self.rows.values() if row.next_at <= now and row.webhook_id not in skip}
+        found = [Ready(id_, id_, url, id_ in self.failing, id_ not in self.disabled, id_ in self.well) for id_, url in due.items()]
+        return sorted((each for each in found if failing or not each.failing), key=lambda each: (not each.well, each.failing))[:limit]
+
+    async def claim(self, numbers: Mapping[UUID, int], now: datetime, until: datetime) -> list[Due]:
+        found = []
+        for webhook_id, most in numbers.items():
+            mine = [(key, row) for key, row in self.rows.items() if row.webhook_id == webhook_id and row.next_at <= now][:most]
+            for key, row in mine:
+                row.next_at = until
+                told = None if key in self.forgotten else {"type": "t"}
+                found.append(Due(webhook_id, key, webhook_id, row.tries, row.url, b"s" * 32, None, told, None))
+        return found
+
+    async def release(self, dues: Sequence[Due], now: datetime, until: datetime) -> None:
+        for due in dues:
+            if due.event_id in self.rows and self.rows[due.event_id].next_at == until:
+                self.rows[due.event_id].next_at = now
+
+    async def settle(self, posted: Posted) -> bool:
+        if self.away:
+            raise Unavailable("away")
+        if self.writing is not None:
+            written: Deferred[None] = Deferred()
+            self.writing.append(written)
+            await written
+        if posted.response in self.unwritable:
+            raise DataRejected("22003")
+        self.posted.append(posted)
+        row = self.rows[posted.due.event_id]
+        if posted.outcome == "retry":
+            assert posted.next_at is not None
+            row.tries, row.next_at = row.tries + 1, posted.next_at
+        else:
+            del self.rows[posted.due.event_id]
+        if posted.asked:
+            (self.failing.discard if posted.outcome == "success" else self.failing.add)(posted.due.webhook_id)
+        return posted.why is not None
+
+    async def clear(self, webhook_id: UUID) -> None:
+        self.cleared.append(webhook_id)
+        self.rows = {key: row for key, row in self.rows.items() if row.webhook_id != webhook_id}
+
+    # The fetcher, and each of its lines
+
+    def line(self) -> World:
+        self.lines += 1
+        return self
+
+    def close(self) -> None:
+        self.lines -= 1
+
+    async def ask(
+        self, method: str, url: str, *, seconds: float, keep: int, headers: Mapping[str, str] | None = None, body: bytes | None = None
+    ) -> Reply:
+        self.asked.append((self.clock.seconds() - START, url, body or b"", headers or {}))
+        self.open[url] += 1
+        self.most[url] = max(self.most[url], self.open[url])
+        try:
+            answer = self.answers.get(url, 204)
+            if answer == "hang":
+                hanging: Deferred[None] = Deferred()
+                self.clock.callLater(seconds, hanging.callback, None)
+                await hanging
+                raise NoAnswer("There was no whole answer within 15 s.")
+            if isinstance(answer, Exception):
+                raise answer
+            return Reply(answer, Headers(), b"said", True)
+        finally:
+            self.open[url] -= 1
+
+    def at(self, url: str) -> list[float]:
+        return [when for when, each, *_ in self.asked if each == url]
+
+
+def test_three_neighbours_over_days() -> None:
+    """The good one has everything at once; the others get what the schedule says, and then it ends."""
+    world = World()
+    for number, (url, answer) in enumerate([("good", 204), ("hangs", "hang"), ("fails", 500)], 1):
+        world.answers[url] = answer
+        world.add(1, url, number)
+    world.posts.startService()
+    world.run(2)
+    world.add(10, "good", 1)
+    world.ring()
+    world.run(1.2 * 86400)
+    assert max(world.at("good")) <= 3
+    assert len(world.at("good")) == 11
+    gaps = [later - sooner for sooner, later in zip(world.at("fails"), world.at("fails")[1:], strict=False)]
+    assert len(world.at("fails")) == 8
+    assert all(0 <= gap - wait <= 1 for gap, wait in zip(gaps, Terms().schedule, strict=True))
+    gaps = [later - sooner for sooner, later in zip(world.at("hangs"), world.at("hangs")[1:], strict=False)]
+    assert all(15 <= gap - wait <= 16 for gap, wait in zip(gaps, Terms().schedule, strict=True))
+    assert world.rows == {}
+    ids = {headers["webhook-id"] for _, url, _, headers in world.asked if url == "fails"}
+    stamps = {headers["webhook-timestamp"] for _, url, _, headers in world.asked if url == "fails"}
+    assert (len(ids), len(stamps)) == (1, 8)
+    assert orjson.loads(world.asked[0][2]) == {"type": "t"}
+
+
+def test_ten_thousand_that_hang_leave_the_good_one_alone() -> None:
+    world = World(connections=50)
+    for number in range(10_000):
+        world.add(1, f"hangs{number}", number + 2)
+        world.answers[f"hangs{number}"] = "hang"
+        world.failing.add(UUID(int=number + 2))
+    world.posts.startService()
+    world.run(2)
+    assert world.posts.open == 25
+    world.add(100, "good", 1)
+    world.ring()
+    world.run(1)
+    assert len(world.at("good")) == 100
+    assert sum(world.most[url] for url in world.most if url != "good") <= 25
+
+
+def test_ten_thousand_new_ones_that_hang_leave_a_third_to_those_that_are_well() -> None:
+    world = World(connections=60)
+    world.well = {UUID(int=1)}
+    for number in range(10_000):
+        world.add(1, f"hangs{number}", number + 2)
+        world.answers[f"hangs{number}"] = "hang"
+    world.posts.startService()
+    world.run(2)
+    assert world.posts.open == 40
+    world.add(100, "good", 1)
+    world.ring()
+    world.run(1)
+    assert len(world.at("good")) == 100
+    assert sum(world.most[url] for url in world.most if url != "good") == 40
+
+
+def test_an_endpoint_gets_a_few_connections_and_a_failing_one_a_single_one() -> None:
+    world = World(per_endpoint=4)
+    world.answers["slow"] = "hang"
+    world.add(50, "slow", 1)
+    world.posts.startService()
+    world.run(10)
+    assert world.most["slow"] == 4
+    world.run(30)
+    assert world.open["slow"] == 1
+
+
+def test_nobody_waits_for_the_poll_when_there_is_more() -> None:
+    world = World(per_endpoint=3)
+    world.add(500, "good", 1)
+    world.posts.startService()
+    for _ in range(500):
+        world.clock.advance(0)
+    assert len(world.at("good")) == 500
+    assert world.rows == {}
+
+
+def test_looks_that_are_much_work_leave_postgres_two_thirds_of_the_time() -> None:
+    world = World()
+    world.looking = 0.1
+    world.posts.startService()
+    for _ in range(300):  # something new at any time
+        world.add(1, "good", 1)
+        world.ring()
+        world.run(0.01)
+    assert 9 <= world.looks <= 11
+    world.looking = 0.0
+    world.run(1)
+    assert world.rows == {}
+    before = world.looks
+    for _ in range(100):
+        world.ring()
+        world.run(0.01)
+    assert world.looks - before >= 100
+
+
+def test_what_cannot_be_written_down_is_sent_again_under_the_same_id() -> None:
+    world = World()
+    world.add(1, "good", 1)
+    world.answers["good"] = "hang"
+    world.posts.startService()
+    world.run(1)
+    world.away = True
+    world.run(20)
+    assert world.posted == []
+    world.away, world.answers["good"] = False, 204
+    world.run(60)
+    assert [posted.status for posted in world.posted] == [204]
+    assert len({headers["svix-id"] for *_, headers in world.asked}) == 1
+    assert len(world.asked) == 2
+
+
+def test_an_answer_that_cannot_be_read_is_a_failed_attempt_on_the_usual_schedule() -> None:
+    """It used to leave no trace, so the message was sent again at the end of each claim, forever."""
+    world = World()
+    world.add(1, "odd", 1)
+    world.answers["odd"] = UnicodeDecodeError("ascii", b"\xff", 0, 1, "odd")
+    world.posts.startService()
+    world.run(200_000)
+    waits = [round(b - a) for a, b in pairwise(world.at("odd"))]
+    assert len(waits) == 7 and all(abs(got - due) <= 2 for got, due in zip(waits, Terms().schedule, strict=True))
+    assert {posted.status for posted in world.posted} == {0}
+
+
+def test_an_answer_that_cannot_be_stored_still_counts_as_an_attempt() -> None:
+    world = World()
+    world.add(1, "odd", 1)
+    world.answers["odd"], world.unwritable = 500, {"said"}
+    world.posts.startService()
+    world.run(2)
+    [posted] = world.posted
+    assert (posted.status, posted.outcome, posted.response) == (0, "retry", "The answer could not be stored.")
+
+
+def test_what_was_taken_is_written_down_beside_the_next() -> None:
+    world = World(per_endpoint=1)
+    world.add(3, "good", 1)
+    world.add(3, "fails", 2)
+    world.answers["fails"] = 500
+    world.writing = []
+    world.posts.startService()
+    world.run(0.1)
+    assert (len(world.at("good")), len(world.at("fails"))) == (3, 1)  # a failure is written down before anything else
+    stopped = world.posts.stopService()
+    assert not stopped.called
+    while world.writing:
+        world.writing.pop(0).callback(None)
+    assert stopped.called
+    assert len(world.posted) == 4
+
+
+def test_what_is_not_written_down_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sender, "UNWRITTEN", 5)
+    world = World(connections=1)
+    world.add(20, "good", 1)
+    world.writing = []
+    world.posts.startService()
+    world.run(0.1)
+    assert 5 <= len(world.at("good")) <= 7
+    while world.writing:
+        world.writing.pop(0).callback(None)
+    assert len(world.at("good")) == 20
+
+
+def test_an_endpoint_that_is_gone_is_cleared() -> None:
+    world = World()
+    world.add(3, "gone", 1)
+    world.answers["gone"] = 410
+    world.posts.startService()
+    world.run(0.1)
+    assert world.cleared
+    assert world.rows == {}
+    world.add(3, "off", 2)
+    world.disabled.add(UUID(int=2))
+    world.run(2)
+    assert world.at("off") == []
+    assert world.rows == {}
+
+
+def test_what_is_no_longer_kept_ends_alone() -> None:
+    world = World(per_endpoint=1)
+    world.add(9, "good", 1)
+    world.forgotten = {*list(world.rows)[::2]}
+    world.posts.startService()
+    world.run(0.1)
+    assert (world.rows, world.failing, len(world.at("good"))) == ({}, set(), 4)
+    ended = [posted for posted in world.posted if not posted.asked]
+    assert {posted.due.event_id for posted in ended} == world.forgotten
+    assert {(posted.outcome, posted.response) for posted in ended} == {("failed", "What happened is no longer kept, so it cannot be told.")}
+
+
+def test_stopping_waits_for_what_was_begun() -> None:
+    world = World()
+    world.answers["slow"] = "hang"
+    world.add(10, "slow", 1)
+    world.posts.startService()
+    world.run(0.1)
+    stopped = world.posts.stopService()
+    assert not stopped.called
+    world.run(15)
+    assert stopped.called
+    assert (len(world.posted), world.lines) == (5, 0)
+    assert {row.next_at <= world.now for row in world.rows.values() if not row.tries} == {True}  # given back
+    assert world.clock.getDelayedCalls() == []
+
+
+def test_choosing_is_fair() -> None:
+    terms = Terms(connections=10, per_endpoint=5, per_host=6)
+    many = [Ready(UUID(int=n), ACCOUNT, f"https://h{n}/", False, True, True) for n in range(4)]
+    assert sorted(choose(many, [], terms).values()) == [2, 2, 3, 3]
+    same = [Ready(UUID(int=n), ACCOUNT, "https://one/", False, True, True) for n in range(4)]
+    assert sum(choose(same, [], terms).values()) == 6
+    mine = [Ready(UUID(int=n), ACCOUNT, f"https://h{n}/", False, True, True) for n in range(9)]
+    other = Ready(UUID(int=9), UUID(int=2), "https://h9/", False, True, True)
+    shared = choose([*mine, other], [], Terms(connections=10, per_account=6))
+    assert (sum(shared.values()), shared[other.webhook_id]) == (10, 4)
+    failing = [Ready(UUID(int=n), ACCOUNT, f"https://h{n}/", True, True) for n in range(40)]
+    assert sum(choose(failing, [], terms).values()) == 5
+    well = [Ready(UUID(int=100 + n), ACCOUNT, f"https://w{n}/", False, True, True) for n in range(3)]
+    shared = choose([*failing, *well], [], terms)
+    assert sum(shared[each.webhook_id] for each in well) == 5
