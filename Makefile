@@ -64,12 +64,12 @@ $(VENV)/.installed: setup.cfg requirements-dev.lock | $(VENV)/bin/python
 	etc/install "$(VENV)" embedded
 	touch "$@"
 
-$(VENV)/.installed-test: setup.cfg requirements-dev.lock tests/whole/node/package-lock.json | $(VENV)/bin/python
+$(VENV)/.installed-test: setup.cfg requirements-dev.lock tests/end_to_end/clients/node/package-lock.json | $(VENV)/bin/python
 	etc/install "$(VENV)" embedded,test
 	etc/node-libraries "$(VENV)"
 	touch "$(VENV)/.installed" "$@"
 
-$(VENV)/.installed-dev: setup.cfg requirements-dev.lock tests/whole/node/package-lock.json | $(VENV)/bin/python
+$(VENV)/.installed-dev: setup.cfg requirements-dev.lock tests/end_to_end/clients/node/package-lock.json | $(VENV)/bin/python
 	etc/install "$(VENV)" embedded,test,dev
 	etc/node-libraries "$(VENV)"
 	touch "$(VENV)/.installed" "$(VENV)/.installed-test" "$@"

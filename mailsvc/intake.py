@@ -15,17 +15,28 @@ from uuid import UUID
 import attrs
 
 from mailsvc import policy
+from mailsvc.accounts.quota import Taken
 from mailsvc.mail import compose, html_to_text
 from mailsvc.mail.address import Mailbox
-from mailsvc.settings.plans import Exhausted
 from mailsvc.policy import Limits, Refusal
-from mailsvc.accounts.quota import Taken
-from mailsvc.store.mail.accept import (Accepted, AcceptResult, Idempotency, InProgress, Mismatch, NewEmail, NewRecipient, Pieces, Replayed, Submission)
-from mailsvc.store.people.audit import Line
+from mailsvc.settings.plans import Exhausted
 from mailsvc.store.domains.domains import Domain
-from mailsvc.store.postgres.errors import StoreError, Unavailable
 from mailsvc.store.ids import uuid7
+from mailsvc.store.mail.accept import (
+    Accepted,
+    AcceptResult,
+    Idempotency,
+    InProgress,
+    Mismatch,
+    NewEmail,
+    NewRecipient,
+    Pieces,
+    Replayed,
+    Submission,
+)
 from mailsvc.store.people.api_keys import Caller
+from mailsvc.store.people.audit import Line
+from mailsvc.store.postgres.errors import StoreError, Unavailable
 
 OFF_REACTOR = 256 * 1024  # octets of content above which composing leaves the reactor thread
 IDEMPOTENCY_HOURS = 24

@@ -20,97 +20,111 @@ from twisted.application.service import IService
 from twisted.python.usage import Options as UsageOptions
 
 from mailsvc import __version__, policy
-from mailsvc.runtime import interpreter
-from mailsvc.net import urls
-from mailsvc.settings import schema as settings_
+from mailsvc.accounts.onboarding import Customers, People, care_of, publishing_of
+from mailsvc.accounts.ratelimit import Block, RateLimit
+from mailsvc.accounts.retention import Keeping
 from mailsvc.accounts.usage import Accounting
-from mailsvc.runtime.budget import Budgets
+from mailsvc.bounces.intake import Returns
 from mailsvc.clock import held, prepare, unix
-from mailsvc.settings.reader import SettingsError
 from mailsvc.dashboard.assembly import Assembly as Dashboard
 from mailsvc.dashboard.signin.mails import Mails
 from mailsvc.dashboard.signin.providers import providers_of
 from mailsvc.delivery.connection.connect import Connector
 from mailsvc.delivery.connection.dial import dialer
-from mailsvc.delivery.dispatch import Dispatch
-from mailsvc.delivery.handoff import Handing, Leaving
 from mailsvc.delivery.connection.mta_sts import Policies
 from mailsvc.delivery.connection.mta_sts_file import over_https
 from mailsvc.delivery.connection.route import Routes
-from mailsvc.delivery.sending_domain import DomainSide
 from mailsvc.delivery.connection.tls_counts import Tally
-from mailsvc.net.dns import Resolver
+from mailsvc.delivery.dispatch import Dispatch
+from mailsvc.delivery.handoff import Handing, Leaving
+from mailsvc.delivery.sending_domain import DomainSide
 from mailsvc.domains import views
 from mailsvc.domains.schedule import CHANNEL as DOMAINS
 from mailsvc.domains.schedule import Rounds
-from mailsvc.net.fetch import Fetcher
+from mailsvc.events.ledger import Ledger
 from mailsvc.http.api import Api, Told
-from mailsvc.http.resources.domains import DomainDesk
-from mailsvc.http.resources.attachment_links import Links
 from mailsvc.http.request_log import Recorder
+from mailsvc.http.resources.attachment_links import Links
+from mailsvc.http.resources.domains import DomainDesk
 from mailsvc.http.resources.suppressions import Suppressions
 from mailsvc.http.resources.webhooks import Webhooks
 from mailsvc.intake import Intake
-from mailsvc.accounts.retention import Keeping
-from mailsvc.events.ledger import Ledger
-from mailsvc.runtime.lifecycle import Lifespan, Opened, awaited, every
-from mailsvc.runtime.listeners import Listening, address, within
 from mailsvc.mail import return_path
 from mailsvc.mail.address import parse_mailbox
-from mailsvc.runtime.database import follow_keys, in_thread, open_memory, wrong_keys
-from mailsvc.runtime.offload import Offload, Threads
-from mailsvc.accounts.onboarding import Customers, People, care_of, publishing_of
-from mailsvc.system_mail import OwnMail
-from mailsvc.accounts.ratelimit import Block, RateLimit
-from mailsvc.relay.connection_limits import Crowd, Failures
-from mailsvc.relay.inbound import Forward, Own
-from mailsvc.relay.notices import Notices
-from mailsvc.relay.ports import Ports, stop_sessions
-from mailsvc.relay.postmaster import Postmaster
-from mailsvc.relay.session_log import Receipts
-from mailsvc.relay.reception import Relay
-from mailsvc.relay.submission import Submissions
-from mailsvc.bounces.intake import Returns
-from mailsvc.sandbox.opening import sandbox
-from mailsvc.sandbox.welcome import Welcome
-from mailsvc.settings.schema import Settings
-from mailsvc.runtime.slices import Slices
-from mailsvc.store.mail.accept import Acceptance
-from mailsvc.store.people.accounts import Accounts
-from mailsvc.store.postgres.notifications import Bell
-from mailsvc.store.domains.domains import Domains
-from mailsvc.store.mail.emails import Emails as StoredEmails
-from mailsvc.store.events.event_log import EventLog
-from mailsvc.store.ids import uuid7
-from mailsvc.store.people.api_keys import Keys, is_well_formed
-from mailsvc.store.events.async_bounces import Late
-from mailsvc.store.events.ledger import Books
-from mailsvc.store.mail.messages import InPieces, Messages
-from mailsvc.store.mail.dsn_requests import Notices as StoredNotices
-from mailsvc.store.queue.operator import Operating
-from mailsvc.store.events.outbox import Outbox
-from mailsvc.store.postgres.partitions import Maker
-from mailsvc.store.queue.processes import Incarnation
-from mailsvc.store.queue.claims import Queue
-from mailsvc.store.people.ratelimit import RateWindows
-from mailsvc.store.logs.smtp_sessions import Receipts as StoredReceipts
-from mailsvc.store.logs.requests import RequestLog
-from mailsvc.store.events.rollups import Rollups
-from mailsvc.store.mail.sandbox import Sandbox as Shelf
-from mailsvc.store.queue.settle import Settling
-from mailsvc.store.events.suppressions import Suppressions as StoredSuppressions
-from mailsvc.store.queue.tls import TlsRecords
-from mailsvc.store.events.webhook_log import WebhookLog
-from mailsvc.store.events.webhooks import Webhooks as StoredWebhooks
-from mailsvc.wiring import (certificates_of, gate_limits_of, limits_of, neighbours_of, networks, null_mx_of, postmaster_of, rules_for_providers, rules_of, sources_of, standing_of, terms_of, timeouts_of)
 from mailsvc.monitoring import logs, metrics
 from mailsvc.monitoring.control_socket import Controls, open_socket
 from mailsvc.monitoring.failures import explain
 from mailsvc.monitoring.listener import private
 from mailsvc.monitoring.operator_commands import Orders
 from mailsvc.monitoring.readiness import Watching
+from mailsvc.net import urls
+from mailsvc.net.dns import Resolver
+from mailsvc.net.fetch import Fetcher
+from mailsvc.relay.connection_limits import Crowd, Failures
+from mailsvc.relay.inbound import Forward, Own
+from mailsvc.relay.notices import Notices
+from mailsvc.relay.ports import Ports, stop_sessions
+from mailsvc.relay.postmaster import Postmaster
+from mailsvc.relay.reception import Relay
+from mailsvc.relay.session_log import Receipts
+from mailsvc.relay.submission import Submissions
+from mailsvc.runtime import interpreter
+from mailsvc.runtime.budget import Budgets
+from mailsvc.runtime.database import follow_keys, in_thread, open_memory, wrong_keys
+from mailsvc.runtime.lifecycle import Lifespan, Opened, awaited, every
+from mailsvc.runtime.listeners import Listening, address, within
+from mailsvc.runtime.offload import Offload, Threads
+from mailsvc.runtime.slices import Slices
+from mailsvc.sandbox.opening import sandbox
+from mailsvc.sandbox.welcome import Welcome
+from mailsvc.settings import schema as settings_
+from mailsvc.settings.reader import SettingsError
+from mailsvc.settings.schema import Settings
+from mailsvc.store.domains.domains import Domains
+from mailsvc.store.events.async_bounces import Late
+from mailsvc.store.events.event_log import EventLog
+from mailsvc.store.events.ledger import Books
+from mailsvc.store.events.outbox import Outbox
+from mailsvc.store.events.rollups import Rollups
+from mailsvc.store.events.suppressions import Suppressions as StoredSuppressions
+from mailsvc.store.events.webhook_log import WebhookLog
+from mailsvc.store.events.webhooks import Webhooks as StoredWebhooks
+from mailsvc.store.ids import uuid7
+from mailsvc.store.logs.requests import RequestLog
+from mailsvc.store.logs.smtp_sessions import Receipts as StoredReceipts
+from mailsvc.store.mail.accept import Acceptance
+from mailsvc.store.mail.dsn_requests import Notices as StoredNotices
+from mailsvc.store.mail.emails import Emails as StoredEmails
+from mailsvc.store.mail.messages import InPieces, Messages
+from mailsvc.store.mail.sandbox import Sandbox as Shelf
+from mailsvc.store.people.accounts import Accounts
+from mailsvc.store.people.api_keys import Keys, is_well_formed
+from mailsvc.store.people.ratelimit import RateWindows
+from mailsvc.store.postgres.notifications import Bell
+from mailsvc.store.postgres.partitions import Maker
+from mailsvc.store.queue.claims import Queue
+from mailsvc.store.queue.operator import Operating
+from mailsvc.store.queue.processes import Incarnation
+from mailsvc.store.queue.settle import Settling
+from mailsvc.store.queue.tls import TlsRecords
+from mailsvc.system_mail import OwnMail
 from mailsvc.webhooks.failure_notices import Notices as WebhookNotices
 from mailsvc.webhooks.sender import Posts, Terms
+from mailsvc.wiring import (
+    certificates_of,
+    gate_limits_of,
+    limits_of,
+    neighbours_of,
+    networks,
+    null_mx_of,
+    postmaster_of,
+    rules_for_providers,
+    rules_of,
+    sources_of,
+    standing_of,
+    terms_of,
+    timeouts_of,
+)
 
 NOTICES_EVERY = KEYS_EVERY = 2.0
 BEAT = 10.0
@@ -216,7 +230,9 @@ class Daemon:
         self.rates, self.receipts = RateWindows(pool), StoredReceipts(pool, reactor)
         late = Late(pool, told=lambda: bell.ring("events"))
         signing = self.signing = partial(self.memory.seal.secrets_for, "return path")
-        self.returns = Returns(lambda path: return_path.read(path, *signing()), self.accounts, late, self.threads.body, self.unix, self.held)
+        self.returns = Returns(
+            lambda path: return_path.read(path, *signing()), self.accounts, late, self.threads.body, self.unix, self.held
+        )
         self.watching.add(metrics.returned(self.returns))
         web = Resolver(reactor, delivery.nameservers, seconds=delivery.dns_seconds, concurrent=self.settings.webhooks.connections)
         self.names = self.resolver()  # of recipients' domains
@@ -315,7 +331,7 @@ class Daemon:
         self.intake = Intake(store, self.domains, handover, self.bell, self.limits, expiry, self.threads.body, self.unix)
         accounting = Accounting.of(self.pool, reactor, settings.plans, self.own_mail())
         accounting.start(reactor, self.opened)
-        self.watching.add(accounting.figures)
+        self.watching.add(metrics.quotas(accounting))
         self.intake.quotas = self.quotas = accounting.quotas
         self.intake.pause, self.intake.held = Slices(reactor).pause, self.held
         self.watching.add(metrics.accepts(self.intake), accept=store.batch)

@@ -14,27 +14,27 @@ from OpenSSL import SSL
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-from mailsvc.settings import reader
-from mailsvc.net import address_guard, urls
-from mailsvc.settings import schema as settings_
-from mailsvc.settings.reader import SettingsError
 from mailsvc.delivery import shaping
 from mailsvc.delivery.connection import sources
-from mailsvc.delivery.shaping import Shaping
 from mailsvc.delivery.connection.sources import Sources
 from mailsvc.delivery.limits import DeliverySettings
-from mailsvc.net.dns import Resolver, configured
+from mailsvc.delivery.shaping import Shaping
 from mailsvc.http import gate
+from mailsvc.insights.reputation import Standing
 from mailsvc.mail.address import AddressError, Mailbox, parse_mailbox
-from mailsvc.relay.trusted_networks import Neighbours
+from mailsvc.net import address_guard, urls
+from mailsvc.net.dns import Resolver, configured
 from mailsvc.relay.null_mx import NullMx
+from mailsvc.relay.trusted_networks import Neighbours
+from mailsvc.settings import reader
+from mailsvc.settings import schema as settings_
+from mailsvc.settings.reader import SettingsError
 from mailsvc.settings.schema import Settings
+from mailsvc.smtp.client.client import Timeouts
 from mailsvc.smtp.server import session
 from mailsvc.smtp.server.certificates import CERTBOT, Certificates, self_signed
-from mailsvc.smtp.client.client import Timeouts
-from mailsvc.insights.reputation import Standing
-from mailsvc.store.postgres.pool import Pool
 from mailsvc.store.events.rollups import Rollups
+from mailsvc.store.postgres.pool import Pool
 
 log = Logger()
 
@@ -55,7 +55,7 @@ def terms_of(delivery: settings_.Delivery) -> DeliverySettings:
 def rules_for_providers(path: Path | None) -> Shaping:
     """Those of a file, else those that come with mailsvc."""
     if path is None:
-        return shaping.read(tomllib.loads((resources.files("mailsvc") / "shaping.toml").read_text("utf-8")))
+        return shaping.read(tomllib.loads((resources.files("mailsvc.delivery") / "shaping.toml").read_text("utf-8")))
     try:
         return shaping.read(reader.read(path))
     except SettingsError as error:

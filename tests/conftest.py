@@ -33,7 +33,10 @@ settings.register_profile("mailsvc", deadline=None)  # how long an example takes
 settings.load_profile("mailsvc")
 
 # What customers and operators build on, and what depends on the version of Python or of Postgres.
-CONTRACT = ("store", "ledger", "mail", "http", "whole/test_python_client.py", "whole/test_start.py", "whole/test_relay.py", "test_cli.py")
+CONTRACT = (
+    "store", "events", "mail", "http", "cli",
+    "end_to_end/clients/test_python_client.py", "end_to_end/test_start.py", "end_to_end/relay/test_relay.py",
+)  # fmt: skip
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -11,13 +11,13 @@ import attrs
 import pytest
 from twisted.internet.defer import Deferred, succeed
 
+from mailsvc.accounts.quota import Taken
 from mailsvc.intake import Admitted, AsReceived, Busy, Content, Incoming, Intake, Key, OtherRequest, Rejected
 from mailsvc.mail import html_to_text
 from mailsvc.mail.address import parse_mailbox
 from mailsvc.mail.compose import Attachment
-from mailsvc.settings.plans import Exhausted
 from mailsvc.policy import Limits, Refusal
-from mailsvc.accounts.quota import Taken
+from mailsvc.settings.plans import Exhausted
 from mailsvc.store.mail.accept import Accepted, InProgress, Mismatch, NewEmail, Replayed, Submission
 from mailsvc.store.postgres.errors import Unavailable
 

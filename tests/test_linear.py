@@ -10,9 +10,9 @@ import pytest
 
 from mailsvc.dashboard.emails import preview
 from mailsvc.http import request as http_request
-from mailsvc.mail import address, encoded_word, header, html, mime, parameters, html_to_text, structure, submission
-from mailsvc.mail.reports import dsn_reader, feedback, text_bounce, report
+from mailsvc.mail import address, encoded_word, header, html, html_to_text, mime, parameters, structure, submission
 from mailsvc.mail.mime import Parsed
+from mailsvc.mail.reports import dsn_reader, feedback, report, text_bounce
 from mailsvc.monitoring import logs
 from tests.growth import assert_linear, seconds
 

@@ -17,11 +17,11 @@ from twisted.internet.ssl import trustRootFromCertificates
 from twisted.logger import capturedLogs
 from twisted.protocols.tls import TLSMemoryBIOFactory
 
-from mailsvc.net.fetch import Fetcher, Line, NoAnswer
 from mailsvc.net.address_guard import networks
+from mailsvc.net.fetch import Fetcher, Line, NoAnswer
 from mailsvc.net.urls import Rules
-from tests.smtp.listener import Certificate
 from tests.net.test_fetch import Names, contexts
+from tests.smtp.listener import Certificate
 
 RULES = Rules(frozenset(), True, networks(["127.0.0.0/29"]))
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"

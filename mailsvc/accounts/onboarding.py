@@ -14,27 +14,27 @@ from twisted.internet.defer import Deferred
 from twisted.internet.threads import deferToThreadPool
 from twisted.python.threadpool import ThreadPool
 
-from mailsvc.net import address_guard
-from mailsvc.net.dns import Resolver
 from mailsvc.domains import names, views
 from mailsvc.domains.authoritative_dns import Authorities
-from mailsvc.domains.maintenance import KEY_THREADS, Care, Taken
 from mailsvc.domains.checking import Checker
+from mailsvc.domains.maintenance import KEY_THREADS, Care, Taken
 from mailsvc.domains.records import Publishing
 from mailsvc.domains.rotation import Rules
 from mailsvc.mail.address import AddressError, parse_mailbox
+from mailsvc.net import address_guard
+from mailsvc.net.dns import Resolver
 from mailsvc.runtime.database import Memory
 from mailsvc.settings.schema import Settings
-from mailsvc.store.people.accounts import Account, Accounts
-from mailsvc.store.people.audit import Line
 from mailsvc.store.domains.checks import DomainChecks
 from mailsvc.store.domains.claims import DomainClaims
-from mailsvc.store.domains.values import DomainLimits
 from mailsvc.store.domains.domains import Domain, Domains
+from mailsvc.store.domains.values import DomainLimits
+from mailsvc.store.people.accounts import Account, Accounts
 from mailsvc.store.people.api_keys import Keys
-from mailsvc.store.postgres.pool import Pool
+from mailsvc.store.people.audit import Line
 from mailsvc.store.people.sessions import Sessions
 from mailsvc.store.people.users import Role, Users
+from mailsvc.store.postgres.pool import Pool
 
 OPERATOR = "the operator"  # in audit logs
 

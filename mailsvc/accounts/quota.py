@@ -16,7 +16,8 @@ import attrs
 from twisted.internet.defer import DeferredLock
 
 from mailsvc.clock import utc
-from mailsvc.settings.plans import Exhausted, Period, Plan, begins, ends
+from mailsvc.settings.plans import Exhausted, Plan, begins, ends
+from mailsvc.store.people.quota import Period
 from mailsvc.store.postgres.errors import StoreError, Unavailable
 
 BLOCK = 1000  # recipients at most

@@ -13,14 +13,14 @@ from typing import Any
 import attrs
 from twisted.logger import Logger
 
-from mailsvc.settings import retention
 from mailsvc.clock import held, utc
 from mailsvc.runtime.lifecycle import Opened, every
-from mailsvc.store.people.sign_in_attempts import Attempts
-from mailsvc.store.mail.dsn_requests import Notices
-from mailsvc.store.postgres.pool import Pool
+from mailsvc.settings import retention
 from mailsvc.store.logs.retention import Retention as Stored
+from mailsvc.store.mail.dsn_requests import Notices
 from mailsvc.store.people.sessions import Sessions
+from mailsvc.store.people.sign_in_attempts import Attempts
+from mailsvc.store.postgres.pool import Pool
 from mailsvc.store.queue.tls import TlsRecords
 
 EVERY = 600.0  # seconds

@@ -5,7 +5,6 @@ How it is counted: quota.py. One of these in each process that lets mail in.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from datetime import date, datetime
 from typing import Any, Protocol
@@ -13,14 +12,13 @@ from typing import Any, Protocol
 import attrs
 from twisted.logger import Logger
 
-from mailsvc.settings import plans
+from mailsvc.accounts.quota import IDLE, Quotas
 from mailsvc.clock import utc
 from mailsvc.runtime.lifecycle import Opened, every
+from mailsvc.settings import plans
 from mailsvc.settings.plans import WORDS, Plans, ends
-from mailsvc.accounts.quota import IDLE, Quotas
-from mailsvc.store.postgres.pool import Pool
 from mailsvc.store.people.quota import Near, Quota
-from mailsvc.monitoring.metrics import Sheet
+from mailsvc.store.postgres.pool import Pool
 
 EVERY = 30.0  # seconds
 LEVELS = (80, 100)  # percent
@@ -105,15 +103,3 @@ class Accounting:
         opened.add("what is left of quotas", lambda: self.quotas.give_back(idle=0.0))
         opened.add("the round of quotas", every(clock, IDLE, "giving back quotas", self.quotas.give_back))
         opened.add("the word of quotas", every(clock, EVERY, "telling accounts of their quotas", self.warnings.tell))
-
-    def figures(self, sheet: Sheet) -> None:
-        refused = dict.fromkeys(WORDS, 0) | self.quotas.refused
-        sheet.counter("quota_refusals", "Submissions refused for a quota.", {(p,): n for p, n in refused.items()}, ("period",))
-        sheet.counter("quota_leases", "Parts of quotas that were asked for.", self.quotas.leases)
-        sheet.gauge("quota_held", "Recipients of quotas that this process has leased and not given out.", self.quotas.held)
-        near = self.warnings.near
-        levels = Counter(dict.fromkeys(LEVELS, 0)) + Counter(reached(each) for each in near)
-        counts = {(str(level),): levels[level] for level in LEVELS}
-        sheet.gauge("quota_accounts", "Quotas of which so many percent are used, at least.", counts, ("percent",))
-        left = {(str(each.number), each.period): each.most - each.taken for each in near[:TOLD]}
-        sheet.gauge("quota_left", "Recipients left to accounts that have used 80 %.", left, ("account", "period"))

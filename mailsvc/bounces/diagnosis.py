@@ -118,7 +118,7 @@ def known(name: str, *, retried: bool = False) -> Meaning | None:
 @cache
 def rules() -> Rules:
     """Read once. What is wrong in the file is an error of the program."""
-    data = tomllib.loads((resources.files("mailsvc") / "diagnosis.toml").read_text("utf-8"))
+    data = tomllib.loads((resources.files("mailsvc.bounces") / "diagnosis.toml").read_text("utf-8"))
     classes = {name: _class(name, row) for name, row in data["class"].items()}
     tables = [*data["provider"].values(), data["text"], data["enhanced"], data["basic"]]
     return Rules(classes, tuple(rule for table in tables for rule in _table(table, classes)))

@@ -14,14 +14,14 @@ from uuid import UUID
 import attrs
 from twisted.logger import Logger
 
-from mailsvc.mail import return_path
-from mailsvc.mail.reply import Reply
 from mailsvc.bounces import reading
 from mailsvc.bounces.reading import Letter
-from mailsvc.store.people.accounts import Account
-from mailsvc.store.postgres.errors import Contention, Unavailable
+from mailsvc.mail import return_path
+from mailsvc.mail.reply import Reply
 from mailsvc.store.events.async_bounces import Heard, News
 from mailsvc.store.mail.dsn_requests import Passed
+from mailsvc.store.people.accounts import Account
+from mailsvc.store.postgres.errors import Contention, Unavailable
 
 NOBODY = Reply(550, "Nobody reads this address, it takes reports of delivery alone", "5.7.1")
 _IN_THREAD = 64 * 1024  # octets above which a mail is read off the reactor

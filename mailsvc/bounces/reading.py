@@ -10,12 +10,12 @@ from typing import Literal
 import attrs
 
 from mailsvc.bounces.diagnosis import Diagnosis, diagnose
-from mailsvc.mail.reports import auto_reply, dsn_reader, feedback, text_bounce, report
 from mailsvc.mail.address import AddressError, parse_mailbox
-from mailsvc.mail.reports.dsn_reader import Fate
-from mailsvc.mail.reports.feedback import Feedback
 from mailsvc.mail.reply import Reply
 from mailsvc.mail.reply import read as written
+from mailsvc.mail.reports import auto_reply, dsn_reader, feedback, report, text_bounce
+from mailsvc.mail.reports.dsn_reader import Fate
+from mailsvc.mail.reports.feedback import Feedback
 from mailsvc.outcome import Bounced
 from mailsvc.store.events.async_bounces import Complained, News
 from mailsvc.store.mail.dsn_requests import Passed

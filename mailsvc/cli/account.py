@@ -8,17 +8,17 @@ from typing import Any
 import attrs
 import click
 
-from mailsvc.settings import plans, retention
-from mailsvc.cli.runner import run_with_memory
-from mailsvc.settings.reader import SettingsError
-from mailsvc.runtime.database import Memory
 from mailsvc.accounts.onboarding import Refused, find_account
-from mailsvc.settings.plans import Plan
 from mailsvc.accounts.quota import Quotas
+from mailsvc.cli.runner import run_with_memory
+from mailsvc.runtime.database import Memory
+from mailsvc.settings import plans, retention
+from mailsvc.settings.plans import Plan
+from mailsvc.settings.reader import SettingsError
 from mailsvc.settings.schema import Settings
+from mailsvc.store.logs.retention import Retention
 from mailsvc.store.people.accounts import Accounts
 from mailsvc.store.people.quota import Quota
-from mailsvc.store.logs.retention import Retention
 
 KINDS = tuple(field.name for field in attrs.fields(retention.Retention) if field.name != "tls")
 

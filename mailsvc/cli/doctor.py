@@ -18,25 +18,25 @@ from twisted.internet.error import ConnectError
 from twisted.internet.protocol import Protocol
 
 from mailsvc import __version__, clock
-from mailsvc.settings import retention
 from mailsvc.cli.runner import run_with_memory
 from mailsvc.clock import utc
 from mailsvc.dashboard import files
-from mailsvc.net.dns import Resolver
-from mailsvc.runtime.database import Memory, wrong_keys
-from mailsvc.settings.schema import BLOCK_LISTS, Settings
-from mailsvc.smtp.server.certificates import CERTBOT
-from mailsvc.store.logs import installation as installed
-from mailsvc.store.queue import processes
-from mailsvc.store.postgres import server_settings
-from mailsvc.store.logs.figures import Vitals
-from mailsvc.store.people.api_keys import Keys
-from mailsvc.store.postgres.pool import Pool
-from mailsvc.store.logs.retention import Retention
-from mailsvc.wiring import sources_of
 from mailsvc.monitoring import installation, sizes
 from mailsvc.monitoring.doctor import Certificate, Doctor, Finding
 from mailsvc.monitoring.installation import Facts, Process
+from mailsvc.net.dns import Resolver
+from mailsvc.runtime.database import Memory, wrong_keys
+from mailsvc.settings import retention
+from mailsvc.settings.schema import BLOCK_LISTS, Settings
+from mailsvc.smtp.server.certificates import CERTBOT
+from mailsvc.store.logs import installation as installed
+from mailsvc.store.logs.figures import Vitals
+from mailsvc.store.logs.retention import Retention
+from mailsvc.store.people.api_keys import Keys
+from mailsvc.store.postgres import server_settings
+from mailsvc.store.postgres.pool import Pool
+from mailsvc.store.queue import processes
+from mailsvc.wiring import sources_of
 
 _SECONDS = 10.0
 _SIGNS = {"good": "ok  ", "doubtful": "?   ", "bad": "BAD "}

@@ -10,12 +10,12 @@ from uuid import UUID
 import click
 from twisted.logger import Logger
 
+from mailsvc.accounts.onboarding import Customers, Refused, domain_name
 from mailsvc.cli.runner import run
 from mailsvc.domains import names
-from mailsvc.domains.maintenance import ALGORITHMS, Rotating, Unseen
 from mailsvc.domains.checking import Findings
+from mailsvc.domains.maintenance import ALGORITHMS, Rotating, Unseen
 from mailsvc.domains.records import dmarc, in_zone_file
-from mailsvc.accounts.onboarding import Customers, Refused, domain_name
 from mailsvc.settings.schema import Settings
 from mailsvc.store.domains.domains import DkimKey, Domain, RecordState
 from mailsvc.store.postgres.errors import Conflict

@@ -12,16 +12,16 @@ from typing import Any
 import click
 
 from mailsvc import __version__
-from mailsvc.settings import schema as settings_
+from mailsvc.accounts.onboarding import OPERATOR, Customers, address
 from mailsvc.cli.account import account_plan, account_plans, account_retention
 from mailsvc.cli.doctor import doctor
 from mailsvc.cli.domain import domain
 from mailsvc.cli.queue import queue
+from mailsvc.cli.runner import run
 from mailsvc.cli.secrets import secrets
 from mailsvc.cli.upgrade import upgrade
-from mailsvc.cli.runner import run
+from mailsvc.settings import schema as settings_
 from mailsvc.settings.reader import SettingsError
-from mailsvc.accounts.onboarding import OPERATOR, Customers, address
 from mailsvc.settings.schema import Settings
 from mailsvc.store.people.audit import Line
 

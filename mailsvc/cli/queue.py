@@ -10,10 +10,10 @@ import click
 from twisted.internet.task import deferLater
 
 from mailsvc.cli.runner import run_with_memory
+from mailsvc.monitoring import control_socket
 from mailsvc.runtime.database import Memory
 from mailsvc.settings.schema import Settings
 from mailsvc.store.queue import holds
-from mailsvc.monitoring import control_socket
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}

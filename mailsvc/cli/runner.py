@@ -11,13 +11,13 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import react
 from twisted.logger import Logger, globalLogBeginner
 
-from mailsvc.clock import prepare
-from mailsvc.runtime.lifecycle import Opened
-from mailsvc.runtime.database import Memory, open_memory
 from mailsvc.accounts.onboarding import Customers, Refused
-from mailsvc.settings.schema import Settings
+from mailsvc.clock import prepare
 from mailsvc.monitoring import logs
 from mailsvc.monitoring.failures import explain
+from mailsvc.runtime.database import Memory, open_memory
+from mailsvc.runtime.lifecycle import Opened
+from mailsvc.settings.schema import Settings
 
 log = Logger()
 

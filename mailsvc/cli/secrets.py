@@ -9,14 +9,14 @@ from typing import Any
 import click
 from twisted.internet.task import deferLater
 
+from mailsvc.accounts.onboarding import Refused
 from mailsvc.cli.runner import run_with_memory
 from mailsvc.runtime.database import Memory
-from mailsvc.accounts.onboarding import Refused
 from mailsvc.settings.schema import Settings
 from mailsvc.store.encryption import key_file, rotation
+from mailsvc.store.encryption.secrets import fingerprint
 from mailsvc.store.queue import processes
 from mailsvc.store.queue.processes import Running
-from mailsvc.store.encryption.secrets import fingerprint
 
 _LOOK = 0.5  # seconds between two looks at what the processes know
 

@@ -10,72 +10,72 @@ from urllib.parse import urlsplit
 import attrs
 from klein.resource import KleinResource
 
+from mailsvc.accounts.quota import Quotas
 from mailsvc.clock import unix
 from mailsvc.dashboard import words
+from mailsvc.dashboard.account.members import Settings
+from mailsvc.dashboard.account.passkeys import IdentityPages, PasskeyPages
+from mailsvc.dashboard.account.profile import Profile
+from mailsvc.dashboard.account.security import Security
 from mailsvc.dashboard.account.smtp import Connection, Relay
+from mailsvc.dashboard.account.usage import Usage
 from mailsvc.dashboard.context import Desk
 from mailsvc.dashboard.domains import DomainPages
-from mailsvc.dashboard.emails.listing import EmailList
 from mailsvc.dashboard.emails.detail import Emails
 from mailsvc.dashboard.emails.export import ExportPages
+from mailsvc.dashboard.emails.listing import EmailList
+from mailsvc.dashboard.emails.resend import SendAgain
 from mailsvc.dashboard.files import address
 from mailsvc.dashboard.home import Home
 from mailsvc.dashboard.keys import KeyPages
 from mailsvc.dashboard.logs import LogList
-from mailsvc.dashboard.account.members import Settings
 from mailsvc.dashboard.metrics import Metrics
 from mailsvc.dashboard.pages import Dashboard, Frame
-from mailsvc.dashboard.account.passkeys import IdentityPages, PasskeyPages
-from mailsvc.dashboard.account.profile import Profile
 from mailsvc.dashboard.sandbox import Inbox
-from mailsvc.dashboard.account.security import Security
-from mailsvc.dashboard.emails.resend import SendAgain
 from mailsvc.dashboard.signin.authenticators import Site
 from mailsvc.dashboard.signin.completion import Entrance
 from mailsvc.dashboard.signin.federation import Federation
-from mailsvc.dashboard.signin.sign_up import Joining
 from mailsvc.dashboard.signin.mails import Mails
 from mailsvc.dashboard.signin.pages import SignIn
 from mailsvc.dashboard.signin.passkeys import PasskeyEntrance
 from mailsvc.dashboard.signin.password import Passwords
 from mailsvc.dashboard.signin.providers import Provider
 from mailsvc.dashboard.signin.second_factor import SecondFactor
+from mailsvc.dashboard.signin.sign_up import Joining
 from mailsvc.dashboard.signin.throttle import Throttle
 from mailsvc.dashboard.suppressions import SuppressionPages
-from mailsvc.dashboard.account.usage import Usage
 from mailsvc.dashboard.webhooks import WebhookPages
 from mailsvc.domains.maintenance import Care
 from mailsvc.domains.names import suffixes
-from mailsvc.intake import Intake
-from mailsvc.accounts.quota import Quotas
-from mailsvc.settings.schema import Settings as Configured
-from mailsvc.net.signed_links import SignedLinks
 from mailsvc.insights.reputation import Standing
-from mailsvc.store.people.accounts import Accounts
-from mailsvc.store.people.addresses import Addresses
-from mailsvc.store.people.sign_in_attempts import Attempts
-from mailsvc.store.people.audit import Audit
+from mailsvc.intake import Intake
+from mailsvc.net.signed_links import SignedLinks
+from mailsvc.net.urls import Target
+from mailsvc.settings.schema import Settings as Configured
 from mailsvc.store.domains.domains import Domains
+from mailsvc.store.encryption.secrets import Seal
+from mailsvc.store.events.rollups import Rollups
+from mailsvc.store.events.suppressions import Suppressions
+from mailsvc.store.events.webhook_log import WebhookLog
+from mailsvc.store.events.webhooks import Webhooks
+from mailsvc.store.logs.requests import RequestLog
+from mailsvc.store.logs.search import LogSearch
+from mailsvc.store.logs.smtp_sessions import Receipts
 from mailsvc.store.mail.emails import Emails as StoredEmails
 from mailsvc.store.mail.exports import Exports
 from mailsvc.store.mail.history import History
-from mailsvc.store.people.identities import Identities
-from mailsvc.store.people.api_keys import Keys
-from mailsvc.store.logs.search import LogSearch
 from mailsvc.store.mail.messages import Messages
-from mailsvc.store.people.passkeys import Passkeys
-from mailsvc.store.postgres.pool import Pool
-from mailsvc.store.logs.smtp_sessions import Receipts
-from mailsvc.store.logs.requests import RequestLog
-from mailsvc.store.events.rollups import Rollups
-from mailsvc.store.encryption.secrets import Seal
 from mailsvc.store.mail.search import Search
+from mailsvc.store.people.accounts import Accounts
+from mailsvc.store.people.addresses import Addresses
+from mailsvc.store.people.api_keys import Keys
+from mailsvc.store.people.audit import Audit
+from mailsvc.store.people.identities import Identities
+from mailsvc.store.people.passkeys import Passkeys
 from mailsvc.store.people.sessions import Sessions
-from mailsvc.store.events.suppressions import Suppressions
+from mailsvc.store.people.sign_in_attempts import Attempts
 from mailsvc.store.people.users import Users
-from mailsvc.store.events.webhook_log import WebhookLog
-from mailsvc.store.events.webhooks import Webhooks
-from mailsvc.net.urls import Target
+from mailsvc.store.postgres.pool import Pool
 
 # path below /dashboard, name, icon
 NAVIGATION = (

@@ -13,9 +13,9 @@ from mailsvc.dashboard.safety import HOME
 from mailsvc.domains import names
 from mailsvc.domains.maintenance import Care, Rotating, Taken
 from mailsvc.domains.records import Record, dmarc
-from mailsvc.store.domains.values import Domain, LimitReached, RecordState
 from mailsvc.store.domains.domains import Choices
 from mailsvc.store.domains.domains import Domains as Stored
+from mailsvc.store.domains.values import Domain, LimitReached, RecordState
 
 DOMAINS = f"{HOME}/domains"
 _DONE = {

@@ -12,9 +12,9 @@ from mailsvc.dashboard.metrics import rates, wanted
 from mailsvc.dashboard.page import Visit, area, page
 from mailsvc.dashboard.safety import HOME
 from mailsvc.store.domains.domains import Domains
-from mailsvc.store.people.api_keys import Keys
 from mailsvc.store.events.rollups import Rollups
 from mailsvc.store.mail.search import Filters, Search
+from mailsvc.store.people.api_keys import Keys
 
 
 @attrs.define(eq=False)

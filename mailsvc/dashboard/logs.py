@@ -15,10 +15,10 @@ import orjson
 from mailsvc.dashboard.context import Desk
 from mailsvc.dashboard.page import Visit, area, not_found, page
 from mailsvc.dashboard.safety import HOME
-from mailsvc.store.people.api_keys import Keys, KeyView
+from mailsvc.store.logs.requests import RequestLog
 from mailsvc.store.logs.search import Filters, LogSearch, Source
 from mailsvc.store.logs.smtp_sessions import Receipts
-from mailsvc.store.logs.requests import RequestLog
+from mailsvc.store.people.api_keys import Keys, KeyView
 
 LOGS = f"{HOME}/logs"
 PAGE = 50

@@ -22,10 +22,10 @@ from mailsvc.dashboard import safety
 from mailsvc.dashboard.context import Desk
 from mailsvc.dashboard.safety import HOME
 from mailsvc.dashboard.signin.password import Busy
-from mailsvc.store.people.audit import Line
-from mailsvc.store.postgres.errors import Transient
 from mailsvc.store.encryption.secrets import SealError
+from mailsvc.store.people.audit import Line
 from mailsvc.store.people.sessions import Session
+from mailsvc.store.postgres.errors import Transient
 
 T = TypeVar("T")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import attrs
 
 from mailsvc.dashboard.context import Desk
-from mailsvc.dashboard.page import Stop, Visit, area, not_found, page
 from mailsvc.dashboard.emails.preview import embedded
+from mailsvc.dashboard.page import Stop, Visit, area, not_found, page
 from mailsvc.dashboard.safety import HOME, mail_csp
 from mailsvc.mail import mime
 from mailsvc.store.mail.sandbox import Sandbox, SandboxEmail

@@ -11,14 +11,14 @@ from uuid import UUID
 import attrs
 import orjson
 
-from mailsvc.events import payload
 from mailsvc.dashboard.context import Desk
 from mailsvc.dashboard.page import Visit, area, not_found, page
 from mailsvc.dashboard.safety import HOME
+from mailsvc.events import payload
+from mailsvc.net.urls import BadUrl, Target
 from mailsvc.store.events.webhook_log import Message, WebhookLog
 from mailsvc.store.events.webhooks import Webhook
 from mailsvc.store.events.webhooks import Webhooks as Stored
-from mailsvc.net.urls import BadUrl, Target
 
 WEBHOOKS = f"{HOME}/webhooks"
 SECRET = 32  # octets

@@ -14,24 +14,24 @@ from uuid import UUID
 import attrs
 from twisted.logger import Logger
 
+from mailsvc.bounces.diagnosis import known
 from mailsvc.clock import held
 from mailsvc.delivery import pace
-from mailsvc.delivery.message_loader import Cargo, Gone, Loaded, Origin
 from mailsvc.delivery.connection.chunking import Chunking
 from mailsvc.delivery.connection.connect import Line, Result, Unreachable
+from mailsvc.delivery.connection.tls_counts import Tally
 from mailsvc.delivery.connection.tls_policy import Demand, demand_of
-from mailsvc.delivery.transaction import Parcel, domain_of, expired
+from mailsvc.delivery.limits import DeliverySettings
+from mailsvc.delivery.message_loader import Cargo, Gone, Loaded, Origin
 from mailsvc.delivery.reading import Moment, Reading, closed, deferred, read, refused
 from mailsvc.delivery.retry import Random, Schedule
-from mailsvc.delivery.connection.tls_counts import Tally
-from mailsvc.delivery.limits import DeliverySettings
-from mailsvc.bounces.diagnosis import known
+from mailsvc.delivery.transaction import Parcel, domain_of, expired
 from mailsvc.mail.authentication.mta_sts import Policy
 from mailsvc.mail.reply import Reply
 from mailsvc.outcome import Bounced, Delivered, Failed, Outcome
+from mailsvc.store.encryption.secrets import SealError
 from mailsvc.store.postgres.errors import DataRejected, StatementFailed, StoreError
 from mailsvc.store.queue.claims import Leased
-from mailsvc.store.encryption.secrets import SealError
 from mailsvc.store.queue.settle import AttemptRecord, RecipientOutcome, Settlement
 
 _UNWRITTEN = 300.0  # seconds before an email whose outcome could not be written is touched again

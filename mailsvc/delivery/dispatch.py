@@ -22,22 +22,22 @@ from twisted.python.failure import Failure
 from mailsvc.delivery import pace
 from mailsvc.delivery.attempt import Attempts, Fresh, PolicySource, Settling
 from mailsvc.delivery.budget import Budgets
-from mailsvc.delivery.message_loader import Cargo, Messages, Sending
 from mailsvc.delivery.connection.chunking import Chunking
 from mailsvc.delivery.connection.connect import Unreachable
+from mailsvc.delivery.connection.route import Route, Routes
+from mailsvc.delivery.connection.tls_counts import Tally
 from mailsvc.delivery.health import Healths
 from mailsvc.delivery.holds import Holds
 from mailsvc.delivery.lane import Lane
-from mailsvc.delivery.transaction import Key, Parcel, from_email
+from mailsvc.delivery.lane_context import Connecting, Yard
+from mailsvc.delivery.limits import DeliverySettings
+from mailsvc.delivery.message_loader import Cargo, Messages, Sending
 from mailsvc.delivery.placing import Placing, nothing_left
-from mailsvc.delivery.retry import Random
 from mailsvc.delivery.polling import QueueStore, Rounds
-from mailsvc.delivery.connection.route import Route, Routes
+from mailsvc.delivery.retry import Random
 from mailsvc.delivery.shaping import NO_RULES, Shaping, provider_of
 from mailsvc.delivery.slots import Envelope, Freight, Recent, Slots
-from mailsvc.delivery.connection.tls_counts import Tally
-from mailsvc.delivery.limits import DeliverySettings
-from mailsvc.delivery.lane_context import Connecting, Yard
+from mailsvc.delivery.transaction import Key, Parcel, from_email
 from mailsvc.mail.reply import Reply
 from mailsvc.store.mail.accept import NewEmail
 from mailsvc.store.postgres.errors import StoreError

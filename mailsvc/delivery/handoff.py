@@ -8,8 +8,8 @@ import attrs
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
-from mailsvc.delivery.dispatch import Dispatch, Seat
 from mailsvc.delivery.connection.route import Route, Routes
+from mailsvc.delivery.dispatch import Dispatch, Seat
 from mailsvc.store.mail.values import NewEmail
 
 _ASKED = 100  # domains that are looked up at once by a process that only takes mail in

@@ -9,11 +9,11 @@ from typing import Any, Protocol, TypeVar
 from twisted.logger import Logger
 
 from mailsvc.delivery import pace
+from mailsvc.delivery.limits import DeliverySettings
 from mailsvc.delivery.retry import Random, rest
 from mailsvc.delivery.shaping import provider_of
-from mailsvc.delivery.limits import DeliverySettings
-from mailsvc.store.queue.holds import EVERYTHING
 from mailsvc.store.queue.claims import Hold, HoldState, Slowdown
+from mailsvc.store.queue.holds import EVERYTHING
 
 FORGOTTEN = timedelta(days=1)  # after a backoff's end nobody tried: its failures say nothing any more
 T = TypeVar("T")

@@ -16,11 +16,11 @@ from mailsvc.delivery import pace
 from mailsvc.delivery.attempt import Report
 from mailsvc.delivery.budget import Budget
 from mailsvc.delivery.connection.connect import Line, Unreachable
+from mailsvc.delivery.connection.route import Route
 from mailsvc.delivery.connection.tls_policy import ANY, Wish
 from mailsvc.delivery.health import Health
-from mailsvc.delivery.transaction import Parcel, Turns
-from mailsvc.delivery.connection.route import Route
 from mailsvc.delivery.lane_context import Hand, Yard
+from mailsvc.delivery.transaction import Parcel, Turns
 
 _PER_CONNECTION = 50  # emails in memory for each connection that there may be
 _UNPROVEN_WINDOW = 10  # emails in memory for a destination that has not taken any yet

@@ -9,11 +9,11 @@ from twisted.internet.defer import Deferred
 
 from mailsvc.delivery.attempt import Report
 from mailsvc.delivery.connection.connect import Line, Unreachable
-from mailsvc.delivery.connection.tls_policy import Demand, Wish
-from mailsvc.delivery.transaction import Parcel
 from mailsvc.delivery.connection.route import Route
-from mailsvc.delivery.slots import Slots
+from mailsvc.delivery.connection.tls_policy import Demand, Wish
 from mailsvc.delivery.limits import DeliverySettings
+from mailsvc.delivery.slots import Slots
+from mailsvc.delivery.transaction import Parcel
 from mailsvc.mail.reply import Reply
 
 if TYPE_CHECKING:

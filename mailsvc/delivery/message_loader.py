@@ -16,11 +16,11 @@ from twisted.internet.defer import Deferred, DeferredSemaphore
 
 from mailsvc.delivery import pace
 from mailsvc.delivery.dsn_options import NOTHING, Asked
-from mailsvc.delivery.transaction import Parcel
 from mailsvc.delivery.slots import Freight
+from mailsvc.delivery.transaction import Parcel
 from mailsvc.store.mail.accept import Pieces
-from mailsvc.store.postgres.errors import Transient
 from mailsvc.store.mail.messages import StoredMessage, StoredPieces
+from mailsvc.store.postgres.errors import Transient
 
 _SIGNATURES = 1000  # remembered, for the other destinations of the same email
 _COPIES = 16 << 20  # octets of copies in seven bits, remembered for other destinations and attempts

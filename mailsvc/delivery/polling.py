@@ -16,15 +16,15 @@ from twisted.logger import Logger
 from mailsvc.clock import held
 from mailsvc.delivery import pace
 from mailsvc.delivery.attempt import Fresh
+from mailsvc.delivery.connection.route import NoMail, Route
 from mailsvc.delivery.holds import FORGOTTEN, Holds, HoldStore
 from mailsvc.delivery.lane import Lane
-from mailsvc.delivery.transaction import Key, Parcel
-from mailsvc.delivery.placing import Placing
-from mailsvc.delivery.connection.route import NoMail, Route
-from mailsvc.delivery.slots import Envelope
 from mailsvc.delivery.limits import DeliverySettings
-from mailsvc.store.queue.holds import EVERYTHING
+from mailsvc.delivery.placing import Placing
+from mailsvc.delivery.slots import Envelope
+from mailsvc.delivery.transaction import Key, Parcel
 from mailsvc.store.queue.claims import Claimed, Leased, Ready
+from mailsvc.store.queue.holds import EVERYTHING
 
 _FLOOR = 0.05  # seconds between two looks at the queue, however often the bell rings
 _BRIEF = 0.01  # the same after a look that found little: then waiting for company saves nothing

@@ -10,10 +10,10 @@ from datetime import datetime
 
 import attrs
 
+from mailsvc.bounces.diagnosis import known
 from mailsvc.delivery.classify import Stage, classify
 from mailsvc.delivery.connection.connect import Result
 from mailsvc.delivery.retry import Random, Schedule, before_expiry
-from mailsvc.bounces.diagnosis import known
 from mailsvc.mail.reply import Reply
 from mailsvc.mail.reply import read as written
 from mailsvc.outcome import Bounced, Deferred, Delivered, Meaning, Outcome, Uncertain

@@ -14,13 +14,14 @@ import attrs
 
 from mailsvc.delivery.message_loader import Gone, Origin
 from mailsvc.delivery.transaction import Parcel
+from mailsvc.mail import return_path
+from mailsvc.mail import seven_bit as sevenbit
 from mailsvc.mail.authentication import dkim
-from mailsvc.mail import return_path, seven_bit as sevenbit
 from mailsvc.mail.authentication.dkim import SigningKey
-from mailsvc.store.people.accounts import Account
 from mailsvc.store.domains.domains import Domain, StoredKey
 from mailsvc.store.ids import uuid7_seconds
 from mailsvc.store.mail.values import Pieces
+from mailsvc.store.people.accounts import Account
 
 T = TypeVar("T")
 _LOADED = 2000  # signing keys in memory; loading one costs more than a signature

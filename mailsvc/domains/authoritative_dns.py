@@ -17,12 +17,12 @@ import dns.rdatatype
 from twisted.internet.defer import Deferred, gatherResults
 from twisted.logger import Logger
 
+from mailsvc.domains.fair_share import Busy, FairShare
+from mailsvc.net import address_guard, dns_query
 from mailsvc.net import dns as resolving
-from mailsvc.net import dns_query, address_guard
+from mailsvc.net.address_guard import Network
 from mailsvc.net.dns import NxDomain, Records, Result, Temporary
 from mailsvc.net.dns_query import Server, Unanswered
-from mailsvc.domains.fair_share import Busy, FairShare
-from mailsvc.net.address_guard import Network
 
 HOSTS = 4  # nameservers of a zone that are asked, one address of each
 HOPS = 4  # CNAMEs from zone to zone

@@ -12,12 +12,12 @@ from typing import Any, Protocol
 import attrs
 from twisted.internet.defer import Deferred, TimeoutError, gatherResults
 
-from mailsvc.net.dns import Mx, NxDomain, Records, Temporary
 from mailsvc.domains import dmarc_check, judge, names, spf_check
 from mailsvc.domains.authoritative_dns import Seen
 from mailsvc.domains.judge import Wrong
 from mailsvc.domains.records import Publishing, Record
 from mailsvc.mail.authentication import dkim_key
+from mailsvc.net.dns import Mx, NxDomain, Records, Temporary
 from mailsvc.store.domains.values import DkimKey, Domain, RecordState
 
 PATIENCE = 45.0  # seconds for all that is asked about one record (7208 §4.6.4: at least 20)

@@ -6,9 +6,9 @@ from typing import Protocol
 
 import attrs
 
-from mailsvc.net.dns import NxDomain, Records, Temporary
 from mailsvc.domains import records
 from mailsvc.mail.authentication import dmarc
+from mailsvc.net.dns import NxDomain, Records, Temporary
 from mailsvc.store.domains.values import RecordState
 
 

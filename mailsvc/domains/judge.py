@@ -8,9 +8,9 @@ from typing import Literal
 
 import attrs
 
-from mailsvc.net.dns import Mx
 from mailsvc.domains.records import Record
 from mailsvc.mail.authentication import dkim_key, spf
+from mailsvc.net.dns import Mx
 
 Problem = Literal[
     "missing", "unanswered", "differing", "doubled_name", "doubled_value", "wrong_region", "several", "quotes", "truncated", "other_key",

@@ -1,4 +1,7 @@
-"""DKIM key pairs under their selectors: the private half as it is sealed, the public half as it is published. Signing: mail/authentication/dkim."""
+"""DKIM key pairs under their selectors: the private half as it is sealed, the public half as it is published.
+
+Signing: mail/authentication/dkim.
+"""
 
 from __future__ import annotations
 

@@ -21,11 +21,11 @@ from mailsvc.domains.keypair import KeyPair, new_pair
 from mailsvc.domains.records import Publishing, slots
 from mailsvc.domains.rotation import Rules
 from mailsvc.mail.authentication.dkim import Algorithm
-from mailsvc.store.people.audit import Line
 from mailsvc.store.domains.checks import DomainChecks, KeysMoving, Result
 from mailsvc.store.domains.claims import DomainClaims
-from mailsvc.store.domains.values import Claim, DomainLimits, LimitReached
 from mailsvc.store.domains.domains import Choices, DkimKey, Domain, Domains
+from mailsvc.store.domains.values import Claim, DomainLimits, LimitReached
+from mailsvc.store.people.audit import Line
 from mailsvc.store.postgres.errors import Conflict
 
 ALGORITHMS: tuple[Algorithm, ...] = ("rsa", "ed25519")

@@ -7,9 +7,9 @@ from typing import Any, Literal, Protocol
 
 import attrs
 
-from mailsvc.net.dns import Mx, NxDomain, Records, Temporary
 from mailsvc.mail.authentication import spf
 from mailsvc.mail.authentication.spf import Address, Asked, Mechanism, SpfError
+from mailsvc.net.dns import Mx, NxDomain, Records, Temporary
 
 TERMS = 10  # §4.6.4
 VOID = 2  # look-ups without an answer, the same

@@ -11,8 +11,8 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from mailsvc.clock import held, utc
-from mailsvc.store.postgres.errors import StoreError
 from mailsvc.store.events.ledger import Lag
+from mailsvc.store.postgres.errors import StoreError
 
 POLL = 1.0
 BATCH = 2000  # events in one transaction

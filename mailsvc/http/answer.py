@@ -18,9 +18,9 @@ from werkzeug.routing import BaseConverter
 from mailsvc.http import problem
 from mailsvc.http.problem import Problem
 from mailsvc.http.request import Request
+from mailsvc.store.encryption.secrets import SealError
 from mailsvc.store.people.audit import Line
 from mailsvc.store.postgres.errors import Transient
-from mailsvc.store.encryption.secrets import SealError
 
 log = Logger()
 

@@ -12,34 +12,35 @@ import attrs
 from twisted.internet.interfaces import IReactorTime
 from twisted.web.resource import Resource
 
-from mailsvc.runtime.budget import Budgets
+from mailsvc.accounts.quota import Quotas
+from mailsvc.accounts.ratelimit import RateLimit
 from mailsvc.clock import unix
-from mailsvc.http.resources import api_keys as apikeys, account_figures, logs
-from mailsvc.http.resources.api_keys import ApiKeys
-from mailsvc.http.resources.attachments import Attachments
 from mailsvc.http.caller import Keys
+from mailsvc.http.gate import Gate, Limits, Networks
+from mailsvc.http.openapi import Description, document
+from mailsvc.http.reading import InThread, Reader
+from mailsvc.http.request_log import Recorder
+from mailsvc.http.resources import account_figures, logs
+from mailsvc.http.resources import api_keys as apikeys
+from mailsvc.http.resources.account_figures import Figures
+from mailsvc.http.resources.api_keys import ApiKeys
+from mailsvc.http.resources.attachment_links import Links
+from mailsvc.http.resources.attachments import Attachments
 from mailsvc.http.resources.contents import Contents, Messages
 from mailsvc.http.resources.domains import DomainDesk, Domains
 from mailsvc.http.resources.emails import Emails, Stored, Submitting
 from mailsvc.http.resources.event_log import EventLog, Events
-from mailsvc.http.resources.account_figures import Figures
-from mailsvc.http.gate import Gate, Limits, Networks
 from mailsvc.http.resources.health import Check, Health
-from mailsvc.http.resources.attachment_links import Links
 from mailsvc.http.resources.logs import Logs
-from mailsvc.http.openapi import Description, document
-from mailsvc.http.reading import InThread, Reader
-from mailsvc.http.request_log import Recorder
 from mailsvc.http.resources.sandbox import Inbox, Sandbox
 from mailsvc.http.resources.share import Share
-from mailsvc.http.site import ApiSite
 from mailsvc.http.resources.suppressions import Suppressions
 from mailsvc.http.resources.webhooks import Webhooks
-from mailsvc.settings.plans import Period
-from mailsvc.policy import Limits as EmailLimits
-from mailsvc.accounts.quota import Quotas
-from mailsvc.accounts.ratelimit import RateLimit
+from mailsvc.http.site import ApiSite
 from mailsvc.net.signed_links import SignedLinks
+from mailsvc.policy import Limits as EmailLimits
+from mailsvc.runtime.budget import Budgets
+from mailsvc.store.people.quota import Period
 
 
 @attrs.frozen

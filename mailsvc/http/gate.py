@@ -11,10 +11,10 @@ from typing import Protocol
 import attrs
 from twisted.web.http_headers import Headers
 
-from mailsvc.runtime.budget import Budgets, Hold
+from mailsvc.accounts.ratelimit import Quota, RateLimit
 from mailsvc.http import caller, problem
 from mailsvc.http.caller import Caller, Keys
-from mailsvc.accounts.ratelimit import Quota, RateLimit
+from mailsvc.runtime.budget import Budgets, Hold
 
 Networks = Collection[IPv4Network | IPv6Network]
 

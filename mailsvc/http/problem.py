@@ -13,8 +13,8 @@ import attrs
 import orjson
 from twisted.web.http import RESPONSES
 
-from mailsvc.settings.plans import WORDS, Exhausted
 from mailsvc.policy import Refusal
+from mailsvc.settings.plans import WORDS, Exhausted
 
 JSON = b"application/json; charset=utf-8"
 # Reason phrases that Twisted does not know, or has in an older wording (9110 §15, 6585).

@@ -14,12 +14,12 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.web import http, server
 
-from mailsvc.runtime.budget import Hold
 from mailsvc.http.caller import Caller
 from mailsvc.http.gate import Asked, Entry, too_large
 from mailsvc.http.problem import JSON, Problem, no_endpoint, reason, unavailable
 from mailsvc.http.request_log import HUNG_UP
 from mailsvc.http.stream import AT_ONCE, Flow, kept, pieces
+from mailsvc.runtime.budget import Hold
 from mailsvc.store.postgres.detach import detached
 
 T = TypeVar("T")

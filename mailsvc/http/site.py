@@ -13,6 +13,7 @@ from twisted.web import server
 from twisted.web.http import datetimeToString
 from twisted.web.resource import Resource
 
+from mailsvc.accounts.ratelimit import Quota
 from mailsvc.clock import unix
 from mailsvc.http import answer, gate
 from mailsvc.http.caller import Caller
@@ -21,7 +22,6 @@ from mailsvc.http.gate import Connections, Gate, Limits, Networks
 from mailsvc.http.problem import JSON, Problem
 from mailsvc.http.request import Request
 from mailsvc.http.request_log import Recorder
-from mailsvc.accounts.ratelimit import Quota
 from mailsvc.store.ids import uuid7
 from mailsvc.store.logs.requests import NewLog
 

@@ -1,0 +1,1 @@
+"""Advice on each email, and the sender's reputation that some of it depends on."""

@@ -16,12 +16,11 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from mailsvc.clock import utc
-from mailsvc.net.dns import Mx, NxDomain, Records, Temporary
 from mailsvc.domains.names import registrable
 from mailsvc.insights.checks.reputation import Facts, Listed, Rates, Record, Server
+from mailsvc.net.dns import Mx, NxDomain, Records, Temporary, reversed_name
 from mailsvc.store.domains.values import Domain, RecordState
 from mailsvc.store.events.rollups import Count, Wanted
-from mailsvc.monitoring.doctor import reversed_name
 
 HOUR, MINUTE = 3600.0, 60.0
 LINKED = 10  # hosts that a mail links to that are looked up

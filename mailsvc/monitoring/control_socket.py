@@ -19,8 +19,8 @@ from twisted.internet.protocol import Factory
 from twisted.logger import Logger
 from twisted.protocols.basic import LineOnlyReceiver
 
-from mailsvc.settings.reader import SettingsError
 from mailsvc.accounts.onboarding import Refused
+from mailsvc.settings.reader import SettingsError
 
 MODE = 0o600
 _LONGEST = 64 * 1024

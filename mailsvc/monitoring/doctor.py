@@ -12,7 +12,7 @@ from typing import Literal, Protocol
 
 import attrs
 
-from mailsvc.net.dns import Mx, NxDomain, Records, Temporary
+from mailsvc.net.dns import Mx, NxDomain, Records, Temporary, reversed_name
 
 State = Literal["good", "doubtful", "bad"]
 
@@ -212,8 +212,3 @@ _MUST_BE_ON = {
     "full_page_writes": "the database can be damaged when the machine stops",
     "synchronous_commit": "what was acknowledged can be lost when the server stops",
 }
-
-
-def reversed_name(address: str) -> str:
-    """As block lists want it (5782 §2.1, §2.4)."""
-    return ipaddress.ip_address(address).reverse_pointer.removesuffix(".in-addr.arpa").removesuffix(".ip6.arpa")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from twisted.internet.error import CannotListenError
 
+from mailsvc.monitoring.logs import without_secrets
 from mailsvc.settings.reader import SettingsError
+from mailsvc.store.encryption.secrets import SealError
 from mailsvc.store.postgres.errors import StoreError, Unavailable
 from mailsvc.store.postgres.migrate import MigrationFailed, TooOld
 from mailsvc.store.postgres.system_user import EmbeddedError
-from mailsvc.store.encryption.secrets import SealError
-from mailsvc.monitoring.logs import without_secrets
 
 
 def explain(error: BaseException) -> str | None:

@@ -10,11 +10,11 @@ from uuid import UUID
 
 import attrs
 
+from mailsvc.monitoring.doctor import Finding
 from mailsvc.net import address_guard
 from mailsvc.net.dns import NxDomain, Records, Temporary
 from mailsvc.settings.schema import Settings
 from mailsvc.store.people.api_keys import Caller
-from mailsvc.monitoring.doctor import Finding
 
 GREETING = ("25", "587", "2587")  # ports whose server speaks first, in clear
 

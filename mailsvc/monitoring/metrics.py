@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import generate_latest
 from twisted.logger import Logger
 
+from mailsvc.accounts.usage import LEVELS, TOLD, Accounting, reached
+from mailsvc.settings.plans import WORDS
 from mailsvc.store.logs.figures import Reading
 
 Samples = Mapping[Any, float]  # by tuples of label values
@@ -125,6 +128,24 @@ def batches(found: Mapping[str, Any]) -> Callable[[Sheet], None]:
         sheet.counter("commit_writes", "Shared commits.", {(name,): batch.written for name, batch in found.items()}, ("batch",))
         sheet.counter("commit_items", "What was written in them.", {(name,): batch.items for name, batch in found.items()}, ("batch",))
         sheet.gauge("commit_waiting", "Items that wait.", {(name,): batch.waiting for name, batch in found.items()}, ("batch",))
+
+    return write
+
+
+def quotas(usage: Accounting) -> Callable[[Sheet], None]:
+    """The quotas of accounts."""
+
+    def write(sheet: Sheet) -> None:
+        refused = dict.fromkeys(WORDS, 0) | usage.quotas.refused
+        sheet.counter("quota_refusals", "Submissions refused for a quota.", {(p,): n for p, n in refused.items()}, ("period",))
+        sheet.counter("quota_leases", "Parts of quotas that were asked for.", usage.quotas.leases)
+        sheet.gauge("quota_held", "Recipients of quotas that this process has leased and not given out.", usage.quotas.held)
+        near = usage.warnings.near
+        levels = Counter(dict.fromkeys(LEVELS, 0)) + Counter(reached(each) for each in near)
+        counts = {(str(level),): levels[level] for level in LEVELS}
+        sheet.gauge("quota_accounts", "Quotas of which so many percent are used, at least.", counts, ("percent",))
+        left = {(str(each.number), each.period): each.most - each.taken for each in near[:TOLD]}
+        sheet.gauge("quota_left", "Recipients left to accounts that have used 80 %.", left, ("account", "period"))
 
     return write
 

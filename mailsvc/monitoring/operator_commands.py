@@ -14,9 +14,9 @@ import attrs
 
 from mailsvc.accounts.onboarding import Refused, find_account
 from mailsvc.store.people.accounts import Accounts
+from mailsvc.store.queue.claims import Queue
 from mailsvc.store.queue.holds import FOREVER
 from mailsvc.store.queue.operator import Operating
-from mailsvc.store.queue.claims import Queue
 
 
 class Lanes(Protocol):

@@ -10,14 +10,14 @@ from typing import Any
 import attrs
 
 from mailsvc.clock import ahead, held
-from mailsvc.runtime.lifecycle import Opened, every
-from mailsvc.store.logs.figures import Figures, Vitals
-from mailsvc.store.postgres.pool import Pool
 from mailsvc.monitoring import metrics, overview
-from mailsvc.monitoring.reactor_lag import Lateness
 from mailsvc.monitoring.listener import MetricsSite, Page
 from mailsvc.monitoring.metrics import Metrics, Sheet
 from mailsvc.monitoring.overview import Overview
+from mailsvc.monitoring.reactor_lag import Lateness
+from mailsvc.runtime.lifecycle import Opened, every
+from mailsvc.store.logs.figures import Figures, Vitals
+from mailsvc.store.postgres.pool import Pool
 
 VITALS_EVERY = 10.0
 CLOCK_EVERY = 1.0  # seconds between two looks at the clocks

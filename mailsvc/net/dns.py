@@ -277,6 +277,11 @@ def value(kind: str, rdata: Any) -> Any:
     return _VALUES[kind](rdata)
 
 
+def reversed_name(address: str) -> str:
+    """The labels of an IP address in reverse order, as DNS block lists look it up (5782 §2.1, §2.4)."""
+    return ipaddress.ip_address(address).reverse_pointer.removesuffix(".in-addr.arpa").removesuffix(".ip6.arpa")
+
+
 def _target(name: Any) -> str:
     return str(name.to_text(omit_final_dot=True)).lower() if len(name.labels) > 1 else ""
 

@@ -10,11 +10,11 @@ from uuid import UUID
 
 import attrs
 
-from mailsvc.runtime.budget import Hold
 from mailsvc.mail.address import Path
 from mailsvc.mail.reply import Reply
 from mailsvc.relay import replies
 from mailsvc.relay.spool import Arrived, InThread, Letter
+from mailsvc.runtime.budget import Hold
 from mailsvc.smtp.server.session import Envelope, Sink
 from mailsvc.store.postgres.errors import StoreError
 

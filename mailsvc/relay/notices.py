@@ -15,13 +15,13 @@ import attrs
 from twisted.logger import Logger
 
 from mailsvc.intake import Admission, AsReceived, Busy, Incoming, Key, Rejected
-from mailsvc.mail.reports import dsn
 from mailsvc.mail import header
 from mailsvc.mail.address import AddressError, Mailbox, parse_mailbox
+from mailsvc.mail.reports import dsn
 from mailsvc.store.ids import uuid7
-from mailsvc.store.people.api_keys import Caller
-from mailsvc.store.mail.messages import StoredMessage
 from mailsvc.store.mail.dsn_requests import Notice, Told
+from mailsvc.store.mail.messages import StoredMessage
+from mailsvc.store.people.api_keys import Caller
 
 log = Logger()
 

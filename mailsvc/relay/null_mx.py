@@ -12,8 +12,8 @@ import attrs
 from twisted.internet.defer import CancelledError, Deferred, TimeoutError
 from twisted.internet.interfaces import IReactorTime
 
-from mailsvc.net.dns import Mx, NxDomain, Records, Temporary
 from mailsvc.mail.reply import Reply
+from mailsvc.net.dns import Mx, NxDomain, Records, Temporary
 
 TAKES_NO_MAIL: Final = Reply(556, "The recipient's domain takes no mail (null MX)", "5.1.10")  # 7505 §4.1
 MOST = 100  # look-ups that are waited for at once

@@ -10,8 +10,8 @@ from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.interfaces import IReactorTime
 from twisted.protocols.tls import TLSMemoryBIOFactory
 
-from mailsvc.smtp.server.proxy_protocol import Networks, Proxied
 from mailsvc.smtp.server.listener import Receivers
+from mailsvc.smtp.server.proxy_protocol import Networks, Proxied
 from mailsvc.smtp.server.session import Door, Limits, Welcome
 
 Kind = Literal["exchange", "starttls", "tls"]

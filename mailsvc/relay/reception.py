@@ -13,21 +13,21 @@ from uuid import UUID
 
 import attrs
 
-from mailsvc.runtime.budget import Budgets, Hold
 from mailsvc.mail.address import Path
 from mailsvc.mail.reply import Reply
 from mailsvc.relay import replies as answers
 from mailsvc.relay.connection_limits import Crowd, Failures, subscriber
-from mailsvc.relay.spool import NO_ROOM, SPOOL_ABOVE, InThread, Letter
-from mailsvc.relay.trusted_networks import Neighbours
 from mailsvc.relay.null_mx import NullMx, Patience
 from mailsvc.relay.session_log import Receipts
+from mailsvc.relay.spool import NO_ROOM, SPOOL_ABOVE, InThread, Letter
 from mailsvc.relay.submission import Submissions
+from mailsvc.relay.trusted_networks import Neighbours
+from mailsvc.runtime.budget import Budgets, Hold
 from mailsvc.smtp.server import replies
 from mailsvc.smtp.server.extensions import MailParameters
 from mailsvc.smtp.server.session import Envelope, Login, Reception, Recipient, Session, Sink
-from mailsvc.store.postgres.errors import StoreError
 from mailsvc.store.people.api_keys import Caller, digest
+from mailsvc.store.postgres.errors import StoreError
 
 
 class Keys(Protocol):

@@ -9,8 +9,8 @@ from twisted.logger import Logger
 from mailsvc.intake import Admission, Admitted, Busy, OtherRequest, Rejected
 from mailsvc.mail.reply import Reply
 from mailsvc.mail.submission import Unfit
-from mailsvc.settings.plans import Exhausted
 from mailsvc.policy import Refusal
+from mailsvc.settings.plans import Exhausted
 from mailsvc.store.postgres.errors import DataRejected, OutOfResources, StoreError, Transient
 
 log = Logger()

@@ -12,10 +12,10 @@ from twisted.logger import Logger
 
 from mailsvc.clock import unix
 from mailsvc.smtp.server.session import Session
-from mailsvc.store.postgres.errors import StoreError
 from mailsvc.store.ids import uuid7
-from mailsvc.store.people.api_keys import Caller
 from mailsvc.store.logs.smtp_sessions import Receipt
+from mailsvc.store.people.api_keys import Caller
+from mailsvc.store.postgres.errors import StoreError
 
 log = Logger()
 

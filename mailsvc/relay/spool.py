@@ -11,9 +11,9 @@ from typing import IO, Any
 import attrs
 from twisted.logger import Logger
 
-from mailsvc.runtime.budget import Hold
 from mailsvc.mail import header
 from mailsvc.mail.reply import Reply
+from mailsvc.runtime.budget import Hold
 from mailsvc.smtp.server.replies import Refused
 
 log = Logger()

@@ -18,9 +18,9 @@ from mailsvc.relay import replies
 from mailsvc.relay.spool import Arrived
 from mailsvc.smtp.server.extensions import NO_RCPT_PARAMETERS
 from mailsvc.smtp.server.session import Envelope, Session
-from mailsvc.store.postgres.errors import StoreError
 from mailsvc.store.ids import uuid7
 from mailsvc.store.people.api_keys import Caller
+from mailsvc.store.postgres.errors import StoreError
 
 ENDPOINT = "smtp"  # the scope of idempotency keys
 

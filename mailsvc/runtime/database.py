@@ -11,18 +11,18 @@ from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 
 from mailsvc.clock import measure, utc
-from mailsvc.settings.reader import SettingsError
 from mailsvc.runtime.lifecycle import Opened
+from mailsvc.settings.reader import SettingsError
 from mailsvc.settings.schema import Settings
 from mailsvc.store.encryption import key_file, rotation
+from mailsvc.store.encryption.secrets import ENVIRONMENT, Keys, Seal
+from mailsvc.store.logs.figures import database_seconds
 from mailsvc.store.postgres import partitions
 from mailsvc.store.postgres.embedded import EmbeddedPostgres
-from mailsvc.store.logs.figures import database_seconds
-from mailsvc.store.postgres.supervisor import Keeper
 from mailsvc.store.postgres.migrate import migrate
 from mailsvc.store.postgres.pool import Pool
+from mailsvc.store.postgres.supervisor import Keeper
 from mailsvc.store.queue.processes import Incarnation
-from mailsvc.store.encryption.secrets import ENVIRONMENT, Keys, Seal
 from mailsvc.store.queue.restore_guard import Whereabouts
 
 log = Logger()

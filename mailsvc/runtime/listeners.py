@@ -11,8 +11,8 @@ from twisted.internet.defer import Deferred, TimeoutError
 from twisted.internet.endpoints import serverFromString
 from twisted.logger import Logger
 
-from mailsvc.settings.reader import SettingsError
 from mailsvc.runtime.lifecycle import Opened, awaited
+from mailsvc.settings.reader import SettingsError
 
 log = Logger()
 

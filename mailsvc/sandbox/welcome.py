@@ -14,11 +14,11 @@ from uuid import UUID
 
 import attrs
 
-from mailsvc.runtime.lifecycle import say
 from mailsvc.accounts.onboarding import Customers, People
+from mailsvc.runtime.lifecycle import say
 from mailsvc.settings.schema import Settings
-from mailsvc.store.people.accounts import Account
 from mailsvc.store.domains.domains import Domain
+from mailsvc.store.people.accounts import Account
 from mailsvc.store.people.api_keys import digest
 
 ACCOUNT = "Development"

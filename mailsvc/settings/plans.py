@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from datetime import UTC, date, datetime, timedelta
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import attrs
 
 from mailsvc.settings import reader
 from mailsvc.settings.reader import SettingsError, setting
+from mailsvc.store.people.quota import Period
 
-Period = Literal["day", "month"]
 PERIODS: tuple[Period, ...] = ("day", "month")
 WORDS: Mapping[Period, str] = {"day": "daily", "month": "monthly"}
 
@@ -80,7 +80,7 @@ def ends(period: Period, now: datetime) -> datetime:
 def load(settings: Plans) -> dict[str, Plan]:
     """By name; a SettingsError when they are of no use."""
     if settings.file is None:
-        found = read(tomllib.loads((resources.files("mailsvc") / "plans.toml").read_text("utf-8")))
+        found = read(tomllib.loads((resources.files("mailsvc.settings") / "plans.toml").read_text("utf-8")))
     else:
         try:
             found = read(reader.read(settings.file))

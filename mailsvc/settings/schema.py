@@ -13,12 +13,12 @@ from typing import Any
 
 import attrs
 
+from mailsvc.policy import BLOCKED_ENDINGS
 from mailsvc.settings import checks, reader
 from mailsvc.settings.checks import RELAY_PORTS, ROLES
-from mailsvc.settings.reader import SettingsError, section, setting
 from mailsvc.settings.identity_providers import SignIn
 from mailsvc.settings.plans import Plans
-from mailsvc.policy import BLOCKED_ENDINGS
+from mailsvc.settings.reader import SettingsError, section, setting
 from mailsvc.settings.retention import Retention
 
 BLOCK_LISTS = ("zen.spamhaus.org", "bl.spamcop.net")

@@ -22,14 +22,14 @@ from twisted.application.service import Service
 from twisted.internet.defer import CancelledError, Deferred, DeferredList
 from twisted.logger import Logger
 
-from mailsvc.events import payload
 from mailsvc.clock import held, unix, utc
+from mailsvc.events import payload
 from mailsvc.net.fetch import Asking, NoAnswer
-from mailsvc.store.postgres.errors import DataRejected, StoreError
 from mailsvc.store.events.outbox import Due, Posted, Ready, claim_until
+from mailsvc.store.postgres.errors import DataRejected, StoreError
 from mailsvc.webhooks import signature
-from mailsvc.webhooks.response import Verdict, judge
 from mailsvc.webhooks.concurrency import Widths
+from mailsvc.webhooks.response import Verdict, judge
 
 POLL = 1.0
 LIGHT = 0.02  # seconds that a look may take without a rest after it

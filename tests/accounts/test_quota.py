@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
-from mailsvc.settings.plans import Exhausted, Period, Plan
 from mailsvc.accounts.quota import BLOCK, IDLE, Quotas, Taken, Used
+from mailsvc.settings.plans import Exhausted, Plan
+from mailsvc.store.people.quota import Period, Quota
 from mailsvc.store.postgres.errors import Unavailable
 from mailsvc.store.postgres.pool import Pool
-from mailsvc.store.people.quota import Quota
 from tests.store.fixtures import together
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)

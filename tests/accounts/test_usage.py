@@ -10,14 +10,15 @@ import pytest_twisted
 from twisted.internet.task import Clock
 
 from mailsvc.accounts.usage import Accounting
+from mailsvc.monitoring import metrics
+from mailsvc.monitoring.metrics import Sheet
 from mailsvc.settings.plans import Plans
 from mailsvc.store.people.accounts import Accounts
-from mailsvc.store.postgres.pool import Pool
 from mailsvc.store.people.quota import Near
 from mailsvc.store.people.users import Users
-from mailsvc.monitoring.metrics import Sheet
-from tests.store.fixtures import together
+from mailsvc.store.postgres.pool import Pool
 from tests.store.encryption.test_secrets import SEAL
+from tests.store.fixtures import together
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
@@ -73,7 +74,7 @@ async def test_admins_are_told_once_for_each_level_and_period(pool: Pool) -> Non
     await round_of_both()
     assert sum("is used up" in subject for _, subject, _ in mail.sent.values()) == 2 and len(mail.sent) == 5
     sheet = Sheet()
-    first.figures(sheet)
+    metrics.quotas(first)(sheet)
     values = {(sample.name, *sample.labels.values()): sample.value for family in sheet.collect() for sample in family.samples}
     assert values["mailsvc_quota_accounts", "80"] == 1 and values["mailsvc_quota_accounts", "100"] == 1
     assert values["mailsvc_quota_left", str(lonely.number), "day"] == 5

@@ -23,8 +23,8 @@ import psycopg2
 
 from mailsvc.store.postgres.embedded import EmbeddedPostgres
 from tests.bench import machine
-from tests.smtp.listener import Certificate
 from tests.end_to_end.rig import Daemon, eventually
+from tests.smtp.listener import Certificate
 
 ANSWER = b"HTTP/1.1 204 No Content\r\n\r\n"
 BATCH = 100

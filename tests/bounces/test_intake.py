@@ -11,14 +11,14 @@ import attrs
 import pytest
 from twisted.internet.defer import Deferred
 
+from mailsvc.bounces.intake import Early, Returns
+from mailsvc.bounces.reading import Letter
 from mailsvc.mail import return_path
 from mailsvc.relay.inbound import Returned
-from mailsvc.bounces.reading import Letter
-from mailsvc.bounces.intake import Early, Returns
-from mailsvc.store.people.accounts import Account
-from mailsvc.store.postgres.errors import Unavailable
 from mailsvc.store.events.async_bounces import Heard, News
 from mailsvc.store.mail.dsn_requests import Passed
+from mailsvc.store.people.accounts import Account
+from mailsvc.store.postgres.errors import Unavailable
 from tests.bounces.test_reading import sample
 
 EMAIL = UUID(int=0xE)

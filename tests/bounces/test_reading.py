@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mailsvc.mail.reports import auto_reply, dsn_reader, feedback, text_bounce, report
 from mailsvc.bounces import reading
+from mailsvc.mail.reports import auto_reply, dsn_reader, feedback, report, text_bounce
 
 SAMPLES = Path(__file__).with_name("samples")
 

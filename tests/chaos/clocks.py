@@ -13,8 +13,8 @@ from uuid import UUID
 
 import attrs
 
-from mailsvc.store.postgres import embedded
 from mailsvc.store.ids import uuid7_seconds
+from mailsvc.store.postgres import embedded
 from tests.chaos.ground import Client, Figures, Ground, ground, sink, until
 from tests.end_to_end.rig import Daemon, free_port
 

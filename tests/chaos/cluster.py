@@ -16,8 +16,8 @@ import attrs
 import psycopg2
 from psycopg2.extensions import make_dsn
 
-from mailsvc.store.postgres.system_user import Owner, owner_for
 from mailsvc.store.postgres.binaries import Binaries, find_binaries, usable
+from mailsvc.store.postgres.system_user import Owner, owner_for
 from tests.end_to_end.rig import free_port
 
 NAME = "mailsvc"

@@ -15,7 +15,7 @@ from psycopg2.extensions import make_dsn
 
 from mailsvc.store.encryption import key_file
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 class Command:

@@ -18,7 +18,7 @@ from twisted.web.http import parse_qs as query_of
 from twisted.web.server import Request
 from twisted.web.test.requesthelper import DummyChannel
 
-from mailsvc.net import urls
+from mailsvc.accounts.quota import Quotas
 from mailsvc.dashboard.assembly import Assembly
 from mailsvc.dashboard.page import SESSION
 from mailsvc.dashboard.signin import password
@@ -28,25 +28,25 @@ from mailsvc.dashboard.signin.throttle import Throttle
 from mailsvc.domains.maintenance import Care
 from mailsvc.domains.records import Publishing
 from mailsvc.domains.rotation import Rules
+from mailsvc.insights.reputation import Standing
 from mailsvc.intake import Admitted, Content, Incoming, Intake
 from mailsvc.mail.address import Mailbox
+from mailsvc.net import urls
 from mailsvc.policy import Limits
-from mailsvc.accounts.quota import Quotas
 from mailsvc.settings.schema import Settings
-from mailsvc.insights.reputation import Standing
-from mailsvc.store.mail.accept import Acceptance
-from mailsvc.store.people.accounts import Accounts
 from mailsvc.store.domains.checks import DomainChecks
 from mailsvc.store.domains.claims import DomainClaims
 from mailsvc.store.domains.domains import Domains
-from mailsvc.store.people.api_keys import Caller, Keys
-from mailsvc.store.mail.messages import Messages
-from mailsvc.store.postgres.pool import Pool
-from mailsvc.store.people.quota import Quota
-from mailsvc.store.events.rollups import Rollups
 from mailsvc.store.encryption.secrets import Seal
-from mailsvc.store.people.users import Role, User
+from mailsvc.store.events.rollups import Rollups
 from mailsvc.store.events.webhooks import Webhooks
+from mailsvc.store.mail.accept import Acceptance
+from mailsvc.store.mail.messages import Messages
+from mailsvc.store.people.accounts import Accounts
+from mailsvc.store.people.api_keys import Caller, Keys
+from mailsvc.store.people.quota import Quota
+from mailsvc.store.people.users import Role, User
+from mailsvc.store.postgres.pool import Pool
 from tests.store.fixtures import NOW as TODAY
 
 SEAL = Seal.read(f"1 {'A' * 43}=", "here")

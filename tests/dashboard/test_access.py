@@ -12,14 +12,14 @@ import pytest_twisted
 from twisted.internet.defer import CancelledError, Deferred, gatherResults
 from zxcvbn import matching
 
+from mailsvc.accounts.onboarding import People
 from mailsvc.dashboard.page import FRESH
 from mailsvc.dashboard.signin.password import _STAND_INS, AT_ONCE, WAITING, Busy, Passwords, _easy
 from mailsvc.dashboard.signin.throttle import FREE_OF
-from mailsvc.accounts.onboarding import People
-from mailsvc.store.people.audit import Line
 from mailsvc.store.people.api_keys import digest
-from mailsvc.store.postgres.pool import Pool
+from mailsvc.store.people.audit import Line
 from mailsvc.store.people.users import NewUser
+from mailsvc.store.postgres.pool import Pool
 from tests.dashboard.fixtures import PASSWORD, Browser, House
 from tests.dashboard.test_signin import SECURITY, with_app
 

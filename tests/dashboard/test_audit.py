@@ -10,10 +10,10 @@ import attrs
 import pyotp
 import pytest_twisted
 
+from mailsvc.store.events.webhook_log import WebhookLog
 from mailsvc.store.people.identities import Identities, Identity
 from mailsvc.store.people.passkeys import Passkeys
 from mailsvc.store.postgres.pool import Pool
-from mailsvc.store.events.webhook_log import WebhookLog
 from tests.dashboard.fixtures import PASSWORD, Browser, House
 from tests.dashboard.test_passkeys import OPTIONS, device
 

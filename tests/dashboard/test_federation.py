@@ -13,14 +13,14 @@ import pytest
 import pytest_twisted
 from joserfc import jwk
 
-from mailsvc.settings.reader import SettingsError
 from mailsvc.dashboard.page import FRESH
 from mailsvc.dashboard.signin.providers import NoIdentity, providers_of
 from mailsvc.net.dns import Records
 from mailsvc.net.fetch import Fetcher
-from mailsvc.settings.identity_providers import SignIn
-from mailsvc.store.postgres.pool import Pool
 from mailsvc.net.urls import Rules
+from mailsvc.settings.identity_providers import SignIn
+from mailsvc.settings.reader import SettingsError
+from mailsvc.store.postgres.pool import Pool
 from tests.dashboard.fixtures import Browser, House, Shown, session
 from tests.dashboard.provider import CLIENT, SECRET, FakeProvider, Someone
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from twisted.internet.defer import Deferred, succeed
 
 from mailsvc.dashboard import csv_file, files, safety, words
-from mailsvc.dashboard.emails import timeline
 from mailsvc.dashboard.csv_file import plain
+from mailsvc.dashboard.emails import timeline
 from mailsvc.dashboard.emails.detail import Emails
 from mailsvc.dashboard.emails.preview import embedded
 from mailsvc.dashboard.signin import password, second_factor, tickets
@@ -22,9 +22,9 @@ from mailsvc.dashboard.signin.authenticators import Site
 from mailsvc.dashboard.signin.password import Passwords
 from mailsvc.dashboard.signin.throttle import FREE, FREE_OF, LONGEST, wait
 from mailsvc.mail import mime
-from mailsvc.store.people.sign_in_attempts import Tries
 from mailsvc.store.mail.emails import AttemptView
 from mailsvc.store.mail.history import EventView
+from mailsvc.store.people.sign_in_attempts import Tries
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 

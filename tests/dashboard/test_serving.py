@@ -12,8 +12,8 @@ from twisted.internet.defer import Deferred
 from twisted.web.http_headers import Headers
 
 from mailsvc.dashboard import page, words
-from mailsvc.store.postgres.errors import OutOfResources, Unavailable
 from mailsvc.store.encryption.secrets import SealError
+from mailsvc.store.postgres.errors import OutOfResources, Unavailable
 
 DESK = SimpleNamespace(
     secure=False, secret=b"s", templates=words.environment(navigation=(), static=str), now=lambda: datetime(2026, 1, 2, tzinfo=UTC),

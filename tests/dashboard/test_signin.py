@@ -9,12 +9,12 @@ import pytest
 import pytest_twisted
 from twisted.internet.defer import Deferred, gatherResults
 
+from mailsvc.accounts.onboarding import People, Refused
 from mailsvc.dashboard.page import FRESH
 from mailsvc.dashboard.signin.throttle import FREE, FREE_OF
-from mailsvc.accounts.onboarding import People, Refused
+from mailsvc.store.events.suppressions import Suppressions
 from mailsvc.store.postgres.errors import StoreError
 from mailsvc.store.postgres.pool import Pool
-from mailsvc.store.events.suppressions import Suppressions
 from tests.dashboard.fixtures import HASHED, PASSWORD, Browser, House, session
 
 SECURITY = "/dashboard/settings/security"

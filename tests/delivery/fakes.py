@@ -12,21 +12,21 @@ import attrs
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock, deferLater
 
-from mailsvc.delivery.message_loader import Origin
 from mailsvc.delivery.connection.connect import CannotConnect, Connector
+from mailsvc.delivery.connection.route import Routes
 from mailsvc.delivery.connection.tls_policy import How
 from mailsvc.delivery.dispatch import Dispatch
-from mailsvc.delivery.connection.route import Routes
-from mailsvc.delivery.shaping import NO_RULES, Shaping, provider_of
 from mailsvc.delivery.limits import DeliverySettings
-from mailsvc.net.dns import Mx, NxDomain, Records, Temporary
+from mailsvc.delivery.message_loader import Origin
+from mailsvc.delivery.shaping import NO_RULES, Shaping, provider_of
 from mailsvc.mail import seven_bit as sevenbit
 from mailsvc.mail.reply import Reply
+from mailsvc.net.dns import Mx, NxDomain, Records, Temporary
 from mailsvc.outcome import Deferred as Later
 from mailsvc.outcome import Outcome, Uncertain
+from mailsvc.smtp.client.capabilities import Offers
 from mailsvc.smtp.client.client import Result
 from mailsvc.smtp.client.envelope import Envelope
-from mailsvc.smtp.client.capabilities import Offers
 from mailsvc.smtp.client.plan import Manner
 from mailsvc.store.mail.accept import NewEmail, NewRecipient
 from mailsvc.store.mail.messages import StoredMessage

@@ -19,15 +19,15 @@ from twisted.internet.task import Clock, deferLater
 from twisted.internet.testing import StringTransport
 
 from mailsvc.delivery.connection.connect import Connector
-from mailsvc.delivery.dispatch import Dispatch
 from mailsvc.delivery.connection.route import Routes
-from mailsvc.delivery.sending_domain import DomainSide
+from mailsvc.delivery.dispatch import Dispatch
 from mailsvc.delivery.limits import DeliverySettings
+from mailsvc.delivery.sending_domain import DomainSide
 from mailsvc.outcome import Delivered
 from mailsvc.smtp.client.client import Courier
 from mailsvc.store.ids import uuid7
-from mailsvc.store.queue.settle import Settlement
 from mailsvc.store.mail.values import NewRecipient
+from mailsvc.store.queue.settle import Settlement
 from tests.delivery.fakes import START, Names, Process, Store, number
 
 MAILS, CONNECTIONS = 200, 10

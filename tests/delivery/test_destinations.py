@@ -13,8 +13,8 @@ from mailsvc.delivery.connection.sources import Sources, parse
 from mailsvc.mail.reply import Reply
 from mailsvc.outcome import Bounced, Delivered
 from mailsvc.outcome import Deferred as Later
-from mailsvc.store.queue.holds import FOREVER
 from mailsvc.store.queue.claims import Hold
+from mailsvc.store.queue.holds import FOREVER
 from tests.delivery import fakes
 from tests.delivery.fakes import World, answered, lost, number, taken
 

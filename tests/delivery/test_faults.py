@@ -9,8 +9,8 @@ import pytest
 from mailsvc.mail.reply import Reply
 from mailsvc.outcome import Bounced, Delivered, Failed
 from mailsvc.outcome import Deferred as Later
-from mailsvc.store.postgres.errors import DataRejected, OutOfResources, StatementFailed, Unavailable
 from mailsvc.store.encryption.secrets import SealError
+from mailsvc.store.postgres.errors import DataRejected, OutOfResources, StatementFailed, Unavailable
 from tests.delivery.fakes import World, answered, number
 
 # Faults of ours

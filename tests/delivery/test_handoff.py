@@ -7,8 +7,8 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
-from mailsvc.delivery.handoff import _ASKED, Leaving
 from mailsvc.delivery.connection.route import Routes
+from mailsvc.delivery.handoff import _ASKED, Leaving
 from mailsvc.net.dns import Mx, Records
 
 

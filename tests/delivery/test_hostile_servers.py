@@ -10,8 +10,8 @@ import pytest_twisted
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.protocol import Factory
 
-from mailsvc.delivery.connection.tls_policy import How
 from mailsvc.delivery.connection.dial import dialer
+from mailsvc.delivery.connection.tls_policy import How
 from mailsvc.outcome import Bounced, Delivered, Uncertain
 from mailsvc.outcome import Deferred as Later
 from tests.delivery.test_loopback import Site, named, script

@@ -12,10 +12,10 @@ from twisted.internet.protocol import Factory
 from twisted.protocols.basic import LineReceiver
 
 from mailsvc.delivery.connection.connect import CannotConnect, Connector
-from mailsvc.delivery.connection.tls_policy import How
 from mailsvc.delivery.connection.dial import dialer
-from mailsvc.delivery.dispatch import Dispatch
 from mailsvc.delivery.connection.route import Routes
+from mailsvc.delivery.connection.tls_policy import How
+from mailsvc.delivery.dispatch import Dispatch
 from mailsvc.delivery.limits import DeliverySettings
 from mailsvc.net.dns import Resolver
 from mailsvc.outcome import Bounced, Delivered, Uncertain

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from mailsvc.delivery.connection.tls_policy import How
 from mailsvc.bounces.diagnosis import known, rules
+from mailsvc.delivery.connection.tls_policy import How
 from mailsvc.outcome import Bounced, Delivered
 from mailsvc.outcome import Deferred as Later
 from tests.delivery.fakes import number

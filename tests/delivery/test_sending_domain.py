@@ -10,12 +10,12 @@ import attrs
 from twisted.internet.defer import Deferred
 
 from mailsvc.delivery.message_loader import Cargo, Loaded
-from mailsvc.delivery.transaction import Parcel
 from mailsvc.delivery.sending_domain import DomainSide
 from mailsvc.delivery.slots import Freight
+from mailsvc.delivery.transaction import Parcel
 from mailsvc.mail.authentication import dkim
-from mailsvc.smtp.client.message_writer import Outflow
 from mailsvc.smtp.client.dot_stuffing import SLICE, Stuffer
+from mailsvc.smtp.client.message_writer import Outflow
 from mailsvc.store.domains.domains import StoredKey
 from mailsvc.store.ids import uuid7_floor
 from mailsvc.store.mail.messages import StoredPieces

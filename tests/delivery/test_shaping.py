@@ -19,7 +19,7 @@ from mailsvc.mail.reply import Reply, split_enhanced
 from mailsvc.outcome import Delivered
 from tests.delivery.fakes import START, World, answered, taken
 
-FILE = Path(__file__).parents[2] / "mailsvc" / "shaping.toml"
+FILE = Path(__file__).parents[2] / "mailsvc/delivery/shaping.toml"
 SHIPPED = shaping.read(tomllib.loads(FILE.read_text()))
 
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from twisted.internet.task import Clock
 
 from mailsvc.delivery.health import Healths
-from mailsvc.delivery.transaction import Parcel, Turns, from_rows
-from mailsvc.delivery.slots import Recent, Slots
 from mailsvc.delivery.limits import DeliverySettings
+from mailsvc.delivery.slots import Recent, Slots
+from mailsvc.delivery.transaction import Parcel, Turns, from_rows
 from mailsvc.store.queue.claims import Leased
 from tests.delivery.fakes import number
 

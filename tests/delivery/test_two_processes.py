@@ -8,16 +8,16 @@ import pytest_twisted
 from twisted.internet.defer import Deferred
 
 from mailsvc.delivery.connection.connect import Connector
-from mailsvc.delivery.dispatch import Dispatch
 from mailsvc.delivery.connection.route import Routes
-from mailsvc.delivery.shaping import Limits, Provider, Reaction, Shaping
+from mailsvc.delivery.dispatch import Dispatch
 from mailsvc.delivery.limits import DeliverySettings
+from mailsvc.delivery.shaping import Limits, Provider, Reaction, Shaping
 from mailsvc.mail.reply import Reply
 from mailsvc.store.ids import uuid7
 from mailsvc.store.mail.messages import Messages
 from mailsvc.store.postgres.pool import Pool
-from mailsvc.store.queue.processes import Incarnation
 from mailsvc.store.queue.claims import Queue
+from mailsvc.store.queue.processes import Incarnation
 from mailsvc.store.queue.settle import Settling
 from tests.delivery.fakes import FakeCourier, Names, Sending, Server, answered, taken
 from tests.dnsserver import after

@@ -9,19 +9,19 @@ from typing import Any
 import attrs
 from twisted.internet.task import Clock
 
-from mailsvc.net import dns_query, address_guard
-from mailsvc.net.dns import Resolver
 from mailsvc.domains import views
 from mailsvc.domains.authoritative_dns import Authorities
-from mailsvc.domains.maintenance import Care
 from mailsvc.domains.checking import Checker
+from mailsvc.domains.maintenance import Care
 from mailsvc.domains.records import Publishing, Record, in_zone_file
 from mailsvc.domains.rotation import Rules
-from mailsvc.store.postgres import partitions
-from mailsvc.store.people.accounts import Account, Accounts
+from mailsvc.net import address_guard, dns_query
+from mailsvc.net.dns import Resolver
 from mailsvc.store.domains.checks import DomainChecks
 from mailsvc.store.domains.claims import DomainClaims
 from mailsvc.store.domains.domains import Choices, Domain, Domains
+from mailsvc.store.people.accounts import Account, Accounts
+from mailsvc.store.postgres import partitions
 from mailsvc.store.postgres.pool import Pool
 from tests.dnsserver import DnsServer
 from tests.store.encryption.test_secrets import SEAL

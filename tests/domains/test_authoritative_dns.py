@@ -12,10 +12,10 @@ import dns.rrset
 import pytest
 import pytest_twisted
 
+from mailsvc.domains.authoritative_dns import Authorities
 from mailsvc.net import address_guard
 from mailsvc.net.dns import Mx, NxDomain, Records, Temporary
 from mailsvc.net.dns_query import Server, Unanswered
-from mailsvc.domains.authoritative_dns import Authorities
 
 NS = {"example.com": ["ns1.example.com", "ns2.example.com"]}
 ADDRESSES = {"ns1.example.com": ["192.0.2.101"], "ns2.example.com": ["192.0.2.102"]}

@@ -1,4 +1,4 @@
-"""`mailsvc domain …` where it needs no DNS. With a daemon and a DNS server: tests/whole/test_domains."""
+"""`mailsvc domain …` where it needs no DNS. With a daemon and a DNS server: tests/end_to_end/test_domains."""
 
 from __future__ import annotations
 

@@ -8,8 +8,8 @@ import attrs
 import pytest
 import pytest_twisted
 
-from mailsvc.net.dns import NxDomain, Records, Temporary
 from mailsvc.domains import dmarc_check
+from mailsvc.net.dns import NxDomain, Records, Temporary
 from mailsvc.store.domains.values import RecordState
 from tests.domains.rig import Rig
 

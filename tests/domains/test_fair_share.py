@@ -8,12 +8,12 @@ from typing import Any
 import pytest_twisted
 from twisted.internet.defer import Deferred
 
-from mailsvc.net.dns import Records
 from mailsvc.domains.authoritative_dns import QUESTIONS, Authorities
 from mailsvc.domains.fair_share import Busy, FairShare
 from mailsvc.net.address_guard import networks
-from mailsvc.store.people.accounts import Accounts
+from mailsvc.net.dns import Records
 from mailsvc.store.domains.values import DomainLimits
+from mailsvc.store.people.accounts import Accounts
 from tests.domains.rig import Rig
 
 

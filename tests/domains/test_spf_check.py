@@ -10,9 +10,9 @@ import attrs
 import pytest
 import pytest_twisted
 
-from mailsvc.net.dns import Mx, NxDomain, Records, Temporary
 from mailsvc.domains import spf_check
 from mailsvc.domains.spf_check import Result
+from mailsvc.net.dns import Mx, NxDomain, Records, Temporary
 
 IP = "192.0.2.25"
 

@@ -13,12 +13,12 @@ from twisted.internet.defer import Deferred, gatherResults
 
 from mailsvc.delivery.message_loader import Gone
 from mailsvc.delivery.sending_domain import DomainSide
-from mailsvc.net.dns import Temporary
 from mailsvc.domains.maintenance import Taken
 from mailsvc.domains.records import Publishing
-from mailsvc.store.people.accounts import Accounts
-from mailsvc.store.domains.values import DomainLimits, LimitReached
+from mailsvc.net.dns import Temporary
 from mailsvc.store.domains.domains import Domain
+from mailsvc.store.domains.values import DomainLimits, LimitReached
+from mailsvc.store.people.accounts import Accounts
 from mailsvc.store.postgres.errors import Conflict
 from tests.domains.rig import HOSTS, Rig
 from tests.store.fixtures import House, email

@@ -17,8 +17,8 @@ import psycopg2
 import pytest_twisted
 from twisted.internet.threads import deferToThread
 
-from mailsvc.settings import schema
 from mailsvc.runtime.lifecycle import Opened
+from mailsvc.settings import schema
 from mailsvc.tap import Daemon
 from tests.bench import load
 from tests.end_to_end import rig

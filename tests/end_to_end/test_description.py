@@ -19,8 +19,8 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from tests.http.rig import Rig
 from tests.end_to_end.rig import Daemon
+from tests.http.rig import Rig
 
 CHECKS = [
     not_a_server_error,

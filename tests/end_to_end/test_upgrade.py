@@ -16,11 +16,11 @@ from psycopg2.extras import register_uuid
 from mailsvc import __version__
 from mailsvc.mail.authentication import dkim
 from mailsvc.store.encryption import key_file
-from mailsvc.store.postgres import upgrade_check
+from mailsvc.store.encryption.secrets import Seal
 from mailsvc.store.ids import uuid7
+from mailsvc.store.postgres import upgrade_check
 from mailsvc.store.postgres.migrate import migrate
 from mailsvc.store.postgres.partitions import days
-from mailsvc.store.encryption.secrets import Seal
 from tests.end_to_end.rig import PROJECT, Daemon, free_port
 from tests.end_to_end.sink import Sink
 

@@ -10,8 +10,8 @@ from twisted.internet.task import Clock
 
 from mailsvc.events import Ledger
 from mailsvc.events.ledger import BATCH, POLL, SWEEP_BITE, SWEEP_EVERY
-from mailsvc.store.postgres.errors import Unavailable
 from mailsvc.store.events.ledger import Lag
+from mailsvc.store.postgres.errors import Unavailable
 
 
 class Books:

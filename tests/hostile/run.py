@@ -21,12 +21,12 @@ import attrs
 import psycopg2
 
 from mailsvc.sandbox.welcome import ACCOUNT
+from tests.end_to_end.rig import PROJECT, Daemon, free_port
+from tests.end_to_end.visitor import Visitor
 from tests.hostile import bodies, mails, wires
 from tests.hostile.doors import Doors
 from tests.hostile.inputs import FAMILIES, SIZES, Family
 from tests.hostile.servers import STAGES, Endpoint, Exchanger, Nameserver
-from tests.end_to_end.rig import PROJECT, Daemon, free_port
-from tests.end_to_end.visitor import Visitor
 
 assert bodies and mails and wires  # they register their families
 

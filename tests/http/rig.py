@@ -17,22 +17,22 @@ from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 from twisted.web.http_headers import Headers
 
-from mailsvc.runtime.budget import Budgets
-from mailsvc.net.fetch import NoAnswer, Reply
+from mailsvc.accounts.ratelimit import RateLimit
 from mailsvc.http.api import Api, Told
-from mailsvc.http.resources.domains import DomainDesk
 from mailsvc.http.gate import Limits
-from mailsvc.http.resources.attachment_links import Links
 from mailsvc.http.request_log import Recorder
+from mailsvc.http.resources.attachment_links import Links
+from mailsvc.http.resources.domains import DomainDesk
 from mailsvc.http.resources.suppressions import Suppressions
 from mailsvc.http.resources.webhooks import Webhooks
 from mailsvc.intake import Admitted
-from mailsvc.accounts.ratelimit import RateLimit
-from mailsvc.store.mail.emails import EmailView, RecipientView
-from mailsvc.store.people.api_keys import Caller
-from mailsvc.store.mail.messages import StoredMessage
-from mailsvc.store.logs.requests import NewLog
+from mailsvc.net.fetch import NoAnswer, Reply
 from mailsvc.net.urls import Rules, read
+from mailsvc.runtime.budget import Budgets
+from mailsvc.store.logs.requests import NewLog
+from mailsvc.store.mail.emails import EmailView, RecipientView
+from mailsvc.store.mail.messages import StoredMessage
+from mailsvc.store.people.api_keys import Caller
 from tests.http.contract import Contract
 
 ACCOUNT = UUID(int=1)

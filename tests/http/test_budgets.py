@@ -13,10 +13,10 @@ from uuid import uuid4
 import pytest
 from twisted.internet.defer import Deferred
 
-from mailsvc.runtime.budget import TURN_SECONDS
-from mailsvc.net.fetch import NoAnswer
 from mailsvc.http.stream import AT_ONCE, STALLED
 from mailsvc.intake import Admitted
+from mailsvc.net.fetch import NoAnswer
+from mailsvc.runtime.budget import TURN_SECONDS
 from tests.http.rig import GOOD, Connection, Rig, request
 
 HEALTH = request("GET", "/healthz", key=None)

@@ -13,43 +13,43 @@ import pytest_twisted
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 
-from mailsvc.runtime.budget import Budgets
+from mailsvc.accounts.quota import Quotas
+from mailsvc.accounts.ratelimit import RateLimit
 from mailsvc.domains.maintenance import Care
 from mailsvc.domains.records import Publishing
 from mailsvc.domains.rotation import Rules
-from mailsvc.net.address_guard import networks
 from mailsvc.http.api import Api, Told
-from mailsvc.http.resources.domains import DomainDesk
-from mailsvc.http.resources.attachment_links import Links
 from mailsvc.http.request_log import Recorder
-from mailsvc.http.site import ApiSite
+from mailsvc.http.resources.attachment_links import Links
+from mailsvc.http.resources.domains import DomainDesk
 from mailsvc.http.resources.suppressions import Suppressions
 from mailsvc.http.resources.webhooks import Webhooks
+from mailsvc.http.site import ApiSite
 from mailsvc.intake import Intake
-from mailsvc.settings.plans import Plan
+from mailsvc.net.address_guard import networks
+from mailsvc.net.urls import Rules as WebRules
+from mailsvc.net.urls import read
 from mailsvc.policy import Limits
-from mailsvc.accounts.quota import Quotas
-from mailsvc.accounts.ratelimit import RateLimit
-from mailsvc.store.mail.accept import Acceptance
-from mailsvc.store.people.accounts import Accounts
+from mailsvc.runtime.budget import Budgets
+from mailsvc.settings.plans import Plan
 from mailsvc.store.domains.checks import DomainChecks
 from mailsvc.store.domains.claims import DomainClaims
 from mailsvc.store.domains.domains import Domains
-from mailsvc.store.mail.emails import Emails
 from mailsvc.store.events.event_log import EventLog
-from mailsvc.store.people.api_keys import Keys, is_well_formed
-from mailsvc.store.mail.messages import Messages
-from mailsvc.store.postgres.pool import Pool
-from mailsvc.store.people.quota import Quota
-from mailsvc.store.logs.smtp_sessions import Receipts
-from mailsvc.store.logs.requests import RequestLog
 from mailsvc.store.events.rollups import Rollups
-from mailsvc.store.mail.sandbox import Sandbox
 from mailsvc.store.events.suppressions import Suppressions as StoredSuppressions
 from mailsvc.store.events.webhook_log import WebhookLog
 from mailsvc.store.events.webhooks import Webhooks as StoredWebhooks
-from mailsvc.net.urls import Rules as WebRules
-from mailsvc.net.urls import read
+from mailsvc.store.logs.requests import RequestLog
+from mailsvc.store.logs.smtp_sessions import Receipts
+from mailsvc.store.mail.accept import Acceptance
+from mailsvc.store.mail.emails import Emails
+from mailsvc.store.mail.messages import Messages
+from mailsvc.store.mail.sandbox import Sandbox
+from mailsvc.store.people.accounts import Accounts
+from mailsvc.store.people.api_keys import Keys, is_well_formed
+from mailsvc.store.people.quota import Quota
+from mailsvc.store.postgres.pool import Pool
 from tests.http.contract import Contract
 from tests.http.rig import Connection, Response, Web, request
 from tests.store.encryption.test_secrets import SEAL

@@ -12,9 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mailsvc.insights import checks
-from mailsvc.mail import html as markup, mime
-from mailsvc.insights.checks import files, html as look, parts
+from mailsvc.insights.checks import files, parts
+from mailsvc.insights.checks import html as look
 from mailsvc.insights.checks.reputation import Facts, Listed, Rates, Record, Server, of_standing
+from mailsvc.mail import html as markup
+from mailsvc.mail import mime
 
 HEAD = '<html lang="en"><head><title>Your order</title><meta name="viewport" content="width=device-width"></head>'
 GOOD = HEAD + '<p>Your order is on its way. <a href="https://shop.example.com/o/1">See your order</a></p></html>'

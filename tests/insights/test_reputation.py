@@ -11,9 +11,9 @@ import attrs
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
-from mailsvc.net.dns import Mx, NxDomain, Records, Temporary
 from mailsvc.insights.checks.reputation import Listed, Rates, Server
 from mailsvc.insights.reputation import HOUR, Standing
+from mailsvc.net.dns import Mx, NxDomain, Records, Temporary
 from mailsvc.store.domains.values import Domain, RecordState
 from mailsvc.store.events.rollups import Count
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from twisted.internet.defer import Deferred
 
-from mailsvc.net.dns import Mx, NxDomain, Records, Temporary
-from mailsvc.store.logs.retention import Size
 from mailsvc.monitoring import sizes
-from mailsvc.monitoring.doctor import Certificate, Doctor, Finding, reversed_name
+from mailsvc.monitoring.doctor import Certificate, Doctor, Finding
+from mailsvc.net.dns import Mx, NxDomain, Records, Temporary, reversed_name
+from mailsvc.store.logs.retention import Size
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 GOOD = {

@@ -12,9 +12,9 @@ import pytest_twisted
 from twisted.internet.protocol import Factory, Protocol
 
 from mailsvc.cli.doctor import examining
+from mailsvc.monitoring.doctor import Finding
 from mailsvc.settings.schema import Settings
 from mailsvc.store.postgres.pool import Pool
-from mailsvc.monitoring.doctor import Finding
 from tests.dnsserver import DnsServer
 
 OURS, OTHER = "198.51.99.10", "198.51.99.11"

@@ -9,10 +9,10 @@ import attrs
 import pytest
 import pytest_twisted
 
+from mailsvc.monitoring.installation import Facts, Process, encrypted, findings, outside, pages, trusted
 from mailsvc.net.dns import NxDomain, Records
 from mailsvc.settings.schema import ROLES, Control, Database, Secrets, Settings, Smtp
 from mailsvc.store.people.api_keys import Caller
-from mailsvc.monitoring.installation import Facts, Process, encrypted, findings, outside, pages, trusted
 
 WELL = Facts([Process("7 on out", "1.0", ROLES)], None, 1, 1)
 

@@ -15,14 +15,14 @@ from twisted.logger import capturedLogs
 from twisted.web.test.requesthelper import DummyChannel, DummyRequest
 
 from mailsvc.clock import TimeOfDay, ahead, held, unix
-from mailsvc.outcome import Delivered
-from mailsvc.store.logs.figures import Figures, Reading, Vitals, Waiting
-from mailsvc.store.events.ledger import Lag
-from mailsvc.store.postgres.pool import Pool
-from mailsvc.store.queue.claims import Slowdown
-from mailsvc.monitoring.reactor_lag import EVERY, Lateness
 from mailsvc.monitoring.listener import Page, private
 from mailsvc.monitoring.metrics import Metrics, Sheet, returned
+from mailsvc.monitoring.reactor_lag import EVERY, Lateness
+from mailsvc.outcome import Delivered
+from mailsvc.store.events.ledger import Lag
+from mailsvc.store.logs.figures import Figures, Reading, Vitals, Waiting
+from mailsvc.store.postgres.pool import Pool
+from mailsvc.store.queue.claims import Slowdown
 from tests.store.fixtures import DAY, NOW, REGION, House, email
 
 READING = Reading((Waiting("delayed", True, 3, 61.5),), 0, 2.5, 1, {"backoff": 2}, {"delivery": 1}, Lag(7, 0.5), 4, 9.5)

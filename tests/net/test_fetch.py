@@ -21,9 +21,9 @@ from twisted.internet.ssl import trustRootFromCertificates
 from twisted.internet.testing import MemoryReactorClock
 from twisted.protocols.tls import TLSMemoryBIOFactory
 
+from mailsvc.net.address_guard import networks
 from mailsvc.net.dns import Records, Resolver
 from mailsvc.net.fetch import HEAD, HOSTS, Fetcher, NoAnswer
-from mailsvc.net.address_guard import networks
 from mailsvc.net.urls import Rules
 from tests.dnsserver import DnsServer
 from tests.smtp.listener import Certificate

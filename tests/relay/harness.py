@@ -11,22 +11,22 @@ from uuid import UUID
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
-from mailsvc.runtime.budget import Budgets
-from mailsvc.net.dns import Mx, Records
+from mailsvc.accounts.ratelimit import RateLimit
 from mailsvc.intake import Admitted, AsReceived, Incoming, Key
 from mailsvc.mail import return_path
-from mailsvc.accounts.ratelimit import RateLimit
+from mailsvc.net.dns import Mx, Records
 from mailsvc.relay.connection_limits import Crowd, Failures
 from mailsvc.relay.inbound import ForPostmaster, Own, Returned
-from mailsvc.relay.trusted_networks import Neighbours
 from mailsvc.relay.null_mx import NullMx
 from mailsvc.relay.ports import door
-from mailsvc.relay.session_log import Receipts
 from mailsvc.relay.reception import Relay
+from mailsvc.relay.session_log import Receipts
 from mailsvc.relay.submission import Submissions
+from mailsvc.relay.trusted_networks import Neighbours
+from mailsvc.runtime.budget import Budgets
 from mailsvc.smtp.server.session import Limits
-from mailsvc.store.people.api_keys import Caller, digest
 from mailsvc.store.logs.smtp_sessions import Receipt
+from mailsvc.store.people.api_keys import Caller, digest
 from tests.smtp.harness import Call, Transport
 
 ACCOUNT, KEY, SECRET = UUID(int=1), UUID(int=2), b"s" * 32

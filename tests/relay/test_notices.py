@@ -15,8 +15,8 @@ from mailsvc.intake import Admitted, AsReceived, Busy, Incoming, Rejected
 from mailsvc.mail.reports import dsn_reader, report
 from mailsvc.policy import Refusal
 from mailsvc.relay.notices import RETURNED, Notices
-from mailsvc.store.mail.messages import StoredMessage
 from mailsvc.store.mail.dsn_requests import Notice, Told
+from mailsvc.store.mail.messages import StoredMessage
 
 NOW = datetime(2026, 11, 21, 9, 30, tzinfo=UTC)
 MESSAGE = b"From: me@example.com\r\nSubject: about this\r\n\r\nthe body\r\n"

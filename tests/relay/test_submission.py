@@ -16,10 +16,10 @@ from twisted.internet.defer import Deferred
 
 from mailsvc.intake import AsReceived, Incoming
 from mailsvc.mail.address import Path
-from mailsvc.settings.plans import Exhausted, Period
 from mailsvc.relay import spool
 from mailsvc.relay.spool import Spooled
 from mailsvc.relay.submission import described
+from mailsvc.settings.plans import Exhausted, Period
 from mailsvc.smtp.server.extensions import NO_RCPT_PARAMETERS, MailParameters, RcptParameters
 from mailsvc.smtp.server.session import Envelope, Recipient
 from tests.relay.harness import ME, World

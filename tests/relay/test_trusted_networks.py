@@ -9,12 +9,12 @@ from uuid import UUID
 import pytest
 from twisted.internet.address import IPv4Address
 
-from mailsvc.relay.trusted_networks import Neighbours
 from mailsvc.relay.ports import Ports
+from mailsvc.relay.trusted_networks import Neighbours
 from mailsvc.smtp.server.proxy_protocol import SIGNATURE
 from mailsvc.smtp.server.session import Limits
-from mailsvc.store.postgres.errors import Unavailable
 from mailsvc.store.people.api_keys import Caller, digest
+from mailsvc.store.postgres.errors import Unavailable
 from tests.relay.harness import ACCOUNT, BALANCER, KEY, ME, OTHER, TOKEN, Line, World
 from tests.smtp.harness import Transport
 

@@ -8,8 +8,8 @@ import attrs
 import pytest
 from twisted.internet.task import Clock
 
-from mailsvc.mail import return_path
 from mailsvc.bounces import reading
+from mailsvc.mail import return_path
 from mailsvc.sandbox.inbox import SandboxInbox, door
 from mailsvc.store.mail.sandbox import ReceivedMail, Verdict
 from tests.smtp.harness import Call

@@ -12,13 +12,13 @@ import attrs
 import pytest
 import pytest_twisted
 
-from mailsvc.runtime.database import Memory
 from mailsvc.accounts.onboarding import Customers
+from mailsvc.runtime.database import Memory
 from mailsvc.sandbox.welcome import Welcome, greeting
 from mailsvc.settings.schema import Domains, Settings
+from mailsvc.store.encryption.secrets import Seal
 from mailsvc.store.people.api_keys import digest
 from mailsvc.store.postgres.pool import Pool
-from mailsvc.store.encryption.secrets import Seal
 
 SEAL = Seal.read("1 " + "A" * 43 + "=", "the test")
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from mailsvc.settings import plans
-from mailsvc.settings.reader import SettingsError
 from mailsvc.settings.plans import Exhausted, Plan, Plans, begins, ends
+from mailsvc.settings.reader import SettingsError
 
 NOW = datetime(2026, 12, 31, 23, 30, tzinfo=UTC)
 

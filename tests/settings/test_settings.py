@@ -9,12 +9,12 @@ from uuid import UUID
 import attrs
 import pytest
 
+from mailsvc.delivery.limits import DeliverySettings
 from mailsvc.settings import reader, schema
 from mailsvc.settings.reader import SettingsError
-from mailsvc.delivery.limits import DeliverySettings
 from mailsvc.wiring import neighbours_of
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 KEY = "01987654-3210-7abc-8def-0123456789ab"
 GOOD = """
 base_url = "https://api.example.com"

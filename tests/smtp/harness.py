@@ -14,8 +14,8 @@ from mailsvc.mail.address import Path
 from mailsvc.mail.reply import Reply
 from mailsvc.smtp.server import replies
 from mailsvc.smtp.server.extensions import MailParameters
-from mailsvc.smtp.server.protocol import Receiver
 from mailsvc.smtp.server.listener import Receivers
+from mailsvc.smtp.server.protocol import Receiver
 from mailsvc.smtp.server.session import Door, Envelope, Login, Reception, Recipient, Session, Sink
 
 USER, PASSWORD = "mailsvc", "s3cret"

@@ -13,12 +13,12 @@ from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.task import Clock
 
 from mailsvc.outcome import Outcome
+from mailsvc.store.events.ledger import Books
+from mailsvc.store.ids import uuid7
 from mailsvc.store.mail.accept import Acceptance, AcceptResult, Idempotency, NewEmail, NewRecipient, Submission
 from mailsvc.store.mail.emails import Emails
-from mailsvc.store.ids import uuid7
-from mailsvc.store.events.ledger import Books
-from mailsvc.store.postgres.connection import Params
 from mailsvc.store.mail.messages import Messages
+from mailsvc.store.postgres.connection import Params
 from mailsvc.store.postgres.pool import Pool, Transaction
 from mailsvc.store.queue.claims import Leased, Queue
 from mailsvc.store.queue.claims_sql import BY_INDEX

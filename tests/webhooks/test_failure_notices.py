@@ -13,9 +13,9 @@ from twisted.internet.defer import Deferred
 
 from mailsvc.intake import Admitted, Busy, Content, Rejected
 from mailsvc.mail.address import parse_mailbox
-from mailsvc.system_mail import OwnMail
 from mailsvc.policy import Refusal
 from mailsvc.store.events.webhooks import Webhook
+from mailsvc.system_mail import OwnMail
 from mailsvc.webhooks.failure_notices import Notices, written
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mailsvc.webhooks.sender import Terms
 from mailsvc.webhooks.response import Verdict, judge
+from mailsvc.webhooks.sender import Terms
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 SCHEDULE = Terms().schedule

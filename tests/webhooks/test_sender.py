@@ -17,8 +17,8 @@ from twisted.internet.task import Clock
 from twisted.web.http_headers import Headers
 
 from mailsvc.net.fetch import NoAnswer, Reply
-from mailsvc.store.postgres.errors import DataRejected, Unavailable
 from mailsvc.store.events.outbox import Due, Posted, Ready
+from mailsvc.store.postgres.errors import DataRejected, Unavailable
 from mailsvc.webhooks import sender
 from mailsvc.webhooks.sender import Posts, Terms, choose
 

@@ -1,0 +1,1 @@
+"""The pages under Settings: members, profile, security, passkeys, SMTP credentials and usage."""

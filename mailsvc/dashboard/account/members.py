@@ -9,8 +9,8 @@ from datetime import timedelta
 
 import attrs
 
-from mailsvc.dashboard.csv_file import plain
 from mailsvc.dashboard.context import Desk
+from mailsvc.dashboard.csv_file import plain
 from mailsvc.dashboard.keys import KEYS
 from mailsvc.dashboard.page import Stop, Visit, area, forbidden, not_found, page
 from mailsvc.dashboard.safety import HOME

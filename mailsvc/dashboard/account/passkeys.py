@@ -5,10 +5,10 @@ from __future__ import annotations
 import attrs
 from twisted.logger import Logger
 
+from mailsvc.dashboard.account.security import person
 from mailsvc.dashboard.context import Desk
 from mailsvc.dashboard.page import PASSKEYS, SECURITY, Visit, area, not_found, page
 from mailsvc.dashboard.safety import HOME
-from mailsvc.dashboard.account.security import person
 from mailsvc.dashboard.signin import authenticators, second_factor
 from mailsvc.dashboard.signin.authenticators import Made, NotGood
 from mailsvc.dashboard.signin.completion import Entrance

@@ -10,10 +10,10 @@ from datetime import timedelta
 
 import attrs
 
+from mailsvc.dashboard.account.security import person
 from mailsvc.dashboard.context import Desk
 from mailsvc.dashboard.page import Stop, Visit, area, page
 from mailsvc.dashboard.safety import HOME
-from mailsvc.dashboard.account.security import person
 from mailsvc.dashboard.signin import mails
 from mailsvc.dashboard.signin.completion import Entrance, Refused, plausible
 from mailsvc.dashboard.signin.throttle import Subject

@@ -6,14 +6,14 @@ from datetime import datetime, timedelta
 
 import attrs
 
+from mailsvc.accounts.quota import Quotas, Used
 from mailsvc.dashboard.context import Desk
 from mailsvc.dashboard.page import Visit, area, page
 from mailsvc.dashboard.safety import HOME
-from mailsvc.accounts.quota import Quotas, Used
-from mailsvc.store.people.accounts import Accounts
 from mailsvc.store.domains.domains import Domains
 from mailsvc.store.events.rollups import Rollups, Wanted
 from mailsvc.store.events.webhooks import Webhooks
+from mailsvc.store.people.accounts import Accounts
 
 USAGE = f"{HOME}/settings/usage"
 

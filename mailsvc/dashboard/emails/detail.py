@@ -9,30 +9,30 @@ from uuid import UUID, uuid4
 import attrs
 
 from mailsvc.clock import unix
-from mailsvc.dashboard.emails import timeline
 from mailsvc.dashboard.context import Desk
-from mailsvc.dashboard.page import Stop, Visit, area, not_found, page
+from mailsvc.dashboard.emails import timeline
 from mailsvc.dashboard.emails.preview import embedded
-from mailsvc.dashboard.safety import HOME, mail_csp
 from mailsvc.dashboard.emails.resend import NotSent, SendAgain
+from mailsvc.dashboard.page import Stop, Visit, area, not_found, page
+from mailsvc.dashboard.safety import HOME, mail_csp
 from mailsvc.dashboard.signin.mails import SOURCE
 from mailsvc.domains.names import registrable
 from mailsvc.insights import checks
-from mailsvc.mail import mime
 from mailsvc.insights.checks import Grouped, Insight
 from mailsvc.insights.checks.links import of_page
 from mailsvc.insights.checks.reputation import of_standing
-from mailsvc.mail.mime import Parsed
-from mailsvc.outcome import WAITING
-from mailsvc.net.signed_links import SHARED_LONGEST, SignedLinks
 from mailsvc.insights.reputation import Standing
-from mailsvc.store.people.audit import Line
+from mailsvc.mail import mime
+from mailsvc.mail.mime import Parsed
+from mailsvc.net.signed_links import SHARED_LONGEST, SignedLinks
+from mailsvc.outcome import WAITING
 from mailsvc.store.domains.domains import Domains
 from mailsvc.store.mail.emails import Emails as Stored
 from mailsvc.store.mail.emails import EmailView
 from mailsvc.store.mail.history import History
-from mailsvc.store.people.api_keys import Keys
 from mailsvc.store.mail.messages import Messages, StoredMessage
+from mailsvc.store.people.api_keys import Keys
+from mailsvc.store.people.audit import Line
 
 EMAILS = f"{HOME}/emails"
 IN_THREAD = 64 * 1024  # octets above which a message is read off the reactor

@@ -12,8 +12,8 @@ import attrs
 
 from mailsvc.dashboard import csv_file
 from mailsvc.dashboard.context import Desk
-from mailsvc.dashboard.emails.listing import EmailList
 from mailsvc.dashboard.emails.detail import EMAILS
+from mailsvc.dashboard.emails.listing import EmailList
 from mailsvc.dashboard.logs import LOGS, LogList
 from mailsvc.dashboard.page import Visit, area, page
 from mailsvc.store.mail.exports import Exports as Stored

@@ -15,8 +15,8 @@ from mailsvc.dashboard.page import Visit, area, page
 from mailsvc.dashboard.words import status
 from mailsvc.store.domains.domains import Domain, Domains
 from mailsvc.store.mail.emails import Emails as Stored
-from mailsvc.store.people.api_keys import Keys, KeyView
 from mailsvc.store.mail.search import Filters, Search
+from mailsvc.store.people.api_keys import Keys, KeyView
 
 PAGE = 50
 STATUSES = ("delivered", "sent", "delivery_delayed", "bounced", "complained", "failed", "scheduled", "canceled", "suppressed")

@@ -16,11 +16,11 @@ from mailsvc.mail.address import AddressError, Mailbox, parse_mailbox
 from mailsvc.mail.resend import Again, again
 from mailsvc.mail.submission import Unfit
 from mailsvc.settings.plans import Exhausted
-from mailsvc.store.people.accounts import Accounts
-from mailsvc.store.people.audit import Line
-from mailsvc.store.mail.emails import EmailView
 from mailsvc.store.ids import uuid7
+from mailsvc.store.mail.emails import EmailView
+from mailsvc.store.people.accounts import Accounts
 from mailsvc.store.people.api_keys import Caller
+from mailsvc.store.people.audit import Line
 
 ENDPOINT = "dashboard/again"  # the scope of idempotency keys
 AGAIN = "again"  # where such an email came from

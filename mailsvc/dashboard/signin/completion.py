@@ -17,8 +17,8 @@ from mailsvc.dashboard.signin.password import Passwords
 from mailsvc.dashboard.signin.throttle import Subject, Throttle
 from mailsvc.dashboard.words import span, stamp
 from mailsvc.mail.address import AddressError, parse_mailbox
-from mailsvc.store.people.sign_in_attempts import Attempts
 from mailsvc.store.people.audit import Line
+from mailsvc.store.people.sign_in_attempts import Attempts
 from mailsvc.store.people.users import User
 
 DEVICE = "mailsvc-device"

@@ -18,8 +18,8 @@ from mailsvc.dashboard.page import FRESH, NEVER, SECURITY, SIGN_IN, Stop, Visit,
 from mailsvc.dashboard.safety import inside
 from mailsvc.dashboard.signin import tickets
 from mailsvc.dashboard.signin.completion import Entrance
-from mailsvc.dashboard.signin.sign_up import INVITATION, SIGN_UP, Joining
 from mailsvc.dashboard.signin.providers import Ask, Claimed, NoIdentity, Provider
+from mailsvc.dashboard.signin.sign_up import INVITATION, SIGN_UP, Joining
 
 WITH = f"{SIGN_IN}/with"
 STATE = "state"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import attrs
 
+from mailsvc.dashboard.account.security import person
 from mailsvc.dashboard.context import Desk
 from mailsvc.dashboard.page import AGAIN, SESSION, SIGN_IN, Visit, area, page
 from mailsvc.dashboard.safety import inside
-from mailsvc.dashboard.account.security import person
 from mailsvc.dashboard.signin.completion import Entrance, line
 from mailsvc.dashboard.signin.passkeys import PasskeyEntrance
 from mailsvc.dashboard.signin.password import outdated

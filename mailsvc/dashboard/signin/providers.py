@@ -19,9 +19,9 @@ from joserfc import jwk, jwt
 from joserfc.errors import JoseError
 
 from mailsvc.net.fetch import Fetcher, NoAnswer, Reply
+from mailsvc.net.urls import Rules
 from mailsvc.settings.identity_providers import SignIn, secret_of
 from mailsvc.store.people.identities import Identity
-from mailsvc.net.urls import Rules
 
 SECONDS = 10.0  # for one question
 LONGEST = 256 * 1024

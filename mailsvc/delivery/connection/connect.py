@@ -16,18 +16,18 @@ import attrs
 from twisted.logger import Logger
 
 from mailsvc.delivery.classify import Stage, classify
-from mailsvc.delivery.connection.tls_policy import ANY, Demand, How, Mode, Secured, Wish
-from mailsvc.delivery.retry import rest
 from mailsvc.delivery.connection.route import Host, Names, Route
 from mailsvc.delivery.connection.sources import Sources
+from mailsvc.delivery.connection.tls_policy import ANY, Demand, How, Mode, Secured, Wish
 from mailsvc.delivery.limits import DeliverySettings
-from mailsvc.net.dns import Records, Temporary
-from mailsvc.net.address_guard import Network, networks, refusal
+from mailsvc.delivery.retry import rest
 from mailsvc.mail.reply import Reply
+from mailsvc.net.address_guard import Network, networks, refusal
+from mailsvc.net.dns import Records, Temporary
 from mailsvc.outcome import Meaning
 from mailsvc.smtp.client import dane
-from mailsvc.smtp.client.envelope import Envelope
 from mailsvc.smtp.client.capabilities import Offers
+from mailsvc.smtp.client.envelope import Envelope
 from mailsvc.smtp.client.plan import Manner
 
 K = TypeVar("K")

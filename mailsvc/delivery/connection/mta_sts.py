@@ -17,9 +17,9 @@ from twisted.logger import Logger
 from mailsvc.clock import unix
 from mailsvc.delivery import pace
 from mailsvc.delivery.connection.tls_counts import Tally
-from mailsvc.net.dns import NxDomain, Records, Temporary
 from mailsvc.mail.authentication import mta_sts
 from mailsvc.mail.authentication.mta_sts import BadPolicy, Policy
+from mailsvc.net.dns import NxDomain, Records, Temporary
 
 _SIZE = 20_000
 _AGAIN = 300.0  # seconds after a fetch that failed (8461 §3.3)

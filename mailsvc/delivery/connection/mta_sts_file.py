@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from mailsvc.delivery.connection.mta_sts import Fetch, NotFetched
-from mailsvc.net.fetch import NoAnswer, Reply
 from mailsvc.mail.authentication.mta_sts import MOST_OCTETS
+from mailsvc.net.fetch import NoAnswer, Reply
 
 _SECONDS = 20.0  # of the minute that 8461 §3.3 allows: mail waits for it, the first time
 

@@ -9,8 +9,8 @@ from typing import Literal
 import attrs
 
 from mailsvc.delivery.transaction import Parcel
-from mailsvc.net.dns import Tlsa
 from mailsvc.mail.authentication.mta_sts import Policy
+from mailsvc.net.dns import Tlsa
 
 Mode = Literal["clear", "opportunistic", "encrypted", "verified", "dane"]
 

@@ -9,16 +9,16 @@ from uuid import UUID
 
 import attrs
 
+from mailsvc.accounts.quota import Quotas, Used
 from mailsvc.clock import utc
-from mailsvc.http.resources import metrics
 from mailsvc.http.answer import collection, ok
 from mailsvc.http.describe import COUNT, ISO_TIME, const, maybe, obj, told
 from mailsvc.http.problem import invalid
 from mailsvc.http.request import Request
+from mailsvc.http.resources import metrics
 from mailsvc.http.resources.email_views import iso
-from mailsvc.accounts.quota import Quotas, Used
-from mailsvc.store.postgres.errors import DataRejected
 from mailsvc.store.events.rollups import Count, Wanted
+from mailsvc.store.postgres.errors import DataRejected
 
 _MAIL = obj({"used": COUNT, "limit": maybe(COUNT), "sent": COUNT, "received": COUNT, "resets_at": ISO_TIME})
 _OF = obj({"used": COUNT, "limit": maybe(COUNT)})

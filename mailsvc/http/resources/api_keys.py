@@ -17,9 +17,9 @@ from mailsvc.http.problem import invalid, not_found
 from mailsvc.http.reading import Reader
 from mailsvc.http.request import Request
 from mailsvc.http.resources.email_views import time, time_or_none
-from mailsvc.store.people.audit import Line
 from mailsvc.store.domains.values import Domain
 from mailsvc.store.paging import Page
+from mailsvc.store.people.audit import Line
 
 CREATE = Record(
     {

@@ -9,10 +9,10 @@ from urllib.parse import unquote, urlsplit
 import attrs
 from twisted.internet.defer import Deferred, DeferredSemaphore, gatherResults
 
-from mailsvc.net.fetch import Asking, NoAnswer, Reply
 from mailsvc.http.problem import Problem, invalid
 from mailsvc.intake import Content, Incoming
 from mailsvc.mail.compose import Attachment
+from mailsvc.net.fetch import Asking, NoAnswer, Reply
 
 LINKS = 50  # in one request
 AT_ONCE = 4  # fetched for one request

@@ -14,10 +14,10 @@ import attrs
 from mailsvc.clock import unix
 from mailsvc.http import parameters
 from mailsvc.http.answer import collection, ok
-from mailsvc.http.resources.contents import GONE, Contents
 from mailsvc.http.describe import COUNT, ID, ISO_TIME, PAGING, TEXT, Parameter, const, listed, maybe, obj, told
 from mailsvc.http.problem import Problem, no_longer_kept, not_found
 from mailsvc.http.request import Request
+from mailsvc.http.resources.contents import GONE, Contents
 from mailsvc.http.resources.email_views import iso
 from mailsvc.mail.mime import File, Parsed
 from mailsvc.net.signed_links import Opened, SignedLinks

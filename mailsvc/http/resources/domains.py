@@ -13,18 +13,18 @@ from mailsvc.domains import names, views
 from mailsvc.domains.maintenance import Taken
 from mailsvc.domains.names import NotADomain
 from mailsvc.domains.records import Publishing
-from mailsvc.http.resources import domain_schema as schema
 from mailsvc.http import parameters
-from mailsvc.http.resources import send_fields
 from mailsvc.http.answer import audited, collection, made, ok
 from mailsvc.http.describe import PAGING, acknowledged, const, listed, told
 from mailsvc.http.problem import Problem, invalid, missing, not_found
 from mailsvc.http.reading import Reader
 from mailsvc.http.request import Request
+from mailsvc.http.resources import domain_schema as schema
+from mailsvc.http.resources import send_fields
 from mailsvc.http.resources.email_views import time
-from mailsvc.store.people.audit import Line
-from mailsvc.store.domains.values import Claim, LimitReached
 from mailsvc.store.domains.domains import Choices, DkimKey, Domain
+from mailsvc.store.domains.values import Claim, LimitReached
+from mailsvc.store.people.audit import Line
 
 T = TypeVar("T")
 Adding = Callable[[UUID, str, str, Choices, Sequence[Line]], Awaitable[T]]

@@ -9,20 +9,21 @@ from uuid import UUID
 
 import attrs
 
-from mailsvc.http.resources import email_schema as schema
 from mailsvc.http import parameters
-from mailsvc.http.resources import send_fields, email_views
 from mailsvc.http.answer import collection, ok
-from mailsvc.http.resources.contents import COPIES, GONE, IN_THREAD, Contents
 from mailsvc.http.describe import ID, PAGING, acknowledged, listed, not_served, obj, told
-from mailsvc.http.resources.attachment_links import Links, has_links
 from mailsvc.http.problem import NO_LONGER_KEPT, Problem, invalid, missing, no_endpoint, not_found, over_quota, refused, unavailable
 from mailsvc.http.reading import Reader
 from mailsvc.http.request import Request
+from mailsvc.http.resources import email_schema as schema
+from mailsvc.http.resources import email_views, send_fields
+from mailsvc.http.resources.attachment_links import Links, has_links
+from mailsvc.http.resources.contents import COPIES, GONE, IN_THREAD, Contents
 from mailsvc.intake import Admission, Admitted, Busy, Incoming, Key, OtherRequest, Rejected
-from mailsvc.settings.plans import WORDS, Exhausted, Period
 from mailsvc.policy import Refusal
+from mailsvc.settings.plans import WORDS, Exhausted
 from mailsvc.store.mail.emails import Cancellation, EmailView, RecipientView, Rescheduling
+from mailsvc.store.people.quota import Period
 
 
 class Submitting(Protocol):

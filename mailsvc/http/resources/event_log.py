@@ -9,11 +9,11 @@ from uuid import UUID
 import attrs
 
 from mailsvc.events import payload
-from mailsvc.http.resources import event_schema as schema
 from mailsvc.http import parameters
 from mailsvc.http.answer import collection, page
 from mailsvc.http.describe import listed, told
 from mailsvc.http.request import Request
+from mailsvc.http.resources import event_schema as schema
 from mailsvc.store.events.event_log import Fact
 
 

@@ -16,8 +16,8 @@ from mailsvc.http.describe import COUNT, ID, PAGING, TEXT, TIME, Parameter, cons
 from mailsvc.http.problem import invalid, not_found
 from mailsvc.http.request import Request
 from mailsvc.http.resources.email_views import time
-from mailsvc.store.paging import Page
 from mailsvc.store.logs.smtp_sessions import Receipt
+from mailsvc.store.paging import Page
 
 STATUS = Parameter("status", {"type": "string", "pattern": "^([1-5]([0-9]{2}|xx))?$"}, "One status, `422`, or a class of them, `4xx`.")
 ENTRY = {

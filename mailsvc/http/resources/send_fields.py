@@ -17,9 +17,9 @@ import orjson
 
 from mailsvc import policy
 from mailsvc.http import problem
+from mailsvc.http.problem import Problem, invalid, missing
 from mailsvc.http.resources import schedule
 from mailsvc.http.resources.attachment_links import Link
-from mailsvc.http.problem import Problem, invalid, missing
 from mailsvc.http.strict_json import shown
 from mailsvc.intake import Content, Incoming
 from mailsvc.mail.address import AddressError, Mailbox, parse_mailbox

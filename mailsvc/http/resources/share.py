@@ -13,13 +13,13 @@ import attrs
 from mailsvc.clock import unix
 from mailsvc.http import parameters
 from mailsvc.http.answer import collection, ok
-from mailsvc.http.resources.attachments import Stored
-from mailsvc.http.resources.contents import Contents
 from mailsvc.http.describe import TEXT, Parameter, acknowledged, told
 from mailsvc.http.fields import Record, Text
 from mailsvc.http.problem import NO_LONGER_KEPT, Problem, invalid, not_found
 from mailsvc.http.reading import Reader
 from mailsvc.http.request import Request
+from mailsvc.http.resources.attachments import Stored
+from mailsvc.http.resources.contents import Contents
 from mailsvc.net.signed_links import SHARE, SHARED_LONGEST, Opened, SignedLinks
 from mailsvc.store.mail.emails import EmailView
 

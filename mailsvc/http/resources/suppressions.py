@@ -8,19 +8,19 @@ from uuid import UUID
 
 import attrs
 
-from mailsvc.http.resources import event_schema as schema
 from mailsvc.http import parameters
-from mailsvc.http.resources import send_fields
 from mailsvc.http.answer import audited, collection, made, ok, page
 from mailsvc.http.describe import PAGING, listed, told
 from mailsvc.http.problem import invalid, missing, not_found
 from mailsvc.http.reading import Reader
 from mailsvc.http.request import Request
-from mailsvc.http.resources.send_fields import Rules
+from mailsvc.http.resources import event_schema as schema
+from mailsvc.http.resources import send_fields
 from mailsvc.http.resources.email_views import time
+from mailsvc.http.resources.send_fields import Rules
 from mailsvc.mail.address import AddressError, parse_mailbox
-from mailsvc.store.people.audit import Line
 from mailsvc.store.events.suppressions import Suppression
+from mailsvc.store.people.audit import Line
 
 BATCH = 100
 

@@ -13,20 +13,20 @@ from uuid import UUID
 import attrs
 
 from mailsvc.events import payload
-from mailsvc.http.resources import event_schema as schema
 from mailsvc.http import parameters
-from mailsvc.http.resources import send_fields
 from mailsvc.http.answer import audited, collection, made, ok, page
 from mailsvc.http.describe import PAGING, acknowledged, const, listed, told
 from mailsvc.http.problem import Problem, invalid, missing, not_found
 from mailsvc.http.reading import Reader
 from mailsvc.http.request import Request
-from mailsvc.http.resources.send_fields import Rules
+from mailsvc.http.resources import event_schema as schema
+from mailsvc.http.resources import send_fields
 from mailsvc.http.resources.email_views import time, time_or_none
-from mailsvc.store.people.audit import Line
+from mailsvc.http.resources.send_fields import Rules
+from mailsvc.net.urls import BadUrl, Target
 from mailsvc.store.events.webhook_log import Attempt, Message
 from mailsvc.store.events.webhooks import Status, Webhook
-from mailsvc.net.urls import BadUrl, Target
+from mailsvc.store.people.audit import Line
 
 SECRET = 32  # octets
 EVERYTHING = 1000  # endpoints in a list without a limit; an account has fewer

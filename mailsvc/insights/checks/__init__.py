@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from datetime import datetime
 
-from mailsvc.mail.address import AddressError, parse_mailbox
-from mailsvc.insights.checks import files, header, links, html, nesting, parts
+from mailsvc.insights.checks import files, header, html, links, nesting, parts
 from mailsvc.insights.checks.finding import Grouped, Insight, Level, Mail, grouped
+from mailsvc.mail.address import AddressError, parse_mailbox
 from mailsvc.mail.html import read
 from mailsvc.mail.mime import Parsed
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from datetime import UTC, timedelta
 from email.utils import parsedate_to_datetime
 
-from mailsvc.mail.address import AddressError, parse_mailbox
 from mailsvc.insights.checks.finding import Insight, Mail, listed
+from mailsvc.mail.address import AddressError, parse_mailbox
 
 SUBJECT_LONG, SHOUTED = 70, 10  # characters
 VISIBLE_MOST = 50  # addresses in To

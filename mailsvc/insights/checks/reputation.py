@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import attrs
 
-from mailsvc.mail.authentication import dmarc, spf
 from mailsvc.insights.checks.finding import Insight, listed
+from mailsvc.mail.authentication import dmarc, spf
 
 BOUNCES_WARN, BOUNCES_BAD = 2.0, 4.0  # percent of what was finished
 GONE_WARN = 1.0  # percent of it that bounced for good

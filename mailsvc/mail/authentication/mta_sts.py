@@ -1,4 +1,7 @@
-"""MTA-STS (RFC 8461): the record that announces a domain's policy, and the policy itself. Fetching and keeping it: delivery/connection/mta_sts."""
+"""MTA-STS (RFC 8461): the record that announces a domain's policy, and the policy itself.
+
+Fetching and keeping it: delivery/connection/mta_sts.
+"""
 
 from __future__ import annotations
 

@@ -19,16 +19,16 @@ from twisted.internet.protocol import connectionDone
 from twisted.python.failure import Failure
 
 from mailsvc.mail.reply import Reply
-from mailsvc.smtp.client.deadlines import Timeouts
-from mailsvc.smtp.client.transcript import Dialogue
-from mailsvc.smtp.client.envelope import BadAddress, Envelope
-from mailsvc.smtp.client.write_guard import Fence
 from mailsvc.smtp.client.capabilities import Offers
+from mailsvc.smtp.client.deadlines import Timeouts
+from mailsvc.smtp.client.dot_stuffing import SLICE, BareLineEnd, Chunk, Coding, Stuffer
+from mailsvc.smtp.client.envelope import BadAddress, Envelope
 from mailsvc.smtp.client.handshake import Canceled, GreetingRefused, Login, LoginRefused, Lost, NotReady, Opening, TlsFailed, TlsPolicy
 from mailsvc.smtp.client.message_writer import Outflow
 from mailsvc.smtp.client.plan import MALFORMED, Manner, lay_out
-from mailsvc.smtp.client.dot_stuffing import SLICE, BareLineEnd, Chunk, Coding, Stuffer
 from mailsvc.smtp.client.transaction import Result, Stage, Step, Transaction
+from mailsvc.smtp.client.transcript import Dialogue
+from mailsvc.smtp.client.write_guard import Fence
 
 __all__ = [
     "BadAddress",

@@ -16,8 +16,8 @@ from twisted.internet.protocol import Protocol, connectionDone
 from twisted.python.failure import Failure
 
 from mailsvc.mail.reply import Reply
-from mailsvc.smtp.client.replies import Answers, BadReply
 from mailsvc.smtp.client.deadlines import Deadline, Timeouts
+from mailsvc.smtp.client.replies import Answers, BadReply
 from mailsvc.smtp.client.transcript import Dialogue
 
 

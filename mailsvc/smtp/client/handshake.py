@@ -16,10 +16,10 @@ from twisted.internet.interfaces import IHandshakeListener, IReactorTime
 from zope.interface import implementer
 
 from mailsvc.mail.reply import Reply
-from mailsvc.smtp.client.replies import Answers
+from mailsvc.smtp.client.capabilities import Offers, from_ehlo, from_helo
 from mailsvc.smtp.client.connection import Connection
 from mailsvc.smtp.client.deadlines import Timeouts
-from mailsvc.smtp.client.capabilities import Offers, from_ehlo, from_helo
+from mailsvc.smtp.client.replies import Answers
 from mailsvc.smtp.client.tls import ClientTls, Untrusted, describe, explain, unverified
 
 TlsPolicy = Literal["opportunistic", "required", "none"]

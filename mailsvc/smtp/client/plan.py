@@ -7,8 +7,8 @@ from typing import Literal
 import attrs
 
 from mailsvc.mail.reply import Reply
-from mailsvc.smtp.client.envelope import BadAddress, Envelope, mail_command, path, rcpt_command
 from mailsvc.smtp.client.capabilities import Offers
+from mailsvc.smtp.client.envelope import BadAddress, Envelope, mail_command, path, rcpt_command
 
 # How a message goes: behind DATA; behind BDAT once the replies to its recipients are there; behind BDAT along with all commands.
 Manner = Literal["data", "bdat", "together"]

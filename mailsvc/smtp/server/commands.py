@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from mailsvc.mail.address import AddressError, Path, parse_path
 from mailsvc.mail.reply import Reply
 from mailsvc.smtp.server import replies
-from mailsvc.smtp.server.extensions import mail_parameters, offers, rcpt_parameters
 from mailsvc.smtp.server.auth import credentials
+from mailsvc.smtp.server.body import data
+from mailsvc.smtp.server.extensions import mail_parameters, offers, rcpt_parameters
 from mailsvc.smtp.server.replies import Hangup, Refused
 from mailsvc.smtp.server.session import Envelope, Login, Recipient
-from mailsvc.smtp.server.body import data
 
 if TYPE_CHECKING:
     from mailsvc.smtp.server.conversation import Conversation

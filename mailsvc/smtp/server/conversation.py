@@ -9,11 +9,11 @@ from twisted.logger import Logger
 
 from mailsvc.mail.reply import Reply
 from mailsvc.smtp.server import replies
+from mailsvc.smtp.server.body import Upload, bdat
 from mailsvc.smtp.server.commands import COMMANDS
 from mailsvc.smtp.server.framing import COMMAND_LIMIT, RESPONSE_LIMIT, Overlong
 from mailsvc.smtp.server.replies import Hangup, Refused
 from mailsvc.smtp.server.session import Door, Envelope, Login, Reception, Session
-from mailsvc.smtp.server.body import Upload, bdat
 from mailsvc.smtp.server.transport import Gone, Late, Wire
 
 log = Logger()

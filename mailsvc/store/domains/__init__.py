@@ -1,0 +1,1 @@
+"""Sending domains in SQL: their keys, their checks and their history."""

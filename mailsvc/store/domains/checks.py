@@ -12,10 +12,10 @@ from uuid import UUID
 import attrs
 
 from mailsvc.store.domains import domains_sql
-from mailsvc.store.postgres.adapters import json
-from mailsvc.store.people.audit import Line, write
-from mailsvc.store.domains.values import ClaimStatus, DkimKey, Domain, KeyState, domain_of
 from mailsvc.store.domains.domains import Domains, NewKey
+from mailsvc.store.domains.values import ClaimStatus, DkimKey, Domain, KeyState, domain_of
+from mailsvc.store.people.audit import Line, write
+from mailsvc.store.postgres.adapters import json
 from mailsvc.store.postgres.errors import Conflict
 from mailsvc.store.postgres.pool import Pool, Transaction
 

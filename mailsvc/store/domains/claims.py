@@ -10,10 +10,10 @@ from uuid import UUID
 import attrs
 
 from mailsvc.store.domains import domains_sql
-from mailsvc.store.people.audit import Line, write
-from mailsvc.store.domains.values import Claim, ClaimStatus, Domain
 from mailsvc.store.domains.domains import Domains
+from mailsvc.store.domains.values import Claim, ClaimStatus, Domain
 from mailsvc.store.ids import uuid7
+from mailsvc.store.people.audit import Line, write
 from mailsvc.store.postgres.connection import Row
 from mailsvc.store.postgres.pool import Pool, Transaction
 

@@ -14,17 +14,28 @@ from uuid import UUID
 import attrs
 
 from mailsvc.clock import utc
-from mailsvc.store.domains import domains_sql
-from mailsvc.store.events import events
-from mailsvc.store.people.audit import Line, write
 from mailsvc.store.cache import Bell, Cache
-from mailsvc.store.domains.values import (Algorithm, DkimKey, Domain, DomainLimits, DomainStatus, LimitReached, RecordState, StoredKey, TlsPolicy, domain_of)
+from mailsvc.store.domains import domains_sql
+from mailsvc.store.domains.values import (
+    Algorithm,
+    DkimKey,
+    Domain,
+    DomainLimits,
+    DomainStatus,
+    LimitReached,
+    RecordState,
+    StoredKey,
+    TlsPolicy,
+    domain_of,
+)
+from mailsvc.store.encryption.secrets import Seal
+from mailsvc.store.events import events
 from mailsvc.store.events.events import NewEvent
 from mailsvc.store.ids import uuid7
+from mailsvc.store.people.audit import Line, write
 from mailsvc.store.postgres.connection import Row
 from mailsvc.store.postgres.pool import Pool, Transaction
 from mailsvc.store.queue.claims import Queue
-from mailsvc.store.encryption.secrets import Seal
 
 __all__ = ["Algorithm", "DkimKey", "Domain", "DomainStatus", "Domains", "NewKey", "RecordState", "StoredKey", "TlsPolicy"]
 

@@ -11,8 +11,8 @@ from uuid import UUID
 import attrs
 from twisted.logger import Logger
 
-from mailsvc.store.postgres.pool import Pool, Transaction
 from mailsvc.store.encryption.secrets import Keys, Seal, SealError
+from mailsvc.store.postgres.pool import Pool, Transaction
 
 log = Logger()
 

@@ -1,7 +1,8 @@
 """Secrets at rest: sealed with AES-256-GCM, bound to the row that they belong to.
 
 A sealed secret: one byte that names the key, 12 of nonce, then ciphertext and tag. The key file has a line for each key,
-`<number> <base64 of 32 bytes>`; the last one seals, all of them open. How a file changes: store/encryption/key_file, how rows follow: store/encryption/rotation.
+`<number> <base64 of 32 bytes>`; the last one seals, all of them open. How a file changes: store/encryption/key_file, how rows
+follow: store/encryption/rotation.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""Events in SQL: written with each change, numbered by the ledger, and put into the webhook outbox."""

@@ -15,10 +15,10 @@ import attrs
 
 from mailsvc.outcome import EVENTS, MOVES, Bounced, State
 from mailsvc.store.events import events, suppressions
-from mailsvc.store.mail import dsn_requests
-from mailsvc.store.mail.emails import FINAL
 from mailsvc.store.events.events import NewEvent
+from mailsvc.store.mail import dsn_requests
 from mailsvc.store.mail.dsn_requests import Passed
+from mailsvc.store.mail.emails import FINAL
 from mailsvc.store.postgres.pool import Pool, Transaction
 from mailsvc.store.queue.settle import bounce
 

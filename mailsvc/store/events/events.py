@@ -15,8 +15,8 @@ from uuid import UUID
 
 import attrs
 
-from mailsvc.store.mail import dsn_requests
 from mailsvc.store.ids import uuid7
+from mailsvc.store.mail import dsn_requests
 from mailsvc.store.mail.inserts import document, shard
 from mailsvc.store.postgres.pool import Transaction
 

@@ -14,14 +14,14 @@ from uuid import UUID
 import attrs
 from twisted.logger import Logger
 
+from mailsvc.store.encryption.secrets import Seal, SealError
 from mailsvc.store.events import outbox_sql
-from mailsvc.store.postgres.shared_commits import Batch
 from mailsvc.store.events.event_log import Fact, fact
 from mailsvc.store.ids import uuid7
 from mailsvc.store.mail.inserts import document
 from mailsvc.store.postgres.connection import Row
 from mailsvc.store.postgres.pool import Pool
-from mailsvc.store.encryption.secrets import Seal, SealError
+from mailsvc.store.postgres.shared_commits import Batch
 
 WALK = 5000  # endpoints that one look at the outbox passes
 BITE = 1000  # messages given up in one transaction

@@ -10,9 +10,9 @@ from uuid import UUID
 
 import attrs
 
-from mailsvc.store.people.audit import Line, changed, write
 from mailsvc.store.events.event_log import FACT, Fact, fact
 from mailsvc.store.ids import uuid7
+from mailsvc.store.people.audit import Line, changed, write
 from mailsvc.store.postgres.connection import Row
 from mailsvc.store.postgres.pool import Pool, Transaction
 from mailsvc.store.queue.claims_sql import BY_INDEX

@@ -1,4 +1,7 @@
-"""Webhooks: a customer's endpoints, their secrets and their health. What they are sent: store/events/outbox; what they were: store/events/webhook_log."""
+"""Webhooks: a customer's endpoints, their secrets and their health.
+
+What is due to be sent: store/events/outbox. What was sent: store/events/webhook_log.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,12 @@ from uuid import UUID
 import attrs
 
 from mailsvc.clock import utc
+from mailsvc.store.encryption.secrets import Seal
 from mailsvc.store.events import outbox
-from mailsvc.store.people.audit import Line, changed, write
 from mailsvc.store.ids import uuid7
+from mailsvc.store.people.audit import Line, changed, write
 from mailsvc.store.postgres.connection import Row
 from mailsvc.store.postgres.pool import Pool, Transaction
-from mailsvc.store.encryption.secrets import Seal
 
 Status = Literal["enabled", "disabled"]
 

@@ -13,11 +13,11 @@ from typing import Any
 import attrs
 
 from mailsvc.clock import held, measure, unix, utc
-from mailsvc.store.postgres.errors import StoreError
 from mailsvc.store.events.ledger import Books, Lag
+from mailsvc.store.postgres.errors import StoreError
 from mailsvc.store.postgres.pool import Pool
-from mailsvc.store.queue.processes import LIVE, SILENT
 from mailsvc.store.queue.claims import Queue
+from mailsvc.store.queue.processes import LIVE, SILENT
 
 # An id begins with the milliseconds of its email's acceptance (RFC 9562 §5.7).
 WAITING = """

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from mailsvc.store.queue.holds import EVERYTHING
 from mailsvc.store.postgres.pool import Pool
+from mailsvc.store.queue.holds import EVERYTHING
 
 _COUNTS = """
 SELECT (SELECT count(*) FROM accounts),

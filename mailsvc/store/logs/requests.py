@@ -12,8 +12,8 @@ import orjson
 
 from mailsvc.store.ids import uuid7_seconds
 from mailsvc.store.mail.inserts import document
-from mailsvc.store.postgres.connection import Row
 from mailsvc.store.paging import Page
+from mailsvc.store.postgres.connection import Row
 from mailsvc.store.postgres.pool import Pool, Transaction
 
 INSERT = """

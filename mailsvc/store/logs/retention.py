@@ -13,9 +13,9 @@ from uuid import UUID
 
 import attrs
 
-from mailsvc.store.postgres.errors import Contention, TimedOut
 from mailsvc.store.ids import uuid7_floor
 from mailsvc.store.postgres.connection import Row
+from mailsvc.store.postgres.errors import Contention, TimedOut
 from mailsvc.store.postgres.partitions import name_of
 from mailsvc.store.postgres.pool import Pool, Transaction
 

@@ -9,11 +9,11 @@ from uuid import UUID
 
 import attrs
 
-from mailsvc.store.postgres.shared_commits import Batch
+from mailsvc.store.logs.requests import USED
 from mailsvc.store.mail.inserts import document
 from mailsvc.store.paging import ALL, Page
 from mailsvc.store.postgres.pool import Pool, Transaction
-from mailsvc.store.logs.requests import USED
+from mailsvc.store.postgres.shared_commits import Batch
 
 LINGER = 0.2  # seconds; nobody waits for a receipt
 COLUMNS = "receipt_id, key_id, opened_at, closed_at, port, tls, mails, refusals"

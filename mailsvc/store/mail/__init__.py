@@ -1,0 +1,1 @@
+"""Emails and their messages in SQL: accepting them, reading them back, searching and exporting them."""

@@ -15,15 +15,26 @@ from twisted.logger import Logger
 
 from mailsvc.clock import unix, utc
 from mailsvc.store.mail import idempotency
-from mailsvc.store.people.audit import write
-from mailsvc.store.postgres.shared_commits import Batch
-from mailsvc.store.postgres.detach import detached
-from mailsvc.store.postgres.errors import StoreError, Unavailable
 from mailsvc.store.mail.idempotency import Claim
 from mailsvc.store.mail.inserts import INSERT_EMAILS, INSERT_PIECE, SMALL, documents, pieces
+from mailsvc.store.mail.values import (
+    Accepted,
+    AcceptResult,
+    Idempotency,
+    InProgress,
+    Mismatch,
+    NewEmail,
+    NewRecipient,
+    Pieces,
+    Replayed,
+    Submission,
+)
+from mailsvc.store.people.audit import write
 from mailsvc.store.postgres.connection import Row
+from mailsvc.store.postgres.detach import detached
+from mailsvc.store.postgres.errors import StoreError, Unavailable
 from mailsvc.store.postgres.pool import Pool, Transaction
-from mailsvc.store.mail.values import (Accepted, AcceptResult, Idempotency, InProgress, Mismatch, NewEmail, NewRecipient, Pieces, Replayed, Submission)
+from mailsvc.store.postgres.shared_commits import Batch
 
 __all__ = [
     "AcceptResult",

@@ -14,11 +14,11 @@ import attrs
 
 from mailsvc.clock import utc
 from mailsvc.outcome import EVENTS, WAITING
-from mailsvc.store.mail import emails_sql
 from mailsvc.store.events import events
-from mailsvc.store.people.audit import Line, write
 from mailsvc.store.events.events import NewEvent
 from mailsvc.store.ids import uuid7
+from mailsvc.store.mail import emails_sql
+from mailsvc.store.people.audit import Line, write
 from mailsvc.store.postgres.connection import Row
 from mailsvc.store.postgres.pool import Pool, Transaction
 

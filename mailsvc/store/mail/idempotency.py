@@ -13,8 +13,8 @@ from uuid import UUID
 import attrs
 
 from mailsvc.store.mail.inserts import document
-from mailsvc.store.postgres.pool import Pool, Transaction
 from mailsvc.store.mail.values import AcceptResult, Idempotency, InProgress, Mismatch, Replayed
+from mailsvc.store.postgres.pool import Pool, Transaction
 
 TRY_LOCKS = "SELECT pg_try_advisory_xact_lock(hash) FROM unnest(%s::bigint[]) WITH ORDINALITY AS k(hash, n) ORDER BY n"
 

@@ -13,11 +13,11 @@ from uuid import UUID
 
 import orjson
 
-from mailsvc.store.postgres.errors import DataRejected
 from mailsvc.store.ids import uuid7
 from mailsvc.store.mail.dsn_requests import FAILURE, wanted
-from mailsvc.store.postgres.prepared import Prepared
 from mailsvc.store.mail.values import NewEmail
+from mailsvc.store.postgres.errors import DataRejected
+from mailsvc.store.postgres.prepared import Prepared
 
 SHARDS = 16  # of the ledger, by account
 PIECE = 256 * 1024  # the most octets in one row of messages

@@ -8,9 +8,9 @@ from uuid import UUID
 
 import attrs
 
-from mailsvc.store.postgres.shared_commits import Batch
 from mailsvc.store.postgres.pool import Pool
 from mailsvc.store.postgres.prepared import Prepared
+from mailsvc.store.postgres.shared_commits import Batch
 from mailsvc.store.queue.claims_sql import PLAN_BY_INDEX
 
 AT_ONCE = 16  # first pieces read together: 4 MB at the most

@@ -8,8 +8,8 @@ from uuid import UUID
 
 import attrs
 
-from mailsvc.store.postgres.adapters import json
 from mailsvc.store.ids import uuid7
+from mailsvc.store.postgres.adapters import json
 from mailsvc.store.postgres.pool import Pool
 
 MOST_MAILS = 1000

@@ -11,10 +11,10 @@ import attrs
 
 from mailsvc.clock import unix, utc
 from mailsvc.store.people.audit import Line, changed, write
-from mailsvc.store.postgres.errors import Conflict
-from mailsvc.store.postgres.pool import Pool, Transaction
 from mailsvc.store.people.sessions import digest, new_secret
 from mailsvc.store.people.users import END_CHANGE, END_OTHERS
+from mailsvc.store.postgres.errors import Conflict
+from mailsvc.store.postgres.pool import Pool, Transaction
 
 PROPOSE = """
 INSERT INTO address_changes (user_id, hash, email, expires_at) VALUES (%s, %s, %s, %s)

@@ -17,10 +17,10 @@ from uuid import UUID
 import attrs
 
 from mailsvc.clock import unix
-from mailsvc.store.people.audit import Line, changed
 from mailsvc.store.cache import Bell, Cache
 from mailsvc.store.ids import uuid7
 from mailsvc.store.paging import ALL, Page
+from mailsvc.store.people.audit import Line, changed
 from mailsvc.store.postgres.pool import Pool
 
 Permission = Literal["full_access", "sending_access"]

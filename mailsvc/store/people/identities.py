@@ -10,8 +10,8 @@ from uuid import UUID
 import attrs
 
 from mailsvc.clock import unix, utc
-from mailsvc.store.people.audit import Line, changed
 from mailsvc.store.ids import uuid7
+from mailsvc.store.people.audit import Line, changed
 from mailsvc.store.postgres.pool import Pool, Transaction
 
 ADD = """

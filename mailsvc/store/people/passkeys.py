@@ -10,8 +10,8 @@ from uuid import UUID
 import attrs
 
 from mailsvc.clock import unix, utc
-from mailsvc.store.people.audit import Line, changed, write
 from mailsvc.store.ids import uuid7
+from mailsvc.store.people.audit import Line, changed, write
 from mailsvc.store.postgres.pool import Pool, Transaction
 
 COLUMNS = "id, user_id, credential, public_key, sign_count, backed_up, name, created_at, used_at"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import date
+from typing import Literal
 from uuid import UUID
 
 import attrs
 
-from mailsvc.settings.plans import Period
 from mailsvc.store.postgres.pool import Pool
+
+Period = Literal["day", "month"]
 
 # A new period begins with nothing; a process whose clock is still in the old one takes from the new. Who never had a row before, because
 # the plan is new, begins with what was sent in this period.

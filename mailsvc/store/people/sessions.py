@@ -12,10 +12,10 @@ from uuid import UUID
 import attrs
 
 from mailsvc.clock import unix, utc
-from mailsvc.store.people.audit import Line, changed, write
 from mailsvc.store.ids import uuid7
-from mailsvc.store.postgres.pool import Pool, Transaction
+from mailsvc.store.people.audit import Line, changed, write
 from mailsvc.store.people.users import ADD_MEMBER, END_OTHERS, PASSKEY, SET_PASSWORD, NewUser, Role, Taken, User, add, end_access
+from mailsvc.store.postgres.pool import Pool, Transaction
 
 Stage = Literal["password", "whole"]
 Purpose = Literal["sign-up", "reset", "sign-in", "invite"]

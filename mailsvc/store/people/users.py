@@ -10,12 +10,12 @@ from uuid import UUID
 import attrs
 
 from mailsvc.clock import unix, utc
+from mailsvc.store.encryption.secrets import Seal
+from mailsvc.store.ids import uuid7
 from mailsvc.store.people.audit import Line, changed, write
 from mailsvc.store.people.identities import Identity, connect
-from mailsvc.store.ids import uuid7
 from mailsvc.store.people.passkeys import END_CODES, LOCK
 from mailsvc.store.postgres.pool import Pool, Transaction
-from mailsvc.store.encryption.secrets import Seal
 
 Role = Literal["admin", "member"]
 

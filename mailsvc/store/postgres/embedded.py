@@ -25,8 +25,8 @@ import psycopg2
 from psycopg2.extensions import make_dsn
 from twisted.logger import Logger
 
-from mailsvc.store.postgres.system_user import EmbeddedError, Owner, owner_for, reachable
 from mailsvc.store.postgres.binaries import Binaries, find_binaries, usable
+from mailsvc.store.postgres.system_user import EmbeddedError, Owner, owner_for, reachable
 
 NAME = "mailsvc"  # of the superuser and of the database
 PORT = "5432"  # only part of the socket's name

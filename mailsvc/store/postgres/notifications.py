@@ -16,8 +16,8 @@ from twisted.internet.defer import Deferred, TimeoutError
 from twisted.logger import Logger
 
 from mailsvc.store.postgres.backoff import Backoff
-from mailsvc.store.postgres.errors import StoreError
 from mailsvc.store.postgres.connection import Limits, Link
+from mailsvc.store.postgres.errors import StoreError
 from mailsvc.store.postgres.prepared import Prepared
 
 APART = 0.05  # seconds between two rings of a channel

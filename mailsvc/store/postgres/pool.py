@@ -19,9 +19,9 @@ from twisted.internet.defer import Deferred, TimeoutError
 from twisted.logger import Logger
 
 from mailsvc.store.postgres.backoff import Backoff
+from mailsvc.store.postgres.connection import Answer, Limits, Link, Params, Row
 from mailsvc.store.postgres.detach import detached
 from mailsvc.store.postgres.errors import OutOfResources, StatementFailed, StoreError, Unavailable
-from mailsvc.store.postgres.connection import Answer, Limits, Link, Params, Row
 from mailsvc.store.postgres.prepared import Prepared
 
 T = TypeVar("T")

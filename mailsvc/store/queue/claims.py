@@ -15,11 +15,11 @@ from uuid import UUID
 import attrs
 
 from mailsvc.store.events import events
-from mailsvc.store.queue import holds, claims_sql
 from mailsvc.store.events.events import NewEvent
+from mailsvc.store.postgres.pool import Pool, Transaction
+from mailsvc.store.queue import claims_sql, holds
 from mailsvc.store.queue.holds import FOREVER, Hold, HoldState, Slowdown
 from mailsvc.store.queue.operator import PAUSES
-from mailsvc.store.postgres.pool import Pool, Transaction
 
 __all__ = ["FOREVER", "Claimed", "Count", "Hold", "HoldState", "Leased", "Queue", "Ready", "Slowdown"]
 

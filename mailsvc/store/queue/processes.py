@@ -22,8 +22,8 @@ from twisted.logger import Logger
 from mailsvc.clock import calm_for, measure
 from mailsvc.clock import monotonic as since_boot
 from mailsvc.store.postgres.backoff import Backoff
-from mailsvc.store.postgres.notifications import Bell
 from mailsvc.store.postgres.errors import StoreError
+from mailsvc.store.postgres.notifications import Bell
 from mailsvc.store.postgres.pool import Pool, Transaction
 
 BEAT = 10.0

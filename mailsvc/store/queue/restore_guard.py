@@ -15,8 +15,8 @@ from pathlib import Path
 import attrs
 from twisted.logger import Logger
 
-from mailsvc.store.queue import holds
 from mailsvc.store.postgres.pool import Pool, Transaction
+from mailsvc.store.queue import holds
 
 REASON = "Held since the database was restored: the operator lets mail out again when what went out before may go out twice."
 DUMP = "It was restored from a dump."

@@ -16,11 +16,11 @@ from uuid import UUID
 import attrs
 
 from mailsvc.outcome import Bounced, Deferred, Delivered, Failed, Meaning, Outcome, Uncertain
-from mailsvc.store.postgres.shared_commits import Batch
 from mailsvc.store.ids import uuid7
-from mailsvc.store.mail.inserts import document, shard
 from mailsvc.store.mail.dsn_requests import SUCCESS
+from mailsvc.store.mail.inserts import document, shard
 from mailsvc.store.postgres.pool import Pool
+from mailsvc.store.postgres.shared_commits import Batch
 from mailsvc.store.queue.settle_sql import SETTLE
 
 MAX_ITEMS = 100

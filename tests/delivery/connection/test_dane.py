@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from mailsvc.net.dns import Mx, NxDomain, Records, Temporary, Tlsa
 from mailsvc.mail.authentication.mta_sts import Policy
+from mailsvc.net.dns import Mx, NxDomain, Records, Temporary, Tlsa
 from mailsvc.outcome import Deferred as Later
 from mailsvc.outcome import Delivered
-from tests.delivery.fakes import World
 from tests.delivery.connection.test_mta_sts import Given
+from tests.delivery.fakes import World
 
 GOOD = Tlsa(3, 1, 1, b"x" * 32)
 NAME = "_25._tcp.mx.example.com"

@@ -12,8 +12,8 @@ from twisted.internet.task import Clock
 
 from mailsvc.delivery.connection.mta_sts import NotFetched, Policies
 from mailsvc.delivery.connection.tls_counts import Tally
-from mailsvc.net.dns import NxDomain, Records, Temporary
 from mailsvc.mail.authentication.mta_sts import Policy
+from mailsvc.net.dns import NxDomain, Records, Temporary
 from mailsvc.outcome import Bounced, Delivered
 from mailsvc.outcome import Deferred as Later
 from tests.delivery.fakes import START, World, lost, taken
@@ -260,8 +260,8 @@ def _refusing() -> Any:
 
 
 def test_after_a_refusal_the_same_address_of_ours_is_used() -> None:
-    from mailsvc.delivery.connection.tls_policy import Source
     from mailsvc.delivery.connection.sources import Sources
+    from mailsvc.delivery.connection.tls_policy import Source
     from mailsvc.mail.reply import Reply
     from tests.delivery.fakes import answered
 

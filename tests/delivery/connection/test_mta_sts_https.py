@@ -21,13 +21,13 @@ from twisted.internet.ssl import Certificate, trustRootFromCertificates
 from mailsvc.delivery.connection.mta_sts import Policies
 from mailsvc.delivery.connection.mta_sts_file import over_https
 from mailsvc.delivery.connection.tls_counts import Tally
+from mailsvc.mail.authentication.mta_sts import Policy
+from mailsvc.net.address_guard import networks
 from mailsvc.net.dns import Resolver
 from mailsvc.net.fetch import Fetcher
-from mailsvc.net.address_guard import networks
-from mailsvc.mail.authentication.mta_sts import Policy
+from mailsvc.net.urls import Rules
 from mailsvc.outcome import Deferred as Later
 from mailsvc.outcome import Delivered
-from mailsvc.net.urls import Rules
 from tests.delivery.test_loopback import Site, named, script
 from tests.dnsserver import DnsServer
 

@@ -17,7 +17,7 @@ import resend
 from tests.end_to_end.clients.node import WHY_NOT, Node, installed
 from tests.end_to_end.rig import Daemon, free_port
 
-DOCS = (Path(__file__).parents[2] / "docs/clients.md").read_text()
+DOCS = (Path(__file__).parents[3] / "docs/clients.md").read_text()
 NOBODY = str(uuid4())
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.end_to_end.postfix import Instance, missing
-from tests.end_to_end.rig import Daemon, eventually, free_port, rows
 from tests.end_to_end.relay.test_relay_clients import needs
+from tests.end_to_end.rig import Daemon, eventually, free_port, rows
 
 _MAIN = """
 myhostname = mx.example

@@ -14,8 +14,8 @@ import psycopg2
 import pytest
 from psycopg2.extras import Json, execute_values, register_uuid
 
-from mailsvc.store.ids import uuid7
 from mailsvc.store.encryption.secrets import Seal
+from mailsvc.store.ids import uuid7
 from tests.end_to_end.receiver import Receiver
 from tests.end_to_end.rig import Daemon, eventually
 

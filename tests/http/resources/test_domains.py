@@ -9,10 +9,10 @@ import attrs
 import pytest
 import pytest_twisted
 
-from mailsvc.runtime.budget import Budgets
+from mailsvc.accounts.ratelimit import RateLimit
 from mailsvc.http.api import Api
 from mailsvc.http.resources.domains import DomainDesk
-from mailsvc.accounts.ratelimit import RateLimit
+from mailsvc.runtime.budget import Budgets
 from mailsvc.store.people.api_keys import Keys, is_well_formed
 from mailsvc.store.postgres.pool import Pool
 from tests.domains.rig import Rig

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mailsvc.http.resources import send_fields
 from mailsvc.http.problem import Problem
+from mailsvc.http.resources import send_fields
 from mailsvc.intake import Incoming
 from mailsvc.policy import Limits
 from tests.http.rig import GOOD, NOW

@@ -10,9 +10,9 @@ from typing import Any
 import attrs
 import pytest
 
-from mailsvc.mail.reports import dsn, dsn_reader, report
 from mailsvc.mail import seven_bit
 from mailsvc.mail.address import Mailbox
+from mailsvc.mail.reports import dsn, dsn_reader, report
 from mailsvc.mail.reports.dsn import Fate, Notification
 
 NOW = datetime(2026, 11, 21, 9, 30, tzinfo=UTC)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mailsvc.smtp.client.envelope import BadAddress, Envelope, mail_command, path, rcpt_command
 from mailsvc.smtp.client.capabilities import Offers
+from mailsvc.smtp.client.envelope import BadAddress, Envelope, mail_command, path, rcpt_command
 
 ALL = Offers(extended=True, size=True, eight_bit=True, smtputf8=True, dsn=True)
 

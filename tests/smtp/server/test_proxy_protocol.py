@@ -12,8 +12,8 @@ from twisted.internet.address import IPv4Address
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 
-from mailsvc.smtp.server.proxy_protocol import SIGNATURE, BadHeader, Proxied, Told, read
 from mailsvc.smtp.server.listener import Receivers
+from mailsvc.smtp.server.proxy_protocol import SIGNATURE, BadHeader, Proxied, Told, read
 from mailsvc.smtp.server.session import Door, Session
 from tests.smtp.harness import Recorder, Transport
 

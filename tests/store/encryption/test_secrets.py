@@ -19,9 +19,9 @@ from twisted.logger import LogLevel, capturedLogs
 from mailsvc.mail import return_path
 from mailsvc.runtime.database import follow_keys
 from mailsvc.store.encryption import key_file, rotation
+from mailsvc.store.encryption.secrets import ENVIRONMENT, Keys, Seal, SealError
 from mailsvc.store.postgres.pool import Pool
 from mailsvc.store.queue.processes import Incarnation
-from mailsvc.store.encryption.secrets import ENVIRONMENT, Keys, Seal, SealError
 
 ROW, OTHER = UUID(int=1), UUID(int=2)
 ONE = f"1 {base64.b64encode(bytes(32)).decode()}\n"

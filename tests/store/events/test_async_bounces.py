@@ -12,11 +12,11 @@ import pytest_twisted
 
 from mailsvc.outcome import Bounced, Deferred, Delivered, Failed, Outcome, Uncertain
 from mailsvc.store.events import async_bounces
-from mailsvc.store.postgres import partitions
-from mailsvc.store.mail.accept import NewEmail
-from mailsvc.store.ids import uuid7
 from mailsvc.store.events.async_bounces import Complained, Heard, Late, News
 from mailsvc.store.events.suppressions import Suppressions
+from mailsvc.store.ids import uuid7
+from mailsvc.store.mail.accept import NewEmail
+from mailsvc.store.postgres import partitions
 from tests.store.fixtures import ACCOUNT, MINUTE, NOW, OTHER, House, email, together
 
 LATER = NOW + MINUTE

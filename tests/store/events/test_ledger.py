@@ -11,11 +11,11 @@ import pytest_twisted
 
 from mailsvc.outcome import Delivered
 from mailsvc.store.events import events, ledger
-from mailsvc.store.postgres.errors import StoreError
 from mailsvc.store.events.events import NewEvent
+from mailsvc.store.events.ledger import Books, Lag
 from mailsvc.store.ids import uuid7
 from mailsvc.store.mail.inserts import SHARDS, shard
-from mailsvc.store.events.ledger import Books, Lag
+from mailsvc.store.postgres.errors import StoreError
 from mailsvc.store.postgres.pool import Transaction
 from tests.store.fixtures import ACCOUNT, DOMAIN, MINUTE, NOW, OTHER, House, email, together
 

@@ -8,11 +8,11 @@ import attrs
 import pytest_twisted
 
 from mailsvc.outcome import Bounced, Delivered
+from mailsvc.store.events.async_bounces import Complained, Late, News
+from mailsvc.store.events.suppressions import Suppressions
 from mailsvc.store.mail.accept import Accepted, NewRecipient
 from mailsvc.store.mail.inserts import INSERT_EMAILS, documents
-from mailsvc.store.events.async_bounces import Complained, Late, News
 from mailsvc.store.postgres.pool import Transaction
-from mailsvc.store.events.suppressions import Suppressions
 from tests.store.fixtures import ACCOUNT, MINUTE, NOW, OTHER, House, email, keyed, nodes, together
 
 

@@ -12,17 +12,17 @@ from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 
 from mailsvc.outcome import Delivered
-from mailsvc.store.postgres import partitions
-from mailsvc.store.people.accounts import Accounts
 from mailsvc.store.events.event_log import EventLog
-from mailsvc.store.ids import uuid7
 from mailsvc.store.events.outbox import Due, Outbox, Posted
 from mailsvc.store.events.outbox_sql import CLAIM
-from mailsvc.store.logs.retention import Retention
 from mailsvc.store.events.webhook_log import WebhookLog
 from mailsvc.store.events.webhooks import Webhook, Webhooks
-from tests.store.fixtures import DAY, MINUTE, NOW, House, email, together
+from mailsvc.store.ids import uuid7
+from mailsvc.store.logs.retention import Retention
+from mailsvc.store.people.accounts import Accounts
+from mailsvc.store.postgres import partitions
 from tests.store.encryption.test_secrets import SEAL
+from tests.store.fixtures import DAY, MINUTE, NOW, House, email, together
 
 SECRET = b"s" * 32
 ALL = ("email.sent", "email.delivered", "email.canceled")

@@ -12,10 +12,10 @@ import pytest_twisted
 
 from mailsvc.accounts.ratelimit import Block, RateLimit
 from mailsvc.store.ids import uuid7
-from mailsvc.store.paging import Page
-from mailsvc.store.postgres.pool import Pool
-from mailsvc.store.people.ratelimit import RateWindows
 from mailsvc.store.logs.requests import NewLog, RequestLog
+from mailsvc.store.paging import Page
+from mailsvc.store.people.ratelimit import RateWindows
+from mailsvc.store.postgres.pool import Pool
 from tests.store.fixtures import ACCOUNT, NOW, OTHER, together
 
 ENTRY = NewLog(ACCOUNT, uuid7(NOW.timestamp()), None, "GET", "/emails", 200, "me", 1.5, '{"a": "\\u0000"}', None)

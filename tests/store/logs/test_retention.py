@@ -12,21 +12,21 @@ import pytest_twisted
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
-from mailsvc.settings import retention as terms
-from mailsvc.clock import TimeOfDay
 from mailsvc.accounts.retention import Keeping
+from mailsvc.clock import TimeOfDay
 from mailsvc.outcome import Delivered
+from mailsvc.settings import retention as terms
 from mailsvc.store.events import events
-from mailsvc.store.postgres import partitions
-from mailsvc.store.logs import retention as retention_
-from mailsvc.store.people.accounts import Accounts
 from mailsvc.store.events.events import NewEvent
 from mailsvc.store.ids import uuid7
-from mailsvc.store.postgres.pool import Pool, Transaction
-from mailsvc.store.logs.smtp_sessions import Receipt, Receipts
+from mailsvc.store.logs import retention as retention_
 from mailsvc.store.logs.requests import NewLog, RequestLog
 from mailsvc.store.logs.retention import MAIL, Retention
+from mailsvc.store.logs.smtp_sessions import Receipt, Receipts
 from mailsvc.store.mail.values import NewEmail
+from mailsvc.store.people.accounts import Accounts
+from mailsvc.store.postgres import partitions
+from mailsvc.store.postgres.pool import Pool, Transaction
 from tests.store.fixtures import ACCOUNT, DAY, NOW, OTHER, House, email, together
 
 THIRTY = terms.days(terms.Retention())

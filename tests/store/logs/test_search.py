@@ -11,14 +11,14 @@ import pytest_twisted
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
-from mailsvc.store.logs import search as logsearch
-from mailsvc.store.people.accounts import Accounts
-from mailsvc.store.mail.exports import KEPT, SILENT, Exports
 from mailsvc.store.ids import uuid7
-from mailsvc.store.logs.search import Filters, LogSearch
-from mailsvc.store.postgres.pool import Pool
-from mailsvc.store.logs.smtp_sessions import Receipt, Receipts
+from mailsvc.store.logs import search as logsearch
 from mailsvc.store.logs.requests import NewLog, RequestLog
+from mailsvc.store.logs.search import Filters, LogSearch
+from mailsvc.store.logs.smtp_sessions import Receipt, Receipts
+from mailsvc.store.mail.exports import KEPT, SILENT, Exports
+from mailsvc.store.people.accounts import Accounts
+from mailsvc.store.postgres.pool import Pool
 from tests.store.fixtures import ACCOUNT, NOW, OTHER
 
 KEY = UUID(int=5)

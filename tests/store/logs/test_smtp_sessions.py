@@ -9,11 +9,11 @@ import pytest_twisted
 from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.task import Clock
 
-from mailsvc.store.postgres import partitions
 from mailsvc.store.ids import uuid7
-from mailsvc.store.paging import Page
-from mailsvc.store.postgres.pool import Pool
 from mailsvc.store.logs.smtp_sessions import Receipt, Receipts
+from mailsvc.store.paging import Page
+from mailsvc.store.postgres import partitions
+from mailsvc.store.postgres.pool import Pool
 from tests.store.fixtures import ACCOUNT, NOW, OTHER
 
 

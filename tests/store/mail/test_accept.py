@@ -13,8 +13,8 @@ from twisted.internet.defer import CancelledError, Deferred
 
 from mailsvc.store.mail import accept, idempotency
 from mailsvc.store.mail.accept import LARGE, Acceptance, Accepted, InProgress, Mismatch, NewRecipient, Replayed, Submission
-from mailsvc.store.postgres.errors import DataRejected, StoreError, Unavailable
 from mailsvc.store.mail.messages import InPieces
+from mailsvc.store.postgres.errors import DataRejected, StoreError, Unavailable
 from mailsvc.store.postgres.pool import Pool
 from tests.store.fixtures import ACCOUNT, DAY, MINUTE, NOW, OTHER, REGION, House, email, keyed, together
 

@@ -10,8 +10,8 @@ import pytest
 import pytest_twisted
 
 from mailsvc.outcome import Bounced, Deferred, Delivered, Uncertain
-from mailsvc.store.mail.accept import NewEmail, NewRecipient, Submission
 from mailsvc.store.ids import uuid7
+from mailsvc.store.mail.accept import NewEmail, NewRecipient, Submission
 from tests.store.fixtures import ACCOUNT, DAY, MINUTE, NOW, OTHER, REGION, House, email, explain, keyed, nodes, together
 
 NOBODY = UUID(int=0)

@@ -8,10 +8,10 @@ from uuid import UUID
 import pytest
 import pytest_twisted
 
-from mailsvc.store.mail import sandbox as module
 from mailsvc.store.ids import uuid7
-from mailsvc.store.postgres.pool import Pool
+from mailsvc.store.mail import sandbox as module
 from mailsvc.store.mail.sandbox import ReceivedMail, Sandbox, Verdict
+from mailsvc.store.postgres.pool import Pool
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 VERDICT = Verdict("example.com", "s1", "rsa-sha256", "fail", "The signature does not match the message.")

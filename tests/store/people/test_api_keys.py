@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.task import Clock
 
-from mailsvc.store.people.accounts import Account, Accounts
 from mailsvc.store.cache import CHANNEL
 from mailsvc.store.domains.domains import Domains
-from mailsvc.store.postgres.errors import Conflict, StoreError
-from mailsvc.store.people.api_keys import Caller, Keys, digest, is_well_formed, new_token
-from mailsvc.store.postgres.pool import Pool
 from mailsvc.store.encryption.secrets import Seal
+from mailsvc.store.people.accounts import Account, Accounts
+from mailsvc.store.people.api_keys import Caller, Keys, digest, is_well_formed, new_token
+from mailsvc.store.postgres.errors import Conflict, StoreError
+from mailsvc.store.postgres.pool import Pool
 from tests.store.fixtures import NOW
 
 SEAL = Seal.read("1 " + "A" * 43 + "=", "the test")

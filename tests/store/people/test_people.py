@@ -9,17 +9,17 @@ import pytest
 import pytest_twisted
 from twisted.internet.task import Clock
 
+from mailsvc.store.encryption.secrets import Seal
+from mailsvc.store.ids import uuid7
 from mailsvc.store.mail import search
 from mailsvc.store.mail.accept import Submission
+from mailsvc.store.mail.search import Filters, Search
 from mailsvc.store.people.accounts import Accounts
 from mailsvc.store.people.audit import Audit
-from mailsvc.store.postgres.errors import StoreError
-from mailsvc.store.ids import uuid7
-from mailsvc.store.postgres.pool import Pool
-from mailsvc.store.encryption.secrets import Seal
-from mailsvc.store.mail.search import Filters, Search
 from mailsvc.store.people.sessions import Sessions, digest
 from mailsvc.store.people.users import Users
+from mailsvc.store.postgres.errors import StoreError
+from mailsvc.store.postgres.pool import Pool
 from tests.store.fixtures import ACCOUNT, NOW, OTHER, House, email
 
 SEAL = Seal.read(f"1 {'A' * 43}=", "here")

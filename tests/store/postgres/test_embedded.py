@@ -19,10 +19,10 @@ from twisted.internet.task import deferLater
 from twisted.logger import capturedLogs
 
 from mailsvc.store.postgres import embedded as module
+from mailsvc.store.postgres.binaries import Binaries, find_binaries
 from mailsvc.store.postgres.embedded import EmbeddedPostgres
 from mailsvc.store.postgres.supervisor import Keeper
 from mailsvc.store.postgres.system_user import EmbeddedError, Owner, owner_for, reachable
-from mailsvc.store.postgres.binaries import Binaries, find_binaries
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="is about root")
 QUICK = {"fsync": "off", "shared_buffers": "16MB"}

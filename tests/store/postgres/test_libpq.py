@@ -13,8 +13,8 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 
 from mailsvc.store.postgres import libpq
-from mailsvc.store.postgres.errors import Conflict, DataRejected, StatementFailed, StoreError, TimedOut, Unavailable
 from mailsvc.store.postgres.connection import Limits
+from mailsvc.store.postgres.errors import Conflict, DataRejected, StatementFailed, StoreError, TimedOut, Unavailable
 from mailsvc.store.postgres.pool import Pool, Transaction
 from mailsvc.store.postgres.prepared import Prepared
 

@@ -10,9 +10,9 @@ import pytest_twisted
 from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.task import Clock
 
+from mailsvc.store.ids import uuid7
 from mailsvc.store.postgres import partitions
 from mailsvc.store.postgres.errors import StoreError
-from mailsvc.store.ids import uuid7
 from mailsvc.store.postgres.pool import Pool, Transaction
 
 ACCOUNT = UUID(int=1)

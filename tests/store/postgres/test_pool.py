@@ -14,8 +14,8 @@ from twisted.internet.defer import CancelledError, Deferred, gatherResults
 from twisted.internet.task import deferLater
 
 from mailsvc.store.postgres.adapters import json
-from mailsvc.store.postgres.errors import Conflict, Contention, DataRejected, StatementFailed, StoreError, TimedOut, Unavailable
 from mailsvc.store.postgres.connection import Limits
+from mailsvc.store.postgres.errors import Conflict, Contention, DataRejected, StatementFailed, StoreError, TimedOut, Unavailable
 from mailsvc.store.postgres.pool import Pool, Transaction
 
 

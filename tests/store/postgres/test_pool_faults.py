@@ -17,12 +17,13 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 from twisted.logger import capturedLogs
 
-from mailsvc.store.postgres import connection as link, targets
+from mailsvc.store.postgres import connection as link
 from mailsvc.store.postgres import pool as pool_module
+from mailsvc.store.postgres import targets
 from mailsvc.store.postgres.backoff import Backoff
-from mailsvc.store.postgres.notifications import Bell
-from mailsvc.store.postgres.errors import OutOfResources, StoreError, Unavailable
 from mailsvc.store.postgres.connection import Link
+from mailsvc.store.postgres.errors import OutOfResources, StoreError, Unavailable
+from mailsvc.store.postgres.notifications import Bell
 from mailsvc.store.postgres.pool import Pool, Transaction
 from mailsvc.store.postgres.prepared import Prepared
 

@@ -13,8 +13,8 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
-from mailsvc.store.postgres.shared_commits import Batch
 from mailsvc.store.postgres.errors import DataRejected, Unavailable
+from mailsvc.store.postgres.shared_commits import Batch
 
 
 @attrs.define(eq=False)

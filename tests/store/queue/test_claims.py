@@ -11,9 +11,9 @@ import pytest
 import pytest_twisted
 
 from mailsvc.outcome import Deferred
-from mailsvc.store.queue import claims_sql
 from mailsvc.store.mail.accept import NewEmail, NewRecipient
 from mailsvc.store.postgres.pool import Transaction
+from mailsvc.store.queue import claims_sql
 from mailsvc.store.queue.claims import FOREVER, Hold, Queue, Ready
 from tests.store.fixtures import ACCOUNT, DAY, MINUTE, NOW, REGION, House, email, explain, nodes, together, visited
 

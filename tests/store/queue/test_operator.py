@@ -6,8 +6,8 @@ import attrs
 import pytest_twisted
 
 from mailsvc.outcome import Deferred, Uncertain
-from mailsvc.store.queue.operator import Operating
 from mailsvc.store.queue.claims import FOREVER, Slowdown
+from mailsvc.store.queue.operator import Operating
 from mailsvc.store.queue.settle import RecipientOutcome
 from mailsvc.store.queue.tls import TlsRecords
 from tests.store.fixtures import ACCOUNT, DAY, MINUTE, NOW, OTHER, REGION, House, attempt, email

@@ -17,9 +17,9 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock, deferLater
 
 from mailsvc.clock import TimeOfDay, held, unix
-from mailsvc.store.queue import processes as module
 from mailsvc.store.postgres.errors import Unavailable
 from mailsvc.store.postgres.pool import Pool
+from mailsvc.store.queue import processes as module
 from mailsvc.store.queue.processes import BEAT, FRESH, Incarnation
 
 

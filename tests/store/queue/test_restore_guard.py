@@ -9,8 +9,8 @@ import attrs
 import pytest
 import pytest_twisted
 
-from mailsvc.store.queue import holds
 from mailsvc.store.postgres.pool import Pool
+from mailsvc.store.queue import holds
 from mailsvc.store.queue.restore_guard import DUMP, RECOVERED, SET_BACK, Place, Seen, Whereabouts, judge
 
 HERE = Place("7000", 16384, 16500, 1)

@@ -8,11 +8,11 @@ import attrs
 import pytest_twisted
 
 from mailsvc.outcome import Bounced, Deferred, Delivered, Failed, Meaning, Uncertain
-from mailsvc.store.queue import settle
 from mailsvc.store.mail.accept import NewEmail
-from mailsvc.store.postgres.errors import StoreError
 from mailsvc.store.mail.inserts import INSERT_EMAILS, document, documents
+from mailsvc.store.postgres.errors import StoreError
 from mailsvc.store.postgres.pool import Pool, Transaction
+from mailsvc.store.queue import settle
 from mailsvc.store.queue.settle import AttemptRecord, RecipientOutcome, Settlement, Settling
 from mailsvc.store.queue.settle_sql import SETTLE
 from tests.store.fixtures import ACCOUNT, DOMAIN, MINUTE, NOW, House, attempt, email, explain, nodes, together, visited

@@ -9,10 +9,10 @@ import pytest
 import pytest_twisted
 
 from mailsvc.outcome import EVENTS, MOVES, WAITING, Bounced, Deferred, Delivered, Failed, Outcome, State, Uncertain
-from mailsvc.store.mail.accept import NewEmail, NewRecipient
 from mailsvc.store.events.suppressions import Suppressions
-from tests.store.fixtures import ACCOUNT, DAY, MINUTE, NOW, House, email
+from mailsvc.store.mail.accept import NewEmail, NewRecipient
 from tests.end_to_end.rig import check_invariants
+from tests.store.fixtures import ACCOUNT, DAY, MINUTE, NOW, House, email
 
 Move = Callable[[House, NewEmail], Awaitable[object]]
 
