@@ -15,7 +15,7 @@ import attrs
 
 from mailsvc.bounces import diagnosis
 
-SOURCE = Path(diagnosis.__file__).parent
+SOURCE = Path(diagnosis.__file__).parents[1]
 FUNCTIONS = {"compile", "match", "fullmatch", "search", "sub", "subn", "split", "findall", "finditer"}
 REPEATS = (op.MAX_REPEAT, op.MIN_REPEAT, op.POSSESSIVE_REPEAT)
 MANY = 64  # a repeat that may be longer counts as endless
