@@ -18,6 +18,7 @@ from mailsvc.http.problem import Problem, invalid, reason
 from mailsvc.http.request import Request
 
 LENGTH_LINE_MAX = 1000
+PIPELINED_AT_ONCE = 10  # requests of one connection that are answered before others have their turn
 
 
 class Channel(http.HTTPChannel):
@@ -33,6 +34,8 @@ class Channel(http.HTTPChannel):
     _paced = 0  # octets since the pace was last looked at
     _lingering: IDelayedCall | None = None
     _last: IDelayedCall | None = None
+    _answered = 0  # requests since others last had their turn
+    _next_turn: IDelayedCall | None = None
 
     # Reading
 
@@ -208,8 +211,22 @@ class Channel(http.HTTPChannel):
         if self._refusing:
             self.requests.remove(request)
             self._linger()
-        else:
+            return
+        self._answered += 1
+        if self._answered < PIPELINED_AT_ONCE or not (self._buffer or self._dataBuffer):
             super().requestDone(request)
+            return
+        self.paused = True  # what is here stays in the buffer of the line receiver, and so does what still comes
+        super().requestDone(request)
+        self._networkProducer.pauseProducing()
+        self._next_turn = self.callLater(0, self._take_turn)
+
+    def _take_turn(self) -> None:
+        """Go on with requests that were sent together with others."""
+        self._next_turn, self._answered, self.paused = None, 0, False
+        if not (self._held or self._waitingForTransport):
+            self._networkProducer.resumeProducing()
+        self.dataReceived(b"")
 
     # The end
 
@@ -234,9 +251,9 @@ class Channel(http.HTTPChannel):
         return bool(super().checkPersistence(request, version))
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        for call in (self._pace, self._lingering, self._last):
+        for call in (self._pace, self._lingering, self._last, self._next_turn):
             if call is not None:
                 call.cancel()
-        self._pace = self._lingering = self._last = None
+        self._pace = self._lingering = self._last = self._next_turn = None
         super().connectionLost(reason)
         self.site.gone(self)
