@@ -39,6 +39,7 @@ from mailsvc.store.people.audit import Line
 from mailsvc.store.postgres.errors import StoreError, Unavailable
 
 OFF_REACTOR = 256 * 1024  # octets of content above which composing leaves the reactor thread
+HEADER_WEIGHT = 16  # a character of a header takes as much work as so many octets of content
 IDEMPOTENCY_HOURS = 24
 
 
@@ -326,7 +327,8 @@ class Intake:
                 )
             )
 
-        return make() if len(content) <= OFF_REACTOR else await self.in_thread(make)
+        heading = len(email.subject) + sum(len(value) for value in email.headers.values())
+        return make() if len(content) + HEADER_WEIGHT * heading <= OFF_REACTOR else await self.in_thread(make)
 
     def _seats(self, email: Incoming, domains: Sequence[str], size: int) -> dict[str, Seat]:
         """A seat for each recipient domain; a scheduled email only learns where it will wait."""

@@ -313,3 +313,10 @@ def test_an_attachment_of_a_blocked_type_is_refused_before_anything_is_stored() 
     assert isinstance(rejected, Rejected) and rejected.refusals[0].field == "attachments[0].filename"
     assert not world.taken
     assert isinstance(world.submit(email, blocked_endings=frozenset()), Admitted)
+
+
+@pytest.mark.parametrize("changes", [{"subject": "é a " * 10_000}, {"headers": {"X-Note": "é a " * 10_000}}])
+def test_large_headers_are_written_off_the_reactor_thread(changes: dict[str, Any]) -> None:
+    world = World()
+    assert isinstance(world.submit(attrs.evolve(incoming(), **changes)), Admitted)
+    assert world.threads == 1

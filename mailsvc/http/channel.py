@@ -18,6 +18,7 @@ from mailsvc.http.problem import Problem, invalid, reason, unavailable
 from mailsvc.http.request import Request
 
 LENGTH_LINE_MAX = 1000
+PIPELINED_AT_ONCE = 10  # requests of one connection that are answered before others have their turn
 
 
 class Channel(http.HTTPChannel):
@@ -36,6 +37,8 @@ class Channel(http.HTTPChannel):
     _untaken: Request | None = None  # answered, and the client has not taken the answer yet
     _client: str | None = None  # the address that the connection counts for; None: a trusted proxy
     _entered = _lost = False
+    _answered = 0  # requests since others last had their turn
+    _next_turn: IDelayedCall | None = None
 
     # The beginning
 
@@ -152,7 +155,7 @@ class Channel(http.HTTPChannel):
             super().resumeProducing()
             untaken, self._untaken = self._untaken, None
             if untaken is not None:
-                super().requestDone(untaken)
+                self._proceed(untaken)
             return
         self._waitingForTransport = False
         if self._requestProducer is not None:
@@ -244,11 +247,30 @@ class Channel(http.HTTPChannel):
         if self._refusing:
             self.requests.remove(request)
             self._linger()
-        elif self._waitingForTransport and self.persistent:
+            return
+        if self._waitingForTransport and self.persistent:
             self._untaken = request
             self.setTimeout(self.site.limits.unread)
-        else:
+            return
+        self._proceed(request)
+
+    def _proceed(self, request: Request) -> None:
+        """Begin the next request of this connection, after others had their turn if many came together."""
+        self._answered += 1
+        if self._answered < PIPELINED_AT_ONCE or not (self._buffer or self._dataBuffer):
             super().requestDone(request)
+            return
+        self.paused = True  # what is here stays in the buffer of the line receiver, and so does what still comes
+        super().requestDone(request)
+        self._networkProducer.pauseProducing()
+        self._next_turn = self.callLater(0, self._take_turn)
+
+    def _take_turn(self) -> None:
+        """Go on with requests that were sent together with others."""
+        self._next_turn, self._answered, self.paused = None, 0, False
+        if not (self._held or self._waitingForTransport):
+            self._networkProducer.resumeProducing()
+        self.dataReceived(b"")
 
     def loseConnection(self) -> None:
         """Close once the client has taken everything, or by force when it does not in time."""
@@ -286,10 +308,10 @@ class Channel(http.HTTPChannel):
         return bool(super().checkPersistence(request, version))
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        for call in (self._pace, self._lingering, self._last):
+        for call in (self._pace, self._lingering, self._last, self._next_turn):
             if call is not None:
                 call.cancel()
-        self._pace = self._lingering = self._last = self._untaken = None
+        self._pace = self._lingering = self._last = self._next_turn = self._untaken = None
         self._lost = True
         if self._entered:
             self.site.connections.leave(self, self._client)

@@ -40,6 +40,9 @@ _TYPES = mimetypes.MimeTypes().types_map[1] | {  # the machine's own lists left 
     ".xlsx": "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
 }
 _ANY_FILE = "application/octet-stream"
+_TOO_LARGE = f"The headers, subject included, are larger than {header.BLOCK_LIMIT // 1024} kB."
+FILENAME_MOST = 1000  # characters
+ATTACHMENTS_MOST = 900  # fewer parts than mime.parse reads
 
 
 class ComposeError(ValueError):
@@ -107,6 +110,8 @@ def _zone(when: datetime) -> str:
 def _header(draft: Draft) -> bytes:
     if not _MESSAGE_ID.fullmatch(draft.message_id):
         raise ComposeError("message_id", "The message id must be of the form <left@right>.")
+    if len(draft.subject) + sum(len(name) + len(value) for name, value in draft.headers.items()) > header.BLOCK_LIMIT:
+        raise ComposeError("headers", _TOO_LARGE)  # before any work is done on it
     fields = [header.mailboxes("From", (draft.sender,))]
     for name, boxes in (("To", draft.to), ("Cc", draft.cc), ("Reply-To", draft.reply_to)):
         if boxes:
@@ -119,7 +124,7 @@ def _header(draft: Draft) -> bytes:
     fields.append("MIME-Version: 1.0\r\n")
     block = "".join(fields)
     if len(block) > header.BLOCK_LIMIT:
-        raise ComposeError("headers", f"The headers are larger than {header.BLOCK_LIMIT // 1024} kB.")
+        raise ComposeError("headers", _TOO_LARGE)
     return block.encode("utf-8")
 
 
@@ -146,6 +151,8 @@ def _custom(draft: Draft) -> list[str]:
 
 def _body(draft: Draft) -> list[bytes]:
     """The entity (its fields, the empty line, its content) in pieces; a CRLF belongs after it."""
+    if len(draft.attachments) > ATTACHMENTS_MOST:
+        raise ComposeError("attachments", f"An email may have at most {ATTACHMENTS_MOST} attachments.")
     inline = [a for a in draft.attachments if a.content_id is not None and draft.html]
     attached = [a for a in draft.attachments if a.content_id is None or not draft.html]
     seed = blake2b(draft.message_id.encode(), digest_size=9).hexdigest()
@@ -197,6 +204,8 @@ def _inline(attachment: Attachment) -> list[bytes]:
 
 def _file(attachment: Attachment, disposition: str) -> list[bytes]:
     name = attachment.filename
+    if name is not None and len(name) > FILENAME_MOST:
+        raise ComposeError("attachments", f"A file name may have at most {FILENAME_MOST} characters.")
     if name is not None and header.FORBIDDEN.search(name):
         raise ComposeError("attachments", "A file name must not have line breaks, other control characters or lone surrogates.")
     try:

@@ -104,7 +104,7 @@ def test_what_is_not_there_gets_a_sentence(mailsvc: Command) -> None:
     assert "has no domain example.com" in mailsvc.refuses("domain", "trust", "example.com", "--account", account)
     assert "'no domain' is no domain to send from" in mailsvc.refuses("domain", "add", "no domain", "--account", account)
     mailsvc.prints("domain", "add", "example.com", "--account", account)
-    assert "The domain example.com is there already." in mailsvc.refuses("domain", "add", "EXAMPLE.com", "--account", account)
+    assert "The account has the domain example.com already." in mailsvc.refuses("domain", "add", "EXAMPLE.com", "--account", account)
 
 
 def test_trust_needs_the_setting(mailsvc: Command) -> None:

@@ -210,7 +210,7 @@ class Doors:
         await self._call("POST", f"/domains/{domain['id']}/verify")
         for _ in range(100):
             _, found = await self._call("GET", f"/domains/{domain['id']}")
-            if found["checked_at"] is not None:
+            if found is None or found["checked_at"] is not None:  # none: longer than what is read
                 break
             await asyncio.sleep(0.02)
         await self._call("DELETE", f"/domains/{domain['id']}")

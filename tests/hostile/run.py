@@ -281,6 +281,7 @@ def _settings(
         "delivery": {"routes": routes, "nameservers": [nameserver], "retry": [2, 2, 2], "hold_first": 1, "hold_longest": 1, "expire": 60},
         "fetch": {"ports": [], "allow_http": True, "allowed_networks": ["127.0.0.0/8"]},
         "dashboard": {"sign_up": True},
+        "domains": {"per_account": 100_000, "unverified": 100_000, "adds_per_hour": 100_000},
         "webhooks": {"timeout": 5, "schedule": [5]},
         "": {"sender": "mailsvc <no-reply@mailsvc.example>"},
     }

@@ -317,6 +317,26 @@ def test_broken_http_is_answered_once_in_json(octets: bytes, status: int, size: 
     assert connection.transport.disconnecting
 
 
+def test_others_have_their_turn_between_pipelined_requests() -> None:
+    rig = Rig()
+    connection = rig.connect()
+    connection.send(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n" * 25)
+    answered = [len(connection.responses())]
+    connection.send(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+    rig.clock.advance(0)
+    answered.append(len(connection.responses()))
+    assert answered == [10, 26]
+
+
+def test_a_connection_that_is_lost_between_pipelined_requests_is_forgotten() -> None:
+    rig = Rig()
+    connection = rig.connect()
+    connection.send(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n" * 25)
+    connection.hang_up()
+    rig.clock.advance(1)
+    assert len(connection.responses()) == 10 and not rig.clock.getDelayedCalls()
+
+
 def test_too_many_headers_and_too_large_ones_are_told_apart() -> None:
     rig = Rig()
     many, large = rig.connect(), rig.connect()
@@ -418,6 +438,7 @@ def test_pipelined_requests_are_answered_in_order() -> None:
     rig = Rig()
     connection = rig.connect()
     connection.send(b"".join(request("GET", path) for path in ["/healthz", "/nope", "/emails", "/readyz"] * 50))
+    rig.clock.advance(0)
     assert [response.status for response in connection.responses()] == [200, 404, 200, 200] * 50
 
 

@@ -274,3 +274,24 @@ def test_a_tab_in_a_subject_is_white_space() -> None:
 @given(st.datetimes(timezones=st.integers(-14 * 60, 14 * 60).map(lambda m: timezone(timedelta(minutes=m)))))
 def test_dates(when: datetime) -> None:
     assert rfc5322_date(when) == format_datetime(when)
+
+
+def test_what_is_too_large_is_refused_before_it_is_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    def encode(value: str) -> list[str]:
+        raise AssertionError("work was done on it")
+
+    monkeypatch.setattr("mailsvc.mail.encodedword.encode", encode)
+    for field, draft in {
+        "headers": attrs.evolve(BASE, subject="é " * 200_000),
+        "attachments": attrs.evolve(BASE, attachments=(Attachment(b"x", "a" * 1001),)),
+    }.items():
+        with pytest.raises(ComposeError) as refused:
+            compose(draft)
+        assert refused.value.field == field
+
+
+def test_as_many_attachments_as_can_be_read_back() -> None:
+    draft = attrs.evolve(BASE, html="<p>x", attachments=(Attachment(b"x", "a.txt"),) * 900)
+    assert len(mime.parse(compose(draft)).files) == 900
+    with pytest.raises(ComposeError, match="at most 900"):
+        compose(attrs.evolve(draft, attachments=draft.attachments + draft.attachments[:1]))
