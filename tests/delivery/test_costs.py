@@ -63,6 +63,7 @@ class Sender:
     name: str = "sender.example"
     return_path: str = "rp"
     tls: str = "opportunistic"
+    lost: None = None
 
 
 @attrs.frozen

@@ -120,4 +120,7 @@ def test_the_log_names_emails_and_no_addresses(daemon: Daemon) -> None:
 
 def test_what_is_checked_is_told_apart(daemon: Daemon) -> None:
     ready = daemon.call("GET", "/readyz")
-    assert ready.body == {"status": "ready", "checks": dict.fromkeys(("start", "database", "heartbeat", "clock", "ledger", "connections", "keys"), "ok")}
+    assert ready.body == {
+        "status": "ready",
+        "checks": dict.fromkeys(("start", "database", "heartbeat", "clock", "ledger", "connections", "keys"), "ok"),
+    }

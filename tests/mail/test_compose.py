@@ -280,7 +280,7 @@ def test_what_is_too_large_is_refused_before_it_is_encoded(monkeypatch: pytest.M
     def encode(value: str) -> list[str]:
         raise AssertionError("work was done on it")
 
-    monkeypatch.setattr("mailsvc.mail.encodedword.encode", encode)
+    monkeypatch.setattr("mailsvc.mail.encoded_word.encode", encode)
     for field, draft in {
         "headers": attrs.evolve(BASE, subject="é " * 200_000),
         "attachments": attrs.evolve(BASE, attachments=(Attachment(b"x", "a" * 1001),)),
