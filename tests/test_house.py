@@ -8,6 +8,7 @@ import re
 import statistics
 import subprocess
 import sys
+from collections import Counter
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -52,6 +53,11 @@ def tracked() -> list[Path]:
 @each_module
 def test_no_module_is_longer_than_500_lines(path):
     assert len(path.read_text("utf-8").splitlines()) <= 500
+
+
+def test_no_folder_has_more_than_25_modules():
+    sizes = Counter(path.parent for path in MODULES if path.name != "__init__.py")
+    assert not {str(folder.relative_to(ROOT)): size for folder, size in sizes.items() if size > 25}
 
 
 def test_the_median_module_has_at_most_150_lines():
