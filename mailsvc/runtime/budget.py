@@ -192,9 +192,9 @@ class Hold:
             return True
         if self._closed or not await self.budget.work.take(self.owner, size):
             return False
-        if self._closed:
+        if self._closed or self._work:  # meanwhile: the request ended, or another part of it got the turn
             self.budget.work.give(size)
-            return False
+            return not self._closed
         self._work = size
         return True
 

@@ -14,7 +14,7 @@ import attrs
 
 from tests.hostile.servers import STAGES, Endpoint, Exchanger, Nameserver
 
-QUIET = 0.15  # seconds without an answer, while the daemon is idle, after which none is expected any more
+QUIET = 0.06  # seconds without an answer, while the daemon is idle, after which none is expected any more
 IDLE = 0.5  # of one core: below it the daemon is idle
 MOST = 60.0  # seconds for everything about one input
 PIECE = 1 << 18
@@ -208,7 +208,7 @@ class Doors:
         if status != 201:
             return
         await self._call("POST", f"/domains/{domain['id']}/verify")
-        for _ in range(100):
+        for _ in range(20):
             _, found = await self._call("GET", f"/domains/{domain['id']}")
             if found is None or found["checked_at"] is not None:  # none: longer than what is read
                 break

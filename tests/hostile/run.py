@@ -244,10 +244,10 @@ async def ground(folder: Path, database: str) -> AsyncIterator[Ground]:
             _waiting(database),
         )
         arguments = [str(daemon.port), str(smtp_port), key, f"w@{WATCHED}"]
-        process = await asyncio.create_subprocess_exec(
+        watching = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "tests.hostile.watch", *arguments, stdout=asyncio.subprocess.PIPE, cwd=PROJECT, limit=1 << 20
         )
-        watch = Watch(process)
+        watch = Watch(watching)
         try:
             await watch.past(time.monotonic())
             found = Ground(daemon, doors, watch)
@@ -261,8 +261,14 @@ async def ground(folder: Path, database: str) -> AsyncIterator[Ground]:
         finally:
             await watch.end()
     finally:
-        if daemon.process is not None and daemon.process.poll() is None:
-            await asyncio.to_thread(daemon.stop)
+        process = daemon.process
+        try:
+            if process is not None and process.poll() is None:
+                await asyncio.to_thread(daemon.stop)
+        finally:
+            if process is not None and process.poll() is None:  # an input keeps it from ending
+                process.kill()
+                process.wait()
 
 
 def _first_email(doors: Doors) -> bytes:

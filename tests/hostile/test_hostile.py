@@ -16,11 +16,12 @@ CI = ("64 kB", "1 MB")
 
 def in_ci(size: str, family: Family) -> bool:
     """What two doors have in common is sent through one of them at each size, to stay below three minutes; `make full` sends all."""
+    shared = {other.door for other in FAMILIES if other.name == family.name} == {"relay", "exchange"}
     if size == CI[0]:
-        return not (family.door == "exchange" and any(other.name == family.name and other.door == "relay" for other in FAMILIES))
-    if family.name in ("structure", "contents"):
-        return family.door == "relay"
-    return family.most > SIZES[CI[0]] and not (family.door == "relay" and family.most < SIZES[size])
+        return not shared or (family.door == "relay") == (family.name in ("header blocks", "contents"))
+    if shared:
+        return (family.door == "relay") == (family.name in ("structure", "contents"))
+    return family.most > SIZES[CI[0]] and family.door not in ("session", "link", "mail", "rcpt", "data")
 
 
 PLAN = [(size, family) for size in CI for family in FAMILIES if in_ci(size, family)]

@@ -97,8 +97,8 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         def failure(self, text: str, *_: object, **__: object) -> None:
             logged.append(text)
 
-    for room in ("receiver", "conversation"):
-        monkeypatch.setattr(f"mailsvc.smtp.{room}.log", Log())
+    for module in ("protocol", "conversation"):
+        monkeypatch.setattr(f"mailsvc.smtp.server.{module}.log", Log())
     return logged
 
 
