@@ -162,11 +162,13 @@ class Hold:
         """`size` bytes of the body are here: in memory up to `in_memory`, all of them on disk above it."""
         if size <= in_memory:
             more = size - self._body
+            if more <= 0:
+                return not self._closed
             if not self.memory(more):
                 return False
             self._body = size
             return True
-        if not self.disk(size - self._disk):
+        if size > self._disk and not self.disk(size - self._disk):
             return False
         self._give_memory(self._body)
         self._body = 0

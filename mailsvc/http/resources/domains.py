@@ -88,7 +88,7 @@ class DomainDesk:
 
 @attrs.define(eq=False)
 class Domains:
-    app = collection()
+    app = collection("claim")
     desk: DomainDesk
     reader: Reader
 
