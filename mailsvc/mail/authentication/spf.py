@@ -20,6 +20,7 @@ _MACRO = re.compile(
     r"%(?:\{(?P<letter>[slodiphcrtv])(?P<digits>[0-9]*)(?P<reverse>r?)(?P<delimiters>[.\-+,/_=]*)\}|(?P<escape>[%_\-])|)", re.IGNORECASE
 )
 _NAMED = frozenset({"include", "exists", "ip4", "ip6"})  # which need what stands after the colon
+LONGEST = 8192  # characters of a record; §3.4 wants what fits into one UDP answer
 LONGEST_TERM = 512  # characters, macros and all
 COUNTED = frozenset({"include", "a", "mx", "ptr", "exists", "redirect"})  # §4.6.4: these ask DNS
 
@@ -62,6 +63,8 @@ def is_spf(text: str) -> bool:
 
 def parse(text: str) -> Record:
     """The record in a TXT record for which `is_spf` holds, or SpfError: one wrong term spoils it all (§4.6)."""
+    if len(text) > LONGEST:
+        raise SpfError(f"the record is longer than {LONGEST} characters")
     mechanisms: list[Mechanism] = []
     modifiers: dict[str, str] = {}
     for term in text[len("v=spf1") :].split(" "):

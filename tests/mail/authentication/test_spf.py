@@ -63,6 +63,7 @@ def test_terms() -> None:
         "v=spf1 exists:%{l0}.example",
         "v=spf1 a.example",
         "v=spf1 =x",
+        "v=spf1 " + "a " * 4100,
     ],
 )
 def test_one_wrong_term_spoils_the_record(text: str) -> None:
