@@ -12,7 +12,7 @@ FULL   ?= hostile chaos million webhooks bench
 # What browsers get of the npm packages of the dashboard; the last of these files to be made.
 PACKAGES = mailsvc/dashboard/static/packages/htmx.min.js
 
-.PHONY: run test lint bench chaos full ci-contract wheel
+.PHONY: run test test-slow lint bench chaos full ci-contract wheel
 .SILENT:
 .NOTPARALLEL:
 
@@ -20,7 +20,11 @@ run: $(VENV)/.installed $(PACKAGES)
 	exec env PYTHONPATH=. "$(VENV)/bin/twistd" --nodaemon --pidfile= mailsvc --config "$(CONFIG)"
 
 test: $(VENV)/.installed-test $(PACKAGES)
-	exec env PYTHONPATH=. "$(VENV)/bin/python" -m pytest $(ARGS)
+	exec env PYTHONPATH=. "$(VENV)/bin/python" -m pytest -m "not slow" $(ARGS)
+
+# Tests with processes that are killed, power cuts, wrong clocks and hostile inputs, which take longer than all others together.
+test-slow: $(VENV)/.installed-test $(PACKAGES)
+	exec env PYTHONPATH=. "$(VENV)/bin/python" -m pytest -m slow $(ARGS)
 
 lint: $(VENV)/.installed-dev
 	"$(VENV)/bin/ruff" check .

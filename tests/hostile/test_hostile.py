@@ -1,4 +1,4 @@
-"""All hostile inputs at 64 kB and 1 MB. At 40 MB: `make full`."""
+"""Hostile inputs at 64 kB and 1 MB. All of them, and at 40 MB: `make full`."""
 
 from __future__ import annotations
 
