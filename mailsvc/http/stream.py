@@ -62,7 +62,8 @@ class Flow:
     async def _wait(self, room: Deferred[None]) -> None:
         try:
             await room.addTimeout(STALLED, self._clock)
-        except TimeoutError:
+        except TimeoutError as late:
+            late.__traceback__ = None  # its frames would keep the response until the next garbage collection
             self._gone = True
             self._request.abort()
 

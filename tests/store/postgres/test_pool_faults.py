@@ -79,7 +79,7 @@ class Wire:
 
     def __init__(self, database: str) -> None:
         given = parse_dsn(database)
-        self._server = f"{given.pop('host')}/.s.PGSQL.{given.pop('port')}"
+        self._server = f"{given.pop('host')}/.s.PGSQL.{given.pop('port', 5432)}"
         self._listening = socket.create_server(("127.0.0.1", 0))
         self._ends: list[socket.socket] = []
         self.dsn = make_dsn(**given, host="127.0.0.1", port=self._listening.getsockname()[1], sslmode="disable")
@@ -296,7 +296,7 @@ def silent() -> Iterator[int]:
 async def several(database: str, silent: int) -> AsyncIterator[Pool]:
     """A pool whose first host is silent."""
     given = parse_dsn(database)
-    hosts, ports = f"127.0.0.1,{given.pop('host')}", f"{silent},{given.pop('port')}"
+    hosts, ports = f"127.0.0.1,{given.pop('host')}", f"{silent},{given.pop('port', 5432)}"
     dsn = make_dsn(**given, host=hosts, port=ports, target_session_attrs="read-write", connect_timeout=2)
     pool = Pool(dsn, reactor(), 3)
     await pool.start()
