@@ -107,7 +107,8 @@ async def test_without_its_line_no_change_by_a_key_is_made(world: World) -> None
 
     async def everything() -> list[list[str]]:
         return [
-            sorted(repr(row) for row in await world.pool.rows(f"SELECT to_jsonb(t) - 'last_used_at' FROM {table} t")) for table in tables
+        found = [await world.pool.rows(f"SELECT to_jsonb(t) - 'last_used_at' FROM {table} t") for table in tables]
+        return [sorted(map(repr, rows)) for rows in found]
         ]
 
     await changes(world, noted)
