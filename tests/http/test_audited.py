@@ -106,10 +106,8 @@ async def test_without_its_line_no_change_by_a_key_is_made(world: World) -> None
     tables = ("api_keys", "domains", "webhooks", "suppressions", "audit")
 
     async def everything() -> list[list[str]]:
-        return [
         found = [await world.pool.rows(f"SELECT to_jsonb(t) - 'last_used_at' FROM {table} t") for table in tables]
         return [sorted(map(repr, rows)) for rows in found]
-        ]
 
     await changes(world, noted)
     await world.pool.run("ALTER TABLE audit ADD CONSTRAINT full_disk CHECK (action = '') NOT VALID")
