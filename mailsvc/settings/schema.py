@@ -1,6 +1,6 @@
 """Every setting of mailsvc, with its default and what it is for; read once at the start, then frozen.
 
-etc/mailsvc.toml is printed from here (`python -m mailsvc.settings.schema`). How a file becomes these classes: configfile.py.
+How a file becomes these classes: reader.py. etc/mailsvc.toml is printed from them: example.py.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import os
 import types
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import attrs
 
@@ -423,43 +422,3 @@ def _agree_on_certificate(smtp: Smtp) -> None:
             f"The certificate of the SMTP ports is {what}; expected one of smtp.certificate with smtp.key, smtp.certbot and "
             "smtp.self_signed, or smtp.listen = {}."
         )
-
-
-def render() -> str:
-    """etc/mailsvc.toml: every setting with its default, one without a default as a comment."""
-    lines = [
-        "# Every setting of mailsvc with its default. A line that begins with `# name =` has no default: what it shows is an example.",
-        "# Each can be given in the environment instead: MAILSVC_BASE_URL, MAILSVC_DATABASE__URL, …",
-        "# Relative paths begin in the working folder.",
-    ]
-    titles = {field.name: field.metadata["help"] for field in attrs.fields(Settings)}
-    table = ""
-    for place, key, field in reader.keys(Settings):
-        if place != table:
-            lines += ["", f"# {titles[place]}", f"[{place}]"]
-            table = place
-        missing = field.default is None
-        lines += [
-            "",
-            f"# {field.metadata['help']}",
-            f"{'# ' if missing else ''}{key} = {_toml(field.metadata['example'] if missing else field.default)}",
-        ]
-    return "\n".join(lines) + "\n"
-
-
-def _toml(value: Any) -> str:
-    match value:
-        case bool():
-            return str(value).lower()
-        case int() | float():
-            return f"{value:g}" if isinstance(value, float) else str(value)
-        case tuple():
-            return f"[{', '.join(_toml(item) for item in value)}]"
-        case Mapping():
-            return f"{{ {', '.join(f'{_toml(k)} = {_toml(v)}' for k, v in value.items())} }}" if value else "{}"
-        case _:
-            return '"' + str(value).replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-
-if __name__ == "__main__":
-    print(render(), end="")  # noqa: T201

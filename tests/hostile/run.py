@@ -130,7 +130,7 @@ class Ground:
     figures: list[Figure] = attrs.field(factory=list)
 
     async def calibrate(self, seconds: float) -> None:
-        """What the machine does by itself; the worst of all calibrations."""
+        """The delays without any input; the worst of all calibrations."""
         begun = time.monotonic()
         used = self.cpu()
         await asyncio.sleep(seconds)

@@ -1,0 +1,51 @@
+"""Prints etc/mailsvc.toml, with every setting explained, from the schema: `python -m mailsvc.settings.example`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from mailsvc.settings import reader
+from mailsvc.settings.schema import Settings
+
+
+def render() -> str:
+    """etc/mailsvc.toml: every setting with its default, one without a default as a comment."""
+    lines = [
+        "# Every setting of mailsvc with its default. A line that begins with `# name =` has no default: what it shows is an example.",
+        "# Each can be given in the environment instead: MAILSVC_BASE_URL, MAILSVC_DATABASE__URL, …",
+        "# Relative paths begin in the working folder.",
+    ]
+    titles = {field.name: field.metadata["help"] for field in attrs.fields(Settings)}
+    table = ""
+    for place, key, field in reader.keys(Settings):
+        if place != table:
+            lines += ["", f"# {titles[place]}", f"[{place}]"]
+            table = place
+        missing = field.default is None
+        lines += [
+            "",
+            f"# {field.metadata['help']}",
+            f"{'# ' if missing else ''}{key} = {_toml(field.metadata['example'] if missing else field.default)}",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: Any) -> str:
+    match value:
+        case bool():
+            return str(value).lower()
+        case int() | float():
+            return f"{value:g}" if isinstance(value, float) else str(value)
+        case tuple():
+            return f"[{', '.join(_toml(item) for item in value)}]"
+        case Mapping():
+            return f"{{ {', '.join(f'{_toml(k)} = {_toml(v)}' for k, v in value.items())} }}" if value else "{}"
+        case _:
+            return '"' + str(value).replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+if __name__ == "__main__":
+    print(render(), end="")  # noqa: T201
