@@ -19,7 +19,7 @@ import attrs
 from twisted.application.service import IService
 from twisted.python.usage import Options as UsageOptions
 
-from mailsvc import __version__, policy
+from mailsvc import __version__, policy, wiring
 from mailsvc.accounts.onboarding import Customers, People, care_of, publishing_of
 from mailsvc.accounts.ratelimit import Block, RateLimit
 from mailsvc.accounts.retention import Keeping
@@ -110,21 +110,6 @@ from mailsvc.store.queue.tls import TlsRecords
 from mailsvc.system_mail import OwnMail
 from mailsvc.webhooks.failure_notices import Notices as WebhookNotices
 from mailsvc.webhooks.sender import Posts, Terms
-from mailsvc.wiring import (
-    certificates_of,
-    gate_limits_of,
-    limits_of,
-    neighbours_of,
-    networks,
-    null_mx_of,
-    postmaster_of,
-    rules_for_providers,
-    rules_of,
-    sources_of,
-    standing_of,
-    terms_of,
-    timeouts_of,
-)
 
 NOTICES_EVERY = KEYS_EVERY = 2.0
 BEAT = 10.0
@@ -236,32 +221,32 @@ class Daemon:
         self.watching.add(metrics.returned(self.returns))
         web = Resolver(reactor, delivery.nameservers, seconds=delivery.dns_seconds, concurrent=self.settings.webhooks.connections)
         self.names = self.resolver()  # of recipients' domains
-        self.fetcher = Fetcher(reactor, web, rules_of(self.settings.fetch))
+        self.fetcher = Fetcher(reactor, web, wiring.rules_of(self.settings.fetch))
 
     def resolver(self) -> Resolver:
         return Resolver(self.reactor, self.settings.delivery.nameservers, seconds=self.settings.delivery.dns_seconds)
 
     def routes(self, resolver: Resolver) -> Routes:
-        terms, shaping = terms_of(self.settings.delivery), rules_for_providers(self.settings.delivery.shaping)
+        terms, shaping = wiring.terms_of(self.settings.delivery), wiring.rules_for_providers(self.settings.delivery.shaping)
         return Routes(self.reactor, resolver, terms.routes, port=terms.port, own=terms.own_names, provider=shaping.provider)
 
     async def deliver(self) -> Handing:
         """The way out: from the queue over lanes to other servers."""
-        reactor, settings, terms = self.reactor, self.settings, terms_of(self.settings.delivery)
-        shaping = rules_for_providers(settings.delivery.shaping)
+        reactor, settings, terms = self.reactor, self.settings, wiring.terms_of(self.settings.delivery)
+        shaping = wiring.rules_for_providers(settings.delivery.shaping)
         resolver = self.names
         routes = self.routes(resolver)
         records = TlsRecords(self.pool)
         tally = Tally(reactor, records)
         self.opened.add("the results of TLS", tally.write)
         self.opened.add("their counting", every(reactor, 60.0, "counting results of TLS", tally.write))
-        web = Fetcher(reactor, resolver, attrs.evolve(rules_of(settings.fetch), ports=frozenset({443}), clear=False))
+        web = Fetcher(reactor, resolver, attrs.evolve(wiring.rules_of(settings.fetch), ports=frozenset({443}), clear=False))
         policies = Policies(reactor, resolver, over_https(web), records, tally) if settings.delivery.mta_sts else None
-        dial = dialer(reactor, settings.delivery.ehlo_name or "", terms.connect_seconds, timeouts_of(settings.delivery))
+        dial = dialer(reactor, settings.delivery.ehlo_name or "", terms.connect_seconds, wiring.timeouts_of(settings.delivery))
         sending = DomainSide(self.domains, self.accounts, self.signing, Offload(reactor, pool=self.threads.signing), self.threads.body)
         linger = settings.database.commit_linger
         settling = self.settling = Settling(self.pool, reactor, told=lambda: self.bell.ring("events"), linger=linger)
-        connector = Connector(reactor, resolver, dial, terms, sources=sources_of(settings.delivery))
+        connector = Connector(reactor, resolver, dial, terms, sources=wiring.sources_of(settings.delivery))
         dispatch = Dispatch(
             reactor, terms, settings.region, self.process, Queue(self.pool), routes, connector,
             InPieces(self.messages), settling, sending, lambda: uuid7(self.unix()), shaping=shaping, policies=policies, tally=tally,
@@ -353,14 +338,14 @@ class Daemon:
             own=Own((host, *smtp.names), self.returns.whose, self.returns.take, self.postmaster()),
             addresses=Crowd(smtp.connections_per_address), with_key=Crowd(smtp.connections_per_key),
             failures=Failures(reactor, smtp.login_failures), connections=smtp.connections,
-            null_mx=null_mx_of(settings, self.names, reactor), neighbours=neighbours_of(smtp),
+            null_mx=wiring.null_mx_of(settings, self.names, reactor), neighbours=wiring.neighbours_of(smtp),
         )  # fmt: skip
         notices = Notices(StoredNotices(self.pool), self.messages, self.intake, host, self.unix)
         self.opened.add("the notifications", every(reactor, NOTICES_EVERY, "sending notifications", notices.tell))
-        context = await self.in_thread(lambda: certificates_of(smtp, host, reactor.seconds))
-        trusted = networks("smtp.trusted_proxies", smtp.trusted_proxies)
+        context = await self.in_thread(lambda: wiring.certificates_of(smtp, host, reactor.seconds))
+        trusted = wiring.networks("smtp.trusted_proxies", smtp.trusted_proxies)
         found: dict[str, int] = {}
-        ports = Ports(host, limits_of(settings), context, relay.welcome, reactor, trusted).make(smtp.listen)
+        ports = Ports(host, wiring.limits_of(settings), context, relay.welcome, reactor, trusted).make(smtp.listen)
         self.opened.add("the sessions of the relay", partial(stop_sessions, ports))
         for port in ports:
             for listening in await self.listen("smtp.listen", [port.endpoint], port.factory):
@@ -369,7 +354,7 @@ class Daemon:
 
     def postmaster(self) -> Forward | None:
         """Where mail for the operator goes."""
-        to = postmaster_of(self.settings.smtp)
+        to = wiring.postmaster_of(self.settings.smtp)
         return None if to is None else Postmaster(*to, self.domains, self.intake, self.unix, self.returns.overhear).forward
 
     async def open_api(self) -> Sequence[Any]:
@@ -397,11 +382,11 @@ class Daemon:
             domains=DomainDesk(self.domains, self.care, self.care.publishing, settings.region),
             told=told, links=Links(self.fetcher, self.limits.message),
             inbox=self.shelf if settings.sandbox.listen else None,
-            limits=gate_limits_of(http), email_limits=self.limits,
+            limits=wiring.gate_limits_of(http), email_limits=self.limits,
             api_keys=self.keys, logs=requests, receipts=self.receipts, recorder=recorder, rollups=Rollups(self.pool), quotas=self.quotas,
             link_secrets=partial(self.memory.seal.secrets_for, "links"), base_url=settings.base_url or "",
             batch_max=most.batch, schedule_ahead=timedelta(days=most.schedule_ahead),
-            trusted=networks("http.trusted_proxies", http.trusted_proxies), pages={"": pages, "dashboard": pages},
+            trusted=wiring.networks("http.trusted_proxies", http.trusted_proxies), pages={"": pages, "dashboard": pages},
         )  # fmt: skip
         site = api.site()
         self.watching.add(metrics.connections(site.connections))
@@ -421,7 +406,7 @@ class Daemon:
             providers=providers_of(settings.sign_in, self.fetcher, self.unix),
             inbox=self.shelf if settings.sandbox.listen else None,
             intake=self.intake, quotas=self.quotas, settings=settings, relay_ports=self.relay_ports,
-            standing=standing_of(settings, self.pool, self.reactor),
+            standing=wiring.standing_of(settings, self.pool, self.reactor),
         )  # fmt: skip
 
     def own_mail(self) -> OwnMail:
