@@ -71,7 +71,7 @@ def test_what_does_not_stop_keeps_nobody_from_stopping():
     with capturedLogs() as logs:
         service.stopService()
     assert trace == ["memory"]
-    assert [event["name"] for event in logs] == ["delivery"]
+    assert [event["name"] for event in logs if "name" in event] == ["delivery"]
 
 
 def test_stopping_takes_no_longer_than_it_may():
@@ -89,7 +89,7 @@ def test_stopping_takes_no_longer_than_it_may():
         assert trace == ["told"]
         clock.advance(0.2)  # the time for all of them is over
         clock.advance(lifecycle.LAST)
-    assert [event["name"] for event in logs] == ["doors", "delivery"]
+    assert [event["name"] for event in logs if "name" in event] == ["doors", "delivery"]
     assert trace == ["told", "memory"]
     clock.advance(1000)
     assert not closed.called
@@ -152,7 +152,7 @@ def test_a_round_comes_again_after_one_that_failed():
         end = every(clock, 10.0, "counting", do)
         clock.pump([10, 10])
     assert trace == [10, 20]
-    assert [event["what"] for event in logs] == ["counting"]
+    assert [event["what"] for event in logs if "what" in event] == ["counting"]
     Deferred.fromCoroutine(end())
     clock.pump([10, 10])
     assert trace == [10, 20]

@@ -171,7 +171,7 @@ async def test_a_damaged_row_is_no_wrong_key(pool: Pool) -> None:
     await users(pool, *(SEAL.seal(b"totp", UUID(int=n)) for n in (1, 2)), b"\x01rubbish")
     with capturedLogs() as logs:
         assert await rotation.unreadable(pool, SEAL.keys) == []
-    assert [event["kind"] for event in logs] == ["secrets of authenticator apps"]
+    assert [event["kind"] for event in logs if "kind" in event] == ["secrets of authenticator apps"]
 
 
 @pytest_twisted.ensureDeferred

@@ -142,7 +142,7 @@ async def test_a_secret_that_cannot_be_decrypted_holds_up_no_other_endpoint(desk
     await desk.house.pool.run("UPDATE webhooks SET secret = %s WHERE id = %s", (b"\x01rubbish", damaged.id))
     with capturedLogs() as logs:
         assert {due.webhook_id for due in await desk.claim()} == {well.id}
-    assert [event["webhook_id"] for event in logs] == [damaged.id]
+    assert [event["webhook_id"] for event in logs if "webhook_id" in event] == [damaged.id]
     assert await desk.waiting() == 4  # nothing is given up
     assert [due.webhook_id for due in await desk.claim(now=NOW + 3 * MINUTE)] == [well.id] * 2
 
