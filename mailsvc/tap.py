@@ -22,9 +22,9 @@ from twisted.python.usage import Options as UsageOptions
 from mailsvc import __version__, policy, wiring
 from mailsvc.accounts.onboarding import Customers, People, care_of, publishing_of
 from mailsvc.accounts.ratelimit import Block, RateLimit
-from mailsvc.accounts.retention import Keeping
+from mailsvc.accounts.retention import RetentionSweep
 from mailsvc.accounts.usage import Accounting
-from mailsvc.bounces.intake import Returns
+from mailsvc.bounces.intake import BounceIntake
 from mailsvc.clock import held, prepare, unix
 from mailsvc.dashboard.assembly import Assembly as Dashboard
 from mailsvc.dashboard.signin.mails import Mails
@@ -34,10 +34,10 @@ from mailsvc.delivery.connection.dial import dialer
 from mailsvc.delivery.connection.mta_sts import Policies
 from mailsvc.delivery.connection.mta_sts_file import over_https
 from mailsvc.delivery.connection.route import Routes
-from mailsvc.delivery.connection.tls_counts import Tally
+from mailsvc.delivery.connection.tls_counts import TlsCounts
 from mailsvc.delivery.dispatch import Dispatch
-from mailsvc.delivery.handoff import Handing, Leaving
-from mailsvc.delivery.sending_domain import DomainSide
+from mailsvc.delivery.handoff import LocalHandoff, QueueOnly
+from mailsvc.delivery.sending_domain import SendingDomains
 from mailsvc.domains import views
 from mailsvc.domains.schedule import CHANNEL as DOMAINS
 from mailsvc.domains.schedule import Rounds
@@ -60,13 +60,13 @@ from mailsvc.monitoring.readiness import Watching
 from mailsvc.net import urls
 from mailsvc.net.dns import Resolver
 from mailsvc.net.fetch import Fetcher
-from mailsvc.relay.connection_limits import Crowd, Failures
+from mailsvc.relay.connection_limits import ConnectionLimits, Failures
 from mailsvc.relay.inbound import Forward, Own
 from mailsvc.relay.notices import Notices
 from mailsvc.relay.ports import Ports, stop_sessions
 from mailsvc.relay.postmaster import Postmaster
 from mailsvc.relay.reception import Relay
-from mailsvc.relay.session_log import Receipts
+from mailsvc.relay.session_log import SessionLog
 from mailsvc.relay.submission import Submissions
 from mailsvc.runtime import interpreter
 from mailsvc.runtime.budget import Budgets
@@ -81,9 +81,9 @@ from mailsvc.settings import schema as settings_
 from mailsvc.settings.reader import SettingsError
 from mailsvc.settings.schema import Settings
 from mailsvc.store.domains.domains import Domains
-from mailsvc.store.events.async_bounces import Late
+from mailsvc.store.events.async_bounces import AsyncBounces
 from mailsvc.store.events.event_log import EventLog
-from mailsvc.store.events.ledger import Books
+from mailsvc.store.events.ledger import EventLedger
 from mailsvc.store.events.outbox import Outbox
 from mailsvc.store.events.rollups import Rollups
 from mailsvc.store.events.suppressions import Suppressions as StoredSuppressions
@@ -91,7 +91,7 @@ from mailsvc.store.events.webhook_log import WebhookLog
 from mailsvc.store.events.webhooks import Webhooks as StoredWebhooks
 from mailsvc.store.ids import uuid7
 from mailsvc.store.logs.requests import RequestLog
-from mailsvc.store.logs.smtp_sessions import Receipts as StoredReceipts
+from mailsvc.store.logs.smtp_sessions import SmtpSessions as StoredReceipts
 from mailsvc.store.mail.accept import Acceptance
 from mailsvc.store.mail.dsn_requests import Notices as StoredNotices
 from mailsvc.store.mail.emails import Emails as StoredEmails
@@ -100,7 +100,7 @@ from mailsvc.store.mail.sandbox import Sandbox as Shelf
 from mailsvc.store.people.accounts import Accounts
 from mailsvc.store.people.api_keys import Keys, is_well_formed
 from mailsvc.store.people.ratelimit import RateWindows
-from mailsvc.store.postgres.notifications import Bell
+from mailsvc.store.postgres.notifications import Notifications
 from mailsvc.store.postgres.partitions import Maker
 from mailsvc.store.queue.claims import Queue
 from mailsvc.store.queue.operator import Operating
@@ -162,8 +162,8 @@ class Daemon:
         """First the memory, then the way out, then the doors: nothing is let in that cannot be kept."""
         roles = self.settings.roles
         await self.remember()
-        handover = await self.deliver() if "delivery" in roles else Leaving(self.process.id, self.routes(self.names))
-        await self.take_orders(handover.dispatch if isinstance(handover, Handing) else None)
+        handover = await self.deliver() if "delivery" in roles else QueueOnly(self.process.id, self.routes(self.names))
+        await self.take_orders(handover.dispatch if isinstance(handover, LocalHandoff) else None)
         if "ledger" in roles:
             self.keep_books()
         if "domains" in roles:
@@ -189,8 +189,8 @@ class Daemon:
         self.memory = await open_memory(reactor, self.settings, self.opened, size=pool_size)
         pool = self.pool = self.memory.pool
         self.opened.add("the partitions", every(reactor, BEAT, "making partitions", Maker(pool, reactor).make))
-        Keeping(pool, reactor, self.settings.retention).start(self.opened)
-        bell = self.bell = Bell(self.memory.dsn, reactor)
+        RetentionSweep(pool, reactor, self.settings.retention).start(self.opened)
+        bell = self.bell = Notifications(self.memory.dsn, reactor)
         await bell.start()
         self.opened.add("the bell", bell.stop)
         self.process = Incarnation(pool, reactor, version=__version__, keys=self.memory.seal.keys.fingerprints)
@@ -213,9 +213,9 @@ class Daemon:
         self.care = care_of(self.settings, reactor, pool, self.domains, resolver, lambda: bell.ring(DOMAINS))
         self.messages, self.shelf = Messages(pool, reactor), Shelf(pool)
         self.rates, self.receipts = RateWindows(pool), StoredReceipts(pool, reactor)
-        late = Late(pool, told=lambda: bell.ring("events"))
+        late = AsyncBounces(pool, told=lambda: bell.ring("events"))
         signing = self.signing = partial(self.memory.seal.secrets_for, "return path")
-        self.returns = Returns(
+        self.returns = BounceIntake(
             lambda path: return_path.read(path, *signing()), self.accounts, late, self.threads.body, self.unix, self.held
         )
         self.watching.add(metrics.returned(self.returns))
@@ -230,20 +230,20 @@ class Daemon:
         terms, shaping = wiring.terms_of(self.settings.delivery), wiring.rules_for_providers(self.settings.delivery.shaping)
         return Routes(self.reactor, resolver, terms.routes, port=terms.port, own=terms.own_names, provider=shaping.provider)
 
-    async def deliver(self) -> Handing:
+    async def deliver(self) -> LocalHandoff:
         """The way out: from the queue over lanes to other servers."""
         reactor, settings, terms = self.reactor, self.settings, wiring.terms_of(self.settings.delivery)
         shaping = wiring.rules_for_providers(settings.delivery.shaping)
         resolver = self.names
         routes = self.routes(resolver)
         records = TlsRecords(self.pool)
-        tally = Tally(reactor, records)
+        tally = TlsCounts(reactor, records)
         self.opened.add("the results of TLS", tally.write)
         self.opened.add("their counting", every(reactor, 60.0, "counting results of TLS", tally.write))
         web = Fetcher(reactor, resolver, attrs.evolve(wiring.rules_of(settings.fetch), ports=frozenset({443}), clear=False))
         policies = Policies(reactor, resolver, over_https(web), records, tally) if settings.delivery.mta_sts else None
         dial = dialer(reactor, settings.delivery.ehlo_name or "", terms.connect_seconds, wiring.timeouts_of(settings.delivery))
-        sending = DomainSide(self.domains, self.accounts, self.signing, Offload(reactor, pool=self.threads.signing), self.threads.body)
+        sending = SendingDomains(self.domains, self.accounts, self.signing, Offload(reactor, pool=self.threads.signing), self.threads.body)
         linger = settings.database.commit_linger
         settling = self.settling = Settling(self.pool, reactor, told=lambda: self.bell.ring("events"), linger=linger)
         connector = Connector(reactor, resolver, dial, terms, sources=wiring.sources_of(settings.delivery))
@@ -258,7 +258,7 @@ class Daemon:
         await dispatch.holds.refresh()  # what is held is held from the first mail on
         dispatch.startService()
         self.opened.add("delivery", awaited(dispatch.stopService))
-        return Handing(dispatch)
+        return LocalHandoff(dispatch)
 
     async def take_orders(self, lanes: Dispatch | None) -> None:
         """The operator's socket."""
@@ -273,7 +273,7 @@ class Daemon:
 
     def keep_books(self) -> None:
         """Numbers and counts what was committed."""
-        ledger = Ledger(Books(self.pool, lambda: self.bell.ring("webhooks")), self.bell, self.reactor)
+        ledger = Ledger(EventLedger(self.pool, lambda: self.bell.ring("webhooks")), self.bell, self.reactor)
         ledger.startService()
         self.opened.add("the ledger", awaited(ledger.stopService))
 
@@ -303,7 +303,7 @@ class Daemon:
         receivers = sandbox(self.reactor, self.opened, self.shelf, self.returns.whose, self.threads.body, port_25)
         await self.listen("sandbox.listen", self.settings.sandbox.listen, receivers)
 
-    def prepare_doors(self, handover: Handing | Leaving) -> None:
+    def prepare_doors(self, handover: LocalHandoff | QueueOnly) -> None:
         """What all doors share: the one intake, the count of requests, and how much may come in at once."""
         reactor, settings = self.reactor, self.settings
         self.limits = policy.Limits(
@@ -330,13 +330,13 @@ class Daemon:
         smtp, host = settings.smtp, settings.delivery.ehlo_name or ""
         if not smtp.listen:
             return {}
-        receipts = Receipts(self.receipts, reactor)
+        receipts = SessionLog(self.receipts, reactor)
         self.opened.add("the receipts", receipts.stop)
         relay = Relay(
             user=smtp.username, keys=self.keys, well_formed=is_well_formed, rate=self.rate, budgets=self.budgets,
             submissions=Submissions(self.intake, host, self.in_thread, self.unix, self.threads.body), receipts=receipts,
             own=Own((host, *smtp.names), self.returns.whose, self.returns.take, self.postmaster()),
-            addresses=Crowd(smtp.connections_per_address), with_key=Crowd(smtp.connections_per_key),
+            addresses=ConnectionLimits(smtp.connections_per_address), with_key=ConnectionLimits(smtp.connections_per_key),
             failures=Failures(reactor, smtp.login_failures), connections=smtp.connections,
             null_mx=wiring.null_mx_of(settings, self.names, reactor), neighbours=wiring.neighbours_of(smtp),
         )  # fmt: skip

@@ -17,15 +17,15 @@ from twisted.logger import Logger
 from mailsvc.delivery import shaping
 from mailsvc.delivery.connection import sources
 from mailsvc.delivery.connection.sources import Sources
-from mailsvc.delivery.limits import DeliverySettings
+from mailsvc.delivery.limits import DeliveryLimits
 from mailsvc.delivery.shaping import Shaping
 from mailsvc.http import gate
-from mailsvc.insights.reputation import Standing
+from mailsvc.insights.reputation import Reputation
 from mailsvc.mail.address import AddressError, Mailbox, parse_mailbox
 from mailsvc.net import address_guard, urls
 from mailsvc.net.dns import Resolver, configured
 from mailsvc.relay.null_mx import NullMx
-from mailsvc.relay.trusted_networks import Neighbours
+from mailsvc.relay.trusted_networks import TrustedNetworks
 from mailsvc.settings import reader
 from mailsvc.settings import schema as settings_
 from mailsvc.settings.reader import SettingsError
@@ -39,11 +39,11 @@ from mailsvc.store.postgres.pool import Pool
 log = Logger()
 
 
-def terms_of(delivery: settings_.Delivery) -> DeliverySettings:
+def terms_of(delivery: settings_.Delivery) -> DeliveryLimits:
     """The terms of delivery: most settings have the same name there."""
-    same = {field.name: getattr(delivery, field.name) for field in attrs.fields(DeliverySettings) if hasattr(delivery, field.name)}
+    same = {field.name: getattr(delivery, field.name) for field in attrs.fields(DeliveryLimits) if hasattr(delivery, field.name)}
     networks("delivery.allowed_networks", delivery.allowed_networks)
-    return DeliverySettings(
+    return DeliveryLimits(
         **same,
         allow_addresses=delivery.allowed_networks,
         own_names=tuple(filter(None, (delivery.ehlo_name, *(source.ehlo for source in sources_of(delivery).all)))),
@@ -74,13 +74,13 @@ def sources_of(delivery: settings_.Delivery) -> Sources:
         raise SettingsError(f"The setting delivery.sources has {error}.") from None
 
 
-def standing_of(settings: Settings, pool: Pool, clock: Any) -> Standing:
+def standing_of(settings: Settings, pool: Pool, clock: Any) -> Reputation:
     """Who gathers how we stand with receivers. Through a smarthost, ours are not the servers that others see."""
     delivery, pages = settings.delivery, settings.dashboard
     resolver = Resolver(clock, delivery.nameservers, seconds=delivery.dns_seconds, size=2000, concurrent=20)
     ours: list[tuple[str | None, str]] = [(each.address, each.ehlo) for each in sources_of(delivery).all]
     servers = [] if "*" in delivery.routes else ours or [(None, delivery.ehlo_name or "localhost")]
-    return Standing(resolver, Rollups(pool), servers, pages.block_lists, pages.domain_lists, clock)
+    return Reputation(resolver, Rollups(pool), servers, pages.block_lists, pages.domain_lists, clock)
 
 
 def rules_of(fetch: settings_.Fetch) -> urls.Rules:
@@ -145,7 +145,7 @@ def null_mx_of(settings: Settings, resolver: Resolver, clock: IReactorTime) -> N
     return NullMx(resolver, clock, settings.smtp.null_mx, lambda domain: "*" in fixed or domain in fixed)
 
 
-def neighbours_of(smtp: settings_.Smtp) -> Neighbours:
+def neighbours_of(smtp: settings_.Smtp) -> TrustedNetworks:
     """Who needs neither TLS nor login at the relay. The log says so at every start."""
     balancers = networks("smtp.trusted_proxies", smtp.trusted_proxies)
     for text, key in smtp.trusted_networks.items():
@@ -155,7 +155,7 @@ def neighbours_of(smtp: settings_.Smtp) -> Neighbours:
                 f"The setting smtp.trusted_networks has {text}, where a load balancer is (smtp.trusted_proxies); it would bring everybody."
             )
         log.info("who comes from {network} hands in mail without TLS and login, for the API key {key}", network=text, key=key)
-    return Neighbours.of(smtp.trusted_networks, balancers)
+    return TrustedNetworks.of(smtp.trusted_networks, balancers)
 
 
 def networks(where: str, texts: Sequence[str]) -> Any:

@@ -23,7 +23,7 @@ from mailsvc.domains.rotation import Rules
 from mailsvc.mail.address import AddressError, parse_mailbox
 from mailsvc.net import address_guard
 from mailsvc.net.dns import Resolver
-from mailsvc.runtime.database import Memory
+from mailsvc.runtime.database import Database
 from mailsvc.settings.schema import Settings
 from mailsvc.store.domains.checks import DomainChecks
 from mailsvc.store.domains.claims import DomainClaims
@@ -80,7 +80,7 @@ class Customers:
     people: People | None = None
 
     @classmethod
-    def of(cls, memory: Memory, reactor: Any, settings: Settings) -> Customers:
+    def of(cls, memory: Database, reactor: Any, settings: Settings) -> Customers:
         """Without a bell: for what changes little and then ends."""
         pool = memory.pool
         domains = Domains(pool, reactor, memory.seal, payload=views.payload(publishing_of(settings)), trusting=settings.domains.allow_trust)

@@ -19,7 +19,7 @@ from mailsvc.settings import retention
 from mailsvc.store.logs.retention import Retention as Stored
 from mailsvc.store.mail.dsn_requests import Notices
 from mailsvc.store.people.sessions import Sessions
-from mailsvc.store.people.sign_in_attempts import Attempts
+from mailsvc.store.people.sign_in_attempts import SignInAttempts
 from mailsvc.store.postgres.pool import Pool
 from mailsvc.store.queue.tls import TlsRecords
 
@@ -29,7 +29,7 @@ log = Logger()
 
 
 @attrs.define(eq=False)
-class Keeping:
+class RetentionSweep:
     """`clock` tells unix seconds. Any number of processes may do this; one at a time does."""
 
     pool: Pool
@@ -74,7 +74,7 @@ class Keeping:
 
     async def _sessions(self, now: datetime) -> None:
         await Sessions(self.pool, self.clock).sweep()
-        await Attempts(self.pool, self.clock).sweep()
+        await SignInAttempts(self.pool, self.clock).sweep()
 
     async def _notices(self, now: datetime) -> None:
         await Notices(self.pool).sweep(now)

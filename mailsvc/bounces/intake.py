@@ -1,4 +1,4 @@
-"""The way in for mail to our return paths: whoever receives it hands it to `Returns.take`, and gets no mail for an answer.
+"""The way in for mail to our return paths: whoever receives it hands it to `BounceIntake.take`, and gets no mail for an answer.
 
 What a mail says: reading. Writing it down: store/events/async_bounces.
 """
@@ -18,7 +18,7 @@ from mailsvc.bounces import reading
 from mailsvc.bounces.reading import Letter
 from mailsvc.mail import return_path
 from mailsvc.mail.reply import Reply
-from mailsvc.store.events.async_bounces import Heard, News
+from mailsvc.store.events.async_bounces import Heard, Report
 from mailsvc.store.mail.dsn_requests import Passed
 from mailsvc.store.people.accounts import Account
 from mailsvc.store.postgres.errors import Contention, Unavailable
@@ -52,7 +52,7 @@ class Store(Protocol):
     """store/events/async_bounces"""
 
     async def hear(
-        self, account_id: UUID, email_id: UUID, judge: Callable[[Sequence[str]], Sequence[News]], now: datetime
+        self, account_id: UUID, email_id: UUID, judge: Callable[[Sequence[str]], Sequence[Report]], now: datetime
     ) -> Mapping[int, Heard] | None: ...
 
     async def pass_on(
@@ -61,7 +61,7 @@ class Store(Protocol):
 
 
 @attrs.define(eq=False)
-class Returns:
+class BounceIntake:
     """`read` reads a return path of ours; `in_thread` runs a function off the reactor; `seconds` tells unix time; `held` says why
     nothing may be accepted just now.
 

@@ -17,7 +17,7 @@ from mailsvc.mail.reports import auto_reply, dsn_reader, feedback, report, text_
 from mailsvc.mail.reports.dsn_reader import Fate
 from mailsvc.mail.reports.feedback import Feedback
 from mailsvc.outcome import Bounced
-from mailsvc.store.events.async_bounces import Complained, News
+from mailsvc.store.events.async_bounces import Complained, Report
 from mailsvc.store.mail.dsn_requests import Passed
 
 # Why a mail changed nothing, by what it is.
@@ -40,15 +40,15 @@ class Letter:
     feedback: Feedback | None = None
     told: tuple[Fate, ...] = ()
 
-    def news(self, addresses: Sequence[str]) -> list[News]:
+    def news(self, addresses: Sequence[str]) -> list[Report]:
         """What it says about an email's recipients, given their addresses."""
         if self.feedback is not None:
-            return [News(number, _complaint(self.feedback)) for number in whom(addresses, *self.feedback.recipients)[:1]]
-        found: dict[int, News] = {}
+            return [Report(number, _complaint(self.feedback)) for number in whom(addresses, *self.feedback.recipients)[:1]]
+        found: dict[int, Report] = {}
         for fate in self.fates:
             for number in whom(addresses, fate.original, fate.final, alone=len(self.fates) == 1)[:1]:
                 named = addresses[number].lower() in (fate.original.lower(), fate.final.lower())
-                found.setdefault(number, News(number, bounced(fate, self.reporter, named)))
+                found.setdefault(number, Report(number, bounced(fate, self.reporter, named)))
         return [*found.values()]
 
     def passed(self, addresses: Sequence[str]) -> list[Passed]:

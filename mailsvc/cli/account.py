@@ -11,7 +11,7 @@ import click
 from mailsvc.accounts.onboarding import Refused, find_account
 from mailsvc.accounts.quota import Quotas
 from mailsvc.cli.runner import run_with_memory
-from mailsvc.runtime.database import Memory
+from mailsvc.runtime.database import Database
 from mailsvc.settings import plans, retention
 from mailsvc.settings.plans import Plan
 from mailsvc.settings.reader import SettingsError
@@ -37,7 +37,7 @@ def _an_option_for_each_kind(command: Callable[..., Any]) -> Callable[..., Any]:
 def account_retention(settings: Settings, /, account: str, reset: bool, **given: int | None) -> None:
     """Keep things of an account for fewer days than the settings say; prints how many days of each are kept."""
 
-    async def work(memory: Memory, reactor: Any) -> None:
+    async def work(memory: Database, reactor: Any) -> None:
         owner, stored = await find_account(Accounts(memory.pool, reactor), account), Retention(memory.pool)
         everybody = retention.days(settings.retention)
         wanted = {} if reset else await stored.wanted(owner.id)
@@ -60,7 +60,7 @@ def account_retention(settings: Settings, /, account: str, reset: bool, **given:
 def account_plan(settings: Settings, /, account: str, plan: str | None, reset: bool) -> None:
     """Give an account a plan, or print which it has and how much of it is used."""
 
-    async def work(memory: Memory, reactor: Any) -> None:
+    async def work(memory: Database, reactor: Any) -> None:
         owner, known = await find_account(Accounts(memory.pool, reactor), account), plans.load(settings.plans)
         name = owner.plan if plan is None and not reset else plan
         if name is not None and name not in known:

@@ -25,7 +25,7 @@ from mailsvc.monitoring import installation, sizes
 from mailsvc.monitoring.doctor import Certificate, Doctor, Finding
 from mailsvc.monitoring.installation import Facts, Process
 from mailsvc.net.dns import Resolver
-from mailsvc.runtime.database import Memory, wrong_keys
+from mailsvc.runtime.database import Database, wrong_keys
 from mailsvc.settings import retention
 from mailsvc.settings.schema import BLOCK_LISTS, Settings
 from mailsvc.smtp.server.certificates import CERTBOT
@@ -51,7 +51,7 @@ def doctor(settings: Settings, /, probe: str, dnsbls: Sequence[str], as_json: bo
     """Look at port 25, PTR records, block lists, DNS, clock, certificate, Postgres and sizes. Exit status 1: something is bad."""
     found: list[Finding] = []
 
-    async def work(memory: Memory, reactor: Any) -> None:
+    async def work(memory: Database, reactor: Any) -> None:
         found.extend(await examining(settings, memory.pool, reactor, probe, dnsbls).examine())
         now = utc(reactor)
         found.extend(sizes.findings(await Retention(memory.pool).sizes(), retention.days(settings.retention), now))

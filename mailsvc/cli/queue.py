@@ -11,7 +11,7 @@ from twisted.internet.task import deferLater
 
 from mailsvc.cli.runner import run_with_memory
 from mailsvc.monitoring import control_socket
-from mailsvc.runtime.database import Memory
+from mailsvc.runtime.database import Database
 from mailsvc.settings.schema import Settings
 from mailsvc.store.queue import holds
 
@@ -113,7 +113,7 @@ def queue_retry(settings: Settings, /, as_json: bool, **target: str | None) -> N
 def queue_hold(settings: Settings, reason: str) -> None:
     """Send nothing at all, in no region, until `mailsvc queue release`. Mail is accepted and waits."""
 
-    async def work(memory: Memory, reactor: Any) -> None:
+    async def work(memory: Database, reactor: Any) -> None:
         await memory.pool.transact(lambda tx: holds.hold_everything(tx, reason, settings.region))
         await deferLater(reactor, 2 * settings.delivery.poll_seconds)  # by when running processes have looked
         click.echo("All mail is held.")
@@ -126,7 +126,7 @@ def queue_hold(settings: Settings, reason: str) -> None:
 def queue_release(settings: Settings) -> None:
     """Let out what was held by `mailsvc queue hold`, or because the database was restored."""
 
-    async def work(memory: Memory, reactor: Any) -> None:
+    async def work(memory: Database, reactor: Any) -> None:
         released = await holds.release_everything(memory.pool)
         click.echo("Mail goes out again." if released else "Nothing was held.")
 

@@ -15,14 +15,14 @@ from mailsvc.accounts.onboarding import Customers, Refused
 from mailsvc.clock import prepare
 from mailsvc.monitoring import logs
 from mailsvc.monitoring.failures import explain
-from mailsvc.runtime.database import Memory, open_memory
+from mailsvc.runtime.database import Database, open_memory
 from mailsvc.runtime.lifecycle import Opened
 from mailsvc.settings.schema import Settings
 
 log = Logger()
 
 Work = Callable[[Customers], Awaitable[None]]
-Bare = Callable[[Memory, Any], Awaitable[None]]
+Bare = Callable[[Database, Any], Awaitable[None]]
 
 
 def run(settings: Settings, work: Work) -> None:

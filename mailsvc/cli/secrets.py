@@ -11,7 +11,7 @@ from twisted.internet.task import deferLater
 
 from mailsvc.accounts.onboarding import Refused
 from mailsvc.cli.runner import run_with_memory
-from mailsvc.runtime.database import Memory
+from mailsvc.runtime.database import Database
 from mailsvc.settings.schema import Settings
 from mailsvc.store.encryption import key_file, rotation
 from mailsvc.store.encryption.secrets import fingerprint
@@ -45,7 +45,7 @@ def create(settings: Settings) -> None:
 def show(settings: Settings) -> None:
     """Print the keys by number, and how many secrets each has sealed."""
 
-    async def work(memory: Memory, reactor: Any) -> None:
+    async def work(memory: Database, reactor: Any) -> None:
         sealed = dict(await rotation.count(memory.pool))
         for number in list(memory.seal.keys.by_number)[::-1]:
             does = "seals" if number == memory.seal.current else "opens"
@@ -62,7 +62,7 @@ def show(settings: Settings) -> None:
 def rotate(settings: Settings, seconds: float) -> None:
     """Seal with a new key from now on, and seal again what others sealed. Nothing is stopped; calling it again goes on."""
 
-    async def work(memory: Memory, reactor: Any) -> None:
+    async def work(memory: Database, reactor: Any) -> None:
         path = memory.seal.path
         if path is None:
             raise Refused("The keys are in the environment. Add a line with a new key there, restart all processes, then: secrets reseal")
@@ -85,14 +85,14 @@ def reseal(settings: Settings) -> None:
     run_with_memory(settings, lambda memory, reactor: _reseal(memory))
 
 
-async def _unfinished(memory: Memory) -> bool:
+async def _unfinished(memory: Database) -> bool:
     """Whether the key that seals by the file was made by a rotation that has not come to its end."""
     ours = memory.seal.keys.fingerprints[0]
     others = [each for each in await processes.running(memory.pool) if each.keys and each.keys[0] != ours]
     return bool(others) or bool(set(await rotation.count(memory.pool)) - {memory.seal.current})
 
 
-async def _reseal(memory: Memory) -> None:
+async def _reseal(memory: Database) -> None:
     done = await rotation.reseal(memory.pool, memory.seal)
     click.echo(f"Key {memory.seal.current} seals; {done} secrets were sealed again.")
 
@@ -104,7 +104,7 @@ def _without(path: Path, number: int) -> str:
     )
 
 
-async def _until(memory: Memory, reactor: Any, seconds: float, known: Callable[[Sequence[str]], bool], otherwise: str) -> None:
+async def _until(memory: Database, reactor: Any, seconds: float, known: Callable[[Sequence[str]], bool], otherwise: str) -> None:
     """Until every process that lives knows it. Raises Refused with those that do not."""
     deadline = reactor.seconds() + seconds
     while missing := [each for each in await processes.running(memory.pool) if not known(list(each.keys))]:

@@ -19,7 +19,7 @@ from mailsvc.dashboard.account.profile import Profile
 from mailsvc.dashboard.account.security import Security
 from mailsvc.dashboard.account.smtp import Connection, Relay
 from mailsvc.dashboard.account.usage import Usage
-from mailsvc.dashboard.context import Desk
+from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.domains import DomainPages
 from mailsvc.dashboard.emails.detail import Emails
 from mailsvc.dashboard.emails.export import ExportPages
@@ -47,20 +47,20 @@ from mailsvc.dashboard.suppressions import SuppressionPages
 from mailsvc.dashboard.webhooks import WebhookPages
 from mailsvc.domains.maintenance import Care
 from mailsvc.domains.names import suffixes
-from mailsvc.insights.reputation import Standing
+from mailsvc.insights.reputation import Reputation
 from mailsvc.intake import Intake
 from mailsvc.net.signed_links import SignedLinks
 from mailsvc.net.urls import Target
 from mailsvc.settings.schema import Settings as Configured
 from mailsvc.store.domains.domains import Domains
-from mailsvc.store.encryption.secrets import Seal
+from mailsvc.store.encryption.secrets import Encryption
 from mailsvc.store.events.rollups import Rollups
 from mailsvc.store.events.suppressions import Suppressions
 from mailsvc.store.events.webhook_log import WebhookLog
 from mailsvc.store.events.webhooks import Webhooks
 from mailsvc.store.logs.requests import RequestLog
 from mailsvc.store.logs.search import LogSearch
-from mailsvc.store.logs.smtp_sessions import Receipts
+from mailsvc.store.logs.smtp_sessions import SmtpSessions
 from mailsvc.store.mail.emails import Emails as StoredEmails
 from mailsvc.store.mail.exports import Exports
 from mailsvc.store.mail.history import History
@@ -73,7 +73,7 @@ from mailsvc.store.people.audit import Audit
 from mailsvc.store.people.identities import Identities
 from mailsvc.store.people.passkeys import Passkeys
 from mailsvc.store.people.sessions import Sessions
-from mailsvc.store.people.sign_in_attempts import Attempts
+from mailsvc.store.people.sign_in_attempts import SignInAttempts
 from mailsvc.store.people.users import Users
 from mailsvc.store.postgres.pool import Pool
 
@@ -98,7 +98,7 @@ class Assembly:
 
     pool: Pool
     clock: Any
-    seal: Seal
+    seal: Encryption
     in_thread: Callable[[Callable[[], Any]], Awaitable[Any]]
     base_url: str
     accounts: Accounts
@@ -116,18 +116,18 @@ class Assembly:
     intake: Intake
     settings: Configured
     relay_ports: Mapping[str, int]
-    standing: Standing
+    standing: Reputation
     providers: Mapping[str, Provider] = attrs.field(factory=dict)
     inbox: Any = None
     password_thread: Callable[[Callable[[], Any]], Awaitable[Any]] | None = None
 
     def __attrs_post_init__(self) -> None:
         self.users, self.sessions = Users(self.pool, self.clock, self.seal), Sessions(self.pool, self.clock)
-        self.attempts = Attempts(self.pool, self.clock)
+        self.attempts = SignInAttempts(self.pool, self.clock)
 
     users: Users = attrs.field(init=False)
     sessions: Sessions = attrs.field(init=False)
-    attempts: Attempts = attrs.field(init=False)
+    attempts: SignInAttempts = attrs.field(init=False)
 
     def resource(self) -> Dashboard:
         suffixes()  # read now: the first email to be looked at would wait 50 ms for them
@@ -141,7 +141,7 @@ class Assembly:
         links = SignedLinks(partial(self.seal.secrets_for, "links"))
         emails = Emails(desk, stored, History(pool), self.messages, self.domains, self.keys, sending, links, self.standing)
         emaillist = EmailList(desk, stored, search, self.domains, self.keys)
-        logs = LogList(desk, LogSearch(pool), RequestLog(pool), Receipts(pool, self.clock), self.keys)
+        logs = LogList(desk, LogSearch(pool), RequestLog(pool), SmtpSessions(pool, self.clock), self.keys)
         exports = ExportPages(desk, Exports(pool, self.clock), emaillist, logs)
         home = Home(desk, self.domains, self.keys, search, rollups)
         passkeys = PasskeyEntrance(desk, entrance)
@@ -171,9 +171,9 @@ class Assembly:
             areas["sandbox"] = Inbox(desk, self.inbox)
         return Dashboard({name: _resource(made) for name, made in areas.items()}, _resource(Frame(desk)))
 
-    def _desk(self) -> Desk:
+    def _desk(self) -> PageContext:
         templates = words.environment(navigation=NAVIGATION, static=address)
-        return Desk(
+        return PageContext(
             users=self.users, sessions=self.sessions, audit=Audit(self.pool, self.clock), templates=templates,
             secrets=partial(self.seal.secrets_for, "dashboard"), base_url=self.base_url, clock=self.clock, in_thread=self.in_thread,
             inbox=self.inbox is not None, sign_up=self.sign_up, mails=self.mails is not None,

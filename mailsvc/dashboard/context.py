@@ -27,7 +27,7 @@ log = Logger()
 
 
 @attrs.define(eq=False, kw_only=True)
-class Desk:
+class PageContext:
     """`base_url` is the service as people see it; the first of `secrets` signs what forms carry.
 
     `inbox`: whether there is a development inbox.

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import attrs
 
-from mailsvc.dashboard.context import Desk
+from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.page import Stop, Visit, area, not_found, page
 from mailsvc.dashboard.safety import HOME
 from mailsvc.domains import names
@@ -39,7 +39,7 @@ class Row:
 @attrs.define(eq=False)
 class DomainPages:
     app = area()
-    desk: Desk
+    desk: PageContext
     stored: Stored
     care: Care
 

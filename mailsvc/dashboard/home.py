@@ -7,7 +7,7 @@ from datetime import timedelta
 import attrs
 
 from mailsvc.dashboard import snippets
-from mailsvc.dashboard.context import Desk
+from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.metrics import rates, wanted
 from mailsvc.dashboard.page import Visit, area, page
 from mailsvc.dashboard.safety import HOME
@@ -20,7 +20,7 @@ from mailsvc.store.people.api_keys import Keys
 @attrs.define(eq=False)
 class Home:
     app = area()
-    desk: Desk
+    desk: PageContext
     domains: Domains
     keys: Keys
     search: Search

@@ -6,7 +6,7 @@ from typing import cast
 
 import attrs
 
-from mailsvc.dashboard.context import Desk
+from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.page import Visit, area, not_found, page
 from mailsvc.dashboard.safety import HOME
 from mailsvc.store.domains.domains import Domains
@@ -20,7 +20,7 @@ _DONE = {"demoted": "Their role is changed. Keys with full access that they crea
 @attrs.define(eq=False)
 class KeyPages:
     app = area()
-    desk: Desk
+    desk: PageContext
     keys: Keys
     domains: Domains
 

@@ -12,12 +12,12 @@ from uuid import UUID
 import attrs
 import orjson
 
-from mailsvc.dashboard.context import Desk
+from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.page import Visit, area, not_found, page
 from mailsvc.dashboard.safety import HOME
 from mailsvc.store.logs.requests import RequestLog
 from mailsvc.store.logs.search import Filters, LogSearch, Source
-from mailsvc.store.logs.smtp_sessions import Receipts
+from mailsvc.store.logs.smtp_sessions import SmtpSessions
 from mailsvc.store.people.api_keys import Keys, KeyView
 
 LOGS = f"{HOME}/logs"
@@ -48,10 +48,10 @@ class LogList:
     """The list, and one entry of it."""
 
     app = area()
-    desk: Desk
+    desk: PageContext
     search: LogSearch
     stored: RequestLog
-    receipts: Receipts
+    receipts: SmtpSessions
     keys: Keys
 
     @page(app, LOGS)

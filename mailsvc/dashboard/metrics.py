@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import attrs
 
-from mailsvc.dashboard.context import Desk
+from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.page import Visit, area, page
 from mailsvc.dashboard.safety import HOME
 from mailsvc.store.domains.domains import Domains
@@ -69,7 +69,7 @@ def wanted(since: datetime, until: datetime, unit: Unit = "hour", zone: str = "U
 @attrs.define(eq=False)
 class Metrics:
     app = area()
-    desk: Desk
+    desk: PageContext
     rollups: Rollups
     domains: Domains
 

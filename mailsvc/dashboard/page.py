@@ -19,10 +19,10 @@ from twisted.web.http_headers import Headers
 from werkzeug.exceptions import HTTPException, MethodNotAllowed
 
 from mailsvc.dashboard import safety
-from mailsvc.dashboard.context import Desk
+from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.safety import HOME
 from mailsvc.dashboard.signin.password import Busy
-from mailsvc.store.encryption.secrets import SealError
+from mailsvc.store.encryption.secrets import EncryptionError
 from mailsvc.store.people.audit import Line
 from mailsvc.store.people.sessions import Session
 from mailsvc.store.postgres.errors import Transient
@@ -87,7 +87,7 @@ def forbidden(sentence: str) -> Stop:
 class Visit:
     """One request of one browser. `session` is None for who is not signed in."""
 
-    desk: Desk
+    desk: PageContext
     request: Request
     session: Session | None
     anchor: str
@@ -283,7 +283,7 @@ def page(app: Klein, path: str, *methods: str, who: Who = "member", fresh: bool 
     return registered
 
 
-async def serve(desk: Desk, request: Request, who: Who, function: Callable[[Visit], Awaitable[bytes]], fresh: bool = False) -> bytes:
+async def serve(desk: PageContext, request: Request, who: Who, function: Callable[[Visit], Awaitable[bytes]], fresh: bool = False) -> bytes:
     """The page, or the page that says why there is none."""
     visit = Visit(desk, request, None, "", {}, "auto")
     try:
@@ -298,7 +298,7 @@ async def serve(desk: Desk, request: Request, who: Who, function: Callable[[Visi
         return _stopped(visit, stop)
     except Busy:
         return _stopped(visit, Stop(503, "One moment", "Many people sign in just now. Try again in a moment."))
-    except (Transient, SealError) as error:
+    except (Transient, EncryptionError) as error:
         if visit.streaming:
             raise
         log.warn("the store could not serve a page: {reason}", reason=str(error))

@@ -9,7 +9,7 @@ import attrs
 from klein.resource import KleinResource
 from twisted.web.resource import Resource
 
-from mailsvc.dashboard.context import Desk
+from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.files import FILES, VERSION, takes_packed
 from mailsvc.dashboard.page import THEME, Visit, area, not_found, page
 from mailsvc.dashboard.safety import HOME, inside
@@ -39,7 +39,7 @@ class Frame:
     """What is of no area."""
 
     app = area()
-    desk: Desk
+    desk: PageContext
 
     @page(app, "/", who="anybody")
     async def root(self, visit: Visit) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from mailsvc.dashboard.context import Desk
+from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.emails.preview import embedded
 from mailsvc.dashboard.page import Stop, Visit, area, not_found, page
 from mailsvc.dashboard.safety import HOME, mail_csp
@@ -20,7 +20,7 @@ COPIES = 3  # of a message that are in memory while it is read
 @attrs.define(eq=False)
 class Inbox:
     app = area()
-    desk: Desk
+    desk: PageContext
     shelf: Sandbox
 
     @page(app, SANDBOX)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import attrs
 
-from mailsvc.dashboard.context import Desk
+from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.page import Visit, area, not_found, page
 from mailsvc.dashboard.safety import HOME
 from mailsvc.mail.address import AddressError, parse_mailbox
@@ -23,7 +23,7 @@ class SuppressionPages:
     """`changed` is called after each change."""
 
     app = area()
-    desk: Desk
+    desk: PageContext
     stored: Stored
     changed: Callable[[], None]
 

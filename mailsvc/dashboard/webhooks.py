@@ -11,7 +11,7 @@ from uuid import UUID
 import attrs
 import orjson
 
-from mailsvc.dashboard.context import Desk
+from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.page import Visit, area, not_found, page
 from mailsvc.dashboard.safety import HOME
 from mailsvc.events import payload
@@ -38,7 +38,7 @@ class WebhookPages:
     """`read_url` refuses what no endpoint may be; `outgoing` is called when something is to be sent at once."""
 
     app = area()
-    desk: Desk
+    desk: PageContext
     stored: Stored
     log: WebhookLog
     read_url: Callable[[str], Target]

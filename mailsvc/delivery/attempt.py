@@ -18,18 +18,18 @@ from mailsvc.bounces.diagnosis import known
 from mailsvc.clock import held
 from mailsvc.delivery import pace
 from mailsvc.delivery.connection.chunking import Chunking
-from mailsvc.delivery.connection.connect import Line, Result, Unreachable
-from mailsvc.delivery.connection.tls_counts import Tally
-from mailsvc.delivery.connection.tls_policy import Demand, demand_of
-from mailsvc.delivery.limits import DeliverySettings
-from mailsvc.delivery.message_loader import Cargo, Gone, Loaded, Origin
+from mailsvc.delivery.connection.connect import OpenConnection, Result, Unreachable
+from mailsvc.delivery.connection.tls_counts import TlsCounts
+from mailsvc.delivery.connection.tls_policy import TlsPolicy, demand_of
+from mailsvc.delivery.limits import DeliveryLimits
+from mailsvc.delivery.message_loader import Gone, LoadedMessage, MessageLoader, Origin
 from mailsvc.delivery.reading import Moment, Reading, closed, deferred, read, refused
 from mailsvc.delivery.retry import Random, Schedule
-from mailsvc.delivery.transaction import Parcel, domain_of, expired
+from mailsvc.delivery.transaction import Transaction, domain_of, expired
 from mailsvc.mail.authentication.mta_sts import Policy
 from mailsvc.mail.reply import Reply
 from mailsvc.outcome import Bounced, Delivered, Failed, Outcome
-from mailsvc.store.encryption.secrets import SealError
+from mailsvc.store.encryption.secrets import EncryptionError
 from mailsvc.store.postgres.errors import DataRejected, StatementFailed, StoreError
 from mailsvc.store.queue.claims import Leased
 from mailsvc.store.queue.settle import AttemptRecord, RecipientOutcome, Settlement
@@ -64,13 +64,13 @@ class PolicySource(Protocol):
     async def of(self, domains: Collection[str]) -> Sequence[tuple[str, Policy]]: ...
 
 
-class Keeper(Protocol):
+class LeaseKeeper(Protocol):
     """Whoever knows what is in memory: dispatch."""
 
-    def disown(self, parcel: Parcel) -> None:
+    def disown(self, parcel: Transaction) -> None:
         """Its outcome is written down."""
 
-    def returned(self, parcel: Parcel, pause: float = 0.0) -> None:
+    def returned(self, parcel: Transaction, pause: float = 0.0) -> None:
         """Its lease goes back, for no use within `pause` seconds."""
 
 
@@ -88,9 +88,9 @@ class Report:
     again: bool = False
     unsent: bool = False
     tried: bool = True
-    rest: Parcel | None = None
+    rest: Transaction | None = None
     replies: tuple[Reply, ...] = ()
-    demand: Demand | None = None
+    demand: TlsPolicy | None = None
 
 
 class Attempts:
@@ -101,21 +101,21 @@ class Attempts:
     def __init__(
         self,
         clock: Any,
-        terms: DeliverySettings,
+        terms: DeliveryLimits,
         process: Fresh,
-        cargo: Cargo,
+        cargo: MessageLoader,
         settling: Settling,
         new_id: Callable[[], UUID],
         random: Random,
-        keeper: Keeper,
+        keeper: LeaseKeeper,
         chunking: Chunking,
         policies: PolicySource | None = None,
-        tally: Tally | None = None,
+        tally: TlsCounts | None = None,
     ) -> None:
         self._clock, self._terms, self._process = clock, terms, process
         self._cargo, self._settling = cargo, settling
         self._new_id, self._random, self._keeper = new_id, random, keeper
-        self._chunking, self._policies, self.tally = chunking, policies, tally or Tally(clock)
+        self._chunking, self._policies, self.tally = chunking, policies, tally or TlsCounts(clock)
         self._schedule = Schedule.of(terms)
         self.stopping = False  # connections are being cut: what was not sent goes back to the queue
 
@@ -126,9 +126,9 @@ class Attempts:
     def _moment(self, now: datetime) -> Moment:
         return Moment(now, self._schedule, self._random)
 
-    async def run(self, line: Line, parcel: Parcel) -> Report:
+    async def run(self, line: OpenConnection, parcel: Transaction) -> Report:
         """One transaction over `line`, settled when this returns. Never raises."""
-        loaded: Loaded | None = None
+        loaded: LoadedMessage | None = None
         try:
             if not self._process.fresh:
                 await self._freshness(parcel)
@@ -168,12 +168,12 @@ class Attempts:
         asked = any(stage != "ours" for stage in result.stages)  # of what was not even sent the destination knows nothing
         return Report(trouble=reading.trouble, rest=rest, replies=_refusals(result), tried=asked)
 
-    async def _freshness(self, parcel: Parcel) -> None:
+    async def _freshness(self, parcel: Transaction) -> None:
         """Wait for a heartbeat that is late; without one nothing may be finished anyway."""
         while not self._process.fresh and self._process.id == parcel.lease and not self.stopping:
             await pace.sleep(self._clock, 1.0)
 
-    async def _fault(self, parcel: Parcel, error: Exception) -> Report:
+    async def _fault(self, parcel: Transaction, error: Exception) -> Report:
         try:
             await self.poisoned(parcel, error)
         except Exception:
@@ -182,7 +182,7 @@ class Attempts:
             return Report(usable=False, tried=False)
         return Report(tried=False)
 
-    async def unreachable(self, parcel: Parcel, why: Unreachable) -> None:
+    async def unreachable(self, parcel: Transaction, why: Unreachable) -> None:
         """The one parcel that shows what happened to all that wait for a destination without a host."""
         outcomes: list[Outcome] = []
         for leased in parcel.recipients:
@@ -193,12 +193,12 @@ class Attempts:
         record = AttemptRecord(self._new_id(), None, None, None, pace.now(self._clock), 0.0, why.transcript or f"* {why.reason}")
         await self.settle(parcel, outcomes, record)
 
-    async def deferred(self, parcel: Parcel, sentence: str) -> None:
+    async def deferred(self, parcel: Transaction, sentence: str) -> None:
         """Not sent, for a reason that is not this email's."""
         await self.settle(parcel, [deferred(sentence, leased, self.moment) for leased in parcel.recipients])
 
     async def settle(
-        self, parcel: Parcel, outcomes: Collection[Outcome], record: AttemptRecord | None = None, *, fault: bool = False
+        self, parcel: Transaction, outcomes: Collection[Outcome], record: AttemptRecord | None = None, *, fault: bool = False
     ) -> None:
         """Write down outcomes, in the order of the parcel's recipients, that came about without a transaction."""
         pairs = tuple(
@@ -206,7 +206,7 @@ class Attempts:
         )
         await self._settle(parcel, _settlement(parcel, pace.now(self._clock), pairs, record))
 
-    async def poisoned(self, parcel: Parcel, error: BaseException) -> None:
+    async def poisoned(self, parcel: Transaction, error: BaseException) -> None:
         """An error of ours: this email waits, and after some such tries ends, while all others go on."""
         if (installation := _fault_of_installation(error)) is not None:
             self.log.error("an attempt at {email_id} is deferred: {error}", email_id=parcel.email_id, error=str(error))
@@ -223,19 +223,19 @@ class Attempts:
             sentence = f"Sending failed on our side ({type(error).__name__}); it will be tried again."
             await self.settle(parcel, [deferred(sentence, leased, self.moment) for leased in parcel.recipients], fault=True)
 
-    async def unmet(self, parcel: Parcel, demand: Demand, why: Unreachable) -> None:
+    async def unmet(self, parcel: Transaction, demand: TlsPolicy, why: Unreachable) -> None:
         """No host meets what this mail needs; others to the same destination may need less."""
         for domain, _ in demand.policies:
             for host, result in why.tls:
                 self.tally.count(domain, "sts", host, result)
         await self.unreachable(parcel, attrs.evolve(why, reason=f"{why.reason} Verified TLS is needed: {demand.because}.", permanent=False))
 
-    async def _demand(self, parcel: Parcel, origin: Origin, line: Line) -> Demand:
+    async def _demand(self, parcel: Transaction, origin: Origin, line: OpenConnection) -> TlsPolicy:
         if self._policies is None or line.operator:
             return demand_of(origin.tls_required, ())
         return demand_of(origin.tls_required, await self._policies.of({domain_of(leased.address) for leased in parcel.recipients}))
 
-    def _count(self, parcel: Parcel, demand: Demand, line: Line) -> None:
+    def _count(self, parcel: Transaction, demand: TlsPolicy, line: OpenConnection) -> None:
         """The first mail of a connection stands for it."""
         result = "success" if line.courier.tls is not None else "starttls-not-supported"
         if line.mode == "dane":
@@ -245,13 +245,13 @@ class Attempts:
         if line.mode != "dane" and not demand.policies:
             self.tally.count(domain_of(parcel.recipients[0].address), "no-policy-found", line.host, result)
 
-    def _send(self, line: Line, parcel: Parcel, origin: Origin, loaded: Loaded) -> Awaitable[Result]:
+    def _send(self, line: OpenConnection, parcel: Transaction, origin: Origin, loaded: LoadedMessage) -> Awaitable[Result]:
         offers = line.courier.offers
         if loaded.eight_bit and offers is not None and not (offers.eight_bit or loaded.asked.smtputf8):
             return self._send_copy(line, parcel, origin, loaded)
         return self._deliver(line, parcel, origin, loaded)
 
-    async def _send_copy(self, line: Line, parcel: Parcel, origin: Origin, loaded: Loaded) -> Result:
+    async def _send_copy(self, line: OpenConnection, parcel: Transaction, origin: Origin, loaded: LoadedMessage) -> Result:
         """In seven bits."""
         copy = await self._cargo.seven_bit(parcel, loaded)
         try:
@@ -259,14 +259,21 @@ class Attempts:
         finally:
             self._cargo.unload(copy)
 
-    def _deliver(self, line: Line, parcel: Parcel, origin: Origin, loaded: Loaded) -> Awaitable[Result]:
+    def _deliver(self, line: OpenConnection, parcel: Transaction, origin: Origin, loaded: LoadedMessage) -> Awaitable[Result]:
         envelope = loaded.asked.envelope(origin.return_path, parcel.recipients, len(loaded), eight_bit=loaded.eight_bit)
         line.sent += 1
         manner = self._chunking.manner(parcel.destination, line.host, line.proven)
         return line.courier.deliver(envelope, loaded, lambda: self._process.holds(parcel.lease), manner)
 
     def _settlement(
-        self, line: Line, parcel: Parcel, loaded: Loaded, result: Result, reading: Reading, started: datetime, ended: datetime
+        self,
+        line: OpenConnection,
+        parcel: Transaction,
+        loaded: LoadedMessage,
+        result: Result,
+        reading: Reading,
+        started: datetime,
+        ended: datetime,
     ) -> Settlement:
         seconds = (ended - started).total_seconds()
         record = AttemptRecord(self._new_id(), line.host, line.address, line.tls, started, seconds, result.transcript, line.source)
@@ -275,7 +282,7 @@ class Attempts:
         told = offers is not None and offers.dsn and bool(loaded.asked.notify)
         return _settlement(parcel, ended, reading.outcomes, record, keep, told)
 
-    async def _settle(self, parcel: Parcel, settlement: Settlement) -> None:
+    async def _settle(self, parcel: Transaction, settlement: Settlement) -> None:
         """Until it is written; never raises."""
         try:
             await self._settling.settle(settlement)
@@ -285,7 +292,7 @@ class Attempts:
         self._keeper.disown(parcel)
         self._tell(parcel, settlement)
 
-    async def _settled_later(self, parcel: Parcel, settlement: Settlement, error: Exception) -> bool:
+    async def _settled_later(self, parcel: Transaction, settlement: Settlement, error: Exception) -> bool:
         """When the database refuses a text of the peer's, without the peer's texts."""
         try:
             try:
@@ -300,7 +307,7 @@ class Attempts:
             return False
         return True
 
-    def _tell(self, parcel: Parcel, settlement: Settlement) -> None:
+    def _tell(self, parcel: Transaction, settlement: Settlement) -> None:
         """A line for what was not delivered, without addresses; what was delivered stands in the figures."""
         undelivered = [each.outcome for each in settlement.outcomes if not isinstance(each.outcome, Delivered)]
         if undelivered:
@@ -311,7 +318,7 @@ class Attempts:
 
 
 def _settlement(
-    parcel: Parcel,
+    parcel: Transaction,
     at: datetime,
     outcomes: tuple[RecipientOutcome, ...],
     record: AttemptRecord | None,
@@ -341,7 +348,7 @@ def _refused(error: Exception) -> bool:
 
 def _fault_of_installation(error: BaseException) -> str | None:
     """What to say if the installation is at fault: every email would fail like this one, so however often it happens, none may end."""
-    if isinstance(error, SealError):
+    if isinstance(error, EncryptionError):
         return "It cannot be signed at present: the domain's DKIM key cannot be decrypted on our side. It will be tried again."
     if isinstance(error, StoreError) and not isinstance(error, DataRejected):
         return "It cannot be loaded or signed at present: our database reports an error. It will be tried again."

@@ -25,19 +25,19 @@ from mailsvc.delivery.budget import Budgets
 from mailsvc.delivery.connection.chunking import Chunking
 from mailsvc.delivery.connection.connect import Unreachable
 from mailsvc.delivery.connection.route import Route, Routes
-from mailsvc.delivery.connection.tls_counts import Tally
+from mailsvc.delivery.connection.tls_counts import TlsCounts
 from mailsvc.delivery.health import Healths
 from mailsvc.delivery.holds import Holds
 from mailsvc.delivery.lane import Lane
-from mailsvc.delivery.lane_context import Connecting, Yard
-from mailsvc.delivery.limits import DeliverySettings
-from mailsvc.delivery.message_loader import Cargo, Messages, Sending
+from mailsvc.delivery.lane_context import Connecting, LaneContext
+from mailsvc.delivery.limits import DeliveryLimits
+from mailsvc.delivery.message_loader import MessageLoader, Messages, Sending
 from mailsvc.delivery.placing import Placing, nothing_left
-from mailsvc.delivery.polling import QueueStore, Rounds
+from mailsvc.delivery.polling import QueuePolling, QueueStore
 from mailsvc.delivery.retry import Random
 from mailsvc.delivery.shaping import NO_RULES, Shaping, provider_of
-from mailsvc.delivery.slots import Envelope, Freight, Recent, Slots
-from mailsvc.delivery.transaction import Key, Parcel, from_email
+from mailsvc.delivery.slots import Envelope, MemoryBudget, Recent, Slots
+from mailsvc.delivery.transaction import Key, Transaction, from_email
 from mailsvc.mail.reply import Reply
 from mailsvc.store.mail.accept import NewEmail
 from mailsvc.store.postgres.errors import StoreError
@@ -67,7 +67,7 @@ class Dispatch(Service):
     def __init__(
         self,
         clock: Any,
-        terms: DeliverySettings,
+        terms: DeliveryLimits,
         region: str,
         process: Fresh,
         queue: QueueStore,
@@ -80,25 +80,25 @@ class Dispatch(Service):
         random: Random = random_.random,
         shaping: Shaping = NO_RULES,
         policies: PolicySource | None = None,
-        tally: Tally | None = None,
+        tally: TlsCounts | None = None,
     ) -> None:
         self._clock, self._terms, self._region, self._process, self._queue, self._routes = clock, terms, region, process, queue, routes
         self._recent = Recent(terms.memory // 4)
         self._here = False  # what is claimed was accepted here a moment ago: claims need bring no messages
-        self.freight = Freight(terms.memory - terms.memory // 4)
+        self.freight = MemoryBudget(terms.memory - terms.memory // 4)
         self.slots = Slots(terms.connections, clock, terms.patience_seconds)
-        cargo = Cargo(clock, messages, sending, self.freight)
+        cargo = MessageLoader(clock, messages, sending, self.freight)
         chunking = Chunking(clock, terms.chunking, shaping)
         self.attempts = Attempts(clock, terms, process, cargo, settling, new_id, random, self, chunking, policies, tally)
         self.holds = Holds(clock, queue, region, terms, random, self.spawn)
         peers = partial(process.peers, "delivery")
         self._healths = Healths(clock, terms, peers)
         self._shaping, self._budgets = shaping, Budgets(clock, shaping, peers, self.holds.slowdown)
-        self._yard = Yard(clock, terms, connector, self.attempts, self.slots, self)
+        self._yard = LaneContext(clock, terms, connector, self.attempts, self.slots, self)
         self._placing = Placing(clock, routes, self.holds, self.attempts, self, terms.recipients_per_message)
         self.lanes: dict[str, Lane] = {}
         self._leaving: set[Lane] = set()  # taken out of service, with attempts under way
-        self._rounds = Rounds(clock, terms, region, process, queue, self.holds, self._placing, self)
+        self._rounds = QueuePolling(clock, terms, region, process, queue, self.holds, self._placing, self)
         self._paused: Mapping[UUID, datetime] = {}  # accounts whose mail waits by the operator's word
         self.mine: set[Key] = set()  # every row leased by us that is in memory
         self._tasks: set[Deferred[Any]] = set()
@@ -219,7 +219,7 @@ class Dispatch(Service):
 
     # Parcels
 
-    def paused(self, parcel: Parcel) -> bool:
+    def paused(self, parcel: Transaction) -> bool:
         """Whether its account is paused; then it goes back until that is over."""
         until = self._paused.get(parcel.account_id)
         if until is None or until <= pace.now(self._clock):
@@ -227,14 +227,14 @@ class Dispatch(Service):
         self.spawn(self._give_back_paused(parcel))
         return True
 
-    async def _give_back_paused(self, parcel: Parcel) -> None:
+    async def _give_back_paused(self, parcel: Transaction) -> None:
         async def release() -> None:
             await self._queue.release_paused(parcel.keys, parcel.lease, parcel.account_id, pace.now(self._clock))
 
         await pace.insist(self._clock, "giving leases back", release)
         self.disown(parcel)
 
-    def accept(self, route: Route, parcel: Parcel) -> bool:
+    def accept(self, route: Route, parcel: Transaction) -> bool:
         if self.closing or self.holds.held(route.destination):
             return False
         lane = self._lane(route)
@@ -244,10 +244,10 @@ class Dispatch(Service):
         return True
 
     async def give_back(
-        self, parcels: Sequence[Parcel], destination: str | None = None, next_at: datetime | None = None, reason: str | None = None
+        self, parcels: Sequence[Transaction], destination: str | None = None, next_at: datetime | None = None, reason: str | None = None
     ) -> None:
         """Leases back to the queue, until that is written down."""
-        leases: dict[int, list[Parcel]] = {}
+        leases: dict[int, list[Transaction]] = {}
         for parcel in parcels:
             leases.setdefault(parcel.lease, []).append(parcel)
         for lease, found in leases.items():
@@ -263,7 +263,7 @@ class Dispatch(Service):
         if parcels and destination is not None:
             self.ring()
 
-    def own(self, parcel: Parcel) -> None:
+    def own(self, parcel: Transaction) -> None:
         self.mine.update(parcel.keys)
 
     @property
@@ -276,7 +276,7 @@ class Dispatch(Service):
         for email_id, (body, envelope) in messages.items():
             self._recent.keep(email_id, body, envelope)
 
-    def own_claimed(self, parcel: Parcel) -> None:
+    def own_claimed(self, parcel: Transaction) -> None:
         """What was accepted here a moment ago is still in memory, and what the claim brought."""
         self.own(parcel)
         kept = self._recent.pop(parcel.email_id)
@@ -286,7 +286,7 @@ class Dispatch(Service):
             parcel.octets = len(kept[0])
             self.freight.load(parcel.octets)
 
-    def disown(self, parcel: Parcel) -> None:
+    def disown(self, parcel: Transaction) -> None:
         self.mine.difference_update(parcel.keys)
         self.freight.unload(parcel.octets)
         parcel.octets, parcel.body = 0, None
@@ -304,7 +304,7 @@ class Dispatch(Service):
     def succeeded(self, lane: Lane) -> None:
         self.holds.lift(lane.destination)
 
-    def down(self, lane: Lane, why: Unreachable, parcels: list[Parcel]) -> None:
+    def down(self, lane: Lane, why: Unreachable, parcels: list[Transaction]) -> None:
         """The destination rests; the first email tells what happened, the others wait for it untouched."""
         self._retire(lane)
         if self.closing:
@@ -331,7 +331,7 @@ class Dispatch(Service):
         self.holds.pause(name, f"{name} is left alone because {rule.because} (rule {rule.name}).", rule.seconds)
         self.retire_held()
 
-    def returned(self, parcel: Parcel, pause: float = 0.0) -> None:
+    def returned(self, parcel: Transaction, pause: float = 0.0) -> None:
         next_at = pace.now(self._clock) + timedelta(seconds=pause) if pause else None
         self.spawn(self.give_back([parcel], next_at=next_at))
 

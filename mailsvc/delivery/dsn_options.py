@@ -12,7 +12,7 @@ from mailsvc.store.queue.claims import Leased
 
 
 @attrs.frozen
-class Asked:
+class DsnOptions:
     """`notify` and `originals` are by recipient number; empty: nobody asked."""
 
     null_sender: bool = False  # a report on another mail: nothing is to come back (3464 §2)
@@ -23,7 +23,7 @@ class Asked:
     originals: tuple[str | None, ...] = ()
 
     @classmethod
-    def of(cls, kept: Mapping[str, Any] | None) -> Asked:
+    def of(cls, kept: Mapping[str, Any] | None) -> DsnOptions:
         if not kept:
             return NOTHING
         return cls(
@@ -50,4 +50,4 @@ class Asked:
         )
 
 
-NOTHING = Asked()
+NOTHING = DsnOptions()

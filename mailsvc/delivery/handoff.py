@@ -28,7 +28,7 @@ class Offer:
 
 
 @attrs.frozen
-class Handing:
+class LocalHandoff:
     """To the dispatch of this process."""
 
     dispatch: Dispatch
@@ -49,7 +49,7 @@ class Handing:
 
 
 @attrs.define(eq=False)
-class Leaving:
+class QueueOnly:
     """To the queue: this process does not deliver.
 
     What it knows of a domain's route says under which destination mail waits, so that whoever claims it need not file it anew. What it

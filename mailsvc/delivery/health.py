@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 
-from mailsvc.delivery.limits import DeliverySettings
+from mailsvc.delivery.limits import DeliveryLimits
 
 _FOR = 3600.0  # seconds for which a success counts
 _SIZE = 10_000  # destinations remembered
@@ -90,7 +90,7 @@ class Health:
 class Healths:
     """By destination; the ones not seen for longest are forgotten."""
 
-    def __init__(self, clock: Any, terms: DeliverySettings, peers: Callable[[], int] = lambda: 1) -> None:
+    def __init__(self, clock: Any, terms: DeliveryLimits, peers: Callable[[], int] = lambda: 1) -> None:
         self._clock, self._most, self._peers = clock, max(1, terms.connections_max), peers
         self._initial = max(1, min(terms.connections_initial, self._most))
         self._known: OrderedDict[str, Health] = OrderedDict()

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 from twisted.logger import Logger
 
 from mailsvc.delivery import pace
-from mailsvc.delivery.limits import DeliverySettings
+from mailsvc.delivery.limits import DeliveryLimits
 from mailsvc.delivery.retry import Random, rest
 from mailsvc.delivery.shaping import provider_of
 from mailsvc.store.queue.claims import Hold, HoldState, Slowdown
@@ -39,7 +39,7 @@ class Holds:
 
     log = Logger()
 
-    def __init__(self, clock: Any, store: HoldStore, region: str, terms: DeliverySettings, random: Random, spawn: Spawn) -> None:
+    def __init__(self, clock: Any, store: HoldStore, region: str, terms: DeliveryLimits, random: Random, spawn: Spawn) -> None:
         self._clock, self._store, self._region, self._terms, self._random, self._spawn = clock, store, region, terms, random, spawn
         self._known: dict[str, Hold] = {}
         self._slowed: dict[str, Slowdown] = {}

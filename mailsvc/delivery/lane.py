@@ -15,12 +15,12 @@ from twisted.logger import Logger
 from mailsvc.delivery import pace
 from mailsvc.delivery.attempt import Report
 from mailsvc.delivery.budget import Budget
-from mailsvc.delivery.connection.connect import Line, Unreachable
+from mailsvc.delivery.connection.connect import OpenConnection, Unreachable
 from mailsvc.delivery.connection.route import Route
-from mailsvc.delivery.connection.tls_policy import ANY, Wish
+from mailsvc.delivery.connection.tls_policy import ANY, ConnectionPreference
 from mailsvc.delivery.health import Health
-from mailsvc.delivery.lane_context import Hand, Yard
-from mailsvc.delivery.transaction import Parcel, Turns
+from mailsvc.delivery.lane_context import ConnectionWorker, LaneContext
+from mailsvc.delivery.transaction import AccountTurns, Transaction
 
 _PER_CONNECTION = 50  # emails in memory for each connection that there may be
 _UNPROVEN_WINDOW = 10  # emails in memory for a destination that has not taken any yet
@@ -31,19 +31,19 @@ class Lane:
 
     log = Logger()
 
-    def __init__(self, route: Route, yard: Yard, health: Health, budget: Budget) -> None:
+    def __init__(self, route: Route, yard: LaneContext, health: Health, budget: Budget) -> None:
         self.route = route
         self.destination = route.destination
         self.health = health
         self.budget = budget
         self.reserved = 0
         self.busy = 0  # emails that connections are at
-        self.lines: set[Line] = set()
+        self.lines: set[OpenConnection] = set()
         self._yard, self._terms, self._clock = yard, yard.terms, yard.clock
-        self._turns = Turns()
-        self._idlers: list[Deferred[Parcel | None]] = []
+        self._turns = AccountTurns()
+        self._idlers: list[Deferred[Transaction | None]] = []
         self._workers = 0
-        self._dials: set[Deferred[Line]] = set()
+        self._dials: set[Deferred[OpenConnection]] = set()
         self._naps: set[Deferred[None]] = set()  # of connections that wait for their turn to send
         self._usual = ANY  # what mail here needed last of a connection
         self._opening: Any = None  # the timer of the next connection
@@ -92,7 +92,7 @@ class Lane:
         """Nobody took a seat after all."""
         self._over_when_empty()
 
-    def put(self, parcel: Parcel) -> None:
+    def put(self, parcel: Transaction) -> None:
         """To a connection that lies idle, else in turn. The caller looked at `closing` and `room`."""
         if self._idlers:
             self._idlers.pop().callback(parcel)
@@ -102,7 +102,7 @@ class Lane:
 
     # Its end
 
-    def close(self) -> list[Parcel]:
+    def close(self) -> list[Transaction]:
         """Begin nothing more: idle connections quit, what waits comes back. Attempts under way go on."""
         self.closing = True
         self._forget_staff()
@@ -168,7 +168,7 @@ class Lane:
         return not self._workers or self.health.may_grow(len(self._dials))
 
     async def _work(self) -> None:
-        hand = Hand()
+        hand = ConnectionWorker()
         if not self.health.proven:
             self._yard.slots.trial(hand.give_up)
         try:
@@ -199,7 +199,7 @@ class Lane:
                 self._ended = []
             self._over_when_empty()
 
-    async def _next(self, line: Line) -> Parcel | None:
+    async def _next(self, line: OpenConnection) -> Transaction | None:
         """What this connection sends next, when it may; None when there is nothing for it."""
         while not self.closing:
             parcel = self._turns.next() or await self._idle(line)
@@ -224,12 +224,12 @@ class Lane:
         finally:
             self._naps.discard(nap)
 
-    async def _carry(self, hand: Hand, line: Line, parcel: Parcel) -> bool:
+    async def _carry(self, hand: ConnectionWorker, line: OpenConnection, parcel: Transaction) -> bool:
         """One attempt, over this connection or the one that the mail needs. Whether what is in the hand then may be used on."""
         if line.reused and not line.courier.usable:  # a fresh one that is not usable counts as an attempt, or this would have no end
             self._turns.put(parcel, first=True)
             return False
-        wish = Wish.of(parcel)
+        wish = ConnectionPreference.of(parcel)
         if wish is not ANY and self._elsewhere(line, wish):
             other = await self._exchange(hand, wish, parcel)
             if other is None:
@@ -241,7 +241,7 @@ class Lane:
             other = await self._exchange(hand, attrs.evolve(wish, demand=report.demand), parcel)
             if other is None:
                 return True
-            line, self._usual = other, Wish(report.demand)
+            line, self._usual = other, ConnectionPreference(report.demand)
             report = await self._yard.attempts.run(line, parcel)
             if report.demand is not None:  # it grew meanwhile
                 self._first(parcel)
@@ -251,7 +251,7 @@ class Lane:
         good = report.usable and line.courier.usable and line.sent < self._per_connection
         return good and not self._too_many and not self._yields
 
-    def _account(self, parcel: Parcel, report: Report) -> None:
+    def _account(self, parcel: Transaction, report: Report) -> None:
         """What an attempt says about the destination, and what is left to do."""
         if report.unsent:
             self._yard.owner.returned(parcel)
@@ -271,13 +271,13 @@ class Lane:
         """Bulk mail lets transactional mail of other lanes have its connection."""
         return self._yard.slots.wanted and not self._turns.urgent
 
-    def _elsewhere(self, line: Line, wish: Wish) -> bool:
+    def _elsewhere(self, line: OpenConnection, wish: ConnectionPreference) -> bool:
         """Whether a mail had better go over another connection, to the host or from the address that had it last."""
         if wish.host is not None and line.host != wish.host and any(host.name == wish.host for host in self.route.hosts):
             return True
         return wish.source is not None and line.source is not None and line.source != wish.source
 
-    async def _exchange(self, hand: Hand, wish: Wish, parcel: Parcel) -> Line | None:
+    async def _exchange(self, hand: ConnectionWorker, wish: ConnectionPreference, parcel: Transaction) -> OpenConnection | None:
         """Another connection for what one mail wishes; None when there is none, and the mail has been seen to."""
         known = self._yard.connector.unmet(self.route, wish.demand) if wish.demand.verified else None
         if known is not None:
@@ -298,14 +298,14 @@ class Lane:
                 self._unreachable(why)
         return hand.line
 
-    def _first(self, parcel: Parcel) -> None:
+    def _first(self, parcel: Transaction) -> None:
         """What was begun goes on before anything else."""
         if self.closing:
             self._yard.owner.returned(parcel)
         else:
             self._turns.put(parcel, first=True)
 
-    async def _replace(self, hand: Hand) -> None:
+    async def _replace(self, hand: ConnectionWorker) -> None:
         """A new connection in place of one that is used up, when something waits for it."""
         self._drop(hand)
         if self.closing or not self._turns or self._too_many or self._yields:
@@ -324,7 +324,7 @@ class Lane:
     def _per_connection(self) -> int:
         return min(self._terms.messages_per_connection, self.budget.per_connection or self._terms.messages_per_connection)
 
-    async def _open(self, hand: Hand) -> None:
+    async def _open(self, hand: ConnectionWorker) -> None:
         """A connection; when there is none to be had, that has been seen to when this returns."""
         wish, self._usual = self._usual, ANY
         try:
@@ -338,9 +338,9 @@ class Lane:
         except Unreachable as why:
             self._unreachable(why)
 
-    async def _dial(self, hand: Hand, wish: Wish) -> None:
+    async def _dial(self, hand: ConnectionWorker, wish: ConnectionPreference) -> None:
         """Raises Unreachable, whatever kept it from being connected."""
-        dial: Deferred[Line] = Deferred.fromCoroutine(self._yard.connector.connect(self.route, wish))
+        dial: Deferred[OpenConnection] = Deferred.fromCoroutine(self._yard.connector.connect(self.route, wish))
         self._dials.add(dial)
         hand.dial = dial
         try:
@@ -362,15 +362,15 @@ class Lane:
         self.lines.add(line)
         hand.line = line
 
-    def _drop(self, hand: Hand) -> None:
+    def _drop(self, hand: ConnectionWorker) -> None:
         line, hand.line = hand.line, None
         if line is not None:
             self.lines.discard(line)
             line.courier.quit()
 
-    async def _idle(self, line: Line) -> Parcel | None:
+    async def _idle(self, line: OpenConnection) -> Transaction | None:
         """The next parcel, or None when none came in time or somebody else needs the connection."""
-        waiting: Deferred[Parcel | None] = Deferred()
+        waiting: Deferred[Transaction | None] = Deferred()
 
         def give_up() -> None:
             if not waiting.called:

@@ -8,12 +8,12 @@ import attrs
 from twisted.internet.defer import Deferred
 
 from mailsvc.delivery.attempt import Report
-from mailsvc.delivery.connection.connect import Line, Unreachable
+from mailsvc.delivery.connection.connect import OpenConnection, Unreachable
 from mailsvc.delivery.connection.route import Route
-from mailsvc.delivery.connection.tls_policy import Demand, Wish
-from mailsvc.delivery.limits import DeliverySettings
+from mailsvc.delivery.connection.tls_policy import ConnectionPreference, TlsPolicy
+from mailsvc.delivery.limits import DeliveryLimits
 from mailsvc.delivery.slots import Slots
-from mailsvc.delivery.transaction import Parcel
+from mailsvc.delivery.transaction import Transaction
 from mailsvc.mail.reply import Reply
 
 if TYPE_CHECKING:
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 
 class Connecting(Protocol):
-    async def connect(self, route: Route, wish: Wish) -> Line: ...
+    async def connect(self, route: Route, wish: ConnectionPreference) -> OpenConnection: ...
 
-    def unmet(self, route: Route, demand: Demand) -> Unreachable | None: ...
+    def unmet(self, route: Route, demand: TlsPolicy) -> Unreachable | None: ...
 
 
 class Attempting(Protocol):
-    async def run(self, line: Line, parcel: Parcel) -> Report: ...
+    async def run(self, line: OpenConnection, parcel: Transaction) -> Report: ...
 
-    async def unmet(self, parcel: Parcel, demand: Demand, why: Unreachable) -> None: ...
+    async def unmet(self, parcel: Transaction, demand: TlsPolicy, why: Unreachable) -> None: ...
 
 
 class Owner(Protocol):
@@ -44,22 +44,22 @@ class Owner(Protocol):
     def succeeded(self, lane: Lane) -> None:
         """The destination did its work."""
 
-    def down(self, lane: Lane, why: Unreachable, parcels: list[Parcel]) -> None:
+    def down(self, lane: Lane, why: Unreachable, parcels: list[Transaction]) -> None:
         """The destination cannot be used now; here is what waited for it. The lane takes nothing any more."""
 
     def answered(self, lane: Lane, replies: tuple[Reply, ...]) -> None:
         """What the destination refused with; there may be a rule for it."""
 
-    def returned(self, parcel: Parcel, pause: float = 0.0) -> None:
+    def returned(self, parcel: Transaction, pause: float = 0.0) -> None:
         """A parcel that was not sent; its lease goes back, for no use within `pause` seconds."""
 
 
 @attrs.frozen
-class Yard:
+class LaneContext:
     """What all lanes share."""
 
     clock: Any
-    terms: DeliverySettings
+    terms: DeliveryLimits
     connector: Connecting
     attempts: Attempting
     slots: Slots
@@ -67,11 +67,11 @@ class Yard:
 
 
 @attrs.define(eq=False)
-class Hand:
+class ConnectionWorker:
     """One place for a connection, from its first dial until it is given back. `weary`: others would not wait for it any longer."""
 
-    dial: Deferred[Line] | None = None
-    line: Line | None = None
+    dial: Deferred[OpenConnection] | None = None
+    line: OpenConnection | None = None
     weary: bool = False
 
     def give_up(self) -> None:

@@ -8,7 +8,7 @@ import attrs
 
 
 @attrs.frozen
-class DeliverySettings:
+class DeliveryLimits:
     """`[delivery]` of the configuration. Times are seconds, sizes octets."""
 
     # Where mail goes

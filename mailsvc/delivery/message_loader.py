@@ -15,9 +15,9 @@ import attrs
 from twisted.internet.defer import Deferred, DeferredSemaphore
 
 from mailsvc.delivery import pace
-from mailsvc.delivery.dsn_options import NOTHING, Asked
-from mailsvc.delivery.slots import Freight
-from mailsvc.delivery.transaction import Parcel
+from mailsvc.delivery.dsn_options import NOTHING, DsnOptions
+from mailsvc.delivery.slots import MemoryBudget
+from mailsvc.delivery.transaction import Transaction
 from mailsvc.store.mail.accept import Pieces
 from mailsvc.store.mail.messages import StoredMessage, StoredPieces
 from mailsvc.store.postgres.errors import Transient
@@ -52,9 +52,9 @@ class Sending(Protocol):
     `sign` gives DKIM-Signature fields, each ended by CRLF, made off the reactor thread; or nothing.
     """
 
-    async def origin(self, parcel: Parcel) -> Origin: ...
+    async def origin(self, parcel: Transaction) -> Origin: ...
 
-    async def sign(self, parcel: Parcel, body: bytes | Pieces) -> bytes: ...
+    async def sign(self, parcel: Transaction, body: bytes | Pieces) -> bytes: ...
 
     async def eight_bit(self, body: Pieces) -> bool:
         """Whether a large message has octets above 127, looked for off the reactor thread."""
@@ -64,7 +64,7 @@ class Sending(Protocol):
 
 
 @attrs.define(eq=False)
-class Loaded:
+class LoadedMessage:
     """A message ready to go out. `made`: its signature is new and is to be kept if somebody has to wait."""
 
     body: bytes | Pieces
@@ -72,7 +72,7 @@ class Loaded:
     made: bool
     freight: int
     eight_bit: bool
-    asked: Asked = NOTHING
+    asked: DsnOptions = NOTHING
 
     def __len__(self) -> int:
         return len(self.signature) + len(self.body)
@@ -82,22 +82,22 @@ class Loaded:
         return chain((self.signature,), body)
 
 
-class Cargo:
+class MessageLoader:
     """Loads and signs. What is in memory because of it counts as freight until it is unloaded."""
 
-    def __init__(self, clock: Any, messages: Messages, sending: Sending, freight: Freight) -> None:
+    def __init__(self, clock: Any, messages: Messages, sending: Sending, freight: MemoryBudget) -> None:
         self._clock, self._messages, self._sending, self._freight = clock, messages, sending, freight
         self._loads = DeferredSemaphore(_LOADS)
         self._copies: OrderedDict[UUID, tuple[bytes, bytes]] = OrderedDict()  # in seven bits, with their signatures
         self._signatures: OrderedDict[UUID, bytes | list[Deferred[bytes]]] = OrderedDict()  # made; or who waits while it is
 
-    async def origin(self, parcel: Parcel) -> Origin:
+    async def origin(self, parcel: Transaction) -> Origin:
         try:
             return await self._sending.origin(parcel)
         except Exception as error:
             return await pace.again(self._clock, "reading a sending domain", lambda: self._sending.origin(parcel), error, _not_away)
 
-    async def load(self, parcel: Parcel) -> Loaded:
+    async def load(self, parcel: Transaction) -> LoadedMessage:
         """The message of a parcel, from memory or the store; the database is waited for. Raises Gone."""
         body, size, signature, envelope = parcel.body, 0, None, parcel.envelope
         if body is None:
@@ -108,12 +108,12 @@ class Cargo:
             if signature is None:
                 signature = await self._sign(parcel, body)
             eight_bit = not body.isascii() if isinstance(body, bytes) else await self._sending.eight_bit(body)
-            return Loaded(body, signature, made, size, eight_bit, Asked.of(envelope))
+            return LoadedMessage(body, signature, made, size, eight_bit, DsnOptions.of(envelope))
         except BaseException:
             self._freight.unload(size)
             raise
 
-    async def seven_bit(self, parcel: Parcel, loaded: Loaded) -> Loaded:
+    async def seven_bit(self, parcel: Transaction, loaded: LoadedMessage) -> LoadedMessage:
         """A copy for a server without 8BITMIME, signed anew. It is not stored, only remembered for a while."""
         if parcel.email_id in self._copies:
             self._copies.move_to_end(parcel.email_id)
@@ -123,19 +123,19 @@ class Cargo:
             signature = await pace.insist(self._clock, "signing", lambda: self._sending.sign(parcel, body), _not_away)
             self._remember(parcel.email_id, body, signature)
         self._freight.load(len(body))
-        return Loaded(body, signature, False, len(body), False, loaded.asked)
+        return LoadedMessage(body, signature, False, len(body), False, loaded.asked)
 
     def _remember(self, email_id: UUID, body: bytes, signature: bytes) -> None:
         self._copies[email_id] = body, signature
         while len(self._copies) > _COPIES_MOST or sum(len(copy) for copy, _ in self._copies.values()) > _COPIES:
             self._copies.popitem(last=False)
 
-    def unload(self, loaded: Loaded) -> None:
+    def unload(self, loaded: LoadedMessage) -> None:
         if loaded.freight:
             self._freight.unload(loaded.freight)
             loaded.freight = 0
 
-    async def _stored(self, parcel: Parcel) -> StoredMessage | StoredPieces:
+    async def _stored(self, parcel: Transaction) -> StoredMessage | StoredPieces:
         async with self._loads:
             while not self._freight.room(0):
                 await pace.sleep(self._clock, 0.05)
@@ -146,7 +146,7 @@ class Cargo:
             self._freight.load(len(stored.body))
             return stored
 
-    async def _sign(self, parcel: Parcel, body: bytes | Pieces) -> bytes:
+    async def _sign(self, parcel: Transaction, body: bytes | Pieces) -> bytes:
         """Once for an email, whatever number of destinations it goes to: whoever comes while it is made waits for it."""
         email_id = parcel.email_id
         made = self._signatures.get(email_id)

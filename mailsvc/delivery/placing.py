@@ -16,20 +16,20 @@ from mailsvc.delivery.attempt import Attempts
 from mailsvc.delivery.connection.route import Answer, NoMail, Route, Routes, Unknown
 from mailsvc.delivery.holds import Holds
 from mailsvc.delivery.reading import refused
-from mailsvc.delivery.transaction import Parcel, domain_of, from_rows
+from mailsvc.delivery.transaction import Transaction, domain_of, from_rows
 from mailsvc.store.queue.claims import Leased
 
 
 class Placer(Protocol):
     """Where placed parcels go: dispatch."""
 
-    def accept(self, route: Route, parcel: Parcel) -> bool:
+    def accept(self, route: Route, parcel: Transaction) -> bool:
         """Into the lane of that route, when it takes it."""
 
-    def paused(self, parcel: Parcel) -> bool:
+    def paused(self, parcel: Transaction) -> bool:
         """Whether its account is, and it was given back for that."""
 
-    async def give_back(self, parcels: Sequence[Parcel], destination: str | None = None) -> None:
+    async def give_back(self, parcels: Sequence[Transaction], destination: str | None = None) -> None:
         """Leases back to the queue, filed under `destination` when one is given."""
 
 
@@ -43,7 +43,7 @@ class Placing:
         """What is known of a destination that is still a bare domain; None too for the name of a set of hosts."""
         return None if " " in destination or "/" in destination else self._routes.cached(destination)
 
-    async def place(self, destination: str, rows: Sequence[Leased], lease: int, own: Callable[[Parcel], None]) -> None:
+    async def place(self, destination: str, rows: Sequence[Leased], lease: int, own: Callable[[Transaction], None]) -> None:
         """All rows of a claim, each domain as soon as its route is known. `own` hears of each parcel before anything else."""
         domains: dict[str, list[Leased]] = {}
         for row in rows:
@@ -58,7 +58,7 @@ class Placing:
             under_way.append(Deferred.fromCoroutine(self._domain(destination, domain, found)))
         await gatherResults(under_way)  # type: ignore[arg-type]
 
-    async def _domain(self, destination: str, domain: str, parcels: list[Parcel]) -> None:
+    async def _domain(self, destination: str, domain: str, parcels: list[Transaction]) -> None:
         try:
             answer = self._routes.cached(domain) or await self._routes.resolve(domain)
             if isinstance(answer, Route):
@@ -72,7 +72,7 @@ class Placing:
             for parcel in parcels:
                 await self._attempts.poisoned(parcel, error)
 
-    async def _routed(self, destination: str, domain: str, route: Route, parcels: list[Parcel]) -> None:
+    async def _routed(self, destination: str, domain: str, route: Route, parcels: list[Transaction]) -> None:
         if domain != route.destination:
             self._holds.lift(domain)  # DNS has an answer again
         if destination == domain != route.destination:
@@ -83,7 +83,7 @@ class Placing:
         if left:
             await self._placer.give_back(left, None if destination == route.destination else route.destination)
 
-    async def _unknown(self, domain: str, answer: Unknown, parcels: list[Parcel]) -> None:
+    async def _unknown(self, domain: str, answer: Unknown, parcels: list[Transaction]) -> None:
         """DNS has no answer: the domain rests, not the destination that it may share with others. One email tells."""
         self._holds.fail(domain, answer.reason)
         first, *others = parcels

@@ -19,10 +19,10 @@ from mailsvc.delivery.attempt import Fresh
 from mailsvc.delivery.connection.route import NoMail, Route
 from mailsvc.delivery.holds import FORGOTTEN, Holds, HoldStore
 from mailsvc.delivery.lane import Lane
-from mailsvc.delivery.limits import DeliverySettings
+from mailsvc.delivery.limits import DeliveryLimits
 from mailsvc.delivery.placing import Placing
 from mailsvc.delivery.slots import Envelope
-from mailsvc.delivery.transaction import Key, Parcel
+from mailsvc.delivery.transaction import Key, Transaction
 from mailsvc.store.queue.claims import Claimed, Leased, Ready
 from mailsvc.store.queue.holds import EVERYTHING
 
@@ -79,7 +79,7 @@ class Hall(Protocol):
     def brought(self, messages: Mapping[UUID, tuple[bytes, Envelope]]) -> None:
         """They came with a claim, whose parcels follow."""
 
-    def own_claimed(self, parcel: Parcel) -> None:
+    def own_claimed(self, parcel: Transaction) -> None:
         """It is in memory now."""
 
     def spawn(self, work: Awaitable[None]) -> Deferred[None]: ...
@@ -87,7 +87,7 @@ class Hall(Protocol):
     async def respect_holds(self) -> int: ...
 
 
-class Rounds:
+class QueuePolling:
     """One for a process. It remembers which destinations have a backlog, so that new mail does not overtake it."""
 
     log = Logger()
@@ -95,7 +95,7 @@ class Rounds:
     def __init__(
         self,
         clock: Any,
-        terms: DeliverySettings,
+        terms: DeliveryLimits,
         region: str,
         process: Fresh,
         queue: QueueStore,

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 import attrs
 
-from mailsvc.delivery.limits import DeliverySettings
+from mailsvc.delivery.limits import DeliveryLimits
 
 Random = Callable[[], float]  # uniform in [0, 1)
 _LAST_CALL = timedelta(seconds=30)  # before the expiry: the last attempt, so that it is over when the time is
@@ -27,7 +27,7 @@ class Schedule:
     uncertain: float = 300
 
     @classmethod
-    def of(cls, terms: DeliverySettings) -> Schedule:
+    def of(cls, terms: DeliveryLimits) -> Schedule:
         return cls(terms.retry_after, terms.retry_every, terms.retry_jitter, terms.greylist_seconds, terms.uncertain_seconds)
 
     def delay(self, attempts: int, random: Random, least: float = 0.0) -> float:

@@ -13,7 +13,7 @@ from uuid import UUID
 import attrs
 
 from mailsvc.delivery.message_loader import Gone, Origin
-from mailsvc.delivery.transaction import Parcel
+from mailsvc.delivery.transaction import Transaction
 from mailsvc.mail import return_path
 from mailsvc.mail import seven_bit as sevenbit
 from mailsvc.mail.authentication import dkim
@@ -52,7 +52,7 @@ _GONE = "The sending domain does not exist any more."
 
 
 @attrs.define(eq=False)
-class DomainSide:
+class SendingDomains:
     """`in_thread` runs a function off the reactor, `body_thread` one that takes longer; the first of `secrets` signs return paths."""
 
     domains: Domains
@@ -63,13 +63,13 @@ class DomainSide:
     _loaded: OrderedDict[tuple[str, bytes], SigningKey] = attrs.field(factory=OrderedDict, init=False, repr=False)
     _numbers: OrderedDict[UUID, int] = attrs.field(factory=OrderedDict, init=False)
 
-    async def origin(self, parcel: Parcel) -> Origin:
+    async def origin(self, parcel: Transaction) -> Origin:
         domain = await self._domain(parcel)
         number = await self._number(parcel.account_id)
         path = return_path.make(f"{domain.return_path}.{domain.name}", number, parcel.email_id, self.secrets()[0])
         return Origin(path, domain.tls == "enforced")
 
-    async def sign(self, parcel: Parcel, body: bytes | Pieces) -> bytes:
+    async def sign(self, parcel: Transaction, body: bytes | Pieces) -> bytes:
         """The DKIM-Signature fields to put before the message, one for each of the domain's keys; none without keys.
 
         The same whoever makes them and whenever: their times are those of the email's acceptance and expiry, and both algorithms
@@ -96,7 +96,7 @@ class DomainSide:
     def _with_body(self, work: Callable[[], T]) -> Awaitable[T]:
         return (self.body_thread or self.in_thread)(work)
 
-    async def _domain(self, parcel: Parcel) -> Domain:
+    async def _domain(self, parcel: Transaction) -> Domain:
         domain = await self.domains.get(parcel.domain_id)
         if domain is None:
             raise Gone(_GONE)

@@ -115,7 +115,7 @@ class Slots:
         self._patient.clear()
 
 
-class Freight:
+class MemoryBudget:
     """Octets of messages in memory. Born-leased mail is only kept while there is room; what is loaded counts too."""
 
     def __init__(self, limit: int) -> None:

@@ -17,7 +17,7 @@ Key = tuple[UUID, int]  # a row of the queue: email and recipient number
 
 
 @attrs.define(eq=False)
-class Parcel:
+class Transaction:
     """One transaction's worth of an email. `body` is the message when it is in memory, None when it is to be loaded."""
 
     account_id: UUID
@@ -39,7 +39,7 @@ class Parcel:
     def destination(self) -> str:
         return self.recipients[0].destination
 
-    def split(self, apart: tuple[Leased, ...]) -> Parcel | None:
+    def split(self, apart: tuple[Leased, ...]) -> Transaction | None:
         """A parcel of those recipients, which leave this one; None when there are none."""
         if not apart:
             return None
@@ -52,7 +52,7 @@ def domain_of(address: str) -> str:
     return address.rpartition("@")[2].lower().rstrip(".")
 
 
-def from_rows(rows: Iterable[Leased], lease: int, most: int) -> Iterator[Parcel]:
+def from_rows(rows: Iterable[Leased], lease: int, most: int) -> Iterator[Transaction]:
     """Rows of a claim as parcels, one for each email unless it has more than `most` recipients here."""
     emails: dict[UUID, list[Leased]] = {}
     for row in rows:
@@ -61,10 +61,10 @@ def from_rows(rows: Iterable[Leased], lease: int, most: int) -> Iterator[Parcel]
         for start in range(0, len(found), most):
             part = tuple(found[start : start + most])
             first = part[0]
-            yield Parcel(first.account_id, first.email_id, first.domain_id, lease, first.bulk, part)
+            yield Transaction(first.account_id, first.email_id, first.domain_id, lease, first.bulk, part)
 
 
-def from_email(email: NewEmail, destination: str, lease: int, most: int, body: bytes | Pieces | None) -> Iterator[Parcel]:
+def from_email(email: NewEmail, destination: str, lease: int, most: int, body: bytes | Pieces | None) -> Iterator[Transaction]:
     """The recipients of a new email that were born leased for `destination`."""
     rows = [
         Leased(
@@ -79,15 +79,15 @@ def from_email(email: NewEmail, destination: str, lease: int, most: int, body: b
         yield parcel
 
 
-def expired(parcel: Parcel, now: datetime) -> bool:
+def expired(parcel: Transaction, now: datetime) -> bool:
     return all(each.expires_at <= now for each in parcel.recipients)
 
 
-class Turns:
+class AccountTurns:
     """Parcels that wait in a lane: transactional mail first, then bulk; within each, accounts take turns."""
 
     def __init__(self) -> None:
-        self._classes: tuple[OrderedDict[UUID, deque[Parcel]], OrderedDict[UUID, deque[Parcel]]] = (OrderedDict(), OrderedDict())
+        self._classes: tuple[OrderedDict[UUID, deque[Transaction]], OrderedDict[UUID, deque[Transaction]]] = (OrderedDict(), OrderedDict())
         self._count = 0
 
     def __len__(self) -> int:
@@ -98,7 +98,7 @@ class Turns:
         """Whether there is more than bulk mail."""
         return bool(self._classes[False])
 
-    def put(self, parcel: Parcel, *, first: bool = False) -> None:
+    def put(self, parcel: Transaction, *, first: bool = False) -> None:
         """At the end of its account's line, or, for one that was begun, at its front."""
         accounts = self._classes[parcel.bulk]
         line = accounts.setdefault(parcel.account_id, deque())
@@ -109,7 +109,7 @@ class Turns:
             line.append(parcel)
         self._count += 1
 
-    def next(self) -> Parcel | None:
+    def next(self) -> Transaction | None:
         for accounts in self._classes:
             if accounts:
                 account, line = next(iter(accounts.items()))
@@ -121,6 +121,6 @@ class Turns:
                 return parcel
         return None
 
-    def drain(self) -> list[Parcel]:
+    def drain(self) -> list[Transaction]:
         """All of them, in turn."""
         return list(iter(self.next, None))

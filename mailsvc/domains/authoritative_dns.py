@@ -22,7 +22,7 @@ from mailsvc.net import address_guard, dns_query
 from mailsvc.net import dns as resolving
 from mailsvc.net.address_guard import Network
 from mailsvc.net.dns import NxDomain, Records, Result, Temporary
-from mailsvc.net.dns_query import Server, Unanswered
+from mailsvc.net.dns_query import Nameserver, Unanswered
 
 HOSTS = 4  # nameservers of a zone that are asked, one address of each
 HOPS = 4  # CNAMEs from zone to zone
@@ -32,7 +32,7 @@ QUESTIONS = 50  # on the wire at once, a quarter of them for one account
 
 log = Logger()
 
-Exchange = Callable[[Server, dns.message.QueryMessage, float], Awaitable[dns.message.QueryMessage]]
+Exchange = Callable[[Nameserver, dns.message.QueryMessage, float], Awaitable[dns.message.QueryMessage]]
 
 
 class Names(Protocol):
@@ -102,7 +102,7 @@ class Authorities:
             return Seen(where=where), alias
         return Seen(values, where, alias), None
 
-    async def _servers(self, name: str) -> tuple[str, list[tuple[str, Server]], str]:
+    async def _servers(self, name: str) -> tuple[str, list[tuple[str, Nameserver]], str]:
         """The zone of a name and its nameservers by address; or none, and a phrase that says why."""
         labels = name.split(".")
         for start in range(max(0, len(labels) - LABELS), len(labels) - 1):
@@ -114,19 +114,19 @@ class Authorities:
                 return zone, *await self._addresses(zone, found.values)
         return name, [], f"no nameservers of {name} are known"
 
-    async def _addresses(self, zone: str, hosts: Sequence[str]) -> tuple[list[tuple[str, Server]], str]:
+    async def _addresses(self, zone: str, hosts: Sequence[str]) -> tuple[list[tuple[str, Nameserver]], str]:
         servers, why = [], f"the nameservers of {zone} have no address"
         for host in sorted(hosts)[:HOSTS]:
             found = await self.resolver.addresses(host)
             for address in found.values if isinstance(found, Records) else ():
                 refusal = address_guard.refusal(address, self.allowed)
                 if refusal is None:
-                    servers.append((host, Server(address, self.port)))
+                    servers.append((host, Nameserver(address, self.port)))
                     break
                 why = f"the nameservers of {zone} cannot be asked: {refusal}"
         return servers, why
 
-    async def _ask(self, server: Server, name: str, kind: str, account: Hashable) -> Result:
+    async def _ask(self, server: Nameserver, name: str, kind: str, account: Hashable) -> Result:
         """One server's own answer, asked twice."""
         reason = ""
         for _ in range(2):
@@ -143,7 +143,7 @@ class Authorities:
                 return Temporary(f"the answer of nameserver {server} makes no sense")
         return Temporary(reason)
 
-    async def _over_the_wire(self, server: Server, query: dns.message.QueryMessage, seconds: float) -> dns.message.QueryMessage:
+    async def _over_the_wire(self, server: Nameserver, query: dns.message.QueryMessage, seconds: float) -> dns.message.QueryMessage:
         return await dns_query.exchange(self.reactor, server, query, seconds)
 
 

@@ -18,7 +18,7 @@ from werkzeug.routing import BaseConverter
 from mailsvc.http import problem
 from mailsvc.http.problem import Problem
 from mailsvc.http.request import Request
-from mailsvc.store.encryption.secrets import SealError
+from mailsvc.store.encryption.secrets import EncryptionError
 from mailsvc.store.people.audit import Line
 from mailsvc.store.postgres.errors import Transient
 
@@ -51,7 +51,7 @@ def translated(failure: Failure) -> Problem:
     error = failure.value
     if isinstance(error, Problem):
         return error
-    if isinstance(error, Transient | SealError):
+    if isinstance(error, Transient | EncryptionError):
         log.warn("the store could not serve a request: {reason}", reason=str(error))
         return problem.unavailable()
     error_id = uuid4().hex[:12]

@@ -80,7 +80,7 @@ class Kept:
 
 
 @attrs.define(eq=False)
-class Standing:
+class Reputation:
     """`identities`: our addresses and EHLO names; an address of None is looked up. `block_lists` are asked about addresses, `domain_lists`
     about domains.
     """

@@ -6,7 +6,7 @@ from twisted.internet.error import CannotListenError
 
 from mailsvc.monitoring.logs import without_secrets
 from mailsvc.settings.reader import SettingsError
-from mailsvc.store.encryption.secrets import SealError
+from mailsvc.store.encryption.secrets import EncryptionError
 from mailsvc.store.postgres.errors import StoreError, Unavailable
 from mailsvc.store.postgres.migrate import MigrationFailed, TooOld
 from mailsvc.store.postgres.system_user import EmbeddedError
@@ -15,7 +15,7 @@ from mailsvc.store.postgres.system_user import EmbeddedError
 def explain(error: BaseException) -> str | None:
     """The sentence, without secrets; None when nobody expected the error."""
     match error:
-        case SettingsError() | EmbeddedError() | SealError():
+        case SettingsError() | EmbeddedError() | EncryptionError():
             sentence = str(error)
         case Unavailable():
             sentence = f"The database cannot be reached: {error.reason}"

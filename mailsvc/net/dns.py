@@ -19,7 +19,7 @@ from twisted.internet.defer import CancelledError, Deferred, DeferredSemaphore, 
 from twisted.logger import Logger
 
 from mailsvc.net import dns_query
-from mailsvc.net.dns_query import Server, Unanswered
+from mailsvc.net.dns_query import Nameserver, Unanswered
 
 T = TypeVar("T")
 
@@ -66,7 +66,7 @@ class Temporary:
 
 
 Result = Records[Any] | NxDomain | Temporary
-Exchange = Callable[[Server, dns.message.QueryMessage, float], Awaitable[dns.message.QueryMessage]]
+Exchange = Callable[[Nameserver, dns.message.QueryMessage, float], Awaitable[dns.message.QueryMessage]]
 
 _FLOOR, _CEILING = 60.0, 86400.0  # seconds that an answer is kept, whatever its TTL
 _NEGATIVE = 900.0  # at most, for "does not exist" and "has none" (2308 §5 allows more)
@@ -80,14 +80,14 @@ class _Kept:
     until: float
 
 
-def configured(texts: Sequence[str] = ()) -> tuple[Server, ...]:
+def configured(texts: Sequence[str] = ()) -> tuple[Nameserver, ...]:
     """The nameservers of a setting like `["127.0.0.1:5353"]`, or those of /etc/resolv.conf when it is empty."""
     if texts:
-        return tuple(Server.parse(text) for text in texts)
+        return tuple(Nameserver.parse(text) for text in texts)
     try:
-        return tuple(Server.parse(str(host)) for host in dns.resolver.Resolver().nameservers)
+        return tuple(Nameserver.parse(str(host)) for host in dns.resolver.Resolver().nameservers)
     except (dns.exception.DNSException, OSError):
-        return (Server("127.0.0.1"),)
+        return (Nameserver("127.0.0.1"),)
 
 
 class Resolver:
@@ -244,7 +244,7 @@ class Resolver:
                 last = str(error)
         raise Unanswered(last)
 
-    async def _one(self, server: Server, query: dns.message.QueryMessage, seconds: float, deadline: float) -> dns.message.QueryMessage:
+    async def _one(self, server: Nameserver, query: dns.message.QueryMessage, seconds: float, deadline: float) -> dns.message.QueryMessage:
         try:
             await self._slots.acquire().addTimeout(max(0.0, deadline - self._clock.seconds()), self._clock)
         except (TimeoutError, CancelledError):

@@ -29,14 +29,14 @@ class Unanswered(Exception):
 
 
 @attrs.frozen
-class Server:
+class Nameserver:
     """A nameserver by IP address and port."""
 
     host: str
     port: int = 53
 
     @classmethod
-    def parse(cls, text: str) -> Server:
+    def parse(cls, text: str) -> Nameserver:
         """`192.0.2.1`, `192.0.2.1:5353`, `2001:db8::1` or `[2001:db8::1]:5353`. ValueError when it is neither."""
         host, port = text, "53"
         if text.startswith("["):
@@ -62,7 +62,7 @@ def question(name: str, kind: str, *, recursive: bool = True) -> dns.message.Que
     return dns.message.make_query(name, kind, use_edns=0, payload=_PAYLOAD, flags=flags, id=secrets.randbits(16))
 
 
-async def exchange(reactor: Any, server: Server, query: dns.message.QueryMessage, seconds: float) -> dns.message.QueryMessage:
+async def exchange(reactor: Any, server: Nameserver, query: dns.message.QueryMessage, seconds: float) -> dns.message.QueryMessage:
     """The server's answer within `seconds`: by UDP, and again by TCP when it did not fit. Raises Unanswered."""
     started = reactor.seconds()
     try:
@@ -91,7 +91,7 @@ class _Asking(DatagramProtocol):
 
     noisy = False
 
-    def __init__(self, server: Server, query: dns.message.QueryMessage) -> None:
+    def __init__(self, server: Nameserver, query: dns.message.QueryMessage) -> None:
         self._server, self._query = server, query
         self.answer: Deferred[dns.message.QueryMessage] = Deferred()
 
@@ -110,7 +110,7 @@ class _Asking(DatagramProtocol):
             self.answer.errback(ConnectError(string="connection refused"))
 
 
-def _by_udp(reactor: Any, server: Server, query: dns.message.QueryMessage) -> Deferred[dns.message.QueryMessage]:
+def _by_udp(reactor: Any, server: Nameserver, query: dns.message.QueryMessage) -> Deferred[dns.message.QueryMessage]:
     asking = _Asking(server, query)
     port = reactor.listenUDP(0, asking, interface="::" if server.six else "", maxPacketSize=65535)
 
@@ -146,7 +146,7 @@ class _Stream(Int16StringReceiver):
             self.answer.errback(reason)
 
 
-async def _by_tcp(reactor: Any, server: Server, query: dns.message.QueryMessage, seconds: float) -> dns.message.QueryMessage:
+async def _by_tcp(reactor: Any, server: Nameserver, query: dns.message.QueryMessage, seconds: float) -> dns.message.QueryMessage:
     endpoint = (TCP6ClientEndpoint if server.six else TCP4ClientEndpoint)(reactor, server.host, server.port, timeout=seconds)
     stream: _Stream = await connectProtocol(endpoint, _Stream(query))
     try:

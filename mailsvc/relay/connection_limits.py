@@ -31,7 +31,7 @@ def subscriber(host: str) -> str:
 
 
 @attrs.define(eq=False)
-class Crowd:
+class ConnectionLimits:
     """At most `most` of each."""
 
     most: int

@@ -13,7 +13,7 @@ import attrs
 from mailsvc.mail.address import Path
 from mailsvc.mail.reply import Reply
 from mailsvc.relay import replies
-from mailsvc.relay.spool import Arrived, InThread, Letter
+from mailsvc.relay.spool import Arrived, InThread, Spool
 from mailsvc.runtime.budget import Hold
 from mailsvc.smtp.server.session import Envelope, Sink
 from mailsvc.store.postgres.errors import StoreError
@@ -63,7 +63,7 @@ class Own:
         return self.late is not None and self.read(recipient.address) is not None
 
     def sink(self, envelope: Envelope, hold: Hold, in_thread: InThread) -> Sink:
-        return Letter(hold, lambda arrived: self._accept(envelope, arrived), in_thread)
+        return Spool(hold, lambda arrived: self._accept(envelope, arrived), in_thread)
 
     def _is_role(self, path: Path) -> bool:
         return path.local.lower() in ROLES and (not path.domain or path.domain in self.names)

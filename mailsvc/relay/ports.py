@@ -10,9 +10,9 @@ from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.interfaces import IReactorTime
 from twisted.protocols.tls import TLSMemoryBIOFactory
 
-from mailsvc.smtp.server.listener import Receivers
+from mailsvc.smtp.server.listener import ServerFactory
 from mailsvc.smtp.server.proxy_protocol import Networks, Proxied
-from mailsvc.smtp.server.session import Door, Limits, Welcome
+from mailsvc.smtp.server.session import Limits, Listener, Welcome
 
 Kind = Literal["exchange", "starttls", "tls"]
 
@@ -21,9 +21,9 @@ KINDS: Final[Mapping[str, Kind]] = {"25": "exchange", "587": "starttls", "2587":
 PROXIED = "haproxy:"  # before an endpoint: a load balancer in front of it tells who connected
 
 
-def door(number: str, host: str, limits: Limits, context: object) -> Door:
+def door(number: str, host: str, limits: Limits, context: object) -> Listener:
     exchange = KINDS[number] == "exchange"
-    return Door(host, limits, context, tls_required=not exchange, login_offered=True, login_required=not exchange)
+    return Listener(host, limits, context, tls_required=not exchange, login_offered=True, login_required=not exchange)
 
 
 @attrs.frozen
@@ -32,7 +32,7 @@ class Port:
 
     number: str
     endpoint: str
-    receivers: Receivers
+    receivers: ServerFactory
     factory: Any
 
 
@@ -57,7 +57,7 @@ class Ports:
         return [self._port(number, endpoint) for number, endpoints in listen.items() for endpoint in endpoints.split()]
 
     def _port(self, number: str, endpoint: str) -> Port:
-        receivers = Receivers(door(number, self.host, self.limits, self.context), self.welcome, self.clock)
+        receivers = ServerFactory(door(number, self.host, self.limits, self.context), self.welcome, self.clock)
         factory: Any = receivers
         if KINDS[number] == "tls":
             factory = TLSMemoryBIOFactory(self.context, False, receivers, self.clock)

@@ -16,12 +16,12 @@ import attrs
 from mailsvc.mail.address import Path
 from mailsvc.mail.reply import Reply
 from mailsvc.relay import replies as answers
-from mailsvc.relay.connection_limits import Crowd, Failures, subscriber
+from mailsvc.relay.connection_limits import ConnectionLimits, Failures, subscriber
 from mailsvc.relay.null_mx import NullMx, Patience
-from mailsvc.relay.session_log import Receipts
-from mailsvc.relay.spool import NO_ROOM, SPOOL_ABOVE, InThread, Letter
+from mailsvc.relay.session_log import SessionLog
+from mailsvc.relay.spool import NO_ROOM, SPOOL_ABOVE, InThread, Spool
 from mailsvc.relay.submission import Submissions
-from mailsvc.relay.trusted_networks import Neighbours
+from mailsvc.relay.trusted_networks import TrustedNetworks
 from mailsvc.runtime.budget import Budgets, Hold
 from mailsvc.smtp.server import replies
 from mailsvc.smtp.server.extensions import MailParameters
@@ -66,14 +66,14 @@ class Relay:
     rate: Rate
     budgets: Budgets
     submissions: Submissions
-    receipts: Receipts
+    receipts: SessionLog
     own: Own
-    addresses: Crowd  # connections by address
-    with_key: Crowd  # and by key
+    addresses: ConnectionLimits  # connections by address
+    with_key: ConnectionLimits  # and by key
     failures: Failures
     connections: int  # of all together
     null_mx: NullMx
-    neighbours: Neighbours = Neighbours()
+    neighbours: TrustedNetworks = TrustedNetworks()
 
     def welcome(self, session: Session) -> Reception | Reply:
         if len(self.addresses) >= self.connections:
@@ -83,7 +83,7 @@ class Relay:
             return answers.TOO_MANY_FOR_ADDRESS
         neighbour = self.neighbours.key_of(session.peer.host)
         session.neighbour = neighbour is not None
-        return Visit(self, session, who, neighbour)
+        return RelaySession(self, session, who, neighbour)
 
     async def caller(self, token: bytes | UUID) -> Caller | Reply | None:
         """Whose key has this SHA-256 or id, or why nobody knows just now."""
@@ -102,7 +102,7 @@ class Customer:
 
 
 @attrs.define(eq=False)
-class Visit:
+class RelaySession:
     """The reception of one connection."""
 
     _relay: Relay
@@ -189,7 +189,7 @@ class Visit:
         if customer is None:
             return relay.own.sink(envelope, hold, relay.submissions.in_thread)
         caller, session, submissions = customer.caller, self._session, relay.submissions
-        return Letter(hold, lambda arrived: submissions.submit(caller, session, envelope, arrived), submissions.in_thread)
+        return Spool(hold, lambda arrived: submissions.submit(caller, session, envelope, arrived), submissions.in_thread)
 
     def dropped(self) -> None:
         self._relay.addresses.leave(self._who)

@@ -13,7 +13,7 @@ from twisted.logger import Logger
 from mailsvc.clock import unix
 from mailsvc.smtp.server.session import Session
 from mailsvc.store.ids import uuid7
-from mailsvc.store.logs.smtp_sessions import Receipt
+from mailsvc.store.logs.smtp_sessions import SmtpSession
 from mailsvc.store.people.api_keys import Caller
 from mailsvc.store.postgres.errors import StoreError
 
@@ -23,7 +23,7 @@ log = Logger()
 class Store(Protocol):
     """store/logs/smtp_sessions"""
 
-    async def add(self, account_id: UUID, receipt: Receipt) -> None: ...
+    async def add(self, account_id: UUID, receipt: SmtpSession) -> None: ...
 
 
 class Clock(Protocol):
@@ -31,7 +31,7 @@ class Clock(Protocol):
 
 
 @attrs.define(eq=False)
-class Receipts:
+class SessionLog:
     store: Store
     clock: Clock
     _under_way: set[Deferred[None]] = attrs.field(factory=set)
@@ -41,7 +41,7 @@ class Receipts:
         if session.transcript is None:
             return
         now = unix(self.clock)
-        receipt = Receipt(
+        receipt = SmtpSession(
             receipt_id=uuid7(now),
             key_id=caller.key_id,
             opened_at=datetime.fromtimestamp(session.opened, UTC),
@@ -64,7 +64,7 @@ class Receipts:
             next(iter(self._under_way)).addCallback(done.callback)
             await done
 
-    async def _write(self, account_id: UUID, receipt: Receipt) -> None:
+    async def _write(self, account_id: UUID, receipt: SmtpSession) -> None:
         try:
             await self.store.add(account_id, receipt)
         except StoreError as error:

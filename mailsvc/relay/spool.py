@@ -79,7 +79,7 @@ InThread = Callable[[Callable[[], Any]], Awaitable[Any]]  # runs a function off 
 
 
 @attrs.define(eq=False)
-class Letter:
+class Spool:
     """The sink of one mail. Its octets count in the budget from when they come until it is settled."""
 
     hold: Hold

@@ -13,7 +13,7 @@ from mailsvc.smtp.server.proxy_protocol import Networks
 
 
 @attrs.frozen
-class Neighbours:
+class TrustedNetworks:
     """The ids of keys by network, the narrowest first.
 
     A load balancer is nobody's neighbour, or else everybody who comes through it without being named would be one. Neither is a
@@ -24,7 +24,7 @@ class Neighbours:
     _balancers: Networks = ()
 
     @classmethod
-    def of(cls, keys: Mapping[str, str], balancers: Networks) -> Neighbours:
+    def of(cls, keys: Mapping[str, str], balancers: Networks) -> TrustedNetworks:
         """From the settings, which checks.trusted_networks has looked at."""
         found = [(ip_network(network), UUID(key)) for network, key in keys.items()]
         return cls(tuple(sorted(found, key=lambda each: -each[0].prefixlen)), balancers)

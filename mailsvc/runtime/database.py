@@ -15,27 +15,27 @@ from mailsvc.runtime.lifecycle import Opened
 from mailsvc.settings.reader import SettingsError
 from mailsvc.settings.schema import Settings
 from mailsvc.store.encryption import key_file, rotation
-from mailsvc.store.encryption.secrets import ENVIRONMENT, Keys, Seal
+from mailsvc.store.encryption.secrets import ENVIRONMENT, Encryption, Keys
 from mailsvc.store.logs.figures import database_seconds
 from mailsvc.store.postgres import partitions
 from mailsvc.store.postgres.embedded import EmbeddedPostgres
 from mailsvc.store.postgres.migrate import migrate
 from mailsvc.store.postgres.pool import Pool
-from mailsvc.store.postgres.supervisor import Keeper
+from mailsvc.store.postgres.supervisor import Supervisor
 from mailsvc.store.queue.processes import Incarnation
-from mailsvc.store.queue.restore_guard import Whereabouts
+from mailsvc.store.queue.restore_guard import RestoreGuard
 
 log = Logger()
 
 
 @attrs.frozen
-class Memory:
+class Database:
     """Postgres, ready to be used, what seals the secrets in it, and what notices that it was restored."""
 
     dsn: str
     pool: Pool
-    seal: Seal
-    whereabouts: Whereabouts | None = None
+    seal: Encryption
+    whereabouts: RestoreGuard | None = None
 
     async def keys_rejected(self) -> str | None:
         """For /readyz, which everybody can read: the log has the details."""
@@ -46,14 +46,14 @@ class Memory:
 
 async def open_memory(
     reactor: Any, settings: Settings, opened: Opened, *, size: int, migrating: bool = True, checking: bool = True
-) -> Memory:
+) -> Database:
     """With `size` connections; raises what is wrong as one of the store's errors or a SettingsError.
 
     `migrating` False: it is only looked at, whatever schema it has. `checking` False: even if the encryption keys are wrong.
     """
     seal = _seal(settings)
     if settings.database.embedded is not None:
-        keeper = Keeper(EmbeddedPostgres.at(settings.database.embedded), reactor)
+        keeper = Supervisor(EmbeddedPostgres.at(settings.database.embedded), reactor)
         dsn = await keeper.start()
         opened.add("Postgres", keeper.stop, patient=True)
     else:
@@ -64,15 +64,15 @@ async def open_memory(
     opened.add("the pool", pool.stop)
     await measure(reactor, lambda: database_seconds(pool))  # before anything is written that has a date
     if not migrating:
-        return Memory(dsn, pool, seal)
+        return Database(dsn, pool, seal)
     applied = await in_thread(reactor, lambda: migrate(dsn))
     log.info("the database has this release's schema, {count} migrations were applied", count=len(applied))
     await partitions.ensure(pool, utc(reactor))  # an operator's order may be the first to write
     if checking and (wrong := await wrong_keys(pool, settings, seal.keys)) is not None:
         raise SettingsError(wrong)
-    whereabouts = Whereabouts(pool, settings.database.witness, settings.region)
+    whereabouts = RestoreGuard(pool, settings.database.witness, settings.region)
     await whereabouts.look(remember=False)
-    return Memory(dsn, pool, seal, whereabouts)
+    return Database(dsn, pool, seal, whereabouts)
 
 
 async def in_thread(reactor: Any, call: Any) -> Any:
@@ -94,7 +94,7 @@ async def wrong_keys(pool: Pool, settings: Settings, keys: Keys) -> str | None:
     return f"{where}: {what} in this database. Use the encryption keys that this database was used with."
 
 
-async def follow_keys(seal: Seal, process: Incarnation, wrong: Callable[[Keys], Awaitable[str | None]]) -> None:
+async def follow_keys(seal: Encryption, process: Incarnation, wrong: Callable[[Keys], Awaitable[str | None]]) -> None:
     """Use the encryption keys that the file has now, and tell who rotates them.
 
     A file that cannot be read changes nothing, and neither do keys that are `wrong`: the present ones stay in use.
@@ -111,15 +111,15 @@ async def follow_keys(seal: Seal, process: Incarnation, wrong: Callable[[Keys], 
     await process.knows(seal.keys.fingerprints)
 
 
-def _seal(settings: Settings) -> Seal:
+def _seal(settings: Settings) -> Encryption:
     """The keys. Only to try mailsvc are they made here: of a database in use they must not be new ones."""
     secrets, trying = settings.secrets, settings.development.dev_file is not None or settings.database.embedded is not None
     if secrets.key is not None:
-        return Seal.read(secrets.key.replace(",", "\n"), "The setting secrets.key")
+        return Encryption.read(secrets.key.replace(",", "\n"), "The setting secrets.key")
     try:
         if trying and not os.environ.get(ENVIRONMENT):
             key_file.make(secrets.key_file)
-        return Seal.load(secrets.key_file)
+        return Encryption.load(secrets.key_file)
     except FileNotFoundError:
         raise SettingsError(
             f"The setting secrets.key_file is {secrets.key_file}, which is not there. A new mailsvc gets one by `mailsvc secrets create`; "

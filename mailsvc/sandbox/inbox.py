@@ -29,7 +29,7 @@ from mailsvc.mail.reply import Reply
 from mailsvc.sandbox import reports
 from mailsvc.smtp.server import replies
 from mailsvc.smtp.server.extensions import MailParameters
-from mailsvc.smtp.server.session import Door, Envelope, Limits, Login, Reception, Recipient, Session, Sink
+from mailsvc.smtp.server.session import Envelope, Limits, Listener, Login, Reception, Recipient, Session, Sink
 from mailsvc.store.mail.sandbox import ReceivedMail, Verdict
 
 NO_MAILBOX = Reply(550, "This sandbox address always bounces", "5.1.1")
@@ -59,10 +59,10 @@ ReadReturnPath = Callable[[str], tuple[int, UUID] | None]
 Verify = Callable[[bytes], Awaitable[tuple[Verdict, ...]]]
 
 
-def door(host: str, context: object | None = None) -> Door:
+def door(host: str, context: object | None = None) -> Listener:
     """The sandbox's port: every name will do, and nobody is sent away for too many bounces."""
     limits = Limits(errors=1_000_000, chatter=1_000_000, stranger_seconds=None, stranger_octets=None)
-    return Door(host, limits, context, qualified=False, transcripts=False)
+    return Listener(host, limits, context, qualified=False, transcripts=False)
 
 
 @attrs.define(eq=False)

@@ -10,7 +10,7 @@ from mailsvc.runtime.lifecycle import Opened
 from mailsvc.sandbox.inbox import ReadReturnPath, SandboxInbox, door
 from mailsvc.sandbox.postbag import Postbag
 from mailsvc.sandbox.verdict import Offload, verdicts
-from mailsvc.smtp.server.listener import Receivers
+from mailsvc.smtp.server.listener import ServerFactory
 from mailsvc.store.mail.sandbox import Sandbox
 
 HOST = "localhost"
@@ -23,11 +23,11 @@ def sandbox(
     read: ReadReturnPath,
     offload: Offload,
     back: Callable[[], int | None],
-) -> Receivers:
+) -> ServerFactory:
     """What answers its connections. `back` tells the port, on this machine, where mail for return paths comes in."""
     postbag = Postbag(reactor, back)
     inbox = SandboxInbox(shelf, read, partial(verdicts, published=shelf.published, offload=offload), reactor, postbag)
-    receivers = Receivers(door(HOST), inbox.welcome, reactor)
+    receivers = ServerFactory(door(HOST), inbox.welcome, reactor)
     opened.add("the sandbox's reports", postbag.stop)
     opened.add("the sandbox's sessions", receivers.stop)
     return receivers

@@ -12,7 +12,7 @@ from twisted.internet.error import ConnectError
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
-from mailsvc.smtp.client.client import Courier, NotReady
+from mailsvc.smtp.client.client import NotReady, SmtpClient
 from mailsvc.smtp.client.envelope import Envelope
 
 PAUSES = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # seconds before each further try: what it is about may not be settled yet
@@ -61,7 +61,7 @@ class Postbag:
         if port is None:
             return False
         endpoint = TCP4ClientEndpoint(self.reactor, "127.0.0.1", port, timeout=10)
-        courier = Courier(self.reactor, "sandbox.localhost", host="127.0.0.1", tls="none")
+        courier = SmtpClient(self.reactor, "sandbox.localhost", host="127.0.0.1", tls="none")
         try:
             await connectProtocol(endpoint, courier)
             await courier.ready

@@ -11,11 +11,11 @@ import attrs
 import pytest
 from twisted.internet.defer import Deferred
 
-from mailsvc.bounces.intake import Early, Returns
+from mailsvc.bounces.intake import BounceIntake, Early
 from mailsvc.bounces.reading import Letter
 from mailsvc.mail import return_path
 from mailsvc.relay.inbound import Returned
-from mailsvc.store.events.async_bounces import Heard, News
+from mailsvc.store.events.async_bounces import Heard, Report
 from mailsvc.store.mail.dsn_requests import Passed
 from mailsvc.store.people.accounts import Account
 from mailsvc.store.postgres.errors import Unavailable
@@ -38,11 +38,11 @@ class Store:
     addresses: Sequence[str] = ("rita@example.org",)
     becomes: Heard = "changed"
     error: Exception | None = None
-    news: list[News] = attrs.field(factory=list)
+    news: list[Report] = attrs.field(factory=list)
     passed: list[Passed] = attrs.field(factory=list)
 
     async def hear(
-        self, account_id: UUID, email_id: UUID, judge: Callable[[Sequence[str]], Sequence[News]], now: datetime
+        self, account_id: UUID, email_id: UUID, judge: Callable[[Sequence[str]], Sequence[Report]], now: datetime
     ) -> Mapping[int, Heard] | None:
         if self.error is not None:
             raise self.error
@@ -61,16 +61,16 @@ class Store:
             self.passed += judge(self.addresses)
 
 
-def returns(store: Store, threads: list[int] | None = None) -> Returns:
+def returns(store: Store, threads: list[int] | None = None) -> BounceIntake:
     async def in_thread(read: Callable[[], Letter]) -> Any:
         if threads is not None:
             threads.append(1)
         return read()
 
-    return Returns(lambda address: return_path.read(address, b"secret"), Accounts(), store, in_thread, lambda: 1_780_000_000.0)
+    return BounceIntake(lambda address: return_path.read(address, b"secret"), Accounts(), store, in_thread, lambda: 1_780_000_000.0)
 
 
-def take(returns: Returns, message: bytes, *paths: tuple[str, int, UUID]) -> dict[str, int]:
+def take(returns: BounceIntake, message: bytes, *paths: tuple[str, int, UUID]) -> dict[str, int]:
     """The counts after it."""
     outcome: list[Any] = []
     Deferred.fromCoroutine(returns.take(Returned("", paths or (PATH,), message))).addBoth(outcome.append)
@@ -167,7 +167,7 @@ def test_forged_paths_are_counted() -> None:
     assert found.counts == {"forged": 1}
 
 
-def overhear(found: Returns, message: bytes) -> dict[str, int]:
+def overhear(found: BounceIntake, message: bytes) -> dict[str, int]:
     outcome: list[Any] = []
     Deferred.fromCoroutine(found.overhear(message)).addBoth(outcome.append)
     assert outcome == [None]

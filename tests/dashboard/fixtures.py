@@ -28,7 +28,7 @@ from mailsvc.dashboard.signin.throttle import Throttle
 from mailsvc.domains.maintenance import Care
 from mailsvc.domains.records import Publishing
 from mailsvc.domains.rotation import Rules
-from mailsvc.insights.reputation import Standing
+from mailsvc.insights.reputation import Reputation
 from mailsvc.intake import Admitted, Content, Incoming, Intake
 from mailsvc.mail.address import Mailbox
 from mailsvc.net import urls
@@ -37,7 +37,7 @@ from mailsvc.settings.schema import Settings
 from mailsvc.store.domains.checks import DomainChecks
 from mailsvc.store.domains.claims import DomainClaims
 from mailsvc.store.domains.domains import Domains
-from mailsvc.store.encryption.secrets import Seal
+from mailsvc.store.encryption.secrets import Encryption
 from mailsvc.store.events.rollups import Rollups
 from mailsvc.store.events.webhooks import Webhooks
 from mailsvc.store.mail.accept import Acceptance
@@ -49,7 +49,7 @@ from mailsvc.store.people.users import Role, User
 from mailsvc.store.postgres.pool import Pool
 from tests.store.fixtures import NOW as TODAY
 
-SEAL = Seal.read(f"1 {'A' * 43}=", "here")
+SEAL = Encryption.read(f"1 {'A' * 43}=", "here")
 NOW = TODAY.timestamp()  # partitions are there for today
 PASSWORD = "seven quiet green lamps"
 HASHED = password._HASHER.hash(PASSWORD)
@@ -216,7 +216,7 @@ class House:
         care = Care(domains, DomainChecks(self.pool, domains), DomainClaims(self.pool, domains), nobody, publishing, rules, nobody.at_once)
         self.intake = Intake(acceptance, domains, nobody, nobody, Limits(), timedelta(days=5), nobody.at_once, self.clock.seconds)
         given: dict[str, Any] = {
-            "care": care, "intake": self.intake, "standing": Standing(nobody, Rollups(self.pool), (), (), (), self.clock),
+            "care": care, "intake": self.intake, "standing": Reputation(nobody, Rollups(self.pool), (), (), (), self.clock),
             "pool": self.pool, "clock": self.clock, "seal": SEAL, "in_thread": lambda work: succeed(work()), "base_url": self.base_url,
             "accounts": Accounts(self.pool, self.clock), "domains": domains,
             "keys": Keys(self.pool, self.clock), "messages": Messages(self.pool, self.pool.reactor), "mails": self.letters,

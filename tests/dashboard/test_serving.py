@@ -12,7 +12,7 @@ from twisted.internet.defer import Deferred
 from twisted.web.http_headers import Headers
 
 from mailsvc.dashboard import page, words
-from mailsvc.store.encryption.secrets import SealError
+from mailsvc.store.encryption.secrets import EncryptionError
 from mailsvc.store.postgres.errors import OutOfResources, Unavailable
 
 DESK = SimpleNamespace(
@@ -59,7 +59,7 @@ async def pieces(error: Exception | None = None) -> AsyncGenerator[bytes, None]:
         (ValueError("secret"), 500),
         (Unavailable("gone"), 503),
         (OutOfResources("53100", "could not extend file"), 503),
-        (SealError("The secret does not open."), 503),
+        (EncryptionError("The secret does not open."), 503),
     ],
 )
 def test_what_goes_wrong_is_told_and_a_file_that_has_begun_is_cut_off(error, status):

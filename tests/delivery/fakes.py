@@ -14,9 +14,9 @@ from twisted.internet.task import Clock, deferLater
 
 from mailsvc.delivery.connection.connect import CannotConnect, Connector
 from mailsvc.delivery.connection.route import Routes
-from mailsvc.delivery.connection.tls_policy import How
+from mailsvc.delivery.connection.tls_policy import DialOptions
 from mailsvc.delivery.dispatch import Dispatch
-from mailsvc.delivery.limits import DeliverySettings
+from mailsvc.delivery.limits import DeliveryLimits
 from mailsvc.delivery.message_loader import Origin
 from mailsvc.delivery.shaping import NO_RULES, Shaping, provider_of
 from mailsvc.mail import seven_bit as sevenbit
@@ -24,7 +24,7 @@ from mailsvc.mail.reply import Reply
 from mailsvc.net.dns import Mx, NxDomain, Records, Temporary
 from mailsvc.outcome import Deferred as Later
 from mailsvc.outcome import Outcome, Uncertain
-from mailsvc.smtp.client.capabilities import Offers
+from mailsvc.smtp.client.capabilities import Capabilities
 from mailsvc.smtp.client.client import Result
 from mailsvc.smtp.client.envelope import Envelope
 from mailsvc.smtp.client.plan import Manner
@@ -307,9 +307,9 @@ class Server:
         self.greeting: Callable[[], Any] = lambda: None
         self.tls: str | None = None
         self.untrusted = False
-        self.hows: list[How] = []
+        self.hows: list[DialOptions] = []
         self.sent_dot = False  # whether those who wait have sent the whole message
-        self.offers: Offers | None = Offers(eight_bit=True)
+        self.offers: Capabilities | None = Capabilities(eight_bit=True)
         self.connections = 0
         self.open: set[FakeCourier] = set()
         self.most_open = 0
@@ -400,7 +400,7 @@ class World:
         self.names = Names()
         self.sending = Sending()
         self.servers: dict[str, Server] = {}
-        self.terms = DeliverySettings(**settings)
+        self.terms = DeliveryLimits(**settings)
         self.routes = Routes(
             self.clock, self.names, self.terms.routes, port=self.terms.port, own=self.terms.own_names, provider=shaping.provider
         )
@@ -424,7 +424,7 @@ class World:
         self.names.hosts[host] = [address]
         return self.servers.setdefault(address, Server(self))
 
-    async def dial(self, address: str, port: int, host: str, how: How) -> Any:
+    async def dial(self, address: str, port: int, host: str, how: DialOptions) -> Any:
         server = self.servers.get(address)
         if server is None:
             raise CannotConnect("refused the connection")

@@ -21,10 +21,10 @@ from twisted.internet.testing import StringTransport
 from mailsvc.delivery.connection.connect import Connector
 from mailsvc.delivery.connection.route import Routes
 from mailsvc.delivery.dispatch import Dispatch
-from mailsvc.delivery.limits import DeliverySettings
-from mailsvc.delivery.sending_domain import DomainSide
+from mailsvc.delivery.limits import DeliveryLimits
+from mailsvc.delivery.sending_domain import SendingDomains
 from mailsvc.outcome import Delivered
-from mailsvc.smtp.client.client import Courier
+from mailsvc.smtp.client.client import SmtpClient
 from mailsvc.store.ids import uuid7
 from mailsvc.store.mail.values import NewRecipient
 from mailsvc.store.queue.settle import Settlement
@@ -38,7 +38,7 @@ APART = ("/tests/", "/twisted/internet/task.py", "/twisted/internet/base.py", "/
 class Wire(StringTransport):
     """A connection to a server that takes everything; what it says is there in the next turn."""
 
-    def __init__(self, way: Way, courier: Courier) -> None:
+    def __init__(self, way: Way, courier: SmtpClient) -> None:
         super().__init__()
         self.way, self.courier = way, courier
 
@@ -108,12 +108,12 @@ class Way:
         self.calls = self.writes = 0
         names: Any = Names()
         names.mxs["example.com"], names.hosts["mx.example.com"] = [(10, "mx.example.com")], ["1.1.1.1"]
-        terms = DeliverySettings(
+        terms = DeliveryLimits(
             connections_max=CONNECTIONS, connections_initial=CONNECTIONS, messages_per_connection=10**6, idle_seconds=300, chunking=chunking
         )
         store: Any = Store(self.clock)
         routes = Routes(self.clock, names, terms.routes, port=25, own=())
-        sending: Any = DomainSide(Side(Sender()), Side(Account()), lambda: [b"secret"], self._later)  # type: ignore[arg-type]
+        sending: Any = SendingDomains(Side(Sender()), Side(Account()), lambda: [b"secret"], self._later)  # type: ignore[arg-type]
         settling: Any = self
         self.dispatch = Dispatch(
             self.clock, terms, "eu", Process(), store, routes, Connector(self.clock, names, self._dial, terms), store, settling, sending,
@@ -123,7 +123,7 @@ class Way:
         Deferred.fromCoroutine(routes.resolve("example.com"))
 
     async def _dial(self, *_: object) -> Any:
-        courier = Courier(self.clock, "me.example", tls="none")
+        courier = SmtpClient(self.clock, "me.example", tls="none")
         courier.makeConnection(Wire(self, courier))
         self.clock.callLater(0, courier.dataReceived, b"220 mx\r\n")
         await courier.ready

@@ -12,7 +12,7 @@ from mailsvc.mail import seven_bit
 from mailsvc.mail.reply import Reply
 from mailsvc.outcome import Bounced, Delivered, Uncertain
 from mailsvc.outcome import Deferred as Later
-from mailsvc.smtp.client.capabilities import Offers
+from mailsvc.smtp.client.capabilities import Capabilities
 from mailsvc.store.postgres.errors import Unavailable
 from tests.delivery import fakes
 from tests.delivery.fakes import MESSAGE, World, answered, each, lost, number, taken
@@ -431,7 +431,7 @@ def test_what_was_asked_for_goes_on_to_the_next_server() -> None:
 @pytest.mark.parametrize(("offered", "asked", "passed"), [(True, ASKED, True), (False, ASKED, False), (True, {"sender": "a@b.c"}, False)])
 def test_who_was_told_what_to_tell_is_left_to_it(offered: bool, asked: dict[str, Any], passed: bool) -> None:
     world = World()
-    world.server("example.com", "1.1.1.1").offers = Offers(eight_bit=True, dsn=offered)
+    world.server("example.com", "1.1.1.1").offers = Capabilities(eight_bit=True, dsn=offered)
     world.store.add(1, "ann@example.com")
     world.store.envelopes[number(1)] = asked
     world.start().run(2)
@@ -453,7 +453,7 @@ EIGHT_BIT = "From: a@x.example\r\n\r\nGrüße\r\n".encode()
 def test_only_a_server_without_8bitmime_gets_a_copy_in_seven_bits() -> None:
     world = World()
     modern, old = world.server("modern.example", "1.1.1.1"), world.server("old.example", "1.1.1.2")
-    old.offers = Offers()
+    old.offers = Capabilities()
     world.store.add(1, "ann@modern.example")
     world.store.add(1, "bob@old.example", recipient=1)
     world.store.bodies[number(1)] = EIGHT_BIT
@@ -470,7 +470,7 @@ def test_the_copy_in_seven_bits_is_made_once_for_all_destinations(monkeypatch: p
     monkeypatch.setattr(seven_bit, "convert", lambda body: made.append(body) or convert(body))
     servers = [world.server(f"{name}.example", f"1.1.1.{index}") for index, name in enumerate(("one", "two", "three"), 1)]
     for index, server in enumerate(servers):
-        server.offers = Offers()
+        server.offers = Capabilities()
         world.store.add(1, f"ann@{('one', 'two', 'three')[index]}.example", recipient=index)
     world.store.bodies[number(1)] = EIGHT_BIT
     world.start().run(5)

@@ -9,7 +9,7 @@ import pytest
 from mailsvc.mail.reply import Reply
 from mailsvc.outcome import Bounced, Delivered, Failed
 from mailsvc.outcome import Deferred as Later
-from mailsvc.store.encryption.secrets import SealError
+from mailsvc.store.encryption.secrets import EncryptionError
 from mailsvc.store.postgres.errors import DataRejected, OutOfResources, StatementFailed, Unavailable
 from tests.delivery.fakes import World, answered, number
 
@@ -30,7 +30,9 @@ def test_a_poison_message_is_set_aside_and_the_others_go_on() -> None:
     assert "poison" not in world.store.last(1).reason  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("error", [SealError("The secret of 1 does not open with key 1."), StatementFailed("XX002", "index is corrupted")])
+@pytest.mark.parametrize(
+    "error", [EncryptionError("The secret of 1 does not open with key 1."), StatementFailed("XX002", "index is corrupted")]
+)
 def test_a_fault_of_the_installation_defers_mail_and_never_ends_it(error: Exception) -> None:
     """Every email would fail alike: with a wrong key, a few attempts at each would be the end of all of them."""
     world = World()

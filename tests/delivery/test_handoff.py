@@ -8,7 +8,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
 from mailsvc.delivery.connection.route import Routes
-from mailsvc.delivery.handoff import _ASKED, Leaving
+from mailsvc.delivery.handoff import _ASKED, QueueOnly
 from mailsvc.net.dns import Mx, Records
 
 
@@ -27,9 +27,9 @@ class Names:
         self.asked.pop(domain).callback(Records(domain, (Mx(10, host),)))
 
 
-def leaving(**routes: str) -> tuple[Leaving, Names]:
+def leaving(**routes: str) -> tuple[QueueOnly, Names]:
     names: Any = Names()
-    return Leaving(7, Routes(Clock(), names, routes)), names
+    return QueueOnly(7, Routes(Clock(), names, routes)), names
 
 
 def test_mail_is_filed_under_its_destination_once_that_is_known() -> None:

@@ -11,7 +11,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.protocol import Factory
 
 from mailsvc.delivery.connection.dial import dialer
-from mailsvc.delivery.connection.tls_policy import How
+from mailsvc.delivery.connection.tls_policy import DialOptions
 from mailsvc.outcome import Bounced, Delivered, Uncertain
 from mailsvc.outcome import Deferred as Later
 from tests.delivery.test_loopback import Site, named, script
@@ -185,7 +185,7 @@ async def test_a_dial_that_is_given_up_does_not_go_on_to_the_next_exchanger_or_w
     site.listen("127.0.0.2", script(EHLO=_OFFERS, STARTTLS="silence"))
     for address in ("127.0.0.1", "127.0.0.2"):
         dial = dialer(site.reactor, "out.example", 2)
-        dialing: Deferred[Any] = Deferred.fromCoroutine(dial(address, site.port, "mx.example.com", How(ourselves=True)))  # type: ignore[arg-type]
+        dialing: Deferred[Any] = Deferred.fromCoroutine(dial(address, site.port, "mx.example.com", DialOptions(ourselves=True)))  # type: ignore[arg-type]
         await after(site.reactor, 0.05)
         dialing.cancel()
         with pytest.raises(CancelledError):

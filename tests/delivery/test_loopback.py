@@ -14,9 +14,9 @@ from twisted.protocols.basic import LineReceiver
 from mailsvc.delivery.connection.connect import CannotConnect, Connector
 from mailsvc.delivery.connection.dial import dialer
 from mailsvc.delivery.connection.route import Routes
-from mailsvc.delivery.connection.tls_policy import How
+from mailsvc.delivery.connection.tls_policy import DialOptions
 from mailsvc.delivery.dispatch import Dispatch
-from mailsvc.delivery.limits import DeliverySettings
+from mailsvc.delivery.limits import DeliveryLimits
 from mailsvc.net.dns import Resolver
 from mailsvc.outcome import Bounced, Delivered, Uncertain
 from mailsvc.outcome import Deferred as Later
@@ -107,7 +107,7 @@ class Site:
 
     async def start(self, policies: Any = None, **settings: Any) -> Site:
         await self.dns.start(self.reactor)
-        terms = DeliverySettings(port=self.port, allow_addresses=("127.0.0.0/8",), poll_seconds=0.05, connect_seconds=2, **settings)
+        terms = DeliveryLimits(port=self.port, allow_addresses=("127.0.0.0/8",), poll_seconds=0.05, connect_seconds=2, **settings)
         resolver = Resolver(self.reactor, [self.dns.address], seconds=1)
         connector = Connector(self.reactor, resolver, dialer(self.reactor, "out.example", 2, Timeouts(greeting=2, quit=1)), terms)
         numbers = iter(range(10**6, 10**7))
@@ -174,8 +174,8 @@ async def test_an_address_of_this_machine_is_no_mail_exchanger_unless_the_operat
     site.listen("127.0.0.1", script())
     dial = dialer(site.reactor, "out.example", 2, Timeouts(greeting=2, quit=1))
     with pytest.raises(CannotConnect, match="is an address of this machine"):
-        await dial("127.0.0.1", site.port, "mx.example.com", How())
-    courier = await dial("127.0.0.1", site.port, "mx.example.com", How(ourselves=True))
+        await dial("127.0.0.1", site.port, "mx.example.com", DialOptions())
+    courier = await dial("127.0.0.1", site.port, "mx.example.com", DialOptions(ourselves=True))
     await courier.quit()  # type: ignore[misc]
     for port in site.ports:
         await port.stopListening()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mailsvc.bounces.diagnosis import known, rules
-from mailsvc.delivery.connection.tls_policy import How
+from mailsvc.delivery.connection.tls_policy import DialOptions
 from mailsvc.outcome import Bounced, Delivered
 from mailsvc.outcome import Deferred as Later
 from tests.delivery.fakes import number
@@ -70,7 +70,7 @@ def test_when_clear_text_fails_too_both_are_told() -> None:
     host = world.host("x.example", "8.1.0.1", EHLO=b"250-mx\r\n250 STARTTLS\r\n", STARTTLS=(b"454 4.7.0 not now\r\n", "close"))
     dial = world._real
 
-    async def busy_in_clear(address: str, port: int, name: str, how: How) -> Any:
+    async def busy_in_clear(address: str, port: int, name: str, how: DialOptions) -> Any:
         if how.mode == "clear":
             host.script.does["greeting"] = b"421 4.3.2 busy\r\n"
         return await dial(address, port, name, how)

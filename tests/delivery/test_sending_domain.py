@@ -9,13 +9,13 @@ from typing import Any, get_args
 import attrs
 from twisted.internet.defer import Deferred
 
-from mailsvc.delivery.message_loader import Cargo, Loaded
-from mailsvc.delivery.sending_domain import DomainSide
-from mailsvc.delivery.slots import Freight
-from mailsvc.delivery.transaction import Parcel
+from mailsvc.delivery.message_loader import LoadedMessage, MessageLoader
+from mailsvc.delivery.sending_domain import SendingDomains
+from mailsvc.delivery.slots import MemoryBudget
+from mailsvc.delivery.transaction import Transaction
 from mailsvc.mail.authentication import dkim
-from mailsvc.smtp.client.dot_stuffing import SLICE, Stuffer
-from mailsvc.smtp.client.message_writer import Outflow
+from mailsvc.smtp.client.dot_stuffing import SLICE, DotStuffer
+from mailsvc.smtp.client.message_writer import MessageWriter
 from mailsvc.store.domains.domains import StoredKey
 from mailsvc.store.ids import uuid7_floor
 from mailsvc.store.mail.messages import StoredPieces
@@ -44,18 +44,18 @@ async def at_once(work: Callable[[], bytes]) -> bytes:
     return work()
 
 
-def signature(parcel: Parcel) -> bytes:
+def signature(parcel: Transaction) -> bytes:
     """By a process of its own."""
     stored: Any = Stored()
     found: list[bytes] = []
-    Deferred.fromCoroutine(DomainSide(stored, stored, b"secret", at_once).sign(parcel, MESSAGE)).addCallback(found.append)
+    Deferred.fromCoroutine(SendingDomains(stored, stored, b"secret", at_once).sign(parcel, MESSAGE)).addCallback(found.append)
     return found[0]
 
 
-def parcel() -> Parcel:
+def parcel() -> Transaction:
     email_id = uuid7_floor(datetime.fromtimestamp(START, UTC))
     leased = Leased(number(1), email_id, 0, number(9), "eu", "a@b.example", "mx", 0, "queued", EXPIRES, False)
-    return Parcel(number(1), email_id, number(9), 7, False, (leased,))
+    return Transaction(number(1), email_id, number(9), 7, False, (leased,))
 
 
 def test_two_processes_that_attempt_first_send_the_same_octets() -> None:
@@ -97,9 +97,9 @@ class Large:
     async def load(self, *_: object) -> StoredPieces:
         return StoredPieces(self.signature, self)  # type: ignore[arg-type]
 
-    def cargo(self) -> Cargo:
+    def cargo(self) -> MessageLoader:
         stored: Any = Stored()
-        return Cargo(None, self, DomainSide(stored, stored, lambda: [b"secret"], self.in_thread), Freight(1 << 30))
+        return MessageLoader(None, self, SendingDomains(stored, stored, lambda: [b"secret"], self.in_thread), MemoryBudget(1 << 30))
 
 
 def test_a_large_message_is_signed_and_looked_through_in_threads() -> None:
@@ -108,7 +108,7 @@ def test_a_large_message_is_signed_and_looked_through_in_threads() -> None:
         (Large(signature=b"DKIM-Signature: 1\r\n"), parcel()),  # for another attempt
         (accepted := Large(), attrs.evolve(parcel(), body=accepted)),  # from memory
     ):
-        found: list[Loaded] = []
+        found: list[LoadedMessage] = []
         Deferred.fromCoroutine(large.cargo().load(leased)).addCallback(found.append)
         [loaded] = found
         assert not loaded.eight_bit and loaded.signature.startswith(b"DKIM-Signature:")
@@ -136,7 +136,7 @@ class Pausing:
 
 def test_a_large_message_is_sent_by_slices_as_the_peer_reads() -> None:
     large, transport = Large(), Pausing()
-    outflow: Any = Outflow(transport, b"", large, Stuffer(), lambda: True, lambda octets: None, lambda error: None)  # type: ignore[arg-type]
+    outflow: Any = MessageWriter(transport, b"", large, DotStuffer(), lambda: True, lambda octets: None, lambda error: None)  # type: ignore[arg-type]
     outflow.start()
     turns = 1
     while transport.producer is not None:

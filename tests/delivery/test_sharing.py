@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from twisted.internet.task import Clock
 
 from mailsvc.delivery.health import Healths
-from mailsvc.delivery.limits import DeliverySettings
+from mailsvc.delivery.limits import DeliveryLimits
 from mailsvc.delivery.slots import Recent, Slots
-from mailsvc.delivery.transaction import Parcel, Turns, from_rows
+from mailsvc.delivery.transaction import AccountTurns, Transaction, from_rows
 from mailsvc.store.queue.claims import Leased
 from tests.delivery.fakes import number
 
@@ -22,14 +22,14 @@ def leased(email: int, recipient: int = 0, account: int = 1, *, bulk: bool = Fal
     )
 
 
-def parcel(email: int, account: int = 1, *, bulk: bool = False) -> Parcel:
+def parcel(email: int, account: int = 1, *, bulk: bool = False) -> Transaction:
     [found] = from_rows([leased(email, account=account, bulk=bulk)], 7, 100)
     return found
 
 
 @given(st.lists(st.tuples(st.integers(1, 4), st.booleans()), max_size=40))
 def test_nobody_waits_for_more_than_one_of_each_other_account_and_nothing_is_lost(puts: list[tuple[int, bool]]) -> None:
-    turns = Turns()
+    turns = AccountTurns()
     for email, (account, bulk) in enumerate(puts):
         turns.put(parcel(email, account, bulk=bulk))
     assert len(turns) == len(puts)
@@ -47,7 +47,7 @@ def test_nobody_waits_for_more_than_one_of_each_other_account_and_nothing_is_los
 
 
 def test_what_was_begun_goes_first() -> None:
-    turns = Turns()
+    turns = AccountTurns()
     for email in range(3):
         turns.put(parcel(email, account=email))
     turns.put(parcel(9, account=2), first=True)
@@ -107,7 +107,7 @@ def test_those_who_wait_are_woken_in_order_until_one_takes_the_slot() -> None:
 
 def test_connections_grow_with_success_and_shrink_with_trouble() -> None:
     clock = Clock()
-    health = Healths(clock, DeliverySettings(connections_initial=2, connections_max=8)).of("mx")
+    health = Healths(clock, DeliveryLimits(connections_initial=2, connections_max=8)).of("mx")
     assert (health.allowed, health.proven) == (2, False)
     for _ in range(20):
         health.succeeded()
@@ -120,7 +120,7 @@ def test_connections_grow_with_success_and_shrink_with_trouble() -> None:
 
 def test_where_one_more_was_refused_it_is_tried_rarely_and_alone() -> None:
     clock = Clock()
-    health = Healths(clock, DeliverySettings()).of("mx")
+    health = Healths(clock, DeliveryLimits()).of("mx")
     for _ in range(10):
         health.succeeded()
     health.crowded(3)
@@ -140,7 +140,7 @@ def test_where_one_more_was_refused_it_is_tried_rarely_and_alone() -> None:
 
 def test_old_success_is_no_licence_for_many_connections() -> None:
     clock = Clock()
-    healths = Healths(clock, DeliverySettings())
+    healths = Healths(clock, DeliveryLimits())
     for _ in range(30):
         healths.of("mx").succeeded()
     assert healths.of("mx").allowed == 20

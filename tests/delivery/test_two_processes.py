@@ -10,7 +10,7 @@ from twisted.internet.defer import Deferred
 from mailsvc.delivery.connection.connect import Connector
 from mailsvc.delivery.connection.route import Routes
 from mailsvc.delivery.dispatch import Dispatch
-from mailsvc.delivery.limits import DeliverySettings
+from mailsvc.delivery.limits import DeliveryLimits
 from mailsvc.delivery.shaping import Limits, Provider, Reaction, Shaping
 from mailsvc.mail.reply import Reply
 from mailsvc.store.ids import uuid7
@@ -36,7 +36,7 @@ class Half:
         self.reactor: Any = reactor
         self.server = server
         self.process = Incarnation(pool, reactor)
-        terms = DeliverySettings(poll_seconds=0.05, connections_initial=1, drain_seconds=0.1, window=2)
+        terms = DeliveryLimits(poll_seconds=0.05, connections_initial=1, drain_seconds=0.1, window=2)
         routes = Routes(self.reactor, names, {}, port=25, provider=BIG.provider)
         self.dispatch = Dispatch(
             self.reactor, terms, REGION, self.process, Queue(pool), routes, Connector(self.reactor, names, self.dial, terms),

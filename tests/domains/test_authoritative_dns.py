@@ -15,7 +15,7 @@ import pytest_twisted
 from mailsvc.domains.authoritative_dns import Authorities
 from mailsvc.net import address_guard
 from mailsvc.net.dns import Mx, NxDomain, Records, Temporary
-from mailsvc.net.dns_query import Server, Unanswered
+from mailsvc.net.dns_query import Nameserver, Unanswered
 
 NS = {"example.com": ["ns1.example.com", "ns2.example.com"]}
 ADDRESSES = {"ns1.example.com": ["192.0.2.101"], "ns2.example.com": ["192.0.2.102"]}
@@ -41,7 +41,7 @@ class Wire:
         self.servers = {name.replace("s", "192.0.2."): has for name, has in servers.items()}
         self.asked: list[str] = []
 
-    async def __call__(self, server: Server, query: dns.message.QueryMessage, seconds: float) -> Any:
+    async def __call__(self, server: Nameserver, query: dns.message.QueryMessage, seconds: float) -> Any:
         self.asked.append(server.host)
         has = self.servers.get(server.host)
         if has is None:

@@ -87,10 +87,10 @@ async def test_an_event_has_the_whole_domain_and_nothing_is_told_when_nothing_ch
 
 @pytest_twisted.ensureDeferred
 async def test_events_stand_in_the_order_of_the_account(rig: Rig) -> None:
-    from mailsvc.store.events.ledger import Books
+    from mailsvc.store.events.ledger import EventLedger
 
     await rig.verified(await rig.add())
-    assert await Books(rig.pool).number(100) == 3
+    assert await EventLedger(rig.pool).number(100) == 3
     rows = await rig.pool.rows(
         "SELECT l.sequence, e.data ->> 'status' FROM event_log l JOIN events e USING (account_id, email_id, event_id) ORDER BY 1"
     )

@@ -12,7 +12,7 @@ import pytest_twisted
 from twisted.internet.defer import Deferred, gatherResults
 
 from mailsvc.delivery.message_loader import Gone
-from mailsvc.delivery.sending_domain import DomainSide
+from mailsvc.delivery.sending_domain import SendingDomains
 from mailsvc.domains.maintenance import Taken
 from mailsvc.domains.records import Publishing
 from mailsvc.net.dns import Temporary
@@ -167,7 +167,7 @@ async def test_what_waits_to_be_sent_from_a_lost_domain_ends(rig: Rig) -> None:
     assert await house.statuses(queued) == ["failed"]
     [recipient] = await house.emails.recipients(rig.account.id, queued.email_id)
     assert recipient.last_reply == f"The sending domain {NAME} belongs to another account now."
-    side = DomainSide(rig.domains, Accounts(rig.pool, rig.clock), lambda: (b"x" * 32,), lambda work: work())  # type: ignore[arg-type]
+    side = SendingDomains(rig.domains, Accounts(rig.pool, rig.clock), lambda: (b"x" * 32,), lambda work: work())  # type: ignore[arg-type]
     rig.domains.changed()
     with pytest.raises(Gone, match="belongs to another account now"):
         await side.origin(SimpleNamespace(domain_id=old.id))  # type: ignore[arg-type]

@@ -16,7 +16,7 @@ from psycopg2.extras import register_uuid
 from mailsvc import __version__
 from mailsvc.mail.authentication import dkim
 from mailsvc.store.encryption import key_file
-from mailsvc.store.encryption.secrets import Seal
+from mailsvc.store.encryption.secrets import Encryption
 from mailsvc.store.ids import uuid7
 from mailsvc.store.postgres import upgrade_check
 from mailsvc.store.postgres.migrate import migrate
@@ -43,7 +43,7 @@ def earlier(database: str, postgres: str, tmp_path: Path, administer: Callable[.
     administer(postgres, f"DROP DATABASE {name} WITH (FORCE)")
 
 
-def leave_mail(dsn: str, seal: Seal) -> UUID:
+def leave_mail(dsn: str, seal: Encryption) -> UUID:
     """What the earlier release would have left: an email that waits, and one that a process was sending when it ended."""
     now = datetime.now(UTC)
     account, domain, email, key = (uuid7(now.timestamp()) for _ in range(4))
@@ -94,7 +94,7 @@ def test_mail_that_an_earlier_release_left_goes_out(tmp_path: Path, earlier: str
     sink = Sink(free_port())
     sink.start()
     key_file.make(tmp_path / "secret.key")
-    leave_mail(earlier, Seal.load(tmp_path / "secret.key"))
+    leave_mail(earlier, Encryption.load(tmp_path / "secret.key"))
     daemon = Daemon(tmp_path, earlier, {"delivery": {"routes": {"*": f"smtp://127.0.0.1:{sink.port}"}}})
     daemon.write()
     try:

@@ -12,7 +12,7 @@ from twisted.internet.defer import Deferred, gatherResults
 
 from mailsvc.http.openapi import endpoints
 from mailsvc.store.ids import uuid7
-from mailsvc.store.logs.smtp_sessions import Receipt, Receipts
+from mailsvc.store.logs.smtp_sessions import SmtpSession, SmtpSessions
 from tests.http.rig import Rig
 from tests.http.world import GOOD, World
 
@@ -133,9 +133,9 @@ async def test_requests_can_be_read_again(world: World) -> None:
 @pytest_twisted.ensureDeferred
 async def test_sessions_of_the_relay_stand_beside_the_requests(world: World) -> None:
     now = datetime.now(UTC)
-    receipts = Receipts(world.pool, world.site.reactor)
+    receipts = SmtpSessions(world.pool, world.site.reactor)
     key = uuid4()
-    good, bad = (Receipt(uuid7(now.timestamp()), key, now, now + timedelta(seconds=2), 587, "TLSv1.3", 2, n, "S: 220") for n in (0, 1))
+    good, bad = (SmtpSession(uuid7(now.timestamp()), key, now, now + timedelta(seconds=2), 587, "TLSv1.3", 2, n, "S: 220") for n in (0, 1))
     await gatherResults([Deferred.fromCoroutine(receipts.add(world.account_id, one)) for one in (good, bad)])
     page = (await world.ask("GET", "/logs?source=smtp")).json["data"]
     assert [(entry["id"], entry["response_status"], entry["duration_ms"]) for entry in page] == [

@@ -41,7 +41,7 @@ from mailsvc.store.events.suppressions import Suppressions as StoredSuppressions
 from mailsvc.store.events.webhook_log import WebhookLog
 from mailsvc.store.events.webhooks import Webhooks as StoredWebhooks
 from mailsvc.store.logs.requests import RequestLog
-from mailsvc.store.logs.smtp_sessions import Receipts
+from mailsvc.store.logs.smtp_sessions import SmtpSessions
 from mailsvc.store.mail.accept import Acceptance
 from mailsvc.store.mail.emails import Emails
 from mailsvc.store.mail.messages import Messages
@@ -152,7 +152,7 @@ async def world(pool: Pool) -> World:
         links=Links(Web(), 1000), told=told_of(pool, clock),
         rate=RateLimit(clock, 10_000), budgets=Budgets.of(1 << 28, 1 << 31, clock), in_thread=in_thread, checks={},
         api_keys=keys,
-        domains=DomainDesk(domains, care, publishing, "us-east-1"), logs=requests, receipts=Receipts(pool, clock),
+        domains=DomainDesk(domains, care, publishing, "us-east-1"), logs=requests, receipts=SmtpSessions(pool, clock),
         rollups=Rollups(pool), quotas=quotas, link_secrets=lambda: (b"secret",), inbox=Sandbox(pool),
         base_url="https://api.example.com", recorder=recorder,
     )  # fmt: skip

@@ -12,7 +12,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
 from mailsvc.insights.checks.reputation import Listed, Rates, Server
-from mailsvc.insights.reputation import HOUR, Standing
+from mailsvc.insights.reputation import HOUR, Reputation
 from mailsvc.net.dns import Mx, NxDomain, Records, Temporary
 from mailsvc.store.domains.values import Domain, RecordState
 from mailsvc.store.events.rollups import Count
@@ -62,11 +62,11 @@ class Rollups:
         return self.found
 
 
-def standing(names: Names, rollups: Rollups | None = None, **changes: Any) -> tuple[Standing, Clock]:
+def standing(names: Names, rollups: Rollups | None = None, **changes: Any) -> tuple[Reputation, Clock]:
     clock = Clock()
     clock.advance(NOW.timestamp())
     given: dict[str, Any] = {"identities": [(None, "out.example.net")], "block_lists": ["zen"], "domain_lists": []} | changes
-    return Standing(names, rollups or Rollups(), clock=clock, **given), clock
+    return Reputation(names, rollups or Rollups(), clock=clock, **given), clock
 
 
 OURS = {("A", "out.example.net"): ("8.8.4.1",), ("PTR", "8.8.4.1"): ("OUT.example.net.",)}

@@ -13,7 +13,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
 from mailsvc.net.dns import Mx, NxDomain, Records, Resolver, Temporary
-from mailsvc.net.dns_query import Server, Unanswered
+from mailsvc.net.dns_query import Nameserver, Unanswered
 from tests.dnsserver import DnsServer
 
 ZONES = {
@@ -137,7 +137,7 @@ class Fake:
         self.dead: set[str] = set()
         self.asked: list[str] = []
 
-    async def __call__(self, server: Server, query: dns.message.QueryMessage, seconds: float) -> Any:
+    async def __call__(self, server: Nameserver, query: dns.message.QueryMessage, seconds: float) -> Any:
         self.asked.append(str(server))
         if server.host in self.dead:
             raise Unanswered(f"nameserver {server} did not answer in time")
@@ -248,7 +248,7 @@ def test_any_text_gets_an_answer(name: str) -> None:
 
 
 def test_nameserver_texts() -> None:
-    assert Server.parse("192.0.2.1") == Server("192.0.2.1")
-    assert Server.parse("192.0.2.1:5353") == Server("192.0.2.1", 5353)
-    assert Server.parse("[2001:db8::1]:5353") == Server("2001:db8::1", 5353)
-    assert str(Server.parse("2001:db8::1")) == "[2001:db8::1]"
+    assert Nameserver.parse("192.0.2.1") == Nameserver("192.0.2.1")
+    assert Nameserver.parse("192.0.2.1:5353") == Nameserver("192.0.2.1", 5353)
+    assert Nameserver.parse("[2001:db8::1]:5353") == Nameserver("2001:db8::1", 5353)
+    assert str(Nameserver.parse("2001:db8::1")) == "[2001:db8::1]"

@@ -15,17 +15,17 @@ from mailsvc.accounts.ratelimit import RateLimit
 from mailsvc.intake import Admitted, AsReceived, Incoming, Key
 from mailsvc.mail import return_path
 from mailsvc.net.dns import Mx, Records
-from mailsvc.relay.connection_limits import Crowd, Failures
+from mailsvc.relay.connection_limits import ConnectionLimits, Failures
 from mailsvc.relay.inbound import ForPostmaster, Own, Returned
 from mailsvc.relay.null_mx import NullMx
 from mailsvc.relay.ports import door
 from mailsvc.relay.reception import Relay
-from mailsvc.relay.session_log import Receipts
+from mailsvc.relay.session_log import SessionLog
 from mailsvc.relay.submission import Submissions
-from mailsvc.relay.trusted_networks import Neighbours
+from mailsvc.relay.trusted_networks import TrustedNetworks
 from mailsvc.runtime.budget import Budgets
 from mailsvc.smtp.server.session import Limits
-from mailsvc.store.logs.smtp_sessions import Receipt
+from mailsvc.store.logs.smtp_sessions import SmtpSession
 from mailsvc.store.people.api_keys import Caller, digest
 from tests.smtp.harness import Call, Transport
 
@@ -91,9 +91,9 @@ class Intake:
 
 class Kept:
     def __init__(self) -> None:
-        self.receipts: list[tuple[UUID, Receipt]] = []
+        self.receipts: list[tuple[UUID, SmtpSession]] = []
 
-    async def add(self, account_id: UUID, receipt: Receipt) -> None:
+    async def add(self, account_id: UUID, receipt: SmtpSession) -> None:
         self.receipts.append((account_id, receipt))
 
 
@@ -143,14 +143,14 @@ class World:
             rate=RateLimit(self.clock, rate),
             budgets=self.budget,
             submissions=Submissions(self.intake, "mx.test", in_thread, self.clock.seconds),
-            receipts=Receipts(self.kept, self.clock),
+            receipts=SessionLog(self.kept, self.clock),
             own=Own(("mx.test",), lambda address: return_path.read(address, SECRET), take if late else None, forward if late else None),
-            addresses=Crowd(3),
-            with_key=Crowd(2),
+            addresses=ConnectionLimits(3),
+            with_key=ConnectionLimits(2),
             failures=Failures(self.clock, 5),
             connections=5,
             null_mx=NullMx(self.names, self.clock, 0.25, lambda domain: domain == "routed.example"),
-            neighbours=Neighbours.of(NEIGHBOURS, [BALANCER]),
+            neighbours=TrustedNetworks.of(NEIGHBOURS, [BALANCER]),
         )
 
     def call(self, number: str = "587", host: str = "192.0.2.1") -> Line:

@@ -10,7 +10,7 @@ from twisted.internet.defer import Deferred
 from mailsvc.intake import Busy, OtherRequest, Rejected
 from mailsvc.mail import return_path
 from mailsvc.policy import Refusal
-from mailsvc.relay.connection_limits import Crowd, Failures, subscriber
+from mailsvc.relay.connection_limits import ConnectionLimits, Failures, subscriber
 from mailsvc.store.postgres.errors import Contention, DataRejected, OutOfResources, StatementFailed, TimedOut, Unavailable
 from tests.relay.harness import ACCOUNT, ME, OTHER, SECRET, SUSPENDED, TOKEN, World
 
@@ -253,7 +253,7 @@ def test_a_shutdown_lets_a_body_finish() -> None:
 
 def test_failures_and_crowds_forget() -> None:
     world = World()
-    failures, crowd = Failures(world.clock, 2), Crowd(1)
+    failures, crowd = Failures(world.clock, 2), ConnectionLimits(1)
     failures.add("a")
     world.clock.advance(40)
     failures.add("a")

@@ -10,7 +10,7 @@ import pytest
 from twisted.internet.address import IPv4Address
 
 from mailsvc.relay.ports import Ports
-from mailsvc.relay.trusted_networks import Neighbours
+from mailsvc.relay.trusted_networks import TrustedNetworks
 from mailsvc.smtp.server.proxy_protocol import SIGNATURE
 from mailsvc.smtp.server.session import Limits
 from mailsvc.store.people.api_keys import Caller, digest
@@ -46,8 +46,8 @@ NEAR, HOST = UUID(int=1), UUID(int=2)
 def test_whose_key_an_address_stands_for(address: str, key: UUID | None) -> None:
     networks = {"10.1.2.0/24": str(NEAR), "10.1.2.7": str(HOST), "2001:db8::/32": str(NEAR), "fe80::/10": str(NEAR)}
     balancers = [ip_network(text) for text in ("10.1.2.9", "2001:db8::9", "::ffff:10.1.2.11")]
-    assert Neighbours.of(networks, balancers).key_of(address) == key
-    assert Neighbours.of({}, balancers).key_of(address) is None
+    assert TrustedNetworks.of(networks, balancers).key_of(address) == key
+    assert TrustedNetworks.of({}, balancers).key_of(address) is None
 
 
 def neighbour(world: World, number: str = "587", host: str = "10.1.2.3") -> Line:
@@ -228,7 +228,7 @@ def test_who_is_named_by_a_balancer_is_a_neighbour(host: str, header: bytes) -> 
 )
 def test_nobody_else_is(host: str, header: bytes) -> None:
     world = World()
-    world.relay.neighbours = Neighbours.of({"10.1.2.0/24": str(KEY), "127.0.0.1": str(KEY), "::1": str(KEY)}, [BALANCER])
+    world.relay.neighbours = TrustedNetworks.of({"10.1.2.0/24": str(KEY), "127.0.0.1": str(KEY), "::1": str(KEY)}, [BALANCER])
     _, heard = behind(world, host, header)
     assert b"2.1.0" not in heard and heard.endswith(b"530 5.7.0 Must issue a STARTTLS command first\r\n")
 

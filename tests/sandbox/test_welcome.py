@@ -13,14 +13,14 @@ import pytest
 import pytest_twisted
 
 from mailsvc.accounts.onboarding import Customers
-from mailsvc.runtime.database import Memory
+from mailsvc.runtime.database import Database
 from mailsvc.sandbox.welcome import Welcome, greeting
 from mailsvc.settings.schema import Domains, Settings
-from mailsvc.store.encryption.secrets import Seal
+from mailsvc.store.encryption.secrets import Encryption
 from mailsvc.store.people.api_keys import digest
 from mailsvc.store.postgres.pool import Pool
 
-SEAL = Seal.read("1 " + "A" * 43 + "=", "the test")
+SEAL = Encryption.read("1 " + "A" * 43 + "=", "the test")
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
 def welcome(pool: Pool, file: Path) -> Welcome:
     from twisted.internet import reactor
 
-    customers = Customers.of(Memory("", pool, SEAL), reactor, Settings(domains=Domains(allow_trust=True)))
+    customers = Customers.of(Database("", pool, SEAL), reactor, Settings(domains=Domains(allow_trust=True)))
     return Welcome(customers, Settings(), file, "http://localhost:8025", {"25": 2525})
 
 

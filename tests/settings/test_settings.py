@@ -9,7 +9,7 @@ from uuid import UUID
 import attrs
 import pytest
 
-from mailsvc.delivery.limits import DeliverySettings
+from mailsvc.delivery.limits import DeliveryLimits
 from mailsvc.settings import example, reader, schema
 from mailsvc.settings.reader import SettingsError
 from mailsvc.wiring import neighbours_of
@@ -186,7 +186,7 @@ def test_a_missing_file_gets_a_sentence(tmp_path):
 def test_every_setting_is_used():
     """Somebody reads it by its name, or delivery/limits has one of the same name."""
     sources = "".join(path.read_text("utf-8") for path in (ROOT / "mailsvc").rglob("*.py") if path.name != "settings.py")
-    terms = {field.name for field in attrs.fields(DeliverySettings)}
+    terms = {field.name for field in attrs.fields(DeliveryLimits)}
     unused = [
         f"{table}.{key}"
         for table, key, _ in reader.keys(schema.Settings)
@@ -197,7 +197,7 @@ def test_every_setting_is_used():
 
 def test_the_terms_of_delivery_have_the_same_defaults():
     ours = schema.Delivery()
-    shared = [field for field in attrs.fields(DeliverySettings) if hasattr(ours, field.name)]
+    shared = [field for field in attrs.fields(DeliveryLimits) if hasattr(ours, field.name)]
     assert len(shared) >= 20
     assert {field.name: field.default for field in shared if not isinstance(field.default, attrs.Factory)} == {
         field.name: getattr(ours, field.name) for field in shared if not isinstance(field.default, attrs.Factory)

@@ -27,16 +27,16 @@ from pathlib import Path
 
 import attrs
 
-from mailsvc.smtp.server.session import Door, Limits
+from mailsvc.smtp.server.session import Limits, Listener
 from tests.smtp.harness import Call
 
 FOLDER = Path(__file__).parent.parent / "conversations"
 RELAY, CLIENT = FOLDER / "relay", FOLDER / "client"
 _CALM = Limits(stranger_octets=None, tarpit=0)
 DOORS = {
-    "open": Door("mx.test", _CALM, object(), login_offered=True),  # port 25
-    "submission": Door("mx.test", Limits(tarpit=0), object(), tls_required=True, login_offered=True, login_required=True),
-    "small": Door("mx.test", Limits(size=1000, recipients=3, mails=2, errors=5, chatter=10, stranger_octets=None, tarpit=0)),
+    "open": Listener("mx.test", _CALM, object(), login_offered=True),  # port 25
+    "submission": Listener("mx.test", Limits(tarpit=0), object(), tls_required=True, login_offered=True, login_required=True),
+    "small": Listener("mx.test", Limits(size=1000, recipients=3, mails=2, errors=5, chatter=10, stranger_octets=None, tarpit=0)),
 }
 _REPEAT = re.compile(rb"\{(.+?)\*(\d+)\}", re.DOTALL)
 

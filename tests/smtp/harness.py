@@ -14,9 +14,9 @@ from mailsvc.mail.address import Path
 from mailsvc.mail.reply import Reply
 from mailsvc.smtp.server import replies
 from mailsvc.smtp.server.extensions import MailParameters
-from mailsvc.smtp.server.listener import Receivers
-from mailsvc.smtp.server.protocol import Receiver
-from mailsvc.smtp.server.session import Door, Envelope, Login, Reception, Recipient, Session, Sink
+from mailsvc.smtp.server.listener import ServerFactory
+from mailsvc.smtp.server.protocol import ServerProtocol
+from mailsvc.smtp.server.session import Envelope, Listener, Login, Reception, Recipient, Session, Sink
 
 USER, PASSWORD = "mailsvc", "s3cret"
 
@@ -28,7 +28,7 @@ class Transport(StringTransport):
         super().__init__()
         self.tls = self.aborted = self.lost = False
         self.writes: list[bytes] = []
-        self.receiver: Receiver | None = None
+        self.receiver: ServerProtocol | None = None
 
     def write(self, data: bytes) -> None:
         self.writes.append(data)
@@ -152,7 +152,7 @@ class Call:
 
     def __init__(
         self,
-        door: Door,
+        door: Listener,
         clock: Clock | None = None,
         welcome: Callable[[Session], Reception | Reply] | None = None,
         slow: bool = False,
@@ -160,7 +160,7 @@ class Call:
         self.clock = clock or Clock()
         self.slow = slow
         self.recorder: Recorder | None = None
-        self.receivers = Receivers(door, welcome or self._welcome, self.clock)
+        self.receivers = ServerFactory(door, welcome or self._welcome, self.clock)
         self.receiver = self.receivers.buildProtocol(None)
         self.transport = Transport()
         self.transport.receiver = self.receiver

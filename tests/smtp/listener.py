@@ -19,7 +19,7 @@ from twisted.internet.interfaces import IOpenSSLServerConnectionCreator
 from twisted.internet.protocol import Protocol, ServerFactory
 from zope.interface import implementer
 
-from mailsvc.smtp.client.client import Courier
+from mailsvc.smtp.client.client import SmtpClient
 
 
 @attrs.define(eq=False)
@@ -180,6 +180,6 @@ class Listener:
         self.port = reactor.listenTCP(0, factory, interface="127.0.0.1")
         return self
 
-    async def courier(self, reactor: Any, **options: Any) -> Courier:
+    async def courier(self, reactor: Any, **options: Any) -> SmtpClient:
         endpoint = TCP4ClientEndpoint(reactor, "127.0.0.1", self.port.getHost().port)
-        return await connectProtocol(endpoint, Courier(reactor, "me.example", **options))
+        return await connectProtocol(endpoint, SmtpClient(reactor, "me.example", **options))

@@ -11,7 +11,7 @@ from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
 
-from mailsvc.smtp.client.client import Courier, Envelope, Result
+from mailsvc.smtp.client.client import Envelope, Result, SmtpClient
 
 GREETING = "220 mx.example.org ESMTP"
 PIPELINING = ("250-mx.example.org hello", "250-PIPELINING", "250-SIZE 1000000", "250-8BITMIME", "250 ENHANCEDSTATUSCODES")
@@ -49,7 +49,7 @@ class Peer:
         self.cuts = tuple(cuts)
         self._turn = 0
         options.setdefault("tls", "none")
-        self.courier = Courier(self.clock, "me.example", **options)
+        self.courier = SmtpClient(self.clock, "me.example", **options)
         self.fate = told(self.courier.ready)
         self.courier.makeConnection(self.wire)
 

@@ -20,8 +20,8 @@ from twisted.internet.threads import deferToThread
 from twisted.protocols.tls import TLSMemoryBIOFactory
 
 from mailsvc.smtp.server.certificates import self_signed, server_context
-from mailsvc.smtp.server.listener import Receivers
-from mailsvc.smtp.server.session import Door, Session
+from mailsvc.smtp.server.listener import ServerFactory
+from mailsvc.smtp.server.session import Listener, Session
 from tests.smtp.dialogue import DOORS, FOLDER, Dialogue, everything, read
 from tests.smtp.harness import Mail, Recorder
 
@@ -45,12 +45,12 @@ class Ports:
     context: Any
     recorders: list[Recorder] = attrs.field(factory=list)
     listening: list[Any] = attrs.field(factory=list)
-    receivers: list[Receivers] = attrs.field(factory=list)
+    receivers: list[ServerFactory] = attrs.field(factory=list)
 
-    def open(self, door: Door, *, implicit: bool = False) -> int:
+    def open(self, door: Listener, *, implicit: bool = False) -> int:
         from twisted.internet import reactor
 
-        receivers = Receivers(attrs.evolve(door, context=self.context), self._welcome, reactor)
+        receivers = ServerFactory(attrs.evolve(door, context=self.context), self._welcome, reactor)
         factory = TLSMemoryBIOFactory(self.context, False, receivers) if implicit else receivers
         port = reactor.listenTCP(0, factory, interface="127.0.0.1")
         self.listening.append(port)

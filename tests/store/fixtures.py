@@ -13,7 +13,7 @@ from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.task import Clock
 
 from mailsvc.outcome import Outcome
-from mailsvc.store.events.ledger import Books
+from mailsvc.store.events.ledger import EventLedger
 from mailsvc.store.ids import uuid7
 from mailsvc.store.mail.accept import Acceptance, AcceptResult, Idempotency, NewEmail, NewRecipient, Submission
 from mailsvc.store.mail.emails import Emails
@@ -86,7 +86,7 @@ class House:
         present.advance(NOW.timestamp())
         self.emails = Emails(self.pool, present)  # however long the run has taken by now
         self.messages = Messages(self.pool, self.clock)
-        self.books = Books(self.pool)
+        self.books = EventLedger(self.pool)
 
     async def process(self) -> int:
         """The number of one more process."""

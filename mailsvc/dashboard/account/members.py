@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import attrs
 
-from mailsvc.dashboard.context import Desk
+from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.csv_file import plain
 from mailsvc.dashboard.keys import KEYS
 from mailsvc.dashboard.page import Stop, Visit, area, forbidden, not_found, page
@@ -37,7 +37,7 @@ _DONE = {
 @attrs.define(eq=False)
 class Settings:
     app = area()
-    desk: Desk
+    desk: PageContext
     entrance: Entrance
     keys: Keys
 

@@ -6,7 +6,7 @@ import attrs
 from twisted.logger import Logger
 
 from mailsvc.dashboard.account.security import person
-from mailsvc.dashboard.context import Desk
+from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.page import PASSKEYS, SECURITY, Visit, area, not_found, page
 from mailsvc.dashboard.safety import HOME
 from mailsvc.dashboard.signin import authenticators, second_factor
@@ -25,7 +25,7 @@ log = Logger()
 @attrs.define(eq=False)
 class PasskeyPages:
     app = area()
-    desk: Desk
+    desk: PageContext
     entrance: Entrance
     passkeys: PasskeyEntrance
     second: SecondFactor
@@ -91,7 +91,7 @@ class IdentityPages:
     """Connecting begins where signing in there does (signin/federation)."""
 
     app = area()
-    desk: Desk
+    desk: PageContext
     entrance: Entrance
 
     @page(app, f"{IDENTITIES}/<text>/remove", "POST", fresh=True)

@@ -11,7 +11,7 @@ from datetime import timedelta
 import attrs
 
 from mailsvc.dashboard.account.security import person
-from mailsvc.dashboard.context import Desk
+from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.page import Stop, Visit, area, page
 from mailsvc.dashboard.safety import HOME
 from mailsvc.dashboard.signin import mails
@@ -38,7 +38,7 @@ _DONE = {
 @attrs.define(eq=False)
 class Profile:
     app = area()
-    desk: Desk
+    desk: PageContext
     entrance: Entrance
     addresses: Addresses
 

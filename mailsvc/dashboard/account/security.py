@@ -7,7 +7,7 @@ import segno
 from markupsafe import Markup
 
 from mailsvc.clock import unix
-from mailsvc.dashboard.context import Desk
+from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.page import SECURITY, Stop, Visit, area, not_found, page
 from mailsvc.dashboard.signin import second_factor
 from mailsvc.dashboard.signin.completion import Entrance
@@ -34,7 +34,7 @@ _DONE = {
 @attrs.define(eq=False)
 class Security:
     app = area()
-    desk: Desk
+    desk: PageContext
     entrance: Entrance
     second: SecondFactor
 
@@ -141,7 +141,7 @@ class Security:
         return await person(self.desk, visit)
 
 
-async def person(desk: Desk, visit: Visit) -> User:
+async def person(desk: PageContext, visit: Visit) -> User:
     """Whoever is signed in."""
     user = await desk.users.get(visit.who.user_id)
     if user is None:

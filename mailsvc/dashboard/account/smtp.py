@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import attrs
 
 from mailsvc.dashboard import snippets
-from mailsvc.dashboard.context import Desk
+from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.page import Visit, area, page
 from mailsvc.dashboard.safety import HOME
 from mailsvc.settings.schema import Settings
@@ -67,7 +67,7 @@ class Relay:
 @attrs.define(eq=False)
 class Connection:
     app = area()
-    desk: Desk
+    desk: PageContext
     relay: Relay
     keys: Keys
     domains: Domains

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 import attrs
 
 from mailsvc.accounts.quota import Quotas, Used
-from mailsvc.dashboard.context import Desk
+from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.page import Visit, area, page
 from mailsvc.dashboard.safety import HOME
 from mailsvc.store.domains.domains import Domains
@@ -49,7 +49,7 @@ class Usage:
     """`rate`: requests a second of an account without a limit of its own; `most_webhooks` of any account."""
 
     app = area()
-    desk: Desk
+    desk: PageContext
     rollups: Rollups
     accounts: Accounts
     domains: Domains

@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 import attrs
 
 from mailsvc.clock import unix
-from mailsvc.dashboard.context import Desk
+from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.emails import timeline
 from mailsvc.dashboard.emails.preview import embedded
 from mailsvc.dashboard.emails.resend import NotSent, SendAgain
@@ -21,7 +21,7 @@ from mailsvc.insights import checks
 from mailsvc.insights.checks import Grouped, Insight
 from mailsvc.insights.checks.links import of_page
 from mailsvc.insights.checks.reputation import of_standing
-from mailsvc.insights.reputation import Standing
+from mailsvc.insights.reputation import Reputation
 from mailsvc.mail import mime
 from mailsvc.mail.mime import Parsed
 from mailsvc.net.signed_links import SHARED_LONGEST, SignedLinks
@@ -50,7 +50,7 @@ _DONE = {
 @attrs.define(eq=False)
 class Emails:
     app = area()
-    desk: Desk
+    desk: PageContext
     stored: Stored
     history: History
     messages: Messages
@@ -58,7 +58,7 @@ class Emails:
     keys: Keys
     sending: SendAgain
     links: SignedLinks
-    standing: Standing
+    standing: Reputation
 
     @page(app, f"{EMAILS}/<text>")
     async def one(self, visit: Visit, text: str) -> bytes:

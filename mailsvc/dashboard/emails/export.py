@@ -11,7 +11,7 @@ from uuid import UUID, uuid4
 import attrs
 
 from mailsvc.dashboard import csv_file
-from mailsvc.dashboard.context import Desk
+from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.emails.detail import EMAILS
 from mailsvc.dashboard.emails.listing import EmailList
 from mailsvc.dashboard.logs import LOGS, LogList
@@ -39,7 +39,7 @@ class Sheet:
 @attrs.define(eq=False)
 class ExportPages:
     app = area()
-    desk: Desk
+    desk: PageContext
     stored: Stored
     emails: EmailList
     logs: LogList

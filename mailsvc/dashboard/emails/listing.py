@@ -9,7 +9,7 @@ from uuid import UUID
 
 import attrs
 
-from mailsvc.dashboard.context import Desk
+from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.emails.detail import EMAILS
 from mailsvc.dashboard.page import Visit, area, page
 from mailsvc.dashboard.words import status
@@ -41,7 +41,7 @@ class Asked:
 @attrs.define(eq=False)
 class EmailList:
     app = area()
-    desk: Desk
+    desk: PageContext
     stored: Stored
     search: Search
     domains: Domains

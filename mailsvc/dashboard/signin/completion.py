@@ -9,7 +9,7 @@ from datetime import datetime
 import attrs
 
 from mailsvc.dashboard import safety
-from mailsvc.dashboard.context import Desk
+from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.page import SESSION, SIGN_IN, Visit
 from mailsvc.dashboard.signin import mails
 from mailsvc.dashboard.signin.mails import Letter, Mails
@@ -18,7 +18,7 @@ from mailsvc.dashboard.signin.throttle import Subject, Throttle
 from mailsvc.dashboard.words import span, stamp
 from mailsvc.mail.address import AddressError, parse_mailbox
 from mailsvc.store.people.audit import Line
-from mailsvc.store.people.sign_in_attempts import Attempts
+from mailsvc.store.people.sign_in_attempts import SignInAttempts
 from mailsvc.store.people.users import User
 
 DEVICE = "mailsvc-device"
@@ -37,10 +37,10 @@ class Refused:
 class Entrance:
     """Shared by the pages of signin/. `letters` is None where the service cannot send mails of its own."""
 
-    desk: Desk
+    desk: PageContext
     passwords: Passwords
     throttle: Throttle
-    attempts: Attempts
+    attempts: SignInAttempts
     letters: Mails | None
 
     async def enter(

@@ -13,7 +13,7 @@ import attrs
 from twisted.logger import Logger
 
 from mailsvc.clock import unix
-from mailsvc.dashboard.context import Desk
+from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.page import FRESH, NEVER, SECURITY, SIGN_IN, Stop, Visit, area, not_found, page
 from mailsvc.dashboard.safety import inside
 from mailsvc.dashboard.signin import tickets
@@ -30,7 +30,7 @@ log = Logger()
 @attrs.define(eq=False)
 class Federation:
     app = area()
-    desk: Desk
+    desk: PageContext
     entrance: Entrance
     joining: Joining
 

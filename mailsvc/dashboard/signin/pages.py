@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 
 from mailsvc.dashboard.account.security import person
-from mailsvc.dashboard.context import Desk
+from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.page import AGAIN, SESSION, SIGN_IN, Visit, area, page
 from mailsvc.dashboard.safety import inside
 from mailsvc.dashboard.signin.completion import Entrance, line
@@ -19,7 +19,7 @@ WRONG = "This address and this password do not belong together."
 @attrs.define(eq=False)
 class SignIn:
     app = area()
-    desk: Desk
+    desk: PageContext
     entrance: Entrance
     passkeys: PasskeyEntrance
     second: SecondFactor

@@ -8,7 +8,7 @@ import attrs
 from twisted.logger import Logger
 
 from mailsvc.clock import unix
-from mailsvc.dashboard.context import Desk
+from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.page import SIGN_IN, Stop, Visit, area, page
 from mailsvc.dashboard.safety import inside
 from mailsvc.dashboard.signin import authenticators, tickets
@@ -25,7 +25,7 @@ log = Logger()
 @attrs.define(eq=False)
 class PasskeyEntrance:
     app = area()
-    desk: Desk
+    desk: PageContext
     entrance: Entrance
 
     async def options(self, visit: Visit, user: User | None) -> str:

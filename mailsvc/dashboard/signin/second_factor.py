@@ -12,7 +12,7 @@ import attrs
 import pyotp
 
 from mailsvc.clock import unix
-from mailsvc.dashboard.context import Desk
+from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.page import SIGN_IN, Visit, area, page
 from mailsvc.dashboard.safety import inside
 from mailsvc.dashboard.signin.completion import Entrance, Refused
@@ -57,7 +57,7 @@ def new_codes() -> list[str]:
 @attrs.define(eq=False)
 class SecondFactor:
     app = area()
-    desk: Desk
+    desk: PageContext
     entrance: Entrance
     passkeys: PasskeyEntrance
 

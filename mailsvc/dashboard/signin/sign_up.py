@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 
 from mailsvc.clock import unix
-from mailsvc.dashboard.context import Desk
+from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.page import SIGN_IN, Stop, Visit, area, page
 from mailsvc.dashboard.safety import HOME
 from mailsvc.dashboard.signin import mails, tickets
@@ -43,7 +43,7 @@ class Joining:
     """`new_account` makes an account of that name and gives its id."""
 
     app = area()
-    desk: Desk
+    desk: PageContext
     entrance: Entrance
     new_account: Callable[[str], Awaitable[Any]]
 

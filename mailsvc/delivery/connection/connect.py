@@ -18,15 +18,15 @@ from twisted.logger import Logger
 from mailsvc.delivery.classify import Stage, classify
 from mailsvc.delivery.connection.route import Host, Names, Route
 from mailsvc.delivery.connection.sources import Sources
-from mailsvc.delivery.connection.tls_policy import ANY, Demand, How, Mode, Secured, Wish
-from mailsvc.delivery.limits import DeliverySettings
+from mailsvc.delivery.connection.tls_policy import ANY, ActualTls, ConnectionPreference, DialOptions, Mode, TlsPolicy
+from mailsvc.delivery.limits import DeliveryLimits
 from mailsvc.delivery.retry import rest
 from mailsvc.mail.reply import Reply
 from mailsvc.net.address_guard import Network, networks, refusal
 from mailsvc.net.dns import Records, Temporary
 from mailsvc.outcome import Meaning
 from mailsvc.smtp.client import dane
-from mailsvc.smtp.client.capabilities import Offers
+from mailsvc.smtp.client.capabilities import Capabilities
 from mailsvc.smtp.client.envelope import Envelope
 from mailsvc.smtp.client.plan import Manner
 
@@ -69,7 +69,7 @@ class Result(Protocol):
     def transcript(self) -> str: ...
 
 
-class Courier(Protocol):
+class SmtpConnection(Protocol):
     """A connection that has greeted and is ready for mail."""
 
     @property
@@ -79,7 +79,7 @@ class Courier(Protocol):
     def tls(self) -> str | None: ...
 
     @property
-    def offers(self) -> Offers | None: ...
+    def offers(self) -> Capabilities | None: ...
 
     def deliver(
         self, envelope: Envelope, pieces: Iterable[bytes], may_send_dot: Callable[[], bool], manner: Manner
@@ -106,17 +106,17 @@ class CannotConnect(Exception):
 class Dial(Protocol):
     """Opens a session with one address. Raises CannotConnect; any other error is a fault of ours."""
 
-    def __call__(self, address: str, port: int, host: str, how: How) -> Awaitable[Courier]: ...
+    def __call__(self, address: str, port: int, host: str, how: DialOptions) -> Awaitable[SmtpConnection]: ...
 
 
 @attrs.define(eq=False)
-class Line:
+class OpenConnection:
     """A connection of a lane. `sent` counts transactions, `source` is our address, `mode` how TLS was to be.
 
     `proven`: the destination took mail lately. `idled`: it was kept open while there was no mail for it.
     """
 
-    courier: Courier
+    courier: SmtpConnection
     host: str
     address: str
     mode: Mode = "opportunistic"
@@ -132,8 +132,8 @@ class Line:
         return self.sent > 0 or self.idled
 
     @property
-    def secured(self) -> Secured:
-        return Secured(self.host, self.courier.tls is not None, self.mode, self.operator)
+    def secured(self) -> ActualTls:
+        return ActualTls(self.host, self.courier.tls is not None, self.mode, self.operator)
 
     @property
     def tls(self) -> str | None:
@@ -196,7 +196,7 @@ class Connector:
         clock: Any,
         names: Names,
         dial: Dial,
-        terms: DeliverySettings,
+        terms: DeliveryLimits,
         shuffle: Callable[[list[Any]], Any] | None = None,
         sources: Sources | None = None,
     ) -> None:
@@ -208,16 +208,16 @@ class Connector:
         self._own = {source.address for source in self._sources.all if refusal(source.address) is None}
         self._broken_tls: OrderedDict[str, float] = OrderedDict()
         self._closed: OrderedDict[tuple[str, str], tuple[float, Reply]] = OrderedDict()  # by host and address
-        self._unmet: OrderedDict[tuple[str, Demand], tuple[float, int, Unreachable]] = OrderedDict()  # until when, how often, why
+        self._unmet: OrderedDict[tuple[str, TlsPolicy], tuple[float, int, Unreachable]] = OrderedDict()  # until when, how often, why
         self._rests = partial(rest, first=terms.hold_first, longest=terms.hold_longest, random=lambda: 0.5)
         self._first: OrderedDict[str, int] = OrderedDict()  # by destination: the place of the host that is tried first
 
-    def unmet(self, route: Route, demand: Demand) -> Unreachable | None:
+    def unmet(self, route: Route, demand: TlsPolicy) -> Unreachable | None:
         """Why the demand cannot be met, if that was found a moment ago: so many emails share one attempt to connect."""
         until, _, why = self._unmet.get((route.destination, demand), (0.0, 0, None))
         return why if until > self._clock.seconds() else None
 
-    async def connect(self, route: Route, wish: Wish = ANY) -> Line:
+    async def connect(self, route: Route, wish: ConnectionPreference = ANY) -> OpenConnection:
         """The first session that comes about and meets the demand; Unreachable with what each host said."""
         if not wish.demand.verified:
             return await self._connect(route, wish)
@@ -235,7 +235,7 @@ class Connector:
         self._unmet.pop(key, None)
         return line
 
-    async def _connect(self, route: Route, wish: Wish) -> Line:
+    async def _connect(self, route: Route, wish: ConnectionPreference) -> OpenConnection:
         tried = _Tried()
         first = self._first.get(route.destination, 0)
         hosts = route.in_order(self._shuffle, first, _AT_ONCE)
@@ -251,7 +251,7 @@ class Connector:
             _remember(self._first, route.destination, following if following < len(route.hosts) else 0)
         raise tried.unreachable()
 
-    async def _host(self, route: Route, host: Host, wish: Wish, most: int, tried: _Tried) -> Line | None:
+    async def _host(self, route: Route, host: Host, wish: ConnectionPreference, most: int, tried: _Tried) -> OpenConnection | None:
         refused = None if route.operator else wish.demand.refusal(host.name)
         found = await self._names.addresses(host.name)
         if isinstance(found, Temporary):
@@ -273,8 +273,8 @@ class Connector:
         return await self._addresses(route, host, how, addresses, wish, most, tried)
 
     async def _addresses(
-        self, route: Route, host: Host, how: How, addresses: Sequence[str], wish: Wish, most: int, tried: _Tried
-    ) -> Line | None:
+        self, route: Route, host: Host, how: DialOptions, addresses: Sequence[str], wish: ConnectionPreference, most: int, tried: _Tried
+    ) -> OpenConnection | None:
         for address in self._spread(addresses):
             refused = None if route.operator else self._refusal(address)
             if refused is not None:
@@ -323,7 +323,7 @@ class Connector:
             self._shuffle(family)
         return families[0] + families[1]
 
-    async def _how(self, host: Host, canonical: str, demand: Demand) -> How | Temporary:
+    async def _how(self, host: Host, canonical: str, demand: TlsPolicy) -> DialOptions | Temporary:
         """By DANE, when the host publishes TLSA records under DNSSEC (7672 §2.2); else as without."""
         for name in dict.fromkeys([canonical, host.name]):  # 7672 §2.1.3: where aliases led first
             found = await self._names.tlsa(f"_{host.port}._tcp.{name}")
@@ -331,11 +331,11 @@ class Connector:
                 return found  # never downgraded: the host counts as unreachable (7672 §2.1.1)
             if isinstance(found, Records) and found.values and found.authenticated:
                 if any(dane.usable(record) for record in found.values):
-                    return How("dane", tlsa=found.values, names=(name, host.name))
-                return How("verified" if demand.verified else "encrypted")
+                    return DialOptions("dane", tlsa=found.values, names=(name, host.name))
+                return DialOptions("verified" if demand.verified else "encrypted")
         return _by(demand, None)
 
-    async def _open(self, route: Route, host: Host, address: str, how: How) -> Line:
+    async def _open(self, route: Route, host: Host, address: str, how: DialOptions) -> OpenConnection:
         shown = f"[{address}]:{host.port}" if ":" in address else f"{address}:{host.port}"
         if how.mode == "opportunistic" and self._broken_tls.get(host.name, 0.0) > self._clock.seconds():
             how = attrs.evolve(how, mode="clear")
@@ -349,9 +349,9 @@ class Connector:
             _remember(self._broken_tls, host.name, self._clock.seconds() + _BROKEN_TLS)
             courier = await self._in_clear(address, host, attrs.evolve(how, mode="clear"), error)
             how = attrs.evolve(how, mode="clear")
-        return Line(courier, host.name, shown, how.mode, how.source.address if how.source else None, route.operator)
+        return OpenConnection(courier, host.name, shown, how.mode, how.source.address if how.source else None, route.operator)
 
-    async def _in_clear(self, address: str, host: Host, how: How, before: CannotConnect) -> Courier:
+    async def _in_clear(self, address: str, host: Host, how: DialOptions, before: CannotConnect) -> SmtpConnection:
         """Without TLS after it failed. Where that fails too, both are told."""
         try:
             return await self._dial(address, host.port, host.name, how)
@@ -368,10 +368,10 @@ def _remember(among: OrderedDict[K, V], key: K, value: V) -> None:
         among.popitem(last=False)
 
 
-def _by(demand: Demand, route: Route | None) -> How:
+def _by(demand: TlsPolicy, route: Route | None) -> DialOptions:
     if not demand.verified:
-        return How()
-    return How("encrypted" if route is not None and route.operator else "verified")
+        return DialOptions()
+    return DialOptions("encrypted" if route is not None and route.operator else "verified")
 
 
 def _sentence(tried: list[str]) -> str:

@@ -11,9 +11,9 @@ from twisted.internet.error import ConnectError, ConnectionRefusedError, NoRoute
 from twisted.internet.error import TimeoutError as ConnectTimeout
 
 from mailsvc.delivery.connection.connect import CannotConnect
-from mailsvc.delivery.connection.tls_policy import How
+from mailsvc.delivery.connection.tls_policy import DialOptions
 from mailsvc.smtp.client import tls
-from mailsvc.smtp.client.client import Canceled, Courier, GreetingRefused, NotReady, Timeouts, TlsFailed, TlsPolicy
+from mailsvc.smtp.client.client import Canceled, GreetingRefused, NotReady, SmtpClient, Timeouts, TlsFailed, TlsPolicy
 from mailsvc.smtp.client.tls import ClientTls
 
 # What a failure is called in reports (8460 §4.3), by a part of its reason.
@@ -30,19 +30,19 @@ _RESULTS = (
 
 def dialer(
     reactor: Any, ehlo_name: str, seconds: float, timeouts: Timeouts | None = None, roots: str | None = None
-) -> Callable[..., Awaitable[Courier]]:
+) -> Callable[..., Awaitable[SmtpClient]]:
     """Dials from `reactor` under the name `ehlo_name`; one address gets `seconds` to be connected to.
 
     `roots`: a PEM file of authorities to trust instead of the system's.
     """
 
-    async def dial(address: str, port: int, host: str, how: How) -> Courier:
+    async def dial(address: str, port: int, host: str, how: DialOptions) -> SmtpClient:
         kind = TCP6ClientEndpoint if ":" in address else TCP4ClientEndpoint
         bind = None if how.source is None else (how.source.address, 0)
         endpoint = kind(reactor, address, port, timeout=seconds, bindAddress=bind)
         name = ehlo_name if how.source is None else how.source.ehlo
         policy, options = _security(host, how, roots)
-        courier = Courier(reactor, name, host=host, tls=policy, tls_options=options, timeouts=timeouts)
+        courier = SmtpClient(reactor, name, host=host, tls=policy, tls_options=options, timeouts=timeouts)
         try:
             await connectProtocol(endpoint, courier)
         except (ConnectError, OSError, TimeoutError) as error:
@@ -71,7 +71,7 @@ def _is_ourselves(transport: Any) -> bool:
     return bool(transport.getHost().host == transport.getPeer().host)
 
 
-def _security(host: str, how: How, roots: str | None) -> tuple[TlsPolicy, ClientTls | None]:
+def _security(host: str, how: DialOptions, roots: str | None) -> tuple[TlsPolicy, ClientTls | None]:
     match how.mode:
         case "clear":
             return "none", None

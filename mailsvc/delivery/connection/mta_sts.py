@@ -16,7 +16,7 @@ from twisted.logger import Logger
 
 from mailsvc.clock import unix
 from mailsvc.delivery import pace
-from mailsvc.delivery.connection.tls_counts import Tally
+from mailsvc.delivery.connection.tls_counts import TlsCounts
 from mailsvc.mail.authentication import mta_sts
 from mailsvc.mail.authentication.mta_sts import BadPolicy, Policy
 from mailsvc.net.dns import NxDomain, Records, Temporary
@@ -70,7 +70,7 @@ class Policies:
 
     log = Logger()
 
-    def __init__(self, clock: Any, names: Texts, fetch: Fetch, shelf: Shelf, tally: Tally) -> None:
+    def __init__(self, clock: Any, names: Texts, fetch: Fetch, shelf: Shelf, tally: TlsCounts) -> None:
         self._clock, self._names, self._fetch, self._shelf, self._tally = clock, names, fetch, shelf, tally
         self._known: OrderedDict[str, _Known] = OrderedDict()
         self._flights: dict[str, list[Deferred[None]]] = {}

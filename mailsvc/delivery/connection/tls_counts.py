@@ -21,7 +21,7 @@ class Results(Protocol):
     async def add(self, counts: Mapping[Line, int]) -> None: ...
 
 
-class Tally:
+class TlsCounts:
     """One for a process."""
 
     log = Logger()

@@ -8,7 +8,7 @@ from typing import Literal
 
 import attrs
 
-from mailsvc.delivery.transaction import Parcel
+from mailsvc.delivery.transaction import Transaction
 from mailsvc.mail.authentication.mta_sts import Policy
 from mailsvc.net.dns import Tlsa
 
@@ -31,7 +31,7 @@ class Source:
 
 
 @attrs.frozen
-class How:
+class DialOptions:
     """How one address is dialled. `tlsa`, `names`: for DANE. `ourselves`: it may be an address of this machine."""
 
     mode: Mode = "opportunistic"
@@ -42,7 +42,7 @@ class How:
 
 
 @attrs.frozen
-class Secured:
+class ActualTls:
     """What is known of a connection. `operator`: its host is one of the operator's routes, who vouches for it."""
 
     host: str
@@ -52,7 +52,7 @@ class Secured:
 
 
 @attrs.frozen
-class Demand:
+class TlsPolicy:
     """`verified`: the server's certificate has to be good. `policies`: by recipient domain, which hosts they allow."""
 
     verified: bool = False
@@ -66,7 +66,7 @@ class Demand:
                 return f"{host} is not named by the MTA-STS policy of {domain}"
         return None
 
-    def met_by(self, line: Secured) -> bool:
+    def met_by(self, line: ActualTls) -> bool:
         if not self.verified or (line.operator and line.tls):
             return True
         if line.mode == "dane":  # it goes before MTA-STS (8461 §2)
@@ -75,15 +75,15 @@ class Demand:
 
 
 @attrs.frozen
-class Wish:
+class ConnectionPreference:
     """`host`, `source`: rather this one, as last time."""
 
-    demand: Demand = Demand()
+    demand: TlsPolicy = TlsPolicy()
     host: str | None = None
     source: str | None = None
 
     @classmethod
-    def of(cls, parcel: Parcel) -> Wish:
+    def of(cls, parcel: Transaction) -> ConnectionPreference:
         """After silence the same host, which may recognise the message; after a refusal the same address of ours, which it knows."""
         host = source = None
         for each in parcel.recipients:
@@ -93,14 +93,14 @@ class Wish:
         return ANY if host is None and source is None else cls(host=host, source=source)
 
 
-ANY = Wish()
-NO_DEMAND = Demand()
+ANY = ConnectionPreference()
+NO_DEMAND = TlsPolicy()
 
 
-def demand_of(required: bool, policies: Sequence[tuple[str, Policy]]) -> Demand:
+def demand_of(required: bool, policies: Sequence[tuple[str, Policy]]) -> TlsPolicy:
     """Of a sending domain's own requirement and the policies of the recipients' domains."""
     if not required and not policies:
         return NO_DEMAND
     binding = tuple((domain, policy) for domain, policy in policies if policy.mode == "enforce")
     reasons = [f"{domain} demands by MTA-STS" for domain, _ in binding] + (["the sending domain requires"] if required else [])
-    return Demand(required or bool(binding), binding, " and ".join(reasons))
+    return TlsPolicy(required or bool(binding), binding, " and ".join(reasons))

@@ -16,7 +16,7 @@ from mailsvc.http.describe import COUNT, ID, PAGING, TEXT, TIME, Parameter, cons
 from mailsvc.http.problem import invalid, not_found
 from mailsvc.http.request import Request
 from mailsvc.http.resources.email_views import time
-from mailsvc.store.logs.smtp_sessions import Receipt
+from mailsvc.store.logs.smtp_sessions import SmtpSession
 from mailsvc.store.paging import Page
 
 STATUS = Parameter("status", {"type": "string", "pattern": "^([1-5]([0-9]{2}|xx))?$"}, "One status, `422`, or a class of them, `4xx`.")
@@ -72,8 +72,8 @@ class Stored(Protocol):
 class Receipts(Protocol):
     """store/logs/smtp_sessions"""
 
-    async def list(self, account_id: UUID, page: Page = ...) -> tuple[Sequence[Receipt], bool]: ...
-    async def get(self, account_id: UUID, receipt_id: UUID) -> Receipt | None: ...
+    async def list(self, account_id: UUID, page: Page = ...) -> tuple[Sequence[SmtpSession], bool]: ...
+    async def get(self, account_id: UUID, receipt_id: UUID) -> SmtpSession | None: ...
 
 
 @attrs.define(eq=False)
@@ -135,7 +135,7 @@ def _listed(entry: LogView) -> dict[str, object]:
     }
 
 
-def _session(receipt: Receipt) -> dict[str, object]:
+def _session(receipt: SmtpSession) -> dict[str, object]:
     """An SMTP session in the keys of a request. Its status: 250, or 550 when some reply refused something."""
     smtp: dict[str, object] = {"port": receipt.port, "tls": receipt.tls, "mails": receipt.mails, "refusals": receipt.refusals}
     return {

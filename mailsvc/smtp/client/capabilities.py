@@ -10,7 +10,7 @@ from mailsvc.mail.reply import Reply
 
 
 @attrs.frozen
-class Offers:
+class Capabilities:
     """A server that greeted us. Without `extended` it knew only HELO, and everything else keeps its default."""
 
     name: str = ""  # what the server calls itself
@@ -29,7 +29,7 @@ class Offers:
     mail_max: int = 0  # RFC 9422, transactions a connection; 0: none told
 
 
-def from_ehlo(reply: Reply) -> Offers:
+def from_ehlo(reply: Reply) -> Capabilities:
     """The first line is the greeting; each other line is a keyword, in any case, and its parameters."""
     greeting, *lines = reply.text.split("\n")
     keywords: dict[str, str] = {}
@@ -39,7 +39,7 @@ def from_ehlo(reply: Reply) -> Offers:
             keyword, parameters = "AUTH", f"{keyword[5:]} {parameters}"
         keywords.setdefault(keyword.upper(), parameters.strip())
     limits = _limits(keywords.get("LIMITS", ""))
-    return Offers(
+    return Capabilities(
         name=_first_word(greeting),
         extended=True,
         keywords=keywords,
@@ -57,8 +57,8 @@ def from_ehlo(reply: Reply) -> Offers:
     )
 
 
-def from_helo(reply: Reply) -> Offers:
-    return Offers(name=_first_word(reply.text))
+def from_helo(reply: Reply) -> Capabilities:
+    return Capabilities(name=_first_word(reply.text))
 
 
 def _first_word(text: str) -> str:

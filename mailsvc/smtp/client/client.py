@@ -19,29 +19,29 @@ from twisted.internet.protocol import connectionDone
 from twisted.python.failure import Failure
 
 from mailsvc.mail.reply import Reply
-from mailsvc.smtp.client.capabilities import Offers
+from mailsvc.smtp.client.capabilities import Capabilities
 from mailsvc.smtp.client.deadlines import Timeouts
-from mailsvc.smtp.client.dot_stuffing import SLICE, BareLineEnd, Chunk, Coding, Stuffer
+from mailsvc.smtp.client.dot_stuffing import SLICE, BareLineEnd, Chunk, Coding, DotStuffer
 from mailsvc.smtp.client.envelope import BadAddress, Envelope
-from mailsvc.smtp.client.handshake import Canceled, GreetingRefused, Login, LoginRefused, Lost, NotReady, Opening, TlsFailed, TlsPolicy
-from mailsvc.smtp.client.message_writer import Outflow
+from mailsvc.smtp.client.handshake import Canceled, GreetingRefused, Handshake, Login, LoginRefused, Lost, NotReady, TlsFailed, TlsPolicy
+from mailsvc.smtp.client.message_writer import MessageWriter
 from mailsvc.smtp.client.plan import MALFORMED, Manner, lay_out
 from mailsvc.smtp.client.transaction import Result, Stage, Step, Transaction
-from mailsvc.smtp.client.transcript import Dialogue
-from mailsvc.smtp.client.write_guard import Fence
+from mailsvc.smtp.client.transcript import ClientTranscript
+from mailsvc.smtp.client.write_guard import WriteGuard
 
 __all__ = [
     "BadAddress",
     "Canceled",
-    "Courier",
+    "Capabilities",
     "Envelope",
     "GreetingRefused",
     "Login",
     "LoginRefused",
     "Lost",
     "NotReady",
-    "Offers",
     "Result",
+    "SmtpClient",
     "Stage",
     "Timeouts",
     "TlsFailed",
@@ -52,12 +52,12 @@ _PHASES = {"mail": "reply to MAIL", "rcpt": "reply to RCPT", "data": "reply to D
 _AWAKE = 10.0  # seconds for which a server that said something is taken to be there still
 
 
-class Courier(Opening):
+class SmtpClient(Handshake):
     """Delivers one message at a time. Every Result of `deliver` arrives as a value, also those of lost connections."""
 
     _transaction: Transaction | None = None
     _waiting: Deferred[Result] | None = None
-    _outflow: Outflow | None = None
+    _outflow: MessageWriter | None = None
     _leaving = False
     _reset_first = False
     _began = 0.0
@@ -65,7 +65,7 @@ class Courier(Opening):
     transactions = 0  # how many have been started on this connection
 
     def connectionMade(self) -> None:
-        self._fence = Fence()
+        self._fence = WriteGuard()
         self._fence.stand_before(self.transport)
         super().connectionMade()
 
@@ -93,7 +93,7 @@ class Courier(Opening):
         """
         if self._transaction is not None or self._setting_up is not None:
             raise RuntimeError("not ready, or busy with another message")
-        offers = self.offers or Offers()
+        offers = self.offers or Capabilities()
         chunked = manner != "data" and offers.chunking and offers.pipelining and envelope.size > 0
         plan = lay_out(envelope, offers, chunked=chunked)
         transaction = Transaction(
@@ -119,7 +119,7 @@ class Courier(Opening):
         self._began = self._clock.seconds()
         self.transactions += 1
         if self.transactions > 1:
-            self._dialogue = Dialogue(self._began, self._dialogue.wanted)
+            self._dialogue = ClientTranscript(self._began, self._dialogue.wanted)
             self._dialogue.note(f"message {self.transactions} on this connection")
         self._send_commands(transaction)
         return waiting
@@ -216,14 +216,14 @@ class Courier(Opening):
 
     def _send_message(self, transaction: Transaction, head: bytes = b"") -> None:
         """The message, behind the commands in `head`."""
-        coding = Chunk(self._size) if transaction.chunked else Stuffer()
+        coding = Chunk(self._size) if transaction.chunked else DotStuffer()
         if 0 < self._size <= SLICE:
             self._send_at_once(head, coding)
             return
         self._moved_octets = 0
         self._body_began = self._clock.seconds()
         self._await(self._early_reply, self._timeouts.block, "the server to read the message")
-        self._outflow = Outflow(self.transport, head, self._pieces, coding, self._may_end, self._moved, self._message_failed)
+        self._outflow = MessageWriter(self.transport, head, self._pieces, coding, self._may_end, self._moved, self._message_failed)
         self._outflow.start()
 
     def _send_at_once(self, head: bytes, coding: Coding) -> None:

@@ -17,8 +17,8 @@ from twisted.python.failure import Failure
 
 from mailsvc.mail.reply import Reply
 from mailsvc.smtp.client.deadlines import Deadline, Timeouts
-from mailsvc.smtp.client.replies import Answers, BadReply
-from mailsvc.smtp.client.transcript import Dialogue
+from mailsvc.smtp.client.replies import BadReply, ReplyReader
+from mailsvc.smtp.client.transcript import ClientTranscript
 
 
 class Connection(Protocol, ABC):
@@ -30,9 +30,9 @@ class Connection(Protocol, ABC):
     def __init__(self, clock: IReactorTime, timeouts: Timeouts, transcript: bool) -> None:
         self._clock = clock
         self._timeouts = timeouts
-        self._answers = Answers()
+        self._answers = ReplyReader()
         self._deadline = Deadline(clock, self._expired)
-        self._dialogue = Dialogue(clock.seconds(), transcript)
+        self._dialogue = ClientTranscript(clock.seconds(), transcript)
         self._open = False  # connected, and not given up by us
         self._gone = False  # connectionLost was called
         self._news: list[tuple[Deferred[Any], Any]] = []

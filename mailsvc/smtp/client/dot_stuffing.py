@@ -76,7 +76,7 @@ class Chunk(Coding):
         return b""
 
 
-class Stuffer(Coding):
+class DotStuffer(Coding):
     """As DATA wants it: dots doubled, one final dot."""
 
     __slots__ = ("_at_line_start",)
@@ -119,7 +119,7 @@ def slices(pieces: Iterable[bytes], size: int = SLICE) -> Iterator[tuple[bytes, 
 
 def stuffed(pieces: Iterable[bytes]) -> Iterator[bytes]:
     """The whole body, final dot included."""
-    stuffer = Stuffer()
+    stuffer = DotStuffer()
     for piece in pieces:
         yield stuffer.feed(piece)
     yield stuffer.end()

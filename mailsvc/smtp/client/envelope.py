@@ -12,7 +12,7 @@ import attrs
 from attrs.validators import deep_iterable, matches_re, optional
 
 from mailsvc.mail.xtext import typed, xtext
-from mailsvc.smtp.client.capabilities import Offers
+from mailsvc.smtp.client.capabilities import Capabilities
 
 _ADDRESS_LIMIT = 320  # octets: 64 + "@" + 255, 5321 §4.5.3.1
 
@@ -65,7 +65,7 @@ def path(address: str) -> bytes:
     return b"<" + octets + b">"
 
 
-def mail_command(sender: bytes, envelope: Envelope, offers: Offers, utf8: bool) -> bytes:
+def mail_command(sender: bytes, envelope: Envelope, offers: Capabilities, utf8: bool) -> bytes:
     """MAIL with what the server offered to understand, and nothing else."""
     command = b"MAIL FROM:" + sender
     if offers.size and envelope.size:
@@ -82,7 +82,7 @@ def mail_command(sender: bytes, envelope: Envelope, offers: Offers, utf8: bool) 
     return command + b"\r\n"
 
 
-def rcpt_command(recipient: bytes, number: int, envelope: Envelope, offers: Offers) -> bytes:
+def rcpt_command(recipient: bytes, number: int, envelope: Envelope, offers: Capabilities) -> bytes:
     if not offers.dsn or not (envelope.notify or envelope.originals):
         return b"RCPT TO:" + recipient + b"\r\n"
     command = b"RCPT TO:" + recipient

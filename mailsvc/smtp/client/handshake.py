@@ -16,10 +16,10 @@ from twisted.internet.interfaces import IHandshakeListener, IReactorTime
 from zope.interface import implementer
 
 from mailsvc.mail.reply import Reply
-from mailsvc.smtp.client.capabilities import Offers, from_ehlo, from_helo
+from mailsvc.smtp.client.capabilities import Capabilities, from_ehlo, from_helo
 from mailsvc.smtp.client.connection import Connection
 from mailsvc.smtp.client.deadlines import Timeouts
-from mailsvc.smtp.client.replies import Answers
+from mailsvc.smtp.client.replies import ReplyReader
 from mailsvc.smtp.client.tls import ClientTls, Untrusted, describe, explain, unverified
 
 TlsPolicy = Literal["opportunistic", "required", "none"]
@@ -67,7 +67,7 @@ class Login:
 
 
 @implementer(IHandshakeListener)
-class Opening(Connection):
+class Handshake(Connection):
     """Becomes ready, or not, once: `ready` fires with the server's offers, or fails with a NotReady."""
 
     def __init__(
@@ -88,9 +88,9 @@ class Opening(Connection):
         self._tls_options = tls_options or unverified(host)
         self._login = login
         self._take = self._greeting
-        self._setting_up: Deferred[Offers] | None = Deferred(self._given_up)
-        self.ready: Deferred[Offers] = self._setting_up
-        self.offers: Offers | None = None
+        self._setting_up: Deferred[Capabilities] | None = Deferred(self._given_up)
+        self.ready: Deferred[Capabilities] = self._setting_up
+        self.offers: Capabilities | None = None
         self.tls: str | None = None  # version and cipher
         self._refused_tls = ""  # what was said to STARTTLS, as the beginning of a sentence
         self._trying_tls = False  # STARTTLS was sent, and the session has not yet shown that it goes on
@@ -114,7 +114,7 @@ class Opening(Connection):
             self._tell()
             return
         # RFC 3207 §4.2: what the server said before is forgotten.
-        self._answers = Answers()
+        self._answers = ReplyReader()
         self.offers = None
         self._trying_tls = False
         self._greet()
@@ -135,7 +135,7 @@ class Opening(Connection):
         else:
             self._fail(explain(error))
 
-    def _given_up(self, _waiting: Deferred[Offers]) -> None:
+    def _given_up(self, _waiting: Deferred[Capabilities]) -> None:
         self._refuse(Canceled("canceled"))
         self._tell()
 
@@ -211,7 +211,7 @@ class Opening(Connection):
         else:
             self._turned_away(reply)
 
-    def _greeted(self, offers: Offers) -> None:
+    def _greeted(self, offers: Capabilities) -> None:
         self.offers = offers
         if self.tls is not None or self._policy == "none" or self._refused_tls:
             self._trying_tls = False

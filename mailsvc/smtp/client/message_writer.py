@@ -11,7 +11,7 @@ from mailsvc.smtp.client.dot_stuffing import Coding, slices
 
 
 @implementer(IPushProducer)
-class Outflow:
+class MessageWriter:
     """Writes the commands in `head`, then `pieces` and the end that `coding` makes of them, to `transport`.
 
     `may_end` is asked right before the slice that holds the end is written; when it says no, that slice is not.

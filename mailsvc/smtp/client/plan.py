@@ -7,7 +7,7 @@ from typing import Literal
 import attrs
 
 from mailsvc.mail.reply import Reply
-from mailsvc.smtp.client.capabilities import Offers
+from mailsvc.smtp.client.capabilities import Capabilities
 from mailsvc.smtp.client.envelope import BadAddress, Envelope, mail_command, path, rcpt_command
 
 # How a message goes: behind DATA; behind BDAT once the replies to its recipients are there; behind BDAT along with all commands.
@@ -27,7 +27,7 @@ class Plan:
     refused: dict[int, Reply]
 
 
-def lay_out(envelope: Envelope, offers: Offers, *, chunked: bool = False) -> Plan:
+def lay_out(envelope: Envelope, offers: Capabilities, *, chunked: bool = False) -> Plan:
     """`chunked`: the message goes as one chunk of `envelope.size` octets (3030 §2)."""
     utf8 = envelope.smtputf8 or not envelope.sender.isascii()
     refusal, sender = _sender(envelope, offers, utf8)
@@ -59,7 +59,7 @@ def lay_out(envelope: Envelope, offers: Offers, *, chunked: bool = False) -> Pla
     return Plan((mail_command(sender, envelope, offers, utf8), *commands, last), tuple(tried), refused)
 
 
-def _sender(envelope: Envelope, offers: Offers, utf8: bool) -> tuple[Reply | None, bytes]:
+def _sender(envelope: Envelope, offers: Capabilities, utf8: bool) -> tuple[Reply | None, bytes]:
     """Why nobody can get this message through this server, and the reverse-path."""
     if offers.size_limit and envelope.size > offers.size_limit:  # 1870 §6.1
         text = f"The message has {envelope.size} octets, the server takes {offers.size_limit}"

@@ -34,7 +34,7 @@ class Answer:
     raw: str
 
 
-class Answers:
+class ReplyReader:
     """Collects octets; hands out replies one at a time."""
 
     __slots__ = ("_buffer", "_lines", "_size")

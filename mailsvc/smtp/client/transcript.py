@@ -12,7 +12,7 @@ _Entry = tuple[float, str, str]  # seconds since the start, who, lines
 
 
 @attrs.define(eq=False)
-class Dialogue:
+class ClientTranscript:
     """Commands are `C: `, replies `S: ` with the seconds that had passed, notes of ours `* `. Written out only when asked for."""
 
     started: float

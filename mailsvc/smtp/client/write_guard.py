@@ -12,7 +12,7 @@ from typing import Any
 from twisted.internet.error import ConnectionLost
 
 
-class Fence:
+class WriteGuard:
     """Of one connection. While it asks, each piece needs a yes; after a no the connection is lost, and the message incomplete."""
 
     def __init__(self) -> None:

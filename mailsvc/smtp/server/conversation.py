@@ -13,8 +13,8 @@ from mailsvc.smtp.server.body import Upload, bdat
 from mailsvc.smtp.server.commands import COMMANDS
 from mailsvc.smtp.server.framing import COMMAND_LIMIT, RESPONSE_LIMIT, Overlong
 from mailsvc.smtp.server.replies import Hangup, Refused
-from mailsvc.smtp.server.session import Door, Envelope, Login, Reception, Session
-from mailsvc.smtp.server.transport import Gone, Late, Wire
+from mailsvc.smtp.server.session import Envelope, Listener, Login, Reception, Session
+from mailsvc.smtp.server.transport import Gone, Late, Transport
 
 log = Logger()
 
@@ -30,8 +30,8 @@ _AFTER_HELLO = _MAIL | {b"AUTH"}
 class Conversation:
     """One session. A command is taken only when the one before it has been answered."""
 
-    wire: Wire
-    door: Door
+    wire: Transport
+    door: Listener
     session: Session
     reception: Reception
     envelope: Envelope | None = None

@@ -7,30 +7,30 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.protocol import Factory
 
 from mailsvc.smtp.server import replies
-from mailsvc.smtp.server.protocol import Receiver, stop
+from mailsvc.smtp.server.protocol import ServerProtocol, stop
 from mailsvc.smtp.server.replies import Hangup
-from mailsvc.smtp.server.session import Door, Welcome
+from mailsvc.smtp.server.session import Listener, Welcome
 
 FIRST_MAIL = 3.0  # seconds at a shutdown for who has not brought a mail yet
 
 
-class Receivers(Factory):
+class ServerFactory(Factory):
     """The connections of one port."""
 
     noisy = False
 
-    def __init__(self, door: Door, welcome: Welcome, clock: IReactorTime) -> None:
+    def __init__(self, door: Listener, welcome: Welcome, clock: IReactorTime) -> None:
         self.door, self._welcome, self._clock = door, welcome, clock
-        self.live: set[Receiver] = set()  # connections, and conversations that outlive theirs
+        self.live: set[ServerProtocol] = set()  # connections, and conversations that outlive theirs
         self._empty: Deferred[None] | None = None
 
-    def buildProtocol(self, addr: object) -> Receiver:
-        return Receiver(self.door, self._welcome, self._clock, self)
+    def buildProtocol(self, addr: object) -> ServerProtocol:
+        return ServerProtocol(self.door, self._welcome, self._clock, self)
 
-    def entered(self, receiver: Receiver) -> None:
+    def entered(self, receiver: ServerProtocol) -> None:
         self.live.add(receiver)
 
-    def left(self, receiver: Receiver) -> None:
+    def left(self, receiver: ServerProtocol) -> None:
         self.live.discard(receiver)
         if not self.live and self._empty is not None:
             empty, self._empty = self._empty, None

@@ -26,12 +26,12 @@ from mailsvc.smtp.server import replies
 from mailsvc.smtp.server.conversation import Conversation
 from mailsvc.smtp.server.framing import Inbox
 from mailsvc.smtp.server.replies import Hangup, encode
-from mailsvc.smtp.server.session import Door, Peer, Reception, Session, Welcome
+from mailsvc.smtp.server.session import Listener, Peer, Reception, Session, Welcome
 from mailsvc.smtp.server.transcript import Transcript
 from mailsvc.smtp.server.transport import Gone, Late
 
 if TYPE_CHECKING:
-    from mailsvc.smtp.server.listener import Receivers
+    from mailsvc.smtp.server.listener import ServerFactory
 
 log = Logger()
 _LINES_A_TURN = 100  # taken without a look at the other connections
@@ -39,12 +39,12 @@ _TLS_HANDSHAKE = 0x16  # the first octet of a TLS hello
 
 
 @implementer(IHandshakeListener, IPushProducer, IHalfCloseableProtocol)
-class Receiver(TwistedProtocol):
+class ServerProtocol(TwistedProtocol):
     """One connection. The conversation awaits `more`; everything that can happen to a connection ends that wait."""
 
     transport: Any  # ITCPTransport, ITLSTransport, IPushProducer and IConsumer in one, or the TLS wrapper around it
 
-    def __init__(self, door: Door, welcome: Welcome, clock: IReactorTime, owner: Receivers) -> None:
+    def __init__(self, door: Listener, welcome: Welcome, clock: IReactorTime, owner: ServerFactory) -> None:
         self.door, self.clock, self.inbox = door, clock, Inbox()
         self._welcome, self._owner = welcome, owner
         self._out: list[bytes] = []

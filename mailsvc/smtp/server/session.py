@@ -144,7 +144,7 @@ class Limits:
 
 
 @attrs.frozen
-class Door:
+class Listener:
     """One listening port: its name, what it offers and what it demands."""
 
     host: str  # our name in the greeting

@@ -18,7 +18,7 @@ class Late(Exception):
     """The wait is over and nothing has come."""
 
 
-class Wire(Protocol):
+class Transport(Protocol):
     """The connection as its conversation sees it (receiver has the real one)."""
 
     clock: IReactorTime

@@ -28,7 +28,7 @@ from mailsvc.store.domains.values import (
     TlsPolicy,
     domain_of,
 )
-from mailsvc.store.encryption.secrets import Seal
+from mailsvc.store.encryption.secrets import Encryption
 from mailsvc.store.events import events
 from mailsvc.store.events.events import NewEvent
 from mailsvc.store.ids import uuid7
@@ -79,7 +79,7 @@ class Domains:
     """`payload` makes what the account is told of a domain after each change. Without `trusting` the operator's word counts no more."""
 
     def __init__(
-        self, pool: Pool, clock: Any, seal: Seal, bell: Bell | None = None, payload: Payload = brief, *, trusting: bool = True
+        self, pool: Pool, clock: Any, seal: Encryption, bell: Bell | None = None, payload: Payload = brief, *, trusting: bool = True
     ) -> None:
         self._pool = pool
         self._clock = clock

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from mailsvc.store.encryption.secrets import Keys, SealError
+from mailsvc.store.encryption.secrets import EncryptionError, Keys
 
 MOST = 255
 
@@ -42,7 +42,7 @@ def prepare(path: Path) -> int:
         return max(waiting)
     number = current + 1
     if number > MOST:
-        raise SealError(f"{path}: key {current} is the last number that there can be.")
+        raise EncryptionError(f"{path}: key {current} is the last number that there can be.")
     _replace(path, {**dict(others), number: AESGCM.generate_key(256), current: sealing})
     return number
 

@@ -11,7 +11,7 @@ from uuid import UUID
 import attrs
 from twisted.logger import Logger
 
-from mailsvc.store.encryption.secrets import Keys, Seal, SealError
+from mailsvc.store.encryption.secrets import Encryption, EncryptionError, Keys
 from mailsvc.store.postgres.pool import Pool, Transaction
 
 log = Logger()
@@ -53,7 +53,7 @@ async def unreadable(pool: Pool, keys: Keys) -> list[Unreadable]:
 
     A damaged row is not a wrong key: it only counts if no other row of the sample can be decrypted.
     """
-    seal, found = Seal(keys), list[Unreadable]()
+    seal, found = Encryption(keys), list[Unreadable]()
     for table, id_, column in SEALED:
         opened: dict[int, list[bool]] = {}
         for row, octets in await pool.rows(_SAMPLE.format(table=table, id=id_, column=column)):
@@ -64,15 +64,15 @@ async def unreadable(pool: Pool, keys: Keys) -> list[Unreadable]:
     return list(dict.fromkeys(found))
 
 
-def _opens(seal: Seal, octets: bytes, row: UUID) -> bool:
+def _opens(seal: Encryption, octets: bytes, row: UUID) -> bool:
     try:
         seal.open(octets, row)
-    except SealError:
+    except EncryptionError:
         return False
     return True
 
 
-async def reseal(pool: Pool, seal: Seal, lot: int = LOT) -> int:
+async def reseal(pool: Pool, seal: Encryption, lot: int = LOT) -> int:
     """Until nothing is left that another key sealed; how much it was."""
     done = 0
     for table, id_, column in SEALED:

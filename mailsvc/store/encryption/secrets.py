@@ -23,7 +23,7 @@ ENVIRONMENT = "MAILSVC_SEAL_KEY"  # instead of the file; the same lines, or comm
 NONCE = 12
 
 
-class SealError(Exception):
+class EncryptionError(Exception):
     """A key or a sealed secret is not usable. Says which and why, never what is in it."""
 
 
@@ -40,10 +40,10 @@ class Keys:
             if line.strip() and not line.startswith("#"):
                 number, key = _parse(line, f"{where}, line {row}")
                 if number in keys:
-                    raise SealError(f"{where}, line {row}: key {number} is there twice.")
+                    raise EncryptionError(f"{where}, line {row}: key {number} is there twice.")
                 keys[number] = key
         if not keys:
-            raise SealError(f"{where} has no key in it.")
+            raise EncryptionError(f"{where} has no key in it.")
         return cls(keys)
 
     @property
@@ -65,7 +65,7 @@ class Found:
 
 
 @attrs.define(eq=False)
-class Seal:
+class Encryption:
     """Seals with the key `current`, opens with any. With a `path` it follows the file.
 
     `rejected`: why the keys that the file has now are not used, if they are not.
@@ -79,7 +79,7 @@ class Seal:
     _derived: dict[str, tuple[bytes, ...]] = attrs.field(factory=dict, init=False, repr=False)
 
     @classmethod
-    def load(cls, path: Path) -> Seal:
+    def load(cls, path: Path) -> Encryption:
         """The keys from the environment, else from the file."""
         given = os.environ.get(ENVIRONMENT)
         if given:
@@ -90,7 +90,7 @@ class Seal:
         return seal
 
     @classmethod
-    def read(cls, text: str, where: str) -> Seal:
+    def read(cls, text: str, where: str) -> Encryption:
         return cls(Keys.read(text, where))
 
     @property
@@ -141,11 +141,11 @@ class Seal:
     def open(self, sealed: bytes, row: UUID) -> bytes:
         number = sealed[0] if sealed else 0
         if number not in self.keys.by_number:
-            raise SealError(f"The secret of {row} was sealed with key {number}, which is not here.")
+            raise EncryptionError(f"The secret of {row} was sealed with key {number}, which is not here.")
         try:
             return self._cipher(number).decrypt(sealed[1 : 1 + NONCE], sealed[1 + NONCE :], _bound(number, row))
         except (InvalidTag, ValueError):
-            raise SealError(f"The secret of {row} does not open with key {number}.") from None
+            raise EncryptionError(f"The secret of {row} does not open with key {number}.") from None
 
     def _cipher(self, number: int) -> AESGCM:
         cipher = self._ciphers.get(number)
@@ -176,4 +176,4 @@ def _parse(line: str, where: str) -> tuple[int, bytes]:
             raise ValueError
         return int(number), key
     except (ValueError, binascii.Error):
-        raise SealError(f"{where}: expected a number from 1 to 255 and the base64 of 32 bytes.") from None
+        raise EncryptionError(f"{where}: expected a number from 1 to 255 and the base64 of 32 bytes.") from None

@@ -48,7 +48,7 @@ class Complained:
 
 
 @attrs.frozen
-class News:
+class Report:
     """What was heard about a recipient, by its number."""
 
     recipient: int
@@ -56,14 +56,14 @@ class News:
 
 
 @attrs.define(eq=False)
-class Late:
+class AsyncBounces:
     """`told` is called after each commit with events."""
 
     pool: Pool
     told: Callable[[], None] = lambda: None
 
     async def hear(
-        self, account_id: UUID, email_id: UUID, judge: Callable[[Sequence[str]], Sequence[News]], now: datetime
+        self, account_id: UUID, email_id: UUID, judge: Callable[[Sequence[str]], Sequence[Report]], now: datetime
     ) -> Mapping[int, Heard] | None:
         """What became of the news that `judge` makes of an email's addresses; None: there is no such email (any more).
 
@@ -113,11 +113,11 @@ class Late:
         await self.pool.transact(pass_on)
 
 
-def _state(news: News) -> State:
+def _state(news: Report) -> State:
     return "complained" if isinstance(news.what, Complained) else "bounced"
 
 
-def _heard(state: State | None, news: News) -> Heard:
+def _heard(state: State | None, news: Report) -> Heard:
     """What the table of moves (outcome) allows; what waits and may not move yet is to be heard again."""
     wanted = _state(news)
     if state == "sending" or (state in ("queued", "scheduled", "delayed", "uncertain") and wanted not in _late_moves(state)):
@@ -130,7 +130,7 @@ def _late_moves(state: State) -> frozenset[State]:
     return MOVES[state] if state in ("delivered", "uncertain") else frozenset()
 
 
-def _event(account_id: UUID, email_id: UUID, domain_id: UUID, news: News, at: datetime) -> NewEvent:
+def _event(account_id: UUID, email_id: UUID, domain_id: UUID, news: Report, at: datetime) -> NewEvent:
     match news.what:
         case Complained(reason, kind, agent):
             data: dict[str, object] = {"reason": reason, "feedback_type": kind, "user_agent": agent}

@@ -85,7 +85,7 @@ class Lag:
     seconds: float
 
 
-class Books:
+class EventLedger:
     """`outgoing` is called after each commit that put something into the outbox of webhooks."""
 
     def __init__(self, pool: Pool, outgoing: Callable[[], None] = lambda: None) -> None:

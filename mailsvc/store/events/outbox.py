@@ -14,14 +14,14 @@ from uuid import UUID
 import attrs
 from twisted.logger import Logger
 
-from mailsvc.store.encryption.secrets import Seal, SealError
+from mailsvc.store.encryption.secrets import Encryption, EncryptionError
 from mailsvc.store.events import outbox_sql
 from mailsvc.store.events.event_log import Fact, fact
 from mailsvc.store.ids import uuid7
 from mailsvc.store.mail.inserts import document
 from mailsvc.store.postgres.connection import Row
 from mailsvc.store.postgres.pool import Pool
-from mailsvc.store.postgres.shared_commits import Batch
+from mailsvc.store.postgres.shared_commits import SharedCommits
 
 WALK = 5000  # endpoints that one look at the outbox passes
 BITE = 1000  # messages given up in one transaction
@@ -91,12 +91,12 @@ class Outbox:
 
     log = Logger()
 
-    def __init__(self, pool: Pool, clock: Any, seal: Seal, walk: int = WALK) -> None:
+    def __init__(self, pool: Pool, clock: Any, seal: Encryption, walk: int = WALK) -> None:
         self._pool = pool
         self._seal = seal
         self._walk = walk
         self._stopped = FIRST
-        self.batch: Batch[Posted, bool] = Batch(self._write, clock)
+        self.batch: SharedCommits[Posted, bool] = SharedCommits(self._write, clock)
 
     async def ready(self, now: datetime, skip: Collection[UUID] = (), *, failing: bool = True, limit: int = 1000) -> list[Ready]:
         """Endpoints with something due, without those in `skip`; those that are well come first, those that fail last, or with
@@ -120,7 +120,7 @@ class Outbox:
         for row in await self._pool.rows(outbox_sql.CLAIM, named):
             try:
                 found.append(self._due(row))
-            except SealError:
+            except EncryptionError:
                 unsigned.add(row[0])
         for webhook_id in unsigned:
             self.log.error("the signing secret of the webhook {webhook_id} cannot be decrypted, its messages wait", webhook_id=webhook_id)

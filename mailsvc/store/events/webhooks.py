@@ -13,7 +13,7 @@ from uuid import UUID
 import attrs
 
 from mailsvc.clock import utc
-from mailsvc.store.encryption.secrets import Seal
+from mailsvc.store.encryption.secrets import Encryption
 from mailsvc.store.events import outbox
 from mailsvc.store.ids import uuid7
 from mailsvc.store.people.audit import Line, changed, write
@@ -85,7 +85,7 @@ class Webhook:
 
 
 class Webhooks:
-    def __init__(self, pool: Pool, clock: Any, seal: Seal) -> None:
+    def __init__(self, pool: Pool, clock: Any, seal: Encryption) -> None:
         self._pool = pool
         self._clock = clock
         self._seal = seal

@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 
 from mailsvc.clock import held, measure, unix, utc
-from mailsvc.store.events.ledger import Books, Lag
+from mailsvc.store.events.ledger import EventLedger, Lag
 from mailsvc.store.postgres.errors import StoreError
 from mailsvc.store.postgres.pool import Pool
 from mailsvc.store.queue.claims import Queue
@@ -91,7 +91,7 @@ class Figures:
             leases=leases,
             resting=dict(await pool.rows(RESTING, (now,))),
             processes={role: everywhere for role, everywhere, _ in await pool.rows(LIVE, ("", SILENT))},
-            ledger=await Books(pool).lag(now),
+            ledger=await EventLedger(pool).lag(now),
             webhooks=messages,
             webhooks_oldest=0.0 if first is None else max(0.0, seconds - _accepted(first)),
         )
@@ -107,7 +107,7 @@ class Vitals:
 
     async def look(self) -> None:
         await measure(self.clock, lambda: database_seconds(self.pool))
-        self.ledger = await Books(self.pool).lag(utc(self.clock))
+        self.ledger = await EventLedger(self.pool).lag(utc(self.clock))
 
     async def look_again(self) -> None:
         """Measure without delay while the clocks disagree, so that mail continues as soon as they agree."""

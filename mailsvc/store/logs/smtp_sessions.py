@@ -13,7 +13,7 @@ from mailsvc.store.logs.requests import USED
 from mailsvc.store.mail.inserts import document
 from mailsvc.store.paging import ALL, Page
 from mailsvc.store.postgres.pool import Pool, Transaction
-from mailsvc.store.postgres.shared_commits import Batch
+from mailsvc.store.postgres.shared_commits import SharedCommits
 
 LINGER = 0.2  # seconds; nobody waits for a receipt
 COLUMNS = "receipt_id, key_id, opened_at, closed_at, port, tls, mails, refusals"
@@ -29,7 +29,7 @@ GET = f"SELECT {COLUMNS}, transcript FROM receipts WHERE account_id = %s AND rec
 
 
 @attrs.frozen
-class Receipt:
+class SmtpSession:
     """One session. `refusals` counts replies of 4yz and 5yz; `transcript` is None in a list."""
 
     receipt_id: UUID
@@ -43,21 +43,21 @@ class Receipt:
     transcript: str | None = attrs.field(default=None, repr=False)
 
 
-class Receipts:
+class SmtpSessions:
     def __init__(self, pool: Pool, clock: Any) -> None:
         self._pool = pool
-        self._batch: Batch[tuple[UUID, Receipt], None] = Batch(
+        self._batch: SharedCommits[tuple[UUID, SmtpSession], None] = SharedCommits(
             self._write, clock, linger=LINGER, prompt=False, writes=1, queue_weight=32 << 20
         )
 
-    async def add(self, account_id: UUID, receipt: Receipt) -> None:
+    async def add(self, account_id: UUID, receipt: SmtpSession) -> None:
         await self._batch.submit((account_id, receipt), len(receipt.transcript or "") + 256)
 
-    async def get(self, account_id: UUID, receipt_id: UUID) -> Receipt | None:
+    async def get(self, account_id: UUID, receipt_id: UUID) -> SmtpSession | None:
         rows = await self._pool.rows(GET, (account_id, receipt_id))
-        return Receipt(*rows[0]) if rows else None
+        return SmtpSession(*rows[0]) if rows else None
 
-    async def _write(self, items: list[tuple[UUID, Receipt]]) -> list[None]:
+    async def _write(self, items: list[tuple[UUID, SmtpSession]]) -> list[None]:
         rows = [{"account_id": account_id} | attrs.asdict(receipt) for account_id, receipt in items]
         keys = {receipt.key_id for _, receipt in items if receipt.key_id is not None}
         at = max(receipt.closed_at for _, receipt in items)
@@ -69,8 +69,8 @@ class Receipts:
         await self._pool.transact(write)
         return [None] * len(items)
 
-    async def list(self, account_id: UUID, page: Page = ALL) -> tuple[Sequence[Receipt], bool]:
+    async def list(self, account_id: UUID, page: Page = ALL) -> tuple[Sequence[SmtpSession], bool]:
         """Newest first, without their transcripts, and whether there are more."""
         end, edge = page.where("receipt_id")
         rows, has_more = page.cut(await self._pool.rows(LIST + end, (account_id, *edge)))
-        return [Receipt(*row) for row in rows], has_more
+        return [SmtpSession(*row) for row in rows], has_more

@@ -34,7 +34,7 @@ from mailsvc.store.postgres.connection import Row
 from mailsvc.store.postgres.detach import detached
 from mailsvc.store.postgres.errors import StoreError, Unavailable
 from mailsvc.store.postgres.pool import Pool, Transaction
-from mailsvc.store.postgres.shared_commits import Batch
+from mailsvc.store.postgres.shared_commits import SharedCommits
 
 __all__ = [
     "AcceptResult",
@@ -69,7 +69,9 @@ class Acceptance:
         self._clock = clock
         self._running: set[tuple[UUID, str, str]] = set()
         self._large = DeferredSemaphore(LARGE)
-        self.batch: Batch[Submission, AcceptResult] = Batch(self._write, clock, max_items=max_items, max_weight=MAX_WEIGHT, linger=linger)
+        self.batch: SharedCommits[Submission, AcceptResult] = SharedCommits(
+            self._write, clock, max_items=max_items, max_weight=MAX_WEIGHT, linger=linger
+        )
 
     async def accept(self, submission: Submission) -> AcceptResult:
         """Commit `submission`, or say what its key was used for. Raises a StoreError when nothing can be promised.

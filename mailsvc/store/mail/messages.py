@@ -10,7 +10,7 @@ import attrs
 
 from mailsvc.store.postgres.pool import Pool
 from mailsvc.store.postgres.prepared import Prepared
-from mailsvc.store.postgres.shared_commits import Batch
+from mailsvc.store.postgres.shared_commits import SharedCommits
 from mailsvc.store.queue.claims_sql import PLAN_BY_INDEX
 
 AT_ONCE = 16  # first pieces read together: 4 MB at the most
@@ -74,7 +74,7 @@ class Messages:
 
     def __init__(self, pool: Pool, clock: Any) -> None:
         self._pool = pool
-        self._heads: Batch[tuple[UUID, UUID], _Head] = Batch(self._read, clock, max_items=AT_ONCE, linger=0.0, writes=4)
+        self._heads: SharedCommits[tuple[UUID, UUID], _Head] = SharedCommits(self._read, clock, max_items=AT_ONCE, linger=0.0, writes=4)
 
     async def load(self, account_id: UUID, email_id: UUID, most: int | None = None) -> StoredMessage | None:
         """None when it is not there, or not whole. With `most` its body may end in the middle, once it has so many octets."""

@@ -41,7 +41,7 @@ class Tries:
     last: float
 
 
-class Attempts:
+class SignInAttempts:
     def __init__(self, pool: Pool, clock: Any) -> None:
         self._pool = pool
         self._clock = clock

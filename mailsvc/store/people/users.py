@@ -10,7 +10,7 @@ from uuid import UUID
 import attrs
 
 from mailsvc.clock import unix, utc
-from mailsvc.store.encryption.secrets import Seal
+from mailsvc.store.encryption.secrets import Encryption
 from mailsvc.store.ids import uuid7
 from mailsvc.store.people.audit import Line, changed, write
 from mailsvc.store.people.identities import Identity, connect
@@ -118,7 +118,7 @@ class Member:
 
 
 class Users:
-    def __init__(self, pool: Pool, clock: Any, seal: Seal) -> None:
+    def __init__(self, pool: Pool, clock: Any, seal: Encryption) -> None:
         self._pool = pool
         self._clock = clock
         self._seal = seal

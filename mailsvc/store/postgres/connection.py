@@ -63,12 +63,12 @@ class _Cursor(txpostgres.Cursor):  # type: ignore[misc]
         return int(self._connection.fileno())
 
 
-class Link(txpostgres.Connection):  # type: ignore[misc]
+class Connection(txpostgres.Connection):  # type: ignore[misc]
     """A connection that tells once, by `on_lost`, when it has become useless, even if nobody was using it."""
 
     cursorFactory = _Cursor
 
-    def __init__(self, reactor: Any, on_lost: Callable[[Link], None], limits: Limits = Limits()) -> None:
+    def __init__(self, reactor: Any, on_lost: Callable[[Connection], None], limits: Limits = Limits()) -> None:
         super().__init__(reactor, Cooperator(scheduler=lambda step: reactor.callLater(0, step)))
         self.lost = False
         self._on_lost = on_lost
@@ -80,7 +80,7 @@ class Link(txpostgres.Connection):  # type: ignore[misc]
         self._connected = False
 
     @classmethod
-    async def open(cls, reactor: Any, dsn: str, name: str, on_lost: Callable[[Link], None], limits: Limits = Limits()) -> Link:
+    async def open(cls, reactor: Any, dsn: str, name: str, on_lost: Callable[[Connection], None], limits: Limits = Limits()) -> Connection:
         """A connection that has answered and keeps what we promise; else an error that says what is wrong.
 
         Each host and address of the DSN is tried in turn, each with its own time limit. The one that worked last is tried first.
@@ -97,7 +97,7 @@ class Link(txpostgres.Connection):  # type: ignore[misc]
         raise _all_failed(problems)
 
     @classmethod
-    async def _open(cls, reactor: Any, target: Target, name: str, on_lost: Callable[[Link], None], limits: Limits) -> Link:
+    async def _open(cls, reactor: Any, target: Target, name: str, on_lost: Callable[[Connection], None], limits: Limits) -> Connection:
         link = cls(reactor, on_lost, limits)
         timer = reactor.callLater(target.seconds, lambda: link.abandon())
         try:

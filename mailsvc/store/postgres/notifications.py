@@ -16,7 +16,7 @@ from twisted.internet.defer import Deferred, TimeoutError
 from twisted.logger import Logger
 
 from mailsvc.store.postgres.backoff import Backoff
-from mailsvc.store.postgres.connection import Limits, Link
+from mailsvc.store.postgres.connection import Connection, Limits
 from mailsvc.store.postgres.errors import StoreError
 from mailsvc.store.postgres.prepared import Prepared
 
@@ -31,7 +31,7 @@ Callback = Callable[[], None]
 
 
 @attrs.define(eq=False)
-class Bell:
+class Notifications:
     log = Logger()
 
     dsn: str = attrs.field(repr=False)  # may hold a password
@@ -46,7 +46,7 @@ class Bell:
     _now: set[str] = attrs.field(factory=set, init=False)  # to be rung with the next statement
     _heard: set[str] = attrs.field(factory=set, init=False)  # notified, callbacks not called yet
     _listened: set[str] = attrs.field(factory=set, init=False)  # on this connection
-    _link: Link | None = attrs.field(default=None, init=False)
+    _link: Connection | None = attrs.field(default=None, init=False)
     _open: bool = attrs.field(default=False, init=False)
     _talking: bool = attrs.field(default=False, init=False)
     _connecting: bool = attrs.field(default=False, init=False)
@@ -104,7 +104,7 @@ class Bell:
                 lambda failure: self.log.failure("the bell is broken", failure=failure)
             )
 
-    async def _conversation(self, link: Link, *first: str) -> None:
+    async def _conversation(self, link: Connection, *first: str) -> None:
         self._talking = True
         try:
             for sql in first:
@@ -154,7 +154,7 @@ class Bell:
 
     async def _try(self) -> None:
         try:
-            link = await Link.open(self.reactor, self.dsn, self.name, self._lost, Limits())
+            link = await Connection.open(self.reactor, self.dsn, self.name, self._lost, Limits())
         except Exception as error:  # whatever it is: trying ends only when the process does
             self.log.warn("the bell has no connection, next try in {pause:g} s: {error}", pause=self._backoff.upcoming, error=str(error))
             return
@@ -169,7 +169,7 @@ class Bell:
             self._heard |= self._callbacks.keys()  # what was rung while nobody listened
             self._call_back()
 
-    def _lost(self, link: Link) -> None:
+    def _lost(self, link: Connection) -> None:
         if link is self._link:
             self._link = None
             if self._open and not self._connecting:

@@ -19,7 +19,7 @@ from twisted.internet.defer import Deferred, TimeoutError
 from twisted.logger import Logger
 
 from mailsvc.store.postgres.backoff import Backoff
-from mailsvc.store.postgres.connection import Answer, Limits, Link, Params, Row
+from mailsvc.store.postgres.connection import Answer, Connection, Limits, Params, Row
 from mailsvc.store.postgres.detach import detached
 from mailsvc.store.postgres.errors import OutOfResources, StatementFailed, StoreError, Unavailable
 from mailsvc.store.postgres.prepared import Prepared
@@ -48,7 +48,7 @@ class _Filler:
 class Transaction:
     """Statements between BEGIN and COMMIT. BEGIN travels with the first one, unless that is a prepared one."""
 
-    def __init__(self, link: Link, pool: Pool) -> None:
+    def __init__(self, link: Connection, pool: Pool) -> None:
         self._link = link
         self._pool = pool
         self._begun = self._busy = self._over = False
@@ -113,9 +113,9 @@ class Pool:
     patience: float = 5.0
     statements: int = 0
     commits: int = 0
-    _links: set[Link] = attrs.field(factory=set, init=False)
-    _idle: list[Link] = attrs.field(factory=list, init=False)
-    _waiting: deque[Deferred[Link]] = attrs.field(factory=deque, init=False)
+    _links: set[Connection] = attrs.field(factory=set, init=False)
+    _idle: list[Connection] = attrs.field(factory=list, init=False)
+    _waiting: deque[Deferred[Connection]] = attrs.field(factory=deque, init=False)
     _open: bool = attrs.field(default=False, init=False)
     _filler: _Filler | None = attrs.field(default=None, init=False)
     _refused: str | None = attrs.field(default=None, init=False)  # why the last attempt to connect failed
@@ -209,7 +209,7 @@ class Pool:
         """Like `rows`; how many rows the last statement touched."""
         return (await detached(self._alone(sql, params))).count
 
-    async def execute(self, link: Link, sql: str | Prepared, params: Params = ()) -> Answer:
+    async def execute(self, link: Connection, sql: str | Prepared, params: Params = ()) -> Answer:
         self.statements += 1
         try:
             return await link.execute(sql, params)
@@ -240,7 +240,7 @@ class Pool:
         finally:
             self._give_back(link)
 
-    async def _take(self) -> Link:
+    async def _take(self) -> Connection:
         if not self._open:
             raise Unavailable("The database pool is closed.")
         while self._idle:
@@ -248,7 +248,7 @@ class Pool:
                 return link
         if len(self._waiting) >= self.queue:
             raise Unavailable(f"{self.queue} others wait for a database connection.")
-        place: Deferred[Link] = Deferred()
+        place: Deferred[Connection] = Deferred()
         self._waiting.append(place)
         patience = HURRY if self._hurried and not self._links else self.patience
         timer = self.reactor.callLater(patience, self._turn_away, place, patience)
@@ -258,12 +258,12 @@ class Pool:
             if timer.active():
                 timer.cancel()
 
-    def _turn_away(self, place: Deferred[Link], patience: float) -> None:
+    def _turn_away(self, place: Deferred[Connection], patience: float) -> None:
         self._waiting.remove(place)
         place.errback(Unavailable(f"No database connection became free within {patience:g} s."))
         self._consider_drained()
 
-    def _give_back(self, link: Link) -> None:
+    def _give_back(self, link: Connection) -> None:
         if link.sound:
             self._idle.append(link)
             self._serve()
@@ -289,7 +289,7 @@ class Pool:
         if drained is not None:
             drained.callback(None)
 
-    def _lost(self, link: Link) -> None:
+    def _lost(self, link: Connection) -> None:
         if link in self._links:
             self._links.remove(link)
             if link in self._idle:
@@ -297,7 +297,7 @@ class Pool:
             self._fill()
 
     async def _connect(self) -> None:
-        link = await Link.open(self.reactor, self.dsn, self.name, self._lost, self.limits)
+        link = await Connection.open(self.reactor, self.dsn, self.name, self._lost, self.limits)
         if not self._wanted or len(self._links) >= self.size:
             link.abandon()
             return

@@ -35,7 +35,7 @@ class _Place(Generic[Item, Result]):
 
 
 @attrs.define(eq=False)
-class Batch(Generic[Item, Result]):
+class SharedCommits(Generic[Item, Result]):
     """
     A write starts `linger` seconds after its first item came, or as soon as it is full; never more than `writes` at once.
     What comes while all are under way is gathered for the next one. A `prompt` batch does not linger while items come singly: its

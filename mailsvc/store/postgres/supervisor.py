@@ -17,7 +17,7 @@ LOOK = 0.25  # seconds between two looks whether it runs
 
 
 @attrs.define(eq=False)
-class Keeper:
+class Supervisor:
     log = Logger()
 
     server: EmbeddedPostgres

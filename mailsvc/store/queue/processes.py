@@ -23,7 +23,7 @@ from mailsvc.clock import calm_for, measure
 from mailsvc.clock import monotonic as since_boot
 from mailsvc.store.postgres.backoff import Backoff
 from mailsvc.store.postgres.errors import StoreError
-from mailsvc.store.postgres.notifications import Bell
+from mailsvc.store.postgres.notifications import Notifications
 from mailsvc.store.postgres.pool import Pool, Transaction
 
 BEAT = 10.0
@@ -216,7 +216,7 @@ class Incarnation:
         await self.pool.transact(work)
         _ours.discard(number)
 
-    def announce(self, bell: Bell) -> None:
+    def announce(self, bell: Notifications) -> None:
         """Tell the others that we are here, and hear of those who come: who shares something divides it anew at once."""
         bell.listen(CHANNEL, self._recount)
         bell.ring(CHANNEL)

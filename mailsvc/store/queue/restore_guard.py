@@ -71,7 +71,7 @@ def judge(known: Place, here: Place, beats: int, seen: Seen | None) -> str | Non
 
 
 @attrs.define(eq=False)
-class Whereabouts:
+class RestoreGuard:
     """Of one database. `look` is for the start and for every few seconds."""
 
     log = Logger()

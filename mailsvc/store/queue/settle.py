@@ -20,7 +20,7 @@ from mailsvc.store.ids import uuid7
 from mailsvc.store.mail.dsn_requests import SUCCESS
 from mailsvc.store.mail.inserts import document, shard
 from mailsvc.store.postgres.pool import Pool
-from mailsvc.store.postgres.shared_commits import Batch
+from mailsvc.store.postgres.shared_commits import SharedCommits
 from mailsvc.store.queue.settle_sql import SETTLE
 
 MAX_ITEMS = 100
@@ -80,7 +80,7 @@ class Settling:
         self._pool = pool
         self._told = told
         self.outcomes: Counter[str] = Counter()  # recipients that were settled since the start
-        self.batch: Batch[Settlement, frozenset[int]] = Batch(
+        self.batch: SharedCommits[Settlement, frozenset[int]] = SharedCommits(
             self._write, clock, max_items=MAX_ITEMS, max_weight=MAX_WEIGHT, linger=linger, writes=1
         )
 

@@ -13,8 +13,8 @@ from mailsvc.delivery import shaping
 from mailsvc.delivery.connection.chunking import Chunking
 from mailsvc.delivery.shaping import BadRules, Provider, Shaping
 from mailsvc.outcome import Bounced, Delivered, Uncertain
-from mailsvc.smtp.server.listener import Receivers
-from mailsvc.smtp.server.session import Door, Limits, Session
+from mailsvc.smtp.server.listener import ServerFactory
+from mailsvc.smtp.server.session import Limits, Listener, Session
 from tests.delivery.fakes import MESSAGE, World, lost, number, taken
 from tests.delivery.test_loopback import Site, named, script
 from tests.smtp.harness import Recorder
@@ -155,7 +155,7 @@ async def test_our_own_receiver_gets_it_in_one_round_trip() -> None:
         return recorders[-1]
 
     site = Site()
-    receivers: Any = Receivers(Door("mx.test", Limits(stranger_octets=None, tarpit=0)), welcome, site.reactor)
+    receivers: Any = ServerFactory(Listener("mx.test", Limits(stranger_octets=None, tarpit=0)), welcome, site.reactor)
     site.open("127.0.0.1", receivers)
     site.dns.zones = named((10, "mx1", "127.0.0.1"))
     for email in range(1, 6):

@@ -11,7 +11,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
 from mailsvc.delivery.connection.mta_sts import NotFetched, Policies
-from mailsvc.delivery.connection.tls_counts import Tally
+from mailsvc.delivery.connection.tls_counts import TlsCounts
 from mailsvc.mail.authentication.mta_sts import Policy
 from mailsvc.net.dns import NxDomain, Records, Temporary
 from mailsvc.outcome import Bounced, Delivered
@@ -31,7 +31,7 @@ class Web:
         self.file: Any = ENFORCE
         self.fetched: list[str] = []
         self.stored: dict[str, Any] = {}
-        self.tally = Tally(self.clock)
+        self.tally = TlsCounts(self.clock)
         self.policies = Policies(self.clock, self, self.fetch, self, self.tally)
 
     async def txt(self, name: str) -> Any:

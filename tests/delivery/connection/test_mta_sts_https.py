@@ -20,7 +20,7 @@ from twisted.internet.ssl import Certificate, trustRootFromCertificates
 
 from mailsvc.delivery.connection.mta_sts import Policies
 from mailsvc.delivery.connection.mta_sts_file import over_https
-from mailsvc.delivery.connection.tls_counts import Tally
+from mailsvc.delivery.connection.tls_counts import TlsCounts
 from mailsvc.mail.authentication.mta_sts import Policy
 from mailsvc.net.address_guard import networks
 from mailsvc.net.dns import Resolver
@@ -141,7 +141,7 @@ class World:
     trust: Any
     kept: dict[str, Any] = attrs.field(factory=dict)
     policies: Policies = attrs.field(init=False)
-    tally: Tally = attrs.field(init=False)
+    tally: TlsCounts = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self.begin()
@@ -150,7 +150,7 @@ class World:
         """As a process that knows what is in the table. `allowed`: where it fetches from although these are private addresses."""
         resolver = Resolver(self.time, [self.dns.address], seconds=2)
         fetcher = Fetcher(self.time, resolver, Rules(frozenset({443}), False, networks([allowed])), self.trust)
-        self.tally = Tally(self.time)
+        self.tally = TlsCounts(self.time)
         self.policies = Policies(self.time, resolver, over_https(fetcher), self, self.tally)
 
     def announce(self, identity: str) -> None:

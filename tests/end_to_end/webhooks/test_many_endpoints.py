@@ -14,7 +14,7 @@ import psycopg2
 import pytest
 from psycopg2.extras import Json, execute_values, register_uuid
 
-from mailsvc.store.encryption.secrets import Seal
+from mailsvc.store.encryption.secrets import Encryption
 from mailsvc.store.ids import uuid7
 from tests.end_to_end.receiver import Receiver
 from tests.end_to_end.rig import Daemon, eventually
@@ -100,7 +100,7 @@ def sockets(daemon: Daemon) -> int:
 
 def add(daemon: Daemon, port: int) -> None:
     """Endpoints at as many addresses, each with a message that is due."""
-    seal, now = Seal.load(daemon.folder / "secret.key"), datetime.now(UTC)
+    seal, now = Encryption.load(daemon.folder / "secret.key"), datetime.now(UTC)
     ids = [uuid7(now.timestamp()) for _ in range(ENDPOINTS)]
     with psycopg2.connect(daemon.database) as link, link.cursor() as cursor:
         register_uuid(conn_or_curs=link)

@@ -11,7 +11,7 @@ import pytest_twisted
 
 from mailsvc.http.resources.metrics import METRICS, RATES, SUMS
 from mailsvc.outcome import Bounced, Delivered
-from mailsvc.store.events.ledger import Books
+from mailsvc.store.events.ledger import EventLedger
 from mailsvc.store.queue.settle import RecipientOutcome, Settlement, Settling
 from tests.http.world import GOOD, World
 
@@ -39,7 +39,7 @@ async def test_recipients_are_counted_from_acceptance_to_the_totals(world: World
     outcomes = (Delivered("250 ok"), Bounced("550 no"), Bounced("552 full", "Transient", "MailboxFull"))
     told = tuple(RecipientOutcome(n, outcome) for n, outcome in enumerate(outcomes))
     await settling.settle(Settlement(world.account_id, UUID(sent), world.domain_id, lease, datetime.now(UTC), told, None))
-    await Books(world.pool).number(100)
+    await EventLedger(world.pool).number(100)
     wanted = {"sent": 3, "delivered": 1, "bounced": 2, "bounced_permanent": 1, "bounced_transient": 1, "bounced_undetermined": 0}
     rates = {"delivery_rate": 33.33, "bounce_rate": 66.67, "open_rate": 0.0}
     assert (await metrics(world, metrics=",".join([*wanted, *rates])))["totals"] == wanted | rates

@@ -9,7 +9,7 @@ import pytest
 import pytest_twisted
 
 from mailsvc.events import payload
-from mailsvc.store.events.ledger import Books
+from mailsvc.store.events.ledger import EventLedger
 from tests.http.rig import Response
 from tests.http.world import GOOD, World
 
@@ -23,7 +23,7 @@ async def made(world: World, **changes: Any) -> str:
 
 
 async def number(world: World) -> None:
-    await Books(world.pool).number(1000)
+    await EventLedger(world.pool).number(1000)
 
 
 @pytest.mark.parametrize(

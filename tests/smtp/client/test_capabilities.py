@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from mailsvc.mail.reply import Reply
-from mailsvc.smtp.client.capabilities import Offers, from_ehlo, from_helo
+from mailsvc.smtp.client.capabilities import Capabilities, from_ehlo, from_helo
 
 
-def offers(*lines: str) -> Offers:
+def offers(*lines: str) -> Capabilities:
     return from_ehlo(Reply(250, "\n".join(["mx.example.org at your service", *lines])))
 
 
@@ -45,7 +45,7 @@ def test_limits() -> None:
 
 def test_a_server_that_knows_helo_only_offers_nothing() -> None:
     found = from_helo(Reply(250, "mx.example.org PIPELINING"))
-    assert found == Offers(name="mx.example.org")
+    assert found == Capabilities(name="mx.example.org")
     assert not found.extended
 
 

@@ -10,8 +10,8 @@ import pytest_twisted
 from twisted.internet.endpoints import TCP4ClientEndpoint, connectProtocol
 from twisted.internet.task import deferLater
 
-from mailsvc.smtp.client.client import Courier, Envelope
-from mailsvc.smtp.server.listener import Receivers
+from mailsvc.smtp.client.client import Envelope, SmtpClient
+from mailsvc.smtp.server.listener import ServerFactory
 from mailsvc.smtp.server.session import Session
 from tests.smtp.dialogue import DOORS
 from tests.smtp.harness import Mail, Recorder
@@ -28,22 +28,22 @@ class Ours:
     reactor: object
     recorders: list[Recorder] = attrs.field(factory=list)
     port: object = None
-    receivers: Receivers | None = None
+    receivers: ServerFactory | None = None
 
     def open(self, certificate: Certificate) -> None:
         from mailsvc.smtp.server.certificates import server_context
 
         door = attrs.evolve(DOORS["open"], context=server_context(certificate.certificate, certificate.key))
-        self.receivers = Receivers(door, self._welcome, self.reactor)
+        self.receivers = ServerFactory(door, self._welcome, self.reactor)
         self.port = self.reactor.listenTCP(0, self.receivers, interface="127.0.0.1")  # type: ignore[attr-defined]
 
     def _welcome(self, session: Session) -> Recorder:
         self.recorders.append(Recorder(session))
         return self.recorders[-1]
 
-    async def courier(self, **options) -> Courier:
+    async def courier(self, **options) -> SmtpClient:
         endpoint = TCP4ClientEndpoint(self.reactor, "127.0.0.1", self.port.getHost().port)  # type: ignore[attr-defined]
-        courier = await connectProtocol(endpoint, Courier(self.reactor, "me.example", **options))
+        courier = await connectProtocol(endpoint, SmtpClient(self.reactor, "me.example", **options))
         await courier.ready
         return courier
 

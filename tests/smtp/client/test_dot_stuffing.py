@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mailsvc.smtp.client.dot_stuffing import BareLineEnd, Stuffer, slices, stuffed
+from mailsvc.smtp.client.dot_stuffing import BareLineEnd, DotStuffer, slices, stuffed
 
 lines = st.lists(st.one_of(st.sampled_from([b"", b".", b"..", b".a", b"a.", b"a"]), st.binary(max_size=9)), max_size=12)
 bodies = lines.map(lambda parts: b"\r\n".join(part.replace(b"\r", b"").replace(b"\n", b"") for part in parts))
@@ -84,7 +84,7 @@ def test_an_empty_message_is_a_lone_dot() -> None:
 
 
 def test_a_missing_last_line_end_is_added() -> None:
-    stuffer = Stuffer()
+    stuffer = DotStuffer()
     assert stuffer.feed(b"end") + stuffer.end() == b"end\r\n.\r\n"
 
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mailsvc.smtp.client.capabilities import Offers
+from mailsvc.smtp.client.capabilities import Capabilities
 from mailsvc.smtp.client.envelope import BadAddress, Envelope, mail_command, path, rcpt_command
 
-ALL = Offers(extended=True, size=True, eight_bit=True, smtputf8=True, dsn=True)
+ALL = Capabilities(extended=True, size=True, eight_bit=True, smtputf8=True, dsn=True)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_a_long_address_is_refused_in_no_time() -> None:
         path('"' + "\\a" * 100_000)
 
 
-def mail(offers: Offers, utf8: bool = False, **fields) -> bytes:
+def mail(offers: Capabilities, utf8: bool = False, **fields) -> bytes:
     return mail_command(b"<a@x.example>", Envelope("a@x.example", (), **fields), offers, utf8)
 
 
@@ -111,7 +111,7 @@ def test_parameters_that_were_offered() -> None:
 
 
 def test_parameters_that_were_not_offered_are_not_sent() -> None:
-    assert mail(Offers(), size=123, eight_bit=True, ret="FULL", envid="x") == b"MAIL FROM:<a@x.example>\r\n"
+    assert mail(Capabilities(), size=123, eight_bit=True, ret="FULL", envid="x") == b"MAIL FROM:<a@x.example>\r\n"
 
 
 def test_delivery_status_notifications_per_recipient() -> None:
@@ -120,7 +120,7 @@ def test_delivery_status_notifications_per_recipient() -> None:
         rcpt_command(b"<a@x.example>", 0, envelope, ALL) == b"RCPT TO:<a@x.example> NOTIFY=FAILURE,DELAY ORCPT=rfc822;A+2B1@x.example\r\n"
     )
     assert rcpt_command(b"<b@x.example>", 1, envelope, ALL) == b"RCPT TO:<b@x.example> ORCPT=utf-8;\\x{FC}\r\n"
-    assert rcpt_command(b"<a@x.example>", 0, envelope, Offers()) == b"RCPT TO:<a@x.example>\r\n"
+    assert rcpt_command(b"<a@x.example>", 0, envelope, Capabilities()) == b"RCPT TO:<a@x.example>\r\n"
 
 
 @pytest.mark.parametrize("notify", ["FAILURE\r\nDATA", "NEVER,FAILURE", "failure", ""])

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from OpenSSL import SSL
 
 from mailsvc.net.dns import Tlsa
-from mailsvc.smtp.client.client import Courier, Envelope, Lost, Timeouts, TlsFailed
+from mailsvc.smtp.client.client import Envelope, Lost, SmtpClient, Timeouts, TlsFailed
 from mailsvc.smtp.client.plan import Manner
 from mailsvc.smtp.client.tls import by_dane, unverified, verified
 from tests.smtp.listener import Certificate, Listener
@@ -25,7 +25,7 @@ def envelope(body: bytes = BODY) -> Envelope:
     return Envelope("b@example.net", ("to@example.org",), len(body))
 
 
-async def mailed(courier: Courier) -> None:
+async def mailed(courier: SmtpClient) -> None:
     await courier.ready
     for _ in range(2):
         result = await courier.deliver(envelope(), [BODY])

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mailsvc.mail.reply import Reply
-from mailsvc.smtp.client.replies import LINE_LIMIT, LINES_LIMIT, REPLY_LIMIT, TEXT_LIMIT, Answers, BadReply
+from mailsvc.smtp.client.replies import LINE_LIMIT, LINES_LIMIT, REPLY_LIMIT, TEXT_LIMIT, BadReply, ReplyReader
 
 
 def read(octets: bytes, cuts: list[int] | None = None) -> list[Reply]:
-    answers = Answers()
+    answers = ReplyReader()
     replies = []
     points = [0, *sorted(min(cut, len(octets)) for cut in cuts or []), len(octets)]
     for start, end in pairwise(points):
@@ -144,7 +144,7 @@ def test_a_long_refusal_is_kept_in_part_and_a_long_offer_whole() -> None:
 
 
 def test_what_is_left_over_is_known() -> None:
-    answers = Answers()
+    answers = ReplyReader()
     answers.push(b"220 go\r\n2")
     assert answers.next() is not None
     assert answers.next() is None

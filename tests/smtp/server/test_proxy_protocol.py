@@ -12,9 +12,9 @@ from twisted.internet.address import IPv4Address
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 
-from mailsvc.smtp.server.listener import Receivers
+from mailsvc.smtp.server.listener import ServerFactory
 from mailsvc.smtp.server.proxy_protocol import SIGNATURE, BadHeader, Proxied, Told, read
-from mailsvc.smtp.server.session import Door, Session
+from mailsvc.smtp.server.session import Listener, Session
 from tests.smtp.harness import Recorder, Transport
 
 V2 = SIGNATURE + b"\x21\x11\x00\x0c" + bytes([192, 0, 2, 7, 192, 0, 2, 8]) + b"\x30\x39\x00\x19"
@@ -79,7 +79,7 @@ class Connection:
             self.sessions.append(session)
             return Recorder(session)
 
-        receivers = Receivers(Door("mx.test"), welcome, self.clock)
+        receivers = ServerFactory(Listener("mx.test"), welcome, self.clock)
         address = IPv4Address("TCP", host, 999)
         self.transport: Any = Transport()
         self.transport.peerAddr = address

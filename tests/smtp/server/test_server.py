@@ -15,7 +15,7 @@ from twisted.internet.task import Clock
 from mailsvc.mail.reply import Reply
 from mailsvc.smtp.server import replies
 from mailsvc.smtp.server.replies import Refused
-from mailsvc.smtp.server.session import Door, Limits, Session
+from mailsvc.smtp.server.session import Limits, Listener, Session
 from tests.smtp.dialogue import DOORS
 from tests.smtp.harness import Call, Recorder
 
@@ -23,7 +23,7 @@ ENVELOPE = b"MAIL FROM:<a@b.example>\r\nRCPT TO:<c@d.example>\r\n"
 HELO = b"HELO me\r\n"
 
 
-def call(door: Door | str = "open", *, slow: bool = False, clock: Clock | None = None) -> Call:
+def call(door: Listener | str = "open", *, slow: bool = False, clock: Clock | None = None) -> Call:
     made = Call(DOORS[door] if isinstance(door, str) else door, clock, slow=slow)
     made.heard()
     return made
@@ -62,7 +62,7 @@ def test_replies_of_one_segment_leave_in_one_write() -> None:
 
 
 def test_a_flood_of_commands_lets_others_have_their_turn() -> None:
-    made = call(Door("mx.test", Limits(chatter=10_000, stranger_octets=None)))
+    made = call(Listener("mx.test", Limits(chatter=10_000, stranger_octets=None)))
     made.receiver.dataReceived(b"NOOP\r\n" * 1000)
     first = len(codes(made.heard()))
     assert 0 < first < 150
@@ -121,7 +121,7 @@ def test_junk_gets_replies_and_no_more(talk: list[bytes]) -> None:
 
 
 def test_an_idle_client_is_told_and_closed() -> None:
-    made = call(Door("mx.test", Limits(stranger_seconds=None)))
+    made = call(Listener("mx.test", Limits(stranger_seconds=None)))
     made.say(HELO)
     made.clock.advance(299)
     assert not made.closed
@@ -132,7 +132,7 @@ def test_an_idle_client_is_told_and_closed() -> None:
 
 
 def test_the_time_is_for_the_whole_line() -> None:
-    made = call(Door("mx.test", Limits(stranger_seconds=None)))
+    made = call(Listener("mx.test", Limits(stranger_seconds=None)))
     for octet in b"NOOP x":
         made.clock.advance(49)
         made.receiver.dataReceived(bytes([octet]))
@@ -141,7 +141,7 @@ def test_the_time_is_for_the_whole_line() -> None:
 
 
 def test_each_command_has_its_own_time() -> None:
-    made = call(Door("mx.test", Limits(stranger_seconds=None)))
+    made = call(Listener("mx.test", Limits(stranger_seconds=None)))
     for _ in range(5):
         made.clock.advance(299)
         made.receiver.dataReceived(b"NOOP\r\n")
@@ -192,7 +192,7 @@ def test_a_fast_enough_body_may_take_its_time() -> None:
 @pytest.mark.parametrize("chunks", [False, True])
 def test_a_whole_body_has_to_arrive_in_time(chunks: bool) -> None:
     """However steadily it drips: `idle` seconds, and those that its announced size takes at the average pace."""
-    made = call(Door("mx.test", Limits(rate=1, average=1000, idle=60)))
+    made = call(Listener("mx.test", Limits(rate=1, average=1000, idle=60)))
     made.receiver.dataReceived(b"EHLO me\r\n")
     made.receiver.dataReceived(b"MAIL FROM:<a@example.com> SIZE=100000\r\nRCPT TO:<b@example.com>\r\n" + (b"" if chunks else b"DATA\r\n"))
     made.heard()
@@ -249,7 +249,7 @@ def test_forty_megabytes_take_no_long_turn() -> None:
 
 def test_reading_stops_while_a_decision_is_awaited() -> None:
     decided: Deferred[None] = Deferred()
-    made = call(Door("mx.test", Limits(chatter=100_000, stranger_octets=None)))
+    made = call(Listener("mx.test", Limits(chatter=100_000, stranger_octets=None)))
     made.say(HELO)
     assert made.recorder is not None
     made.recorder.wait = lambda: decided
@@ -563,7 +563,7 @@ def test_the_transcript_of_a_login_dialogue_has_no_secrets() -> None:
 
 
 def test_the_transcript_is_bounded() -> None:
-    made = call(Door("mx.test", Limits(chatter=100_000, stranger_octets=None)))
+    made = call(Listener("mx.test", Limits(chatter=100_000, stranger_octets=None)))
     made.say(b"NOOP\r\n" * 5000 + b"NOOP " + b"x" * 2000 + b"\r\nQUIT\r\n")
     lines = str(made.receiver.session.transcript).splitlines()
     assert len(lines) == 501

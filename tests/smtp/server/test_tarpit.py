@@ -9,13 +9,13 @@ from twisted.internet.defer import Deferred
 
 from mailsvc.smtp.server.commands import COMMANDS
 from mailsvc.smtp.server.conversation import Conversation
-from mailsvc.smtp.server.session import Door, Limits
+from mailsvc.smtp.server.session import Limits, Listener
 from tests.smtp.dialogue import DOORS
 from tests.smtp.harness import Call
 from tests.smtp.server.test_server import HELO, codes
 
 BROKEN = b"421 4.3.0 Local error, closing\r\n"
-SLOW = Door("mx.test", Limits(errors=6, stranger_octets=None), object(), login_offered=True)
+SLOW = Listener("mx.test", Limits(errors=6, stranger_octets=None), object(), login_offered=True)
 
 
 def said(made: Call, octets: bytes) -> list[str]:
@@ -67,7 +67,7 @@ def test_a_client_that_only_stops_talking_meanwhile_is_answered() -> None:
 
 
 def test_a_flood_meanwhile_is_held_back() -> None:
-    made = Call(Door("mx.test", Limits(errors=2, stranger_octets=None)))
+    made = Call(Listener("mx.test", Limits(errors=2, stranger_octets=None)))
     made.receiver.dataReceived(b"FOO\r\n" * 2)
     made.receiver.dataReceived(b"NOOP\r\n" * 20_000)
     assert made.transport.producerState == "paused"

@@ -19,14 +19,14 @@ from twisted.logger import LogLevel, capturedLogs
 from mailsvc.mail import return_path
 from mailsvc.runtime.database import follow_keys
 from mailsvc.store.encryption import key_file, rotation
-from mailsvc.store.encryption.secrets import ENVIRONMENT, Keys, Seal, SealError
+from mailsvc.store.encryption.secrets import ENVIRONMENT, Encryption, EncryptionError, Keys
 from mailsvc.store.postgres.pool import Pool
 from mailsvc.store.queue.processes import Incarnation
 
 ROW, OTHER = UUID(int=1), UUID(int=2)
 ONE = f"1 {base64.b64encode(bytes(32)).decode()}\n"
 TWO = f"2 {base64.b64encode(bytes([1] * 32)).decode()}\n"
-SEAL = Seal.read(ONE, "test")
+SEAL = Encryption.read(ONE, "test")
 
 
 @given(st.binary(max_size=5000))
@@ -34,7 +34,7 @@ def test_what_was_sealed_opens_for_its_row(secret: bytes) -> None:
     sealed = SEAL.seal(secret, ROW)
     assert SEAL.open(sealed, ROW) == secret
     assert SEAL.seal(secret, ROW) != sealed
-    with pytest.raises(SealError, match="does not open"):
+    with pytest.raises(EncryptionError, match="does not open"):
         SEAL.open(sealed, OTHER)
 
 
@@ -43,29 +43,29 @@ def test_any_change_is_noticed(data: st.DataObject) -> None:
     sealed = bytearray(SEAL.seal(b"secret", ROW))
     place = data.draw(st.integers(0, len(sealed) - 1))
     sealed[place] ^= data.draw(st.integers(1, 255))
-    with pytest.raises(SealError):
+    with pytest.raises(EncryptionError):
         SEAL.open(bytes(sealed), ROW)
 
 
 @given(st.binary(max_size=40))
 def test_rubbish_is_an_error_of_ours(rubbish: bytes) -> None:
-    with pytest.raises(SealError):
+    with pytest.raises(EncryptionError):
         SEAL.open(b"\x01" + rubbish, ROW)
 
 
 def test_after_a_rotation_old_secrets_open_and_new_ones_use_the_new_key() -> None:
     sealed = SEAL.seal(b"secret", ROW)
-    rotated = Seal.read(f"# keys\n\n{ONE}{TWO}", "test")
+    rotated = Encryption.read(f"# keys\n\n{ONE}{TWO}", "test")
     assert rotated.open(sealed, ROW) == b"secret"
     assert rotated.seal(b"secret", ROW)[0] == 2
-    with pytest.raises(SealError, match="key 2, which is not here"):
+    with pytest.raises(EncryptionError, match="key 2, which is not here"):
         SEAL.open(rotated.seal(b"secret", ROW), ROW)
 
 
 @pytest.mark.parametrize("text", ["", "1", "0 " + ONE[2:], "256 " + ONE[2:], "1 AAAA", "1 ?", ONE + ONE])
 def test_a_bad_key_is_told_without_showing_it(text: str) -> None:
-    with pytest.raises(SealError) as raised:
-        Seal.read(text, "the file")
+    with pytest.raises(EncryptionError) as raised:
+        Encryption.read(text, "the file")
     assert "the file" in str(raised.value)
     assert "AAA" not in str(raised.value)
     assert "AAA" not in repr(SEAL)
@@ -77,7 +77,7 @@ def test_the_file_is_made_once_and_for_its_owner_alone(tmp_path: Path, monkeypat
     with ThreadPoolExecutor(8) as threads:
         made = list(threads.map(lambda _: key_file.make(path), range(8)))
     assert made.count(True) == 1
-    seals = [Seal.load(path), Seal.load(path)]
+    seals = [Encryption.load(path), Encryption.load(path)]
     assert path.stat().st_mode & 0o777 == 0o600
     assert list(path.parent.iterdir()) == [path]
     sealed = seals[0].seal(b"secret", ROW)
@@ -86,12 +86,12 @@ def test_the_file_is_made_once_and_for_its_owner_alone(tmp_path: Path, monkeypat
 
 def test_the_environment_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ENVIRONMENT, f"{ONE.strip()},{TWO.strip()}")
-    assert Seal.load(tmp_path / "seal.key").current == 2
+    assert Encryption.load(tmp_path / "seal.key").current == 2
     assert list(tmp_path.iterdir()) == []
 
 
 def test_what_was_signed_before_a_rotation_is_accepted_after_it() -> None:
-    rotated = Seal.read(ONE + TWO, "test")
+    rotated = Encryption.read(ONE + TWO, "test")
     [before] = SEAL.secrets_for("links")
     now, former = rotated.secrets_for("links")
     assert former == before != now
@@ -105,7 +105,7 @@ def test_a_seal_follows_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.delenv(ENVIRONMENT, raising=False)
     path = tmp_path / "seal.key"
     path.write_text(ONE)
-    seal = Seal.load(path)
+    seal = Encryption.load(path)
     assert not seal.refresh()
     sealed, [before] = seal.seal(b"secret", ROW), seal.secrets_for("links")
     number = key_file.prepare(path)
@@ -116,7 +116,7 @@ def test_a_seal_follows_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert seal.refresh() and seal.current == 2
     assert seal.open(sealed, ROW) == b"secret" and before in seal.secrets_for("links")[1:]
     path.write_text("rubbish")
-    with pytest.raises(SealError):
+    with pytest.raises(EncryptionError):
         seal.refresh()
     assert seal.open(seal.seal(b"x", ROW), ROW) == b"x"
     assert not any("rubbish" in text for text in seal.keys.fingerprints)
@@ -128,12 +128,12 @@ async def test_rows_are_sealed_again_in_lots(pool: Pool) -> None:
     for row in rows:
         sealed = None if row.int == 7 else SEAL.seal(b"totp %d" % row.int, row)
         await pool.run("INSERT INTO users (id, email, totp, created_at) VALUES (%s, %s, %s, now())", (row, str(row), sealed))
-    rotated = Seal.read(ONE + TWO, "test")
+    rotated = Encryption.read(ONE + TWO, "test")
     assert await rotation.count(pool) == {1: 6}
     assert await rotation.reseal(pool, rotated, lot=2) == 6
     assert await rotation.reseal(pool, rotated, lot=2) == 0
     assert await rotation.count(pool) == {2: 6}
-    only = Seal.read(TWO, "test")
+    only = Encryption.read(TWO, "test")
     for row, sealed in await pool.rows("SELECT id, totp FROM users WHERE totp IS NOT NULL"):
         assert only.open(bytes(sealed), row) == b"totp %d" % row.int
 
@@ -160,7 +160,7 @@ async def test_keys_are_compared_with_what_they_have_to_decrypt(pool: Pool) -> N
 
 @pytest_twisted.ensureDeferred
 async def test_each_key_number_is_looked_at(pool: Pool) -> None:
-    rotated = Seal.read(ONE + TWO, "test")
+    rotated = Encryption.read(ONE + TWO, "test")
     await users(pool, SEAL.seal(b"totp", UUID(int=1)), *(rotated.seal(b"totp", UUID(int=n)) for n in (2, 3, 4)))
     assert [wrong.number for wrong in await rotation.unreadable(pool, Keys.read(TWO, "test"))] == [1]
     assert [wrong.number for wrong in await rotation.unreadable(pool, SEAL.keys)] == [2]
@@ -179,7 +179,7 @@ async def test_wrong_keys_in_a_changed_file_are_not_used(tmp_path: Path, monkeyp
     monkeypatch.delenv(ENVIRONMENT, raising=False)
     path = tmp_path / "seal.key"
     path.write_text(ONE)
-    seal, known, wrong = Seal.load(path), list[Sequence[str]](), "The setting does not fit."
+    seal, known, wrong = Encryption.load(path), list[Sequence[str]](), "The setting does not fit."
 
     class Process:
         async def knows(self, fingerprints: Sequence[str]) -> None:
@@ -204,7 +204,7 @@ async def test_wrong_keys_in_a_changed_file_are_not_used(tmp_path: Path, monkeyp
     await follow()
     assert seal.rejected is None and set(seal.keys.by_number) == {1, 2}
     path.write_text("rubbish")
-    with pytest.raises(SealError):
+    with pytest.raises(EncryptionError):
         await follow()
     path.write_text(f"{TWO}{ONE}\n")
     await follow()

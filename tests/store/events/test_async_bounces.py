@@ -12,7 +12,7 @@ import pytest_twisted
 
 from mailsvc.outcome import Bounced, Deferred, Delivered, Failed, Outcome, Uncertain
 from mailsvc.store.events import async_bounces
-from mailsvc.store.events.async_bounces import Complained, Heard, Late, News
+from mailsvc.store.events.async_bounces import AsyncBounces, Complained, Heard, Report
 from mailsvc.store.events.suppressions import Suppressions
 from mailsvc.store.ids import uuid7
 from mailsvc.store.mail.accept import NewEmail
@@ -27,8 +27,8 @@ COMPLAINT = Complained("Unwanted.", "abuse", "Test/1")
 CLAIMED = Deferred("not now", NOW)
 
 
-def about(*what: Bounced | Complained, first: int = 0) -> Callable[[Sequence[str]], list[News]]:
-    return lambda addresses: [News(first + n, each) for n, each in enumerate(what)]
+def about(*what: Bounced | Complained, first: int = 0) -> Callable[[Sequence[str]], list[Report]]:
+    return lambda addresses: [Report(first + n, each) for n, each in enumerate(what)]
 
 
 async def settled(house: House, *outcomes: Outcome, **changes: Any) -> NewEmail:
@@ -39,7 +39,7 @@ async def settled(house: House, *outcomes: Outcome, **changes: Any) -> NewEmail:
 
 
 async def heard(house: House, mail: NewEmail, *what: Bounced | Complained, first: int = 0) -> dict[int, Heard] | None:
-    found = await Late(house.pool).hear(mail.account_id, mail.email_id, about(*what, first=first), LATER)
+    found = await AsyncBounces(house.pool).hear(mail.account_id, mail.email_id, about(*what, first=first), LATER)
     return None if found is None else dict(found)
 
 
@@ -105,7 +105,7 @@ async def test_one_that_is_being_sent_is_too_early(house: House) -> None:
 async def test_a_settlement_at_the_same_time_is_seen_or_waited_for(house: House) -> None:
     mails = [email(lease=house.lease) for _ in range(10)]
     await house.accept(*mails)
-    hearings = [Late(house.pool).hear(ACCOUNT, mail.email_id, about(BOUNCE), LATER) for mail in mails]
+    hearings = [AsyncBounces(house.pool).hear(ACCOUNT, mail.email_id, about(BOUNCE), LATER) for mail in mails]
     found = await together(*(house.settle(mail, OK) for mail in mails), *hearings)
     for mail, result in zip(mails, found[10:], strict=True):
         assert result in ({0: "early"}, {0: "changed"})
@@ -115,9 +115,9 @@ async def test_a_settlement_at_the_same_time_is_seen_or_waited_for(house: House)
 @pytest_twisted.ensureDeferred
 async def test_strangers_find_nothing(house: House) -> None:
     mail = await settled(house, OK)
-    assert await Late(house.pool).hear(OTHER, mail.email_id, about(BOUNCE), LATER) is None
-    assert await Late(house.pool).hear(ACCOUNT, UUID(int=1), about(BOUNCE), LATER) is None
-    assert await Late(house.pool).hear(ACCOUNT, mail.email_id, lambda _: [], LATER) == {}
+    assert await AsyncBounces(house.pool).hear(OTHER, mail.email_id, about(BOUNCE), LATER) is None
+    assert await AsyncBounces(house.pool).hear(ACCOUNT, UUID(int=1), about(BOUNCE), LATER) is None
+    assert await AsyncBounces(house.pool).hear(ACCOUNT, mail.email_id, lambda _: [], LATER) == {}
     assert await heard(house, mail, BOUNCE, first=7) == {7: "repeated"}
     assert await house.statuses(mail) == ["delivered"]
 
@@ -151,7 +151,7 @@ async def test_submitters_who_asked_are_told_of_late_bounces(house: House) -> No
 @pytest_twisted.ensureDeferred
 async def test_a_clock_that_is_behind_hides_nothing(house: House) -> None:
     mail = await settled(house, OK)
-    found = await Late(house.pool).hear(ACCOUNT, mail.email_id, about(BOUNCE), NOW - timedelta(hours=1))
+    found = await AsyncBounces(house.pool).hear(ACCOUNT, mail.email_id, about(BOUNCE), NOW - timedelta(hours=1))
     assert found == {0: "changed"}
     assert await house.statuses(mail) == ["bounced"]
 
@@ -160,7 +160,7 @@ async def test_a_clock_that_is_behind_hides_nothing(house: House) -> None:
 async def test_only_what_speaks_of_the_address_suppresses_it(house: House) -> None:
     mail = await settled(house, OK, OK, OK)
     rung: list[int] = []
-    store = Late(house.pool, lambda: rung.append(1))
+    store = AsyncBounces(house.pool, lambda: rung.append(1))
     for _ in range(2):
         await store.hear(ACCOUNT, mail.email_id, about(BOUNCE, FULL, COMPLAINT), LATER)
     listed, _ = await Suppressions(house.pool, house.clock).list(ACCOUNT, 10)

@@ -12,7 +12,7 @@ import pytest_twisted
 from mailsvc.outcome import Delivered
 from mailsvc.store.events import events, ledger
 from mailsvc.store.events.events import NewEvent
-from mailsvc.store.events.ledger import Books, Lag
+from mailsvc.store.events.ledger import EventLedger, Lag
 from mailsvc.store.ids import uuid7
 from mailsvc.store.mail.inserts import SHARDS, shard
 from mailsvc.store.postgres.errors import StoreError
@@ -64,7 +64,7 @@ async def test_events_without_an_email_are_numbered_among_the_others(house: Hous
 async def test_two_ledgers_at_once_leave_no_gap(house: House) -> None:
     accounts = [uuid7(NOW.timestamp()) for _ in range(20)]
     assert len({shard(account) for account in accounts}) > 1
-    first, second = Books(house.pool), Books(house.pool)
+    first, second = EventLedger(house.pool), EventLedger(house.pool)
     for _ in range(3):
         await together(
             house.accept(*(email(account=account) for account in accounts * 3)),

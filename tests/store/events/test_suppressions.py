@@ -8,7 +8,7 @@ import attrs
 import pytest_twisted
 
 from mailsvc.outcome import Bounced, Delivered
-from mailsvc.store.events.async_bounces import Complained, Late, News
+from mailsvc.store.events.async_bounces import AsyncBounces, Complained, Report
 from mailsvc.store.events.suppressions import Suppressions
 from mailsvc.store.mail.accept import Accepted, NewRecipient
 from mailsvc.store.mail.inserts import INSERT_EMAILS, documents
@@ -145,8 +145,8 @@ async def test_what_is_heard_late_suppresses_in_its_own_transaction(house: House
     mail = email(lease=house.lease)
     await house.accept(mail)
     await house.settle(mail, Delivered("250 ok"))
-    late = Late(house.pool)
-    news = [News(0, Complained("It was reported as spam.", "abuse", "agent"))]
+    late = AsyncBounces(house.pool)
+    news = [Report(0, Complained("It was reported as spam.", "abuse", "agent"))]
     assert await late.hear(ACCOUNT, mail.email_id, lambda addresses: news, NOW + MINUTE) == {0: "changed"}
     [found], _ = await listed(house).list(ACCOUNT, 10)
     assert (found.origin, found.source_id, found.reason) == ("complaint", mail.email_id, "It was reported as spam.")

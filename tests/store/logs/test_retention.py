@@ -12,7 +12,7 @@ import pytest_twisted
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
-from mailsvc.accounts.retention import Keeping
+from mailsvc.accounts.retention import RetentionSweep
 from mailsvc.clock import TimeOfDay
 from mailsvc.outcome import Delivered
 from mailsvc.settings import retention as terms
@@ -22,7 +22,7 @@ from mailsvc.store.ids import uuid7
 from mailsvc.store.logs import retention as retention_
 from mailsvc.store.logs.requests import NewLog, RequestLog
 from mailsvc.store.logs.retention import MAIL, Retention
-from mailsvc.store.logs.smtp_sessions import Receipt, Receipts
+from mailsvc.store.logs.smtp_sessions import SmtpSession, SmtpSessions
 from mailsvc.store.mail.values import NewEmail
 from mailsvc.store.people.accounts import Accounts
 from mailsvc.store.postgres import partitions
@@ -216,11 +216,11 @@ async def test_an_account_that_keeps_less(house: House, monkeypatch: pytest.Monk
 
     clock = Clock()
     clock.advance(NOW.timestamp())
-    keeping = Keeping(house.pool, clock, terms.Retention())
+    keeping = RetentionSweep(house.pool, clock, terms.Retention())
     wrong: Any = Clock()
     wrong.time_of_day = TimeOfDay(10.0, clock.seconds, lambda: clock.seconds() + 3600)
     wrong.time_of_day.measured(clock.seconds(), clock.seconds(), clock.seconds())
-    await Keeping(house.pool, wrong, terms.Retention()).sweep()
+    await RetentionSweep(house.pool, wrong, terms.Retention()).sweep()
     assert (await left(house.pool, mails[0]))["messages"] == 1, "nothing is deleted while the clocks disagree"
     await keeping.sweep()
     for mail in mails:
@@ -244,13 +244,13 @@ async def test_logs_and_transcripts_go(pool: Pool) -> None:
     at = NOW - 40 * DAY
     await partitions.ensure(pool, at, 0)
     clock = Clock()
-    log, receipts = RequestLog(pool), Receipts(pool, clock)
+    log, receipts = RequestLog(pool), SmtpSessions(pool, clock)
 
     def entry(moment: datetime) -> NewLog:
         return NewLog(ACCOUNT, uuid7(moment.timestamp()), None, "GET", "/emails", 200, None, 1.0, None, None)
 
     await log.write([entry(at), entry(NOW)])
-    old = Receipt(uuid7(at.timestamp()), UUID(int=5), at, at, 587, "TLSv1.3 X", 2, 1, "C: QUIT")
+    old = SmtpSession(uuid7(at.timestamp()), UUID(int=5), at, at, 587, "TLSv1.3 X", 2, 1, "C: QUIT")
     await receipts._write([(ACCOUNT, old)])
     sizes = await Retention(pool).sizes()
     assert sizes["receipts"].oldest == sizes["requests"].oldest == at.replace(hour=0, minute=0, second=0) and sizes["requests"].octets > 0

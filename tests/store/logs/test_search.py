@@ -15,7 +15,7 @@ from mailsvc.store.ids import uuid7
 from mailsvc.store.logs import search as logsearch
 from mailsvc.store.logs.requests import NewLog, RequestLog
 from mailsvc.store.logs.search import Filters, LogSearch
-from mailsvc.store.logs.smtp_sessions import Receipt, Receipts
+from mailsvc.store.logs.smtp_sessions import SmtpSession, SmtpSessions
 from mailsvc.store.mail.exports import KEPT, SILENT, Exports
 from mailsvc.store.people.accounts import Accounts
 from mailsvc.store.postgres.pool import Pool
@@ -31,10 +31,10 @@ async def kept(pool: Pool) -> list[UUID]:
     requests = [attrs.evolve(REQUEST, log_id=ids[n], status=status) for n, status in ((0, 200), (2, 201), (4, 422))]
     await RequestLog(pool).write([*requests, attrs.evolve(REQUEST, account_id=OTHER, log_id=uuid7(NOW.timestamp()))])
     clock = Clock()
-    receipts = Receipts(pool, clock)
+    receipts = SmtpSessions(pool, clock)
     began = NOW - timedelta(seconds=90)
     sessions = [
-        Receipt(ids[n], KEY, began, began + timedelta(seconds=2), 587, "TLSv1.3 X", 2, bad, "C: QUIT")
+        SmtpSession(ids[n], KEY, began, began + timedelta(seconds=2), 587, "TLSv1.3 X", 2, bad, "C: QUIT")
         for n, bad in ((1, 0), (3, 0), (5, 1))
     ]
     writing = [Deferred.fromCoroutine(receipts.add(ACCOUNT, one)) for one in sessions]

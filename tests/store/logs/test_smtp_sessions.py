@@ -10,21 +10,21 @@ from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.task import Clock
 
 from mailsvc.store.ids import uuid7
-from mailsvc.store.logs.smtp_sessions import Receipt, Receipts
+from mailsvc.store.logs.smtp_sessions import SmtpSession, SmtpSessions
 from mailsvc.store.paging import Page
 from mailsvc.store.postgres import partitions
 from mailsvc.store.postgres.pool import Pool
 from tests.store.fixtures import ACCOUNT, NOW, OTHER
 
 
-def receipt(at: datetime = NOW, transcript: str = "C: QUIT") -> Receipt:
-    return Receipt(uuid7(at.timestamp()), UUID(int=5), at - timedelta(seconds=3), at, 587, "TLSv1.3 X", 2, 1, transcript)
+def receipt(at: datetime = NOW, transcript: str = "C: QUIT") -> SmtpSession:
+    return SmtpSession(uuid7(at.timestamp()), UUID(int=5), at - timedelta(seconds=3), at, 587, "TLSv1.3 X", 2, 1, transcript)
 
 
-async def keep(pool: Pool, *kept: tuple[UUID, Receipt]) -> Receipts:
+async def keep(pool: Pool, *kept: tuple[UUID, SmtpSession]) -> SmtpSessions:
     await partitions.ensure(pool, NOW)
     clock = Clock()
-    receipts = Receipts(pool, clock)
+    receipts = SmtpSessions(pool, clock)
     writing = [Deferred.fromCoroutine(receipts.add(account, one)) for account, one in kept]
     clock.advance(1)
     await gatherResults(writing, consumeErrors=True)

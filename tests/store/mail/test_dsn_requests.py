@@ -8,7 +8,7 @@ from typing import Any
 import pytest_twisted
 
 from mailsvc.outcome import Bounced, Deferred, Delivered, Failed
-from mailsvc.store.events.async_bounces import Late
+from mailsvc.store.events.async_bounces import AsyncBounces
 from mailsvc.store.mail.dsn_requests import Notice, Notices, Passed
 from tests.store.fixtures import ACCOUNT, DOMAIN, MINUTE, NOW, House, email
 
@@ -112,7 +112,7 @@ async def test_a_server_that_tells_of_the_delivery_itself_is_left_to_it(house: H
     await notices.done(first.report)
 
     said = [Passed(0, "delivered", "2.0.0", "mx.example.org"), Passed(1, "delivered", "", ""), Passed(7, "delayed", "", "")]
-    late = Late(house.pool)
+    late = AsyncBounces(house.pool)
     for _ in range(2):
         await late.pass_on(mail.account_id, mail.email_id, lambda addresses: said, SOON)
     [notice] = found = await notices.take(SOON + timedelta(seconds=2))
@@ -133,7 +133,7 @@ async def test_what_nobody_asked_for_is_not_passed_on(house: House) -> None:
     mail = await sent(house, "FAILURE", None, "SUCCESS", "DELAY")
     actions: list[Any] = ["delivered", "relayed", "delayed", "delayed"]
     said = [Passed(number, action, "", "") for number, action in enumerate(actions)]
-    await Late(house.pool).pass_on(mail.account_id, mail.email_id, lambda addresses: said, NOW)
+    await AsyncBounces(house.pool).pass_on(mail.account_id, mail.email_id, lambda addresses: said, NOW)
     assert told(await Notices(house.pool).take(SOON)) == [("3@example.org", "passed")]
 
 

@@ -14,14 +14,14 @@ from twisted.internet.task import Clock
 
 from mailsvc.store.cache import CHANNEL
 from mailsvc.store.domains.domains import Domains
-from mailsvc.store.encryption.secrets import Seal
+from mailsvc.store.encryption.secrets import Encryption
 from mailsvc.store.people.accounts import Account, Accounts
 from mailsvc.store.people.api_keys import Caller, Keys, digest, is_well_formed, new_token
 from mailsvc.store.postgres.errors import StoreError
 from mailsvc.store.postgres.pool import Pool
 from tests.store.fixtures import NOW
 
-SEAL = Seal.read("1 " + "A" * 43 + "=", "the test")
+SEAL = Encryption.read("1 " + "A" * 43 + "=", "the test")
 
 
 class Bells:

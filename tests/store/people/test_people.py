@@ -9,7 +9,7 @@ import pytest
 import pytest_twisted
 from twisted.internet.task import Clock
 
-from mailsvc.store.encryption.secrets import Seal
+from mailsvc.store.encryption.secrets import Encryption
 from mailsvc.store.ids import uuid7
 from mailsvc.store.mail import search
 from mailsvc.store.mail.accept import Submission
@@ -22,7 +22,7 @@ from mailsvc.store.postgres.errors import StoreError
 from mailsvc.store.postgres.pool import Pool
 from tests.store.fixtures import ACCOUNT, NOW, OTHER, House, email
 
-SEAL = Seal.read(f"1 {'A' * 43}=", "here")
+SEAL = Encryption.read(f"1 {'A' * 43}=", "here")
 
 
 @attrs.define

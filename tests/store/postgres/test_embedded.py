@@ -21,7 +21,7 @@ from twisted.logger import capturedLogs
 from mailsvc.store.postgres import embedded as module
 from mailsvc.store.postgres.binaries import Binaries, find_binaries
 from mailsvc.store.postgres.embedded import EmbeddedPostgres
-from mailsvc.store.postgres.supervisor import Keeper
+from mailsvc.store.postgres.supervisor import Supervisor
 from mailsvc.store.postgres.system_user import EmbeddedError, Owner, owner_for, reachable
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="is about root")
@@ -227,7 +227,7 @@ def test_a_folder_is_reachable_when_its_user_may_pass_all_above_it(tmp_path: Pat
 async def test_the_keeper_starts_it_again_when_it_dies(server: EmbeddedPostgres) -> None:
     from twisted.internet import reactor
 
-    keeper = Keeper(server, reactor)
+    keeper = Supervisor(server, reactor)
     dsn = await keeper.start()
     assert server.pid is not None
     os.kill(server.pid, signal.SIGKILL)

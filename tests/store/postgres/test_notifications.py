@@ -9,7 +9,7 @@ import pytest
 import pytest_twisted
 from twisted.internet.task import Clock, deferLater
 
-from mailsvc.store.postgres.notifications import APART, BRIEFLY, Bell
+from mailsvc.store.postgres.notifications import APART, BRIEFLY, Notifications
 from mailsvc.store.postgres.pool import Pool
 
 
@@ -29,8 +29,8 @@ async def until(condition: Callable[[], Any]) -> None:
 
 
 @pytest_twisted.async_yield_fixture
-async def bells(database: str) -> AsyncIterator[tuple[Bell, Bell]]:
-    pair = Bell(database, reactor()), Bell(database, reactor())
+async def bells(database: str) -> AsyncIterator[tuple[Notifications, Notifications]]:
+    pair = Notifications(database, reactor()), Notifications(database, reactor())
     for bell in pair:
         await bell.start()
     yield pair
@@ -47,7 +47,7 @@ class Listener:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_ring_is_heard_by_all_who_listen_to_its_channel(bells: tuple[Bell, Bell]) -> None:
+async def test_a_ring_is_heard_by_all_who_listen_to_its_channel(bells: tuple[Notifications, Notifications]) -> None:
     one, other = bells
     heard, own, elsewhere = Listener(), Listener(), Listener()
     other.listen("queue", heard)
@@ -60,7 +60,7 @@ async def test_a_ring_is_heard_by_all_who_listen_to_its_channel(bells: tuple[Bel
 
 
 @pytest_twisted.ensureDeferred
-async def test_many_rings_are_few_notifications(bells: tuple[Bell, Bell], pool: Pool) -> None:
+async def test_many_rings_are_few_notifications(bells: tuple[Notifications, Notifications], pool: Pool) -> None:
     one, other = bells
     heard = Listener()
     other.listen("queue", heard)
@@ -77,7 +77,7 @@ async def test_many_rings_are_few_notifications(bells: tuple[Bell, Bell], pool: 
 
 def test_what_happens_singly_is_rung_for_at_once() -> None:
     clock = Clock()
-    bell = Bell("", clock)
+    bell = Notifications("", clock)
 
     def rung_after(seconds: float) -> bool:
         clock.advance(seconds)
@@ -99,7 +99,7 @@ def test_what_happens_singly_is_rung_for_at_once() -> None:
 
 def test_what_nobody_waits_for_is_rung_for_together() -> None:
     clock = Clock()
-    bell = Bell("", clock)
+    bell = Notifications("", clock)
     for _ in range(3):
         bell.ring("events")
         bell.ring("events")
@@ -112,7 +112,7 @@ def test_what_nobody_waits_for_is_rung_for_together() -> None:
 
 @pytest_twisted.ensureDeferred
 async def test_after_a_lost_connection_it_listens_again_and_looks_once(
-    bells: tuple[Bell, Bell], database: str, administer: Callable[..., None]
+    bells: tuple[Notifications, Notifications], database: str, administer: Callable[..., None]
 ) -> None:
     one, other = bells
     heard = Listener()
@@ -128,7 +128,7 @@ async def test_after_a_lost_connection_it_listens_again_and_looks_once(
 
 @pytest_twisted.ensureDeferred
 async def test_without_a_server_it_goes_on_trying_and_stops_when_told(database: str, administer: Callable[..., None]) -> None:
-    bell = Bell(f"{database} dbname=not_yet", reactor())
+    bell = Notifications(f"{database} dbname=not_yet", reactor())
     heard = Listener()
     bell.listen("queue", heard)
     bell.ring("queue")
@@ -144,7 +144,7 @@ async def test_without_a_server_it_goes_on_trying_and_stops_when_told(database: 
 
 @pytest_twisted.ensureDeferred
 async def test_stopping_while_it_tries_ends_the_trying() -> None:
-    bell = Bell("host=/nowhere", reactor())
+    bell = Notifications("host=/nowhere", reactor())
     await bell.start()
     await bell.stop()
     assert not bell.connected
@@ -152,7 +152,7 @@ async def test_stopping_while_it_tries_ends_the_trying() -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_listener_that_fails_keeps_no_other_from_being_called(bells: tuple[Bell, Bell]) -> None:
+async def test_a_listener_that_fails_keeps_no_other_from_being_called(bells: tuple[Notifications, Notifications]) -> None:
     heard = Listener()
 
     def broken() -> None:
@@ -167,4 +167,4 @@ async def test_a_listener_that_fails_keeps_no_other_from_being_called(bells: tup
 
 def test_a_channel_is_a_name() -> None:
     with pytest.raises(ValueError, match="no name"):
-        Bell("", None).listen("x; DROP TABLE accounts", lambda: None)
+        Notifications("", None).listen("x; DROP TABLE accounts", lambda: None)

@@ -21,9 +21,9 @@ from mailsvc.store.postgres import connection as link
 from mailsvc.store.postgres import pool as pool_module
 from mailsvc.store.postgres import targets
 from mailsvc.store.postgres.backoff import Backoff
-from mailsvc.store.postgres.connection import Link
+from mailsvc.store.postgres.connection import Connection
 from mailsvc.store.postgres.errors import OutOfResources, StoreError, Unavailable
-from mailsvc.store.postgres.notifications import Bell
+from mailsvc.store.postgres.notifications import Notifications
 from mailsvc.store.postgres.pool import Pool, Transaction
 from mailsvc.store.postgres.prepared import Prepared
 
@@ -158,14 +158,14 @@ async def test_filling_goes_on_after_any_error(
 ) -> None:
     await until(lambda: pool.connections == 4)
     pool._backoff = Backoff(reactor(), 0.001, 0.01)
-    opened, failures = Link.open, [error] * 10
+    opened, failures = Connection.open, [error] * 10
 
-    async def fails(*arguments: Any, **more: Any) -> Link:
+    async def fails(*arguments: Any, **more: Any) -> Connection:
         if failures:
             raise failures.pop()
         return await opened(*arguments, **more)
 
-    monkeypatch.setattr(Link, "open", fails)
+    monkeypatch.setattr(Connection, "open", fails)
     with capturedLogs():
         kill_all()
         await until(lambda: not failures)
@@ -180,13 +180,13 @@ async def test_an_attempt_that_never_ends_is_reported_and_replaced(
 ) -> None:
     monkeypatch.setattr(pool_module, "STUCK", 0.05)
     await until(lambda: pool.connections == 4)
-    opened, never = Link.open, Deferred[Link]()
+    opened, never = Connection.open, Deferred[Connection]()
 
-    async def hangs(*arguments: Any, **more: Any) -> Link:
-        monkeypatch.setattr(Link, "open", opened)
+    async def hangs(*arguments: Any, **more: Any) -> Connection:
+        monkeypatch.setattr(Connection, "open", opened)
         return await never
 
-    monkeypatch.setattr(Link, "open", hangs)
+    monkeypatch.setattr(Connection, "open", hangs)
     kill_all()
     await until(lambda: pool.connections == 0)
     assert pool.problem == "there is no connection to it"
@@ -214,16 +214,16 @@ async def test_the_watchdog_looks_again_and_again(database: str, monkeypatch: py
 
 @pytest_twisted.ensureDeferred
 async def test_the_bell_goes_on_after_any_error(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    bell = Bell(database, reactor())
+    bell = Notifications(database, reactor())
     await bell.start()
-    opened, failures = Link.open, [OSError(9, "Bad file descriptor"), RuntimeError("a bug")]
+    opened, failures = Connection.open, [OSError(9, "Bad file descriptor"), RuntimeError("a bug")]
 
-    async def fails(*arguments: Any, **more: Any) -> Link:
+    async def fails(*arguments: Any, **more: Any) -> Connection:
         if failures:
             raise failures.pop()
         return await opened(*arguments, **more)
 
-    monkeypatch.setattr(Link, "open", fails)
+    monkeypatch.setattr(Connection, "open", fails)
     assert bell._link is not None
     bell._link.abandon()
     await until(lambda: bell.connected)
@@ -334,7 +334,9 @@ async def test_what_is_wrong_with_each_host_is_told(silent: int) -> None:
         nobody.bind(("127.0.0.1", 0))
         refusing = nobody.getsockname()[1]
         with pytest.raises(StoreError) as raised:
-            await Link.open(reactor(), f"host=127.0.0.1,127.0.0.1 port={silent},{refusing} connect_timeout=2", "tests", lambda link: None)
+            await Connection.open(
+                reactor(), f"host=127.0.0.1,127.0.0.1 port={silent},{refusing} connect_timeout=2", "tests", lambda link: None
+            )
     assert f"127.0.0.1 port {silent}: The database did not answer within 2 s." in str(raised.value)
     assert f"127.0.0.1 port {refusing}: " in str(raised.value)
 

@@ -14,7 +14,7 @@ from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
 from mailsvc.store.postgres.errors import DataRejected, Unavailable
-from mailsvc.store.postgres.shared_commits import Batch
+from mailsvc.store.postgres.shared_commits import SharedCommits
 
 
 @attrs.define(eq=False)
@@ -47,11 +47,11 @@ class Table:
         else:
             answer.errback(error)
 
-    def batch(self, **settings: Any) -> Batch[int, int]:
-        return Batch(self.write, self.clock, **settings)
+    def batch(self, **settings: Any) -> SharedCommits[int, int]:
+        return SharedCommits(self.write, self.clock, **settings)
 
 
-def submit(batch: Batch[int, int], *items: int, weight: int = 1) -> list[Deferred[int]]:
+def submit(batch: SharedCommits[int, int], *items: int, weight: int = 1) -> list[Deferred[int]]:
     return [batch.submit(item, weight) for item in items]
 
 
@@ -205,7 +205,7 @@ def test_a_write_that_gives_too_few_results_fails() -> None:
         return []
 
     clock = Clock()
-    waiting = submit(Batch(write, clock), 1)
+    waiting = submit(SharedCommits(write, clock), 1)
     clock.advance(1)
     assert results(waiting) == [AssertionError]
 

@@ -11,7 +11,7 @@ import pytest_twisted
 
 from mailsvc.store.postgres.pool import Pool
 from mailsvc.store.queue import holds
-from mailsvc.store.queue.restore_guard import DUMP, RECOVERED, SET_BACK, Place, Seen, Whereabouts, judge
+from mailsvc.store.queue.restore_guard import DUMP, RECOVERED, SET_BACK, Place, RestoreGuard, Seen, judge
 
 HERE = Place("7000", 16384, 16500, 1)
 SEEN = Seen("7000", 16384, 1000)
@@ -44,23 +44,23 @@ async def held(pool: Pool) -> list[tuple[str, str]]:
 @pytest_twisted.ensureDeferred
 async def test_all_regions_are_held_once_and_released(pool: Pool) -> None:
     await pool.run("INSERT INTO processes (host, pid, region, roles) VALUES ('x', 1, 'far', '{}')")
-    assert await Whereabouts(pool, None, "near").look() is None
-    assert await Whereabouts(pool, None, "near").look() is None
+    assert await RestoreGuard(pool, None, "near").look() is None
+    assert await RestoreGuard(pool, None, "near").look() is None
     assert await held(pool) == []
     await pool.run("UPDATE house SET relation = relation - 1")
-    assert await Whereabouts(pool, None, "near").look() == DUMP
+    assert await RestoreGuard(pool, None, "near").look() == DUMP
     assert [region for region, _ in await held(pool)] == ["far", "near"]
     assert await holds.release_everything(pool) == 2
-    assert await Whereabouts(pool, None, "near").look() is None  # it is known to be here by now
+    assert await RestoreGuard(pool, None, "near").look() is None  # it is known to be here by now
     assert await held(pool) == []
 
 
 @pytest_twisted.ensureDeferred
 async def test_the_witness_remembers_how_far_it_had_come(pool: Pool, tmp_path: Path) -> None:
     file = tmp_path / "witness"
-    assert await Whereabouts(pool, file, "near").look(remember=False) is None
+    assert await RestoreGuard(pool, file, "near").look(remember=False) is None
     assert not file.exists()
-    running = Whereabouts(pool, file, "near")
+    running = RestoreGuard(pool, file, "near")
     assert await running.look() is None
     before = json.loads(file.read_text())["beats"]
     assert await running.look() is None
@@ -68,12 +68,12 @@ async def test_the_witness_remembers_how_far_it_had_come(pool: Pool, tmp_path: P
     assert told["beats"] == before + 1
     assert [path.name for path in tmp_path.iterdir()] == ["witness"]
     file.write_text(json.dumps(told | {"beats": told["beats"] + 100}))
-    assert await Whereabouts(pool, file, "near").look() == SET_BACK
+    assert await RestoreGuard(pool, file, "near").look() == SET_BACK
     assert json.loads(file.read_text())["beats"] > told["beats"] + 100
     file.write_text(json.dumps(told | {"beats": told["beats"] + 110}))  # of another machine
-    assert await Whereabouts(pool, file, "near").look() is None
+    assert await RestoreGuard(pool, file, "near").look() is None
     await pool.run("UPDATE house SET timeline = timeline + 1")
-    assert await Whereabouts(pool, file, "near").look() is None
+    assert await RestoreGuard(pool, file, "near").look() is None
     await pool.run("UPDATE house SET timeline = timeline + 1")
     file.write_text("rubbish")
-    assert await Whereabouts(pool, file, "near").look() == RECOVERED
+    assert await RestoreGuard(pool, file, "near").look() == RECOVERED
