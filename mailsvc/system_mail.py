@@ -34,7 +34,7 @@ class Submitting(Protocol):
 
 
 @attrs.frozen
-class OwnMail:
+class SystemMail:
     """`sender` None: the operator wants none sent."""
 
     intake: Submitting

@@ -107,7 +107,7 @@ from mailsvc.store.queue.operator import Operating
 from mailsvc.store.queue.processes import Incarnation
 from mailsvc.store.queue.settle import Settling
 from mailsvc.store.queue.tls import TlsRecords
-from mailsvc.system_mail import OwnMail
+from mailsvc.system_mail import SystemMail
 from mailsvc.webhooks.failure_notices import Notices as WebhookNotices
 from mailsvc.webhooks.sender import Posts, Terms
 
@@ -170,7 +170,7 @@ class Daemon:
             self.check_domains()
         await self.open_sandbox()
         if {"http", "smtp", "webhooks"} & set(roles):
-            self.prepare_doors(handover)
+            self.prepare_listeners(handover)
         if "webhooks" in roles:
             self.post_webhooks()
         self.relay_ports = await self.open_relay() if "smtp" in roles else {}
@@ -286,7 +286,7 @@ class Daemon:
         posts.startService()
         self.opened.add("the webhooks", awaited(posts.stopService))
         stored = StoredWebhooks(self.pool, self.reactor, self.memory.seal)
-        notices = WebhookNotices(stored, self.own_mail(), self.unix, webhooks.warn_after)
+        notices = WebhookNotices(stored, self.system_mail(), self.unix, webhooks.warn_after)
         self.opened.add(
             "the word of failing webhooks", every(self.reactor, min(60.0, webhooks.warn_after), "telling accounts", notices.tell)
         )
@@ -303,7 +303,7 @@ class Daemon:
         receivers = sandbox(self.reactor, self.opened, self.shelf, self.returns.whose, self.threads.body, port_25)
         await self.listen("sandbox.listen", self.settings.sandbox.listen, receivers)
 
-    def prepare_doors(self, handover: LocalHandoff | QueueOnly) -> None:
+    def prepare_listeners(self, handover: LocalHandoff | QueueOnly) -> None:
         """What all doors share: the one intake, the count of requests, and how much may come in at once."""
         reactor, settings = self.reactor, self.settings
         self.limits = policy.Limits(
@@ -314,7 +314,7 @@ class Daemon:
         store = Acceptance(self.pool, reactor, linger=settings.database.commit_linger)
         expiry = timedelta(seconds=settings.delivery.expire)
         self.intake = Intake(store, self.domains, handover, self.bell, self.limits, expiry, self.threads.body, self.unix)
-        accounting = Accounting.of(self.pool, reactor, settings.plans, self.own_mail())
+        accounting = Accounting.of(self.pool, reactor, settings.plans, self.system_mail())
         accounting.start(reactor, self.opened)
         self.watching.add(metrics.quotas(accounting))
         self.intake.quotas = self.quotas = accounting.quotas
@@ -396,7 +396,7 @@ class Daemon:
     def open_dashboard(self) -> Dashboard:
         """The pages for people, beside the API."""
         settings = self.settings
-        mails = Mails(self.own_mail()) if settings.sender is not None else None
+        mails = Mails(self.system_mail()) if settings.sender is not None else None
         return Dashboard(
             pool=self.pool, clock=self.reactor, seal=self.memory.seal, in_thread=self.threads.body, base_url=settings.base_url or "",
             accounts=self.accounts, domains=self.domains, care=self.care, keys=self.keys, messages=self.messages, mails=mails,
@@ -409,9 +409,9 @@ class Daemon:
             standing=wiring.standing_of(settings, self.pool, self.reactor),
         )  # fmt: skip
 
-    def own_mail(self) -> OwnMail:
+    def system_mail(self) -> SystemMail:
         sender = self.settings.sender
-        return OwnMail(self.intake, self.domains, None if sender is None else parse_mailbox(sender))
+        return SystemMail(self.intake, self.domains, None if sender is None else parse_mailbox(sender))
 
     def people(self) -> People | None:
         return People(self.dashboard.users, self.dashboard.sessions) if "http" in self.settings.roles else None

@@ -35,7 +35,7 @@ class Store(Protocol):
 
 
 class Mail(Protocol):
-    """ownmail.OwnMail"""
+    """system_mail.SystemMail"""
 
     async def send(self, to: str | None, subject: str, text: str, key: str) -> bool: ...
 

@@ -21,7 +21,7 @@ KINDS: Final[Mapping[str, Kind]] = {"25": "exchange", "587": "starttls", "2587":
 PROXIED = "haproxy:"  # before an endpoint: a load balancer in front of it tells who connected
 
 
-def door(number: str, host: str, limits: Limits, context: object) -> Listener:
+def listener(number: str, host: str, limits: Limits, context: object) -> Listener:
     exchange = KINDS[number] == "exchange"
     return Listener(host, limits, context, tls_required=not exchange, login_offered=True, login_required=not exchange)
 
@@ -57,7 +57,7 @@ class Ports:
         return [self._port(number, endpoint) for number, endpoints in listen.items() for endpoint in endpoints.split()]
 
     def _port(self, number: str, endpoint: str) -> Port:
-        receivers = ServerFactory(door(number, self.host, self.limits, self.context), self.welcome, self.clock)
+        receivers = ServerFactory(listener(number, self.host, self.limits, self.context), self.welcome, self.clock)
         factory: Any = receivers
         if KINDS[number] == "tls":
             factory = TLSMemoryBIOFactory(self.context, False, receivers, self.clock)

@@ -59,7 +59,7 @@ ReadReturnPath = Callable[[str], tuple[int, UUID] | None]
 Verify = Callable[[bytes], Awaitable[tuple[Verdict, ...]]]
 
 
-def door(host: str, context: object | None = None) -> Listener:
+def listener(host: str, context: object | None = None) -> Listener:
     """The sandbox's port: every name will do, and nobody is sent away for too many bounces."""
     limits = Limits(errors=1_000_000, chatter=1_000_000, stranger_seconds=None, stranger_octets=None)
     return Listener(host, limits, context, qualified=False, transcripts=False)

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from mailsvc.runtime.lifecycle import Opened
-from mailsvc.sandbox.inbox import ReadReturnPath, SandboxInbox, door
+from mailsvc.sandbox.inbox import ReadReturnPath, SandboxInbox, listener
 from mailsvc.sandbox.postbag import Postbag
 from mailsvc.sandbox.verdict import Offload, verdicts
 from mailsvc.smtp.server.listener import ServerFactory
@@ -27,7 +27,7 @@ def sandbox(
     """What answers its connections. `back` tells the port, on this machine, where mail for return paths comes in."""
     postbag = Postbag(reactor, back)
     inbox = SandboxInbox(shelf, read, partial(verdicts, published=shelf.published, offload=offload), reactor, postbag)
-    receivers = ServerFactory(door(HOST), inbox.welcome, reactor)
+    receivers = ServerFactory(listener(HOST), inbox.welcome, reactor)
     opened.add("the sandbox's reports", postbag.stop)
     opened.add("the sandbox's sessions", receivers.stop)
     return receivers

@@ -22,7 +22,7 @@ class Webhooks(Protocol):
 
 
 class Mail(Protocol):
-    """ownmail.OwnMail"""
+    """system_mail.SystemMail"""
 
     async def send(self, to: str | None, subject: str, text: str, key: str) -> bool: ...
 

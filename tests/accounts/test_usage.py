@@ -24,7 +24,7 @@ NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 
 class Mail:
-    """What ownmail does with its keys: the first one counts; `busy` as long as another process sends the same."""
+    """What system_mail does with its keys: the first one counts; `busy` as long as another process sends the same."""
 
     def __init__(self) -> None:
         self.sent: dict[str, tuple[str | None, str, str]] = {}

@@ -131,11 +131,11 @@ class Bench:
 
     def http(self, way: Way, product: Product, roots: Sequence[int]) -> Figures:
         count = max(4 * way.per_call, int(way.emails * self.share))
-        key = str(product.door.facts["api_key"])
+        key = str(product.first.facts["api_key"])
 
         def go() -> int:
             return load.run(
-                product.door.port,
+                product.first.port,
                 key,
                 product.sender,
                 emails=count,

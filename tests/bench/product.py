@@ -43,17 +43,17 @@ class Product:
         return (*(daemon.process.pid for daemon in self.daemons if daemon.process is not None), self.postgres.pid)
 
     @property
-    def door(self) -> Daemon:
+    def first(self) -> Daemon:
         return self.daemons[0]
 
     @property
     def login(self) -> Sequence[str]:
         """What the load needs to know for STARTTLS and AUTH. This machine is trusted without."""
-        return ("-u", "mailsvc", "-w", str(self.door.facts["api_key"]), "-S")
+        return ("-u", "mailsvc", "-w", str(self.first.facts["api_key"]), "-S")
 
     @property
     def sender(self) -> str:
-        return f"bench@{self.door.facts['domain']}"
+        return f"bench@{self.first.facts['domain']}"
 
     def start(self) -> None:
         self.folder.chmod(0o755)
@@ -76,7 +76,7 @@ class Product:
         link.close()
 
     def add(self, roles: Sequence[str]) -> None:
-        """One process more. The first one has the door."""
+        """Adds a process. The first one accepts mail."""
         number = len(self.daemons)
         folder = self.folder / str(number)
         folder.mkdir()

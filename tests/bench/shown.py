@@ -56,7 +56,7 @@ def growth(bench: Bench, folder: Path, share: float) -> None:
     with link, link.cursor() as cursor:
         cursor.execute("SET LOCAL synchronous_commit = off")
         for statement in (MADE, EMAILS, EVENTS):
-            cursor.execute(statement, {"account": full.door.facts["account_id"], "count": count})
+            cursor.execute(statement, {"account": full.first.facts["account_id"], "count": count})
     link.autocommit = True
     with link.cursor() as cursor:
         cursor.execute("VACUUM ANALYZE")
@@ -69,7 +69,7 @@ def growth(bench: Bench, folder: Path, share: float) -> None:
         print(
             f"{way.name}: {spread([p[0] for p in pairs], '{:.0f}')} a second with empty tables, with full ones {ratios} of it", flush=True
         )
-    full.door.kill()  # what is checked at a stop would read all of it
+    full.first.kill()  # what is checked at a stop would read all of it
     full.daemons.clear()
     for product in (empty, full):
         product.stop()
@@ -78,15 +78,15 @@ def growth(bench: Bench, folder: Path, share: float) -> None:
 def memory(bench: Bench, folder: Path, share: float) -> None:
     product = Product(folder, bench.sink.port)
     product.start()
-    door = product.door
-    assert door.process is not None
+    daemon = product.first
+    assert daemon.process is not None
     figures = []
     for _ in range(5):
         bench.sink.ask("reset")
         count = int(20_000 * share)
-        load.run(door.port, str(door.facts["api_key"]), product.sender, emails=count, per_call=100, connections=4, size=4096, first=0)
+        load.run(daemon.port, str(daemon.facts["api_key"]), product.sender, emails=count, per_call=100, connections=4, size=4096, first=0)
         bench.sink.until(count)
-        pages = int(Path(f"/proc/{door.process.pid}/statm").read_text().split()[1])
+        pages = int(Path(f"/proc/{daemon.process.pid}/statm").read_text().split()[1])
         figures.append(pages * 4096 / 1e6)
     product.stop()
     print(f"memory: MB resident after each of five times {count:,} emails: {', '.join(f'{each:.0f}' for each in figures)}")
@@ -106,15 +106,15 @@ def send(bench: Bench, product: Product, size: int, sessions: int, count: int) -
 def turns(bench: Bench, folder: Path, share: float) -> None:
     product = Product(folder, bench.sink.port, make=Watched)
     product.start()
-    door = product.door
-    assert isinstance(door, Watched)
+    daemon = product.first
+    assert isinstance(daemon, Watched)
     send(bench, product, 4096, 10, 200)
-    door.ask()
+    daemon.ask()
     bodies, small, batches = max(2, int(8 * share)), int(6000 * share), max(4, int(30 * share))
-    key = str(door.facts["api_key"])
+    key = str(daemon.facts["api_key"])
 
     def post() -> None:
-        load.run(door.port, key, product.sender, emails=100 * batches, per_call=100, connections=2, size=4096, first=0, alike=False)
+        load.run(daemon.port, key, product.sender, emails=100 * batches, per_call=100, connections=2, size=4096, first=0, alike=False)
 
     works: tuple[Callable[[], object], ...] = (
         lambda: send(bench, product, 4096, 20, small),
@@ -126,7 +126,7 @@ def turns(bench: Bench, folder: Path, share: float) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    told = door.ask()
+    told = daemon.ask()
     product.stop()
     longest = told["longest"]
     print(

@@ -113,11 +113,11 @@ class Load:
 
 
 @pytest.fixture
-def doors() -> Iterator[list[socket.socket]]:
+def listeners() -> Iterator[list[socket.socket]]:
     opened = [socket.create_server(("127.0.0.1", 0), backlog=128) for _ in range(2)]
     yield opened
-    for door in opened:
-        door.close()
+    for listener in opened:
+        listener.close()
 
 
 @pytest.fixture
@@ -129,8 +129,8 @@ def sink() -> Iterator[Sink]:
 
 
 @pytest.mark.slow
-def test_a_rolling_restart_under_load_fails_no_request(tmp_path: Path, database: str, doors: list[socket.socket], sink: Sink) -> None:
-    api, relay = (door.getsockname()[1] for door in doors)
+def test_a_rolling_restart_under_load_fails_no_request(tmp_path: Path, database: str, listeners: list[socket.socket], sink: Sink) -> None:
+    api, relay = (listener.getsockname()[1] for listener in listeners)
     changes = {
         "http": {"listen": ["systemd:domain=INET:name=api"], "rate_limit": 100_000},
         "smtp": {"listen": {"587": "systemd:domain=INET:name=relay"}, "self_signed": str(tmp_path / "tls"), "connections_per_key": 1000},
@@ -140,7 +140,7 @@ def test_a_rolling_restart_under_load_fails_no_request(tmp_path: Path, database:
     pair = []
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
-        pair.append(Shared(tmp_path / name, database, changes, port=api, sockets=tuple(door.fileno() for door in doors)))
+        pair.append(Shared(tmp_path / name, database, changes, port=api, sockets=tuple(listener.fileno() for listener in listeners)))
     load = None
     try:
         for daemon in pair:

@@ -19,7 +19,7 @@ from tests.hostile.run import Figure, Ground, chosen, ground, run_family, table,
 def main() -> int:
     asked = argparse.ArgumentParser(prog="python -m tests.hostile", description=__doc__)
     asked.add_argument("--sizes", nargs="+", choices=SIZES, default=[*SIZES])
-    asked.add_argument("--doors", nargs="*", default=[], help="such as relay, exchange, http, view, replies")
+    asked.add_argument("--targets", nargs="*", default=[], help="such as relay, exchange, http, view, replies")
     asked.add_argument("--families", nargs="*", default=[], help="their names, such as 'json structure'")
     asked.add_argument("--only", default="", help="inputs with this text in `family / name`")
     asked.add_argument("--times", type=int, default=10, help="how often one input of each family is repeated")
@@ -42,7 +42,7 @@ async def _run(folder: Path, database: str, given: argparse.Namespace) -> int:
     async with ground(folder, database) as place:
         print(f"At rest {place.resting >> 20} MB; without input: {_noise(place)}", flush=True)
         for size in given.sizes:
-            for family in chosen(given.doors, given.families):
+            for family in chosen(given.targets, given.families):
                 begun = time.monotonic()
                 found = await run_family(place, family, size, given.times, given.only)
                 figures += found
@@ -51,7 +51,7 @@ async def _run(folder: Path, database: str, given: argparse.Namespace) -> int:
                 took = time.monotonic() - begun
                 if found:
                     print(
-                        f"{size} {family.door} {family.name}: {len(found)} inputs, {took:.1f} s, {len(new)} failed",
+                        f"{size} {family.target} {family.name}: {len(found)} inputs, {took:.1f} s, {len(new)} failed",
                         *new,
                         sep="\n  ",
                         flush=True,

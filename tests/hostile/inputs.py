@@ -1,7 +1,7 @@
-"""What an input is, and the list of all of them: one function for each family and door, registered by `@hostile(door)`.
+"""What an input is, and the list of all of them: one function for each family and target, registered by `@hostile(target)`.
 
 A family is a generator: it yields `(name, octets)` for a size, so that only one input is in memory at a time. To add an input, add a
-`yield` to a family; to add a family, write a function. `doors.py` says what each door does with the octets.
+`yield` to a family; to add a family, write a function. `targets.py` says what each target does with the octets.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ LINE = 900
 
 @attrs.frozen
 class Family:
-    """One family at one door. `repeat`: how often each of its inputs is sent; None: as often as the run says."""
+    """One family at one target. `repeat`: how often each of its inputs is sent; None: as often as the run says."""
 
     name: str
-    door: str
+    target: str
     make: Callable[[int], Made]
     repeat: int | None = None
     most: int = SIZES["40 MB"]
@@ -30,11 +30,13 @@ class Family:
 FAMILIES: list[Family] = []
 
 
-def hostile(*doors: str, repeat: int | None = None, most: int = SIZES["40 MB"]) -> Callable[[Callable[[int], Made]], Callable[[int], Made]]:
-    """Register a family for these doors. `most`: the largest size that its door takes."""
+def hostile(
+    *targets: str, repeat: int | None = None, most: int = SIZES["40 MB"]
+) -> Callable[[Callable[[int], Made]], Callable[[int], Made]]:
+    """Register a family for these targets. `most`: the largest size that its target takes."""
 
     def register(make: Callable[[int], Made]) -> Callable[[int], Made]:
-        FAMILIES.extend(Family(make.__name__.replace("_", " "), door, make, repeat, most) for door in doors)
+        FAMILIES.extend(Family(make.__name__.replace("_", " "), target, make, repeat, most) for target in targets)
         return make
 
     return register

@@ -24,9 +24,9 @@ from mailsvc.sandbox.welcome import ACCOUNT
 from tests.end_to_end.rig import PROJECT, Daemon, free_port
 from tests.end_to_end.visitor import Visitor
 from tests.hostile import bodies, mails, wires
-from tests.hostile.doors import Doors
 from tests.hostile.inputs import FAMILIES, SIZES, Family
 from tests.hostile.servers import STAGES, Endpoint, Exchanger, Nameserver
+from tests.hostile.targets import Targets
 
 assert bodies and mails and wires  # they register their families
 
@@ -37,7 +37,7 @@ GROWTH_MOST = 20 * 1024 * 1024
 COLLECTED = 12.0  # seconds in which the daemon has looked for garbage twice: cycles of a failed request are not memory that it keeps
 NOISE_MOST = 0.75  # of which more is not believed
 CPU_MOST = (1.0, 1.0)  # seconds of work for an input, and for each MB of it: more is more than linear
-DOOR_MOST = 60.0  # seconds for everything about one input
+TARGET_MOST = 60.0  # seconds for everything about one input
 JUST_BEFORE = 0.05
 TIMES = 10
 ADDRESSES = 240  # of mail exchangers
@@ -63,7 +63,7 @@ class Figure:
 
     @property
     def called(self) -> str:
-        return f"{self.family.name} / {self.name} ({self.family.door}, {self.size})"
+        return f"{self.family.name} / {self.name} ({self.family.target}, {self.size})"
 
 
 class Watch:
@@ -121,7 +121,7 @@ class Ground:
     """A daemon under attack."""
 
     daemon: Daemon
-    doors: Doors
+    targets: Targets
     watch: Watch
     resting: int = 0
     noise: float = 0.0
@@ -144,7 +144,7 @@ class Ground:
         before = sum(_status(pid, "VmRSS") for pid in pids)
         begun, used = time.monotonic(), self.cpu()
         with suppress(TimeoutError, OSError):
-            await asyncio.wait_for(self.doors.door(figure.family.door)(octets), DOOR_MOST)
+            await asyncio.wait_for(self.targets.target(figure.family.target)(octets), TARGET_MOST)
         if self.cpu() - used > 0.2:
             await self._idle()
         ended = time.monotonic()
@@ -158,12 +158,12 @@ class Ground:
         assert self.daemon.process is not None and self.daemon.process.poll() is None, f"{figure.called} ended the daemon"
 
     async def _idle(self) -> None:
-        """Until the daemon does nothing more about the last input, at most as long as a door takes."""
-        deadline = time.monotonic() + DOOR_MOST
+        """Until the daemon does nothing more about the last input, at most as long as a target takes."""
+        deadline = time.monotonic() + TARGET_MOST
         while time.monotonic() < deadline:
-            used, begun = self.doors.cpu(), time.monotonic()
+            used, begun = self.targets.cpu(), time.monotonic()
             await asyncio.sleep(0.03)
-            if self.doors.cpu() - used < 0.5 * (time.monotonic() - begun):
+            if self.targets.cpu() - used < 0.5 * (time.monotonic() - begun):
                 return
 
     def cpu(self) -> float:
@@ -231,7 +231,7 @@ async def ground(folder: Path, database: str) -> AsyncIterator[Ground]:
         facts = daemon.facts
         visitor = Visitor(daemon)
         await asyncio.to_thread(visitor.sign_in, facts["sign_in"])
-        doors = Doors(
+        targets = Targets(
             daemon.port,
             facts["smtp"],
             facts["api_key"],
@@ -251,11 +251,11 @@ async def ground(folder: Path, database: str) -> AsyncIterator[Ground]:
         watch = Watch(watching)
         try:
             await watch.past(time.monotonic())
-            found = Ground(daemon, doors, watch)
-            await doors.http(_first_email(doors))
+            found = Ground(daemon, targets, watch)
+            await targets.http(_first_email(targets))
             while "x@watch.example" not in watch.senders:
                 await asyncio.sleep(0.02)
-            doors.return_path = watch.senders["x@watch.example"]
+            targets.return_path = watch.senders["x@watch.example"]
             await found.calibrate(2.0)
             found.resting = found.size()
             yield found
@@ -272,7 +272,7 @@ async def ground(folder: Path, database: str) -> AsyncIterator[Ground]:
                 process.wait()
 
 
-def _first_email(doors: Doors) -> bytes:
+def _first_email(targets: Targets) -> bytes:
     return bodies.post("/emails", bodies.email())
 
 
@@ -363,11 +363,11 @@ def wrong(figure: Figure, ground: Ground) -> list[str]:
     return [f"{figure.called}: {each}" for each in found]
 
 
-def chosen(doors: Sequence[str] = (), families: Sequence[str] = ()) -> list[Family]:
+def chosen(targets: Sequence[str] = (), families: Sequence[str] = ()) -> list[Family]:
     return [
         family
         for family in FAMILIES
-        if (not doors or family.door in doors or (family.door in STAGES and "replies" in doors))
+        if (not targets or family.target in targets or (family.target in STAGES and "replies" in targets))
         and (not families or family.name in families)
     ]
 

@@ -15,13 +15,13 @@ CI = ("64 kB", "1 MB")
 
 
 def in_ci(size: str, family: Family) -> bool:
-    """What two doors have in common is sent through one of them at each size, to stay below three minutes; `make full` sends all."""
-    shared = {other.door for other in FAMILIES if other.name == family.name} == {"relay", "exchange"}
+    """What two targets have in common is sent through one of them at each size, to stay below three minutes; `make full` sends all."""
+    shared = {other.target for other in FAMILIES if other.name == family.name} == {"relay", "exchange"}
     if size == CI[0]:
-        return not shared or (family.door == "relay") == (family.name in ("header blocks", "contents"))
+        return not shared or (family.target == "relay") == (family.name in ("header blocks", "contents"))
     if shared:
-        return (family.door == "relay") == (family.name in ("structure", "contents"))
-    return family.most > SIZES[CI[0]] and family.door not in ("session", "link", "mail", "rcpt", "data")
+        return (family.target == "relay") == (family.name in ("structure", "contents"))
+    return family.most > SIZES[CI[0]] and family.target not in ("session", "link", "mail", "rcpt", "data")
 
 
 PLAN = [(size, family) for size in CI for family in FAMILIES if in_ci(size, family)]
@@ -46,7 +46,7 @@ def place(runner: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory, modu
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize(("size", "family"), PLAN, ids=[f"{size}, {family.door}, {family.name}" for size, family in PLAN])
+@pytest.mark.parametrize(("size", "family"), PLAN, ids=[f"{size}, {family.target}, {family.name}" for size, family in PLAN])
 def test_nobody_is_held_up(place: Ground, runner: asyncio.Runner, size: str, family: Family) -> None:
     figures = runner.run(run_family(place, family, size, times=10 if size == CI[-1] else 1))
     runner.run(place.calibrate(0.1))

@@ -18,7 +18,7 @@ from mailsvc.net.dns import Mx, Records
 from mailsvc.relay.connection_limits import ConnectionLimits, Failures
 from mailsvc.relay.inbound import ForPostmaster, Own, Returned
 from mailsvc.relay.null_mx import NullMx
-from mailsvc.relay.ports import door
+from mailsvc.relay.ports import listener
 from mailsvc.relay.reception import Relay
 from mailsvc.relay.session_log import SessionLog
 from mailsvc.relay.submission import Submissions
@@ -174,7 +174,7 @@ class Line:
         peer = type("Peer", (), {"host": host, "port": 4000})()
         Transport.getPeer = lambda self: peer  # type: ignore[method-assign, assignment]
         try:
-            self.call = Call(door(number, "mx.test", world.limits, object()), world.clock, world.relay.welcome)
+            self.call = Call(listener(number, "mx.test", world.limits, object()), world.clock, world.relay.welcome)
         finally:
             Transport.getPeer = before  # type: ignore[method-assign]
         self.greeting = self.call.heard().decode()

@@ -22,8 +22,8 @@ def test_there_are_dialogues() -> None:
 @pytest.mark.parametrize("path", DIALOGUES, ids=lambda path: path.stem)
 def test_conversation(path: Path, split: bool) -> None:
     dialogue, world = read(path), World(stranger_octets=None, errors=1000)
-    line = world.call(dialogue.door, dialogue.host)
-    if KINDS[dialogue.door] == "tls":
+    line = world.call(dialogue.listener, dialogue.host)
+    if KINDS[dialogue.listener] == "tls":
         line.call.receiver.session.tls = {"version": "TLSv1.3", "cipher": "TLS_AES_256_GCM_SHA384"}
     assert line.greeting == dialogue.turns[0].expected.pop(0) + "\r\n"
     converse(dialogue, line.call, split=split)

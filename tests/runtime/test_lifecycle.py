@@ -47,13 +47,13 @@ def test_what_was_started_is_stopped_in_reverse():
     trace = []
 
     async def start(opened):
-        for name in ("memory", "delivery", "doors"):
+        for name in ("memory", "delivery", "listeners"):
             opened.add(name, closer(trace, name))
 
     service = Lifespan(Reactor(), start, str)
     service.startService()
     service.stopService()
-    assert trace == ["doors", "delivery", "memory"]
+    assert trace == ["listeners", "delivery", "memory"]
 
 
 def test_what_does_not_stop_keeps_nobody_from_stopping():
@@ -82,14 +82,14 @@ def test_stopping_takes_no_longer_than_it_may():
     opened.add("Postgres", lambda: postgres, patient=True)
     opened.add("memory", closer(trace, "memory"))
     opened.add("delivery", lambda: hangs[0])
-    opened.add("doors", lambda: hangs[1])
+    opened.add("listeners", lambda: hangs[1])
     with capturedLogs() as logs:
         closed = Deferred.fromCoroutine(opened.close(clock, 10.0))
         clock.advance(9.9)
         assert trace == ["told"]
         clock.advance(0.2)  # the time for all of them is over
         clock.advance(lifecycle.LAST)
-    assert [event["name"] for event in logs if "name" in event] == ["doors", "delivery"]
+    assert [event["name"] for event in logs if "name" in event] == ["listeners", "delivery"]
     assert trace == ["told", "memory"]
     clock.advance(1000)
     assert not closed.called

@@ -10,7 +10,7 @@ from twisted.internet.task import Clock
 
 from mailsvc.bounces import reading
 from mailsvc.mail import return_path
-from mailsvc.sandbox.inbox import SandboxInbox, door
+from mailsvc.sandbox.inbox import SandboxInbox, listener
 from mailsvc.store.mail.sandbox import ReceivedMail, Verdict
 from tests.smtp.harness import Call
 
@@ -44,7 +44,7 @@ def call(shelf: Shelf) -> Call:
     clock = Clock()
     clock.advance(1_780_000_000)
     inbox = SandboxInbox(shelf, lambda address: return_path.read(address, SECRET), verify, clock)
-    call = Call(door("sandbox.test"), clock, inbox.welcome)
+    call = Call(listener("sandbox.test"), clock, inbox.welcome)
     call.say(b"EHLO me\r\n")
     call.heard()
     return call
@@ -124,7 +124,7 @@ class World:
         clock = Clock()
         clock.advance(1_780_000_000)
         inbox = SandboxInbox(self.shelf, lambda address: return_path.read(address, SECRET), verify, clock, self.postbag)
-        call = Call(door("sandbox.test"), clock, inbox.welcome)
+        call = Call(listener("sandbox.test"), clock, inbox.welcome)
         call.say(b"EHLO me\r\n")
         call.heard()
         envelope(call, *recipients, sender=sender)

@@ -11,7 +11,7 @@ from twisted.internet.task import Clock
 from mailsvc.mail.address import Path
 from mailsvc.mail.reply import Reply
 from mailsvc.sandbox import postbag
-from mailsvc.sandbox.inbox import SandboxInbox, door
+from mailsvc.sandbox.inbox import SandboxInbox, listener
 from mailsvc.sandbox.postbag import Postbag
 from mailsvc.smtp.server import replies
 from mailsvc.smtp.server.listener import ServerFactory
@@ -42,7 +42,7 @@ async def test_a_report_is_brought_until_it_is_taken_or_refused_for_good(codes: 
     shelf, answers = Shelf(), [Reply(code, "no") for code in codes]
     inbox = Port(shelf, lambda address: None, verify, reactor)
     inbox.answers = answers
-    receivers = ServerFactory(door("sandbox.test"), inbox.welcome, reactor)
+    receivers = ServerFactory(listener("sandbox.test"), inbox.welcome, reactor)
     port = await serverFromString(reactor, "tcp:0:interface=127.0.0.1").listen(receivers)
     bag = Postbag(reactor, lambda: port.getHost().port)
     bag.post("b-x@send.example.com", REPORT)

@@ -3,7 +3,7 @@
 A dialogue is lines:
 
     # a remark
-    ! door submission        which port (DOORS), first thing; `! slow` makes every decision take a second
+    ! listener submission        which port (LISTENERS), first thing; `! slow` makes every decision take a second
     C: EHLO me               what the client sends, with CRLF
     C> half a line           the same without CRLF; \\r \\n \\0 \\xff \\\\ are octets, in both
     C: {a*2000}              2,000 times the letter
@@ -33,7 +33,7 @@ from tests.smtp.harness import Call
 FOLDER = Path(__file__).parent.parent / "conversations"
 RELAY, CLIENT = FOLDER / "relay", FOLDER / "client"
 _CALM = Limits(stranger_octets=None, tarpit=0)
-DOORS = {
+LISTENERS = {
     "open": Listener("mx.test", _CALM, object(), login_offered=True),  # port 25
     "submission": Listener("mx.test", Limits(tarpit=0), object(), tls_required=True, login_offered=True, login_required=True),
     "small": Listener("mx.test", Limits(size=1000, recipients=3, mails=2, errors=5, chatter=10, stranger_octets=None, tarpit=0)),
@@ -54,7 +54,7 @@ class Turn:
 
 @attrs.define
 class Dialogue:
-    door: str = "open"
+    listener: str = "open"
     slow: bool = False
     whole: bool = False
     clear: bool = False
@@ -70,7 +70,7 @@ class Dialogue:
 
 
 def everything() -> list[Path]:
-    """All dialogues with our server but those of the relay, which need more than a door (tests/relay)."""
+    """All dialogues with our server but those of the relay, which need more than a listener (tests/relay)."""
     return sorted(path for path in FOLDER.rglob("*.txt") if path.parent not in (RELAY, CLIENT))
 
 
@@ -116,8 +116,8 @@ def read(path: Path) -> Dialogue:
 def _direct(dialogue: Dialogue, text: str) -> None:
     word, _, value = text.partition(" ")
     match word:
-        case "door":
-            dialogue.door = value
+        case "listener":
+            dialogue.listener = value
         case "slow":
             dialogue.slow = True
         case "whole":
@@ -135,7 +135,7 @@ def _direct(dialogue: Dialogue, text: str) -> None:
 
 
 def play(dialogue: Dialogue, *, split: bool = False) -> None:
-    call = Call(DOORS[dialogue.door], slow=dialogue.slow)
+    call = Call(LISTENERS[dialogue.listener], slow=dialogue.slow)
     converse(dialogue, call, split=split)
     recorder = call.recorder
     assert recorder is not None

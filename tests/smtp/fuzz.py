@@ -48,14 +48,14 @@ def run(inputs: int, seed: int) -> int:
     globalLogPublisher.addObserver(watch)
     try:
         for _ in range(inputs):
-            door, octets = chance.choice(DIALOGUES)
+            listener, octets = chance.choice(DIALOGUES)
             octets = damaged(chance, octets)
             cuts = sorted(chance.randint(0, len(octets)) for _ in range(chance.randint(0, 6)))
-            whole = outcome(door, [octets])
+            whole = outcome(listener, [octets])
             pieces = [octets[a:b] for a, b in zip([0, *cuts], [*cuts, len(octets)], strict=True)]
-            assert REPLY.fullmatch(whole[0]), (door, octets, whole[0])
-            assert outcome(door, pieces, slow=chance.random() < 0.2) == whole, (door, octets, cuts)
-            assert not failures, (door, octets, failures)
+            assert REPLY.fullmatch(whole[0]), (listener, octets, whole[0])
+            assert outcome(listener, pieces, slow=chance.random() < 0.2) == whole, (listener, octets, cuts)
+            assert not failures, (listener, octets, failures)
             Call.all.clear()
             replies += whole[0].count(b"\n")
     finally:

@@ -146,13 +146,13 @@ class _Pieces:
 
 
 class Call:
-    """One connection to a door. All of them are hung up after each test (conftest)."""
+    """One connection to a listener. All of them are hung up after each test (conftest)."""
 
     all: ClassVar[list[Call]] = []
 
     def __init__(
         self,
-        door: Listener,
+        listener: Listener,
         clock: Clock | None = None,
         welcome: Callable[[Session], Reception | Reply] | None = None,
         slow: bool = False,
@@ -160,7 +160,7 @@ class Call:
         self.clock = clock or Clock()
         self.slow = slow
         self.recorder: Recorder | None = None
-        self.receivers = ServerFactory(door, welcome or self._welcome, self.clock)
+        self.receivers = ServerFactory(listener, welcome or self._welcome, self.clock)
         self.receiver = self.receivers.buildProtocol(None)
         self.transport = Transport()
         self.transport.receiver = self.receiver

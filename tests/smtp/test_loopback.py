@@ -22,7 +22,7 @@ from twisted.protocols.tls import TLSMemoryBIOFactory
 from mailsvc.smtp.server.certificates import self_signed, server_context
 from mailsvc.smtp.server.listener import ServerFactory
 from mailsvc.smtp.server.session import Listener, Session
-from tests.smtp.dialogue import DOORS, FOLDER, Dialogue, everything, read
+from tests.smtp.dialogue import FOLDER, LISTENERS, Dialogue, everything, read
 from tests.smtp.harness import Mail, Recorder
 
 VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
@@ -40,17 +40,17 @@ def trusting(version: str) -> ssl.SSLContext:
 
 @attrs.define
 class Ports:
-    """One door, with STARTTLS and with implicit TLS."""
+    """One listener, with STARTTLS and with implicit TLS."""
 
     context: Any
     recorders: list[Recorder] = attrs.field(factory=list)
     listening: list[Any] = attrs.field(factory=list)
     receivers: list[ServerFactory] = attrs.field(factory=list)
 
-    def open(self, door: Listener, *, implicit: bool = False) -> int:
+    def open(self, listener: Listener, *, implicit: bool = False) -> int:
         from twisted.internet import reactor
 
-        receivers = ServerFactory(attrs.evolve(door, context=self.context), self._welcome, reactor)
+        receivers = ServerFactory(attrs.evolve(listener, context=self.context), self._welcome, reactor)
         factory = TLSMemoryBIOFactory(self.context, False, receivers) if implicit else receivers
         port = reactor.listenTCP(0, factory, interface="127.0.0.1")
         self.listening.append(port)
@@ -96,7 +96,7 @@ def blocking(work: Callable[[], T]) -> Deferred[T]:
 @pytest.mark.parametrize("implicit", [False, True], ids=["starttls", "implicit"])
 @pytest_twisted.ensureDeferred
 async def test_smtplib_logs_in_and_sends(ports: Ports, version: str, implicit: bool) -> None:
-    port = ports.open(DOORS["submission"], implicit=implicit)
+    port = ports.open(LISTENERS["submission"], implicit=implicit)
 
     def send() -> None:
         if implicit:
@@ -123,7 +123,7 @@ async def test_smtplib_logs_in_and_sends(ports: Ports, version: str, implicit: b
 
 @pytest_twisted.ensureDeferred
 async def test_login_by_both_mechanisms(ports: Ports) -> None:
-    port = ports.open(DOORS["submission"], implicit=True)
+    port = ports.open(LISTENERS["submission"], implicit=True)
 
     def log_in(mechanism: str) -> int:
         with smtplib.SMTP_SSL("127.0.0.1", port, context=trusting("1.3"), timeout=PATIENCE) as client:
@@ -137,7 +137,7 @@ async def test_login_by_both_mechanisms(ports: Ports) -> None:
 
 @pytest_twisted.ensureDeferred
 async def test_old_tls_is_refused(ports: Ports) -> None:
-    port = ports.open(DOORS["submission"], implicit=True)
+    port = ports.open(LISTENERS["submission"], implicit=True)
 
     def shake_hands() -> None:
         context = trusting("1.2")
@@ -153,7 +153,7 @@ async def test_old_tls_is_refused(ports: Ports) -> None:
 
 @pytest_twisted.ensureDeferred
 async def test_a_megabyte_in_clear_after_starttls_is_no_handshake(ports: Ports) -> None:
-    port = ports.open(DOORS["submission"])
+    port = ports.open(LISTENERS["submission"])
 
     def inject() -> bytes:
         with socket.create_connection(("127.0.0.1", port), PATIENCE) as raw:
@@ -170,7 +170,7 @@ async def test_a_megabyte_in_clear_after_starttls_is_no_handshake(ports: Ports) 
 
 @pytest_twisted.ensureDeferred
 async def test_a_megabyte_in_pieces_of_a_record(ports: Ports) -> None:
-    port = ports.open(DOORS["submission"], implicit=True)
+    port = ports.open(LISTENERS["submission"], implicit=True)
     body = (b"x" * 76 + b"\r\n") * 13_000
 
     def send() -> None:
@@ -210,7 +210,7 @@ def test_there_are_dialogues() -> None:
 @pytest_twisted.ensureDeferred
 async def test_dialogue_inside_tls(ports: Ports, path: Path, version: str) -> None:
     dialogue = read(path)
-    port = ports.open(attrs.evolve(DOORS[dialogue.door], login_offered=False), implicit=True)
+    port = ports.open(attrs.evolve(LISTENERS[dialogue.listener], login_offered=False), implicit=True)
 
     def play() -> None:
         with trusting(version).wrap_socket(socket.create_connection(("127.0.0.1", port), PATIENCE)) as wire:
@@ -226,7 +226,7 @@ async def test_dialogue_inside_tls(ports: Ports, path: Path, version: str) -> No
 @pytest_twisted.ensureDeferred
 async def test_dialogue_with_starttls(ports: Ports, path: Path, version: str) -> None:
     dialogue = read(path)
-    port = ports.open(DOORS[dialogue.door])
+    port = ports.open(LISTENERS[dialogue.listener])
 
     def play() -> None:
         with socket.create_connection(("127.0.0.1", port), PATIENCE) as wire:
@@ -241,7 +241,7 @@ async def test_dialogue_with_starttls(ports: Ports, path: Path, version: str) ->
 @pytest_twisted.ensureDeferred
 async def test_dialogue_in_clear_where_tls_belongs(ports: Ports, path: Path) -> None:
     dialogue = read(path)
-    port = ports.open(DOORS[dialogue.door])
+    port = ports.open(LISTENERS[dialogue.listener])
 
     def play() -> bytes:
         """What is said after the 220."""

@@ -15,7 +15,7 @@ from mailsvc.intake import Admitted, Busy, Content, Rejected
 from mailsvc.mail.address import parse_mailbox
 from mailsvc.policy import Refusal
 from mailsvc.store.events.webhooks import Webhook
-from mailsvc.system_mail import OwnMail
+from mailsvc.system_mail import SystemMail
 from mailsvc.webhooks.failure_notices import Notices, written
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -35,7 +35,7 @@ class World:
         self.submitted: list[Any] = []
         self.answer: Any = Admitted((UUID(int=9),))
         self.owned = True
-        mail = OwnMail(self, self, None if sender is None else parse_mailbox(sender))  # type: ignore[arg-type]
+        mail = SystemMail(self, self, None if sender is None else parse_mailbox(sender))  # type: ignore[arg-type]
         self.notices = Notices(self, mail, NOW.timestamp, 1800)
 
     async def untold(self, failing_before: datetime, limit: int = 100) -> Sequence[tuple[Webhook, Sequence[str]]]:

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import attrs
 
-from mailsvc.system_mail import OwnMail
+from mailsvc.system_mail import SystemMail
 
 SOURCE = "dashboard"  # what is written to people alone: such mail is shown to nobody else
 
@@ -26,7 +26,7 @@ class Letter:
 class Mails:
     """Letters by the service's own mail."""
 
-    own: OwnMail
+    own: SystemMail
 
     async def send(self, address: str, letter: Letter) -> None:
         await self.own.send(address, letter.subject, text(letter), uuid4().hex, html=html(letter), source=SOURCE)

@@ -111,7 +111,7 @@ async def data(talk: Conversation, argument: bytes) -> Reply:
         await pace.wait()
         if (kept := upload.write(body.feed(pace.take()))) is not None:
             await kept
-        if upload.inspection.size > _PATIENCE * talk.door.limits.size:
+        if upload.inspection.size > _PATIENCE * talk.listener.limits.size:
             raise Hangup(replies.TOO_BIG)
     talk.wire.inbox.give_back(body.rest)
     return await _close(talk, upload)
@@ -123,7 +123,7 @@ async def bdat(talk: Conversation, argument: bytes, refusal: Reply | None) -> Re
     if found is None:  # nobody knows how much follows
         raise Hangup(replies.bad_argument("A size belongs here, and perhaps LAST"))
     chunk = Chunk(int(found[1]))
-    if chunk.left > _PATIENCE * talk.door.limits.size:
+    if chunk.left > _PATIENCE * talk.listener.limits.size:
         raise Hangup(replies.TOO_BIG)
     upload = talk.upload
     try:
@@ -163,7 +163,7 @@ async def _open(talk: Conversation) -> Upload:
     if isinstance(sink, Reply):
         talk.reset()
         raise Refused(sink)
-    limits = talk.door.limits
+    limits = talk.listener.limits
     size = min(talk.envelope.parameters.size or limits.size, limits.size)
     talk.upload = Upload(sink, Inspection(limits.size), talk.wire.clock.seconds() + limits.idle + size / limits.average)
     return talk.upload
@@ -194,7 +194,7 @@ class _Pace:
 
     async def wait(self) -> None:
         """Until the inbox holds something."""
-        wire, limits = self.talk.wire, self.talk.door.limits
+        wire, limits = self.talk.wire, self.talk.listener.limits
         if not self._until:
             self._until = wire.clock.seconds() + limits.idle
         if wire.clock.seconds() >= self.end:  # chunks that each come at once could drip for ever

@@ -25,20 +25,20 @@ _HELLO = re.compile(rb"[!-~]{1,255}")
 
 async def ehlo(talk: Conversation, argument: bytes) -> Reply:
     _introduce(talk, argument, extended=True)
-    door, session = talk.door, talk.session
+    listener, session = talk.listener, talk.session
     lines = offers(
-        size=door.limits.size,
-        recipients=door.limits.recipients,
-        mails=door.limits.mails,
-        starttls=door.context is not None and session.tls is None,
-        login=door.login_offered and session.tls is not None,  # 4954 §4: never in clear
+        size=listener.limits.size,
+        recipients=listener.limits.recipients,
+        mails=listener.limits.mails,
+        starttls=listener.context is not None and session.tls is None,
+        login=listener.login_offered and session.tls is not None,  # 4954 §4: never in clear
     )
-    return Reply(250, "\n".join((door.host, *lines)))
+    return Reply(250, "\n".join((listener.host, *lines)))
 
 
 async def helo(talk: Conversation, argument: bytes) -> Reply:
     _introduce(talk, argument, extended=False)
-    return Reply(250, talk.door.host)
+    return Reply(250, talk.listener.host)
 
 
 def _introduce(talk: Conversation, argument: bytes, *, extended: bool) -> None:
@@ -54,7 +54,7 @@ async def starttls(talk: Conversation, argument: bytes) -> None:
         raise Refused(replies.NO_ARGUMENT)
     if talk.session.tls is not None:
         raise Refused(replies.TLS_TWICE)
-    if talk.door.context is None:
+    if talk.listener.context is None:
         raise Refused(replies.TLS_UNAVAILABLE)
     if len(talk.wire.inbox):  # it would be taken for something said inside TLS
         raise Hangup(replies.TLS_PIPELINED)
@@ -64,7 +64,7 @@ async def starttls(talk: Conversation, argument: bytes) -> None:
 
 
 async def auth(talk: Conversation, argument: bytes) -> Reply:
-    if not talk.door.login_offered:
+    if not talk.listener.login_offered:
         return replies.NOT_HERE
     if talk.session.login is not None and not talk.session.login.vouched:
         return replies.LOGIN_TWICE
@@ -79,7 +79,7 @@ async def auth(talk: Conversation, argument: bytes) -> Reply:
 
 
 async def mail(talk: Conversation, argument: bytes) -> Reply:
-    limits = talk.door.limits
+    limits = talk.listener.limits
     if talk.envelope is not None:
         return replies.NESTED_MAIL
     if limits.mails is not None and talk.session.mails >= limits.mails:
@@ -88,7 +88,7 @@ async def mail(talk: Conversation, argument: bytes) -> Reply:
     parameters = mail_parameters(rest)
     if not (parameters.smtputf8 or argument.isascii()):
         return Reply(553, "This sender needs SMTPUTF8", "5.6.7")
-    if talk.door.qualified and not (sender.null or sender.literal or sender.qualified):
+    if talk.listener.qualified and not (sender.null or sender.literal or sender.qualified):
         return Reply(554, "The sender's domain is not fully qualified", "5.1.8")
     if parameters.size is not None and parameters.size > limits.size:  # 1870 §6.1
         return replies.TOO_BIG
@@ -104,9 +104,9 @@ async def rcpt(talk: Conversation, argument: bytes) -> Reply:
         return replies.MAIL_FIRST
     if talk.upload is not None:
         return replies.CHUNKS_BEGUN
-    if len(envelope.recipients) >= talk.door.limits.recipients:  # 5321 §4.5.3.1.10
+    if len(envelope.recipients) >= talk.listener.limits.recipients:  # 5321 §4.5.3.1.10
         talk.overshoot += 1
-        return replies.TOO_MANY_RECIPIENTS if talk.overshoot <= talk.door.limits.recipients else replies.FAR_TOO_MANY_RECIPIENTS
+        return replies.TOO_MANY_RECIPIENTS if talk.overshoot <= talk.listener.limits.recipients else replies.FAR_TOO_MANY_RECIPIENTS
     talk.refused = True
     path, rest = _path(argument, b"TO:", "5.1.3")
     recipient = Recipient(path, rcpt_parameters(rest))
@@ -114,7 +114,7 @@ async def rcpt(talk: Conversation, argument: bytes) -> Reply:
         return Reply(501, "A recipient cannot be empty", "5.1.3")
     if not (envelope.parameters.smtputf8 or argument.isascii()):
         return Reply(553, "This recipient needs SMTPUTF8", "5.6.7")
-    if talk.door.qualified and path.domain and not (path.literal or path.qualified):
+    if talk.listener.qualified and path.domain and not (path.literal or path.qualified):
         return Reply(554, "The recipient's domain is not fully qualified", "5.1.2")
     reply = await talk.reception.rcpt(envelope, recipient)
     if reply.positive:

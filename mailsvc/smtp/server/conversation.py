@@ -31,7 +31,7 @@ class Conversation:
     """One session. A command is taken only when the one before it has been answered."""
 
     wire: Transport
-    door: Listener
+    listener: Listener
     session: Session
     reception: Reception
     envelope: Envelope | None = None
@@ -50,9 +50,9 @@ class Conversation:
         """The whole session; at its end the connection is closed."""
         abort = False
         self._opened = self.wire.clock.seconds()
-        self.trusted = self.session.neighbour and self.door.login_required
+        self.trusted = self.session.neighbour and self.listener.login_required
         try:
-            self.wire.send(Reply(220, f"{self.door.host} ESMTP"))
+            self.wire.send(Reply(220, f"{self.listener.host} ESMTP"))
             while True:
                 await self._turn()
         except Hangup as end:
@@ -117,7 +117,7 @@ class Conversation:
                 raise Hangup(replies.IDLE) from None
 
     def _deadline(self) -> float:
-        limits = self.door.limits
+        limits = self.listener.limits
         until = self.wire.clock.seconds() + limits.idle
         if self.trusted or limits.stranger_seconds is None:
             return until
@@ -130,7 +130,7 @@ class Conversation:
             self._octets += line.octets
         elif line is not None:
             self._octets += len(line) + 2
-        most = self.door.limits.stranger_octets
+        most = self.listener.limits.stranger_octets
         if most is not None and self._octets + pending > most:
             raise Hangup(replies.TOO_MUCH_TALK)
 
@@ -150,15 +150,15 @@ class Conversation:
             reply = await self._answer(verb, argument.strip(b" "), line)
         if reply is not None:
             error = self._is_error(verb, reply)
-            if error and (self._errors >= self.door.limits.errors // 2 or verb == b"AUTH"):
+            if error and (self._errors >= self.listener.limits.errors // 2 or verb == b"AUTH"):
                 await self._tarpit()
             self.wire.send(reply)
             self._judge(verb, reply, error)
 
     async def _tarpit(self) -> None:
         """Who guesses or floods gets no more than an answer a second."""
-        if self.door.limits.tarpit:
-            await self.wire.pause(self.door.limits.tarpit)
+        if self.listener.limits.tarpit:
+            await self.wire.pause(self.listener.limits.tarpit)
 
     async def _answer(self, verb: bytes, argument: bytes, line: bytes) -> Reply | None:
         command = COMMANDS.get(verb)
@@ -192,14 +192,14 @@ class Conversation:
 
     def _out_of_order(self, verb: bytes) -> Reply | None:
         """What a port demands before a command, told in the order in which a client has to do it."""
-        session, door = self.session, self.door
-        if verb == b"AUTH" and session.tls is None and door.login_offered:
+        session, listener = self.session, self.listener
+        if verb == b"AUTH" and session.tls is None and listener.login_offered:
             return replies.LOGIN_NEEDS_TLS
-        if door.tls_required and session.tls is None and session.login is None and verb not in _BEFORE_TLS:
+        if listener.tls_required and session.tls is None and session.login is None and verb not in _BEFORE_TLS:
             return replies.TLS_FIRST
         if session.hello is None and verb in _AFTER_HELLO:
             return replies.HELLO_FIRST
-        if door.login_required and session.login is None and verb not in _BEFORE_LOGIN:
+        if listener.login_required and session.login is None and verb not in _BEFORE_LOGIN:
             return replies.LOGIN_FIRST
         return None
 
@@ -208,7 +208,7 @@ class Conversation:
 
     def _judge(self, verb: bytes, reply: Reply, error: bool) -> None:
         """A client that only makes errors, or only talks, is sent away. A customer's bad recipients are no errors."""
-        limits = self.door.limits
+        limits = self.listener.limits
         if reply.code == 421:
             raise Hangup(None)
         if verb == b"AUTH" and reply.code in (525, 535):

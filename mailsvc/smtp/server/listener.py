@@ -19,13 +19,13 @@ class ServerFactory(Factory):
 
     noisy = False
 
-    def __init__(self, door: Listener, welcome: Welcome, clock: IReactorTime) -> None:
-        self.door, self._welcome, self._clock = door, welcome, clock
+    def __init__(self, listener: Listener, welcome: Welcome, clock: IReactorTime) -> None:
+        self.listener, self._welcome, self._clock = listener, welcome, clock
         self.live: set[ServerProtocol] = set()  # connections, and conversations that outlive theirs
         self._empty: Deferred[None] | None = None
 
     def buildProtocol(self, addr: object) -> ServerProtocol:
-        return ServerProtocol(self.door, self._welcome, self._clock, self)
+        return ServerProtocol(self.listener, self._welcome, self._clock, self)
 
     def entered(self, receiver: ServerProtocol) -> None:
         self.live.add(receiver)

@@ -44,8 +44,8 @@ class ServerProtocol(TwistedProtocol):
 
     transport: Any  # ITCPTransport, ITLSTransport, IPushProducer and IConsumer in one, or the TLS wrapper around it
 
-    def __init__(self, door: Listener, welcome: Welcome, clock: IReactorTime, owner: ServerFactory) -> None:
-        self.door, self.clock, self.inbox = door, clock, Inbox()
+    def __init__(self, listener: Listener, welcome: Welcome, clock: IReactorTime, owner: ServerFactory) -> None:
+        self.listener, self.clock, self.inbox = listener, clock, Inbox()
         self._welcome, self._owner = welcome, owner
         self._out: list[bytes] = []
         self._waiting: Deferred[None] | None = None
@@ -66,7 +66,7 @@ class ServerProtocol(TwistedProtocol):
         self._owner.entered(self)
         self.transport.setTcpNoDelay(True)  # replies are small and waited for
         self.transport.registerProducer(self, True)
-        self.session = Session(self._peer(), Transcript() if self.door.transcripts else None, unix(self.clock))
+        self.session = Session(self._peer(), Transcript() if self.listener.transcripts else None, unix(self.clock))
         if isinstance(self.transport, TLSMemoryBIOProtocol):
             self._shake_hands()
         Deferred.fromCoroutine(self._converse()).addErrback(lambda failure: log.failure("a conversation broke off", failure))
@@ -80,7 +80,7 @@ class ServerProtocol(TwistedProtocol):
             return
         self.inbox.feed(data)
         self._wake()
-        if len(self.inbox) > self.door.limits.unread and not (self._paused or self._closing):
+        if len(self.inbox) > self.listener.limits.unread and not (self._paused or self._closing):
             self._paused = True
             self.transport.pauseProducing()
 
@@ -184,7 +184,7 @@ class ServerProtocol(TwistedProtocol):
         self.flush()
         self.inbox.clear()
         self._shake_hands()
-        self.transport.startTLS(self.door.context)
+        self.transport.startTLS(self.listener.context)
 
     def finish(self, *, abort: bool = False) -> None:
         """The conversation is over. A peer that does not take the last reply is not waited for long."""
@@ -200,7 +200,7 @@ class ServerProtocol(TwistedProtocol):
         if self._paused:  # so that the end of the connection is seen
             self.transport.resumeProducing()
         self.transport.loseConnection()
-        self._grace = self.clock.callLater(self.door.limits.grace, self.transport.abortConnection)
+        self._grace = self.clock.callLater(self.listener.limits.grace, self.transport.abortConnection)
 
     # ── what the owner of the port uses ──
 
@@ -219,7 +219,7 @@ class ServerProtocol(TwistedProtocol):
                 self.send(reception)
                 self.finish()
             else:
-                await Conversation(self, self.door, self.session, reception).run()
+                await Conversation(self, self.listener, self.session, reception).run()
         finally:
             self._over = True
             if self._lost:
@@ -266,7 +266,7 @@ class ServerProtocol(TwistedProtocol):
 
     def _shake_hands(self) -> None:
         self.session.tls = {}
-        self._handshake = self.clock.callLater(self.door.limits.handshake, self.transport.abortConnection)
+        self._handshake = self.clock.callLater(self.listener.limits.handshake, self.transport.abortConnection)
 
     def _peer(self) -> Peer:
         peer, host = self.transport.getPeer(), self.transport.getHost()

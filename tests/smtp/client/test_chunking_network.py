@@ -13,7 +13,7 @@ from twisted.internet.task import deferLater
 from mailsvc.smtp.client.client import Envelope, SmtpClient
 from mailsvc.smtp.server.listener import ServerFactory
 from mailsvc.smtp.server.session import Session
-from tests.smtp.dialogue import DOORS
+from tests.smtp.dialogue import LISTENERS
 from tests.smtp.harness import Mail, Recorder
 from tests.smtp.listener import Certificate, Listener
 
@@ -33,8 +33,8 @@ class Ours:
     def open(self, certificate: Certificate) -> None:
         from mailsvc.smtp.server.certificates import server_context
 
-        door = attrs.evolve(DOORS["open"], context=server_context(certificate.certificate, certificate.key))
-        self.receivers = ServerFactory(door, self._welcome, self.reactor)
+        listener = attrs.evolve(LISTENERS["open"], context=server_context(certificate.certificate, certificate.key))
+        self.receivers = ServerFactory(listener, self._welcome, self.reactor)
         self.port = self.reactor.listenTCP(0, self.receivers, interface="127.0.0.1")  # type: ignore[attr-defined]
 
     def _welcome(self, session: Session) -> Recorder:

@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.logger import globalLogPublisher
 
-from tests.smtp.dialogue import DOORS, everything, read
+from tests.smtp.dialogue import LISTENERS, everything, read
 from tests.smtp.harness import Call
 
 # The harness can do no TLS in the middle of a segment, and crashes on purpose for one sender.
 DIALOGUES = [
-    (dialogue.door, octets)
+    (dialogue.listener, octets)
     for dialogue in map(read, everything())
     if dialogue.plain
     and len(octets := b"".join(turn.sent for turn in dialogue.turns)) < 5000
@@ -54,8 +54,8 @@ EDITS = st.one_of(
 )
 
 
-def outcome(door: str, pieces: list[bytes], *, slow: bool = False) -> tuple[bytes, list[bytes], bool]:
-    call = Call(DOORS[door], slow=slow)
+def outcome(listener: str, pieces: list[bytes], *, slow: bool = False) -> tuple[bytes, list[bytes], bool]:
+    call = Call(LISTENERS[listener], slow=slow)
     for piece in pieces:
         if piece and not call.closed:
             call.receiver.dataReceived(piece)
@@ -78,15 +78,15 @@ def test_mutated_dialogues(dialogue: tuple[str, bytes], edits: list[Edit], place
         if "log_failure" in event and "No space left" not in str(event["log_failure"]):
             failures.append(event)
 
-    door, octets = dialogue
+    listener, octets = dialogue
     for edit in edits:
         octets = edit(octets)
     cuts = sorted(int(place * (len(octets) + 1)) for place in places)
     globalLogPublisher.addObserver(watch)
     try:
-        whole = outcome(door, [octets])
-        assert outcome(door, [octets[a:b] for a, b in zip([0, *cuts], [*cuts, len(octets)], strict=True)], slow=slow) == whole
-        assert outcome(door, [octets[i : i + 1] for i in range(len(octets))]) == whole
+        whole = outcome(listener, [octets])
+        assert outcome(listener, [octets[a:b] for a, b in zip([0, *cuts], [*cuts, len(octets)], strict=True)], slow=slow) == whole
+        assert outcome(listener, [octets[i : i + 1] for i in range(len(octets))]) == whole
     finally:
         globalLogPublisher.removeObserver(watch)
     assert failures == []

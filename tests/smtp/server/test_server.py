@@ -16,15 +16,15 @@ from mailsvc.mail.reply import Reply
 from mailsvc.smtp.server import replies
 from mailsvc.smtp.server.replies import Refused
 from mailsvc.smtp.server.session import Limits, Listener, Session
-from tests.smtp.dialogue import DOORS
+from tests.smtp.dialogue import LISTENERS
 from tests.smtp.harness import Call, Recorder
 
 ENVELOPE = b"MAIL FROM:<a@b.example>\r\nRCPT TO:<c@d.example>\r\n"
 HELO = b"HELO me\r\n"
 
 
-def call(door: Listener | str = "open", *, slow: bool = False, clock: Clock | None = None) -> Call:
-    made = Call(DOORS[door] if isinstance(door, str) else door, clock, slow=slow)
+def call(listener: Listener | str = "open", *, slow: bool = False, clock: Clock | None = None) -> Call:
+    made = Call(LISTENERS[listener] if isinstance(listener, str) else listener, clock, slow=slow)
     made.heard()
     return made
 
@@ -464,7 +464,7 @@ def test_who_quits_during_a_shutdown_is_told_goodbye() -> None:
 
 
 def test_a_port_can_turn_a_client_away() -> None:
-    made = Call(DOORS["open"], welcome=lambda session: Reply(554, "Not you", "5.3.2"))
+    made = Call(LISTENERS["open"], welcome=lambda session: Reply(554, "Not you", "5.3.2"))
     assert made.heard() == b"554 5.3.2 Not you\r\n"
     assert made.closed
     made.receiver.dataReceived(HELO)
@@ -530,7 +530,7 @@ def test_a_peer_is_known() -> None:
         seen.append(session)
         return replies.SHUTDOWN
 
-    Call(DOORS["open"], welcome=welcome)
+    Call(LISTENERS["open"], welcome=welcome)
     assert seen[0].peer.host == "192.168.1.1"
 
 

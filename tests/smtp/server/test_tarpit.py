@@ -10,7 +10,7 @@ from twisted.internet.defer import Deferred
 from mailsvc.smtp.server.commands import COMMANDS
 from mailsvc.smtp.server.conversation import Conversation
 from mailsvc.smtp.server.session import Limits, Listener
-from tests.smtp.dialogue import DOORS
+from tests.smtp.dialogue import LISTENERS
 from tests.smtp.harness import Call
 from tests.smtp.server.test_server import HELO, codes
 
@@ -106,7 +106,7 @@ def test_a_connection_that_nobody_can_receive_is_told_so(quiet: list[str]) -> No
     def broken(_: object) -> Any:
         raise RuntimeError("a bug")
 
-    made = Call(DOORS["open"], welcome=broken)
+    made = Call(LISTENERS["open"], welcome=broken)
     assert made.heard() == BROKEN and made.closed
     made.receiver.dataReceived(HELO)
     assert made.heard() == b"" and len(quiet) == 1
@@ -119,7 +119,7 @@ def test_a_conversation_that_breaks_off_says_so(quiet: list[str], monkeypatch: p
         raise RuntimeError("a bug")
 
     monkeypatch.setattr(Conversation, "_judge", broken)
-    made = Call(DOORS["open"])
+    made = Call(LISTENERS["open"])
     made.heard()
     made.say(b"NOOP\r\n")
     assert made.heard() == b"250 2.0.0 OK\r\n" + BROKEN and made.closed
@@ -131,7 +131,7 @@ def test_a_command_that_breaks_costs_itself_alone(quiet: list[str], monkeypatch:
         raise RuntimeError("a bug")
 
     monkeypatch.setitem(COMMANDS, b"NOOP", broken)
-    made = Call(DOORS["open"])
+    made = Call(LISTENERS["open"])
     made.heard()
     made.say(b"NOOP\r\nRSET\r\n")
     assert codes(made.heard()) == ["451", "250"] and len(quiet) == 1

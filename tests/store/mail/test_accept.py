@@ -175,12 +175,12 @@ async def answer_of(house: House) -> Any:
 @pytest_twisted.ensureDeferred
 async def test_a_hundred_at_once_with_one_key_make_one_email(house: House) -> None:
     second = Acceptance(house.pool, house.clock)  # as another process would
-    doors = [house.acceptance, second]
-    results = await together(*(doors[n % 2].accept(keyed(email())) for n in range(100)))
+    acceptances = [house.acceptance, second]
+    results = await together(*(acceptances[n % 2].accept(keyed(email())) for n in range(100)))
     assert results.count(Accepted()) == 1
     assert all(isinstance(r, (Accepted, InProgress, Replayed)) for r in results)
     assert await house.count("emails") == 1
-    results = await together(*(doors[n % 2].accept(keyed(email(), key="other")) for n in range(100)))
+    results = await together(*(acceptances[n % 2].accept(keyed(email(), key="other")) for n in range(100)))
     assert await house.count("emails") == 2
 
 

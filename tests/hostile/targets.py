@@ -1,4 +1,4 @@
-"""How an input gets to the daemon, one coroutine for each door; each ends when the daemon has dealt with the input."""
+"""How an input gets to the daemon, one coroutine for each target; each ends when the daemon has dealt with the input."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _GONE = (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, Timeou
 
 
 @attrs.define
-class Doors:
+class Targets:
     """`ports`: of the relay, by standard number. `visitor`: somebody signed in, for pages.
 
     `cpu`: seconds that the daemon has computed or wanted to. `waiting`: whether a recipient of an email waits for the first attempt.
@@ -42,7 +42,7 @@ class Doors:
     return_path: str = ""
     _number: int = 0
 
-    def door(self, name: str) -> Callable[[bytes], Awaitable[None]]:
+    def target(self, name: str) -> Callable[[bytes], Awaitable[None]]:
         if name in STAGES:
             return lambda octets: self.exchange_replies(name, octets)
         found: Callable[[bytes], Awaitable[None]] = getattr(self, name)
