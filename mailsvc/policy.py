@@ -12,6 +12,8 @@ from uuid import UUID
 
 import attrs
 
+from mailsvc.mail.compose import FILENAME_MOST
+
 MESSAGE_MAX = 41_943_040  # octets of a message as it goes out: 40 MiB
 
 # Endings of file names that large receivers refuse whatever the file is: programs, scripts, installers, shortcuts, certificates.
@@ -89,7 +91,9 @@ def recipients_refusal(fields: Mapping[str, Collection[str]], limits: Limits) ->
 def attachments_refusal(names: Sequence[str | None], limits: Limits) -> Refusal | None:
     """Whether receivers would refuse an attachment for its file name; `names` in the order of the attachments."""
     for index, name in enumerate(names):
-        _, dot, ending = (name or "").rstrip(". ").rpartition(".")  # Windows drops dots and spaces at the end of a file name
+        if name is None or len(name) > FILENAME_MOST:  # mail/compose refuses a longer one
+            continue
+        _, dot, ending = name.rstrip(". ").rpartition(".")  # Windows drops dots and spaces at the end of a file name
         if dot and ending.lower() in limits.blocked_endings:
             field = f"attachments[{index}].filename"
             return Refusal(
