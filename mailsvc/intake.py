@@ -37,6 +37,7 @@ from mailsvc.store.mail.accept import (
 from mailsvc.store.people.api_keys import Caller
 from mailsvc.store.people.audit import Line
 from mailsvc.store.postgres.errors import StoreError, Unavailable
+from mailsvc.store.postgres.notifications import Notifier
 
 OFF_REACTOR = 256 * 1024  # octets of content above which composing leaves the reactor thread
 HEADER_WEIGHT = 16  # a character of a header takes as much work as so many octets of content
@@ -164,10 +165,6 @@ class Domains(Protocol):
     async def find(self, account_id: UUID, name: str) -> Domain | None: ...
 
 
-class Bell(Protocol):
-    def ring(self, channel: str) -> None: ...
-
-
 @attrs.frozen
 class _Ready:
     """An email about to be stored, and the seats that were taken for it by recipient domain."""
@@ -190,7 +187,7 @@ class Intake:
     store: Accepting
     domains: Domains
     handover: Handover
-    bell: Bell
+    notifications: Notifier
     limits: Limits
     expiry: timedelta
     in_thread: Callable[[Callable[[], bytes]], Awaitable[bytes]]
@@ -352,8 +349,8 @@ class Intake:
                     self.accepted[r.email.source] += 1
                     self.handover.take(answer.left(r.email), r.seats)
                 if any(not s.leased for r in ready for s in r.seats.values()):
-                    self.bell.ring("queue")
-                self.bell.ring("events")
+                    self.notifications.notify("queue")
+                self.notifications.notify("events")
                 return Admitted(results)
             case Replayed(stored):
                 return Admitted(_read(stored), replayed=True)

@@ -190,31 +190,30 @@ class Daemon:
         pool = self.pool = self.memory.pool
         self.opened.add("the partitions", every(reactor, BEAT, "making partitions", Maker(pool, reactor).make))
         RetentionSweep(pool, reactor, self.settings.retention).start(self.opened)
-        bell = self.bell = Notifications(self.memory.dsn, reactor)
-        await bell.start()
-        self.opened.add("the bell", bell.stop)
-        self.process = Incarnation(pool, reactor, version=__version__, keys=self.memory.seal.keys.fingerprints)
+        notifications = self.notifications = Notifications(self.memory.dsn, reactor)
+        await notifications.start()
+        self.opened.add("notifications", notifications.stop)
+        self.process = Incarnation(pool, reactor, version=__version__, keys=self.memory.encryption.keys.fingerprints)
         await self.process.start(self.settings.region, self.settings.roles)
-        self.process.announce(bell)
+        self.process.announce(notifications)
         self.opened.add("the leases", self.process.end)
         assert self.memory.whereabouts is not None
         self.opened.add("the witness", every(reactor, BEAT, "looking whether it was restored", self.memory.whereabouts.look))
-        follow = partial(follow_keys, self.memory.seal, self.process, partial(wrong_keys, pool, self.settings))
-        self.opened.add("the sealing keys", every(reactor, KEYS_EVERY, "reading the sealing keys", follow))
-        self.watching = Watching(reactor, pool, bell, lambda: self.process.id)
+        follow = partial(follow_keys, self.memory.encryption, self.process, partial(wrong_keys, pool, self.settings))
+        self.opened.add("the encryption keys", every(reactor, KEYS_EVERY, "reading the encryption keys", follow))
+        self.watching = Watching(reactor, pool, notifications, lambda: self.process.id)
         await self.watching.start(self.opened)
-        self.accounts, self.keys = Accounts(pool, reactor, bell), Keys(pool, reactor, bell)
+        self.accounts, self.keys = Accounts(pool, reactor, notifications), Keys(pool, reactor, notifications)
         # One of its own: strangers' zones that are slow to answer take nothing from delivery.
         delivery = self.settings.delivery
         resolver = Resolver(reactor, delivery.nameservers, seconds=delivery.dns_seconds, size=5000, concurrent=300)
-        self.domains = Domains(
-            pool, reactor, self.memory.seal, bell, views.payload(publishing_of(self.settings)), trusting=self.settings.domains.allow_trust
-        )
-        self.care = care_of(self.settings, reactor, pool, self.domains, resolver, lambda: bell.ring(DOMAINS))
+        payload, trusting = views.payload(publishing_of(self.settings)), self.settings.domains.allow_trust
+        self.domains = Domains(pool, reactor, self.memory.encryption, notifications, payload, trusting=trusting)
+        self.care = care_of(self.settings, reactor, pool, self.domains, resolver, lambda: notifications.notify(DOMAINS))
         self.messages, self.shelf = Messages(pool, reactor), Shelf(pool)
         self.rates, self.receipts = RateWindows(pool), StoredReceipts(pool, reactor)
-        late = AsyncBounces(pool, told=lambda: bell.ring("events"))
-        signing = self.signing = partial(self.memory.seal.secrets_for, "return path")
+        late = AsyncBounces(pool, told=lambda: notifications.notify("events"))
+        signing = self.signing = partial(self.memory.encryption.secrets_for, "return path")
         self.returns = BounceIntake(
             lambda path: return_path.read(path, *signing()), self.accounts, late, self.threads.body, self.unix, self.held
         )
@@ -245,7 +244,7 @@ class Daemon:
         dial = dialer(reactor, settings.delivery.ehlo_name or "", terms.connect_seconds, wiring.timeouts_of(settings.delivery))
         sending = SendingDomains(self.domains, self.accounts, self.signing, Offload(reactor, pool=self.threads.signing), self.threads.body)
         linger = settings.database.commit_linger
-        settling = self.settling = Settling(self.pool, reactor, told=lambda: self.bell.ring("events"), linger=linger)
+        settling = self.settling = Settling(self.pool, reactor, told=lambda: self.notifications.notify("events"), linger=linger)
         connector = Connector(reactor, resolver, dial, terms, sources=wiring.sources_of(settings.delivery))
         dispatch = Dispatch(
             reactor, terms, settings.region, self.process, Queue(self.pool), routes, connector,
@@ -253,7 +252,7 @@ class Daemon:
         )  # fmt: skip
         self.process.on_replaced = dispatch.replaced
         self.process.on_freed = lambda count: dispatch.ring()
-        self.bell.listen("queue", dispatch.ring)
+        self.notifications.listen("queue", dispatch.ring)
         self.watching.add(metrics.deliveries(dispatch, settling), settle=settling.batch)
         await dispatch.holds.refresh()  # what is held is held from the first mail on
         dispatch.startService()
@@ -266,14 +265,14 @@ class Daemon:
         if where is not None:
             orders = Orders(
                 Queue(self.pool), Operating(self.pool), self.settings.region, self.unix, self.accounts,
-                lambda: self.bell.ring("queue"), lanes, self.settling.outcomes if lanes is not None else {},
+                lambda: self.notifications.notify("queue"), lanes, self.settling.outcomes if lanes is not None else {},
             )  # fmt: skip
             port = open_socket(self.reactor, where, Controls(orders.by_name(), explain))
             self.opened.add("control.socket", awaited(port.stopListening))
 
     def keep_books(self) -> None:
         """Numbers and counts what was committed."""
-        ledger = Ledger(EventLedger(self.pool, lambda: self.bell.ring("webhooks")), self.bell, self.reactor)
+        ledger = Ledger(EventLedger(self.pool, lambda: self.notifications.notify("webhooks")), self.notifications, self.reactor)
         ledger.startService()
         self.opened.add("the ledger", awaited(ledger.stopService))
 
@@ -281,11 +280,11 @@ class Daemon:
         """The word back: numbered events to customers' endpoints."""
         webhooks = self.settings.webhooks
         terms = Terms(**{field.name: getattr(webhooks, field.name) for field in attrs.fields(Terms)})
-        posts = Posts(Outbox(self.pool, self.reactor, self.memory.seal), self.fetcher, self.bell, self.reactor, terms)
+        posts = Posts(Outbox(self.pool, self.reactor, self.memory.encryption), self.fetcher, self.notifications, self.reactor, terms)
         self.watching.add(metrics.webhooks(posts))
         posts.startService()
         self.opened.add("the webhooks", awaited(posts.stopService))
-        stored = StoredWebhooks(self.pool, self.reactor, self.memory.seal)
+        stored = StoredWebhooks(self.pool, self.reactor, self.memory.encryption)
         notices = WebhookNotices(stored, self.system_mail(), self.unix, webhooks.warn_after)
         self.opened.add(
             "the word of failing webhooks", every(self.reactor, min(60.0, webhooks.warn_after), "telling accounts", notices.tell)
@@ -293,7 +292,7 @@ class Daemon:
 
     def check_domains(self) -> None:
         """Looks at customers' DNS when it is due."""
-        rounds = Rounds(self.care.checks, self.care, self.bell, self.reactor)
+        rounds = Rounds(self.care.checks, self.care, self.notifications, self.reactor)
         rounds.startService()
         self.opened.add("the checks of domains", awaited(rounds.stopService))
 
@@ -313,7 +312,7 @@ class Daemon:
         )
         store = Acceptance(self.pool, reactor, linger=settings.database.commit_linger)
         expiry = timedelta(seconds=settings.delivery.expire)
-        self.intake = Intake(store, self.domains, handover, self.bell, self.limits, expiry, self.threads.body, self.unix)
+        self.intake = Intake(store, self.domains, handover, self.notifications, self.limits, expiry, self.threads.body, self.unix)
         accounting = Accounting.of(self.pool, reactor, settings.plans, self.system_mail())
         accounting.start(reactor, self.opened)
         self.watching.add(metrics.quotas(accounting))
@@ -369,10 +368,10 @@ class Daemon:
         told = Told(
             EventLog(self.pool),
             lambda reader: Webhooks(
-                StoredWebhooks(self.pool, reactor, self.memory.seal), WebhookLog(self.pool), reader,
-                partial(urls.read, rules=self.fetcher.rules), settings.webhooks.endpoints, lambda: self.bell.ring("webhooks"),
+                StoredWebhooks(self.pool, reactor, self.memory.encryption), WebhookLog(self.pool), reader,
+                partial(urls.read, rules=self.fetcher.rules), settings.webhooks.endpoints, lambda: self.notifications.notify("webhooks"),
             ),
-            lambda reader: Suppressions(StoredSuppressions(self.pool, reactor), reader, lambda: self.bell.ring("events")),
+            lambda reader: Suppressions(StoredSuppressions(self.pool, reactor), reader, lambda: self.notifications.notify("events")),
         )  # fmt: skip
         api = Api(
             reactor=reactor, keys=self.keys, well_formed=is_well_formed, intake=self.intake, emails=StoredEmails(self.pool, reactor),
@@ -384,7 +383,7 @@ class Daemon:
             inbox=self.shelf if settings.sandbox.listen else None,
             limits=wiring.gate_limits_of(http), email_limits=self.limits,
             api_keys=self.keys, logs=requests, receipts=self.receipts, recorder=recorder, rollups=Rollups(self.pool), quotas=self.quotas,
-            link_secrets=partial(self.memory.seal.secrets_for, "links"), base_url=settings.base_url or "",
+            link_secrets=partial(self.memory.encryption.secrets_for, "links"), base_url=settings.base_url or "",
             batch_max=most.batch, schedule_ahead=timedelta(days=most.schedule_ahead),
             trusted=wiring.networks("http.trusted_proxies", http.trusted_proxies), pages={"": pages, "dashboard": pages},
         )  # fmt: skip
@@ -398,11 +397,11 @@ class Daemon:
         settings = self.settings
         mails = Mails(self.system_mail()) if settings.sender is not None else None
         return Dashboard(
-            pool=self.pool, clock=self.reactor, seal=self.memory.seal, in_thread=self.threads.body, base_url=settings.base_url or "",
+            pool=self.pool, clock=self.reactor, encryption=self.memory.encryption, in_thread=self.threads.body,
+            base_url=settings.base_url or "", password_thread=self.threads.password, notify=self.notifications.notify,
             accounts=self.accounts, domains=self.domains, care=self.care, keys=self.keys, messages=self.messages, mails=mails,
-            password_thread=self.threads.password,
-            sign_up=settings.dashboard.sign_up, webhooks=StoredWebhooks(self.pool, self.reactor, self.memory.seal),
-            read_url=partial(urls.read, rules=self.fetcher.rules), most_webhooks=settings.webhooks.endpoints, ring=self.bell.ring,
+            sign_up=settings.dashboard.sign_up, webhooks=StoredWebhooks(self.pool, self.reactor, self.memory.encryption),
+            read_url=partial(urls.read, rules=self.fetcher.rules), most_webhooks=settings.webhooks.endpoints,
             providers=providers_of(settings.sign_in, self.fetcher, self.unix),
             inbox=self.shelf if settings.sandbox.listen else None,
             intake=self.intake, quotas=self.quotas, settings=settings, relay_ports=self.relay_ports,

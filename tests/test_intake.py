@@ -57,7 +57,7 @@ class World:
     submissions: list[Submission] = attrs.field(factory=list)
     taken: list[NewEmail] = attrs.field(factory=list)
     freed: list[Mapping[str, Seat]] = attrs.field(factory=list)
-    rung: list[str] = attrs.field(factory=list)
+    notified: list[str] = attrs.field(factory=list)
     threads: int = 0
     lease: int = 42
     quota: int | None = None  # recipients left; None: nobody counts
@@ -84,8 +84,8 @@ class World:
     def free(self, seats: Mapping[str, Seat]) -> None:
         self.freed.append(seats)
 
-    def ring(self, channel: str) -> None:
-        self.rung.append(channel)
+    def notify(self, channel: str) -> None:
+        self.notified.append(channel)
 
     def in_thread(self, make: Callable[[], bytes]) -> Deferred[bytes]:
         self.threads += 1
@@ -114,7 +114,7 @@ class World:
             store=self,
             domains=self,  # type: ignore[arg-type]
             handover=self,
-            bell=self,
+            notifications=self,
             limits=Limits(**limits),
             expiry=timedelta(hours=72),
             in_thread=self.in_thread,
@@ -157,7 +157,7 @@ def test_an_email_is_stored_once_and_handed_over() -> None:
     assert email.expires_at == NOW + timedelta(hours=72)
     assert (email.recipients[0].destination, email.recipients[0].leased, email.lease) == ("mx.example.net", True, 42)
     assert b"Hello" in bytes(email.message)
-    assert world.rung == ["events"]
+    assert world.notified == ["events"]
 
 
 def test_nothing_is_accepted_while_the_clocks_disagree() -> None:
@@ -170,10 +170,10 @@ def test_nothing_is_accepted_while_the_clocks_disagree() -> None:
     assert not world.submissions and not world.taken
 
 
-def test_the_bell_rings_when_somebody_else_has_to_send() -> None:
+def test_other_processes_are_notified_when_they_have_to_send() -> None:
     world = World()
     world.submit(incoming(to="a@busy.test"))
-    assert "queue" in world.rung
+    assert "queue" in world.notified
 
 
 def test_each_address_gets_it_once() -> None:
@@ -260,7 +260,7 @@ def test_a_repeated_request_gets_the_first_answer() -> None:
 def test_a_failed_commit_frees_the_seats_and_is_told() -> None:
     world = World(error=RuntimeError("away"))
     assert world.submit(incoming()).type is RuntimeError
-    assert len(world.freed) == 1 and not world.taken and not world.rung
+    assert len(world.freed) == 1 and not world.taken and not world.notified
 
 
 def test_a_received_message_is_kept_byte_for_byte() -> None:

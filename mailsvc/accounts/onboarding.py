@@ -81,13 +81,14 @@ class Customers:
 
     @classmethod
     def of(cls, memory: Database, reactor: Any, settings: Settings) -> Customers:
-        """Without a bell: for what changes little and then ends."""
+        """Without notifications: for commands that make a few changes and exit."""
         pool = memory.pool
-        domains = Domains(pool, reactor, memory.seal, payload=views.payload(publishing_of(settings)), trusting=settings.domains.allow_trust)
+        payload = views.payload(publishing_of(settings))
+        domains = Domains(pool, reactor, memory.encryption, payload=payload, trusting=settings.domains.allow_trust)
         resolver = Resolver(reactor, settings.delivery.nameservers, seconds=settings.delivery.dns_seconds)
         care, people = (
             care_of(settings, reactor, pool, domains, resolver),
-            People(Users(pool, reactor, memory.seal), Sessions(pool, reactor)),
+            People(Users(pool, reactor, memory.encryption), Sessions(pool, reactor)),
         )
         return cls(reactor, Accounts(pool, reactor), domains, Keys(pool, reactor), care, people)
 

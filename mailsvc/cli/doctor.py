@@ -55,7 +55,7 @@ def doctor(settings: Settings, /, probe: str, dnsbls: Sequence[str], as_json: bo
         found.extend(await examining(settings, memory.pool, reactor, probe, dnsbls).examine())
         now = utc(reactor)
         found.extend(sizes.findings(await Retention(memory.pool).sizes(), retention.days(settings.retention), now))
-        found.append(installation.encrypted(await wrong_keys(memory.pool, settings, memory.seal.keys)))
+        found.append(installation.encrypted(await wrong_keys(memory.pool, settings, memory.encryption.keys)))
         found.extend(await _installation(settings, memory.pool, reactor, now))
         if as_json:
             click.echo(json.dumps([attrs.asdict(each) for each in found], indent=2))

@@ -1,4 +1,4 @@
-"""`mailsvc secrets …`: the keys that seal what is secret in the database, and their rotation while everything runs."""
+"""`mailsvc secrets …`: the keys that encrypt secrets in the database, and their rotation while everything runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LOOK = 0.5  # seconds between two looks at what the processes know
 
 @click.group()
 def secrets() -> None:
-    """The keys that seal DKIM keys, webhook secrets and authenticator secrets in the database."""
+    """Manage the keys that encrypt DKIM keys, webhook secrets and authenticator secrets in the database."""
 
 
 @secrets.command("create")
@@ -43,14 +43,14 @@ def create(settings: Settings) -> None:
 @secrets.command("list")
 @click.pass_obj
 def show(settings: Settings) -> None:
-    """Print the keys by number, and how many secrets each has sealed."""
+    """Print the keys by number, and how many secrets each has encrypted."""
 
     async def work(memory: Database, reactor: Any) -> None:
-        sealed = dict(await rotation.count(memory.pool))
-        for number in list(memory.seal.keys.by_number)[::-1]:
-            does = "seals" if number == memory.seal.current else "opens"
-            click.echo(f"{number}  {does}, {sealed.pop(number, 0)} secrets")
-        for missing, many in sealed.items():
+        encrypted = dict(await rotation.count(memory.pool))
+        for number in list(memory.encryption.keys.by_number)[::-1]:
+            does = "encrypts" if number == memory.encryption.current else "decrypts"
+            click.echo(f"{number}  {does}, {encrypted.pop(number, 0)} secrets")
+        for missing, many in encrypted.items():
             click.echo(f"{missing}  MISSING, {many} secrets")
 
     run_with_memory(settings, work)
@@ -60,47 +60,57 @@ def show(settings: Settings) -> None:
 @click.option("--wait", "seconds", default=60.0, show_default=True, help="Seconds for the running processes to take a key over.")
 @click.pass_obj
 def rotate(settings: Settings, seconds: float) -> None:
-    """Seal with a new key from now on, and seal again what others sealed. Nothing is stopped; calling it again goes on."""
+    """Encrypt with a new key from now on, and encrypt again what others encrypted. Nothing is stopped; calling it again goes on."""
 
     async def work(memory: Database, reactor: Any) -> None:
-        path = memory.seal.path
+        path = memory.encryption.path
         if path is None:
-            raise Refused("The keys are in the environment. Add a line with a new key there, restart all processes, then: secrets reseal")
-        number = memory.seal.current if await _unfinished(memory) else key_file.prepare(path)
-        memory.seal.refresh()
-        ours = fingerprint(number, memory.seal.keys.by_number[number])
+            raise Refused(
+                "The keys are in the environment. Add a new key there, restart all processes, then run `mailsvc secrets reencrypt`."
+            )
+        number = memory.encryption.current if await _unfinished(memory) else key_file.prepare(path)
+        memory.encryption.refresh()
+        ours = fingerprint(number, memory.encryption.keys.by_number[number])
         await _until(memory, reactor, seconds, lambda keys: ours in keys, _without(path, number))
-        key_file.promote(path, number)  # changes nothing when it seals already
-        memory.seal.refresh()
+        key_file.promote(path, number)  # changes nothing when it encrypts already
+        memory.encryption.refresh()
         await _until(memory, reactor, seconds, lambda keys: keys[:1] == [ours], _without(path, number))
-        await _reseal(memory)
+        await _reencrypt(memory)
 
     run_with_memory(settings, work)
 
 
-@secrets.command("reseal")
+@secrets.command("reencrypt")
+@click.pass_obj
+def reencrypt(settings: Settings) -> None:
+    """Encrypt again, with the current key, all secrets that other keys encrypted."""
+    run_with_memory(settings, lambda memory, reactor: _reencrypt(memory))
+
+
+@secrets.command("reseal", hidden=True)
 @click.pass_obj
 def reseal(settings: Settings) -> None:
-    """Seal again, with the key that seals now, what others sealed."""
-    run_with_memory(settings, lambda memory, reactor: _reseal(memory))
+    """The name of `reencrypt` until 0.1; kept for one more release."""
+    click.echo("`mailsvc secrets reseal` is deprecated; use `mailsvc secrets reencrypt`.", err=True)
+    run_with_memory(settings, lambda memory, reactor: _reencrypt(memory))
 
 
 async def _unfinished(memory: Database) -> bool:
-    """Whether the key that seals by the file was made by a rotation that has not come to its end."""
-    ours = memory.seal.keys.fingerprints[0]
+    """Whether the key that encrypts by the file was made by a rotation that has not come to its end."""
+    ours = memory.encryption.keys.fingerprints[0]
     others = [each for each in await processes.running(memory.pool) if each.keys and each.keys[0] != ours]
-    return bool(others) or bool(set(await rotation.count(memory.pool)) - {memory.seal.current})
+    return bool(others) or bool(set(await rotation.count(memory.pool)) - {memory.encryption.current})
 
 
-async def _reseal(memory: Database) -> None:
-    done = await rotation.reseal(memory.pool, memory.seal)
-    click.echo(f"Key {memory.seal.current} seals; {done} secrets were sealed again.")
+async def _reencrypt(memory: Database) -> None:
+    done = await rotation.reencrypt(memory.pool, memory.encryption)
+    click.echo(f"Key {memory.encryption.current} encrypts; {done} secrets were encrypted again.")
 
 
 def _without(path: Path, number: int) -> str:
     return (
         f"These processes do not use key {number} of {path} yet: {{}}. Copy the file to their machines, as their secrets.key_file, "
-        "or restart them when they run an older release; then call this again. Until then the former key goes on sealing."
+        "or restart them when they run an older release; then call this again. Until then the former key goes on encrypting."
     )
 
 

@@ -98,7 +98,7 @@ class Assembly:
 
     pool: Pool
     clock: Any
-    seal: Encryption
+    encryption: Encryption
     in_thread: Callable[[Callable[[], Any]], Awaitable[Any]]
     base_url: str
     accounts: Accounts
@@ -112,7 +112,7 @@ class Assembly:
     read_url: Callable[[str], Target]
     most_webhooks: int
     quotas: Quotas
-    ring: Callable[[str], None]
+    notify: Callable[[str], None]
     intake: Intake
     settings: Configured
     relay_ports: Mapping[str, int]
@@ -122,7 +122,7 @@ class Assembly:
     password_thread: Callable[[Callable[[], Any]], Awaitable[Any]] | None = None
 
     def __attrs_post_init__(self) -> None:
-        self.users, self.sessions = Users(self.pool, self.clock, self.seal), Sessions(self.pool, self.clock)
+        self.users, self.sessions = Users(self.pool, self.clock, self.encryption), Sessions(self.pool, self.clock)
         self.attempts = SignInAttempts(self.pool, self.clock)
 
     users: Users = attrs.field(init=False)
@@ -132,13 +132,13 @@ class Assembly:
     def resource(self) -> Dashboard:
         suffixes()  # read now: the first email to be looked at would wait 50 ms for them
         desk, pool = self._desk(), self.pool
-        throttle = Throttle(self.attempts, partial(unix, self.clock), lambda: self.seal.secrets_for("attempts")[0])
+        throttle = Throttle(self.attempts, partial(unix, self.clock), lambda: self.encryption.secrets_for("attempts")[0])
         passwords = Passwords(self.password_thread or self.in_thread, ("mailsvc", urlsplit(self.base_url).hostname or ""))
         entrance = Entrance(desk, passwords, throttle, self.attempts, self.mails)
         search, rollups = Search(pool), Rollups(pool)
         stored = StoredEmails(pool, self.clock)
         sending = SendAgain(self.intake, self.accounts, self.in_thread, self.clock)
-        links = SignedLinks(partial(self.seal.secrets_for, "links"))
+        links = SignedLinks(partial(self.encryption.secrets_for, "links"))
         emails = Emails(desk, stored, History(pool), self.messages, self.domains, self.keys, sending, links, self.standing)
         emaillist = EmailList(desk, stored, search, self.domains, self.keys)
         logs = LogList(desk, LogSearch(pool), RequestLog(pool), SmtpSessions(pool, self.clock), self.keys)
@@ -147,15 +147,15 @@ class Assembly:
         passkeys = PasskeyEntrance(desk, entrance)
         second = SecondFactor(desk, entrance, passkeys)
         signin, joining = SignIn(desk, entrance, passkeys, second), Joining(desk, entrance, self._new_account)
-        ring_webhooks = partial(self.ring, "webhooks")
-        webhooks = WebhookPages(desk, self.webhooks, WebhookLog(pool), self.read_url, self.most_webhooks, ring_webhooks)
+        notify_webhooks = partial(self.notify, "webhooks")
+        webhooks = WebhookPages(desk, self.webhooks, WebhookLog(pool), self.read_url, self.most_webhooks, notify_webhooks)
         areas: dict[str, Any] = {
             "": home, "start": home,
             "emails/": emaillist, "emails/export": exports, "logs/export": exports, "logs": logs,
             "emails": emails, "domains": DomainPages(desk, self.domains, self.care),
             "keys": KeyPages(desk, self.keys, self.domains), "metrics": Metrics(desk, rollups, self.domains),
             "webhooks": webhooks,
-            "suppressions": SuppressionPages(desk, Suppressions(pool, self.clock), lambda: self.ring("events")),
+            "suppressions": SuppressionPages(desk, Suppressions(pool, self.clock), lambda: self.notify("events")),
             "settings/usage": Usage(
                 desk, rollups, self.accounts, self.domains, self.webhooks, self.settings.http.rate_limit, self.most_webhooks,
                 self.quotas,
@@ -175,7 +175,7 @@ class Assembly:
         templates = words.environment(navigation=NAVIGATION, static=address)
         return PageContext(
             users=self.users, sessions=self.sessions, audit=Audit(self.pool, self.clock), templates=templates,
-            secrets=partial(self.seal.secrets_for, "dashboard"), base_url=self.base_url, clock=self.clock, in_thread=self.in_thread,
+            secrets=partial(self.encryption.secrets_for, "dashboard"), base_url=self.base_url, clock=self.clock, in_thread=self.in_thread,
             inbox=self.inbox is not None, sign_up=self.sign_up, mails=self.mails is not None,
             identities=Identities(self.pool, self.clock), passkeys=Passkeys(self.pool, self.clock), providers=self.providers,
             site=Site.of(self.base_url),

@@ -1,4 +1,4 @@
-"""DKIM key pairs under their selectors: the private half as it is sealed, the public half as it is published.
+"""DKIM key pairs under their selectors: the private half as it is encrypted, the public half as it is published.
 
 Signing: mail/authentication/dkim.
 """

@@ -1,4 +1,4 @@
-"""When domains are checked: those that are due at each ring of the bell and at least every half minute, a few at a time.
+"""When domains are checked: those that are due, after each notification and at least every half minute, a few at a time.
 
 No account gets all places: its slow nameservers delay only its own domains.
 """
@@ -6,7 +6,7 @@ No account gets all places: its slow nameservers delay only its own domains.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -17,8 +17,9 @@ from twisted.logger import Logger
 from mailsvc.clock import held
 from mailsvc.store.domains.values import Domain
 from mailsvc.store.postgres.errors import StoreError
+from mailsvc.store.postgres.notifications import Notifier
 
-CHANNEL = "domains"  # of the bell
+CHANNEL = "domains"  # of notifications
 POLL = 30.0
 AT_ONCE = 20
 SHARE = 4  # of them for one account
@@ -33,17 +34,13 @@ class Care(Protocol):
     async def look_after(self, domain: Domain) -> Domain | None: ...
 
 
-class Bell(Protocol):
-    def listen(self, channel: str, callback: Callable[[], None]) -> None: ...
-
-
 class Rounds(Service):
     """Runs while the service runs; what a process that dies leaves behind is due again after some minutes."""
 
     name = "domains"
     log = Logger()
 
-    def __init__(self, checks: Checks, care: Care, bell: Bell, clock: Any) -> None:
+    def __init__(self, checks: Checks, care: Care, notifications: Notifier, clock: Any) -> None:
         self._checks, self._care, self._clock = checks, care, clock
         self._timer: Any = None
         self._looking = False
@@ -51,7 +48,7 @@ class Rounds(Service):
         self._more = False  # whether the last look found something, so that another may find more
         self._under_way: Counter[UUID] = Counter()  # checks of each account
         self._stopped: Deferred[None] | None = None
-        bell.listen(CHANNEL, self.wake)
+        notifications.listen(CHANNEL, self.wake)
 
     def startService(self) -> None:
         super().startService()

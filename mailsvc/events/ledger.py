@@ -1,4 +1,4 @@
-"""When the books are kept: a round at each ring and once a second, one after the other."""
+"""When the books are kept: a round after each notification and once a second, one after the other."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from twisted.logger import Logger
 from mailsvc.clock import held, utc
 from mailsvc.store.events.ledger import Lag
 from mailsvc.store.postgres.errors import StoreError
+from mailsvc.store.postgres.notifications import Notifier
 
 POLL = 1.0
 BATCH = 2000  # events in one transaction
@@ -28,17 +29,15 @@ class Books(Protocol):
     async def sweep(self, now: datetime, limit: int) -> int: ...
 
 
-class Bell(Protocol):
-    def listen(self, channel: str, callback: Callable[[], None]) -> None: ...
-
-
 class Ledger(Service):
     """Runs while the service runs. `numbered` is called with the size of each batch, after its commit."""
 
     name = "ledger"
     log = Logger()
 
-    def __init__(self, books: Books, bell: Bell, clock: Any, *, numbered: Callable[[int], object] = lambda count: None) -> None:
+    def __init__(
+        self, books: Books, notifications: Notifier, clock: Any, *, numbered: Callable[[int], object] = lambda count: None
+    ) -> None:
         self._books = books
         self._clock = clock
         self._numbered = numbered
@@ -46,7 +45,7 @@ class Ledger(Service):
         self._round: Deferred[None] | None = None
         self._again = False
         self._swept_at = float("-inf")
-        bell.listen("events", self.wake)
+        notifications.listen("events", self.wake)
 
     def startService(self) -> None:
         super().startService()

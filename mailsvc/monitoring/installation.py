@@ -46,10 +46,10 @@ def findings(settings: Settings, facts: Facts, release: str) -> list[Finding]:
 def _keys(settings: Settings) -> list[Finding]:
     path = settings.secrets.key_file
     if settings.secrets.key is not None or not path.exists():
-        return [Finding("sealing key", "good", "It is in the environment.")]
+        return [Finding("encryption key", "good", "It is in the environment.")]
     if path.stat().st_mode & 0o077:
-        return [Finding("sealing key", "bad", f"Others may read {path}.", f"chmod 600 {path}; then `mailsvc secrets rotate`.")]
-    return [Finding("sealing key", "good", f"Only its owner may read {path}.")]
+        return [Finding("encryption key", "bad", f"Others may read {path}.", f"chmod 600 {path}; then `mailsvc secrets rotate`.")]
+    return [Finding("encryption key", "good", f"Only its owner may read {path}.")]
 
 
 def encrypted(wrong: str | None) -> Finding:

@@ -109,14 +109,15 @@ def installation(sheet: Sheet, reading: Reading) -> None:
     sheet.gauge("ledger_lag_seconds", "Since the oldest of them was committed.", reading.ledger.seconds)
 
 
-def database(pool: Any, bell: Any) -> Callable[[Sheet], None]:
+def database(pool: Any, notifications: Any) -> Callable[[Sheet], None]:
     def write(sheet: Sheet) -> None:
         connections = {("busy",): pool.busy, ("idle",): pool.connections - pool.busy}
         sheet.gauge("pool_connections", "Connections to the database.", connections, ("state",))
         sheet.gauge("pool_waiting", "Callers that wait for one.", pool.waiting)
         sheet.counter("pool_statements", "Statements.", pool.statements)
         sheet.counter("pool_commits", "Transactions of several statements that were committed.", pool.commits)
-        sheet.counter("bell_rings", "Notifications sent to other processes.", bell.rings)
+        sheet.counter("notifications_sent", "Notifications sent to other processes.", notifications.sent)
+        sheet.counter("bell_rings", "Deprecated: use mailsvc_notifications_sent_total.", notifications.sent)  # until the next release
 
     return write
 

@@ -30,7 +30,7 @@ class Watching:
 
     reactor: Any
     pool: Pool
-    bell: Any
+    notifications: Any
     lease: Callable[[], int]
     vitals: Vitals = attrs.field(init=False)
     _metrics: Metrics = attrs.field(init=False)
@@ -39,7 +39,7 @@ class Watching:
 
     def __attrs_post_init__(self) -> None:
         self.vitals = Vitals(self.pool, self.reactor)
-        own = [metrics.database(self.pool, self.bell), metrics.clock(lambda: ahead(self.reactor)), metrics.batches(self._batches)]
+        own = [metrics.database(self.pool, self.notifications), metrics.clock(lambda: ahead(self.reactor)), metrics.batches(self._batches)]
         self._metrics = Metrics(Figures(self.pool, self.reactor, self.lease).read, own)
 
     async def start(self, opened: Opened) -> None:

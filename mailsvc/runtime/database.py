@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -15,7 +14,7 @@ from mailsvc.runtime.lifecycle import Opened
 from mailsvc.settings.reader import SettingsError
 from mailsvc.settings.schema import Settings
 from mailsvc.store.encryption import key_file, rotation
-from mailsvc.store.encryption.secrets import ENVIRONMENT, Encryption, Keys
+from mailsvc.store.encryption.secrets import Encryption, Keys, environment
 from mailsvc.store.logs.figures import database_seconds
 from mailsvc.store.postgres import partitions
 from mailsvc.store.postgres.embedded import EmbeddedPostgres
@@ -30,16 +29,16 @@ log = Logger()
 
 @attrs.frozen
 class Database:
-    """Postgres, ready to be used, what seals the secrets in it, and what notices that it was restored."""
+    """Postgres, ready to be used, what encrypts the secrets in it, and what notices that it was restored."""
 
     dsn: str
     pool: Pool
-    seal: Encryption
+    encryption: Encryption
     whereabouts: RestoreGuard | None = None
 
     async def keys_rejected(self) -> str | None:
         """For /readyz, which everybody can read: the log has the details."""
-        if self.seal.rejected is None:
+        if self.encryption.rejected is None:
             return None
         return "the key file was changed to keys that do not fit this database; the previous ones stay in use"
 
@@ -51,7 +50,7 @@ async def open_memory(
 
     `migrating` False: it is only looked at, whatever schema it has. `checking` False: even if the encryption keys are wrong.
     """
-    seal = _seal(settings)
+    encryption = _load_encryption(settings)
     if settings.database.embedded is not None:
         keeper = Supervisor(EmbeddedPostgres.at(settings.database.embedded), reactor)
         dsn = await keeper.start()
@@ -64,15 +63,15 @@ async def open_memory(
     opened.add("the pool", pool.stop)
     await measure(reactor, lambda: database_seconds(pool))  # before anything is written that has a date
     if not migrating:
-        return Database(dsn, pool, seal)
+        return Database(dsn, pool, encryption)
     applied = await in_thread(reactor, lambda: migrate(dsn))
     log.info("the database has this release's schema, {count} migrations were applied", count=len(applied))
     await partitions.ensure(pool, utc(reactor))  # an operator's order may be the first to write
-    if checking and (wrong := await wrong_keys(pool, settings, seal.keys)) is not None:
+    if checking and (wrong := await wrong_keys(pool, settings, encryption.keys)) is not None:
         raise SettingsError(wrong)
     whereabouts = RestoreGuard(pool, settings.database.witness, settings.region)
     await whereabouts.look(remember=False)
-    return Database(dsn, pool, seal, whereabouts)
+    return Database(dsn, pool, encryption, whereabouts)
 
 
 async def in_thread(reactor: Any, call: Any) -> Any:
@@ -88,36 +87,36 @@ async def wrong_keys(pool: Pool, settings: Settings, keys: Keys) -> str | None:
     where = f"The setting secrets.key_file is {settings.secrets.key_file}"
     if settings.secrets.key is not None:
         where = "The setting secrets.key does not fit this database"
-    elif os.environ.get(ENVIRONMENT):
-        where = f"The environment variable {ENVIRONMENT} does not fit this database"
+    elif (name := environment()) is not None:
+        where = f"The environment variable {name} does not fit this database"
     what = ", ".join(map(str, found))
     return f"{where}: {what} in this database. Use the encryption keys that this database was used with."
 
 
-async def follow_keys(seal: Encryption, process: Incarnation, wrong: Callable[[Keys], Awaitable[str | None]]) -> None:
+async def follow_keys(encryption: Encryption, process: Incarnation, wrong: Callable[[Keys], Awaitable[str | None]]) -> None:
     """Use the encryption keys that the file has now, and tell who rotates them.
 
     A file that cannot be read changes nothing, and neither do keys that are `wrong`: the present ones stay in use.
     """
-    found = seal.changed()
+    found = encryption.changed()
     if found is not None:
         why = await wrong(found.keys)
         if why is None:
-            seal.adopt(found)
-            log.info("Encryption keys reloaded; key {number} encrypts.", number=seal.current)
+            encryption.adopt(found)
+            log.info("Encryption keys reloaded; key {number} encrypts.", number=encryption.current)
         else:
-            seal.reject(found, why)
+            encryption.reject(found, why)
             log.error("The changed encryption keys are not used, the previous ones stay in use. {why}", why=why)
-    await process.knows(seal.keys.fingerprints)
+    await process.knows(encryption.keys.fingerprints)
 
 
-def _seal(settings: Settings) -> Encryption:
+def _load_encryption(settings: Settings) -> Encryption:
     """The keys. Only to try mailsvc are they made here: of a database in use they must not be new ones."""
     secrets, trying = settings.secrets, settings.development.dev_file is not None or settings.database.embedded is not None
     if secrets.key is not None:
         return Encryption.read(secrets.key.replace(",", "\n"), "The setting secrets.key")
     try:
-        if trying and not os.environ.get(ENVIRONMENT):
+        if trying and environment() is None:
             key_file.make(secrets.key_file)
         return Encryption.load(secrets.key_file)
     except FileNotFoundError:

@@ -287,7 +287,7 @@ class Secrets:
 
     key_file: Path = setting(
         Path("/var/lib/mailsvc/secret.key"),
-        "Seals secrets in the database, for all processes; see `mailsvc secrets`. A line: a number, and 32 octets in base64.",
+        "Encrypts secrets in the database, for all processes; see `mailsvc secrets`. A line: a number, and 32 octets in base64.",
     )
     key: str | None = setting(None, "The lines themselves, for the environment: MAILSVC_SECRETS__KEY.", secret=True, example="")
 

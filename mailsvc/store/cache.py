@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Hashable
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from twisted.internet.defer import Deferred
+
+from mailsvc.store.postgres.notifications import Notifier
 
 KEPT = 2.0
 MOST = 10_000  # answers; what is not there is kept too, so anybody could fill it
@@ -13,27 +15,20 @@ MOST = 10_000  # answers; what is not there is kept too, so anybody could fill i
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
-CHANNEL = "keys"  # of the bell: a key, an account or a domain was changed
-
-
-class Bell(Protocol):
-    """store/postgres/notifications has the real one."""
-
-    def ring(self, channel: str) -> None: ...
-    def listen(self, channel: str, callback: Callable[[], None]) -> None: ...
+CHANNEL = "keys"  # of notifications: an API key, account or domain has changed
 
 
 class Cache(Generic[Key, Value]):
     """`clock` tells seconds. An answer is as old as the question that brought it; who asks the same meanwhile waits for that."""
 
-    def __init__(self, clock: Any, bell: Bell | None = None) -> None:
+    def __init__(self, clock: Any, notifications: Notifier | None = None) -> None:
         self._clock = clock
-        self._bell = bell
+        self._notifications = notifications
         self._answers: dict[Key, tuple[float, Value]] = {}
         self._asked: dict[Key, list[Deferred[Value]]] = {}  # who waits for an answer that is under way
         self._changes = 0
-        if bell is not None:
-            bell.listen(CHANNEL, self.drop)
+        if notifications is not None:
+            notifications.listen(CHANNEL, self.drop)
 
     async def get(self, key: Key, load: Callable[[], Awaitable[Value]]) -> Value:
         now = self._clock.seconds()
@@ -73,8 +68,8 @@ class Cache(Generic[Key, Value]):
     def changed(self) -> None:
         """Drop everything, here and in all other processes."""
         self.drop()
-        if self._bell is not None:
-            self._bell.ring(CHANNEL)
+        if self._notifications is not None:
+            self._notifications.notify(CHANNEL)
 
     def drop(self) -> None:
         self._changes += 1

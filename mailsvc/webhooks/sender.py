@@ -27,6 +27,7 @@ from mailsvc.events import payload
 from mailsvc.net.fetch import Asking, NoAnswer
 from mailsvc.store.events.outbox import Due, Posted, Ready, claim_until
 from mailsvc.store.postgres.errors import DataRejected, StoreError
+from mailsvc.store.postgres.notifications import Notifier
 from mailsvc.webhooks import signature
 from mailsvc.webhooks.concurrency import Widths
 from mailsvc.webhooks.response import Verdict, judge
@@ -76,10 +77,6 @@ class Fetcher(Protocol):
     def line(self) -> Line: ...
 
 
-class Bell(Protocol):
-    def listen(self, channel: str, callback: Callable[[], None]) -> None: ...
-
-
 @attrs.frozen
 class _Place:
     """A connection that is taken, and whose it is."""
@@ -97,7 +94,7 @@ class Posts(Service):
     name = "webhooks"
     log = Logger()
 
-    def __init__(self, outbox: Outbox, fetcher: Fetcher, bell: Bell, clock: Any, terms: Terms) -> None:
+    def __init__(self, outbox: Outbox, fetcher: Fetcher, notifications: Notifier, clock: Any, terms: Terms) -> None:
         self._outbox, self._fetcher, self._clock, self._terms = outbox, fetcher, clock, terms
         self.outcomes: Counter[str] = Counter()  # of attempts since the start
         self._widths = Widths(terms.per_endpoint, terms.per_endpoint_most)
@@ -107,7 +104,7 @@ class Posts(Service):
         self._round: Deferred[None] | None = None
         self._again = False
         self._began = self._rests_until = 0.0
-        bell.listen("webhooks", self.wake)
+        notifications.listen("webhooks", self.wake)
 
     @property
     def open(self) -> int:

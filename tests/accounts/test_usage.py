@@ -17,7 +17,7 @@ from mailsvc.store.people.accounts import Accounts
 from mailsvc.store.people.quota import Near
 from mailsvc.store.people.users import Users
 from mailsvc.store.postgres.pool import Pool
-from tests.store.encryption.test_secrets import SEAL
+from tests.store.encryption.test_secrets import ENCRYPTION
 from tests.store.fixtures import together
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -42,7 +42,7 @@ async def test_admins_are_told_once_for_each_level_and_period(pool: Pool) -> Non
     clock.advance(NOW.timestamp())
     account = await Accounts(pool, clock).create("Acme", notify="office@acme.example")
     lonely = await Accounts(pool, clock).create("Lonely", notify="lonely@acme.example")
-    users = Users(pool, clock, SEAL)
+    users = Users(pool, clock, ENCRYPTION)
     for name, role in (("a", "admin"), ("b", "admin"), ("c", "member")):
         person = await users.create(f"{name}@acme.example", name)
         await users.join(account.id, person.id, role)  # type: ignore[arg-type]

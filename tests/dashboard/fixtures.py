@@ -49,7 +49,7 @@ from mailsvc.store.people.users import Role, User
 from mailsvc.store.postgres.pool import Pool
 from tests.store.fixtures import NOW as TODAY
 
-SEAL = Encryption.read(f"1 {'A' * 43}=", "here")
+ENCRYPTION = Encryption.read(f"1 {'A' * 43}=", "here")
 NOW = TODAY.timestamp()  # partitions are there for today
 PASSWORD = "seven quiet green lamps"
 HASHED = password._HASHER.hash(PASSWORD)
@@ -182,7 +182,7 @@ class Browser:
 
 
 class Nobody:
-    """Who delivers, looks things up in DNS, and waits for a bell."""
+    """Who delivers, looks things up in DNS, and waits for notifications."""
 
     destination, leased, lease = "example.net", False, 0
 
@@ -191,7 +191,7 @@ class Nobody:
 
     def take(self, email: Any, seats: Any) -> None: ...
     def free(self, seats: Any) -> None: ...
-    def ring(self, channel: str) -> None: ...
+    def notify(self, channel: str) -> None: ...
 
     async def at_once(self, work: Callable[[], Any]) -> Any:
         return work()
@@ -210,18 +210,18 @@ class House:
 
     def __attrs_post_init__(self) -> None:
         self.clock.rightNow = NOW
-        domains, acceptance = Domains(self.pool, self.clock, SEAL), Acceptance(self.pool, self.pool.reactor)
+        domains, acceptance = Domains(self.pool, self.clock, ENCRYPTION), Acceptance(self.pool, self.pool.reactor)
         publishing, rules = Publishing({"us-east-1": "out.example.net"}), Rules(timedelta(days=7), timedelta(days=180))
         nobody: Any = Nobody()
         care = Care(domains, DomainChecks(self.pool, domains), DomainClaims(self.pool, domains), nobody, publishing, rules, nobody.at_once)
         self.intake = Intake(acceptance, domains, nobody, nobody, Limits(), timedelta(days=5), nobody.at_once, self.clock.seconds)
         given: dict[str, Any] = {
             "care": care, "intake": self.intake, "standing": Reputation(nobody, Rollups(self.pool), (), (), (), self.clock),
-            "pool": self.pool, "clock": self.clock, "seal": SEAL, "in_thread": lambda work: succeed(work()), "base_url": self.base_url,
-            "accounts": Accounts(self.pool, self.clock), "domains": domains,
+            "pool": self.pool, "clock": self.clock, "encryption": ENCRYPTION, "in_thread": lambda work: succeed(work()),
+            "base_url": self.base_url, "accounts": Accounts(self.pool, self.clock), "domains": domains,
             "keys": Keys(self.pool, self.clock), "messages": Messages(self.pool, self.pool.reactor), "mails": self.letters,
-            "sign_up": self.sign_up, "ring": lambda name: None, "providers": self.providers, "relay_ports": {},
-            "webhooks": Webhooks(self.pool, self.clock, SEAL), "read_url": partial(urls.read, rules=urls.Rules()), "most_webhooks": 9,
+            "sign_up": self.sign_up, "notify": lambda name: None, "providers": self.providers, "relay_ports": {},
+            "webhooks": Webhooks(self.pool, self.clock, ENCRYPTION), "read_url": partial(urls.read, rules=urls.Rules()), "most_webhooks": 9,
             "settings": Settings(base_url=self.base_url), "quotas": Quotas(Quota(self.pool), self.clock, {}),
         }  # fmt: skip
         # What pages take that none of these tests looks at.

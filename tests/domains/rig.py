@@ -24,7 +24,7 @@ from mailsvc.store.people.accounts import Account, Accounts
 from mailsvc.store.postgres import partitions
 from mailsvc.store.postgres.pool import Pool
 from tests.dnsserver import DnsServer
-from tests.store.encryption.test_secrets import SEAL
+from tests.store.encryption.test_secrets import ENCRYPTION
 
 HOSTS = {"r1": "out.example.net", "r2": "out.example.org"}
 OURS: dict[str, dict[str, list[str]]] = {
@@ -63,7 +63,7 @@ class Rig:
 
         resolver = Resolver(clock, [dns.address], exchange=exchange)
         checker = Checker(resolver, Authorities(reactor, resolver, address_guard.networks(["127.0.0.0/8"]), dns.port), publishing, clock)
-        domains = Domains(pool, clock, SEAL, payload=views.payload(publishing))
+        domains = Domains(pool, clock, ENCRYPTION, payload=views.payload(publishing))
         checks = DomainChecks(pool, domains)
         rules = Rules(timedelta(days=7), timedelta(days=180))
         care = Care(domains, checks, DomainClaims(pool, domains), checker, publishing, rules, at_once, own=frozenset({"out.example.net"}))

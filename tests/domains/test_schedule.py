@@ -15,7 +15,7 @@ from mailsvc.store.postgres.errors import Unavailable
 
 
 class World:
-    """Its own checks, care and bell: names that are due, looked after one by one."""
+    """Its own checks, care and notifications: names that are due, looked after one by one."""
 
     def __init__(self) -> None:
         self.waiting: list[Any] = []

@@ -67,7 +67,7 @@ def test_a_wheel_in_an_empty_environment_sends_a_mail(tmp_path: Path, database: 
         assert daemon.command("account", "create", "Example Ltd").strip()
         examined = json.loads(daemon._run(("doctor", "--json", "--probe", "localhost", "--dnsbl", "list.invalid")).stdout)
         well = {each["check"] for each in examined if each["state"] == "good"}
-        assert {"sealing key", "processes", "customers", "clock", "control socket", "dashboard"} <= well
+        assert {"encryption key", "processes", "customers", "clock", "control socket", "dashboard"} <= well
         page = Visitor(daemon).get("/dashboard/sign-in").text
         found = re.search(r'src="([^"]+/htmx\.min\.js)"', page)
         assert found is not None and Visitor(daemon).get(found[1]).text == (PACKAGES / "htmx.min.js").read_text()

@@ -1,4 +1,4 @@
-"""The sealing key is rotated while two processes accept, sign and tell: none of them is restarted, nothing is refused."""
+"""The encryption key is rotated while two processes accept, sign and tell: none of them is restarted, nothing is refused."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from tests.end_to_end.rig import Daemon, free_port, rows
 from tests.end_to_end.sink import Sink
 
-SEALED = "SELECT get_byte(sealed_key, 0) FROM dkim_keys UNION ALL SELECT get_byte(secret, 0) FROM webhooks"
+ENCRYPTED = "SELECT get_byte(sealed_key, 0) FROM dkim_keys UNION ALL SELECT get_byte(secret, 0) FROM webhooks"
 
 
 @pytest.fixture
@@ -56,24 +56,24 @@ def test_a_rotation_needs_no_restart(pair: tuple[Daemon, Daemon], sink: Sink, tm
     assert made.status == 201
     send(one, "before")
     sink.wait_until(lambda received: len(received) == 1, 20)
-    assert {number for (number,) in rows(database, SEALED)} == {1}
+    assert {number for (number,) in rows(database, ENCRYPTED)} == {1}
 
-    assert one.command("secrets", "rotate").startswith("Key 2 seals; 3 secrets")
-    assert {number for (number,) in rows(database, SEALED)} == {2}
+    assert one.command("secrets", "rotate").startswith("Key 2 encrypts; 3 secrets")
+    assert {number for (number,) in rows(database, ENCRYPTED)} == {2}
     assert [line.split()[0] for line in (tmp_path / "secret.key").read_text().splitlines()] == ["1", "2"]
     assert (tmp_path / "secret.key").stat().st_mode & 0o777 == 0o600
-    assert two.command("secrets", "list").splitlines() == ["2  seals, 3 secrets", "1  opens, 0 secrets"]
+    assert two.command("secrets", "list").splitlines() == ["2  encrypts, 3 secrets", "1  decrypts, 0 secrets"]
 
     for daemon in pair:  # both sign with a key that is opened, and make new ones
         send(daemon, "after")
         domain = daemon.call("POST", "/domains", {"name": f"{daemon.folder.name}.example"})
         assert domain.status == 201
-    assert {number for (number,) in rows(database, SEALED)} == {2}
+    assert {number for (number,) in rows(database, ENCRYPTED)} == {2}
     sink.wait_until(lambda received: len(received) == 3, 20)
     assert all(count == 1 for count in sink.counts().values())
 
 
-def test_a_process_that_lacks_the_key_keeps_it_from_sealing(pair: tuple[Daemon, Daemon], tmp_path: Path, database: str) -> None:
+def test_rotation_waits_for_a_process_that_lacks_the_key(pair: tuple[Daemon, Daemon], tmp_path: Path, database: str) -> None:
     one, two = pair
     lone = tmp_path / "copy.key"
     lone.write_bytes((tmp_path / "secret.key").read_bytes())
@@ -83,15 +83,15 @@ def test_a_process_that_lacks_the_key_keeps_it_from_sealing(pair: tuple[Daemon, 
     status, said = one.command_fails("secrets", "rotate", "--wait", "0")
     assert status == 1 and f"{two.process.pid} on " in said and "Copy the file to their machines" in said  # type: ignore[union-attr]
     assert [line.split()[0] for line in (tmp_path / "secret.key").read_text().splitlines()] == ["2", "1"]
-    assert {number for (number,) in rows(database, SEALED)} == {1}
+    assert {number for (number,) in rows(database, ENCRYPTED)} == {1}
     send(one, "goes on")
 
     lone.write_bytes((tmp_path / "secret.key").read_bytes())  # by the operator, to the other machine
     status, said = one.command_fails("secrets", "rotate", "--wait", "4")
-    assert f"{two.process.pid} on " in said  # type: ignore[union-attr]  # it opens with the new one, its file says that the old one seals
+    assert f"{two.process.pid} on " in said  # type: ignore[union-attr]  # it opens with the new one, its file says that the old one encrypts
     lone.write_bytes((tmp_path / "secret.key").read_bytes())
-    assert one.command("secrets", "rotate").startswith("Key 2 seals; ")
-    assert {number for (number,) in rows(database, SEALED)} == {2}
+    assert one.command("secrets", "rotate").startswith("Key 2 encrypts; ")
+    assert {number for (number,) in rows(database, ENCRYPTED)} == {2}
 
 
 def test_a_production_process_makes_no_key_by_itself(tmp_path: Path, database: str) -> None:

@@ -43,7 +43,7 @@ def earlier(database: str, postgres: str, tmp_path: Path, administer: Callable[.
     administer(postgres, f"DROP DATABASE {name} WITH (FORCE)")
 
 
-def leave_mail(dsn: str, seal: Encryption) -> UUID:
+def leave_mail(dsn: str, encryption: Encryption) -> UUID:
     """What the earlier release would have left: an email that waits, and one that a process was sending when it ended."""
     now = datetime.now(UTC)
     account, domain, email, key = (uuid7(now.timestamp()) for _ in range(4))
@@ -59,7 +59,7 @@ def leave_mail(dsn: str, seal: Encryption) -> UUID:
         (
             "INSERT INTO dkim_keys (id, domain_id, selector, algorithm, public_key, sealed_key, created_at)"
             " VALUES (%s, %s, 's1', 'ed25519', %s, %s, %s)",
-            (key, domain, public, seal.seal(der, key), now),
+            (key, domain, public, encryption.encrypt(der, key), now),
         ),
         (
             "INSERT INTO emails (account_id, email_id, created_at, source, domain_id, message_id, sender, to_, cc, bcc, reply_to,"

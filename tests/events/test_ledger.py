@@ -1,4 +1,4 @@
-"""The ledger works at every ring and once a second, one batch after the other, and survives a database that is away."""
+"""The ledger works after every notification and once a second, one batch after the other, and survives a database that is away."""
 
 from __future__ import annotations
 
@@ -41,24 +41,24 @@ class Books:
         return Lag(3, now.timestamp())
 
 
-class Bell:
+class Notifications:
     def __init__(self) -> None:
         self.callbacks: dict[str, Callable[[], None]] = {}
 
     def listen(self, channel: str, callback: Callable[[], None]) -> None:
         self.callbacks[channel] = callback
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         self.callbacks["events"]()
 
 
-def started(*ready: int | Exception) -> tuple[Ledger, Books, Bell, Clock, list[int]]:
-    books, bell, clock, numbered = Books(), Bell(), Clock(), list[int]()
+def started(*ready: int | Exception) -> tuple[Ledger, Books, Notifications, Clock, list[int]]:
+    books, notifications, clock, numbered = Books(), Notifications(), Clock(), list[int]()
     clock.advance(1000)
     books.ready = [*ready]
-    ledger = Ledger(books, bell, clock, numbered=numbered.append)
+    ledger = Ledger(books, notifications, clock, numbered=numbered.append)
     ledger.startService()
-    return ledger, books, bell, clock, numbered
+    return ledger, books, notifications, clock, numbered
 
 
 def test_it_looks_at_once_and_then_every_second() -> None:
@@ -78,8 +78,8 @@ def test_it_goes_on_while_batches_are_full() -> None:
 
 
 def test_a_ring_wakes_it() -> None:
-    ledger, books, bell, clock, _ = started(0, 0, 0)
-    bell.ring()
+    ledger, books, notifications, clock, _ = started(0, 0, 0)
+    notifications.notify()
     assert len(books.asked) == 2
     clock.advance(POLL)
     assert len(books.asked) == 3
@@ -88,9 +88,9 @@ def test_a_ring_wakes_it() -> None:
 
 
 def test_a_ring_during_a_batch_is_one_more_look_after_it() -> None:
-    ledger, books, bell, _, _ = started()
-    bell.ring()
-    bell.ring()
+    ledger, books, notifications, _, _ = started()
+    notifications.notify()
+    notifications.notify()
     assert len(books.asked) == 1
     books.ready = [0]
     books.asked[0].callback(1)
@@ -106,14 +106,14 @@ def test_a_database_that_is_away_is_asked_again() -> None:
 
 
 def test_stopping_waits_for_the_batch_and_begins_no_other() -> None:
-    ledger, books, bell, clock, _ = started()
-    bell.ring()
+    ledger, books, notifications, clock, _ = started()
+    notifications.notify()
     stopped = ledger.stopService()
     assert isinstance(stopped, Deferred) and not stopped.called
     books.asked[0].callback(BATCH)
     assert stopped.called
     assert len(books.asked) == 1 and clock.getDelayedCalls() == []
-    bell.ring()
+    notifications.notify()
     assert len(books.asked) == 1
 
 

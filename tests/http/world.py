@@ -52,7 +52,7 @@ from mailsvc.store.people.quota import Quota
 from mailsvc.store.postgres.pool import Pool
 from tests.http.contract import Contract
 from tests.http.rig import Connection, Response, Web, request
-from tests.store.encryption.test_secrets import SEAL
+from tests.store.encryption.test_secrets import ENCRYPTION
 
 GOOD: dict[str, Any] = {"from": "Acme <hello@example.test>", "to": ["zoe@example.net"], "subject": "Grüße", "html": "<p>Hello</p>"}
 
@@ -69,7 +69,7 @@ class Elsewhere:
 
     def take(self, email: Any, seats: Any) -> None: ...
     def free(self, seats: Any) -> None: ...
-    def ring(self, channel: str) -> None: ...
+    def notify(self, channel: str) -> None: ...
 
 
 async def at_once(work: Callable[[], Any]) -> Any:
@@ -122,7 +122,7 @@ def told_of(pool: Pool, clock: Any) -> Told:
     rules = WebRules(clear=True, allowed=networks(["127.0.0.1"]))
     return Told(
         EventLog(pool),
-        lambda reader: Webhooks(StoredWebhooks(pool, clock, SEAL), WebhookLog(pool), reader, partial(read, rules=rules), 3),
+        lambda reader: Webhooks(StoredWebhooks(pool, clock, ENCRYPTION), WebhookLog(pool), reader, partial(read, rules=rules), 3),
         lambda reader: Suppressions(StoredSuppressions(pool, clock), reader),
     )
 
@@ -132,7 +132,7 @@ async def world(pool: Pool) -> World:
     from twisted.internet import reactor
 
     clock: IReactorTime = reactor  # type: ignore[assignment]
-    accounts, domains, keys = Accounts(pool, clock), Domains(pool, clock, SEAL), Keys(pool, clock)
+    accounts, domains, keys = Accounts(pool, clock), Domains(pool, clock, ENCRYPTION), Keys(pool, clock)
     account, foreign = await accounts.create("one"), await accounts.create("another")
     domain = await domains.add(account.id, "example.test", "us-east-1", [])
     await domains.trust(account.id, "example.test")

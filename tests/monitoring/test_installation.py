@@ -37,7 +37,7 @@ def test_a_whole_installation_is_well(settings: Settings) -> None:
 
 def test_each_step_that_is_missing_is_told(settings: Settings) -> None:
     settings.secrets.key_file.chmod(0o640)
-    assert wrong(settings, WELL) == [("sealing key", "bad")]
+    assert wrong(settings, WELL) == [("encryption key", "bad")]
     settings.secrets.key_file.chmod(0o600)
     bare = attrs.evolve(settings, control=Control(), database=Database())
     assert wrong(bare, WELL) == [("control socket", "doubtful"), ("witness", "doubtful")]

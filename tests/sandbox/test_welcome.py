@@ -20,7 +20,7 @@ from mailsvc.store.encryption.secrets import Encryption
 from mailsvc.store.people.api_keys import digest
 from mailsvc.store.postgres.pool import Pool
 
-SEAL = Encryption.read("1 " + "A" * 43 + "=", "the test")
+ENCRYPTION = Encryption.read("1 " + "A" * 43 + "=", "the test")
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
 def welcome(pool: Pool, file: Path) -> Welcome:
     from twisted.internet import reactor
 
-    customers = Customers.of(Database("", pool, SEAL), reactor, Settings(domains=Domains(allow_trust=True)))
+    customers = Customers.of(Database("", pool, ENCRYPTION), reactor, Settings(domains=Domains(allow_trust=True)))
     return Welcome(customers, Settings(), file, "http://localhost:8025", {"25": 2525})
 
 

@@ -73,7 +73,7 @@ class World:
     def now(self) -> datetime:
         return datetime.fromtimestamp(self.clock.seconds(), UTC)
 
-    # The bell
+    # Notifications
 
     def listen(self, channel: str, callback: Any) -> None:
         self.ring = callback

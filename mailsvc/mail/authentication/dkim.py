@@ -82,7 +82,7 @@ class SigningKey:
 
 
 def generate(algorithm: Algorithm) -> tuple[bytes, str]:
-    """A new key: PKCS#8 DER, to be sealed, and the p= value to publish."""
+    """A new key: PKCS#8 DER, to be encrypted, and the p= value to publish."""
     private: rsa.RSAPrivateKey | ed25519.Ed25519PrivateKey
     if algorithm == "rsa":
         private = rsa.generate_private_key(65537, RSA_BITS)
@@ -93,7 +93,7 @@ def generate(algorithm: Algorithm) -> tuple[bytes, str]:
 
 
 def load_key(algorithm: Algorithm, der: bytes) -> SigningKey:
-    """The key in `der`. Its numbers are not tested for being prime: `generate` made them and the seal kept them."""
+    """The key in `der`. Its numbers are not tested for being prime: `generate` made them and encryption kept them intact."""
     try:
         private = load_der_private_key(der, None, unsafe_skip_rsa_key_validation=True)
     except (ValueError, TypeError):

@@ -1,4 +1,4 @@
-"""Sending domains and their DKIM keys, whose private halves are sealed. What checks and rotations change: store/domains/checks.
+"""Sending domains and their DKIM keys, whose private halves are encrypted. What checks and rotations change: store/domains/checks.
 
 Whatever changes a domain tells of it in the same transaction: an event for the account, a line in the domain's history.
 """
@@ -14,7 +14,7 @@ from uuid import UUID
 import attrs
 
 from mailsvc.clock import utc
-from mailsvc.store.cache import Bell, Cache
+from mailsvc.store.cache import Cache
 from mailsvc.store.domains import domains_sql
 from mailsvc.store.domains.values import (
     Algorithm,
@@ -34,6 +34,7 @@ from mailsvc.store.events.events import NewEvent
 from mailsvc.store.ids import uuid7
 from mailsvc.store.people.audit import Line, write
 from mailsvc.store.postgres.connection import Row
+from mailsvc.store.postgres.notifications import Notifier
 from mailsvc.store.postgres.pool import Pool, Transaction
 from mailsvc.store.queue.claims import Queue
 
@@ -79,17 +80,24 @@ class Domains:
     """`payload` makes what the account is told of a domain after each change. Without `trusting` the operator's word counts no more."""
 
     def __init__(
-        self, pool: Pool, clock: Any, seal: Encryption, bell: Bell | None = None, payload: Payload = brief, *, trusting: bool = True
+        self,
+        pool: Pool,
+        clock: Any,
+        encryption: Encryption,
+        notifications: Notifier | None = None,
+        payload: Payload = brief,
+        *,
+        trusting: bool = True,
     ) -> None:
         self._pool = pool
         self._clock = clock
-        self._seal = seal
-        self._bell = bell
+        self._encryption = encryption
+        self._notifications = notifications
         self._payload = payload
         self._trusting = trusting
-        self._named: Cache[tuple[UUID, str], Domain | None] = Cache(clock, bell)
-        self._by_id: Cache[UUID, Domain | None] = Cache(clock, bell)
-        self._keys: Cache[UUID, tuple[StoredKey, ...]] = Cache(clock, bell)
+        self._named: Cache[tuple[UUID, str], Domain | None] = Cache(clock, notifications)
+        self._by_id: Cache[UUID, Domain | None] = Cache(clock, notifications)
+        self._keys: Cache[UUID, tuple[StoredKey, ...]] = Cache(clock, notifications)
 
     # Reading
 
@@ -251,8 +259,8 @@ class Domains:
         now = self.now()
         for key in keys:
             key_id = uuid7(now.timestamp())
-            sealed = self._seal.seal(key.der, key_id)
-            await tx.run(domains_sql.ADD_KEY, (key_id, domain_id, key.selector, key.algorithm, key.public, sealed, state, now))
+            encrypted = self._encryption.encrypt(key.der, key_id)
+            await tx.run(domains_sql.ADD_KEY, (key_id, domain_id, key.selector, key.algorithm, key.public, encrypted, state, now))
 
     async def tell(self, tx: Transaction, happening: Happening, domain: Domain, *sentences: str) -> None:
         """An event with the domain as it is now, and lines for its history."""
@@ -271,14 +279,14 @@ class Domains:
         told = reason.format(name=name)
         while await Queue(self._pool).fail_domain(domain_id, told, self.now(), BITE) == BITE:
             pass
-        if self._bell is not None:
-            self._bell.ring("events")
+        if self._notifications is not None:
+            self._notifications.notify("events")
 
     def changed(self) -> None:
         for cache in (self._named, self._by_id, self._keys):
             cache.changed()
-        if self._bell is not None:
-            self._bell.ring("events")
+        if self._notifications is not None:
+            self._notifications.notify("events")
 
     def now(self) -> datetime:
         return utc(self._clock)
@@ -294,7 +302,9 @@ class Domains:
 
     async def _signing_keys(self, domain_id: UUID) -> tuple[StoredKey, ...]:
         rows = await self._pool.rows(domains_sql.SIGNING, (domain_id,))
-        return tuple(StoredKey(selector, algorithm, self._seal.open(sealed, key_id)) for key_id, selector, algorithm, sealed in rows)
+        return tuple(
+            StoredKey(selector, algorithm, self._encryption.decrypt(encrypted, key_id)) for key_id, selector, algorithm, encrypted in rows
+        )
 
 
 def _within(used: Row, limits: DomainLimits, now: datetime, counted: int) -> None:

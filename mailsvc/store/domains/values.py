@@ -165,7 +165,7 @@ class Claim:
 
 @attrs.frozen
 class StoredKey:
-    """A DKIM key as signing needs it: PKCS#8 DER, unsealed. It has no place in a log."""
+    """A DKIM key as signing needs it: PKCS#8 DER, decrypted. It has no place in a log."""
 
     selector: str
     algorithm: Algorithm

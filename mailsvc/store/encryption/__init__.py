@@ -1,1 +1,1 @@
-"""Secrets at rest: sealed with AES-256-GCM under the keys of a file, and resealed when the keys rotate."""
+"""Secrets at rest: encrypted with AES-256-GCM under the keys of a file, and encrypted again when the keys rotate."""

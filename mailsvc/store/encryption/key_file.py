@@ -1,6 +1,7 @@
-"""The file of the sealing keys: made once, and rewritten as a whole when a key is added or begins to seal.
+"""The file of the encryption keys: made once, and rewritten as a whole when a key is added or begins to encrypt.
 
-A key is added before the last line, where it opens and does not seal yet, so that every process knows it before the first row needs it.
+A key is added before the last line. There it decrypts but does not encrypt yet, so that every process knows it before the first
+row needs it.
 """
 
 from __future__ import annotations
@@ -29,26 +30,26 @@ def make(path: Path) -> bool:
         return False
     finally:
         unfinished.unlink()
-    _keep(path.parent)  # without this key everything that it sealed is lost
+    _keep(path.parent)  # without this key everything that it encrypted is lost
     return True
 
 
 def prepare(path: Path) -> int:
-    """Add a key that does not seal yet, unless there is one; its number."""
+    """Add a key that does not encrypt yet, unless there is one; its number."""
     keys = dict(Keys.read(path.read_text(), str(path)).by_number)
-    *others, (current, sealing) = keys.items()
+    *others, (current, encrypting) = keys.items()
     waiting = [number for number, _ in others if number > current]
     if waiting:
         return max(waiting)
     number = current + 1
     if number > MOST:
         raise EncryptionError(f"{path}: key {current} is the last number that there can be.")
-    _replace(path, {**dict(others), number: AESGCM.generate_key(256), current: sealing})
+    _replace(path, {**dict(others), number: AESGCM.generate_key(256), current: encrypting})
     return number
 
 
 def promote(path: Path, number: int) -> None:
-    """From now on this key seals."""
+    """From now on this key encrypts."""
     keys = dict(Keys.read(path.read_text(), str(path)).by_number)
     _replace(path, {**{other: key for other, key in keys.items() if other != number}, number: keys[number]})
 

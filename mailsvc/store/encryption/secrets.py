@@ -1,7 +1,7 @@
-"""Secrets at rest: sealed with AES-256-GCM, bound to the row that they belong to.
+"""Secrets at rest: encrypted with AES-256-GCM, bound to the row that they belong to.
 
-A sealed secret: one byte that names the key, 12 of nonce, then ciphertext and tag. The key file has a line for each key,
-`<number> <base64 of 32 bytes>`; the last one seals, all of them open. How a file changes: store/encryption/key_file, how rows
+An encrypted secret: one byte that names the key, 12 of nonce, then ciphertext and tag. The key file has a line for each key,
+`<number> <base64 of 32 bytes>`; the last one encrypts, all of them open. How a file changes: store/encryption/key_file, how rows
 follow: store/encryption/rotation.
 """
 
@@ -18,18 +18,22 @@ from uuid import UUID
 import attrs
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from twisted.logger import Logger
 
-ENVIRONMENT = "MAILSVC_SEAL_KEY"  # instead of the file; the same lines, or commas between them
+log = Logger()
+
+ENVIRONMENT = "MAILSVC_ENCRYPTION_KEYS"  # instead of the file: the same lines, separated by newlines or commas
+OLD_ENVIRONMENT = "MAILSVC_SEAL_KEY"  # its name until 0.1; accepted for one more release
 NONCE = 12
 
 
 class EncryptionError(Exception):
-    """A key or a sealed secret is not usable. Says which and why, never what is in it."""
+    """A key or an encrypted secret is not usable. Says which and why, never what is in it."""
 
 
 @attrs.frozen
 class Keys:
-    """What a file has: the key of each number, the one that seals last."""
+    """What a file has: the key of each number, the one that encrypts last."""
 
     by_number: Mapping[int, bytes] = attrs.field(repr=False)
 
@@ -52,7 +56,7 @@ class Keys:
 
     @property
     def fingerprints(self) -> tuple[str, ...]:
-        """What names each key to other processes without showing it, the one that seals first."""
+        """What names each key to other processes without showing it, the one that encrypts first."""
         return tuple(fingerprint(number, key) for number, key in list(self.by_number.items())[::-1])
 
 
@@ -66,7 +70,7 @@ class Found:
 
 @attrs.define(eq=False)
 class Encryption:
-    """Seals with the key `current`, opens with any. With a `path` it follows the file.
+    """Encrypts with the key `current`, opens with any. With a `path` it follows the file.
 
     `rejected`: why the keys that the file has now are not used, if they are not.
     """
@@ -81,13 +85,15 @@ class Encryption:
     @classmethod
     def load(cls, path: Path) -> Encryption:
         """The keys from the environment, else from the file."""
-        given = os.environ.get(ENVIRONMENT)
-        if given:
-            return cls.read(given.replace(",", "\n"), ENVIRONMENT)
+        name = environment()
+        if name is not None:
+            if name == OLD_ENVIRONMENT:
+                log.warn("{old} is deprecated; set {new} instead.", old=OLD_ENVIRONMENT, new=ENVIRONMENT)
+            return cls.read(os.environ[name].replace(",", "\n"), name)
         seen = _look(path)
-        seal = cls(Keys.read(path.read_text(), str(path)), path)
-        seal._seen = seen
-        return seal
+        encryption = cls(Keys.read(path.read_text(), str(path)), path)
+        encryption._seen = seen
+        return encryption
 
     @classmethod
     def read(cls, text: str, where: str) -> Encryption:
@@ -98,14 +104,14 @@ class Encryption:
         return self.keys.current
 
     def refresh(self) -> bool:
-        """Read the file again when it is another one by now; whether the keys are others too. SealError or OSError: they stay."""
+        """Read the file again when it is another one by now; whether the keys are others too. EncryptionError or OSError: they stay."""
         found = self.changed()
         if found is not None:
             self.adopt(found)
         return found is not None
 
     def changed(self) -> Found | None:
-        """Other keys than these, if the file has changed and has them. SealError or OSError when it cannot be used."""
+        """Other keys than these, if the file has changed and has them. EncryptionError or OSError when it cannot be used."""
         if self.path is None or (seen := _look(self.path)) == self._seen:
             return None
         keys = Keys.read(self.path.read_text(), str(self.path))
@@ -126,7 +132,7 @@ class Encryption:
     def secrets_for(self, purpose: str) -> Sequence[bytes]:
         """Secrets that are kept nowhere, for one purpose; every process with these keys comes to the same.
 
-        The first is to sign with. The others, of keys that sealed before, are accepted as long as their keys are here.
+        The first is to sign with. The others, of keys that encrypted before, are accepted as long as their keys are here.
         """
         found = self._derived.get(purpose)
         if found is None:
@@ -134,16 +140,16 @@ class Encryption:
             found = self._derived[purpose] = tuple(hmac.digest(key, purpose.encode(), "sha256") for key in reversed(keys))
         return found
 
-    def seal(self, secret: bytes, row: UUID) -> bytes:
+    def encrypt(self, secret: bytes, row: UUID) -> bytes:
         number, nonce = self.current, os.urandom(NONCE)
         return bytes([number]) + nonce + self._cipher(number).encrypt(nonce, secret, _bound(number, row))
 
-    def open(self, sealed: bytes, row: UUID) -> bytes:
-        number = sealed[0] if sealed else 0
+    def decrypt(self, encrypted: bytes, row: UUID) -> bytes:
+        number = encrypted[0] if encrypted else 0
         if number not in self.keys.by_number:
-            raise EncryptionError(f"The secret of {row} was sealed with key {number}, which is not here.")
+            raise EncryptionError(f"The secret of {row} was encrypted with key {number}, which is not here.")
         try:
-            return self._cipher(number).decrypt(sealed[1 : 1 + NONCE], sealed[1 + NONCE :], _bound(number, row))
+            return self._cipher(number).decrypt(encrypted[1 : 1 + NONCE], encrypted[1 + NONCE :], _bound(number, row))
         except (InvalidTag, ValueError):
             raise EncryptionError(f"The secret of {row} does not open with key {number}.") from None
 
@@ -152,6 +158,11 @@ class Encryption:
         if cipher is None:
             cipher = self._ciphers[number] = AESGCM(self.keys.by_number[number])
         return cipher
+
+
+def environment() -> str | None:
+    """The environment variable that holds the keys, if one does."""
+    return next((name for name in (ENVIRONMENT, OLD_ENVIRONMENT) if os.environ.get(name)), None)
 
 
 def fingerprint(number: int, key: bytes) -> str:

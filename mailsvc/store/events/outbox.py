@@ -91,9 +91,9 @@ class Outbox:
 
     log = Logger()
 
-    def __init__(self, pool: Pool, clock: Any, seal: Encryption, walk: int = WALK) -> None:
+    def __init__(self, pool: Pool, clock: Any, encryption: Encryption, walk: int = WALK) -> None:
         self._pool = pool
-        self._seal = seal
+        self._encryption = encryption
         self._walk = walk
         self._stopped = FIRST
         self.batch: SharedCommits[Posted, bool] = SharedCommits(self._write, clock)
@@ -148,8 +148,9 @@ class Outbox:
 
     def _due(self, row: Row) -> Due:
         webhook_id, event_id, account_id, tries, url, secret, former, payload, *columns = row
-        opened = None if former is None else self._seal.open(former, webhook_id)
-        return Due(webhook_id, event_id, account_id, tries, url, self._seal.open(secret, webhook_id), opened, payload, fact(columns))
+        decrypt = self._encryption.decrypt
+        opened = None if former is None else decrypt(former, webhook_id)
+        return Due(webhook_id, event_id, account_id, tries, url, decrypt(secret, webhook_id), opened, payload, fact(columns))
 
 
 async def clear(pool: Pool, webhook_id: UUID) -> None:

@@ -85,10 +85,10 @@ class Webhook:
 
 
 class Webhooks:
-    def __init__(self, pool: Pool, clock: Any, seal: Encryption) -> None:
+    def __init__(self, pool: Pool, clock: Any, encryption: Encryption) -> None:
         self._pool = pool
         self._clock = clock
-        self._seal = seal
+        self._encryption = encryption
 
     async def add(
         self, account_id: UUID, url: str, events: Sequence[str], secret: bytes, most: int, lines: Sequence[Line] = ()
@@ -102,7 +102,7 @@ class Webhooks:
             [(count,)] = await tx.rows(COUNT, (account_id,))
             if count >= most:
                 return None
-            stored = (webhook_id, account_id, url, list(events), self._seal.seal(secret, webhook_id), now)
+            stored = (webhook_id, account_id, url, list(events), self._encryption.encrypt(secret, webhook_id), now)
             [row] = await tx.rows(ADD, stored)
             await write(tx, lines, now.timestamp())
             return _webhook(row)
@@ -112,7 +112,7 @@ class Webhooks:
     async def get(self, account_id: UUID, webhook_id: UUID) -> tuple[Webhook, bytes] | None:
         """The endpoint and its present secret."""
         rows = await self._pool.rows(GET, (account_id, webhook_id))
-        return (_webhook(rows[0][:-1]), self._seal.open(rows[0][-1], webhook_id)) if rows else None
+        return (_webhook(rows[0][:-1]), self._encryption.decrypt(rows[0][-1], webhook_id)) if rows else None
 
     async def change(
         self, account_id: UUID, webhook_id: UUID, url: str | None = None, events: Sequence[str] | None = None,
@@ -134,8 +134,8 @@ class Webhooks:
 
     async def rotate(self, account_id: UUID, webhook_id: UUID, secret: bytes, lines: Sequence[Line] = ()) -> bool:
         """Sign by `secret` from now on, and for a day by the one before too."""
-        sealed = self._seal.seal(secret, webhook_id)
-        params = (self._now() + GRACE, sealed, account_id, webhook_id)
+        encrypted = self._encryption.encrypt(secret, webhook_id)
+        params = (self._now() + GRACE, encrypted, account_id, webhook_id)
         return await changed(self._pool, self._now().timestamp(), lines, ROTATE, params) > 0
 
     async def untold(self, failing_before: datetime, limit: int = 100) -> list[tuple[Webhook, Sequence[str]]]:

@@ -9,8 +9,9 @@ from uuid import UUID
 import attrs
 
 from mailsvc.clock import unix, utc
-from mailsvc.store.cache import CHANNEL, Bell
+from mailsvc.store.cache import CHANNEL
 from mailsvc.store.ids import uuid7
+from mailsvc.store.postgres.notifications import Notifier
 from mailsvc.store.postgres.pool import Pool
 
 COLUMNS = "id, number, name, rate_limit, suspended_at, created_at, plan"
@@ -36,10 +37,10 @@ class Account:
 
 
 class Accounts:
-    def __init__(self, pool: Pool, clock: Any, bell: Bell | None = None) -> None:
+    def __init__(self, pool: Pool, clock: Any, notifications: Notifier | None = None) -> None:
         self._pool = pool
         self._clock = clock
-        self._bell = bell
+        self._notifications = notifications
 
     async def create(self, name: str, rate_limit: int | None = None, notify: str | None = None) -> Account:
         """`notify` is the address that this service itself writes to."""
@@ -63,8 +64,8 @@ class Accounts:
         """Stop an account from sending, or let it again; whether there is such an account."""
         now = utc(self._clock)
         found = await self._pool.run(SUSPEND, (suspended, now, account_id)) > 0
-        if self._bell is not None:
-            self._bell.ring(CHANNEL)
+        if self._notifications is not None:
+            self._notifications.notify(CHANNEL)
         return found
 
     async def list(self) -> list[Account]:

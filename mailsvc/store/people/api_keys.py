@@ -17,10 +17,11 @@ from uuid import UUID
 import attrs
 
 from mailsvc.clock import unix
-from mailsvc.store.cache import Bell, Cache
+from mailsvc.store.cache import Cache
 from mailsvc.store.ids import uuid7
 from mailsvc.store.paging import ALL, Page
 from mailsvc.store.people.audit import Line, changed
+from mailsvc.store.postgres.notifications import Notifier
 from mailsvc.store.postgres.pool import Pool
 
 Permission = Literal["full_access", "sending_access"]
@@ -75,10 +76,10 @@ class KeyView:
 
 
 class Keys:
-    def __init__(self, pool: Pool, clock: Any, bell: Bell | None = None) -> None:
+    def __init__(self, pool: Pool, clock: Any, notifications: Notifier | None = None) -> None:
         self._pool = pool
         self._clock = clock
-        self._callers: Cache[bytes | UUID, Caller | None] = Cache(clock, bell)
+        self._callers: Cache[bytes | UUID, Caller | None] = Cache(clock, notifications)
 
     async def find(self, hash: bytes) -> Caller | None:
         """Who calls with the key that has this SHA-256, as of two seconds ago at most."""

@@ -118,10 +118,10 @@ class Member:
 
 
 class Users:
-    def __init__(self, pool: Pool, clock: Any, seal: Encryption) -> None:
+    def __init__(self, pool: Pool, clock: Any, encryption: Encryption) -> None:
         self._pool = pool
         self._clock = clock
-        self._seal = seal
+        self._encryption = encryption
 
     async def get(self, user_id: UUID) -> User | None:
         return await self._one(GET, user_id)
@@ -213,12 +213,12 @@ class Users:
 
     async def propose_totp(self, user_id: UUID, secret: bytes) -> None:
         """Keep the secret of an authenticator app; it counts once `take_totp` took a first code. One in force stays."""
-        await self._pool.run(PROPOSE_TOTP, (self._seal.seal(secret, user_id), user_id))
+        await self._pool.run(PROPOSE_TOTP, (self._encryption.encrypt(secret, user_id), user_id))
 
     async def totp(self, user_id: UUID) -> bytes | None:
         """The secret, proposed or in force."""
         rows = await self._pool.rows("SELECT totp FROM users WHERE id = %s AND totp IS NOT NULL", (user_id,))
-        return self._seal.open(rows[0][0], user_id) if rows else None
+        return self._encryption.decrypt(rows[0][0], user_id) if rows else None
 
     async def take_totp(self, user_id: UUID, step: int) -> bool:
         """A good code of this time step: taken, unless one of it or of a later one was before."""

@@ -108,7 +108,7 @@ class Incarnation:
     on_freed: Callable[[int], None] = lambda count: None
     monotonic: Callable[[], float] = since_boot
     version: str | None = None
-    keys: Sequence[str] = ()  # fingerprints of what it seals and opens with
+    keys: Sequence[str] = ()  # fingerprints of what it encrypts and opens with
     region: str = attrs.field(default="", init=False)
     roles: tuple[str, ...] = attrs.field(default=(), init=False)
     _id: int | None = attrs.field(default=None, init=False)
@@ -216,10 +216,10 @@ class Incarnation:
         await self.pool.transact(work)
         _ours.discard(number)
 
-    def announce(self, bell: Notifications) -> None:
+    def announce(self, notifications: Notifications) -> None:
         """Tell the others that we are here, and hear of those who come: who shares something divides it anew at once."""
-        bell.listen(CHANNEL, self._recount)
-        bell.ring(CHANNEL)
+        notifications.listen(CHANNEL, self._recount)
+        notifications.notify(CHANNEL)
 
     def _recount(self) -> None:
         if self._running:

@@ -100,14 +100,14 @@ def sockets(daemon: Daemon) -> int:
 
 def add(daemon: Daemon, port: int) -> None:
     """Endpoints at as many addresses, each with a message that is due."""
-    seal, now = Encryption.load(daemon.folder / "secret.key"), datetime.now(UTC)
+    encryption, now = Encryption.load(daemon.folder / "secret.key"), datetime.now(UTC)
     ids = [uuid7(now.timestamp()) for _ in range(ENDPOINTS)]
     with psycopg2.connect(daemon.database) as link, link.cursor() as cursor:
         register_uuid(conn_or_curs=link)
         cursor.execute("SELECT id FROM accounts ORDER BY number LIMIT 1")
         account: UUID = cursor.fetchone()[0]
         urls = [f"http://127.1.{n >> 8}.{n & 255}:{port}/" for n in range(ENDPOINTS)]
-        rows = [(each, account, url, ["email.sent"], seal.seal(b"s" * 32, each), now) for each, url in zip(ids, urls, strict=True)]
+        rows = [(each, account, url, ["email.sent"], encryption.encrypt(b"s" * 32, each), now) for each, url in zip(ids, urls, strict=True)]
         execute_values(cursor, "INSERT INTO webhooks (id, account_id, url, events, secret, created_at) VALUES %s", rows)
         told = [(account, each, each, each, "email.sent", now, Json({"type": "email.sent"})) for each in ids]
         columns = "account_id, webhook_id, event_id, email_id, type, created_at, payload"

@@ -21,7 +21,7 @@ from mailsvc.store.ids import uuid7
 from mailsvc.store.logs.retention import Retention
 from mailsvc.store.people.accounts import Accounts
 from mailsvc.store.postgres import partitions
-from tests.store.encryption.test_secrets import SEAL
+from tests.store.encryption.test_secrets import ENCRYPTION
 from tests.store.fixtures import DAY, MINUTE, NOW, House, email, together
 
 SECRET = b"s" * 32
@@ -80,8 +80,8 @@ async def desk(house: House) -> Desk:
     clock = Clock()
     clock.advance(NOW.timestamp() - 1)  # endpoints hear of what happens after they were made
     account = await Accounts(house.pool, clock).create("Acme", notify="admin@acme.example")
-    outbox = Outbox(house.pool, house.clock, SEAL)
-    return Desk(house, account.id, clock, Webhooks(house.pool, clock, SEAL), outbox, WebhookLog(house.pool))
+    outbox = Outbox(house.pool, house.clock, ENCRYPTION)
+    return Desk(house, account.id, clock, Webhooks(house.pool, clock, ENCRYPTION), outbox, WebhookLog(house.pool))
 
 
 @pytest_twisted.ensureDeferred
@@ -298,7 +298,7 @@ async def test_a_backlog_of_one_endpoint_is_not_looked_at_for_another(desk: Desk
 
 @pytest_twisted.ensureDeferred
 async def test_very_many_endpoints_are_looked_at_in_turns(desk: Desk) -> None:
-    outbox = Outbox(desk.house.pool, desk.house.clock, SEAL, walk=2)
+    outbox = Outbox(desk.house.pool, desk.house.clock, ENCRYPTION, walk=2)
     webhooks = [await desk.subscribe("email.sent") for _ in range(5)]
     await desk.happen()
     seen = [[each.webhook_id for each in await outbox.ready(NOW + MINUTE)] for _ in range(3)]

@@ -107,7 +107,7 @@ async def test_publishes_our_keys(pool: Pool) -> None:
     await pool.run(
         "INSERT INTO dkim_keys (id, domain_id, selector, algorithm, public_key, sealed_key, created_at)"
         " VALUES (%s, %s, 's1', 'ed25519', 'AAAA', %s, %s)",
-        (key_id, domain_id, b"sealed", NOW),
+        (key_id, domain_id, b"encrypted", NOW),
     )
     assert await Sandbox(pool).published("Example.com", "s1") == "v=DKIM1; k=ed25519; p=AAAA"
     assert await Sandbox(pool).published("example.com", "s2") is None

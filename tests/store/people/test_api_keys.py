@@ -21,11 +21,11 @@ from mailsvc.store.postgres.errors import StoreError
 from mailsvc.store.postgres.pool import Pool
 from tests.store.fixtures import NOW
 
-SEAL = Encryption.read("1 " + "A" * 43 + "=", "the test")
+ENCRYPTION = Encryption.read("1 " + "A" * 43 + "=", "the test")
 
 
-class Bells:
-    """One bell for several processes."""
+class SharedNotifications:
+    """Notifications shared by several processes."""
 
     def __init__(self) -> None:
         self.callbacks: list[Callable[[], None]] = []
@@ -34,7 +34,7 @@ class Bells:
         assert channel == CHANNEL
         self.callbacks.append(callback)
 
-    def ring(self, channel: str) -> None:
+    def notify(self, channel: str) -> None:
         for callback in self.callbacks:
             callback()
 
@@ -66,23 +66,23 @@ async def test_a_key_finds_its_account(pool: Pool) -> None:
 
 @pytest_twisted.ensureDeferred
 async def test_a_key_may_be_for_one_domain_and_an_account_may_be_suspended(pool: Pool) -> None:
-    bells, time = Bells(), clock()
+    notifications, time = SharedNotifications(), clock()
     owner = await account(pool)
-    domain = await Domains(pool, time, SEAL, bells).add(owner.id, "example.com", "r1", [])
-    keys = Keys(pool, time, bells)
+    domain = await Domains(pool, time, ENCRYPTION, notifications).add(owner.id, "example.com", "r1", [])
+    keys = Keys(pool, time, notifications)
     _, token = await keys.create(owner.id, "one", "sending_access", domain.id)
     found = await keys.find(digest(token))
     assert found is not None and (found.domain_id, found.permission, found.suspended) == (domain.id, "sending_access", False)
-    assert await Accounts(pool, time, bells).suspend(owner.id)
+    assert await Accounts(pool, time, notifications).suspend(owner.id)
     found = await keys.find(digest(token))
     assert found is not None and found.suspended
-    assert not await Accounts(pool, time, bells).suspend(UUID(int=0))
+    assert not await Accounts(pool, time, notifications).suspend(UUID(int=0))
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_revoked_key_is_forgotten_in_two_seconds_and_at_once_where_the_bell_is_heard(pool: Pool) -> None:
-    time, bells = clock(), Bells()
-    ours, near, far = Keys(pool, time, bells), Keys(pool, time, bells), Keys(pool, time)
+async def test_a_revoked_key_is_forgotten_at_once_with_notifications_and_within_two_seconds_without(pool: Pool) -> None:
+    time, notifications = clock(), SharedNotifications()
+    ours, near, far = Keys(pool, time, notifications), Keys(pool, time, notifications), Keys(pool, time)
     owner = await account(pool)
     key_id, token = await ours.create(owner.id, "k", "full_access")
     for keys in (ours, near, far):
@@ -99,8 +99,8 @@ async def test_a_revoked_key_is_forgotten_in_two_seconds_and_at_once_where_the_b
 
 @pytest_twisted.ensureDeferred
 async def test_a_key_is_found_by_its_id_under_the_same_rules(pool: Pool) -> None:
-    time, bells = clock(), Bells()
-    keys, far, owner = Keys(pool, time, bells), Keys(pool, time), await account(pool)
+    time, notifications = clock(), SharedNotifications()
+    keys, far, owner = Keys(pool, time, notifications), Keys(pool, time), await account(pool)
     key_id, token = await keys.create(owner.id, "k", "sending_access")
     caller = await keys.find(digest(token))
     assert caller is not None and await keys.find_by_id(key_id) == await far.find_by_id(key_id) == caller
@@ -152,7 +152,7 @@ async def test_accounts_have_numbers(pool: Pool) -> None:
 
 @pytest_twisted.ensureDeferred
 async def test_a_domain_belongs_to_its_account_and_may_send_once_trusted(pool: Pool) -> None:
-    domains, mine, other = Domains(pool, clock(), SEAL), await account(pool), await account(pool, "Other")
+    domains, mine, other = Domains(pool, clock(), ENCRYPTION), await account(pool), await account(pool, "Other")
     added = await domains.add(mine.id, "example.com", "r1", [])
     assert not added.may_send and added == await domains.find(mine.id, "example.com") == await domains.get(added.id)
     theirs = await domains.add(other.id, "example.com", "r1", [])  # an unverified name excludes nobody
@@ -171,24 +171,24 @@ async def test_a_domain_belongs_to_its_account_and_may_send_once_trusted(pool: P
 
 
 @pytest_twisted.ensureDeferred
-async def test_dkim_keys_are_sealed_and_come_in_the_order_they_sign(pool: Pool) -> None:
-    domains, owner = Domains(pool, clock(), SEAL), await account(pool)
+async def test_dkim_keys_are_encrypted_and_returned_in_signing_order(pool: Pool) -> None:
+    domains, owner = Domains(pool, clock(), ENCRYPTION), await account(pool)
     domain = await domains.add(owner.id, "example.com", "r1", [KeyPair("e1", "ed25519"), KeyPair("r1", "rsa")])
     assert [(k.selector, k.der) for k in await domains.signing_keys(domain.id)] == [("r1", b"private r1"), ("e1", b"private e1")]
     assert [(k.selector, k.algorithm, k.public) for k in await domains.published_keys(domain.id)] == [
         ("e1", "ed25519", "cHVi"),
         ("r1", "rsa", "cHVi"),
     ]
-    assert b"private" not in b"".join(sealed for (sealed,) in await pool.rows("SELECT sealed_key FROM dkim_keys"))
+    assert b"private" not in b"".join(encrypted for (encrypted,) in await pool.rows("SELECT sealed_key FROM dkim_keys"))
     assert "private" not in repr(await domains.signing_keys(domain.id))
     await pool.run("UPDATE domains SET signs_with = '{rsa}'")
-    domains = Domains(pool, clock(), SEAL)
+    domains = Domains(pool, clock(), ENCRYPTION)
     assert [k.selector for k in await domains.signing_keys(domain.id)] == ["r1"]
 
 
 @pytest_twisted.ensureDeferred
 async def test_a_domain_whose_keys_cannot_be_stored_is_not_there(pool: Pool) -> None:
-    domains, owner = Domains(pool, clock(), SEAL), await account(pool)
+    domains, owner = Domains(pool, clock(), ENCRYPTION), await account(pool)
     with pytest.raises(StoreError):
         await domains.add(owner.id, "example.com", "r1", [KeyPair("s", "rsa"), KeyPair("s", "rsa")])
     assert await domains.find(owner.id, "example.com") is None

@@ -22,7 +22,7 @@ from mailsvc.store.postgres.errors import StoreError
 from mailsvc.store.postgres.pool import Pool
 from tests.store.fixtures import ACCOUNT, NOW, OTHER, House, email
 
-SEAL = Encryption.read(f"1 {'A' * 43}=", "here")
+ENCRYPTION = Encryption.read(f"1 {'A' * 43}=", "here")
 
 
 @attrs.define
@@ -37,7 +37,7 @@ class People:
     def of(cls, pool: Pool) -> People:
         clock = Clock()
         clock.advance(NOW.timestamp())
-        return cls(pool, clock, Users(pool, clock, SEAL), Sessions(pool, clock), Accounts(pool, clock))
+        return cls(pool, clock, Users(pool, clock, ENCRYPTION), Sessions(pool, clock), Accounts(pool, clock))
 
 
 @pytest_twisted.ensureDeferred

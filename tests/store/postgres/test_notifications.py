@@ -1,4 +1,4 @@
-"""The bell: rung for everybody, not too often, and heard again after the connection was lost."""
+"""The notifications: due for everybody, not too often, and heard again after the connection was lost."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import pytest_twisted
 from twisted.internet.task import Clock, deferLater
 
-from mailsvc.store.postgres.notifications import APART, BRIEFLY, Notifications
+from mailsvc.store.postgres.notifications import BUSY_INTERVAL, QUIET_INTERVAL, Notifications
 from mailsvc.store.postgres.pool import Pool
 
 
@@ -20,22 +20,22 @@ def reactor() -> Any:
 
 
 async def until(condition: Callable[[], Any]) -> None:
-    """Let the reactor turn until it holds."""
+    """Run the reactor until the condition is true."""
     for _ in range(5000):
         if condition():
             return
         await deferLater(reactor(), 0.001)
-    raise AssertionError("It never came to that.")
+    raise AssertionError("The condition never became true.")
 
 
 @pytest_twisted.async_yield_fixture
-async def bells(database: str) -> AsyncIterator[tuple[Notifications, Notifications]]:
+async def pair(database: str) -> AsyncIterator[tuple[Notifications, Notifications]]:
     pair = Notifications(database, reactor()), Notifications(database, reactor())
-    for bell in pair:
-        await bell.start()
+    for notifications in pair:
+        await notifications.start()
     yield pair
-    for bell in pair:
-        await bell.stop()
+    for notifications in pair:
+        await notifications.stop()
 
 
 class Listener:
@@ -47,124 +47,124 @@ class Listener:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_ring_is_heard_by_all_who_listen_to_its_channel(bells: tuple[Notifications, Notifications]) -> None:
-    one, other = bells
+async def test_a_notification_reaches_all_listeners_of_its_channel(pair: tuple[Notifications, Notifications]) -> None:
+    one, other = pair
     heard, own, elsewhere = Listener(), Listener(), Listener()
     other.listen("queue", heard)
     one.listen("queue", own)
     other.listen("keys", elsewhere)
-    await until(lambda: one._listened and len(other._listened) == 2)
-    one.ring("queue")
+    await until(lambda: one._listening and len(other._listening) == 2)
+    one.notify("queue")
     await until(lambda: heard.calls and own.calls)
     assert (heard.calls, own.calls, elsewhere.calls) == (1, 1, 0)
 
 
 @pytest_twisted.ensureDeferred
-async def test_many_rings_are_few_notifications(bells: tuple[Notifications, Notifications], pool: Pool) -> None:
-    one, other = bells
+async def test_many_calls_send_few_notifications(pair: tuple[Notifications, Notifications], pool: Pool) -> None:
+    one, other = pair
     heard = Listener()
     other.listen("queue", heard)
-    await until(lambda: other._listened)
+    await until(lambda: other._listening)
     begun = reactor().seconds()
-    while (passed := reactor().seconds() - begun) < 4 * APART:
-        one.ring("queue")
-        one.ring("queue")
+    while (passed := reactor().seconds() - begun) < 4 * BUSY_INTERVAL:
+        one.notify("queue")
+        one.notify("queue")
         await deferLater(reactor(), 0.001)
-    await until(lambda: heard.calls >= 1 and not one._soon and not one._talking)
-    assert 2 <= one.rings <= passed / APART + 2
-    assert heard.calls <= one.rings  # what arrives together is heard once
+    await until(lambda: heard.calls >= 1 and not one._scheduled and not one._sending)
+    assert 2 <= one.sent <= passed / BUSY_INTERVAL + 2
+    assert heard.calls <= one.sent  # notifications that arrive together call back once
 
 
-def test_what_happens_singly_is_rung_for_at_once() -> None:
+def test_single_notifications_are_sent_at_once() -> None:
     clock = Clock()
-    bell = Notifications("", clock)
+    notifications = Notifications("", clock)
 
-    def rung_after(seconds: float) -> bool:
+    def due_after(seconds: float) -> bool:
         clock.advance(seconds)
-        rung = "queue" in bell._now
-        bell._now.clear()  # as if it had been said
-        return rung
+        due = "queue" in notifications._due
+        notifications._due.clear()  # as if it had been sent
+        return due
 
     for _ in range(5):
-        bell.ring("queue")
-        assert rung_after(0)
-        clock.advance(BRIEFLY)
+        notifications.notify("queue")
+        assert due_after(0)
+        clock.advance(QUIET_INTERVAL)
     for _ in range(5):
-        bell.ring("queue")
-    assert rung_after(0)
-    bell.ring("queue")
-    assert not rung_after(APART - 0.001)
-    assert rung_after(0.002)
+        notifications.notify("queue")
+    assert due_after(0)
+    notifications.notify("queue")
+    assert not due_after(BUSY_INTERVAL - 0.001)
+    assert due_after(0.002)
 
 
-def test_what_nobody_waits_for_is_rung_for_together() -> None:
+def test_notifications_on_delayed_channels_are_grouped() -> None:
     clock = Clock()
-    bell = Notifications("", clock)
+    notifications = Notifications("", clock)
     for _ in range(3):
-        bell.ring("events")
-        bell.ring("events")
-        clock.advance(APART - 0.001)
-        assert not bell._now
+        notifications.notify("events")
+        notifications.notify("events")
+        clock.advance(BUSY_INTERVAL - 0.001)
+        assert not notifications._due
         clock.advance(0.002)
-        assert bell._now == {"events"}
-        bell._now.clear()
+        assert notifications._due == {"events"}
+        notifications._due.clear()
 
 
 @pytest_twisted.ensureDeferred
-async def test_after_a_lost_connection_it_listens_again_and_looks_once(
-    bells: tuple[Notifications, Notifications], database: str, administer: Callable[..., None]
+async def test_listeners_are_called_after_a_lost_connection(
+    pair: tuple[Notifications, Notifications], database: str, administer: Callable[..., None]
 ) -> None:
-    one, other = bells
+    one, other = pair
     heard = Listener()
     other.listen("queue", heard)
-    await until(lambda: other._listened)
-    administer(database, "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE application_name = 'mailsvc bell'")
-    one.ring("queue")  # may be lost with the connection
+    await until(lambda: other._listening)
+    administer(database, "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE application_name = 'mailsvc notifications'")
+    one.notify("queue")  # may be lost with the connection
     await until(lambda: heard.calls and one.connected and other.connected)
     before = heard.calls
-    one.ring("queue")
+    one.notify("queue")
     await until(lambda: heard.calls > before)
 
 
 @pytest_twisted.ensureDeferred
-async def test_without_a_server_it_goes_on_trying_and_stops_when_told(database: str, administer: Callable[..., None]) -> None:
-    bell = Notifications(f"{database} dbname=not_yet", reactor())
+async def test_connecting_is_retried_until_the_server_is_there(database: str, administer: Callable[..., None]) -> None:
+    notifications = Notifications(f"{database} dbname=not_yet", reactor())
     heard = Listener()
-    bell.listen("queue", heard)
-    bell.ring("queue")
-    await bell.start()
-    assert not bell.connected
+    notifications.listen("queue", heard)
+    notifications.notify("queue")
+    await notifications.start()
+    assert not notifications.connected
     administer(database, "CREATE DATABASE not_yet")
     await until(lambda: heard.calls)
-    assert bell.connected
-    await bell.stop()
+    assert notifications.connected
+    await notifications.stop()
     administer(database, "DROP DATABASE not_yet WITH (FORCE)")
-    assert not bell.connected
+    assert not notifications.connected
 
 
 @pytest_twisted.ensureDeferred
-async def test_stopping_while_it_tries_ends_the_trying() -> None:
-    bell = Notifications("host=/nowhere", reactor())
-    await bell.start()
-    await bell.stop()
-    assert not bell.connected
-    assert not bell._connecting
+async def test_stopping_ends_the_retries() -> None:
+    notifications = Notifications("host=/nowhere", reactor())
+    await notifications.start()
+    await notifications.stop()
+    assert not notifications.connected
+    assert not notifications._connecting
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_listener_that_fails_keeps_no_other_from_being_called(bells: tuple[Notifications, Notifications]) -> None:
+async def test_a_failing_listener_does_not_stop_the_others(pair: tuple[Notifications, Notifications]) -> None:
     heard = Listener()
 
     def broken() -> None:
         raise LookupError
 
-    bells[0].listen("queue", broken)
-    bells[0].listen("queue", heard)
-    await until(lambda: bells[0]._listened)
-    bells[1].ring("queue")
+    pair[0].listen("queue", broken)
+    pair[0].listen("queue", heard)
+    await until(lambda: pair[0]._listening)
+    pair[1].notify("queue")
     await until(lambda: heard.calls)
 
 
-def test_a_channel_is_a_name() -> None:
-    with pytest.raises(ValueError, match="no name"):
+def test_a_channel_name_must_be_an_identifier() -> None:
+    with pytest.raises(ValueError, match="not a valid channel name"):
         Notifications("", None).listen("x; DROP TABLE accounts", lambda: None)

@@ -213,9 +213,9 @@ async def test_the_watchdog_looks_again_and_again(database: str, monkeypatch: py
 
 
 @pytest_twisted.ensureDeferred
-async def test_the_bell_goes_on_after_any_error(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    bell = Notifications(database, reactor())
-    await bell.start()
+async def test_notifications_reconnect_after_any_error(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    notifications = Notifications(database, reactor())
+    await notifications.start()
     opened, failures = Connection.open, [OSError(9, "Bad file descriptor"), RuntimeError("a bug")]
 
     async def fails(*arguments: Any, **more: Any) -> Connection:
@@ -224,11 +224,11 @@ async def test_the_bell_goes_on_after_any_error(database: str, monkeypatch: pyte
         return await opened(*arguments, **more)
 
     monkeypatch.setattr(Connection, "open", fails)
-    assert bell._link is not None
-    bell._link.abandon()
-    await until(lambda: bell.connected)
+    assert notifications._connection is not None
+    notifications._connection.abandon()
+    await until(lambda: notifications.connected)
     assert failures == []
-    await bell.stop()
+    await notifications.stop()
 
 
 @pytest_twisted.ensureDeferred

@@ -251,7 +251,7 @@ async def counted(owner: Owner, processes: int) -> None:
     raise AssertionError(f"It knows of {owner.incarnation.live('http')}.")
 
 
-class _Bell:
+class _Notifications:
     """Rings at once, for all that listen."""
 
     def __init__(self) -> None:
@@ -260,23 +260,23 @@ class _Bell:
     def listen(self, channel: str, callback: Any) -> None:
         self.listening.append(callback)
 
-    def ring(self, channel: str) -> None:
+    def notify(self, channel: str) -> None:
         for callback in self.listening:
             callback()
 
 
 @pytest_twisted.ensureDeferred
 async def test_who_comes_is_counted_before_the_next_beat(owner: Owner, make: Any) -> None:
-    bell: Any = _Bell()
-    owner.incarnation.announce(bell)
+    notifications: Any = _Notifications()
+    owner.incarnation.announce(notifications)
     assert owner.incarnation.live("http") == 1
     other = make().incarnation
     await other.start("eu-west-1", ["http"])
-    other.announce(bell)
+    other.announce(notifications)
     await counted(owner, 2)
     assert (owner.incarnation.peers("http"), owner.incarnation.live("smtp")) == (2, 0)
     await other.end()
-    bell.ring("processes")  # to one that has ended, which has no business to count
+    notifications.notify("processes")  # to one that has ended, which has no business to count
     await counted(owner, 1)
 
 
