@@ -20,14 +20,15 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from mailsvc.delivery import pace
+from mailsvc.delivery.admission.budget import Budgets
+from mailsvc.delivery.admission.health import Healths
+from mailsvc.delivery.admission.holds import Holds
+from mailsvc.delivery.admission.slots import Envelope, MemoryBudget, Recent, Slots
 from mailsvc.delivery.attempt import Attempts, Fresh, PolicySource, Settling
-from mailsvc.delivery.budget import Budgets
 from mailsvc.delivery.connection.chunking import Chunking
 from mailsvc.delivery.connection.connect import Unreachable
 from mailsvc.delivery.connection.route import Route, Routes
 from mailsvc.delivery.connection.tls_counts import TlsCounts
-from mailsvc.delivery.health import Healths
-from mailsvc.delivery.holds import Holds
 from mailsvc.delivery.lane import Lane
 from mailsvc.delivery.lane_context import Connecting, LaneContext
 from mailsvc.delivery.limits import DeliveryLimits
@@ -36,7 +37,6 @@ from mailsvc.delivery.placing import Placing, nothing_left
 from mailsvc.delivery.polling import QueuePolling, QueueStore
 from mailsvc.delivery.retry import Random
 from mailsvc.delivery.shaping import NO_RULES, Shaping, provider_of
-from mailsvc.delivery.slots import Envelope, MemoryBudget, Recent, Slots
 from mailsvc.delivery.transaction import Key, Transaction, from_email
 from mailsvc.mail.reply import Reply
 from mailsvc.store.mail.accept import NewEmail

@@ -13,12 +13,12 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 
 from mailsvc.delivery import pace
+from mailsvc.delivery.admission.budget import Budget
+from mailsvc.delivery.admission.health import Health
 from mailsvc.delivery.attempt import Report
-from mailsvc.delivery.budget import Budget
 from mailsvc.delivery.connection.connect import OpenConnection, Unreachable
 from mailsvc.delivery.connection.route import Route
 from mailsvc.delivery.connection.tls_policy import ANY, ConnectionPreference
-from mailsvc.delivery.health import Health
 from mailsvc.delivery.lane_context import ConnectionWorker, LaneContext
 from mailsvc.delivery.transaction import AccountTurns, Transaction
 

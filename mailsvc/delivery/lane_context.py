@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 import attrs
 from twisted.internet.defer import Deferred
 
+from mailsvc.delivery.admission.slots import Slots
 from mailsvc.delivery.attempt import Report
 from mailsvc.delivery.connection.connect import OpenConnection, Unreachable
 from mailsvc.delivery.connection.route import Route
 from mailsvc.delivery.connection.tls_policy import ConnectionPreference, TlsPolicy
 from mailsvc.delivery.limits import DeliveryLimits
-from mailsvc.delivery.slots import Slots
 from mailsvc.delivery.transaction import Transaction
 from mailsvc.mail.reply import Reply
 

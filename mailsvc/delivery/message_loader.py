@@ -15,8 +15,8 @@ import attrs
 from twisted.internet.defer import Deferred, DeferredSemaphore
 
 from mailsvc.delivery import pace
+from mailsvc.delivery.admission.slots import MemoryBudget
 from mailsvc.delivery.dsn_options import NOTHING, DsnOptions
-from mailsvc.delivery.slots import MemoryBudget
 from mailsvc.delivery.transaction import Transaction
 from mailsvc.store.mail.accept import Pieces
 from mailsvc.store.mail.messages import StoredMessage, StoredPieces

@@ -12,9 +12,9 @@ from typing import Any, Protocol
 from twisted.internet.defer import Deferred, gatherResults
 
 from mailsvc.delivery import pace
+from mailsvc.delivery.admission.holds import Holds
 from mailsvc.delivery.attempt import Attempts
 from mailsvc.delivery.connection.route import Answer, NoMail, Route, Routes, Unknown
-from mailsvc.delivery.holds import Holds
 from mailsvc.delivery.reading import refused
 from mailsvc.delivery.transaction import Transaction, domain_of, from_rows
 from mailsvc.store.queue.claims import Leased

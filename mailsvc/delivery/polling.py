@@ -15,13 +15,13 @@ from twisted.logger import Logger
 
 from mailsvc.clock import held
 from mailsvc.delivery import pace
+from mailsvc.delivery.admission.holds import FORGOTTEN, Holds, HoldStore
+from mailsvc.delivery.admission.slots import Envelope
 from mailsvc.delivery.attempt import Fresh
 from mailsvc.delivery.connection.route import NoMail, Route
-from mailsvc.delivery.holds import FORGOTTEN, Holds, HoldStore
 from mailsvc.delivery.lane import Lane
 from mailsvc.delivery.limits import DeliveryLimits
 from mailsvc.delivery.placing import Placing
-from mailsvc.delivery.slots import Envelope
 from mailsvc.delivery.transaction import Key, Transaction
 from mailsvc.store.queue.claims import Claimed, Leased, Ready
 from mailsvc.store.queue.holds import EVERYTHING

@@ -12,7 +12,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
 from mailsvc.delivery import shaping
-from mailsvc.delivery.budget import Budget
+from mailsvc.delivery.admission.budget import Budget
 from mailsvc.delivery.connection.connect import CannotConnect
 from mailsvc.delivery.shaping import BadRules, Limits, Provider, Reaction, Shaping, provider_of
 from mailsvc.mail.reply import Reply, split_enhanced

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.task import Clock
 
-from mailsvc.delivery.health import Healths
+from mailsvc.delivery.admission.health import Healths
+from mailsvc.delivery.admission.slots import Recent, Slots
 from mailsvc.delivery.limits import DeliveryLimits
-from mailsvc.delivery.slots import Recent, Slots
 from mailsvc.delivery.transaction import AccountTurns, Transaction, from_rows
 from mailsvc.store.queue.claims import Leased
 from tests.delivery.fakes import number
