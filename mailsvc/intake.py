@@ -123,8 +123,8 @@ Admission = Admitted | Rejected | Busy | OtherRequest | Exhausted
 COUNTED = frozenset({"api", "smtp", "again"})  # sources that a plan counts; what this service writes itself is on the house
 
 
-class Seat(Protocol):
-    """A reserved place in a lane for one email, or just the destination when `leased` is false."""
+class Reservation(Protocol):
+    """A place in a lane for the recipients of one email at one domain; if not `leased`, just the destination to queue them under."""
 
     @property
     def destination(self) -> str: ...
@@ -132,21 +132,21 @@ class Seat(Protocol):
     def leased(self) -> bool: ...
 
 
-class Handover(Protocol):
-    """The way from acceptance to delivery within one process; delivery/dispatch has the real one."""
+class Handoff(Protocol):
+    """From acceptance to delivery within one process. `delivery/handoff` implements it."""
 
-    def offer(self, domain: str, size: int, bulk: bool) -> Seat:
-        """Where mail for `domain` would wait, and whether this process may send it at once. Never waits."""
+    def reserve(self, domain: str, size: int, bulk: bool) -> Reservation:
+        """Where mail for `domain` is queued, and a lease if this process can send it now. Never waits."""
 
-    def take(self, email: NewEmail, seats: Mapping[str, Seat]) -> None:
-        """The email is committed: its leased recipients go to their lanes."""
+    def deliver(self, email: NewEmail, reservations: Mapping[str, Reservation]) -> None:
+        """After the commit: put the leased recipients into their lanes."""
 
-    def free(self, seats: Mapping[str, Seat]) -> None:
-        """The email was not committed: nobody comes to these seats."""
+    def release(self, reservations: Mapping[str, Reservation]) -> None:
+        """The email was not committed: drop its reservations."""
 
     @property
     def lease(self) -> int:
-        """The lease number of this process."""
+        """The number that this process leases under."""
 
 
 class Accepting(Protocol):
@@ -167,10 +167,10 @@ class Domains(Protocol):
 
 @attrs.frozen
 class _Ready:
-    """An email about to be stored, and the seats that were taken for it by recipient domain."""
+    """An email about to be stored, and its reservations by recipient domain."""
 
     email: NewEmail
-    seats: Mapping[str, Seat]
+    reservations: Mapping[str, Reservation]
 
 
 async def _at_once() -> None:
@@ -186,7 +186,7 @@ class Intake:
 
     store: Accepting
     domains: Domains
-    handover: Handover
+    handoff: Handoff
     notifications: Notifier
     limits: Limits
     expiry: timedelta
@@ -226,10 +226,10 @@ class Intake:
                 else:
                     ready[i] = made
         except BaseException:
-            self._free(ready.values())
+            self._release(ready.values())
             raise
         if refusals and (not permissive or not ready):
-            self._free(ready.values())
+            self._release(ready.values())
             return Rejected(refusals)
         results = tuple(refusals[i] if i in refusals else ready[i].email.email_id for i in range(len(emails)))
         submission = Submission(caller.account_id, tuple(r.email for r in ready.values()), self._idempotency(key, results), tuple(lines))
@@ -266,8 +266,10 @@ class Intake:
             if refusal is not None:
                 return refusal
         addresses = [(address, _domain(address)) for address in _addresses(email)]
-        seats = self._seats(email, [name for _, name in addresses], len(message))
-        recipients = tuple([NewRecipient(address, seats[name].destination, seats[name].leased) for address, name in addresses])
+        reservations = self._reservations(email, [name for _, name in addresses], len(message))
+        recipients = tuple(
+            [NewRecipient(address, reservations[name].destination, reservations[name].leased) for address, name in addresses]
+        )
         return _Ready(
             NewEmail(
                 email_id=email_id,
@@ -292,9 +294,9 @@ class Intake:
                 scheduled_at=email.scheduled_at,
                 expires_at=(email.scheduled_at or created_at) + self.expiry,
                 bulk=email.bulk,
-                lease=self.handover.lease,
+                lease=self.handoff.lease,
             ),
-            seats,
+            reservations,
         )
 
     async def _message(self, email: Incoming, message_id: str, date: datetime, texts: dict[str, str]) -> bytes | Pieces:
@@ -327,28 +329,28 @@ class Intake:
         heading = len(email.subject) + sum(len(value) for value in email.headers.values())
         return make() if len(content) + HEADER_WEIGHT * heading <= OFF_REACTOR else await self.in_thread(make)
 
-    def _seats(self, email: Incoming, domains: Sequence[str], size: int) -> dict[str, Seat]:
-        """A seat for each recipient domain; a scheduled email only learns where it will wait."""
+    def _reservations(self, email: Incoming, domains: Sequence[str], size: int) -> dict[str, Reservation]:
+        """A reservation for each recipient domain; none of a scheduled email is leased."""
         if email.scheduled_at is not None:
-            return {domain: _Elsewhere(domain) for domain in dict.fromkeys(domains)}
-        return {domain: self.handover.offer(domain, size, email.bulk) for domain in dict.fromkeys(domains)}
+            return {domain: _QueueOnly(domain) for domain in dict.fromkeys(domains)}
+        return {domain: self.handoff.reserve(domain, size, email.bulk) for domain in dict.fromkeys(domains)}
 
     async def _store(self, caller: Caller, submission: Submission, ready: list[_Ready], results: tuple[UUID | Refusal, ...]) -> Admission:
         try:
             answer = await self._accept(caller, submission)
         except BaseException:
-            self._free(ready)
+            self._release(ready)
             raise
         if not isinstance(answer, Accepted):
-            self._free(ready)
+            self._release(ready)
         match answer:
             case Exhausted():
                 return answer
             case Accepted():
                 for r in ready:
                     self.accepted[r.email.source] += 1
-                    self.handover.take(answer.left(r.email), r.seats)
-                if any(not s.leased for r in ready for s in r.seats.values()):
+                    self.handoff.deliver(answer.left(r.email), r.reservations)
+                if any(not each.leased for r in ready for each in r.reservations.values()):
                     self.notifications.notify("queue")
                 self.notifications.notify("events")
                 return Admitted(results)
@@ -385,14 +387,14 @@ class Intake:
         expires_at = datetime.fromtimestamp(self.clock(), UTC) + timedelta(hours=IDEMPOTENCY_HOURS)
         return Idempotency(key.endpoint, key.key, key.fingerprint, _write(results), expires_at)
 
-    def _free(self, ready: Iterable[_Ready]) -> None:
+    def _release(self, ready: Iterable[_Ready]) -> None:
         for r in ready:
-            self.handover.free(r.seats)
+            self.handoff.release(r.reservations)
 
 
 @attrs.frozen
-class _Elsewhere:
-    """The seat of a scheduled email: it waits in the queue, under its domain."""
+class _QueueOnly:
+    """The reservation of a scheduled email: it is queued under its domain."""
 
     destination: str
     leased: bool = False

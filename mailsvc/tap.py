@@ -162,15 +162,15 @@ class Daemon:
         """First the memory, then the way out, then the doors: nothing is let in that cannot be kept."""
         roles = self.settings.roles
         await self.remember()
-        handover = await self.deliver() if "delivery" in roles else QueueOnly(self.process.id, self.routes(self.names))
-        await self.take_orders(handover.dispatch if isinstance(handover, LocalHandoff) else None)
+        handoff = await self.deliver() if "delivery" in roles else QueueOnly(self.process.id, self.routes(self.names))
+        await self.take_orders(handoff.dispatch if isinstance(handoff, LocalHandoff) else None)
         if "ledger" in roles:
             self.keep_books()
         if "domains" in roles:
             self.check_domains()
         await self.open_sandbox()
         if {"http", "smtp", "webhooks"} & set(roles):
-            self.prepare_listeners(handover)
+            self.prepare_listeners(handoff)
         if "webhooks" in roles:
             self.post_webhooks()
         self.relay_ports = await self.open_relay() if "smtp" in roles else {}
@@ -302,7 +302,7 @@ class Daemon:
         receivers = sandbox(self.reactor, self.opened, self.shelf, self.returns.whose, self.threads.body, port_25)
         await self.listen("sandbox.listen", self.settings.sandbox.listen, receivers)
 
-    def prepare_listeners(self, handover: LocalHandoff | QueueOnly) -> None:
+    def prepare_listeners(self, handoff: LocalHandoff | QueueOnly) -> None:
         """What all doors share: the one intake, the count of requests, and how much may come in at once."""
         reactor, settings = self.reactor, self.settings
         self.limits = policy.Limits(
@@ -312,7 +312,7 @@ class Daemon:
         )
         store = Acceptance(self.pool, reactor, linger=settings.database.commit_linger)
         expiry = timedelta(seconds=settings.delivery.expire)
-        self.intake = Intake(store, self.domains, handover, self.notifications, self.limits, expiry, self.threads.body, self.unix)
+        self.intake = Intake(store, self.domains, handoff, self.notifications, self.limits, expiry, self.threads.body, self.unix)
         accounting = Accounting.of(self.pool, reactor, settings.plans, self.system_mail())
         accounting.start(reactor, self.opened)
         self.watching.add(metrics.quotas(accounting))

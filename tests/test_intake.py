@@ -43,7 +43,7 @@ class Caller:
 
 
 @attrs.frozen
-class Seat:
+class Reservation:
     destination: str
     leased: bool = True
 
@@ -56,7 +56,7 @@ class World:
     error: Exception | None = None
     submissions: list[Submission] = attrs.field(factory=list)
     taken: list[NewEmail] = attrs.field(factory=list)
-    freed: list[Mapping[str, Seat]] = attrs.field(factory=list)
+    released: list[Mapping[str, Reservation]] = attrs.field(factory=list)
     notified: list[str] = attrs.field(factory=list)
     threads: int = 0
     lease: int = 42
@@ -75,14 +75,14 @@ class World:
     async def find(self, account_id: UUID, name: str) -> Domain | None:
         return Domain(name) if name == "example.test" and account_id == ACCOUNT else None
 
-    def offer(self, domain: str, size: int, bulk: bool) -> Seat:
-        return Seat(f"mx.{domain}", leased=domain != "busy.test")
+    def reserve(self, domain: str, size: int, bulk: bool) -> Reservation:
+        return Reservation(f"mx.{domain}", leased=domain != "busy.test")
 
-    def take(self, email: NewEmail, seats: Mapping[str, Seat]) -> None:
+    def deliver(self, email: NewEmail, reservations: Mapping[str, Reservation]) -> None:
         self.taken.append(email)
 
-    def free(self, seats: Mapping[str, Seat]) -> None:
-        self.freed.append(seats)
+    def release(self, reservations: Mapping[str, Reservation]) -> None:
+        self.released.append(reservations)
 
     def notify(self, channel: str) -> None:
         self.notified.append(channel)
@@ -113,7 +113,7 @@ class World:
         return Intake(
             store=self,
             domains=self,  # type: ignore[arg-type]
-            handover=self,
+            handoff=self,
             notifications=self,
             limits=Limits(**limits),
             expiry=timedelta(hours=72),
@@ -186,7 +186,7 @@ def test_each_address_gets_it_once() -> None:
     assert b"Bcc" not in bytes(email.message)
 
 
-def test_a_scheduled_email_takes_no_seat() -> None:
+def test_a_scheduled_email_needs_no_reservation() -> None:
     world = World()
     later = NOW + timedelta(days=2)
     world.submit(incoming(scheduled_at=later))
@@ -224,13 +224,13 @@ def test_a_key_for_another_domain_is_refused() -> None:
     assert rejected.refusals[0].kind == "key"
 
 
-def test_a_message_that_is_too_large_frees_its_seats() -> None:
+def test_a_message_that_is_too_large_releases_its_reservations() -> None:
     world = World()
     big = attrs.evolve(incoming(), content=Content(text="x", attachments=(Attachment(b"y" * 5000, "y.bin"),)))
     rejected = world.submit(incoming(), big, message=4000)
     assert list(rejected.refusals) == [1]
     assert rejected.refusals[1].kind == "size"
-    assert len(world.freed) == 1 and not world.submissions
+    assert len(world.released) == 1 and not world.submissions
 
 
 def test_large_content_is_composed_off_the_reactor() -> None:
@@ -240,10 +240,10 @@ def test_large_content_is_composed_off_the_reactor() -> None:
 
 
 @pytest.mark.parametrize(("answer", "admission"), [(InProgress(), Busy()), (Mismatch(), OtherRequest())])
-def test_a_used_key_stores_nothing_and_frees_the_seats(answer: Any, admission: Any) -> None:
+def test_a_used_key_stores_nothing_and_releases_the_reservations(answer: Any, admission: Any) -> None:
     world = World(answer)
     assert world.submit(incoming(), key=Key("POST /emails", "k", b"f")) == admission
-    assert len(world.freed) == 1 and not world.taken
+    assert len(world.released) == 1 and not world.taken
 
 
 def test_a_repeated_request_gets_the_first_answer() -> None:
@@ -257,10 +257,10 @@ def test_a_repeated_request_gets_the_first_answer() -> None:
     assert again == Admitted(admission.results, replayed=True)
 
 
-def test_a_failed_commit_frees_the_seats_and_is_told() -> None:
+def test_a_failed_commit_releases_the_reservations_and_is_reported() -> None:
     world = World(error=RuntimeError("away"))
     assert world.submit(incoming()).type is RuntimeError
-    assert len(world.freed) == 1 and not world.taken and not world.notified
+    assert len(world.released) == 1 and not world.taken and not world.notified
 
 
 def test_a_received_message_is_kept_byte_for_byte() -> None:
@@ -291,7 +291,7 @@ def test_what_does_not_fit_is_not_stored_and_a_repeated_request_has_its_answer()
     world = World(quota=1)
     refused = world.submit(incoming(), incoming(), key=Key("POST /emails", "k", b"f"))
     assert isinstance(refused, Exhausted) and refused.wanted == 2
-    assert (world.submissions, len(world.freed), world.quota) == ([], 2, 1)
+    assert (world.submissions, len(world.released), world.quota) == ([], 2, 1)
     world.known = Replayed([str(UUID(int=5)), str(UUID(int=6))])
     assert world.submit(incoming(), incoming(), key=Key("POST /emails", "k", b"f")) == Admitted((UUID(int=5), UUID(int=6)), replayed=True)
 

@@ -1,4 +1,4 @@
-"""From acceptance to delivery within one process: what intake.Handover asks for, over dispatch, or without it."""
+"""From acceptance to delivery within one process: what intake.Handoff asks for, over dispatch, or without it."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ class LocalHandoff:
     def lease(self) -> int:
         return self.dispatch.lease
 
-    def offer(self, domain: str, size: int, bulk: bool) -> Offer:
+    def reserve(self, domain: str, size: int, bulk: bool) -> Offer:
         seat = self.dispatch.offer(domain, size, bulk)
         return Offer(self.dispatch.destination(domain) if seat is None else seat.destination, seat)
 
-    def take(self, email: NewEmail, offers: Mapping[str, object]) -> None:
-        self.dispatch.take(email, _seats(offers))
+    def deliver(self, email: NewEmail, reservations: Mapping[str, object]) -> None:
+        self.dispatch.take(email, _seats(reservations))
 
-    def free(self, offers: Mapping[str, object]) -> None:
-        self.dispatch.free(_seats(offers))
+    def release(self, reservations: Mapping[str, object]) -> None:
+        self.dispatch.free(_seats(reservations))
 
 
 @attrs.define(eq=False)
@@ -62,17 +62,17 @@ class QueueOnly:
     routes: Routes
     _asked: set[str] = attrs.field(factory=set, init=False)
 
-    def offer(self, domain: str, size: int, bulk: bool) -> Offer:
+    def reserve(self, domain: str, size: int, bulk: bool) -> Offer:
         domain = domain.lower()
         answer = self.routes.cached(domain)
         if answer is None:
             self._ask(domain)
         return Offer(answer.destination if isinstance(answer, Route) else domain)
 
-    def take(self, email: NewEmail, offers: Mapping[str, object]) -> None:
+    def deliver(self, email: NewEmail, reservations: Mapping[str, object]) -> None:
         """Whoever delivers finds it."""
 
-    def free(self, offers: Mapping[str, object]) -> None:
+    def release(self, reservations: Mapping[str, object]) -> None:
         """Nothing was reserved."""
 
     def _ask(self, domain: str) -> None:
@@ -84,6 +84,6 @@ class QueueOnly:
         asking.addBoth(lambda _: self._asked.discard(domain))
 
 
-def _seats(offers: Mapping[str, object]) -> Iterator[Seat]:
-    """A scheduled email has places in the queue only, which are no offers of ours."""
-    return (offer.seat for offer in offers.values() if isinstance(offer, Offer) and offer.seat is not None)
+def _seats(reservations: Mapping[str, object]) -> Iterator[Seat]:
+    """A scheduled email has places in the queue only, which are no reservations of ours."""
+    return (offer.seat for offer in reservations.values() if isinstance(offer, Offer) and offer.seat is not None)

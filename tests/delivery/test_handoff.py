@@ -34,24 +34,24 @@ def leaving(**routes: str) -> tuple[QueueOnly, Names]:
 
 def test_mail_is_filed_under_its_destination_once_that_is_known() -> None:
     leave, names = leaving()
-    assert leave.offer("Example.org", 1, False).destination == "example.org"
-    assert leave.offer("example.org", 1, False).destination == "example.org"
+    assert leave.reserve("Example.org", 1, False).destination == "example.org"
+    assert leave.reserve("example.org", 1, False).destination == "example.org"
     names.answer("example.org", "mx.example.net")
-    offer = leave.offer("EXAMPLE.org", 1, False)
+    offer = leave.reserve("EXAMPLE.org", 1, False)
     assert (offer.destination, offer.leased) == ("mx.example.net", False)
 
 
 def test_a_route_of_the_operators_is_known_at_once() -> None:
     leave, names = leaving(**{"*": "smtp://10.0.0.1:2525"})
-    assert leave.offer("example.org", 1, False).destination == "10.0.0.1:2525"
+    assert leave.reserve("example.org", 1, False).destination == "10.0.0.1:2525"
     assert not names.asked
 
 
 def test_only_so_many_domains_are_looked_up_at_once_and_a_failure_is_no_end() -> None:
     leave, names = leaving()
     for number in range(_ASKED + 1):
-        leave.offer(f"d{number}.example", 1, False)
+        leave.reserve(f"d{number}.example", 1, False)
     assert len(names.asked) == _ASKED
     names.answer("d0.example", "mx.example.net")
-    assert leave.offer(f"d{_ASKED}.example", 1, False).destination == f"d{_ASKED}.example"
+    assert leave.reserve(f"d{_ASKED}.example", 1, False).destination == f"d{_ASKED}.example"
     assert f"d{_ASKED}.example" in names.asked

@@ -9,7 +9,7 @@ from twisted.internet.defer import Deferred
 
 from mailsvc.intake import Admitted, AsReceived, Content
 from mailsvc.runtime.slices import Slices
-from tests.test_intake import Caller, Seat, World, incoming
+from tests.test_intake import Caller, Reservation, World, incoming
 
 
 @attrs.define
@@ -91,10 +91,10 @@ class Slow(World):
 
     day: Day = attrs.field(factory=Day)
 
-    def offer(self, domain: str, size: int, bulk: bool) -> Seat:
+    def reserve(self, domain: str, size: int, bulk: bool) -> Reservation:
         self.day.now += 0.001
         self.day.done.append(".")
-        return Seat(domain)
+        return Reservation(domain)
 
 
 def test_a_batch_is_made_in_slices() -> None:
