@@ -50,7 +50,7 @@ EVENTS: dict[State, str] = {
 BounceType = Literal["Permanent", "Transient", "Undetermined"]
 Party = Literal["recipient", "content", "address", "dns", "provider", "network"]
 
-_TRIED_AGAIN = "This service tries again automatically until the email expires."
+_TRIED_AGAIN = "We'll retry automatically until the email expires."
 
 
 @attrs.frozen

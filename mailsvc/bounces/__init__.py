@@ -1,1 +1,4 @@
-"""What comes back by mail to our return paths: late bounces and complaints. It only ever takes; nothing here answers mail with mail."""
+"""Bounces and complaints that arrive as mail at our return paths, and what a server's reply means.
+
+`intake` takes returned mail, `reading` parses it, `diagnosis` classifies replies. This package never sends mail.
+"""

@@ -1,6 +1,6 @@
-"""What a reply means: what is wrong, who must act, and a sentence of advice. Pure; the rules are data, in diagnosis.toml.
+"""Classifies a server's reply: what is wrong, who must act, and advice. Pure; the rules are data, in diagnosis.toml.
 
-What to do about it (settle, try again) is delivery/classify for a reply, and returns/ for a report that comes later.
+Deciding whether to retry: delivery/classify for replies, store/events/async_bounces for reports that arrive later.
 """
 
 from __future__ import annotations
@@ -17,28 +17,32 @@ import attrs
 from mailsvc.mail.reply import Reply
 from mailsvc.outcome import BounceType, Meaning
 
-# What the reply answers. "ours": we spoke for the server; "report": it stands in a report, and nobody says what it answered.
+# What the reply answers. "ours": we wrote the reply in place of the server; "report": a report quotes it without saying what it answered.
 Stage = Literal["greeting", "mail", "rcpt", "data", "dot", "ours", "report"]
 
-_LONGEST = 2000  # characters of a reply that are looked at
-_ADDRESS = re.compile(r"<?[^\s<>@]{1,64}@[^\s<>@]{1,255}>?")  # says nothing: it may be spam@full.example
+_REPLY_MAX = 2000  # characters of a reply that are examined
+_ADDRESS = re.compile(r"<?[^\s<>@]{1,64}@[^\s<>@]{1,255}>?")  # ignored: an address such as spam@full.example would match rules
+_RETRY_NOTE = "We'll retry automatically until the email expires."
 
 
 @attrs.frozen
 class Class:
-    """A kind of trouble. `suppress`: its 5yz speaks against the address itself. `again`: its 5yz does not speak of this mail at all."""
+    """A kind of problem.
+
+    `suppress`: a 5yz reply means that the address itself is invalid. `retry_permanent`: a 5yz reply is about us, not about this email.
+    """
 
     name: str
     meaning: Meaning
     type: BounceType
     sub_type: str
     suppress: bool = False
-    again: bool = False
+    retry_permanent: bool = False
 
 
 @attrs.frozen
 class Rule:
-    """A row of diagnosis.toml. Whatever is empty matches anything; `hosts` are the ends of the names of exchangers."""
+    """A row of diagnosis.toml. An empty condition matches anything; `hosts` are suffixes of mail servers' names."""
 
     id: str
     kind: Class
@@ -52,24 +56,24 @@ class Rule:
     stages: tuple[Stage, ...] = ()
     samples: tuple[str, ...] = ()
 
-    def matches(self, seen: Seen) -> bool:
-        if self.hosts and not seen.host.endswith(self.hosts):
+    def matches(self, reply: PreparedReply) -> bool:
+        if self.hosts and not reply.host.endswith(self.hosts):
             return False
-        if (self.digit is not None and seen.code // 100 != self.digit) or (self.codes and seen.code not in self.codes):
+        if (self.digit is not None and reply.code // 100 != self.digit) or (self.codes and reply.code not in self.codes):
             return False
-        if (self.stages and seen.stage not in self.stages) or (self.enhanced and not self._about(seen.subject)):
+        if (self.stages and reply.stage not in self.stages) or (self.enhanced and not self._matches_enhanced(reply.subject)):
             return False
-        if self.text is not None and not self.text.search(seen.text):
+        if self.text is not None and not self.text.search(reply.text):
             return False
-        return self.unless is None or not self.unless.search(seen.text)
+        return self.unless is None or not self.unless.search(reply.text)
 
-    def _about(self, subject: str) -> bool:
+    def _matches_enhanced(self, subject: str) -> bool:
         return any(subject.startswith(each) if each.endswith(".") else subject == each for each in self.enhanced)
 
 
 @attrs.frozen
-class Seen:
-    """A reply as the rules look at it. `subject`: its enhanced code without the first digit; `host`: with a dot in front."""
+class PreparedReply:
+    """A reply in the form that rules match. `subject`: the enhanced code without its first digit; `host`: with a leading dot."""
 
     code: int
     subject: str
@@ -80,35 +84,36 @@ class Seen:
 
 @attrs.frozen
 class Diagnosis:
-    """What was found. `suppress` and `again` are already the reply's own: its class may suppress, a 4yz never does."""
+    """The result for one reply. `suppress` and `retry_permanent` take its code into account: a 4yz sets neither."""
 
     meaning: Meaning
     type: BounceType
     sub_type: str
     suppress: bool
-    again: bool
+    retry_permanent: bool
 
 
 @attrs.frozen
 class Rules:
-    """All of them, in the order in which they are asked."""
+    """All rules, in the order in which they are tried."""
 
     classes: Mapping[str, Class]
     rows: tuple[Rule, ...]
 
 
 def diagnose(reply: Reply, host: str, stage: Stage) -> Diagnosis:
-    """What `reply` of the exchanger `host` means. Of replies that are no refusal nothing is known."""
-    text = _ADDRESS.sub("<@>", " ".join(str(reply)[:_LONGEST].split()))
-    seen = Seen(reply.code, (reply.enhanced or "").partition(".")[2], text, "." + host.lower().rstrip("."), stage)
-    found = next((rule for rule in rules().rows if rule.matches(seen)), None)
+    """Classify the refusal `reply` of the mail server `host`."""
+    text = _ADDRESS.sub("<@>", " ".join(str(reply)[:_REPLY_MAX].split()))
+    prepared = PreparedReply(reply.code, (reply.enhanced or "").partition(".")[2], text, "." + host.lower().rstrip("."), stage)
+    found = next((rule for rule in rules().rows if rule.matches(prepared)), None)
     kind = found.kind if found is not None else rules().classes["undetermined"]
     meaning = attrs.evolve(kind.meaning, rule=found.id if found is not None else "none")
-    return Diagnosis(meaning, kind.type, kind.sub_type, kind.suppress and reply.permanent, kind.again and reply.permanent)
+    permanent = reply.permanent
+    return Diagnosis(meaning, kind.type, kind.sub_type, kind.suppress and permanent, kind.retry_permanent and permanent)
 
 
 def known(name: str, *, retried: bool = False) -> Meaning | None:
-    """The meaning of a class, whichever rule led to it; None for a name that there is no more. `retried`: the email is tried again."""
+    """The meaning of a class, regardless of the rule; None if the class no longer exists. `retried`: the email is still retried."""
     found = rules().classes.get(name)
     if found is None:
         return None
@@ -117,7 +122,7 @@ def known(name: str, *, retried: bool = False) -> Meaning | None:
 
 @cache
 def rules() -> Rules:
-    """Read once. What is wrong in the file is an error of the program."""
+    """Parsed once. Raises if the file is invalid."""
     data = tomllib.loads((resources.files("mailsvc.bounces") / "diagnosis.toml").read_text("utf-8"))
     classes = {name: _class(name, row) for name, row in data["class"].items()}
     tables = [*data["provider"].values(), data["text"], data["enhanced"], data["basic"]]
@@ -126,8 +131,9 @@ def rules() -> Rules:
 
 def _class(name: str, row: Mapping[str, Any]) -> Class:
     kind, sub_type = row["bounce"]
-    meaning = Meaning(name, "class", row["party"], row["says"], row["advice"], row.get("retrying", ""))
-    return Class(name, meaning, kind, sub_type, row.get("suppress", False), row.get("again", False))
+    retrying = f"{row.get('retrying', row['advice'])} {_RETRY_NOTE}"
+    meaning = Meaning(name, "class", row["party"], row["explanation"], row["advice"], retrying)
+    return Class(name, meaning, kind, sub_type, row.get("suppress", False), row.get("retry_permanent", False))
 
 
 def _table(table: Mapping[str, Any], classes: Mapping[str, Class]) -> Iterator[Rule]:

@@ -51,6 +51,6 @@ def classify(reply: Reply, stage: Stage, host: str = "") -> Verdict:
         return Verdict("deferred", meaning=found.meaning)
     # Another host may serve after such a greeting, or this one later: servers that block an address use 554, which RFC 5321 §3.1
     # has for a host without mail service. 521 says that there never is any (7504 §3).
-    if found.again or (stage == "greeting" and reply.code != 521):
+    if found.retry_permanent or (stage == "greeting" and reply.code != 521):
         return Verdict("deferred", meaning=found.meaning)
     return Verdict("bounced", found.type, found.sub_type, suppress=found.suppress, meaning=found.meaning)

@@ -13,7 +13,7 @@ from mailsvc.outcome import Deferred as Later
 from tests.delivery.fakes import number
 from tests.delivery.wires import Does, WiredWorld
 
-AGAIN = "service tries again"
+AGAIN = "retry automatically"
 
 
 def said(email_body: bytes | None = None, expires: float = 86400.0, hours: float = 0.01, **does: Does) -> Any:
@@ -105,16 +105,16 @@ def test_no_class_promises_to_try_again_where_it_is_not_and_each_that_may_wait_s
     for name, kind in rules().classes.items():
         final, retried = known(name), known(name, retried=True)
         assert final is not None and retried is not None
-        assert "try again" not in final.advice and "tries again" not in final.advice
-        if kind.suppress or kind.again:
-            assert AGAIN in retried.advice and "no more" not in retried.advice
+        assert "retry" not in final.advice
+        if kind.suppress or kind.retry_permanent:
+            assert AGAIN in retried.advice and "Don't send" not in retried.advice
 
 
 @pytest.mark.parametrize("reply", ["450 4.2.1 mailbox busy", "450 4.2.1 The mailbox is not taking mail now", "450 4.1.1 no such user yet"])
 def test_a_refusal_for_now_does_not_say_to_write_no_more(reply: str) -> None:
     outcome = said(RCPT=f"{reply}\r\n".encode())
     assert isinstance(outcome, Later)
-    assert "no more" not in outcome.reason and AGAIN in outcome.reason
+    assert "Don't send" not in outcome.reason and AGAIN in outcome.reason
     if "4.2.1" in reply:
         assert outcome.meaning is not None and outcome.meaning.kind == "mailbox_busy"
 

@@ -140,7 +140,7 @@ def test_a_late_bounce_comes_back_over_smtp(daemon: Daemon) -> None:
     delivered, bounced = recipients(daemon, email_id, "delivered", "bounced")
     assert delivered["reason"] is None
     assert bounced["reason"].startswith("sandbox.localhost reported later: 550 5.1.1 This sandbox address bounces")
-    assert "There is no such mailbox." in bounced["reason"] and bounced["last_reply"].startswith("550 5.1.1")
+    assert "The mailbox does not exist." in bounced["reason"] and bounced["last_reply"].startswith("550 5.1.1")
 
 
 def test_a_refusal_is_explained(daemon: Daemon) -> None:
@@ -148,7 +148,7 @@ def test_a_refusal_is_explained(daemon: Daemon) -> None:
     assert bounced["last_reply"] == "550 5.1.1 This sandbox address always bounces"
     assert (bounced["class"], bounced["rule"], bounced["must_act"]) == ("user_unknown", "x.1.1", "recipient")
     assert bounced["reason"].endswith(bounced["advice"])
-    assert bounced["advice"] == "Check the address with the recipient, and write to it no more until it is corrected."
+    assert bounced["advice"] == "Check the address with the recipient. Don't send to it again until it is corrected."
 
 
 def test_only_who_is_named_changes_and_only_once(daemon: Daemon) -> None:
