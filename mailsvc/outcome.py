@@ -50,8 +50,6 @@ EVENTS: dict[State, str] = {
 BounceType = Literal["Permanent", "Transient", "Undetermined"]
 Party = Literal["recipient", "content", "address", "dns", "provider", "network"]
 
-_TRIED_AGAIN = "We'll retry automatically until the email expires."
-
 
 @attrs.frozen
 class Meaning:
@@ -78,7 +76,7 @@ class Meaning:
 
     def while_retried(self) -> Meaning:
         """The same for an email that is tried again."""
-        return attrs.evolve(self, advice=self.retrying or f"{self.advice} {_TRIED_AGAIN}")
+        return attrs.evolve(self, advice=self.retrying or self.advice)
 
 
 @attrs.frozen

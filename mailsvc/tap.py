@@ -212,10 +212,10 @@ class Daemon:
         self.care = care_of(self.settings, reactor, pool, self.domains, resolver, lambda: notifications.notify(DOMAINS))
         self.messages, self.shelf = Messages(pool, reactor), Shelf(pool)
         self.rates, self.receipts = RateWindows(pool), StoredReceipts(pool, reactor)
-        late = AsyncBounces(pool, told=lambda: notifications.notify("events"))
+        async_bounces = AsyncBounces(pool, on_events=lambda: notifications.notify("events"))
         signing = self.signing = partial(self.memory.encryption.secrets_for, "return path")
         self.returns = BounceIntake(
-            lambda path: return_path.read(path, *signing()), self.accounts, late, self.threads.body, self.unix, self.held
+            lambda path: return_path.read(path, *signing()), self.accounts, async_bounces, self.threads.body, self.unix, self.held
         )
         self.watching.add(metrics.returned(self.returns))
         web = Resolver(reactor, delivery.nameservers, seconds=delivery.dns_seconds, concurrent=self.settings.webhooks.connections)
@@ -299,7 +299,7 @@ class Daemon:
     async def open_sandbox(self) -> None:
         """In development: a receiving server for the mail that goes out."""
         port_25 = lambda: self.relay_ports.get("25")  # noqa: E731
-        receivers = sandbox(self.reactor, self.opened, self.shelf, self.returns.whose, self.threads.body, port_25)
+        receivers = sandbox(self.reactor, self.opened, self.shelf, self.returns.find_email, self.threads.body, port_25)
         await self.listen("sandbox.listen", self.settings.sandbox.listen, receivers)
 
     def prepare_listeners(self, handoff: LocalHandoff | QueueOnly) -> None:
@@ -334,7 +334,7 @@ class Daemon:
         relay = Relay(
             user=smtp.username, keys=self.keys, well_formed=is_well_formed, rate=self.rate, budgets=self.budgets,
             submissions=Submissions(self.intake, host, self.in_thread, self.unix, self.threads.body), receipts=receipts,
-            own=Own((host, *smtp.names), self.returns.whose, self.returns.take, self.postmaster()),
+            own=Own((host, *smtp.names), self.returns.find_email, self.returns.take, self.postmaster()),
             addresses=ConnectionLimits(smtp.connections_per_address), with_key=ConnectionLimits(smtp.connections_per_key),
             failures=Failures(reactor, smtp.login_failures), connections=smtp.connections,
             null_mx=wiring.null_mx_of(settings, self.names, reactor), neighbours=wiring.neighbours_of(smtp),
@@ -354,7 +354,7 @@ class Daemon:
     def postmaster(self) -> Forward | None:
         """Where mail for the operator goes."""
         to = wiring.postmaster_of(self.settings.smtp)
-        return None if to is None else Postmaster(*to, self.domains, self.intake, self.unix, self.returns.overhear).forward
+        return None if to is None else Postmaster(*to, self.domains, self.intake, self.unix, self.returns.take_abuse_report).forward
 
     async def open_api(self) -> Sequence[Any]:
         """The door for HTTP."""

@@ -1,6 +1,6 @@
-"""The way in for mail to our return paths: whoever receives it hands it to `BounceIntake.take`, and gets no mail for an answer.
+"""Takes mail that arrives at our return paths: bounces, complaints and automatic replies. Nothing is answered with mail.
 
-What a mail says: reading. Writing it down: store/events/async_bounces.
+Parsing: reading. Recording the result: store/events/async_bounces.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ import attrs
 from twisted.logger import Logger
 
 from mailsvc.bounces import reading
-from mailsvc.bounces.reading import Letter
+from mailsvc.bounces.reading import ReportMail
 from mailsvc.mail import return_path
 from mailsvc.mail.reply import Reply
-from mailsvc.store.events.async_bounces import Heard, Report
+from mailsvc.store.events.async_bounces import Recorded, Report
 from mailsvc.store.mail.dsn_requests import Passed
 from mailsvc.store.people.accounts import Account
 from mailsvc.store.postgres.errors import Contention, Unavailable
 
-NOBODY = Reply(550, "Nobody reads this address, it takes reports of delivery alone", "5.7.1")
-_IN_THREAD = 64 * 1024  # octets above which a mail is read off the reactor
+NOT_MONITORED = Reply(550, "This address only accepts delivery reports, nobody reads it", "5.7.1")
+_IN_THREAD = 64 * 1024  # bytes; larger mails are parsed in a thread
 
 
-class Early(Contention):
-    """The delivery that a mail is about is not settled yet: whoever brings it is to come again."""
+class NotSettledYet(Contention):
+    """The delivery that the report is about has not been settled. The sending server should try again later."""
 
 
-class Returned(Protocol):
-    """A mail to return paths of ours; `paths` has each with the account's number and the email's id, both signed by us."""
+class ReturnedMail(Protocol):
+    """A mail to our return paths. `paths` has each of them with the account's number and the email's ID, whose signature was checked."""
 
     @property
     def sender(self) -> str: ...
@@ -51,90 +51,90 @@ class Accounts(Protocol):
 class Store(Protocol):
     """store/events/async_bounces"""
 
-    async def hear(
-        self, account_id: UUID, email_id: UUID, judge: Callable[[Sequence[str]], Sequence[Report]], now: datetime
-    ) -> Mapping[int, Heard] | None: ...
+    async def record(
+        self, account_id: UUID, email_id: UUID, interpret: Callable[[Sequence[str]], Sequence[Report]], now: datetime
+    ) -> Mapping[int, Recorded] | None: ...
 
-    async def pass_on(
-        self, account_id: UUID, email_id: UUID, judge: Callable[[Sequence[str]], Sequence[Passed]], now: datetime
+    async def forward(
+        self, account_id: UUID, email_id: UUID, interpret: Callable[[Sequence[str]], Sequence[Passed]], now: datetime
     ) -> None: ...
 
 
 @attrs.define(eq=False)
 class BounceIntake:
-    """`read` reads a return path of ours; `in_thread` runs a function off the reactor; `seconds` tells unix time; `held` says why
-    nothing may be accepted just now.
+    """Records returned mail.
 
-    `counts`: what came of each mail, since the start.
+    `read_path` decodes one of our return paths; `in_thread` runs a function in a thread; `seconds` returns Unix time; `held` returns
+    the reason why no mail may be accepted at the moment. `counts`: returned mail by result, since the start.
     """
 
     log = Logger()
 
-    read: Callable[[str], tuple[int, UUID] | None]
+    read_path: Callable[[str], tuple[int, UUID] | None]
     accounts: Accounts
     store: Store
-    in_thread: Callable[[Callable[[], Letter]], Awaitable[Any]]
+    in_thread: Callable[[Callable[[], ReportMail]], Awaitable[Any]]
     seconds: Callable[[], float]
     held: Callable[[], str | None] = lambda: None
     counts: Counter[str] = attrs.field(factory=Counter, init=False)
 
-    async def take(self, returned: Returned) -> Reply | None:
-        """Written down, or of no consequence, when this returns; else it raises a StoreError, and is to be brought again.
+    async def take(self, returned: ReturnedMail) -> Reply | None:
+        """Record what the mail reports. Raises StoreError if that failed; the sending server should then try again later.
 
-        A refusal for people who write here, so that they know that nobody reads it.
+        Returns a refusal if a person seems to have written the mail, so that they learn that nobody reads it.
         """
         held = self.held()
         if held is not None:
             raise Unavailable(held)
-        letter = await self._read(returned.message)
-        for _, number, email_id in returned.paths if letter.told else ():
-            await self._pass_on(letter, number, email_id)
-        if not (letter.fates or letter.feedback):
-            self._count(letter.kind)
-            return NOBODY if letter.kind == "unknown" and returned.sender else None
+        mail = await self._parse(returned.message)
+        for _, number, email_id in returned.paths if mail.others else ():
+            await self._forward(mail, number, email_id)
+        if not (mail.failed or mail.feedback):
+            self._count(mail.kind)
+            return NOT_MONITORED if mail.kind == "unknown" and returned.sender else None
         for _, number, email_id in returned.paths:
-            await self._hear(letter, number, email_id)
+            await self._record(mail, number, email_id)
         return None
 
-    async def overhear(self, message: bytes) -> None:
-        """An abuse report that came to abuse@ or postmaster@, where providers send them; the return path in it tells whose it is."""
-        letter = await self._read(message)
-        found = None if letter.feedback is None else self.whose(letter.feedback.sender)
+    async def take_abuse_report(self, message: bytes) -> None:
+        """Record a complaint that a provider sent to abuse@ or postmaster@. The return path in the report identifies the email."""
+        mail = await self._parse(message)
+        found = None if mail.feedback is None else self.find_email(mail.feedback.sender)
         if found is not None:
-            await self._hear(letter, *found)
+            await self._record(mail, *found)
 
-    async def _read(self, message: bytes) -> Letter:
-        def read() -> Letter:
+    async def _parse(self, message: bytes) -> ReportMail:
+        def parse() -> ReportMail:
             return reading.read(message)
 
-        return await self.in_thread(read) if len(message) > _IN_THREAD else read()
+        return await self.in_thread(parse) if len(message) > _IN_THREAD else parse()
 
-    def whose(self, address: str) -> tuple[int, UUID] | None:
-        """The account's number and the email's id; None, and counted, when it looks like a return path and we did not sign it."""
-        found = self.read(address)
+    def find_email(self, address: str) -> tuple[int, UUID] | None:
+        """The account's number and the email's ID of a return path. None if it is not ours; forged ones are counted."""
+        found = self.read_path(address)
         if found is None and return_path.resembles(address):
             self._count("forged")
         return found
 
-    async def _hear(self, letter: Letter, number: int, email_id: UUID) -> None:
+    async def _record(self, mail: ReportMail, number: int, email_id: UUID) -> None:
         account = await self.accounts.numbered(number)
         now = datetime.fromtimestamp(self.seconds(), UTC)
-        heard = None if account is None else await self.store.hear(account.id, email_id, letter.news, now)
-        if not heard:
-            self._count("stranger" if heard is not None else "gone", email_id)
+        recorded = None if account is None else await self.store.record(account.id, email_id, mail.reports, now)
+        if not recorded:
+            self._count("stranger" if recorded is not None else "gone", email_id)
             return
-        if "early" in heard.values():
+        if "early" in recorded.values():
             self._count("early", email_id)
-            raise Early("", "The delivery that this mail is about is not settled yet.")
-        for what in heard.values():
-            self._count(letter.kind if what == "changed" else "repeated", email_id)
+            raise NotSettledYet("", "The delivery that this mail is about is not settled yet.")
+        for result in recorded.values():
+            self._count(mail.kind if result == "changed" else "repeated", email_id)
 
-    async def _pass_on(self, letter: Letter, number: int, email_id: UUID) -> None:
-        """What the next server told of a mail goes on to whoever asked for it (3461 §5.2)."""
+    async def _forward(self, mail: ReportMail, number: int, email_id: UUID) -> None:
+        """Forward reports of delays and deliveries to submitters who requested them (3461 §5.2)."""
         account = await self.accounts.numbered(number)
         if account is not None:
-            await self.store.pass_on(account.id, email_id, letter.passed, datetime.fromtimestamp(self.seconds(), UTC))
+            await self.store.forward(account.id, email_id, mail.forwardable, datetime.fromtimestamp(self.seconds(), UTC))
 
-    def _count(self, what: str, email_id: UUID | None = None) -> None:
-        self.counts[what] += 1
-        self.log.info("mail came back: {what}", what=what, email_id=str(email_id) if email_id else None)
+    def _count(self, result: str, email_id: UUID | None = None) -> None:
+        self.counts[result] += 1
+        self.log.info("returned mail: {result}", result=result, email_id=str(email_id) if email_id else None)

@@ -1,4 +1,4 @@
-"""The way in: whose email a mail is about, what is counted, and when it has to come again."""
+"""Taking returned mail: which email it is about, what is counted, and when it is refused for now."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import attrs
 import pytest
 from twisted.internet.defer import Deferred
 
-from mailsvc.bounces.intake import BounceIntake, Early
-from mailsvc.bounces.reading import Letter
+from mailsvc.bounces.intake import BounceIntake, NotSettledYet
+from mailsvc.bounces.reading import ReportMail
 from mailsvc.mail import return_path
 from mailsvc.relay.inbound import Returned
-from mailsvc.store.events.async_bounces import Heard, Report
+from mailsvc.store.events.async_bounces import Recorded, Report
 from mailsvc.store.mail.dsn_requests import Passed
 from mailsvc.store.people.accounts import Account
 from mailsvc.store.postgres.errors import Unavailable
@@ -33,36 +33,38 @@ class Accounts:
 
 @attrs.define
 class Store:
-    """`addresses` of the one email there is, and what becomes of all news."""
+    """Has one email with `addresses`; every report gets the same result."""
 
     addresses: Sequence[str] = ("rita@example.org",)
-    becomes: Heard = "changed"
+    result: Recorded = "changed"
     error: Exception | None = None
-    news: list[Report] = attrs.field(factory=list)
-    passed: list[Passed] = attrs.field(factory=list)
+    reports: list[Report] = attrs.field(factory=list)
+    forwarded: list[Passed] = attrs.field(factory=list)
 
-    async def hear(
-        self, account_id: UUID, email_id: UUID, judge: Callable[[Sequence[str]], Sequence[Report]], now: datetime
-    ) -> Mapping[int, Heard] | None:
+    async def record(
+        self, account_id: UUID, email_id: UUID, interpret: Callable[[Sequence[str]], Sequence[Report]], now: datetime
+    ) -> Mapping[int, Recorded] | None:
         if self.error is not None:
             raise self.error
         assert (account_id, now.timestamp()) == (ACCOUNT.id, 1_780_000_000)
         if email_id != EMAIL:
             return None
-        found = judge(self.addresses)
-        self.news += found
-        return {each.recipient: self.becomes for each in found}
+        found = interpret(self.addresses)
+        self.reports += found
+        return {each.recipient: self.result for each in found}
 
-    async def pass_on(self, account_id: UUID, email_id: UUID, judge: Callable[[Sequence[str]], Sequence[Passed]], now: datetime) -> None:
+    async def forward(
+        self, account_id: UUID, email_id: UUID, interpret: Callable[[Sequence[str]], Sequence[Passed]], now: datetime
+    ) -> None:
         if self.error is not None:
             raise self.error
         assert account_id == ACCOUNT.id
         if email_id == EMAIL:
-            self.passed += judge(self.addresses)
+            self.forwarded += interpret(self.addresses)
 
 
-def returns(store: Store, threads: list[int] | None = None) -> BounceIntake:
-    async def in_thread(read: Callable[[], Letter]) -> Any:
+def intake(store: Store, threads: list[int] | None = None) -> BounceIntake:
+    async def in_thread(read: Callable[[], ReportMail]) -> Any:
         if threads is not None:
             threads.append(1)
         return read()
@@ -70,13 +72,13 @@ def returns(store: Store, threads: list[int] | None = None) -> BounceIntake:
     return BounceIntake(lambda address: return_path.read(address, b"secret"), Accounts(), store, in_thread, lambda: 1_780_000_000.0)
 
 
-def take(returns: BounceIntake, message: bytes, *paths: tuple[str, int, UUID]) -> dict[str, int]:
-    """The counts after it."""
+def take(bounces: BounceIntake, message: bytes, *paths: tuple[str, int, UUID]) -> dict[str, int]:
+    """Take the mail; the counts afterwards."""
     outcome: list[Any] = []
-    Deferred.fromCoroutine(returns.take(Returned("", paths or (PATH,), message))).addBoth(outcome.append)
+    Deferred.fromCoroutine(bounces.take(Returned("", paths or (PATH,), message))).addBoth(outcome.append)
     if outcome[0] is not None:
         outcome[0].raiseException()
-    return dict(returns.counts)
+    return dict(bounces.counts)
 
 
 @pytest.mark.parametrize(
@@ -92,96 +94,96 @@ def take(returns: BounceIntake, message: bytes, *paths: tuple[str, int, UUID]) -
         ("person", "unknown"),
     ],
 )
-def test_what_is_counted(name: str, counted: str) -> None:
+def test_each_kind_of_mail_is_counted(name: str, counted: str) -> None:
     store = Store(("rita@example.org", "x@example.org"))
-    assert take(returns(store), sample(name)) == {counted: 1}
-    assert len(store.news) == (1 if counted in ("bounce", "complaint") else 0)
+    assert take(intake(store), sample(name)) == {counted: 1}
+    assert len(store.reports) == (1 if counted in ("bounce", "complaint") else 0)
 
 
-def test_nothing_is_taken_while_the_clocks_disagree() -> None:
+def test_nothing_is_accepted_while_held() -> None:
     store = Store(("rita@example.org", "x@example.org"))
-    held = returns(store)
+    held = intake(store)
     held.held = lambda: "this machine's clock is 60 s ahead of the database's"
     with pytest.raises(Unavailable):
         take(held, sample("postfix"))
-    assert not store.news and not held.counts
+    assert not store.reports and not held.counts
 
 
-def test_what_the_next_server_tells_goes_on() -> None:
+def test_delays_and_deliveries_are_forwarded() -> None:
     store = Store(("x@example.org", "rita@example.org"))
-    assert take(returns(store), sample("success")) == {"success": 1}
-    assert store.passed == [Passed(1, "delivered", "2.0.0", "mx.example.net")] and not store.news
-    take(returns(store), sample("success"), ("b-x@a", 8, EMAIL), ("b-x@a", 7, UUID(int=1)))
-    take(returns(store), sample("postfix"))
-    assert len(store.passed) == 1
-    take(returns(store), sample("delayed"))
-    assert [(each.recipient, each.action) for each in store.passed] == [(1, "delivered"), (1, "delayed")]
+    assert take(intake(store), sample("success")) == {"success": 1}
+    assert store.forwarded == [Passed(1, "delivered", "2.0.0", "mx.example.net")] and not store.reports
+    take(intake(store), sample("success"), ("b-x@a", 8, EMAIL), ("b-x@a", 7, UUID(int=1)))
+    take(intake(store), sample("postfix"))
+    assert len(store.forwarded) == 1
+    take(intake(store), sample("delayed"))
+    assert [(each.recipient, each.action) for each in store.forwarded] == [(1, "delivered"), (1, "delayed")]
     with pytest.raises(Unavailable):
-        take(returns(Store(error=Unavailable("no"))), sample("success"))
+        take(intake(Store(error=Unavailable("no"))), sample("success"))
 
 
-def test_what_changes_nothing_is_counted_apart() -> None:
-    assert take(returns(Store(becomes="repeated")), sample("postfix")) == {"repeated": 1}
-    assert take(returns(Store(("x@example.org", "y@example.org"))), sample("postfix")) == {"stranger": 1}
-    assert take(returns(Store()), sample("postfix"), ("b-x@a", 8, EMAIL)) == {"gone": 1}
-    assert take(returns(Store()), sample("postfix"), ("b-x@a", 7, UUID(int=1))) == {"gone": 1}
+def test_reports_without_effect_are_counted_separately() -> None:
+    assert take(intake(Store(result="repeated")), sample("postfix")) == {"repeated": 1}
+    assert take(intake(Store(("x@example.org", "y@example.org"))), sample("postfix")) == {"stranger": 1}
+    assert take(intake(Store()), sample("postfix"), ("b-x@a", 8, EMAIL)) == {"gone": 1}
+    assert take(intake(Store()), sample("postfix"), ("b-x@a", 7, UUID(int=1))) == {"gone": 1}
 
 
-def test_one_that_is_early_or_cannot_be_kept_has_to_come_again() -> None:
-    early = returns(Store(becomes="early"))
-    with pytest.raises(Early):
+def test_a_report_that_cannot_be_recorded_yet_is_refused_for_now() -> None:
+    early = intake(Store(result="early"))
+    with pytest.raises(NotSettledYet):
         take(early, sample("postfix"))
     assert early.counts == {"early": 1}
     with pytest.raises(Unavailable):
-        take(returns(Store(error=Unavailable("no"))), sample("postfix"))
+        take(intake(Store(error=Unavailable("no"))), sample("postfix"))
 
 
-def test_each_path_is_asked() -> None:
+def test_every_return_path_is_recorded() -> None:
     store = Store()
-    assert take(returns(store), sample("arf"), PATH, ("b-y@a", 7, UUID(int=1))) == {"complaint": 1, "gone": 1}
+    assert take(intake(store), sample("arf"), PATH, ("b-y@a", 7, UUID(int=1))) == {"complaint": 1, "gone": 1}
 
 
-def test_a_large_one_is_read_elsewhere() -> None:
+def test_a_large_mail_is_parsed_in_a_thread() -> None:
     threads: list[int] = []
-    counts = take(returns(Store(), threads), sample("postfix") + b"x" * 100_000)
+    counts = take(intake(Store(), threads), sample("postfix") + b"x" * 100_000)
     assert (threads, counts) == ([1], {"bounce": 1})
 
 
-def test_people_are_told_that_nobody_reads_it() -> None:
+def test_a_person_is_told_that_nobody_reads_the_address() -> None:
     def reply(name: str, sender: str) -> Any:
         outcome: list[Any] = []
-        Deferred.fromCoroutine(returns(Store()).take(Returned(sender, (PATH,), sample(name)))).addBoth(outcome.append)
+        Deferred.fromCoroutine(intake(Store()).take(Returned(sender, (PATH,), sample(name)))).addBoth(outcome.append)
         return outcome[0]
 
     assert reply("person", "rita@example.org").code == 550
-    assert reply("person", "") is None, "perhaps a bounce that is not understood: it would be bounced again"
+    assert reply("person", "") is None, "it may be a bounce in an unknown format, and refusing it would bounce it again"
     assert reply("vacation", "rita@example.org") is None
     assert reply("postfix", "rita@example.org") is None
 
 
-def test_forged_paths_are_counted() -> None:
-    found = returns(Store())
-    assert found.whose(return_path.make("send.example.com", 7, EMAIL, b"secret")) == (7, EMAIL)
-    assert found.whose("postmaster@send.example.com") is None and found.counts == {}
-    assert found.whose(return_path.make("send.example.com", 7, EMAIL, b"other")) is None
+def test_forged_return_paths_are_counted() -> None:
+    found = intake(Store())
+    assert found.find_email(return_path.make("send.example.com", 7, EMAIL, b"secret")) == (7, EMAIL)
+    assert found.find_email("postmaster@send.example.com") is None and found.counts == {}
+    assert found.find_email(return_path.make("send.example.com", 7, EMAIL, b"other")) is None
     assert found.counts == {"forged": 1}
 
 
-def overhear(found: BounceIntake, message: bytes) -> dict[str, int]:
+def take_abuse_report(found: BounceIntake, message: bytes) -> dict[str, int]:
     outcome: list[Any] = []
-    Deferred.fromCoroutine(found.overhear(message)).addBoth(outcome.append)
+    Deferred.fromCoroutine(found.take_abuse_report(message)).addBoth(outcome.append)
     assert outcome == [None]
     return dict(found.counts)
 
 
-def test_a_complaint_that_came_to_a_role_names_its_email() -> None:
+def test_a_complaint_sent_to_abuse_is_matched_by_its_return_path() -> None:
     path = return_path.make("send.example.com", 7, EMAIL, b"secret").encode()
     store = Store()
     named = sample("arf").replace(b"b-x@send.example.com", path)
-    assert overhear(returns(store), named) == {"complaint": 1} and len(store.news) == 1
+    assert take_abuse_report(intake(store), named) == {"complaint": 1} and len(store.reports) == 1
     returned = sample("arf-redacted").replace(b"To: redacted@provider.example", b"Return-Path: <" + path + b">")
-    assert overhear(returns(Store()), returned) == {"complaint": 1}
-    assert overhear(returns(Store()), sample("arf")) == {}
-    assert overhear(returns(Store()), named.replace(path[:30], b"b-" + b"a" * 28)) == {"forged": 1}
-    assert overhear(returns(Store()), sample("postfix").replace(b"b-x@send.example.com", path)) == {}, "bounces come to the path itself"
-    assert overhear(returns(Store()), b"Subject: Hello\r\n\r\nI have a question.\r\n") == {}
+    assert take_abuse_report(intake(Store()), returned) == {"complaint": 1}
+    assert take_abuse_report(intake(Store()), sample("arf")) == {}
+    assert take_abuse_report(intake(Store()), named.replace(path[:30], b"b-" + b"a" * 28)) == {"forged": 1}
+    assert take_abuse_report(intake(Store()), sample("postfix").replace(b"b-x@send.example.com", path)) == {}, "not a complaint"
+    assert take_abuse_report(intake(Store()), b"Subject: Hello\r\n\r\nI have a question.\r\n") == {}

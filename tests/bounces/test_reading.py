@@ -1,4 +1,4 @@
-"""Mail that comes back, over a corpus of what servers send, and over anything at all."""
+"""Parsing returned mail: a corpus of real formats, and arbitrary input."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def sample(name: str) -> bytes:
     return (SAMPLES / f"{name}.eml").read_bytes().replace(b"\n", b"\r\n")
 
 
-# name: what it is; for those that failed, address, status, diagnostic
+# name: kind; for each failed recipient its address, status and diagnostic
 CORPUS = {
     "postfix": ("bounce", [("rita@example.org", "5.1.1", "550 5.1.1 <rita@example.org>: Recipient address rejected: User unknown")]),
     "exim-dsn": ("bounce", [("rita@example.org", "5.0.0", "550 No such user here")]),
@@ -79,12 +79,12 @@ CORPUS = {
 @pytest.mark.parametrize("end", [b"\r\n", b"\n"])
 def test_corpus(name: str, end: bytes) -> None:
     kind, fates = CORPUS[name]
-    letter = reading.read(sample(name).replace(b"\r\n", end))
-    assert letter.kind == kind
-    assert [(fate.final, fate.status, fate.diagnostic) for fate in letter.fates] == fates
+    mail = reading.read(sample(name).replace(b"\r\n", end))
+    assert mail.kind == kind
+    assert [(fate.final, fate.status, fate.diagnostic) for fate in mail.failed] == fates
 
 
-def test_every_sample_is_tried() -> None:
+def test_every_sample_is_in_the_corpus() -> None:
     assert {path.stem for path in SAMPLES.glob("*.eml")} == set(CORPUS)
 
 
@@ -97,7 +97,7 @@ def test_every_sample_is_tried() -> None:
         ("sendmail-old", "user_unknown", True),
         ("exchange-old", "user_unknown", True),
         ("microsoft365", "user_unknown", True),
-        ("gmail", "user_unknown", False),  # it speaks of an address that somebody forwarded to
+        ("gmail", "user_unknown", False),  # it names the address that the mail was forwarded to
         ("expired", "expired", False),
         ("several", "mailbox_full", False),
         ("base64", "user_unknown", True),
@@ -105,24 +105,24 @@ def test_every_sample_is_tried() -> None:
         ("x400", "user_unknown", True),
     ],
 )
-def test_what_a_late_bounce_means(name: str, kind: str, suppress: bool) -> None:
-    [news, *_] = reading.read(sample(name)).news(["rita@example.org"] if name != "several" else ["rita@example.org", "x@example.org"])
-    assert not isinstance(news.what, reading.Complained)
-    assert news.what.meaning is not None
-    assert (news.what.meaning.kind, news.what.suppress) == (kind, suppress)
-    assert news.what.meaning.says in news.what.reason
+def test_an_async_bounce_is_classified(name: str, kind: str, suppress: bool) -> None:
+    [found, *_] = reading.read(sample(name)).reports(["rita@example.org"] if name != "several" else ["rita@example.org", "x@example.org"])
+    assert not isinstance(found.outcome, reading.Complained)
+    assert found.outcome.meaning is not None
+    assert (found.outcome.meaning.kind, found.outcome.suppress) == (kind, suppress)
+    assert found.outcome.meaning.says in found.outcome.reason
 
 
 def numbers(name: str, *addresses: str) -> list[int]:
-    return [news.recipient for news in reading.read(sample(name)).news(addresses)]
+    return [found.recipient for found in reading.read(sample(name)).reports(addresses)]
 
 
-def test_whom_it_is_about() -> None:
+def test_recipients_are_matched_by_address() -> None:
     assert numbers("postfix", "a@example.org", "RITA@example.org") == [1]
-    assert numbers("gmail", "rita@example.org") == [0], "the only recipient, whatever it was forwarded to"
-    assert numbers("gmail", "rita@example.org", "karl@example.org") == [], "nobody is guessed at"
+    assert numbers("gmail", "rita@example.org") == [0], "the only recipient, even if the mail was forwarded"
+    assert numbers("gmail", "rita@example.org", "karl@example.org") == [], "several recipients, none of them named"
     assert numbers("qmail", "karl@example.org", "x@example.org", "rita@example.org") == [2, 0]
-    assert numbers("qmail", "x@example.org") == [], "two are named, and neither is known"
+    assert numbers("qmail", "x@example.org") == [], "two are named, neither of them known"
     assert numbers("utf8", "x@example.org", "jürgen@xn--bcher-kva.example") == [1]
     assert numbers("x400", "x@example.org", "rita@example.org") == [1]
     assert numbers("arf", "x@example.org", "rita@example.org") == [1]
@@ -131,14 +131,14 @@ def test_whom_it_is_about() -> None:
 
 
 def test_several_replies_in_one_diagnostic() -> None:
-    [news] = reading.read(sample("several")).news(["rita@example.org", "x@example.org"])
-    assert not isinstance(news.what, reading.Complained)
-    assert (news.what.type, news.what.sub_type) == ("Transient", "MailboxFull")
+    [found] = reading.read(sample("several")).reports(["rita@example.org", "x@example.org"])
+    assert not isinstance(found.outcome, reading.Complained)
+    assert (found.outcome.type, found.outcome.sub_type) == ("Transient", "MailboxFull")
 
 
-def test_the_parts_of_a_complaint() -> None:
-    told = feedback.read(report.read(sample("arf")))
-    assert told == feedback.Feedback("abuse", "SomeGenerator/1.0", ("rita@example.org",), "b-x@send.example.com")
+def test_a_complaint_is_parsed() -> None:
+    parsed = feedback.read(report.read(sample("arf")))
+    assert parsed == feedback.Feedback("abuse", "SomeGenerator/1.0", ("rita@example.org",), "b-x@send.example.com")
     assert report.read(sample("arf")).returned["subject"] == "Hello"
 
 
@@ -156,38 +156,38 @@ def test_the_parts_of_a_complaint() -> None:
         ("", ""),
     ],
 )
-def test_addresses_of_typed_fields(value: str, address: str) -> None:
+def test_addresses_of_typed_fields_are_decoded(value: str, address: str) -> None:
     assert dsn_reader.address(value) == address
 
 
 @pytest.mark.parametrize(
     ("value", "is_one"), [("no", False), ("auto-replied", True), ("auto-generated; x=y", True), ("AUTO-NOTIFIED", True)]
 )
-def test_auto_submitted(value: str, is_one: bool) -> None:
+def test_auto_submitted_is_recognised(value: str, is_one: bool) -> None:
     assert auto_reply.recognised(report.read(f"Auto-Submitted: {value}\r\nSubject: Hello\r\n\r\nHi.\r\n".encode())) is is_one
 
 
 PIECES = [piece for name in CORPUS for piece in sample(name).split(b"\r\n")]
-octets = st.lists(st.sampled_from(PIECES) | st.binary(max_size=30), max_size=60).map(b"\r\n".join)
+messages = st.lists(st.sampled_from(PIECES) | st.binary(max_size=30), max_size=60).map(b"\r\n".join)
 
 
-@given(octets)
+@given(messages)
 @settings(max_examples=200, deadline=None)
-def test_anything_may_come_back(message: bytes) -> None:
-    letter = reading.read(message)
-    for news in letter.news(["rita@example.org", "karl@example.org"]):
-        assert news.recipient in (0, 1)
-        assert "\x00" not in news.what.reason
+def test_any_message_can_be_parsed(message: bytes) -> None:
+    mail = reading.read(message)
+    for found in mail.reports(["rita@example.org", "karl@example.org"]):
+        assert found.recipient in (0, 1)
+        assert "\x00" not in found.outcome.reason
 
 
 @given(st.sampled_from([*CORPUS]), st.data())
 @settings(max_examples=200, deadline=None)
-def test_samples_with_faults(name: str, data: st.DataObject) -> None:
+def test_damaged_samples_can_be_parsed(name: str, data: st.DataObject) -> None:
     message = bytearray(sample(name))
     for _ in range(data.draw(st.integers(1, 8))):
         at = data.draw(st.integers(0, len(message) - 1))
         message[at : at + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=3))
-    reading.read(bytes(message)).news(["rita@example.org"])
+    reading.read(bytes(message)).reports(["rita@example.org"])
 
 
 @pytest.mark.parametrize(
@@ -206,13 +206,13 @@ def test_samples_with_faults(name: str, data: st.DataObject) -> None:
         sample("postfix") + b"x" * 30_000_000,
     ],
 )
-def test_nothing_takes_long(message: bytes) -> None:
+def test_parsing_takes_linear_time(message: bytes) -> None:
     began = time.process_time()
-    letter = reading.read(message)
-    letter.news(["rita@example.org", "karl@example.org"])
+    mail = reading.read(message)
+    mail.reports(["rita@example.org", "karl@example.org"])
     assert time.process_time() - began < 2
 
 
-def test_old_formats_are_believed_of_mailers_alone() -> None:
+def test_text_bounces_are_only_accepted_from_mailer_daemons() -> None:
     assert text_bounce.read(report.read(sample("qmail")))
     assert not text_bounce.read(report.read(sample("qmail").replace(b"MAILER-DAEMON", b"rita")))

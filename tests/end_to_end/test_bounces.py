@@ -118,7 +118,7 @@ def test_who_asks_is_told_what_became_of_a_mail(daemon: Daemon) -> None:
 
 def test_a_complaint_comes_back_over_smtp(daemon: Daemon) -> None:
     [recipient] = recipients(daemon, email_id := send(daemon, "complained@example.com"), "complained")
-    assert recipient["reason"].startswith("The recipient reported this email as unwanted: abuse")
+    assert recipient["reason"].startswith("The recipient reported this email as spam: abuse")
     assert daemon.call("GET", f"/emails/{email_id}").body["last_event"] == "complained"
 
 

@@ -1,7 +1,6 @@
-"""What is heard of an email after it was delivered: a bounce or a complaint, written down once, in one transaction with its
-event, and with the suppression of an address that is no good or does not want it.
+"""Records bounces and complaints that arrive after delivery, each once, in one transaction with its event and the suppression.
 
-Which recipient a report is about and what it means is decided by the caller (returns/), between the look and the change.
+The caller (bounces/) decides which recipients a report is about and what it means, once the email has been read.
 """
 
 from __future__ import annotations
@@ -22,25 +21,26 @@ from mailsvc.store.mail.emails import FINAL
 from mailsvc.store.postgres.pool import Pool, Transaction
 from mailsvc.store.queue.settle import bounce
 
-LOCKS = 0x6C617465  # "late": the first half of an advisory lock's name; the second one is of the email
+LOCKS = 0x6C617465  # first key of the advisory locks, ASCII "late"; the second key is the email
 
-# One report at a time for an email; a lock of its own, since emails are never updated.
+# One report at a time for each email. An advisory lock, because rows of emails are never updated.
 LOCK = "SELECT pg_advisory_xact_lock(%s, hashtext(%s))"
 EMAIL = "SELECT domain_id, recipients, envelope FROM emails WHERE account_id = %s AND email_id = %s"
-# Those that wait, kept as they are until the commit: an attempt that is settled now is seen as settled or as under way.
-WAITING = "SELECT recipient, status, lease IS NOT NULL FROM queue WHERE account_id = %s AND email_id = %s FOR UPDATE"
-TOLD = """
+# Locked until the commit: an attempt that is being settled meanwhile is seen either as settled or as in progress.
+QUEUED = "SELECT recipient, status, lease IS NOT NULL FROM queue WHERE account_id = %s AND email_id = %s FOR UPDATE"
+LATEST = """
 SELECT DISTINCT ON (recipient) recipient, type, at FROM events
 WHERE account_id = %s AND email_id = %s AND recipient IS NOT NULL AND type = ANY (%s) ORDER BY recipient, event_id DESC
 """
-END = "DELETE FROM queue WHERE account_id = %s AND email_id = %s AND recipient = ANY (%s) AND lease IS NULL AND status = 'uncertain'"
+DEQUEUE = "DELETE FROM queue WHERE account_id = %s AND email_id = %s AND recipient = ANY (%s) AND lease IS NULL AND status = 'uncertain'"
 
-Heard = Literal["changed", "repeated", "early"]
+# changed: recorded. repeated: the recipient's state does not allow it, nothing changed. early: the delivery is not settled yet.
+Recorded = Literal["changed", "repeated", "early"]
 
 
 @attrs.frozen
 class Complained:
-    """The recipient called it unwanted. `reason` is a sentence for people; `kind` and `agent` are the report's own words."""
+    """The recipient reported the email as spam. `reason` is a sentence for people; `kind` and `agent` are quoted from the report."""
 
     reason: str
     kind: str
@@ -49,91 +49,93 @@ class Complained:
 
 @attrs.frozen
 class Report:
-    """What was heard about a recipient, by its number."""
+    """What was reported about a recipient, given by number."""
 
     recipient: int
-    what: Bounced | Complained
+    outcome: Bounced | Complained
 
 
 @attrs.define(eq=False)
 class AsyncBounces:
-    """`told` is called after each commit with events."""
+    """`on_events` is called after each commit that wrote events."""
 
     pool: Pool
-    told: Callable[[], None] = lambda: None
+    on_events: Callable[[], None] = lambda: None
 
-    async def hear(
-        self, account_id: UUID, email_id: UUID, judge: Callable[[Sequence[str]], Sequence[Report]], now: datetime
-    ) -> Mapping[int, Heard] | None:
-        """What became of the news that `judge` makes of an email's addresses; None: there is no such email (any more).
+    async def record(
+        self, account_id: UUID, email_id: UUID, interpret: Callable[[Sequence[str]], Sequence[Report]], now: datetime
+    ) -> Mapping[int, Recorded] | None:
+        """Record the reports that `interpret` returns for the email's addresses; the result for each recipient.
 
-        `repeated`: that recipient's state allows it no more, so nothing was changed. `early`: its delivery is not settled yet.
+        None if the email does not exist (any more).
         """
 
-        async def hear(tx: Transaction) -> Mapping[int, Heard] | None:
+        async def record(tx: Transaction) -> Mapping[int, Recorded] | None:
             key = (account_id, email_id)
             await tx.rows(LOCK, (LOCKS, str(email_id)))
             found = await tx.rows(EMAIL, key)
             if not found:
                 return None
             [(domain_id, addresses, envelope)] = found
-            news = judge(addresses)
-            if not news:
+            reports = interpret(addresses)
+            if not reports:
                 return {}
-            states = {row[0]: ("sending" if row[2] else row[1]) for row in await tx.rows(WAITING, key)}
-            newest = {row[0]: (FINAL[row[1]], row[2]) for row in await tx.rows(TOLD, (*key, [*FINAL]))}
-            states = {number: state for number, (state, _) in newest.items()} | states
-            heard = {each.recipient: _heard(states.get(each.recipient), each) for each in news}
-            changes = {each.recipient: each for each in news if heard[each.recipient] == "changed"}.values()
-            # Ids grow with time, and the newest event is what a recipient is: never older than the delivery, whatever clocks say.
-            at = max([now, *(newest[each.recipient][1] + timedelta(milliseconds=1) for each in changes if each.recipient in newest)])
-            await tx.run(END, (*key, [each.recipient for each in changes]))
+            queued: dict[int, State] = {number: ("sending" if leased else status) for number, status, leased in await tx.rows(QUEUED, key)}
+            latest = {number: (FINAL[kind], at) for number, kind, at in await tx.rows(LATEST, (*key, [*FINAL]))}
+            states: dict[int, State] = {number: state for number, (state, _) in latest.items()} | queued
+            recorded = {each.recipient: _result(states.get(each.recipient), each) for each in reports}
+            changes = {each.recipient: each for each in reports if recorded[each.recipient] == "changed"}.values()
+            # A recipient's latest event is its state, and event IDs grow with time: never date this one before the delivery.
+            at = max([now, *(latest[each.recipient][1] + timedelta(milliseconds=1) for each in changes if each.recipient in latest)])
+            await tx.run(DEQUEUE, (*key, [each.recipient for each in changes]))
             await events.write(tx, [_event(account_id, email_id, domain_id, each, at) for each in changes])
             await dsn_requests.late(tx, *key, envelope, [each.recipient for each in changes if _state(each) == "bounced"], at)
             for each in changes:
                 address = [addresses[each.recipient]]
-                if isinstance(each.what, Complained):
-                    await suppressions.add(tx, account_id, address, "complaint", at, email_id, each.what.reason)
-                elif each.what.suppress:
-                    await suppressions.add(tx, account_id, address, "bounce", at, email_id, each.what.reply)
-            return heard
+                if isinstance(each.outcome, Complained):
+                    await suppressions.add(tx, account_id, address, "complaint", at, email_id, each.outcome.reason)
+                elif each.outcome.suppress:
+                    await suppressions.add(tx, account_id, address, "bounce", at, email_id, each.outcome.reply)
+            return recorded
 
-        heard = await self.pool.transact(hear)
-        if heard and "changed" in heard.values():
-            self.told()
-        return heard
+        recorded = await self.pool.transact(record)
+        if recorded and "changed" in recorded.values():
+            self.on_events()
+        return recorded
 
-    async def pass_on(self, account_id: UUID, email_id: UUID, judge: Callable[[Sequence[str]], Sequence[Passed]], now: datetime) -> None:
-        """What another server told of an email's recipients without changing anything goes on to whoever asked for it."""
+    async def forward(
+        self, account_id: UUID, email_id: UUID, interpret: Callable[[Sequence[str]], Sequence[Passed]], now: datetime
+    ) -> None:
+        """Queue another server's reports of delays and deliveries for the submitter who requested them."""
 
-        async def pass_on(tx: Transaction) -> None:
-            for addresses, envelope in [row[1:] for row in await tx.rows(EMAIL, (account_id, email_id))]:
-                await dsn_requests.pass_on(tx, account_id, email_id, envelope, judge(addresses), now)
+        async def forward(tx: Transaction) -> None:
+            for _, addresses, envelope in await tx.rows(EMAIL, (account_id, email_id)):
+                await dsn_requests.pass_on(tx, account_id, email_id, envelope, interpret(addresses), now)
 
-        await self.pool.transact(pass_on)
-
-
-def _state(news: Report) -> State:
-    return "complained" if isinstance(news.what, Complained) else "bounced"
+        await self.pool.transact(forward)
 
 
-def _heard(state: State | None, news: Report) -> Heard:
-    """What the table of moves (outcome) allows; what waits and may not move yet is to be heard again."""
-    wanted = _state(news)
-    if state == "sending" or (state in ("queued", "scheduled", "delayed", "uncertain") and wanted not in _late_moves(state)):
+def _state(report: Report) -> State:
+    return "complained" if isinstance(report.outcome, Complained) else "bounced"
+
+
+def _result(state: State | None, report: Report) -> Recorded:
+    """Apply outcome.MOVES. A recipient that is still queued and may not change yet has to be reported again later."""
+    wanted = _state(report)
+    if state == "sending" or (state in ("queued", "scheduled", "delayed", "uncertain") and wanted not in _async_moves(state)):
         return "early"
-    return "changed" if state is not None and wanted in _late_moves(state) else "repeated"
+    return "changed" if state is not None and wanted in _async_moves(state) else "repeated"
 
 
-def _late_moves(state: State) -> frozenset[State]:
-    """Of those that wait, only one whose delivery is uncertain: its bounce shows that it had been delivered."""
+def _async_moves(state: State) -> frozenset[State]:
+    """A queued recipient may change only if its delivery is uncertain: the bounce proves that the email had been accepted."""
     return MOVES[state] if state in ("delivered", "uncertain") else frozenset()
 
 
-def _event(account_id: UUID, email_id: UUID, domain_id: UUID, news: Report, at: datetime) -> NewEvent:
-    match news.what:
+def _event(account_id: UUID, email_id: UUID, domain_id: UUID, report: Report, at: datetime) -> NewEvent:
+    match report.outcome:
         case Complained(reason, kind, agent):
             data: dict[str, object] = {"reason": reason, "feedback_type": kind, "user_agent": agent}
         case bounced:
             data = bounce(bounced)
-    return NewEvent(account_id, email_id, domain_id, news.recipient, EVENTS[_state(news)], at, data | {"late": True})
+    return NewEvent(account_id, email_id, domain_id, report.recipient, EVENTS[_state(report)], at, data | {"late": True})

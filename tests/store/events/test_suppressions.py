@@ -141,13 +141,13 @@ async def test_the_list_is_one_accounts_and_says_why(house: House) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_is_heard_late_suppresses_in_its_own_transaction(house: House) -> None:
+async def test_an_async_complaint_suppresses_in_its_own_transaction(house: House) -> None:
     mail = email(lease=house.lease)
     await house.accept(mail)
     await house.settle(mail, Delivered("250 ok"))
-    late = AsyncBounces(house.pool)
-    news = [Report(0, Complained("It was reported as spam.", "abuse", "agent"))]
-    assert await late.hear(ACCOUNT, mail.email_id, lambda addresses: news, NOW + MINUTE) == {0: "changed"}
+    bounces = AsyncBounces(house.pool)
+    reports = [Report(0, Complained("It was reported as spam.", "abuse", "agent"))]
+    assert await bounces.record(ACCOUNT, mail.email_id, lambda addresses: reports, NOW + MINUTE) == {0: "changed"}
     [found], _ = await listed(house).list(ACCOUNT, 10)
     assert (found.origin, found.source_id, found.reason) == ("complaint", mail.email_id, "It was reported as spam.")
     kinds = [kind for (kind,) in await house.pool.rows("SELECT type FROM events ORDER BY event_id DESC LIMIT 2")]

@@ -112,15 +112,15 @@ async def test_a_server_that_tells_of_the_delivery_itself_is_left_to_it(house: H
     await notices.done(first.report)
 
     said = [Passed(0, "delivered", "2.0.0", "mx.example.org"), Passed(1, "delivered", "", ""), Passed(7, "delayed", "", "")]
-    late = AsyncBounces(house.pool)
+    bounces = AsyncBounces(house.pool)
     for _ in range(2):
-        await late.pass_on(mail.account_id, mail.email_id, lambda addresses: said, SOON)
+        await bounces.forward(mail.account_id, mail.email_id, lambda addresses: said, SOON)
     [notice] = found = await notices.take(SOON + timedelta(seconds=2))
     assert told(found) == [("0@example.org", "passed"), ("1@example.org", "passed")]
     assert notice.told[0].data == {"action": "delivered", "said": "2.0.0", "reporter": "mx.example.org"}
 
     await notices.done(notice.report)
-    await late.pass_on(mail.account_id, mail.email_id, lambda addresses: said, SOON)
+    await bounces.forward(mail.account_id, mail.email_id, lambda addresses: said, SOON)
     assert await notices.take(SOON + MINUTE) == []
     await notices.sweep(SOON + timedelta(days=29))
     assert await house.count("notices") == 2
@@ -133,7 +133,7 @@ async def test_what_nobody_asked_for_is_not_passed_on(house: House) -> None:
     mail = await sent(house, "FAILURE", None, "SUCCESS", "DELAY")
     actions: list[Any] = ["delivered", "relayed", "delayed", "delayed"]
     said = [Passed(number, action, "", "") for number, action in enumerate(actions)]
-    await AsyncBounces(house.pool).pass_on(mail.account_id, mail.email_id, lambda addresses: said, NOW)
+    await AsyncBounces(house.pool).forward(mail.account_id, mail.email_id, lambda addresses: said, NOW)
     assert told(await Notices(house.pool).take(SOON)) == [("3@example.org", "passed")]
 
 
