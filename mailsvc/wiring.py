@@ -125,7 +125,7 @@ def limits_of(settings: Settings) -> session.Limits:
     smtp = settings.smtp
     return session.Limits(
         size=settings.limits.message, recipients=smtp.recipients, errors=smtp.errors, idle=smtp.idle_seconds, rate=smtp.slowest,
-        stranger_seconds=smtp.stranger_seconds, stranger_octets=smtp.stranger_octets, tarpit=smtp.tarpit,
+        stranger_seconds=smtp.unauthenticated_seconds, stranger_octets=smtp.unauthenticated_bytes, tarpit=smtp.tarpit,
     )  # fmt: skip
 
 

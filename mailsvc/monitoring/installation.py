@@ -62,7 +62,7 @@ def encrypted(wrong: str | None) -> Finding:
 def _files(settings: Settings) -> list[Finding]:
     missing: list[tuple[str, Path | None, str]] = [
         ("control socket", settings.control.socket, "Set control.socket, so that `mailsvc queue` reaches the daemon."),
-        ("witness", settings.database.witness, "Set database.witness, so that a database that was set back is noticed."),
+        ("witness", settings.database.restore_marker, "Set database.restore_marker, so that a database that was set back is noticed."),
     ]
     return [
         Finding(name, "good", f"It is {path}.") if path is not None else Finding(name, "doubtful", "There is none.", remedy)

@@ -69,7 +69,7 @@ async def open_memory(
     await partitions.ensure(pool, utc(reactor))  # an operator's order may be the first to write
     if checking and (wrong := await wrong_keys(pool, settings, encryption.keys)) is not None:
         raise SettingsError(wrong)
-    whereabouts = RestoreGuard(pool, settings.database.witness, settings.region)
+    whereabouts = RestoreGuard(pool, settings.database.restore_marker, settings.region)
     await whereabouts.look(remember=False)
     return Database(dsn, pool, encryption, whereabouts)
 

@@ -1,1 +1,1 @@
-"""Every setting: what there is (schema), how it is read and checked, and what is passed to each part of the daemon."""
+"""Every setting: the schema, the reader, the checks, and the plans. Passing settings on to each part of the daemon: wiring.py."""

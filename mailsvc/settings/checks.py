@@ -1,4 +1,4 @@
-"""What a setting's value has to be: each returns what was expected instead, or None. Which setting is checked how: settings.py."""
+"""Checks of single settings. Each returns what was expected, or None if the value is valid. schema.py assigns them to settings."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from mailsvc.net import address_guard
 
 ROLES = ("http", "smtp", "delivery", "ledger", "webhooks", "domains")
 RELAY_PORTS = ("25", "587", "2587", "465", "2465")
-_WIDEST = {4: 8, 6: 32}  # whoever trusts more than that trusts strangers
-_IPV4 = [ip_network("::ffff:0:0/96"), ip_network("64:ff9b::/96")]  # all of it, written as IPv6
+_WIDEST = {4: 8, 6: 32}  # prefix lengths: a wider network would include addresses of others
+_IPV4 = [ip_network("::ffff:0:0/96"), ip_network("64:ff9b::/96")]  # IPv4 addresses written as IPv6
 _ID = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 
 
@@ -33,7 +33,7 @@ def roles(value: tuple[str, ...]) -> str | None:
 
 def base_url(value: str) -> str | None:
     good = re.fullmatch(r"https?://[^/\s?#]+(/[^\s?#]*[^/\s?#])?", value)
-    return None if good else "expected a web address without a slash at its end, such as https://api.example.com"
+    return None if good else "expected a URL without a trailing slash, such as https://api.example.com"
 
 
 def listen(value: tuple[str, ...]) -> str | None:
@@ -48,16 +48,16 @@ def watched(value: tuple[str, ...]) -> str | None:
 
 def ports(value: Mapping[str, str]) -> str | None:
     good = all(number in RELAY_PORTS and text.split() and listen(tuple(text.split())) is None for number, text in value.items())
-    return None if good else f'expected endpoints such as "tcp:587" for some of {", ".join(RELAY_PORTS)}'
+    return None if good else f'expected endpoints such as "tcp:587" for the ports {", ".join(RELAY_PORTS)}'
 
 
 def schedule(value: tuple[float, ...]) -> str | None:
-    return None if value and min(value) >= 1 else "expected one or more numbers of seconds, each at least 1"
+    return None if value and min(value) >= 1 else "expected one or more durations in seconds, each at least 1"
 
 
 def endings(value: tuple[str, ...]) -> str | None:
     good = all(re.fullmatch(r"[a-z0-9]{1,20}", text) for text in value)
-    return None if good else 'expected endings in lower case without a dot, such as "exe"'
+    return None if good else 'expected lowercase file extensions without a dot, such as "exe"'
 
 
 def host(value: str) -> str | None:
@@ -83,11 +83,11 @@ def trusted_networks(value: Mapping[str, str]) -> str | None:
         except ValueError as error:
             return f"expected networks such as 10.1.0.0/16: {error}"
         if network.prefixlen < _WIDEST[network.version]:
-            return f"expected networks of /8 or narrower, of IPv6 /32; {text} is wider"
+            return f"expected networks no wider than /8 (IPv4) or /32 (IPv6); {text} is wider"
         if network.version == 6 and (network.is_link_local or any(network.overlaps(each) for each in _IPV4)):
-            return f"expected addresses of IPv6 that are neither link-local nor of IPv4, not {text}"
-        if not re.fullmatch(_ID, key):  # it may be the key itself, which nobody gets to see
-            return f"expected the id of an API key with {text}, as `mailsvc key list` has it"
+            return f"expected IPv6 networks that are neither link-local nor contain IPv4 addresses, not {text}"
+        if not re.fullmatch(_ID, key):  # not shown: it may be the key itself
+            return f"expected the ID of an API key for {text}, as listed by `mailsvc key list`"
     return None
 
 

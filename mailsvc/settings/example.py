@@ -1,4 +1,4 @@
-"""Prints etc/mailsvc.toml, with every setting explained, from the schema: `python -m mailsvc.settings.example`."""
+"""Prints etc/mailsvc.toml from the schema: `python -m mailsvc.settings.example`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from mailsvc.settings.schema import Settings
 
 
 def render() -> str:
-    """etc/mailsvc.toml: every setting with its default, one without a default as a comment."""
+    """Returns the file: every setting with its description and default, or as a comment if it has no default."""
     lines = [
-        "# Every setting of mailsvc with its default. A line that begins with `# name =` has no default: what it shows is an example.",
-        "# Each can be given in the environment instead: MAILSVC_BASE_URL, MAILSVC_DATABASE__URL, …",
-        "# Relative paths begin in the working folder.",
+        "# Every setting of mailsvc with its default. Settings that are commented out have no default; they show an example.",
+        "# Environment variables override this file: MAILSVC_BASE_URL, MAILSVC_DATABASE__URL, …",
+        "# Relative paths start from the working directory.",
     ]
     titles = {field.name: field.metadata["help"] for field in attrs.fields(Settings)}
     table = ""

@@ -1,4 +1,4 @@
-"""The settings of signing in at other services: Google, or whatever speaks OpenID Connect, and GitHub."""
+"""The settings for signing in with Google (or another OpenID Connect provider) and GitHub."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ from mailsvc.settings.reader import SettingsError, setting
 
 def _url(value: str) -> str | None:
     good = re.fullmatch(r"https://[^/\s?#]+(/[^\s?#]*[^/\s?#])?|http://(127\.0\.0\.1|localhost)(:\d+)?(/[^\s?#]*[^/\s?#])?", value)
-    return None if good else "expected https:// and a host, without a slash at the end"
+    return None if good else "expected an https URL without a trailing slash"
 
 
 @attrs.frozen
 class SignIn:
-    """Who else may say who somebody is. A service is offered when its client id is set."""
+    """Identity providers. A provider is offered if its client ID is set."""
 
     google_client: str | None = setting(
-        None, "The client id that Google gave; its redirect URI is <base_url>/dashboard/sign-in/with/google/back.", example="1234.apps…"
+        None, "The client ID from Google. Register the redirect URI <base_url>/dashboard/sign-in/with/google/back.", example="1234.apps…"
     )
-    google_secret: Path | None = setting(None, "The file with the client secret.", example="/etc/mailsvc/google.secret")
+    google_secret: Path | None = setting(None, "The file with Google's client secret.", example="/etc/mailsvc/google.secret")
     google_issuer: str = setting(
-        "https://accounts.google.com", "The issuer, whose endpoints are discovered; any that speaks OpenID Connect.", check=_url
+        "https://accounts.google.com", "The issuer, from which endpoints are discovered. Any OpenID Connect provider works.", check=_url
     )
-    google_name: str = setting("Google", "What the button calls it.")
+    google_name: str = setting("Google", "The provider's name on the sign-in button.")
     github_client: str | None = setting(
-        None, "The client id that GitHub gave; its callback URL is <base_url>/dashboard/sign-in/with/github/back.", example="Ov23li…"
+        None, "The client ID from GitHub. Register the callback URL <base_url>/dashboard/sign-in/with/github/back.", example="Ov23li…"
     )
-    github_secret: Path | None = setting(None, "The file with the client secret.", example="/etc/mailsvc/github.secret")
-    github_url: str = setting("https://github.com", "GitHub, or a GitHub Enterprise Server.", check=_url)
-    github_api: str = setting("https://api.github.com", "Its API; of an Enterprise Server https://HOST/api/v3.", check=_url)
+    github_secret: Path | None = setting(None, "The file with GitHub's client secret.", example="/etc/mailsvc/github.secret")
+    github_url: str = setting("https://github.com", "The URL of GitHub or of a GitHub Enterprise Server.", check=_url)
+    github_api: str = setting("https://api.github.com", "The URL of its API. For an Enterprise Server: https://HOST/api/v3.", check=_url)
 
 
 def secret_of(path: Path | None, key: str) -> str:
-    """The client secret in a file, or SettingsError."""
+    """Reads a client secret from its file. Raises SettingsError."""
     if path is None:
-        raise SettingsError(f"The setting sign_in.{key} is missing; a client id needs its secret.")
+        raise SettingsError(f"The setting sign_in.{key} is missing; it is required with the client ID.")
     try:
         secret = path.read_text("utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise SettingsError(f"The file {path} of sign_in.{key} cannot be read: {reason}.") from None
+        raise SettingsError(f"The file {path} (sign_in.{key}) cannot be read: {reason}.") from None
     if not secret:
-        raise SettingsError(f"The file {path} of sign_in.{key} is empty.")
+        raise SettingsError(f"The file {path} (sign_in.{key}) is empty.")
     return secret

@@ -1,7 +1,7 @@
-"""Reads frozen attrs classes from TOML and the environment, and says which key is wrong. What the settings are: settings.py.
+"""Builds frozen attrs classes from TOML and the environment, and reports which key is wrong. The settings themselves: schema.py.
 
 A setting is an attrs field made by `setting`, a section is a field made by `section`. A table in the file fills a section, and
-`MAILSVC_<SECTION>__<KEY>` replaces one key of it: text as it is, everything else written as in TOML.
+`MAILSVC_<SECTION>__<KEY>` overrides one key of it: strings are taken as they are, other values are written as in TOML.
 """
 
 from __future__ import annotations
@@ -13,35 +13,38 @@ from pathlib import Path
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 import attrs
+from twisted.logger import Logger
 
 PREFIX = "MAILSVC_"
-RESERVED = (f"{PREFIX}CONFIG", f"{PREFIX}TEST_")  # the command's file, and what the tests are told
+RESERVED = (f"{PREFIX}CONFIG", f"{PREFIX}TEST_")  # the command line's --config, and variables of the test suite
+
+log = Logger()
 
 T = TypeVar("T")
 
 
 class SettingsError(Exception):
-    """A sentence for the operator that names the key."""
+    """A message for the operator that names the key."""
 
 
 def setting(
     default: Any, help: str, *, check: Callable[[Any], str | None] | None = None, example: object = None, secret: bool = False
 ) -> Any:
-    """A key with its default (None: it may be left out) and what it is for.
+    """Defines a key with its default (None: optional) and description.
 
-    `check` says what is wrong with a value; `example` is shown where there is no default; a secret is never shown.
+    `check` returns what is wrong with a value, or None. `example` is shown if there is no default. A secret is never shown.
     """
     metadata = {"help": help, "check": check, "example": example, "secret": secret}
     return attrs.field(default=types.MappingProxyType(default) if isinstance(default, dict) else default, metadata=metadata)
 
 
 def section(factory: type, help: str) -> Any:
-    """A table of keys."""
+    """Defines a table of keys."""
     return attrs.field(factory=factory, metadata={"help": help, "section": factory})
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The file as nested dictionaries."""
+    """Reads a file as nested dictionaries."""
     try:
         return tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
@@ -49,28 +52,63 @@ def read(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError:
         raise SettingsError(f"The settings file {path} is not UTF-8 text.") from None
     except tomllib.TOMLDecodeError as error:
-        raise SettingsError(f"The settings file {path} is not TOML: {error}.") from None
+        raise SettingsError(f"The settings file {path} is not valid TOML: {error}.") from None
 
 
-def build(cls: type[T], given: Mapping[str, Any], environ: Mapping[str, str], moved: Mapping[str, str] = types.MappingProxyType({})) -> T:
-    """An instance of `cls` from `given`, with the overrides of `environ` on top. `moved`: former keys, and what they are called now."""
+_NONE: Mapping[str, str] = types.MappingProxyType({})
+
+
+def build(
+    cls: type[T],
+    given: Mapping[str, Any],
+    environ: Mapping[str, str],
+    moved: Mapping[str, str] = _NONE,
+    renamed: Mapping[str, str] = _NONE,
+) -> T:
+    """Returns an instance of `cls` from `given`, overridden by `environ`.
+
+    `moved` and `renamed` map former keys to current ones: `moved` ones are refused, `renamed` ones accepted with a warning.
+    """
     for old, new in moved.items():
         table, _, key = old.rpartition(".")
         name = variable(table, key)
         if name in environ:
-            raise SettingsError(f"The environment variable {name} is {variable(*new.split('.'))} now.")
+            raise SettingsError(f"The environment variable {name} has been replaced by {variable(*new.split('.'))}.")
         if isinstance(given.get(table), Mapping) and key in given[table]:
-            raise SettingsError(f"The setting {old} is {new} now.")
+            raise SettingsError(f"The setting {old} has been replaced by {new}.")
+    for old, new in renamed.items():
+        given, environ = _with_current_name(given, environ, old, new)
     return _table(cls, _overlaid(cls, given, environ), "")
 
 
+def _with_current_name(
+    given: Mapping[str, Any], environ: Mapping[str, str], old: str, new: str
+) -> tuple[Mapping[str, Any], Mapping[str, str]]:
+    """Replaces a former key, in the same table, by the current one."""
+    table, _, key = old.rpartition(".")
+    current = new.rpartition(".")[2]
+    former, name = variable(table, key), variable(table, current)
+    if former in environ:
+        if name in environ:
+            raise SettingsError(f"The environment variables {former} and {name} are the same setting; remove {former}.")
+        log.warn("The environment variable {old} has been renamed to {new}; rename it before the next release.", old=former, new=name)
+        environ = {name if each == former else each: value for each, value in environ.items()}
+    values = given.get(table)
+    if isinstance(values, Mapping) and key in values:
+        if current in values:
+            raise SettingsError(f"The settings {old} and {new} are the same; remove {old}.")
+        log.warn("The setting {old} has been renamed to {new}; rename it before the next release.", old=old, new=new)
+        given = {**given, table: {current if each == key else each: value for each, value in values.items()}}
+    return given, environ
+
+
 def variable(table: str, key: str) -> str:
-    """The environment variable of a key."""
+    """Returns the name of a key's environment variable."""
     return PREFIX + (f"{table}__{key}" if table else key).upper()
 
 
 def keys(cls: type) -> Iterator[tuple[str, str, attrs.Attribute[Any]]]:
-    """Every setting as (section or "", key, field), in the order of the classes."""
+    """Lists every setting as (section or "", key, field), in the order of the classes."""
     for field in attrs.fields(cls):
         if inner := field.metadata.get("section"):
             for _, key, leaf in keys(inner):
@@ -87,11 +125,11 @@ def _overlaid(cls: type, given: Mapping[str, Any], environ: Mapping[str, str]) -
         if not name.startswith(PREFIX) or name.startswith(RESERVED):
             continue
         if name not in places:
-            raise SettingsError(f"The environment variable {name} belongs to no setting.")
+            raise SettingsError(f"There is no setting for the environment variable {name}.")
         table, key = places[name]
         hint = get_type_hints(sections[table] if table else cls)[key]
         target = result.setdefault(table, {}) if table else result
-        if isinstance(target, dict):  # else _table says what is wrong with it
+        if isinstance(target, dict):  # otherwise, _table reports it
             target[key] = _from_text(environ[name], hint, name)
     return result
 
@@ -113,7 +151,7 @@ def _table(cls: type[T], given: Mapping[str, Any], prefix: str) -> T:
     hints = get_type_hints(cls)
     for key in given:
         if key not in fields:
-            raise SettingsError(f"The setting {prefix}{key} does not exist. Known here: {', '.join(fields)}.")
+            raise SettingsError(f"The setting {prefix}{key} does not exist. Known settings: {', '.join(fields)}.")
     values = {}
     for key, value in given.items():
         where = prefix + key
@@ -149,7 +187,7 @@ def _value(value: Any, hint: Any, where: str) -> Any:
             return Path(value).expanduser().absolute()
         if origin is float and type(value) in (int, float):
             return float(value)
-        if type(value) is origin:  # a bool is no int here
+        if type(value) is origin:  # bool is a subclass of int
             return value
     raise SettingsError(f"The setting {where} is {_shown(value)}; expected {expected(hint)}.")
 
@@ -159,13 +197,13 @@ def _alternatives(hint: Any) -> tuple[Any, ...]:
 
 
 def expected(hint: Any) -> str:
-    """A type in words."""
+    """Names a type."""
     kind = _alternatives(hint)[0]
     if get_origin(kind) is tuple:
-        return f"a list, each item {expected(get_args(kind)[0])}"
+        return f"a list in which each item is {expected(get_args(kind)[0])}"
     if get_origin(kind) is Mapping:
-        return f"a table, each value {expected(get_args(kind)[1])}"
-    return {str: "a text", int: "a whole number", float: "a number", bool: "true or false", Path: "a path"}[kind]
+        return f"a table in which each value is {expected(get_args(kind)[1])}"
+    return {str: "a string", int: "a whole number", float: "a number", bool: "true or false", Path: "a path"}[kind]
 
 
 def _shown(value: Any) -> str:

@@ -1,6 +1,6 @@
-"""How many days each kind of thing is kept: the section [retention] of the settings, and what an account wants shorter. Pure.
+"""How many days each kind of data is kept: the section [retention] of the settings, and an account's own shorter times. Pure.
 
-What goes when its days are over, and what is never touched: store/logs/retention. When it is done: keeping.py.
+What is deleted, and what never is: store/logs/retention. When it is deleted: accounts/retention.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ def _days(value: int) -> str | None:
 
 @attrs.frozen
 class Retention:
-    """How many days things are kept. What still waits, and what it needs, is kept however long it takes."""
+    """How many days data is kept. Queued emails, and all that their delivery needs, are kept as long as they are queued."""
 
-    bodies: int = setting(30, "Days of the messages themselves; never longer than `emails`.", check=_days)
-    emails: int = setting(30, "Days of emails, each with its own history, after they were accepted.", check=_days)
-    events: int = setting(30, "Days of the account's numbered events (GET /event-log); never longer than `emails`.", check=_days)
-    attempts: int = setting(30, "Days of the attempts over SMTP with their transcripts; never longer than `emails`.", check=_days)
-    requests: int = setting(30, "Days of the API request log.", check=_days)
-    webhooks: int = setting(30, "Days of what webhooks were sent, and of their answers.", check=_days)
-    receipts: int = setting(30, "Days of the transcripts of customers' SMTP sessions.", check=_days)
-    tls: int = setting(90, "Days of the counts for TLS reports, which belong to no account.", check=_days)
+    bodies: int = setting(30, "Days to keep message contents; at most `emails`.", check=_days)
+    emails: int = setting(30, "Days to keep emails and their history after they were accepted.", check=_days)
+    events: int = setting(30, "Days to keep an account's events (GET /event-log); at most `emails`.", check=_days)
+    attempts: int = setting(30, "Days to keep delivery attempts and their transcripts; at most `emails`.", check=_days)
+    requests: int = setting(30, "Days to keep the API request log.", check=_days)
+    webhooks: int = setting(30, "Days to keep webhook messages and the endpoints' responses.", check=_days)
+    receipts: int = setting(30, "Days to keep the session log: transcripts of customers' SMTP sessions.", check=_days)
+    tls: int = setting(90, "Days to keep the counts for TLS reports, which belong to no account.", check=_days)
 
 
 WITHIN_EMAILS = ("bodies", "events", "attempts")
 
 
 def days(settings: Retention, wanted: Mapping[str, int] | None = None) -> dict[str, int]:
-    """What counts, by kind: the settings, or what an account wants where that is shorter. Nothing of an email outlives it."""
+    """Returns the days by kind: the settings, or the account's own where shorter. Nothing of an email is kept longer than the email."""
     everybody = {
         "emails": settings.emails, "bodies": settings.bodies, "events": settings.events, "attempts": settings.attempts,
         "requests": settings.requests, "webhooks": settings.webhooks, "receipts": settings.receipts,

@@ -1,6 +1,6 @@
-"""Every setting of mailsvc, with its default and what it is for; read once at the start, then frozen.
+"""Every setting of mailsvc: its default, its description and its checks. Read once at startup, then frozen.
 
-How a file becomes these classes: reader.py. etc/mailsvc.toml is printed from them: example.py.
+reader.py turns a file into these classes; example.py prints etc/mailsvc.toml from them.
 """
 
 from __future__ import annotations
@@ -21,26 +21,40 @@ from mailsvc.settings.reader import SettingsError, section, setting
 from mailsvc.settings.retention import Retention
 
 BLOCK_LISTS = ("zen.spamhaus.org", "bl.spamcop.net")
-MOVED = {"http.log_days": "retention.requests", "smtp.receipts": "retention.receipts"}
+MOVED = {"http.log_days": "retention.requests", "smtp.receipts": "retention.receipts"}  # refused: they meant something else
+RENAMED = {  # accepted with a warning until the next release
+    "database.witness": "database.restore_marker",
+    "smtp.stranger_seconds": "smtp.unauthenticated_seconds",
+    "smtp.stranger_octets": "smtp.unauthenticated_bytes",
+}
 
 
 @attrs.frozen
 class Database:
-    """Where everything is kept."""
+    """The Postgres database."""
 
     url: str | None = setting(
-        None, "A Postgres of 15 or newer: a libpq URL.", secret=True, example="postgresql://mailsvc@/mailsvc?host=/run/postgresql"
+        None,
+        "The libpq URL of a Postgres database, version 15 or newer.",
+        secret=True,
+        example="postgresql://mailsvc@/mailsvc?host=/run/postgresql",
     )
-    embedded: Path | None = setting(None, "Instead of url: the folder of a Postgres of its own, to try mailsvc.", example="var/postgres")
-    witness: Path | None = setting(
-        None, "A file that remembers how far it had come: a database that is behind it was restored.", example="/var/lib/mailsvc/witness"
+    embedded: Path | None = setting(
+        None, "Instead of url, to try mailsvc: the folder of a Postgres server that mailsvc starts.", example="var/postgres"
     )
-    pool: int = setting(10, "Connections to it.", check=checks.between(2, 200))
+    restore_marker: Path | None = setting(
+        None,
+        "A file that records how far the database has come, so that a restore from a backup is detected.",
+        example="/var/lib/mailsvc/restore_marker",
+    )
+    pool: int = setting(10, "Connections to Postgres.", check=checks.between(2, 200))
     commit_linger: float = setting(
-        0.002, "Seconds that a commit waits for others to share it, while there are any.", check=checks.between(0, 1)
+        0.002, "Seconds a commit waits for other writes to share it, if any are in progress.", check=checks.between(0, 1)
     )
     clock_tolerance: float = setting(
-        10, "Seconds between this machine's clock and Postgres's, above which all mail is held.", check=checks.between(1, 3600)
+        10,
+        "If this machine's clock and Postgres's differ by more than this many seconds, all mail is held.",
+        check=checks.between(1, 3600),
     )
 
 
@@ -50,375 +64,423 @@ class Http:
 
     listen: tuple[str, ...] = setting(
         ("tcp:8025:interface=127.0.0.1",),
-        'Endpoints, as Twisted writes them; TLS is ended in front of them or by "tls:".',
+        'Where to listen, as Twisted endpoints. For TLS, use a reverse proxy or a "tls:" endpoint.',
         check=checks.listen,
     )
-    trusted_proxies: tuple[str, ...] = setting((), "Addresses or networks whose X-Forwarded-For is believed.")
-    body_limit: int = setting(160 * 1024 * 1024, "Octets of a JSON body, attachments in their longest form.", check=checks.at_least(1024))
+    trusted_proxies: tuple[str, ...] = setting((), "Addresses or networks of reverse proxies whose X-Forwarded-For header is trusted.")
+    body_limit: int = setting(
+        160 * 1024 * 1024, "The largest JSON body in bytes, including attachments in base64.", check=checks.at_least(1024)
+    )
     in_flight: int = setting(
         256 * 1024 * 1024,
-        "Bytes of memory for all requests and mails in progress; docs/security.md has the shares.",
+        "Bytes of memory for all requests and messages in progress. docs/security.md explains how they are shared.",
         check=checks.at_least(1 << 20),
     )
     spool: int = setting(
         2 * 1024**3,
-        "Bytes of disk (in TMPDIR) for large bodies and responses in progress; at least 8 × body_limit.",
+        "Bytes of disk space (in TMPDIR) for large bodies and responses in progress. At least 8 × body_limit.",
         check=checks.at_least(1 << 23),
     )
-    connections: int = setting(4000, "Connections at once, in all; those of trusted proxies are counted apart.", check=checks.at_least(10))
-    connections_per_address: int = setting(
-        250, "Connections at once from one address (of IPv6, one /64); behind trusted proxies, requests at once.", check=checks.at_least(1)
+    connections: int = setting(
+        4000, "Maximum number of open connections. Those of trusted proxies are counted separately.", check=checks.at_least(10)
     )
-    rate_limit: int = setting(10, "Requests a second of an account that has no limit of its own.", check=checks.at_least(1))
-    idle_seconds: float = setting(60.0, "Seconds after which a silent connection is closed.", check=checks.at_least(1))
-    log_body: int = setting(16384, "About the octets of a body that the request log keeps; 0: none.", check=checks.between(0, 1024 * 1024))
+    connections_per_address: int = setting(
+        250,
+        "Maximum number of open connections from one address (IPv6: one /64). Behind trusted proxies, of concurrent requests.",
+        check=checks.at_least(1),
+    )
+    rate_limit: int = setting(10, "Requests per second for each account that has no limit of its own.", check=checks.at_least(1))
+    idle_seconds: float = setting(60.0, "Seconds after which an idle connection is closed.", check=checks.at_least(1))
+    log_body: int = setting(
+        16384, "Approximate number of bytes of each body kept in the request log. 0: none.", check=checks.between(0, 1024 * 1024)
+    )
 
 
 @attrs.frozen
 class Smtp:
-    """The relay."""
+    """The SMTP ports: submission by customers, and incoming bounces and complaints."""
 
     listen: Mapping[str, str] = setting(
         types.MappingProxyType({number: f"tcp:{number}" for number in RELAY_PORTS}),
-        'Endpoints by standard port, several separated by spaces; "haproxy:" before one: a load balancer tells who connected.',
+        'Endpoints by standard port, separated by spaces. The prefix "haproxy:" expects a PROXY header from a load balancer.',
         check=checks.ports,
     )
-    trusted_proxies: tuple[str, ...] = setting((), 'Addresses or networks whose PROXY header is believed, at endpoints with "haproxy:".')
+    trusted_proxies: tuple[str, ...] = setting(
+        (), 'Load balancers whose PROXY header is trusted on "haproxy:" endpoints: addresses or networks.'
+    )
     trusted_networks: Mapping[str, str] = setting(
         {},
-        'Networks that need neither TLS nor login on customers\' ports, each with the id of an API key: { "127.0.0.1/32" = "0198…" }.',
+        'Networks whose clients send without TLS and login, each with the ID of the API key to use: { "127.0.0.1/32" = "0198…" }.',
         check=checks.trusted_networks,
     )
     certificate: Path | None = setting(
-        None, "The certificate and its chain, PEM; a renewed one is used without a restart.", example="/etc/mailsvc/certificate.pem"
+        None,
+        "The certificate with its chain (PEM). A renewed certificate is loaded without a restart.",
+        example="/etc/mailsvc/certificate.pem",
     )
-    key: Path | None = setting(None, "The private key of the certificate, PEM.", example="/etc/mailsvc/key.pem")
+    key: Path | None = setting(None, "The certificate's private key (PEM).", example="/etc/mailsvc/key.pem")
     certbot: Path | None = setting(
-        None, "Instead of both: certbot's folder of live certificates for one name.", example="/etc/letsencrypt/live/smtp.example.com"
+        None, "Instead of certificate and key: certbot's live folder for the host name.", example="/etc/letsencrypt/live/smtp.example.com"
     )
     self_signed: Path | None = setting(
-        None, "Instead, to try mailsvc: a folder for a certificate that is made at the first start.", example="var/tls"
+        None, "Instead of those, to try mailsvc: the folder for a self-signed certificate, created at the first start.", example="var/tls"
     )
-    username: str = setting("mailsvc", "The user name of every customer; the password is an API key.")
-    connections: int = setting(5000, "Connections at once, in all.", check=checks.at_least(1))
-    connections_per_address: int = setting(100, "Connections at once from one address; of IPv6, from one /64.", check=checks.at_least(1))
-    connections_per_key: int = setting(20, "Connections at once that logged in with one API key.", check=checks.at_least(1))
-    login_failures: int = setting(5, "Failed logins a minute from one address; further ones are not looked at.", check=checks.at_least(1))
-    recipients: int = setting(1000, "Recipients of one mail.", check=checks.between(100, 10_000))
-    idle_seconds: float = setting(300.0, "Seconds for a command to come, or for a body to show its pace.", check=checks.at_least(1))
-    stranger_seconds: float = setting(60.0, "Seconds for logging in, or for a first recipient of ours.", check=checks.at_least(1))
-    stranger_octets: int = setting(8192, "Octets of commands before that.", check=checks.at_least(1024))
-    slowest: int = setting(500, "Octets a second that a body must make.", check=checks.at_least(1))
+    username: str = setting("mailsvc", "The user name that all customers log in with. The password is an API key.")
+    connections: int = setting(5000, "Maximum number of open connections.", check=checks.at_least(1))
+    connections_per_address: int = setting(
+        100, "Maximum number of open connections from one address (IPv6: one /64).", check=checks.at_least(1)
+    )
+    connections_per_key: int = setting(20, "Maximum number of open connections logged in with one API key.", check=checks.at_least(1))
+    login_failures: int = setting(
+        5, "Failed logins per minute from one address. Further logins are refused without a check.", check=checks.at_least(1)
+    )
+    recipients: int = setting(1000, "Maximum number of recipients of one message.", check=checks.between(100, 10_000))
+    idle_seconds: float = setting(
+        300.0, "Seconds to wait for a command, and the period over which a body's speed is measured.", check=checks.at_least(1)
+    )
+    unauthenticated_seconds: float = setting(
+        60.0, "Seconds a client has to log in, or to name a recipient that we accept without login.", check=checks.at_least(1)
+    )
+    unauthenticated_bytes: int = setting(8192, "Bytes of commands a client may send before that.", check=checks.at_least(1024))
+    slowest: int = setting(500, "Minimum speed of an incoming body, in bytes per second.", check=checks.at_least(1))
     errors: int = setting(
-        20, "Refused commands after which a session is ended; refused recipients of a customer are none.", check=checks.at_least(1)
+        20, "Errors after which a session is closed. Refused recipients of a customer don't count.", check=checks.at_least(1)
     )
     tarpit: float = setting(
         1.0,
-        "Seconds before a login is refused, and each command of a session that has half of its errors; 0: at once.",
+        "Seconds of delay before a refused login, and before every reply once a session has made half of its errors. 0: no delay.",
         check=checks.at_least(0),
     )
     null_mx: float = setting(
         0.25,
-        "Seconds that the recipients of a mail wait in all for DNS to say that a domain takes no mail; 0: none.",
+        "Seconds, for all recipients of a message together, to look up whether their domains accept mail (null MX). 0: don't look.",
         check=checks.at_least(0),
     )
-    names: tuple[str, ...] = setting((), "Names of ours besides delivery.ehlo_name, for which postmaster@ and abuse@ are taken.")
+    names: tuple[str, ...] = setting((), "Host names besides delivery.ehlo_name for which mail to postmaster@ and abuse@ is accepted.")
     postmaster: str | None = setting(
         None,
-        "Who gets the mail to postmaster@ and abuse@; left out: it is not taken.",
+        "Where to forward mail to postmaster@ and abuse@. If not set, such mail is refused.",
         check=checks.address,
         example="operator@example.com",
     )
     postmaster_domain: str | None = setting(
-        None, "The sending domain, of an account of the operator's, under which it is forwarded.", check=checks.host, example="example.com"
-    )
+        None, "The sending domain that mail to postmaster is forwarded from. It must belong to one of your accounts.",
+        check=checks.host, example="example.com",
+    )  # fmt: skip
 
 
 @attrs.frozen
 class Delivery:
-    """The way out. What has the same name in delivery/limits is the same there."""
+    """Delivery to other mail servers. Most settings are passed to delivery/limits under the same name."""
 
     ehlo_name: str | None = setting(
-        None, "Our name towards other mail servers; its address should point back to it.", check=checks.host, example="out.example.com"
+        None,
+        "This machine's public host name, sent in EHLO. The reverse DNS of its address should point back to it.",
+        check=checks.host,
+        example="out.example.com",
     )
     sources: tuple[str, ...] = setting(
-        (), 'Our addresses, each with its EHLO name and its weight: "192.0.2.1 out1.example.com 3"; empty: the system chooses.'
+        (),
+        'Source addresses, each with an EHLO name and a weight: "192.0.2.1 out1.example.com 3". Empty: the operating system chooses.',
     )
-    mta_sts: bool = setting(True, "Whether the MTA-STS policies of recipients' domains are kept to.")
-    dane: bool = setting(False, "Whether TLSA records are; the resolver has to validate DNSSEC and to be on this machine.")
-    chunking: bool = setting(True, "Whether messages go by BDAT, in one round trip, to servers that offer it with pipelining.")
+    mta_sts: bool = setting(True, "Whether to follow the MTA-STS policies of recipients' domains.")
+    dane: bool = setting(False, "Whether to follow TLSA records (DANE). Needs a resolver on this machine that validates DNSSEC.")
+    chunking: bool = setting(True, "Whether to send messages with BDAT, in one round trip, to servers that support it with pipelining.")
     routes: Mapping[str, str] = setting(
-        {}, 'Domains with a fixed next host instead of their MX; "*" is every other domain.', check=checks.routes
+        {}, 'Servers to use instead of the MX records, by recipient domain. "*" means every other domain.', check=checks.routes
     )
     shaping: Path | None = setting(
         None,
-        "Rules for providers, what they take and what they say when it was too much; left out: those in etc/shaping.toml.",
+        "A file with rules for large providers: their limits and their throttling replies. If not set, the built-in rules apply.",
         example="/etc/mailsvc/shaping.toml",
     )
-    port: int = setting(25, "The port of mail exchangers found in DNS.", check=checks.between(1, 65535))
-    nameservers: tuple[str, ...] = setting((), "Resolvers to ask; empty: those of /etc/resolv.conf.")
-    dns_seconds: float = setting(10.0, "Seconds for one look-up, all resolvers and repetitions together.", check=checks.at_least(1))
+    port: int = setting(25, "The port of mail servers found by MX records.", check=checks.between(1, 65535))
+    nameservers: tuple[str, ...] = setting((), "DNS resolvers to use. Empty: those in /etc/resolv.conf.")
+    dns_seconds: float = setting(10.0, "Timeout in seconds for one DNS lookup, with all retries.", check=checks.at_least(1))
     allowed_networks: tuple[str, ...] = setting(
-        (), "Networks to connect to although they are private or loopback; routes need them too.", check=checks.networks
+        (), "Private or loopback networks that may be connected to. Routes need this too.", check=checks.networks
     )
 
     retry: tuple[float, ...] = setting(
         (60.0, 300.0, 900.0, 1800.0, 3600.0, 7200.0, 14400.0),
-        "Seconds before each further attempt; the last one repeats.",
+        "Seconds to wait before each retry. The last value repeats.",
         check=checks.schedule,
     )
-    retry_jitter: float = setting(0.2, "Each of these is stretched or shortened by up to this share.", check=checks.between(0, 0.9))
-    greylist_seconds: float = setting(300.0, 'The least seconds after a server said "later" to a recipient.', check=checks.at_least(0))
-    uncertain_seconds: float = setting(300.0, "The least seconds after a whole message that got no reply.", check=checks.at_least(0))
+    retry_jitter: float = setting(0.2, "Each wait is varied at random by up to this fraction.", check=checks.between(0, 0.9))
+    greylist_seconds: float = setting(
+        300.0, "Minimum wait in seconds after a server deferred a recipient (greylisting).", check=checks.at_least(0)
+    )
+    uncertain_seconds: float = setting(
+        300.0, "Minimum wait in seconds after a message that was sent completely but not acknowledged.", check=checks.at_least(0)
+    )
     hold_first: float = setting(
-        60.0, "Seconds that a destination rests when it cannot be reached; doubled each time.", check=checks.at_least(1)
+        60.0, "Seconds to pause a destination that cannot be reached. Doubled after each failure.", check=checks.at_least(1)
     )
-    hold_longest: float = setting(1800.0, "The longest of these rests.", check=checks.at_least(1))
-    expire: float = setting(432000.0, "Seconds after which a mail that nobody accepted bounces (5 days).", check=checks.at_least(60))
+    hold_longest: float = setting(1800.0, "Maximum pause in seconds.", check=checks.at_least(1))
+    expire: float = setting(432000.0, "Seconds after which an undelivered message bounces (5 days).", check=checks.at_least(60))
 
-    connections: int = setting(500, "Connections open at once, in all.", check=checks.between(1, 20000))
-    connections_initial: int = setting(2, "Connections to a destination that has not shown itself well.", check=checks.between(1, 1000))
+    connections: int = setting(500, "Maximum number of open connections.", check=checks.between(1, 20000))
+    connections_initial: int = setting(
+        2, "Connections to a destination until it has accepted mail reliably.", check=checks.between(1, 1000)
+    )
     connections_max: int = setting(
-        20, "Connections to one destination at most, of all processes in the region.", check=checks.between(1, 1000)
+        20, "Maximum number of connections to one destination, from all processes in the region.", check=checks.between(1, 1000)
     )
-    messages_per_connection: int = setting(100, "Messages after which a connection is closed.", check=checks.at_least(1))
-    recipients_per_message: int = setting(100, "Recipients of one transaction; more become further ones.", check=checks.at_least(1))
+    messages_per_connection: int = setting(100, "Messages sent over a connection before it is closed.", check=checks.at_least(1))
+    recipients_per_message: int = setting(
+        100, "Maximum number of recipients in one SMTP transaction. Others get further transactions.", check=checks.at_least(1)
+    )
     patience_seconds: float = setting(
-        20.0, "While others wait for a connection: seconds for a destination to show that it works.", check=checks.at_least(1)
+        20.0, "Seconds that an unproven connection may take while other destinations wait for one.", check=checks.at_least(1)
     )
-    idle_seconds: float = setting(5.0, "Seconds that a connection without mail is kept for the next.", check=checks.between(0, 300))
-    window: int = setting(1000, "Emails of one destination in memory; the others wait in Postgres.", check=checks.at_least(1))
-    emails: int = setting(20_000, "Emails of all destinations in memory.", check=checks.at_least(1))
+    idle_seconds: float = setting(5.0, "Seconds that an idle connection is kept open for the next message.", check=checks.between(0, 300))
+    window: int = setting(1000, "Emails of one destination held in memory. Others wait in Postgres.", check=checks.at_least(1))
+    emails: int = setting(20_000, "Emails of all destinations held in memory.", check=checks.at_least(1))
     memory: int = setting(
-        64 * 1024 * 1024, "Octets of their messages in memory; the others are read when it is their turn.", check=checks.at_least(1024)
+        64 * 1024 * 1024, "Bytes of messages held in memory. Others are read when they are sent.", check=checks.at_least(1024)
     )
 
-    connect_seconds: float = setting(30.0, "Seconds to connect to one address.", check=checks.at_least(1))
-    connect_addresses: int = setting(5, "Addresses tried for one connection.", check=checks.at_least(1))
-    greeting_seconds: float = setting(300.0, "Seconds for the greeting, and for the reply to EHLO.", check=checks.at_least(1))
-    reply_seconds: float = setting(300.0, "Seconds for the replies to MAIL and RCPT.", check=checks.at_least(1))
-    data_seconds: float = setting(120.0, "Seconds for the reply to DATA.", check=checks.at_least(1))
-    block_seconds: float = setting(180.0, "Seconds for a slice of a message to be taken.", check=checks.at_least(1))
-    final_seconds: float = setting(600.0, "Seconds for the reply to the final dot; shorter ones make duplicates.", check=checks.at_least(1))
-    poll_seconds: float = setting(1.0, "The queue is looked at this often, also when nobody rings.", check=checks.at_least(0.05))
-    drain_seconds: float = setting(30.0, "Seconds that a shutdown waits for what is in flight.", check=checks.between(0, 600))
+    connect_seconds: float = setting(30.0, "Timeout in seconds for connecting to one address.", check=checks.at_least(1))
+    connect_addresses: int = setting(5, "Addresses tried for each connection.", check=checks.at_least(1))
+    greeting_seconds: float = setting(300.0, "Timeout in seconds for the greeting and the reply to EHLO.", check=checks.at_least(1))
+    reply_seconds: float = setting(300.0, "Timeout in seconds for the replies to MAIL and RCPT.", check=checks.at_least(1))
+    data_seconds: float = setting(120.0, "Timeout in seconds for the reply to DATA.", check=checks.at_least(1))
+    block_seconds: float = setting(
+        180.0, "Timeout in seconds for the server to read the next block of a message.", check=checks.at_least(1)
+    )
+    final_seconds: float = setting(
+        600.0, "Timeout in seconds for the reply to the whole message. Shorter values cause duplicates.", check=checks.at_least(1)
+    )
+    poll_seconds: float = setting(1.0, "How often in seconds the queue is checked, besides notifications.", check=checks.at_least(0.05))
+    drain_seconds: float = setting(30.0, "Seconds that a shutdown waits for deliveries in progress.", check=checks.between(0, 600))
 
 
 @attrs.frozen
 class Control:
-    """The operator's socket."""
+    """The control socket."""
 
     socket: Path | None = setting(
-        None, "Where `mailsvc queue` reaches the daemon; only its owner may open it.", example="/run/mailsvc/control.sock"
+        None, "The Unix socket for `mailsvc queue`. Only its owner can connect.", example="/run/mailsvc/control.sock"
     )
 
 
 @attrs.frozen
 class Fetch:
-    """Web addresses that customers give: webhook endpoints and linked attachments."""
+    """Requests to URLs that customers gave: webhook endpoints and attachments by URL."""
 
-    ports: tuple[int, ...] = setting((80, 443, 8080, 8443), "Ports that may be connected to; empty: any.")
-    allow_http: bool = setting(False, "Whether http is good enough, not only https.")
-    allowed_networks: tuple[str, ...] = setting((), "Networks to connect to although they are private or loopback.")
-    denied_networks: tuple[str, ...] = setting((), "Networks never to connect to, such as this service's own public ones.")
+    ports: tuple[int, ...] = setting((80, 443, 8080, 8443), "Ports that may be connected to. Empty: any.")
+    allow_http: bool = setting(False, "Whether to allow http URLs, not only https.")
+    allowed_networks: tuple[str, ...] = setting((), "Private or loopback networks that may be connected to.")
+    denied_networks: tuple[str, ...] = setting((), "Networks that may never be connected to, such as your own public ones.")
 
 
 @attrs.frozen
 class Webhooks:
-    """Telling customers' endpoints. What has the same name in webhooks/sender is the same there."""
+    """Webhooks. The settings are passed to webhooks/sender under the same names."""
 
-    endpoints: int = setting(100, "Endpoints of one account.", check=checks.between(1, 1000))
-    connections: int = setting(200, "Connections open at once, in all.", check=checks.between(1, 20000))
-    per_endpoint: int = setting(5, "Connections to one endpoint; one that fails gets a single one.", check=checks.between(1, 1000))
-    per_endpoint_most: int = setting(50, "The same for one that answers well and has more waiting.", check=checks.between(1, 1000))
-    per_host: int = setting(50, "Connections to the endpoints of one host and port.", check=checks.between(1, 1000))
-    per_account: int = setting(50, "Connections to the endpoints of one account.", check=checks.between(1, 1000))
-    timeout: float = setting(15.0, "Seconds for a whole attempt.", check=checks.between(1, 60))
+    endpoints: int = setting(100, "Maximum number of endpoints for each account.", check=checks.between(1, 1000))
+    connections: int = setting(200, "Maximum number of open connections.", check=checks.between(1, 20000))
+    per_endpoint: int = setting(5, "Connections to one endpoint. A failing endpoint gets a single one.", check=checks.between(1, 1000))
+    per_endpoint_most: int = setting(50, "Maximum for an endpoint that responds well and has a backlog.", check=checks.between(1, 1000))
+    per_host: int = setting(50, "Maximum number of connections to one host and port.", check=checks.between(1, 1000))
+    per_account: int = setting(50, "Maximum number of connections to the endpoints of one account.", check=checks.between(1, 1000))
+    timeout: float = setting(15.0, "Timeout in seconds for an attempt.", check=checks.between(1, 60))
     schedule: tuple[float, ...] = setting(
-        (5.0, 300.0, 1800.0, 7200.0, 18000.0, 36000.0, 36000.0), "Seconds from each failure to the next attempt.", check=checks.schedule
+        (5.0, 300.0, 1800.0, 7200.0, 18000.0, 36000.0, 36000.0), "Seconds to wait before each retry.", check=checks.schedule
     )
-    warn_after: float = setting(1800.0, "Seconds of nothing but failures after which the account is told.", check=checks.at_least(1))
-    disable_after: float = setting(432000.0, "The same, after which it is disabled (5 days).", check=checks.at_least(1))
+    warn_after: float = setting(
+        1800.0, "Seconds without a successful attempt after which the account is notified.", check=checks.at_least(1)
+    )
+    disable_after: float = setting(
+        432000.0, "Seconds without a successful attempt after which an endpoint is disabled (5 days).", check=checks.at_least(1)
+    )
 
 
 @attrs.frozen
 class Domains:
     """Sending domains."""
 
-    allow_trust: bool = setting(False, "Whether `mailsvc domain trust` may take the place of DNS records.")
+    allow_trust: bool = setting(False, "Whether `mailsvc domain trust` may verify a domain without DNS records.")
     hosts: Mapping[str, str] = setting(
-        {}, "The host of each region: takes bounces, its addresses send. Empty: `region` with delivery.ehlo_name.", check=checks.hosts
+        {},
+        "The host of each region, which receives bounces and whose addresses send. Empty: delivery.ehlo_name for this region.",
+        check=checks.hosts,
     )
     spf_include: str | None = setting(
         None,
-        "A name whose SPF record lists the sending addresses, when they are more than the hosts'.",
+        "A name whose SPF record lists all sending addresses, if they are not just those of the hosts.",
         check=checks.host,
         example="spf.example.com",
     )
     dkim_zone: str | None = setting(
-        None, "A zone of yours that serves new domains' DKIM keys (`mailsvc domain zone`); customers publish CNAMEs into it.",
+        None, "A DNS zone of yours that serves the DKIM keys of new domains (`mailsvc domain zone`). Customers add CNAMEs to it.",
         check=checks.host, example="dkim.example.com",
     )  # fmt: skip
     rotate_days: int = setting(
-        180, "Days after which a DKIM key is replaced; 0: only by `mailsvc domain rotate`.", check=checks.between(0, 3650)
+        180, "Days after which a DKIM key is rotated. 0: only with `mailsvc domain rotate`.", check=checks.between(0, 3650)
     )
     nameserver_port: int = setting(53, "The port of customers' nameservers.", check=checks.between(1, 65535))
-    per_account: int = setting(1000, "Domains of one account.", check=checks.between(1, 1_000_000))
-    unverified: int = setting(100, "Domains of one account that are not verified.", check=checks.between(1, 1_000_000))
-    adds_per_hour: int = setting(100, "Domains that one account may add in an hour.", check=checks.between(1, 1_000_000))
+    per_account: int = setting(1000, "Maximum number of domains for each account.", check=checks.between(1, 1_000_000))
+    unverified: int = setting(100, "Maximum number of unverified domains for each account.", check=checks.between(1, 1_000_000))
+    adds_per_hour: int = setting(100, "Maximum number of domains an account can add per hour.", check=checks.between(1, 1_000_000))
 
 
 @attrs.frozen
 class Limits:
-    """How much is too much."""
+    """Limits for emails."""
 
-    recipients: int = setting(50, "Addresses in each of to, cc and bcc.", check=checks.between(1, 1000))
-    batch: int = setting(100, "Emails in one batch.", check=checks.between(1, 1000))
-    message: int = setting(40 * 1024 * 1024, "Octets of a message as it goes out (40 MB).", check=checks.at_least(1024))
+    recipients: int = setting(50, "Maximum number of addresses in each of to, cc and bcc.", check=checks.between(1, 1000))
+    batch: int = setting(100, "Maximum number of emails in one batch.", check=checks.between(1, 1000))
+    message: int = setting(40 * 1024 * 1024, "Maximum size of a message as it is sent, in bytes (40 MB).", check=checks.at_least(1024))
     blocked_endings: tuple[str, ...] = setting(
-        BLOCKED_ENDINGS, "Endings of file names with which an attachment is refused by the API.", check=checks.endings
+        BLOCKED_ENDINGS, "File extensions of attachments that the API refuses.", check=checks.endings
     )
-    schedule_ahead: int = setting(30, "Days that scheduled_at may lie ahead.", check=checks.between(1, 365))
+    schedule_ahead: int = setting(30, "How many days in the future scheduled_at can be.", check=checks.between(1, 365))
 
 
 @attrs.frozen
 class Secrets:
-    """What keeps secrets at rest."""
+    """Encryption at rest."""
 
     key_file: Path = setting(
         Path("/var/lib/mailsvc/secret.key"),
-        "Encrypts secrets in the database, for all processes; see `mailsvc secrets`. A line: a number, and 32 octets in base64.",
+        "The encryption keys of secrets in the database, the same for all processes: one per line, a number and 32 bytes in base64. "
+        "See `mailsvc secrets`.",
     )
-    key: str | None = setting(None, "The lines themselves, for the environment: MAILSVC_SECRETS__KEY.", secret=True, example="")
+    key: str | None = setting(
+        None, "The lines of key_file, to pass them in the environment (MAILSVC_SECRETS__KEY).", secret=True, example=""
+    )
 
 
 @attrs.frozen
 class Log:
-    """What is written about the running."""
+    """The daemon's log."""
 
-    format: str = setting("json", '"json": one object a line; "text": for reading.', check=checks.one_of("json", "text"))
+    format: str = setting("json", '"json": one object per line. "text": for people.', check=checks.one_of("json", "text"))
     level: str = setting(
         "info",
-        "debug, info, warn or error; addresses of recipients appear at debug alone.",
+        "debug, info, warn or error. Recipients' addresses are only logged at debug.",
         check=checks.one_of("debug", "info", "warn", "error"),
     )
-    file: Path | None = setting(None, "Where to; left out: standard output.", example="/var/log/mailsvc.json")
+    file: Path | None = setting(None, "The log file. If not set, standard output.", example="/var/log/mailsvc.json")
 
 
 @attrs.frozen
 class Metrics:
-    """What a monitor reads."""
+    """Prometheus metrics."""
 
     listen: tuple[str, ...] = setting(
         (),
-        'Endpoints for Prometheus, "unix:/run/mailsvc/metrics.sock" (0600) or "tcp:9125:interface=127.0.0.1" with a token; empty: none.',
+        'Where to serve metrics: "unix:/run/mailsvc/metrics.sock", or "tcp:9125:interface=127.0.0.1" with a token. Empty: nowhere.',
         check=checks.watched,
     )
-    token: str | None = setting(None, "The bearer token that has to be shown at each of them; a TCP one needs it.", secret=True, example="")
+    token: str | None = setting(None, "The bearer token that Prometheus sends. Required for TCP endpoints.", secret=True, example="")
 
 
 @attrs.frozen
 class Sandbox:
-    """The development inbox: receives mail as other servers would."""
+    """The development inbox, which receives mail in place of other servers."""
 
-    listen: tuple[str, ...] = setting((), "Endpoints; empty: there is no inbox.", check=checks.listen)
+    listen: tuple[str, ...] = setting((), "Where to listen for SMTP. Empty: no inbox.", check=checks.listen)
 
 
 @attrs.frozen
 class Dashboard:
-    """The pages for people."""
+    """The dashboard."""
 
-    sign_up: bool = setting(False, "Whether anybody may open an account, which takes a sender. Else members are invited.")
-    block_lists: tuple[str, ...] = setting(BLOCK_LISTS, "Lists of addresses that insights look our own up in.")
-    domain_lists: tuple[str, ...] = setting((), "Lists of domains that they look up From and links in; most want to be asked first.")
+    sign_up: bool = setting(False, "Whether anyone can create an account. Needs the setting sender. Otherwise, people join by invitation.")
+    block_lists: tuple[str, ...] = setting(BLOCK_LISTS, "DNS blocklists of addresses, in which insights look up our source addresses.")
+    domain_lists: tuple[str, ...] = setting(
+        (), "DNS blocklists of domains, in which insights look up senders and links. Most require registration."
+    )
 
 
 @attrs.frozen
 class Development:
-    """The first run."""
+    """The first start in development."""
 
     dev_file: Path | None = setting(
-        None, "Where the address and the first key are written for scripts; also makes the first account.", example="var/dev.json"
+        None, "Creates a first account, and writes the API's address and a key to this file for scripts.", example="var/dev.json"
     )
     domain: str = setting("mailsvc.example", "The first account's sending domain, trusted without DNS records.", check=checks.host)
-    member: str = setting("you@mailsvc.example", "The first account's admin, who gets a link to sign in with.", check=checks.address)
+    member: str = setting("you@mailsvc.example", "The first account's admin, who gets a sign-in link.", check=checks.address)
 
 
 @attrs.frozen
 class Settings:
-    """The whole of it."""
+    """All settings."""
 
-    roles: tuple[str, ...] = setting(ROLES, f"What this process does: {', '.join(ROLES)}.", check=checks.roles)
-    region: str = setting("us-east-1", "The region whose mail this process delivers.", check=checks.host)
+    roles: tuple[str, ...] = setting(ROLES, f"The roles of this process: one or more of {', '.join(ROLES)}.", check=checks.roles)
+    region: str = setting("us-east-1", "The region that this process delivers mail for.", check=checks.host)
     base_url: str | None = setting(
-        None, "The address of the API as customers see it.", check=checks.base_url, example="https://api.example.com"
+        None, "The public URL of the API and the dashboard.", check=checks.base_url, example="https://api.example.com"
     )
     sender: str | None = setting(
         None,
-        "From of what mailsvc itself writes to customers; in a domain of any account here.",
+        "The From address of system mail, such as invitations. Its domain must belong to one of the accounts.",
         check=checks.sender,
         example="mailsvc <notices@example.com>",
     )
-    database: Database = section(Database, "Where everything is kept.")
-    http: Http = section(Http, "The API.")
-    smtp: Smtp = section(Smtp, "The relay.")
-    delivery: Delivery = section(Delivery, "The way out.")
-    control: Control = section(Control, "The operator's socket.")
+    database: Database = section(Database, "The Postgres database.")
+    http: Http = section(Http, "The API and the dashboard.")
+    smtp: Smtp = section(Smtp, "The SMTP ports: submission by customers, and incoming bounces and complaints.")
+    delivery: Delivery = section(Delivery, "Delivery to other mail servers.")
+    control: Control = section(Control, "The control socket.")
     domains: Domains = section(Domains, "Sending domains.")
-    fetch: Fetch = section(Fetch, "Web addresses that customers give: webhook endpoints and linked attachments.")
-    webhooks: Webhooks = section(Webhooks, "Telling customers' endpoints.")
-    limits: Limits = section(Limits, "How much is too much.")
-    plans: Plans = section(Plans, "How much accounts may send.")
-    retention: Retention = section(Retention, "How many days things are kept; what still waits stays, with all that it needs.")
-    secrets: Secrets = section(Secrets, "What keeps secrets at rest.")
-    log: Log = section(Log, "What is written about the running.")
-    metrics: Metrics = section(Metrics, "What a monitor reads.")
+    fetch: Fetch = section(Fetch, "Requests to URLs that customers gave: webhook endpoints and attachments by URL.")
+    webhooks: Webhooks = section(Webhooks, "Webhooks.")
+    limits: Limits = section(Limits, "Limits for emails.")
+    plans: Plans = section(Plans, "Plans, which set sending quotas.")
+    retention: Retention = section(Retention, "How many days data is kept. Nothing that is still queued is deleted.")
+    secrets: Secrets = section(Secrets, "Encryption at rest.")
+    log: Log = section(Log, "The daemon's log.")
+    metrics: Metrics = section(Metrics, "Prometheus metrics.")
     sandbox: Sandbox = section(Sandbox, "The development inbox.")
-    dashboard: Dashboard = section(Dashboard, "The pages for people.")
-    sign_in: SignIn = section(SignIn, "Signing in to the dashboard at other services, beside a password.")
-    development: Development = section(Development, "The first run.")
+    dashboard: Dashboard = section(Dashboard, "The dashboard.")
+    sign_in: SignIn = section(SignIn, "Signing in to the dashboard with Google, OpenID Connect or GitHub.")
+    development: Development = section(Development, "The first start in development.")
 
 
 def load(path: Path, environ: Mapping[str, str] = os.environ) -> Settings:
-    """The settings of a file and the environment, or SettingsError."""
-    settings = reader.build(Settings, reader.read(path), environ, MOVED)
-    _agree(settings)
+    """Reads the settings from a file and the environment. Raises SettingsError."""
+    settings = reader.build(Settings, reader.read(path), environ, MOVED, RENAMED)
+    _check_together(settings)
     return settings
 
 
-def _agree(settings: Settings) -> None:
-    """What no setting can tell alone."""
+def _check_together(settings: Settings) -> None:
+    """Checks that involve more than one setting."""
     database, delivery = settings.database, settings.delivery
     if (database.url is None) == (database.embedded is None):
         given = "both are set" if database.url else "neither is set"
-        raise SettingsError(f"One of the settings database.url and database.embedded is needed; {given}.")
+        raise SettingsError(f"Set exactly one of database.url and database.embedded; {given}.")
     if settings.base_url is None and "http" in settings.roles:
-        raise SettingsError("The setting base_url is missing; expected the address of the API, such as https://api.example.com.")
+        raise SettingsError("The setting base_url is missing; expected the public URL of the API, such as https://api.example.com.")
     if "http" in settings.roles and not settings.http.listen:
-        raise SettingsError("The setting http.listen is empty; the role http needs an endpoint.")
+        raise SettingsError("The setting http.listen is empty; the role http needs at least one endpoint.")
     if settings.metrics.token is None and any(not text.startswith("unix:") for text in settings.metrics.listen):
-        raise SettingsError("The setting metrics.token is missing; a TCP endpoint in metrics.listen needs one.")
+        raise SettingsError("The setting metrics.token is missing; it is required for a TCP endpoint in metrics.listen.")
     if delivery.ehlo_name is None and {"delivery", "smtp"} & set(settings.roles):
-        raise SettingsError("The setting delivery.ehlo_name is missing; expected this machine's name in DNS, such as out.example.com.")
+        raise SettingsError("The setting delivery.ehlo_name is missing; expected this machine's public host name, such as out.example.com.")
     if "smtp" in settings.roles and settings.smtp.listen:
-        _agree_on_certificate(settings.smtp)
+        _check_certificate(settings.smtp)
     if (settings.smtp.postmaster is None) != (settings.smtp.postmaster_domain is None):
-        raise SettingsError("The settings smtp.postmaster and smtp.postmaster_domain belong together; one of them is missing.")
+        raise SettingsError("Set smtp.postmaster and smtp.postmaster_domain together; one of them is missing.")
     if not delivery.connections_initial <= delivery.connections_max <= delivery.connections:
-        raise SettingsError("The settings delivery.connections_initial, connections_max and connections have to grow in this order.")
+        raise SettingsError("Expected delivery.connections_initial ≤ delivery.connections_max ≤ delivery.connections.")
     if settings.domains.hosts and settings.region not in settings.domains.hosts:
         raise SettingsError(f"The setting domains.hosts has no host for the region {settings.region}.")
     if settings.development.dev_file is not None and not settings.domains.allow_trust:
         raise SettingsError("The setting development.dev_file needs domains.allow_trust = true.")
 
 
-def _agree_on_certificate(smtp: Smtp) -> None:
+def _check_certificate(smtp: Smtp) -> None:
     if (smtp.certificate is None) != (smtp.key is None):
-        raise SettingsError("The settings smtp.certificate and smtp.key belong together; one of them is missing.")
+        raise SettingsError("Set smtp.certificate and smtp.key together; one of them is missing.")
     given = [name for name in ("certificate", "certbot", "self_signed") if getattr(smtp, name) is not None]
     if len(given) != 1:
-        what = "missing" if not given else f"several: {', '.join(given)}"
+        found = f"{' and '.join(given)} are set" if given else "none is set"
         raise SettingsError(
-            f"The certificate of the SMTP ports is {what}; expected one of smtp.certificate with smtp.key, smtp.certbot and "
-            "smtp.self_signed, or smtp.listen = {}."
+            f"The SMTP ports need one certificate, but {found}. Set smtp.certificate and smtp.key, or smtp.certbot, or smtp.self_signed; "
+            "or disable the ports with smtp.listen = {}."
         )

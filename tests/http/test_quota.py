@@ -32,7 +32,7 @@ async def test_recipients_are_counted_and_what_does_not_fit_is_refused(world: Wo
     assert refused.problem == (429, "daily_quota_exceeded") and used(refused) == ("3", "3")
     midnight = ends("day", before)
     assert refused.json["message"] == (
-        "You have exceeded your daily email sending quota. 3 recipients do not fit into the 2 of 5 that are left "
+        "You have exceeded your daily email sending quota. This request has 3 recipients, but only 2 of 5 are left "
         f"until {midnight:%Y-%m-%d} 00:00 UTC."
     )
     assert 0 <= math.ceil((midnight - before).total_seconds()) - int(refused.headers["retry-after"]) <= 60

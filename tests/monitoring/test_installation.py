@@ -21,7 +21,7 @@ WELL = Facts([Process("7 on out", "1.0", ROLES)], None, 1, 1)
 def settings(tmp_path: Path) -> Settings:
     key = tmp_path / "secret.key"
     key.touch(0o600)
-    database, control = Database(witness=tmp_path / "witness"), Control(socket=tmp_path / "control.sock")
+    database, control = Database(restore_marker=tmp_path / "witness"), Control(socket=tmp_path / "control.sock")
     return Settings(secrets=Secrets(key_file=key), database=database, control=control, base_url="https://api.example.com")
 
 

@@ -1,4 +1,4 @@
-"""The plans as they stand in the file, and their periods."""
+"""Reading plans, and their periods."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from mailsvc.settings.reader import SettingsError
 NOW = datetime(2026, 12, 31, 23, 30, tzinfo=UTC)
 
 
-def test_the_eight_plans_and_the_price_that_nobody_knows() -> None:
+def test_the_built_in_plans_include_one_without_a_price() -> None:
     known = plans.load(Plans())
-    told = [(plan.emails, plan.price) for plan in known.values()]
-    assert told == [
+    found = [(plan.emails, plan.price) for plan in known.values()]
+    assert found == [
         (3_000, 0), (50_000, 20), (100_000, 35), (200_000, 160), (500_000, 350), (1_000_000, 650), (1_500_000, None), (2_500_000, 1050),
     ]  # fmt: skip
     assert known["1500k"].stated == (825, 1250)
     assert known["free"].limits == {"day": 100, "month": 3000} and known["50k"].limits == {"month": 50_000}
 
 
-def test_periods_are_calendar_days_and_months_of_utc() -> None:
+def test_periods_are_calendar_days_and_months_in_utc() -> None:
     assert (begins("day", NOW), begins("month", NOW)) == (date(2026, 12, 31), date(2026, 12, 1))
     assert ends("day", NOW) == ends("month", NOW) == datetime(2027, 1, 1, tzinfo=UTC)
     east = NOW.astimezone(timezone(timedelta(hours=5)))
@@ -32,33 +32,35 @@ def test_periods_are_calendar_days_and_months_of_utc() -> None:
     assert ends("month", datetime(2027, 2, 28, tzinfo=UTC)) == datetime(2027, 3, 1, tzinfo=UTC)
 
 
-def test_what_is_told_begins_with_the_known_sentence() -> None:
-    said = Exhausted("month", 3, 9, 10, ends("month", NOW)).message
-    assert said.startswith("You have exceeded your monthly email sending quota. 3 recipients do not fit into the 1 of 10")
+def test_the_quota_message_begins_with_the_documented_sentence() -> None:
+    message = Exhausted("month", 3, 9, 10, ends("month", NOW)).message
+    assert message.startswith(
+        "You have exceeded your monthly email sending quota. This request has 3 recipients, but only 1 of 10 are left"
+    )
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
-        ("[a]\nemails = 0", "The plan a has no good `emails`"),
-        ("[a]\nemails = true", "no good `emails`"),
-        ("[a]\nprice = 5", "no good `emails`"),
-        ("[a]\nemails = 5\ndaily = 0.5", "no good `daily`"),
-        ("[a]\nemails = 5\nprice = 'much'", "no good price"),
-        ("[a]\nemails = 5\nstated = [1, -2]", "no good price"),
-        ("[a]\nemail = 5", "has to be a table of daily, emails, price, stated"),
-        ("a = 5", "has to be a table"),
-        ("a =", "The setting plans.file names a file with plans."),
+        ("[a]\nemails = 0", "The plan a has an invalid or missing `emails`"),
+        ("[a]\nemails = true", "has an invalid or missing `emails`"),
+        ("[a]\nprice = 5", "has an invalid or missing `emails`"),
+        ("[a]\nemails = 5\ndaily = 0.5", "has an invalid or missing `daily`"),
+        ("[a]\nemails = 5\nprice = 'much'", "an invalid price"),
+        ("[a]\nemails = 5\nstated = [1, -2]", "an invalid price"),
+        ("[a]\nemail = 5", "must be a table with the keys daily, emails, price, stated"),
+        ("a = 5", "must be a table"),
+        ("a =", "The setting plans.file: The settings file"),
     ],
 )
-def test_a_file_that_is_no_good_says_why(tmp_path: Path, text: str, said: str) -> None:
+def test_an_invalid_file_is_refused_with_the_reason(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "plans.toml"
     file.write_text(text)
-    with pytest.raises(SettingsError, match=said.replace("[", r"\[")):
+    with pytest.raises(SettingsError, match=message.replace("[", r"\[")):
         plans.load(Plans(file=file))
 
 
-def test_a_file_of_ones_own(tmp_path: Path) -> None:
+def test_an_own_file_replaces_the_built_in_plans(tmp_path: Path) -> None:
     file = tmp_path / "plans.toml"
     file.write_text("[own]\nemails = 5\n")
     assert plans.load(Plans(file=file, default="own")) == {"own": Plan("own", 5)}

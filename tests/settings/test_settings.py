@@ -1,4 +1,4 @@
-"""Settings: what a file and the environment make of them, and the sentence that a wrong one gets."""
+"""Reading settings from a file and the environment, and the message for each wrong one."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from uuid import UUID
 
 import attrs
 import pytest
+from twisted.logger import globalLogPublisher
 
 from mailsvc.delivery.limits import DeliveryLimits
 from mailsvc.settings import example, reader, schema
@@ -36,16 +37,16 @@ def refusal(tmp_path, text, **environ):
     return str(caught.value)
 
 
-def test_the_production_file_says_every_setting_with_its_default():
+def test_the_example_file_lists_every_setting_with_its_default():
     assert (ROOT / "etc/mailsvc.toml").read_text("utf-8") == example.render()
 
 
-def test_the_production_file_is_the_defaults():
+def test_the_example_file_changes_no_default():
     read = reader.build(schema.Settings, reader.read(ROOT / "etc/mailsvc.toml"), {})
     assert read == schema.Settings()
 
 
-def test_each_setting_explains_itself():
+def test_every_setting_has_a_description():
     for table, key, field in reader.keys(schema.Settings):
         assert field.metadata["help"].endswith("."), f"{table}.{key}"
         if field.default is None:
@@ -60,7 +61,7 @@ def test_the_development_file_loads():
     assert development.domains.allow_trust
 
 
-def test_development_listens_on_loopback_alone():
+def test_development_listens_on_loopback_only():
     development = schema.load(ROOT / "etc/development.toml", {})
     endpoints = (*development.http.listen, *development.sandbox.listen, *development.smtp.listen.values())
     assert endpoints and all("interface=127.0.0.1" in endpoint for endpoint in endpoints)
@@ -86,65 +87,80 @@ def test_settings_are_frozen(tmp_path):
         ("MAILSVC_SECRETS__KEY_FILE", "/k", lambda s: s.secrets.key_file, Path("/k")),
     ],
 )
-def test_the_environment_comes_last(tmp_path, name, value, read, expected):
+def test_the_environment_overrides_the_file(tmp_path, name, value, read, expected):
     assert read(load(tmp_path, **{name: value})) == expected
 
 
-def test_other_variables_are_left_alone(tmp_path):
+def test_unrelated_environment_variables_are_ignored(tmp_path):
     assert load(tmp_path, PATH="/bin", MAILSVC_CONFIG="x", MAILSVC_TEST_DATABASE="y") == load(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("[http]\nlissen = []", "The setting http.lissen does not exist. Known here: listen, trusted_proxies"),
+        ("[http]\nlissen = []", "The setting http.lissen does not exist. Known settings: listen, trusted_proxies"),
         ("[htp]", "The setting htp does not exist."),
         ("http = 3", "The setting http is 3; expected a table of settings."),
         ("[http]\nrate_limit = '10'", "The setting http.rate_limit is '10'; expected a whole number."),
         ("[http]\nrate_limit = true", "The setting http.rate_limit is true; expected a whole number."),
         ("[http]\nrate_limit = 0", "The setting http.rate_limit is 0; expected at least 1."),
-        ("[http]\nlisten = 8025", "The setting http.listen is 8025; expected a list, each item a text."),
-        ("[http]\nlisten = [8025]", "The setting http.listen[0] is 8025; expected a text."),
+        ("[http]\nlisten = 8025", "The setting http.listen is 8025; expected a list in which each item is a string."),
+        ("[http]\nlisten = [8025]", "The setting http.listen[0] is 8025; expected a string."),
         ("[http]\nlisten = ['8025']", "The setting http.listen is a list; expected endpoints such as"),
-        ("[delivery]\nroutes = {'*' = 1}", 'The setting delivery.routes."*" is 1; expected a text.'),
+        ("[delivery]\nroutes = {'*' = 1}", 'The setting delivery.routes."*" is 1; expected a string.'),
         ("[delivery]\nroutes = {'*' = 'mx'}", "The setting delivery.routes is a table; expected targets such as"),
-        ("[delivery]\nretry = []", "The setting delivery.retry is a list; expected one or more numbers of seconds"),
+        ("[delivery]\nretry = []", "The setting delivery.retry is a list; expected one or more durations in seconds"),
         ("[database]\npool = 10.5", "The setting database.pool is 10.5; expected a whole number."),
         ("roles = ['smpt']", "The setting roles is a list; expected one or more of: http, smtp, delivery, ledger, webhooks, domains."),
-        ("base_url = 'localhost'", "The setting base_url is 'localhost'; expected a web address"),
-        ("base_url = 'https://a/'", "The setting base_url is 'https://a/'; expected a web address"),
+        ("base_url = 'localhost'", "The setting base_url is 'localhost'; expected a URL without a trailing slash"),
+        ("base_url = 'https://a/'", "The setting base_url is 'https://a/'; expected a URL without a trailing slash"),
         ("[log]\nlevel = 'loud'", "The setting log.level is 'loud'; expected one of: debug, info, warn, error."),
-        ("", "One of the settings database.url and database.embedded is needed; neither is set."),
-        ("database = {url = 'x', embedded = 'y'}", "One of the settings database.url and database.embedded is needed; both are set."),
+        ("", "Set exactly one of database.url and database.embedded; neither is set."),
+        ("database = {url = 'x', embedded = 'y'}", "Set exactly one of database.url and database.embedded; both are set."),
         ("database = {url = 'x'}", "The setting base_url is missing"),
         ("base_url = 'https://a'\ndatabase = {url = 'x'}", "The setting delivery.ehlo_name is missing"),
         (GOOD + "http = {listen = []}", "The setting http.listen is empty"),
         (GOOD + "development = {dev_file = 'x'}", "The setting development.dev_file needs domains.allow_trust = true."),
         ("[smtp]\nlisten = {26 = 'tcp:26'}", "The setting smtp.listen is a table; expected endpoints such as"),
         ("[smtp]\ntrusted_networks = {'10.1.2.3/8' = 'x'}", "expected networks such as 10.1.0.0/16: 10.1.2.3/8 has host bits set."),
-        (f"[smtp]\ntrusted_networks = {{'0.0.0.0/0' = '{KEY}'}}", "expected networks of /8 or narrower, of IPv6 /32; 0.0.0.0/0 is wider."),
+        (
+            f"[smtp]\ntrusted_networks = {{'0.0.0.0/0' = '{KEY}'}}",
+            "expected networks no wider than /8 (IPv4) or /32 (IPv6); 0.0.0.0/0 is wider.",
+        ),
         (f"[smtp]\ntrusted_networks = {{'10.0.0.0/7' = '{KEY}'}}", "10.0.0.0/7 is wider."),
-        (f"[smtp]\ntrusted_networks = {{'::/0' = '{KEY}'}}", "The setting smtp.trusted_networks is a table; expected networks of /8"),
+        (
+            f"[smtp]\ntrusted_networks = {{'::/0' = '{KEY}'}}",
+            "The setting smtp.trusted_networks is a table; expected networks no wider than /8",
+        ),
         (f"[smtp]\ntrusted_networks = {{'2001:d00::/31' = '{KEY}'}}", "2001:d00::/31 is wider."),
-        (f"[smtp]\ntrusted_networks = {{'::ffff:0:0/96' = '{KEY}'}}", "neither link-local nor of IPv4, not ::ffff:0:0/96."),
-        (f"[smtp]\ntrusted_networks = {{'::fffe:0:0/95' = '{KEY}'}}", "neither link-local nor of IPv4, not ::fffe:0:0/95."),
-        (f"[smtp]\ntrusted_networks = {{'64:ff9b::a00:0/104' = '{KEY}'}}", "neither link-local nor of IPv4, not 64:ff9b::a00:0/104."),
-        (f"[smtp]\ntrusted_networks = {{'fe80::/64' = '{KEY}'}}", "neither link-local nor of IPv4, not fe80::/64."),
-        ("[smtp]\ntrusted_networks = ['10.0.0.0/8']", "The setting smtp.trusted_networks is a list; expected a table, each value a text."),
-        (GOOD.replace('self_signed = "tls"', ""), "The certificate of the SMTP ports is missing; expected one of smtp.certificate with"),
-        (GOOD.replace('tls"', 'tls", certbot = "x"'), "The certificate of the SMTP ports is several: certbot, self_signed; expected"),
-        (GOOD.replace("self_signed", "key"), "The settings smtp.certificate and smtp.key belong together"),
-        ("base_url", "is not TOML"),
+        (f"[smtp]\ntrusted_networks = {{'::ffff:0:0/96' = '{KEY}'}}", "neither link-local nor contain IPv4 addresses, not ::ffff:0:0/96."),
+        (f"[smtp]\ntrusted_networks = {{'::fffe:0:0/95' = '{KEY}'}}", "neither link-local nor contain IPv4 addresses, not ::fffe:0:0/95."),
+        (
+            f"[smtp]\ntrusted_networks = {{'64:ff9b::a00:0/104' = '{KEY}'}}",
+            "neither link-local nor contain IPv4 addresses, not 64:ff9b::a00:0/104.",
+        ),
+        (f"[smtp]\ntrusted_networks = {{'fe80::/64' = '{KEY}'}}", "neither link-local nor contain IPv4 addresses, not fe80::/64."),
+        (
+            "[smtp]\ntrusted_networks = ['10.0.0.0/8']",
+            "The setting smtp.trusted_networks is a list; expected a table in which each value is a string.",
+        ),
+        (
+            GOOD.replace('self_signed = "tls"', ""),
+            "The SMTP ports need one certificate, but none is set. Set smtp.certificate and smtp.key,",
+        ),
+        (GOOD.replace('tls"', 'tls", certbot = "x"'), "The SMTP ports need one certificate, but certbot and self_signed are set."),
+        (GOOD.replace("self_signed", "key"), "Set smtp.certificate and smtp.key together"),
+        ("base_url", "is not valid TOML"),
     ],
 )
-def test_a_wrong_setting_gets_a_sentence_that_names_its_key(tmp_path, text, sentence):
+def test_the_message_for_a_wrong_setting_names_its_key(tmp_path, text, sentence):
     assert sentence in refusal(tmp_path, text)
 
 
 @pytest.mark.parametrize(
     ("name", "value", "sentence"),
     [
-        ("MAILSVC_HTTP__LISSEN", "[]", "The environment variable MAILSVC_HTTP__LISSEN belongs to no setting."),
+        ("MAILSVC_HTTP__LISSEN", "[]", "There is no setting for the environment variable MAILSVC_HTTP__LISSEN."),
         ("MAILSVC_DATABASE__POOL", "ten", "The environment variable MAILSVC_DATABASE__POOL is 'ten'; expected a whole number"),
         (
             "MAILSVC_DATABASE__POOL",
@@ -154,22 +170,22 @@ def test_a_wrong_setting_gets_a_sentence_that_names_its_key(tmp_path, text, sent
         ("MAILSVC_DATABASE__POOL", "'10'", "The setting database.pool is '10'; expected a whole number."),
     ],
 )
-def test_a_wrong_variable_gets_a_sentence(tmp_path, name, value, sentence):
+def test_the_message_for_a_wrong_variable_names_it(tmp_path, name, value, sentence):
     assert sentence in refusal(tmp_path, GOOD, **{name: value})
 
 
 def test_a_secret_is_never_shown(tmp_path):
-    assert refusal(tmp_path, GOOD + "secrets = { key = 54321 }") == "The setting secrets.key is not a text."
+    assert refusal(tmp_path, GOOD + "secrets = { key = 54321 }") == "The setting secrets.key is not a string."
     assert "54321" not in refusal(tmp_path, "database = { url = 54321 }")
 
 
 @pytest.mark.parametrize("key", ["ms_" + "s3cret" * 6, "", KEY + "0", KEY.upper(), KEY.replace("-", "")])
-def test_a_trusted_network_has_the_id_of_a_key_and_the_key_itself_is_never_shown(tmp_path, key):
-    sentence = "The setting smtp.trusted_networks is a table; expected the id of an API key with ::1, as `mailsvc key list` has it."
+def test_a_trusted_network_needs_the_id_of_a_key_and_a_key_itself_is_never_shown(tmp_path, key):
+    sentence = "The setting smtp.trusted_networks is a table; expected the ID of an API key for ::1, as listed by `mailsvc key list`."
     assert refusal(tmp_path, f"[smtp]\ntrusted_networks = {{'::1' = '{key}'}}") == sentence
 
 
-def test_trusted_networks_are_none_of_the_load_balancers(tmp_path):
+def test_a_trusted_network_must_not_contain_load_balancers(tmp_path):
     networks = {"127.0.0.1": KEY, "10.0.0.0/8": KEY, "fd00:1::/32": KEY}
     found = neighbours_of(schema.Smtp(trusted_networks=networks, trusted_proxies=("10.1.0.0/16",)))
     assert [found.key_of(host) for host in ("127.0.0.1", "10.2.0.1", "10.1.0.1", "fd00:1::1")] == [UUID(KEY), UUID(KEY), None, UUID(KEY)]
@@ -178,29 +194,29 @@ def test_trusted_networks_are_none_of_the_load_balancers(tmp_path):
     assert neighbours_of(schema.Smtp()).key_of("127.0.0.1") is None
 
 
-def test_a_missing_file_gets_a_sentence(tmp_path):
+def test_a_missing_file_is_reported(tmp_path):
     with pytest.raises(SettingsError, match="cannot be read: No such file"):
         schema.load(tmp_path / "none.toml", {})
 
 
 def test_every_setting_is_used():
-    """Somebody reads it by its name, or delivery/limits has one of the same name."""
-    sources = "".join(path.read_text("utf-8") for path in (ROOT / "mailsvc").rglob("*.py") if path.name != "settings.py")
-    terms = {field.name for field in attrs.fields(DeliveryLimits)}
+    """Some module reads it by name, or delivery/limits has a field with the same name."""
+    sources = "".join(path.read_text("utf-8") for path in (ROOT / "mailsvc").rglob("*.py") if path.parent.name != "settings")
+    limits = {field.name for field in attrs.fields(DeliveryLimits)}
     unused = [
         f"{table}.{key}"
         for table, key, _ in reader.keys(schema.Settings)
-        if not re.search(rf"\.{key}\b", sources) and not (table == "delivery" and key in terms)
+        if not re.search(rf"\.{key}\b", sources) and not (table == "delivery" and key in limits)
     ]
     assert not unused
 
 
-def test_the_terms_of_delivery_have_the_same_defaults():
-    ours = schema.Delivery()
-    shared = [field for field in attrs.fields(DeliveryLimits) if hasattr(ours, field.name)]
+def test_delivery_limits_have_the_same_defaults():
+    delivery = schema.Delivery()
+    shared = [field for field in attrs.fields(DeliveryLimits) if hasattr(delivery, field.name)]
     assert len(shared) >= 20
     assert {field.name: field.default for field in shared if not isinstance(field.default, attrs.Factory)} == {
-        field.name: getattr(ours, field.name) for field in shared if not isinstance(field.default, attrs.Factory)
+        field.name: getattr(delivery, field.name) for field in shared if not isinstance(field.default, attrs.Factory)
     }
 
 
@@ -216,27 +232,55 @@ def test_the_terms_of_delivery_have_the_same_defaults():
         ("tcp:9125:interface=127.0.0.1.example.com", "t", "metrics.listen is"),
     ],
 )
-def test_figures_are_shown_on_loopback_with_a_token_or_on_a_unix_socket(tmp_path, listen, token, wrong):
+def test_metrics_need_a_unix_socket_or_loopback_with_a_token(tmp_path, listen, token, wrong):
     text = GOOD + f"metrics.listen = ['{listen}']\n" + (f'metrics.token = "{token}"\n' if token else "")
     if wrong is None:
         assert load(tmp_path, text).metrics.listen == (listen,)
     else:
-        said = refusal(tmp_path, text)
-        assert wrong in said
+        assert wrong in refusal(tmp_path, text)
 
 
 @pytest.mark.parametrize(
     ("old", "new"),
     [(("http", "log_days"), "retention.requests"), (("smtp", "receipts"), "retention.receipts")],
 )
-def test_a_setting_that_has_moved_says_where_to(tmp_path, old, new):
+def test_a_replaced_setting_is_refused_with_the_new_name(tmp_path, old, new):
     table, key = old
     text = GOOD.replace('self_signed = "tls"', 'self_signed = "tls", receipts = 5') if table == "smtp" else GOOD + "[http]\nlog_days = 5\n"
-    assert refusal(tmp_path, text) == f"The setting {table}.{key} is {new} now."
+    assert refusal(tmp_path, text) == f"The setting {table}.{key} has been replaced by {new}."
     name = f"MAILSVC_{table}__{key}".upper()
-    assert refusal(tmp_path, GOOD, **{name: "5"}) == f"The environment variable {name} is MAILSVC_{new.replace('.', '__').upper()} now."
+    assert (
+        refusal(tmp_path, GOOD, **{name: "5"})
+        == f"The environment variable {name} has been replaced by MAILSVC_{new.replace('.', '__').upper()}."
+    )
 
 
-def test_every_key_that_has_moved_leads_to_one_that_exists():
+def test_every_former_key_leads_to_one_that_exists():
     known = {f"{table}.{key}" for table, key, _ in reader.keys(schema.Settings)}
-    assert set(schema.MOVED.values()) <= known and not set(schema.MOVED) & known
+    former = {**schema.MOVED, **schema.RENAMED}
+    assert set(former.values()) <= known and not set(former) & known
+    assert all(old.split(".")[0] == new.split(".")[0] for old, new in schema.RENAMED.items())
+
+
+def test_a_renamed_setting_keeps_its_old_name_with_a_warning(tmp_path):
+    events: list[dict[str, object]] = []
+    globalLogPublisher.addObserver(events.append)
+    try:
+        loaded = load(tmp_path, GOOD.replace("smtp = {", "smtp = { stranger_octets = 5000,"), MAILSVC_DATABASE__WITNESS="/m")
+    finally:
+        globalLogPublisher.removeObserver(events.append)
+    assert loaded.smtp.unauthenticated_bytes == 5000 and loaded.database.restore_marker == Path("/m")
+    assert [(event["old"], event["new"]) for event in events if "old" in event] == [
+        ("MAILSVC_DATABASE__WITNESS", "MAILSVC_DATABASE__RESTORE_MARKER"),
+        ("smtp.stranger_octets", "smtp.unauthenticated_bytes"),
+    ]
+
+
+def test_a_renamed_setting_is_refused_under_both_names(tmp_path):
+    both = GOOD.replace("smtp = {", "smtp = { stranger_octets = 5000, unauthenticated_bytes = 6000,")
+    assert (
+        refusal(tmp_path, both)
+        == "The settings smtp.stranger_octets and smtp.unauthenticated_bytes are the same; remove smtp.stranger_octets."
+    )
+    variables = {"MAILSVC_DATABASE__WITNESS": "/m", "MAILSVC_DATABASE__RESTORE_MARKER": "/m"}
+    assert "are the same setting; remove MAILSVC_DATABASE__WITNESS." in refusal(tmp_path, GOOD, **variables)
