@@ -77,7 +77,7 @@ from mailsvc.runtime.offload import Offload, Threads
 from mailsvc.runtime.slices import Slices
 from mailsvc.sandbox.opening import sandbox
 from mailsvc.sandbox.welcome import Welcome
-from mailsvc.settings import schema as settings_
+from mailsvc.settings import loading
 from mailsvc.settings.reader import SettingsError
 from mailsvc.settings.schema import Settings
 from mailsvc.store.domains.domains import Domains
@@ -128,7 +128,7 @@ class Options(UsageOptions):
         if self["config"] is None:
             sys.exit("mailsvc cannot start. It needs its settings: twistd mailsvc --config FILE")
         try:
-            self["settings"] = settings_.load(Path(self["config"]))
+            self["settings"] = loading.load(Path(self["config"]))
         except SettingsError as error:
             sys.exit(f"mailsvc cannot start. {error}")
 

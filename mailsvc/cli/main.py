@@ -20,7 +20,7 @@ from mailsvc.cli.queue import queue
 from mailsvc.cli.runner import run
 from mailsvc.cli.secrets import secrets
 from mailsvc.cli.upgrade import upgrade
-from mailsvc.settings import schema as settings_
+from mailsvc.settings import loading
 from mailsvc.settings.reader import SettingsError
 from mailsvc.settings.schema import Settings
 from mailsvc.store.people.audit import Line
@@ -33,7 +33,7 @@ from mailsvc.store.people.audit import Line
 def main(context: click.Context, config: Path) -> None:
     """Accounts, API keys and sending domains of a mailsvc. The daemon itself is started by: twistd mailsvc --config FILE"""
     try:
-        context.obj = settings_.load(config)
+        context.obj = loading.load(config)
     except SettingsError as error:
         raise click.ClickException(str(error)) from None
 

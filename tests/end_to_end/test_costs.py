@@ -18,7 +18,7 @@ import pytest_twisted
 from twisted.internet.threads import deferToThread
 
 from mailsvc.runtime.lifecycle import Opened
-from mailsvc.settings import schema
+from mailsvc.settings import loading
 from mailsvc.tap import Daemon
 from tests.bench import load
 from tests.end_to_end import rig
@@ -87,7 +87,7 @@ async def test_an_email_costs_little(tmp_path: Path, database: str) -> None:
     outside = rig.Daemon(tmp_path, database, {"delivery": {"routes": {"*": f"smtp://127.0.0.1:{sink.port}"}}})
     outside.write()
     opened = Opened()
-    daemon = Daemon(reactor, schema.load(outside.config), opened)
+    daemon = Daemon(reactor, loading.load(outside.config), opened)
     try:
         await daemon.start()
         link = psycopg2.connect(database)

@@ -11,7 +11,7 @@ import pytest
 from twisted.logger import globalLogPublisher
 
 from mailsvc.delivery.limits import DeliveryLimits
-from mailsvc.settings import example, reader, schema
+from mailsvc.settings import example, loading, reader, schema
 from mailsvc.settings.reader import SettingsError
 from mailsvc.wiring import neighbours_of
 
@@ -28,7 +28,7 @@ smtp = { self_signed = "tls" }
 def load(tmp_path, text=GOOD, **environ):
     file = tmp_path / "mailsvc.toml"
     file.write_text(text)
-    return schema.load(file, environ)
+    return loading.load(file, environ)
 
 
 def refusal(tmp_path, text, **environ):
@@ -54,7 +54,7 @@ def test_every_setting_has_a_description():
 
 
 def test_the_development_file_loads():
-    development = schema.load(ROOT / "etc/development.toml", {})
+    development = loading.load(ROOT / "etc/development.toml", {})
     assert development.base_url == "http://localhost:8025"
     assert development.delivery.routes == {"*": "smtp://127.0.0.1:2526"}
     assert development.database.embedded == Path("var/postgres").absolute()
@@ -62,7 +62,7 @@ def test_the_development_file_loads():
 
 
 def test_development_listens_on_loopback_only():
-    development = schema.load(ROOT / "etc/development.toml", {})
+    development = loading.load(ROOT / "etc/development.toml", {})
     endpoints = (*development.http.listen, *development.sandbox.listen, *development.smtp.listen.values())
     assert endpoints and all("interface=127.0.0.1" in endpoint for endpoint in endpoints)
 
@@ -196,7 +196,7 @@ def test_a_trusted_network_must_not_contain_load_balancers(tmp_path):
 
 def test_a_missing_file_is_reported(tmp_path):
     with pytest.raises(SettingsError, match="cannot be read: No such file"):
-        schema.load(tmp_path / "none.toml", {})
+        loading.load(tmp_path / "none.toml", {})
 
 
 def test_every_setting_is_used():
@@ -257,9 +257,9 @@ def test_a_replaced_setting_is_refused_with_the_new_name(tmp_path, old, new):
 
 def test_every_former_key_leads_to_one_that_exists():
     known = {f"{table}.{key}" for table, key, _ in reader.keys(schema.Settings)}
-    former = {**schema.MOVED, **schema.RENAMED}
+    former = {**loading.MOVED, **loading.RENAMED}
     assert set(former.values()) <= known and not set(former) & known
-    assert all(old.split(".")[0] == new.split(".")[0] for old, new in schema.RENAMED.items())
+    assert all(old.split(".")[0] == new.split(".")[0] for old, new in loading.RENAMED.items())
 
 
 def test_a_renamed_setting_keeps_its_old_name_with_a_warning(tmp_path):

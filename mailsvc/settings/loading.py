@@ -1,0 +1,63 @@
+"""Loads the settings from a file and the environment, and checks those that depend on each other."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from mailsvc.settings import reader
+from mailsvc.settings.reader import SettingsError
+from mailsvc.settings.schema import Settings, Smtp
+
+MOVED = {"http.log_days": "retention.requests", "smtp.receipts": "retention.receipts"}  # refused: they meant something else
+RENAMED = {  # accepted with a warning until the next release
+    "database.witness": "database.restore_marker",
+    "smtp.stranger_seconds": "smtp.unauthenticated_seconds",
+    "smtp.stranger_octets": "smtp.unauthenticated_bytes",
+}
+
+
+def load(path: Path, environ: Mapping[str, str] = os.environ) -> Settings:
+    """Reads the settings from a file and the environment. Raises SettingsError."""
+    settings = reader.build(Settings, reader.read(path), environ, MOVED, RENAMED)
+    _check_together(settings)
+    return settings
+
+
+def _check_together(settings: Settings) -> None:
+    """Checks that involve more than one setting."""
+    database, delivery = settings.database, settings.delivery
+    if (database.url is None) == (database.embedded is None):
+        given = "both are set" if database.url else "neither is set"
+        raise SettingsError(f"Set exactly one of database.url and database.embedded; {given}.")
+    if settings.base_url is None and "http" in settings.roles:
+        raise SettingsError("The setting base_url is missing; expected the public URL of the API, such as https://api.example.com.")
+    if "http" in settings.roles and not settings.http.listen:
+        raise SettingsError("The setting http.listen is empty; the role http needs at least one endpoint.")
+    if settings.metrics.token is None and any(not text.startswith("unix:") for text in settings.metrics.listen):
+        raise SettingsError("The setting metrics.token is missing; it is required for a TCP endpoint in metrics.listen.")
+    if delivery.ehlo_name is None and {"delivery", "smtp"} & set(settings.roles):
+        raise SettingsError("The setting delivery.ehlo_name is missing; expected this machine's public host name, such as out.example.com.")
+    if "smtp" in settings.roles and settings.smtp.listen:
+        _check_certificate(settings.smtp)
+    if (settings.smtp.postmaster is None) != (settings.smtp.postmaster_domain is None):
+        raise SettingsError("Set smtp.postmaster and smtp.postmaster_domain together; one of them is missing.")
+    if not delivery.connections_initial <= delivery.connections_max <= delivery.connections:
+        raise SettingsError("Expected delivery.connections_initial ≤ delivery.connections_max ≤ delivery.connections.")
+    if settings.domains.hosts and settings.region not in settings.domains.hosts:
+        raise SettingsError(f"The setting domains.hosts has no host for the region {settings.region}.")
+    if settings.development.dev_file is not None and not settings.domains.allow_trust:
+        raise SettingsError("The setting development.dev_file needs domains.allow_trust = true.")
+
+
+def _check_certificate(smtp: Smtp) -> None:
+    if (smtp.certificate is None) != (smtp.key is None):
+        raise SettingsError("Set smtp.certificate and smtp.key together; one of them is missing.")
+    given = [name for name in ("certificate", "certbot", "self_signed") if getattr(smtp, name) is not None]
+    if len(given) != 1:
+        found = f"{' and '.join(given)} are set" if given else "none is set"
+        raise SettingsError(
+            f"The SMTP ports need one certificate, but {found}. Set smtp.certificate and smtp.key, or smtp.certbot, or smtp.self_signed; "
+            "or disable the ports with smtp.listen = {}."
+        )
