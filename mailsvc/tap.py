@@ -71,9 +71,10 @@ from mailsvc.relay.submission import Submissions
 from mailsvc.runtime import interpreter
 from mailsvc.runtime.budget import Budgets
 from mailsvc.runtime.database import follow_keys, in_thread, open_memory, wrong_keys
-from mailsvc.runtime.lifecycle import Lifespan, Opened, awaited, every
+from mailsvc.runtime.lifecycle import Lifespan, Opened, awaited
 from mailsvc.runtime.listeners import Listening, address, within
 from mailsvc.runtime.offload import Offload, Threads
+from mailsvc.runtime.polling import every
 from mailsvc.runtime.slices import Slices
 from mailsvc.sandbox.opening import sandbox
 from mailsvc.sandbox.welcome import Welcome
@@ -104,7 +105,7 @@ from mailsvc.store.postgres.notifications import Notifications
 from mailsvc.store.postgres.partitions import Maker
 from mailsvc.store.queue.claims import Queue
 from mailsvc.store.queue.operator import Operating
-from mailsvc.store.queue.processes import Incarnation
+from mailsvc.store.queue.processes import HEARTBEAT, Incarnation
 from mailsvc.store.queue.settle import Settling
 from mailsvc.store.queue.tls import TlsRecords
 from mailsvc.system_mail import SystemMail
@@ -197,10 +198,11 @@ class Daemon:
         await self.process.start(self.settings.region, self.settings.roles)
         self.process.announce(notifications)
         self.opened.add("the leases", self.process.end)
+        self.opened.add("heartbeats", every(reactor, HEARTBEAT, "sending a heartbeat", self.process.renew, retry=1.0))
         assert self.memory.whereabouts is not None
         self.opened.add("the witness", every(reactor, BEAT, "looking whether it was restored", self.memory.whereabouts.look))
         follow = partial(follow_keys, self.memory.encryption, self.process, partial(wrong_keys, pool, self.settings))
-        self.opened.add("the encryption keys", every(reactor, KEYS_EVERY, "reading the encryption keys", follow))
+        self.opened.add("the encryption keys", every(reactor, KEYS_EVERY, "reading the encryption keys", follow, deadline=60.0))
         self.watching = Watching(reactor, pool, notifications, lambda: self.process.id)
         await self.watching.start(self.opened)
         self.accounts, self.keys = Accounts(pool, reactor, notifications), Keys(pool, reactor, notifications)

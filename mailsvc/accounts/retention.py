@@ -14,7 +14,8 @@ import attrs
 from twisted.logger import Logger
 
 from mailsvc.clock import held, utc
-from mailsvc.runtime.lifecycle import Opened, every
+from mailsvc.runtime.lifecycle import Opened
+from mailsvc.runtime.polling import every
 from mailsvc.settings import retention
 from mailsvc.store.logs.retention import Retention as Stored
 from mailsvc.store.mail.dsn_requests import Notices

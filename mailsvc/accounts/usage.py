@@ -14,7 +14,8 @@ from twisted.logger import Logger
 
 from mailsvc.accounts.quota import IDLE, Quotas
 from mailsvc.clock import utc
-from mailsvc.runtime.lifecycle import Opened, every
+from mailsvc.runtime.lifecycle import Opened
+from mailsvc.runtime.polling import every
 from mailsvc.settings import plans
 from mailsvc.settings.plans import WORDS, Plans, ends
 from mailsvc.store.people.quota import Near, Quota

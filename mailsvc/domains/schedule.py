@@ -15,8 +15,8 @@ from twisted.internet.defer import Deferred, TimeoutError
 from twisted.logger import Logger
 
 from mailsvc.clock import held
+from mailsvc.runtime.polling import PollingLoop
 from mailsvc.store.domains.values import Domain
-from mailsvc.store.postgres.errors import StoreError
 from mailsvc.store.postgres.notifications import Notifier
 
 CHANNEL = "domains"  # of notifications
@@ -42,61 +42,38 @@ class Rounds(Service):
 
     def __init__(self, checks: Checks, care: Care, notifications: Notifier, clock: Any) -> None:
         self._checks, self._care, self._clock = checks, care, clock
-        self._timer: Any = None
-        self._looking = False
-        self._again = False
-        self._more = False  # whether the last look found something, so that another may find more
+        self._more = False  # whether the last poll found something, so that another may find more
         self._under_way: Counter[UUID] = Counter()  # checks of each account
-        self._stopped: Deferred[None] | None = None
-        notifications.listen(CHANNEL, self.wake)
+        self._finished: Deferred[None] | None = None
+        self._loop = PollingLoop(clock, "looking for domains to check", self._look, POLL)
+        notifications.listen(CHANNEL, self._loop.wake)
 
     def startService(self) -> None:
         super().startService()
-        self.wake()
+        self._loop.start()
 
-    def stopService(self) -> Deferred[None] | None:
-        """The checks under way end; those that are due are for others."""
+    def stopService(self) -> Deferred[None]:
+        """Finish the checks under way; other processes start those that are due."""
         super().stopService()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self._looking or self._under_way.total():
-            self._stopped = Deferred()
-        return self._stopped
+        return Deferred.fromCoroutine(self._stop())
 
-    def wake(self) -> None:
-        """Look now, or once more after the look that is under way."""
-        if self._looking:
-            self._again = True
-            return
-        if not self.running or self._under_way.total() >= AT_ONCE:
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self._looking = True
-        Deferred.fromCoroutine(self._look()).addErrback(lambda failure: self.log.failure("the look at what is due failed", failure=failure))
+    async def _stop(self) -> None:
+        await self._loop.stop()
+        if self._under_way.total():
+            self._finished = Deferred()
+            await self._finished
 
     async def _look(self) -> None:
-        found: list[Domain] = []
-        try:
-            if not held(self._clock):
-                found = list(await self._checks.due(AT_ONCE - self._under_way.total(), SHARE, dict(self._under_way)))
-        except StoreError as error:
-            self.log.warn("domains could not be checked, next try in {pause:g} s: {reason}", pause=POLL, reason=str(error))
-        finally:
-            self._looking = False
-            self._under_way.update(domain.account_id for domain in found)
-            self._more = bool(found)
-        again, self._again = self._again, False
+        free = AT_ONCE - self._under_way.total()
+        if free <= 0 or held(self._clock):
+            return
+        found = list(await self._checks.due(free, SHARE, dict(self._under_way)))
+        self._more = bool(found)
+        self._under_way.update(domain.account_id for domain in found)
         for domain in found:
             Deferred.fromCoroutine(self._one(domain)).addBoth(self._ended, domain.account_id)
-        if self.running and not self._looking and self._timer is None:
-            if again or (self._more and self._under_way.total() < AT_ONCE):
-                self.wake()
-            else:
-                self._timer = self._clock.callLater(POLL, self._due)
-        self._consider_stopped()
+        if found:
+            self._loop.wake()
 
     async def _one(self, domain: Domain) -> None:
         try:
@@ -107,17 +84,10 @@ class Rounds(Service):
             self.log.failure("the check of {domain} failed", domain=domain.name)
 
     def _ended(self, _: object, account_id: UUID) -> None:
-        """The room of one that ended is for the next."""
+        """Start the next check in its place."""
         self._under_way[account_id] -= 1
-        self._under_way += Counter()  # forgets the accounts that have none
+        self._under_way += Counter()  # drops accounts without checks
         if self._more:
-            self.wake()
-        self._consider_stopped()
-
-    def _due(self) -> None:
-        self._timer = None
-        self.wake()
-
-    def _consider_stopped(self) -> None:
-        if self._stopped is not None and not self._looking and not self._under_way.total() and not self._stopped.called:
-            self._stopped.callback(None)
+            self._loop.wake()
+        if self._finished is not None and not self._under_way.total():
+            self._finished.callback(None)

@@ -8,11 +8,10 @@ from typing import Any, Protocol
 
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred
-from twisted.logger import Logger
 
 from mailsvc.clock import held, utc
+from mailsvc.runtime.polling import PollingLoop
 from mailsvc.store.events.ledger import Lag
-from mailsvc.store.postgres.errors import StoreError
 from mailsvc.store.postgres.notifications import Notifier
 
 POLL = 1.0
@@ -33,7 +32,6 @@ class Ledger(Service):
     """Runs while the service runs. `numbered` is called with the size of each batch, after its commit."""
 
     name = "ledger"
-    log = Logger()
 
     def __init__(
         self, books: Books, notifications: Notifier, clock: Any, *, numbered: Callable[[int], object] = lambda count: None
@@ -41,68 +39,27 @@ class Ledger(Service):
         self._books = books
         self._clock = clock
         self._numbered = numbered
-        self._timer: Any = None
-        self._round: Deferred[None] | None = None
-        self._again = False
         self._swept_at = float("-inf")
-        notifications.listen("events", self.wake)
+        self._loop = PollingLoop(clock, "numbering events", self._keep, POLL)
+        notifications.listen("events", self._loop.wake)
 
     def startService(self) -> None:
         super().startService()
-        self.wake()
+        self._loop.start()
 
-    def stopService(self) -> Deferred[None] | None:
-        """The batch under way ends; what is left is for the next ledger."""
+    def stopService(self) -> Deferred[None]:
+        """Finish the batch under way; another process numbers the rest."""
         super().stopService()
-        self._again = False
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self._round is None:
-            return None
-        stopped: Deferred[None] = Deferred()
-        self._round.addBoth(lambda _: stopped.callback(None))
-        return stopped
-
-    def wake(self) -> None:
-        """Look now, or once more after the round that is under way."""
-        if not self.running:
-            return
-        if self._round is not None:
-            self._again = True
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self._round = Deferred.fromCoroutine(self._keep())
-        self._round.addErrback(lambda failure: self.log.failure("the ledger failed", failure=failure))
-        self._round.addBoth(self._ended)
+        return Deferred.fromCoroutine(self._loop.stop())
 
     async def lag(self) -> Lag:
         return await self._books.lag(self._now())
 
-    def _ended(self, _: object) -> None:
-        self._round = None
-        if not self.running:
-            return
-        if self._again:
-            self._again = False
-            self.wake()
-        else:
-            self._timer = self._clock.callLater(POLL, self._due)
-
-    def _due(self) -> None:
-        self._timer = None
-        self.wake()
-
     async def _keep(self) -> None:
-        try:
-            await self._until_less(BATCH, self._number)
-            if self._clock.seconds() - self._swept_at >= SWEEP_EVERY and not held(self._clock):
-                await self._until_less(SWEEP_BITE, lambda bite: self._books.sweep(self._now(), bite))
-                self._swept_at = self._clock.seconds()
-        except StoreError as error:
-            self.log.warn("the ledger could not keep the books, next try in {pause:g} s: {reason}", pause=POLL, reason=str(error))
+        await self._until_less(BATCH, self._number)
+        if self._clock.seconds() - self._swept_at >= SWEEP_EVERY and not held(self._clock):
+            await self._until_less(SWEEP_BITE, lambda bite: self._books.sweep(self._now(), bite))
+            self._swept_at = self._clock.seconds()
 
     async def _number(self, limit: int) -> int:
         count = await self._books.number(limit)

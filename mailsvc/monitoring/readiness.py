@@ -15,7 +15,8 @@ from mailsvc.monitoring.listener import MetricsSite, Page
 from mailsvc.monitoring.metrics import Metrics, Sheet
 from mailsvc.monitoring.overview import Overview
 from mailsvc.monitoring.reactor_lag import Lateness
-from mailsvc.runtime.lifecycle import Opened, every
+from mailsvc.runtime.lifecycle import Opened
+from mailsvc.runtime.polling import every
 from mailsvc.store.logs.figures import Figures, Vitals
 from mailsvc.store.postgres.pool import Pool
 

@@ -11,6 +11,7 @@ from twisted.logger import Logger
 
 from mailsvc.clock import measure, utc
 from mailsvc.runtime.lifecycle import Opened
+from mailsvc.runtime.polling import every
 from mailsvc.settings.reader import SettingsError
 from mailsvc.settings.schema import Settings
 from mailsvc.store.encryption import key_file, rotation
@@ -21,10 +22,13 @@ from mailsvc.store.postgres.embedded import EmbeddedPostgres
 from mailsvc.store.postgres.migrate import migrate
 from mailsvc.store.postgres.pool import Pool
 from mailsvc.store.postgres.supervisor import Supervisor
+from mailsvc.store.postgres.system_user import EmbeddedError
 from mailsvc.store.queue.processes import Incarnation
 from mailsvc.store.queue.restore_guard import RestoreGuard
 
 log = Logger()
+
+CHECK_EVERY = 0.25  # seconds between two checks whether the embedded Postgres still runs
 
 
 @attrs.frozen
@@ -52,9 +56,11 @@ async def open_memory(
     """
     encryption = _load_encryption(settings)
     if settings.database.embedded is not None:
-        keeper = Supervisor(EmbeddedPostgres.at(settings.database.embedded), reactor)
-        dsn = await keeper.start()
-        opened.add("Postgres", keeper.stop, patient=True)
+        supervisor = Supervisor(EmbeddedPostgres.at(settings.database.embedded), reactor)
+        dsn = await supervisor.start()
+        opened.add("Postgres", supervisor.stop, patient=True)
+        loop = every(reactor, CHECK_EVERY, "restarting Postgres", supervisor.check, expected=(EmbeddedError, OSError))
+        opened.add("the checks of Postgres", loop, patient=True)
     else:
         dsn = settings.database.url or ""
     pool = Pool(dsn, reactor, size=size)

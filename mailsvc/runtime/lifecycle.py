@@ -12,7 +12,6 @@ from typing import Any
 import attrs
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred, TimeoutError, maybeDeferred
-from twisted.internet.task import LoopingCall
 from twisted.logger import ILogObserver, Logger
 
 LAST = 0.25  # seconds that each part of the daemon gets to stop in when the time for all of them is over
@@ -142,35 +141,6 @@ class Lifespan(Service):
             self._started.addCallback(done.callback)
             await done
         await self._opened.close(self._reactor, self._stop_seconds)
-
-
-def every(clock: Any, seconds: float, what: str, do: Callable[[], Awaitable[object]]) -> Callable[[], Awaitable[None]]:
-    """Do it every so many seconds, the first time after these; a round that fails is logged. Gives what ends it."""
-    under_way: Deferred[None] | None = None
-
-    async def one() -> None:
-        try:
-            await do()
-        except Exception:
-            Lifespan.log.failure("{what} failed, and is tried again in {seconds:g} s", what=what, seconds=seconds)
-
-    def begin() -> Deferred[None]:
-        nonlocal under_way
-        under_way = Deferred.fromCoroutine(one())
-        return under_way
-
-    loop = LoopingCall(begin)
-    loop.clock = clock
-    loop.start(seconds, now=False)
-
-    async def end() -> None:
-        loop.stop()
-        if under_way is not None and not under_way.called:
-            done: Deferred[None] = Deferred()
-            under_way.addCallback(done.callback)
-            await done
-
-    return end
 
 
 def awaited(stop: Callable[[], Any]) -> Callable[[], Awaitable[object]]:

@@ -25,6 +25,7 @@ from twisted.logger import Logger
 from mailsvc.clock import held, unix, utc
 from mailsvc.events import payload
 from mailsvc.net.fetch import Asking, NoAnswer
+from mailsvc.runtime.polling import PollingLoop
 from mailsvc.store.events.outbox import Due, Posted, Ready, claim_until
 from mailsvc.store.postgres.errors import DataRejected, StoreError
 from mailsvc.store.postgres.notifications import Notifier
@@ -33,7 +34,7 @@ from mailsvc.webhooks.concurrency import Widths
 from mailsvc.webhooks.response import Verdict, judge
 
 POLL = 1.0
-LIGHT = 0.02  # seconds that a look may take without a rest after it
+LIGHT = 0.02  # seconds that a poll may take without a rest after it
 DEPTH = 20  # messages that are claimed for each connection to an endpoint that answers
 UNWRITTEN = 1000  # messages that were taken and are not written down yet
 TURN = 1.0  # seconds after which a connection is free for others
@@ -100,11 +101,8 @@ class Posts(Service):
         self._widths = Widths(terms.per_endpoint, terms.per_endpoint_most)
         self._taken: list[_Place] = []
         self._under_way: set[Deferred[None]] = set()
-        self._timer: Any = None
-        self._round: Deferred[None] | None = None
-        self._again = False
-        self._began = self._rests_until = 0.0
-        notifications.listen("webhooks", self.wake)
+        self._loop = PollingLoop(clock, "sending webhooks", self._look, POLL, rest=_rest)
+        notifications.listen("webhooks", self._loop.wake)
 
     @property
     def open(self) -> int:
@@ -113,65 +111,28 @@ class Posts(Service):
 
     def startService(self) -> None:
         super().startService()
-        self.wake()
+        self._loop.start()
 
     def stopService(self) -> Deferred[Any]:
         """What was begun ends, which takes no longer than an attempt may."""
         super().stopService()
-        self._again = False
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        return DeferredList([_ended(each) for each in (*self._under_way, *((self._round,) if self._round else ()))])
+        return Deferred.fromCoroutine(self._stop())
 
-    def wake(self) -> None:
-        """Look soon, or once more after the round that is under way."""
-        if self._round is not None:
-            self._again = True
-        else:
-            self._look_in(self._rest())
-
-    def _rest(self) -> float:
-        """Seconds for which Postgres is left alone: a look that was much work for it is not repeated at once."""
-        now: float = self._clock.seconds()
-        return max(0.0, self._rests_until - now)
-
-    def _look_in(self, seconds: float) -> None:
-        if not self.running:
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._clock.callLater(seconds, self._begin_round)
-
-    def _begin_round(self) -> None:
-        self._timer, self._again = None, False
-        self._round, self._began = Deferred(), self._clock.seconds()
-        looking = Deferred.fromCoroutine(self._look())
-        looking.addErrback(lambda failure: self.log.failure("sending webhooks failed", failure=failure))
-        looking.addBoth(self._looked)
-
-    def _looked(self, _: object) -> None:
-        ended, self._round = self._round, None
-        now = self._clock.seconds()
-        if now - self._began > LIGHT:
-            self._rests_until = now + 2 * (now - self._began)
-        self._look_in(self._rest() if self._again else max(POLL, self._rest()))
-        assert ended is not None
-        ended.callback(None)
+    async def _stop(self) -> None:
+        await self._loop.stop()
+        while self._under_way:
+            await DeferredList([_ended(each) for each in self._under_way])
 
     async def _look(self) -> None:
         if held(self._clock):
             return
-        try:
-            now, failing = self._now(), sum(place.failing for place in self._taken)
-            ready = await self._outbox.ready(now, self._full(), failing=failing < most_failing(self._terms))
-            for gone in (each.webhook_id for each in ready if not each.live):
-                await self._outbox.clear(gone)
-            chosen = choose(ready, self._taken, self._terms, self._widths.of)
-            if chosen and self.running:
-                await self._begin({each.webhook_id: each for each in ready}, chosen, now)
-        except StoreError as error:
-            self.log.warn("webhooks could not be looked at, next try in {pause:g} s: {reason}", pause=POLL, reason=str(error))
+        now, failing = self._now(), sum(place.failing for place in self._taken)
+        ready = await self._outbox.ready(now, self._full(), failing=failing < most_failing(self._terms))
+        for gone in (each.webhook_id for each in ready if not each.live):
+            await self._outbox.clear(gone)
+        chosen = choose(ready, self._taken, self._terms, self._widths.of)
+        if chosen and self.running:
+            await self._begin({each.webhook_id: each for each in ready}, chosen, now)
 
     async def _begin(self, ready: Mapping[UUID, Ready], chosen: Mapping[UUID, int], now: datetime) -> None:
         until = claim_until(now, self._terms.timeout)
@@ -213,7 +174,7 @@ class Posts(Service):
     def _served(self, _: object, serving: Deferred[None], place: _Place) -> None:
         self._under_way.discard(serving)
         self._taken.remove(place)
-        self.wake()
+        self._loop.wake()
 
     def _full(self) -> list[UUID]:
         counts = Counter(place.webhook_id for place in self._taken)
@@ -340,6 +301,11 @@ def most_extra(terms: Terms) -> int:
 def most_unproven(terms: Terms) -> int:
     """Connections that endpoints get together which are not known to be well."""
     return max(1, terms.connections - terms.connections // 3)
+
+
+def _rest(seconds: float) -> float:
+    """After a poll that took long, Postgres gets twice as long before a wake-up may poll again."""
+    return 2 * seconds if seconds > LIGHT else 0.0
 
 
 def _host(url: str) -> str:

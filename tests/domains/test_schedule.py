@@ -1,4 +1,4 @@
-"""When domains are checked: at each ring, every half minute, never two rounds at once."""
+"""When domains are checked: after each notification, every half minute, never two polls at once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class World:
 
     def listen(self, channel: str, callback: Any) -> None:
         assert channel == "domains"
-        self.ring = callback
+        self.notify = callback
 
     async def due(self, limit: int, share: int, busy: Mapping[UUID, int]) -> list[Any]:
         self.looks += 1
@@ -65,34 +65,48 @@ def world() -> tuple[World, Rounds, Clock]:
     return one, Rounds(one, one, one, clock), clock
 
 
+def turns(clock: Clock, count: int = 200) -> None:
+    """Let the reactor turn without time passing."""
+    for _ in range(count):
+        clock.advance(0)
+
+
 def test_all_that_is_due_is_checked() -> None:
     one, rounds, clock = world()
     one.waiting = [Named(str(n)) for n in range(2 * AT_ONCE + 1)]
-    one.ring()
+    one.notify()
+    turns(clock)
     assert one.looks == 0  # not before it is started
     rounds.startService()
+    turns(clock)
     assert {domain.name for domain in one.seen} == {str(n) for n in range(2 * AT_ONCE + 1)}
     one.waiting = [Named("later")]
     clock.advance(POLL - 1)
     assert one.waiting
     clock.advance(1)
+    turns(clock)
     assert one.seen[-1].name == "later"
     one.waiting = [Named("at once")]
-    one.ring()
+    one.notify()
+    turns(clock)
     assert one.seen[-1].name == "at once"
-    assert rounds.stopService() is None
+    assert rounds.stopService().called
     assert clock.getDelayedCalls() == []
 
 
-def test_a_ring_during_a_look_is_heard_after_it() -> None:
-    one, rounds, _ = world()
+def test_a_notification_during_a_poll_causes_another_poll() -> None:
+    one, rounds, clock = world()
     one.away = Deferred()
     rounds.startService()
-    one.ring()
-    one.ring()
+    turns(clock)
+    one.notify()
+    turns(clock)
+    one.notify()
+    turns(clock)
     assert one.looks == 1
     away, one.away, one.waiting = one.away, None, []
     away.callback(None)
+    turns(clock)
     assert one.looks == 2
     rounds.stopService()
 
@@ -101,11 +115,14 @@ def test_a_slow_one_holds_up_nobody_else() -> None:
     one, rounds, clock = world()
     one.slow, one.waiting = Deferred(), [Named("slow") for _ in range(AT_ONCE - 1)]
     rounds.startService()
+    turns(clock)
     slow, one.slow = one.slow, None
     one.waiting = [Named(str(n)) for n in range(50)]
-    one.ring()
+    one.notify()
+    turns(clock)
     assert [domain.name for domain in one.seen] == [str(n) for n in range(50)]
     slow.callback(None)
+    turns(clock)
     assert len(one.seen) == 49 + AT_ONCE
     rounds.stopService()
     assert clock.getDelayedCalls() == []
@@ -116,10 +133,12 @@ def test_one_accounts_slow_domains_leave_places_for_the_others() -> None:
     one.slow, one.fast = Deferred(), {UUID(int=2)}
     one.waiting = [*(Named(f"slow{n}", 1) for n in range(10 * AT_ONCE)), *(Named(f"fast{n}", 2) for n in range(50))]
     rounds.startService()
+    turns(clock)
     assert {domain.name for domain in one.seen} == {f"fast{n}" for n in range(50)}
     assert len(one.waiting) == 10 * AT_ONCE - SHARE
     rounds.stopService()
     one.slow.callback(None)
+    turns(clock)
     assert clock.getDelayedCalls() == []
 
 
@@ -127,22 +146,26 @@ def test_a_check_without_end_is_given_up_and_its_place_is_free() -> None:
     one, rounds, clock = world()
     one.slow, one.waiting = Deferred(), [Named(f"slow{n}") for n in range(AT_ONCE)]
     rounds.startService()
+    turns(clock)
     one.waiting = [Named("next")]
     one.slow = None
     clock.advance(PATIENCE - 1)
     assert one.seen == []
     clock.advance(1)
+    turns(clock)
     assert [domain.name for domain in one.seen] == ["next"]
-    assert rounds.stopService() is None
+    assert rounds.stopService().called
 
 
 def test_stopping_waits_for_the_checks_under_way() -> None:
     one, rounds, clock = world()
     one.slow, one.waiting = Deferred(), [Named(str(n)) for n in range(AT_ONCE + 1)]
     rounds.startService()
+    turns(clock)
     stopped = rounds.stopService()
-    assert stopped is not None and not stopped.called
+    assert not stopped.called
     one.slow.callback(None)
+    turns(clock)
     assert stopped.called and len(one.seen) == AT_ONCE and clock.getDelayedCalls() == []
 
 
@@ -150,7 +173,9 @@ def test_a_database_that_is_away_is_asked_again() -> None:
     one, rounds, clock = world()
     one.error = Unavailable("away")
     rounds.startService()
+    turns(clock)
     one.error, one.waiting = None, [Named("back")]
     clock.advance(POLL)
+    turns(clock)
     assert one.seen[0].name == "back"
     rounds.stopService()

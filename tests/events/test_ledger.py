@@ -58,6 +58,7 @@ def started(*ready: int | Exception) -> tuple[Ledger, Books, Notifications, Cloc
     books.ready = [*ready]
     ledger = Ledger(books, notifications, clock, numbered=numbered.append)
     ledger.startService()
+    clock.advance(0)
     return ledger, books, notifications, clock, numbered
 
 
@@ -77,9 +78,10 @@ def test_it_goes_on_while_batches_are_full() -> None:
     ledger.stopService()
 
 
-def test_a_ring_wakes_it() -> None:
+def test_a_notification_wakes_it() -> None:
     ledger, books, notifications, clock, _ = started(0, 0, 0)
     notifications.notify()
+    clock.advance(0)
     assert len(books.asked) == 2
     clock.advance(POLL)
     assert len(books.asked) == 3
@@ -87,13 +89,14 @@ def test_a_ring_wakes_it() -> None:
     ledger.stopService()
 
 
-def test_a_ring_during_a_batch_is_one_more_look_after_it() -> None:
-    ledger, books, notifications, _, _ = started()
+def test_a_notification_during_a_batch_causes_one_more_batch() -> None:
+    ledger, books, notifications, clock, _ = started()
     notifications.notify()
     notifications.notify()
     assert len(books.asked) == 1
     books.ready = [0]
     books.asked[0].callback(1)
+    clock.advance(0)
     assert len(books.asked) == 2
     ledger.stopService()
 

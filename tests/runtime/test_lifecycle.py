@@ -11,7 +11,7 @@ from twisted.internet.task import Clock
 from twisted.logger import ILogObserver, capturedLogs
 
 from mailsvc.runtime import lifecycle
-from mailsvc.runtime.lifecycle import Lifespan, Opened, every
+from mailsvc.runtime.lifecycle import Lifespan, Opened
 
 
 class Reactor:
@@ -138,35 +138,3 @@ def test_twistd_gets_the_observer_before_it_logs():
     Lifespan(Reactor(), None, str, observer).setServiceParent(application)
     assert application.getComponent(ILogObserver) is observer
     assert IService(application).getServiceNamed("mailsvc")
-
-
-def test_a_round_comes_again_after_one_that_failed():
-    clock, trace = Clock(), []
-
-    async def do():
-        trace.append(clock.seconds())
-        if len(trace) == 1:
-            raise RuntimeError("no")
-
-    with capturedLogs() as logs:
-        end = every(clock, 10.0, "counting", do)
-        clock.pump([10, 10])
-    assert trace == [10, 20]
-    assert [event["what"] for event in logs if "what" in event] == ["counting"]
-    Deferred.fromCoroutine(end())
-    clock.pump([10, 10])
-    assert trace == [10, 20]
-
-
-def test_the_end_waits_for_the_round_under_way():
-    clock, step, ended = Clock(), Deferred(), []
-
-    async def do():
-        await step
-
-    end = every(clock, 10.0, "waiting", do)
-    clock.advance(10)
-    Deferred.fromCoroutine(end()).addCallback(ended.append)
-    assert ended == []
-    step.callback(None)
-    assert ended == [None]

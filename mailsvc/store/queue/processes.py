@@ -21,12 +21,10 @@ from twisted.logger import Logger
 
 from mailsvc.clock import calm_for, measure
 from mailsvc.clock import monotonic as since_boot
-from mailsvc.store.postgres.backoff import Backoff
-from mailsvc.store.postgres.errors import StoreError
 from mailsvc.store.postgres.notifications import Notifications
 from mailsvc.store.postgres.pool import Pool, Transaction
 
-BEAT = 10.0
+HEARTBEAT = 10.0  # seconds between two heartbeats; runtime/polling has the loop
 FRESH = 30.0
 SILENT = 45.0
 NEVER = 1e9
@@ -114,12 +112,6 @@ class Incarnation:
     _id: int | None = attrs.field(default=None, init=False)
     _beaten_at: float = attrs.field(default=float("-inf"), init=False)
     _live: dict[str, tuple[int, int]] = attrs.field(factory=dict, init=False)
-    _running: bool = attrs.field(default=False, init=False)
-    _round: Deferred[Any] | None = attrs.field(default=None, init=False)
-    _backoff: Backoff = attrs.field(
-        default=attrs.Factory(lambda self: Backoff(self.clock, first=1.0, longest=BEAT), takes_self=True), init=False
-    )
-    _timer: Any = attrs.field(default=None, init=False)
 
     async def start(self, region: str, roles: Iterable[str]) -> int:
         """Make the row, end those that are dead, and go on beating. The id is what `lease` holds."""
@@ -127,8 +119,6 @@ class Incarnation:
         await self._begin()
         await self.take_over()
         await self.count_live()
-        self._running = True
-        self._timer = self.clock.callLater(BEAT, self._turn)
         return self.id
 
     @property
@@ -153,6 +143,12 @@ class Incarnation:
     def peers(self, role: str) -> int:
         """The same, of this region alone."""
         return max(self._live.get(role, (0, 0))[1], int(role in self.roles))
+
+    async def renew(self) -> None:
+        """What is due every HEARTBEAT seconds: send a heartbeat, end dead processes and count the live ones."""
+        await self.beat()
+        await self.take_over()
+        await self.count_live()
 
     async def beat(self) -> None:
         """Say that we live. Who was marked as ended begins anew."""
@@ -200,13 +196,6 @@ class Incarnation:
 
     async def end(self) -> None:
         """Give all leases back; nothing of ours is under way any more."""
-        self._running = False
-        self._backoff.wake()
-        if self._timer is not None and self._timer.active():
-            self._timer.cancel()
-        under_way, self._round = self._round, None
-        if under_way is not None:
-            await under_way
         number, self._id, self._beaten_at = self.id, None, float("-inf")
 
         async def work(transaction: Transaction) -> None:
@@ -222,7 +211,7 @@ class Incarnation:
         notifications.notify(CHANNEL)
 
     def _recount(self) -> None:
-        if self._running:
+        if self._id is not None:
             counting = Deferred.fromCoroutine(self.count_live())
             counting.addErrback(lambda failure: self.log.info("processes are counted at the next beat: {error}", error=failure.value))
 
@@ -235,28 +224,6 @@ class Incarnation:
     async def count_live(self) -> None:
         """See who lives now."""
         self._live = {role: (everywhere, here) for role, everywhere, here in await self.pool.rows(LIVE, (self.region, SILENT))}
-
-    def _turn(self) -> None:
-        self._round = Deferred.fromCoroutine(self._turn_around())
-        self._round.addErrback(lambda failure: self.log.failure("a heartbeat failed", failure=failure))
-        self._round.addBoth(self._schedule)
-
-    def _schedule(self, _: object) -> None:
-        if self._running:
-            self._timer = self.clock.callLater(BEAT, self._turn)
-
-    async def _turn_around(self) -> None:
-        while self._running:
-            try:
-                await self.beat()
-                await self.take_over()
-                await self.count_live()
-            except StoreError as error:
-                self.log.warn("no heartbeat, next try in {pause:g} s: {error}", pause=self._backoff.upcoming, error=str(error))
-                await self._backoff.pause()
-            else:
-                self._backoff.reset()
-                return
 
 
 def _host() -> str:

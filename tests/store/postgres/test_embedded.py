@@ -18,6 +18,8 @@ import pytest_twisted
 from twisted.internet.task import deferLater
 from twisted.logger import capturedLogs
 
+from mailsvc.runtime.database import CHECK_EVERY
+from mailsvc.runtime.polling import every
 from mailsvc.store.postgres import embedded as module
 from mailsvc.store.postgres.binaries import Binaries, find_binaries
 from mailsvc.store.postgres.embedded import EmbeddedPostgres
@@ -224,17 +226,19 @@ def test_a_folder_is_reachable_when_its_user_may_pass_all_above_it(tmp_path: Pat
 
 
 @pytest_twisted.ensureDeferred
-async def test_the_keeper_starts_it_again_when_it_dies(server: EmbeddedPostgres) -> None:
+async def test_the_supervisor_restarts_a_server_that_died(server: EmbeddedPostgres) -> None:
     from twisted.internet import reactor
 
-    keeper = Supervisor(server, reactor)
-    dsn = await keeper.start()
+    supervisor = Supervisor(server, reactor)
+    dsn = await supervisor.start()
+    stop_checks = every(reactor, CHECK_EVERY, "restarting Postgres", supervisor.check)
     assert server.pid is not None
     os.kill(server.pid, signal.SIGKILL)
     for _ in range(500):
-        if keeper.restarts:
+        if supervisor.restarts:
             break
         await deferLater(reactor, 0.02)  # type: ignore[arg-type]
     assert ask(dsn, "SELECT 1") == 1
-    await keeper.stop()
+    await stop_checks()
+    await supervisor.stop()
     assert not server.alive

@@ -17,10 +17,11 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock, deferLater
 
 from mailsvc.clock import TimeOfDay, held, unix
+from mailsvc.runtime.polling import PollingLoop
 from mailsvc.store.postgres.errors import Unavailable
 from mailsvc.store.postgres.pool import Pool
 from mailsvc.store.queue import processes as module
-from mailsvc.store.queue.processes import BEAT, FRESH, Incarnation
+from mailsvc.store.queue.processes import FRESH, HEARTBEAT, Incarnation
 
 
 @attrs.define(eq=False)
@@ -31,6 +32,16 @@ class Owner:
     clock: Clock
     replaced: list[tuple[int, int]]
     freed: list[int]
+    loop: PollingLoop
+
+    async def start(self, *roles: str) -> int:
+        lease = await self.incarnation.start("eu-west-1", roles)
+        self.loop.start(at_once=False)
+        return lease
+
+    async def end(self) -> None:
+        await self.loop.stop()
+        await self.incarnation.end()
 
 
 @pytest.fixture
@@ -38,7 +49,8 @@ def make(pool: Pool) -> Any:
     def make() -> Owner:
         clock, replaced, freed = Clock(), [], []
         incarnation = Incarnation(pool, clock, lambda old, new: replaced.append((old, new)), freed.append, clock.seconds)
-        return Owner(incarnation, clock, replaced, freed)
+        loop = PollingLoop(clock, "sending a heartbeat", incarnation.renew, HEARTBEAT, retry=1.0)
+        return Owner(incarnation, clock, replaced, freed, loop)
 
     return make
 
@@ -46,10 +58,10 @@ def make(pool: Pool) -> Any:
 @pytest_twisted.async_yield_fixture
 async def owner(make: Any) -> AsyncIterator[Owner]:
     made = make()
-    await made.incarnation.start("eu-west-1", ["delivery", "http"])
+    await made.start("delivery", "http")
     yield made
     if made.incarnation._id is not None:
-        await made.incarnation.end()
+        await made.end()
 
 
 async def silence(pool: Pool, number: int, seconds: float = 46) -> None:
@@ -77,7 +89,7 @@ async def settle(owner: Owner) -> None:
     from twisted.internet import reactor
 
     for _ in range(5000):
-        if owner.incarnation._round is None or owner.incarnation._round.called:
+        if not owner.loop._polling:
             return
         await deferLater(reactor, 0.001)  # type: ignore[arg-type]
     raise AssertionError("The round does not end.")
@@ -87,7 +99,7 @@ async def settle(owner: Owner) -> None:
 async def test_it_stays_fresh_by_beating(pool: Pool, owner: Owner) -> None:
     [before] = await pool.rows("SELECT heartbeat_at FROM processes")
     for _ in range(6):
-        owner.clock.advance(BEAT)
+        owner.clock.advance(HEARTBEAT)
         await settle(owner)
     assert owner.incarnation.fresh
     [after] = await pool.rows("SELECT heartbeat_at FROM processes")
@@ -109,7 +121,7 @@ async def test_without_an_answer_it_stops_acting_on_its_leases(owner: Owner, mon
         owner.clock.advance(1)
         assert not owner.incarnation.fresh
         assert not owner.incarnation.holds(lease)
-    owner.clock.advance(BEAT * 1.2)
+    owner.clock.advance(HEARTBEAT * 1.2)
     await settle(owner)
     assert owner.incarnation.holds(lease)
 
@@ -123,7 +135,7 @@ async def test_a_beat_counts_from_when_it_left(owner: Owner, monkeypatch: pytest
 
     with monkeypatch.context() as patch:
         patch.setattr(Pool, "rows", slow)
-        owner.clock.advance(BEAT)
+        owner.clock.advance(HEARTBEAT)
         owner.clock.advance(FRESH - 1)
         answer.callback([(0.0,)])
     assert owner.incarnation.fresh
@@ -134,7 +146,7 @@ async def test_a_beat_counts_from_when_it_left(owner: Owner, monkeypatch: pytest
 @pytest_twisted.ensureDeferred
 async def test_who_is_silent_loses_its_leases_and_nothing_else(pool: Pool, owner: Owner, make: Any) -> None:
     silent = make()
-    lease = await silent.incarnation.start("eu-west-1", ["delivery"])
+    lease = await silent.start("delivery")
     await enqueue(pool, lease, "queued", "delayed", "uncertain")
     await enqueue(pool, owner.incarnation.id, "queued")
     await enqueue(pool, None, "scheduled")
@@ -153,26 +165,26 @@ async def test_who_is_silent_loses_its_leases_and_nothing_else(pool: Pool, owner
 @pytest_twisted.ensureDeferred
 async def test_a_process_taken_for_dead_goes_on_under_a_new_number(pool: Pool, owner: Owner, make: Any) -> None:
     silent = make()
-    lease = await silent.incarnation.start("eu-west-1", ["delivery"])
+    lease = await silent.start("delivery")
     await silence(pool, lease)
     await owner.incarnation.take_over()
-    silent.clock.advance(BEAT)
+    silent.clock.advance(HEARTBEAT)
     await settle(silent)
     assert silent.replaced == [(lease, silent.incarnation.id)]
     assert silent.incarnation.id > lease
     assert silent.incarnation.holds(silent.incarnation.id)
     assert not silent.incarnation.holds(lease)
-    await silent.incarnation.end()
+    await silent.end()
 
 
 @pytest_twisted.ensureDeferred
 async def test_a_lease_committed_after_its_process_was_ended_is_freed_too(pool: Pool, owner: Owner, make: Any) -> None:
     silent = make()
-    lease = await silent.incarnation.start("eu-west-1", ["delivery"])
+    lease = await silent.start("delivery")
     await silence(pool, lease)
     await owner.incarnation.take_over()
     await enqueue(pool, lease, "queued")
-    owner.clock.advance(BEAT)
+    owner.clock.advance(HEARTBEAT)
     await settle(owner)
     assert await leases(pool) == [("queued", None)]
 
@@ -180,8 +192,8 @@ async def test_a_lease_committed_after_its_process_was_ended_is_freed_too(pool: 
 @pytest_twisted.ensureDeferred
 async def test_ending_gives_the_leases_back(pool: Pool, make: Any) -> None:
     made = make()
-    await enqueue(pool, await made.incarnation.start("eu-west-1", []), "delayed")
-    await made.incarnation.end()
+    await enqueue(pool, await made.start(), "delayed")
+    await made.end()
     assert await leases(pool) == [("delayed", None)]
     assert not made.incarnation.fresh
     assert made.clock.getDelayedCalls() == []
@@ -192,12 +204,12 @@ async def test_ending_gives_the_leases_back(pool: Pool, make: Any) -> None:
 async def test_live_counts_the_processes_of_a_role(pool: Pool, owner: Owner, make: Any) -> None:
     other = make()
     assert (owner.incarnation.live("http"), owner.incarnation.live("smtp")) == (1, 0)
-    lease = await other.incarnation.start("eu-west-1", ["http", "smtp"])
-    owner.clock.advance(BEAT)
+    lease = await other.start("http", "smtp")
+    owner.clock.advance(HEARTBEAT)
     await settle(owner)
     assert (owner.incarnation.live("http"), owner.incarnation.live("smtp")) == (2, 1)
     await silence(pool, lease)
-    owner.clock.advance(BEAT)
+    owner.clock.advance(HEARTBEAT)
     await settle(owner)
     assert (owner.incarnation.live("http"), owner.incarnation.live("smtp")) == (1, 0)
 
@@ -212,9 +224,9 @@ async def test_a_killed_process_of_this_machine_is_replaced_at_once(pool: Pool, 
         [(lease,)] = await pool.rows(module.START, (host, pid, "eu-west-1", [], None, None))
         await enqueue(pool, lease, "queued")
     made = make()
-    await made.incarnation.start("eu-west-1", [])
+    await made.start()
     assert [lease is None for _, lease in await leases(pool)] == [True, False, False]
-    await made.incarnation.end()
+    await made.end()
 
 
 @pytest_twisted.ensureDeferred
@@ -223,9 +235,9 @@ async def test_one_that_had_our_process_number_before_us_is_dead(pool: Pool, mak
     [(lease,)] = await pool.rows(module.START, (module._host(), os.getpid(), "eu-west-1", [], None, None))
     await enqueue(pool, lease, "queued")
     made = make()
-    await made.incarnation.start("eu-west-1", [])
+    await made.start()
     assert await leases(pool) == [("queued", None)] or " " not in module._host()
-    await made.incarnation.end()
+    await made.end()
 
 
 @pytest_twisted.ensureDeferred
@@ -289,16 +301,16 @@ async def test_after_a_step_of_the_databases_clock_nobody_is_taken_for_dead(make
     day.measured(0, clock.seconds(), 0)
     other.clock.time_of_day = day
     assert held(other.clock) is not None
-    await other.incarnation.start("eu-west-1", ["delivery"])
+    await other.start("delivery")
     assert await pool.rows("SELECT ended_at FROM processes WHERE id = %s", (owner.incarnation.id,)) == [(None,)]
-    await other.incarnation.end()
+    await other.end()
 
 
 @pytest_twisted.ensureDeferred
 async def test_a_heartbeat_measures_the_databases_clock(make: Any, pool: Pool) -> None:
     made = make()
     made.clock.time_of_day = TimeOfDay(10.0, made.clock.seconds, lambda: made.clock.seconds() + 60)
-    await made.incarnation.start("eu-west-1", ["delivery"])
+    await made.start("delivery")
     await made.incarnation.beat()
     assert abs(unix(made.clock) - datetime.now(UTC).timestamp()) < 5
-    await made.incarnation.end()
+    await made.end()
