@@ -19,11 +19,11 @@ from mailsvc.store.domains.values import Domain, LimitReached, RecordState
 
 DOMAINS = f"{HOME}/domains"
 _DONE = {
-    "asked": "It is being checked. This page follows by itself.",
-    "changed": "Changed.",
-    "rotating": "New keys are made. They sign once they are seen in DNS; until then the old ones do.",
-    "busy": "New keys wait to be seen in DNS already.",
-    "deleted": "Deleted.",
+    "asked": "Checking DNS… this page updates automatically.",
+    "changed": "Settings saved.",
+    "rotating": "New DKIM keys created. They take effect once they’re live in DNS. Until then, the current keys stay in use.",
+    "busy": "New DKIM keys already exist. Add their records to DNS to finish the rotation.",
+    "deleted": "Domain deleted.",
 }
 
 
@@ -52,14 +52,14 @@ class DomainPages:
         text = visit.field("name")
         region = visit.field("region") or next(iter(self.care.publishing.hosts))
         if region not in self.care.publishing.hosts:
-            raise Stop(422, "Unknown region", "This region does not exist. Choose one from the list.")
+            raise Stop(422, "Unknown region", "This region doesn’t exist. Choose one from the list.")
         try:
             line = visit.line("domain added", names.parse(text, self.care.own).ascii)
             domain = await self.care.add(visit.account_id, text, region, Choices(), [line])
         except names.NotADomain as wrong:
             return await self._listed(visit, {"name": str(wrong)}, text)
         except Taken:
-            return await self._listed(visit, {"name": "Your account already has this domain."}, text)
+            return await self._listed(visit, {"name": "This domain is already in your account."}, text)
         except LimitReached as limit:
             return await self._listed(visit, {"name": str(limit)}, text)
         return visit.redirect(f"{DOMAINS}/{domain.id}")
@@ -94,7 +94,7 @@ class DomainPages:
     @page(app, f"{DOMAINS}/<text>/verify", "POST")
     async def verify(self, visit: Visit, text: str) -> bytes:
         domain = await self._domain(visit, text)
-        if await self.care.verify(domain, [visit.line("domain check asked for", domain.name)]) is None:
+        if await self.care.verify(domain, [visit.line("domain verification requested", domain.name)]) is None:
             raise not_found("domain")
         return visit.redirect(f"{DOMAINS}/{domain.id}", done="asked")
 
@@ -121,7 +121,7 @@ class DomainPages:
     async def delete(self, visit: Visit, text: str) -> bytes:
         domain = await self._domain(visit, text)
         if visit.field("name").lower() not in (domain.name, names.shown(domain.name)):
-            return await self._shown(visit, domain, 422, {"name": "This is not its name, so it was not deleted."})
+            return await self._shown(visit, domain, 422, {"name": "The name doesn’t match, so the domain wasn’t deleted."})
         await self.stored.delete(visit.account_id, domain.id, [visit.line("domain deleted", domain.name)])
         return visit.redirect(DOMAINS, done="deleted")
 

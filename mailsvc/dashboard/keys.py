@@ -14,7 +14,7 @@ from mailsvc.store.people.api_keys import Keys, Permission
 
 KEYS = f"{HOME}/keys"
 LONGEST = 50
-_DONE = {"demoted": "Their role is changed. Keys with full access that they created still work: revoke those that they should not have."}
+_DONE = {"demoted": "Role changed. Full-access keys they created still work. Revoke any they shouldn’t have."}
 
 
 @attrs.define(eq=False)
@@ -36,13 +36,13 @@ class KeyPages:
         domain = next((d for d in domains if str(d.id) == limit), None)
         errors: dict[str, str] = {}
         if not name or len(name) > LONGEST:
-            errors["name"] = f"A name has 1 to {LONGEST} characters."
+            errors["name"] = f"Enter a name of 1 to {LONGEST} characters."
         if permission not in ("full_access", "sending_access"):
-            errors["permission"] = "Choose one."
+            errors["permission"] = "Choose a permission."
         if limit and domain is None:
-            errors["domain"] = "This domain does not exist. Choose one from the list."
+            errors["domain"] = "This domain doesn’t exist. Choose one from the list."
         elif domain is not None and permission != "sending_access":
-            errors["domain"] = "Only a key for sending can be held to one domain."
+            errors["domain"] = "Only keys with sending access can be limited to a domain."
         if permission == "full_access" and not visit.admin:
             errors["permission"] = "Only admins can create keys with full access."
         if errors:

@@ -23,7 +23,7 @@ from mailsvc.store.people.api_keys import Keys, KeyView
 LOGS = f"{HOME}/logs"
 PAGE = 50
 SOURCES = {"api": "API requests", "smtp": "SMTP sessions"}
-OUTCOMES = {"ok": "Successes", "errors": "Errors"}
+OUTCOMES = {"ok": "Successful", "errors": "Errors"}
 SPANS = {"1": "Last 24 hours", "3": "Last 3 days", "7": "Last 7 days", "30": "Last 30 days"}
 
 _QUEUED = re.compile(r"[Qq]ueued as ([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")

@@ -120,7 +120,7 @@ def _row(of: Rates) -> list[tuple[str, float | None]]:
     """What is shown, and the number itself."""
     counts: list[tuple[str, float | None]] = [(f"{count:,}", count) for count in (of.delivered, of.bounced, of.unsent)]
     shares = ((of.deliverability, 1), (of.bounce, 2), (of.complaint, 3))
-    return counts + [("–", None) if share is None else (f"{share:.{digits}f} %", round(share, 4)) for share, digits in shares]
+    return counts + [("–", None) if share is None else (f"{share:.{digits}f}%", round(share, 4)) for share, digits in shares]
 
 
 def _ceiling(now: datetime, unit: Unit, zone: tzinfo) -> datetime:

@@ -76,7 +76,7 @@ class Stop(Exception):
 
 
 def not_found(what: str = "page") -> Stop:
-    return Stop(404, "Not found", f"There is no such {what}, or it is not yours to see.")
+    return Stop(404, "Not found", f"This {what} doesn’t exist, or you don’t have access to it.")
 
 
 def forbidden(sentence: str) -> Stop:
@@ -224,7 +224,7 @@ class Visit:
 
     async def proved(self, how: str, at: datetime | None = None) -> None:
         """They have shown again who they are, at `at` or just now."""
-        await self.desk.sessions.proved(self.who.hash, [self.own_line("showed again who they are", how)], at)
+        await self.desk.sessions.proved(self.who.hash, [self.own_line("identity confirmed", how)], at)
 
     async def note(self, action: str, subject: str = "") -> None:
         """Write it into the account's audit log, by itself."""
@@ -255,7 +255,11 @@ def area() -> Klein:
 
     def unserved(self: Any, request: Any, failure: Failure) -> Deferred[bytes]:
         async def stop(visit: Visit) -> bytes:
-            raise Stop(405, "Not so", "This page is not reached this way.") if failure.check(MethodNotAllowed) else not_found()
+            raise (
+                Stop(405, "Method not allowed", "This page doesn’t support this request method.")
+                if failure.check(MethodNotAllowed)
+                else not_found()
+            )
 
         return request.detached(serve(self.desk, request, "anybody", stop))  # type: ignore[no-any-return]
 
@@ -297,18 +301,18 @@ async def serve(desk: PageContext, request: Request, who: Who, function: Callabl
     except Stop as stop:
         return _stopped(visit, stop)
     except Busy:
-        return _stopped(visit, Stop(503, "One moment", "Many people sign in just now. Try again in a moment."))
+        return _stopped(visit, Stop(503, "Temporarily unavailable", "Too many sign-ins right now. Try again in a moment."))
     except (Transient, EncryptionError) as error:
         if visit.streaming:
             raise
         log.warn("the store could not serve a page: {reason}", reason=str(error))
-        return _stopped(visit, Stop(503, "One moment", "The service cannot reach its database just now. Reload the page in a few seconds."))
+        return _stopped(visit, Stop(503, "Temporarily unavailable", "The database is unreachable. Reload the page in a few seconds."))
     except Exception:
         if visit.streaming:
             raise  # the connection is cut, so that nobody takes a part for the whole
         error_id = uuid4().hex[:12]
         log.failure("error {error_id} in a page", error_id=error_id)
-        return _stopped(visit, Stop(500, "That went wrong", f"The fault is ours, and it is in our log as {error_id}."))
+        return _stopped(visit, Stop(500, "Something went wrong", f"The error is on our side. It’s logged as {error_id}."))
 
 
 async def _recognise(visit: Visit) -> None:
@@ -329,19 +333,19 @@ def _form(visit: Visit) -> dict[str, str]:
     """What a form of ours sent. Anything else stops here."""
     sent = {name: visit.header(name) for name in ("sec-fetch-site", "origin")}
     if not safety.from_our_page(sent, visit.header("host")):
-        raise forbidden("This form was sent by a page of another site.")
+        raise forbidden("This form was submitted from another site.")
     if visit.header("content-type").partition(";")[0].strip().lower() != "application/x-www-form-urlencoded":
-        raise Stop(415, "Not a form", "This page takes only its own form.")
+        raise Stop(415, "Invalid form", "This page only accepts its own form.")
     try:
         text = visit.request.body().decode()
         form = {name: values[0] for name, values in parse_qs(text, keep_blank_values=True, max_num_fields=FIELDS).items()}
     except ValueError:
-        raise Stop(400, "Not a form", "The form could not be read.") from None
+        raise Stop(400, "Invalid form", "The form couldn’t be read.") from None
     nul = next((name for name, value in form.items() if "\0" in name + value), None)
     if nul is not None:
-        raise Stop(400, "Not a form", f"The field “{nul.replace(chr(0), '')}” contains a NUL character. Remove it and send the form again.")
+        raise Stop(400, "Invalid form", f"The field “{nul.replace(chr(0), '')}” contains a NUL character. Remove it and try again.")
     if not safety.same_token(visit.desk.secrets(), visit.anchor, form.get("token", "")):
-        raise Stop(403, "The form was too old", "Go back, reload the page, and send it again.")
+        raise Stop(403, "Form expired", "Go back, reload the page and submit the form again.")
     return form
 
 
@@ -361,14 +365,14 @@ async def _elsewhere(visit: Visit, who: Who) -> bytes | None:
     if session.role is None:
         accounts = await visit.desk.users.accounts(session.user_id)
         if not accounts:
-            raise forbidden("You are not a member of any account any more. Ask an admin of yours to invite you.")
+            raise forbidden("You’re no longer a member of any account. Ask an account admin to invite you.")
         await visit.desk.sessions.show(session.hash, accounts[0].account_id)
         return visit.redirect(HOME)
     if session.mfa_required and not session.second_factor and not visit.path.startswith((SECURITY, PASSKEYS)):
         return visit.redirect(SECURITY)
     if who == "admin" and session.role != "admin":
         await visit.note("refused", visit.path)
-        raise forbidden("This is for admins of the account.")
+        raise forbidden("Only account admins can do this.")
     return None
 
 

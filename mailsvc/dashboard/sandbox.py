@@ -62,7 +62,7 @@ class Inbox:
 async def _reserve(visit: Visit, size: int) -> None:
     """Within the octets that may be in work at once: the message, what it comes to, and the page."""
     if not await visit.request.turn(COPIES * size):
-        raise Stop(503, "One moment", "Too much is being read just now. Reload the page in a few seconds.")
+        raise Stop(503, "Temporarily unavailable", "Too many messages are being read right now. Reload the page in a few seconds.")
 
 
 def _parsed(mail: SandboxEmail) -> mime.Parsed | None:

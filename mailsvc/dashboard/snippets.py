@@ -14,7 +14,7 @@ def all_of(base_url: str, key: str, sender: str, to: str) -> list[tuple[str, str
     return [
         ("curl", _curl(base_url, key, body)),
         ("Python", _python(base_url, key, mail)),
-        ("Node", _node(base_url, key, body)),
+        ("Node.js", _node(base_url, key, body)),
     ]
 
 
@@ -36,9 +36,9 @@ def _python(base_url: str, key: str, mail: dict[str, str]) -> str:
 
 
 def _node(base_url: str, key: str, body: str) -> str:
-    head = f'const answer = await fetch("{base_url}/emails", {{\n  method: "POST",\n'
+    head = f'const response = await fetch("{base_url}/emails", {{\n  method: "POST",\n'
     headers = f'  headers: {{ Authorization: "Bearer {key}", "Content-Type": "application/json" }},\n'
-    return head + headers + "  body: JSON.stringify(" + body.replace("\n", "\n  ") + "),\n});\nconsole.log(await answer.json());"
+    return head + headers + "  body: JSON.stringify(" + body.replace("\n", "\n  ") + "),\n});\nconsole.log(await response.json());"
 
 
 @attrs.frozen
@@ -61,9 +61,9 @@ def over_smtp(login: Login) -> list[tuple[str, str]]:
     return [
         ("swaks", _swaks(login)),
         ("Python", _smtplib(login)),
-        ("Node, with nodemailer", _nodemailer(login)),
-        ("Postfix, which sends all of its mail this way", _postfix(login)),
-        ("Environment variables, as Laravel and others read them", _environment(login)),
+        ("Node.js (Nodemailer)", _nodemailer(login)),
+        ("Postfix (as its relay host)", _postfix(login)),
+        ("Environment variables (Laravel and others)", _environment(login)),
     ]
 
 
@@ -120,7 +120,7 @@ smtp_tls_security_level = verify
 smtp_sasl_security_options = noanonymous
 smtp_sasl_password_maps = texthash:/etc/postfix/sasl_passwd
 
-# /etc/postfix/sasl_passwd, for root's eyes only (chmod 600)
+# /etc/postfix/sasl_passwd, readable by root only (chmod 600)
 [{login.host}]:{port} {login.user}:{login.key}"""
 
 

@@ -15,7 +15,7 @@ from mailsvc.store.events.suppressions import Suppressions as Stored
 SUPPRESSIONS = f"{HOME}/suppressions"
 PAGE = 50
 MOST = 1000  # addresses put on the list at once
-ORIGINS = {"bounce": "Bounced", "complaint": "Complained", "manual": "By hand"}
+ORIGINS = {"bounce": "Bounce", "complaint": "Complaint", "manual": "Manual"}
 
 
 @attrs.define(eq=False)
@@ -53,7 +53,7 @@ class SuppressionPages:
         emails = typed.replace(",", " ").replace(";", " ").split()
         wrong = next((text for text in emails if not _is_address(text)), None)
         if wrong is not None or not 0 < len(emails) <= MOST:
-            said = f"{wrong} is no email address." if wrong else f"Give 1 to {MOST} addresses."
+            said = f"“{wrong}” isn’t a valid email address." if wrong else f"Enter 1 to {MOST:,} addresses."
             return await self._listed(visit, 422, errors={"emails": said}, typed=typed)
         line = visit.line("suppressions added", f"{len(emails)} addresses" if len(emails) > 1 else emails[0])
         await self.stored.add(visit.account_id, emails, [line])

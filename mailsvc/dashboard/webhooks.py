@@ -26,10 +26,10 @@ PAGE = 50
 # What happens here; the other types that may be subscribed to are of services that this one is compatible with.
 OFFERED = tuple(kind for kind in payload.TYPES if kind.partition(".")[0] in ("email", "domain", "suppression") and kind != "email.received")
 _DONE = {
-    "changed": "Changed.",
-    "deleted": "Deleted.",
-    "test": "A test is on its way. This page follows by itself.",
-    "again": "It is sent again. This page follows by itself.",
+    "changed": "Settings saved.",
+    "deleted": "Endpoint deleted.",
+    "test": "Test event queued. This page updates automatically.",
+    "again": "Event queued for resending. This page updates automatically.",
 }
 
 
@@ -63,7 +63,7 @@ class WebhookPages:
         line = visit.line("webhook added", url)
         added = await self.stored.add(visit.account_id, url, events, secrets.token_bytes(SECRET), self.most, [line])
         if added is None:
-            most = f"An account has {self.most} endpoints at most. Delete one first."
+            most = f"An account can have up to {self.most} endpoints. Delete one first."
             return await self._listed(visit, 422, errors={"url": most}, url=visit.field("url"))
         return visit.redirect(f"{WEBHOOKS}/{added.id}")
 
@@ -144,7 +144,7 @@ class WebhookPages:
     @page(app, f"{WEBHOOKS}/<text>/events/<event>/replay", "POST")
     async def replay(self, visit: Visit, text: str, event: str) -> bytes:
         webhook, message = await self._message(visit, text, event)
-        line = visit.line("webhook event sent again", f"{message.type} to {webhook.url}")
+        line = visit.line("webhook event resent", f"{message.type} to {webhook.url}")
         await self.log.replay(visit.account_id, webhook.id, message.event_id, self.desk.now(), [line])
         self.outgoing()
         return visit.redirect(f"{WEBHOOKS}/{webhook.id}/events/{message.event_id}", done="again")
@@ -157,9 +157,9 @@ class WebhookPages:
         try:
             url = self.read_url(visit.field("url")).text
         except BadUrl as wrong:
-            errors["url"] = f"The address {wrong}."
+            errors["url"] = f"The URL {wrong}."
         if not events:
-            errors["events"] = "Choose at least one."
+            errors["events"] = "Choose at least one event."
         return url, events, errors
 
     async def _webhook(self, visit: Visit, text: str) -> tuple[Webhook, bytes]:

@@ -16,8 +16,8 @@ STATUSES: dict[str, tuple[str, str]] = {
     "sending": ("Sending", "info"),
     "scheduled": ("Scheduled", "quiet"),
     "delivered": ("Delivered", "good"),
-    "delivery_delayed": ("Delayed", "warn"),
-    "delayed": ("Delayed", "warn"),
+    "delivery_delayed": ("Deferred", "warn"),
+    "delayed": ("Deferred", "warn"),
     "uncertain": ("Uncertain", "warn"),
     "bounced": ("Bounced", "bad"),
     "complained": ("Complained", "bad"),
@@ -31,7 +31,7 @@ STATUSES: dict[str, tuple[str, str]] = {
     "pending": ("Pending", "warn"),
     "temporary_failure": ("Temporary failure", "warn"),
     "not_started": ("Not started", "quiet"),
-    "partially_verified": ("Partly verified", "warn"),
+    "partially_verified": ("Partially verified", "warn"),
     "trusted": ("Trusted", "good"),
     "pass": ("Pass", "good"),
     "fail": ("Fail", "bad"),
@@ -102,7 +102,7 @@ def browser(agent: str) -> str:
         ("Mac OS", "macOS"),
         ("Linux", "Linux"),
     )
-    name = next((label for mark, label in browsers if mark in agent), "A browser")
+    name = next((label for mark, label in browsers if mark in agent), "Unknown browser")
     system = next((label for mark, label in systems if mark in agent), "")
     return f"{name} on {system}" if system else name
 

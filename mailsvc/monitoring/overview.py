@@ -47,20 +47,23 @@ def troubles(values: Values) -> list[Trouble]:
 
     waiting = total(values, "queue_recipients")
     found = [
-        (values.get(("database_up",)) == 0, "The database cannot be read: nothing is accepted or sent."),
-        (waiting > 0 and not of("processes", "delivery"), "Mail waits, and no process with the role delivery lives."),
-        (of("queue_unexplained") > 0, f"{of('queue_unexplained'):,.0f} recipients wait without a reason: a defect of mailsvc, report it."),
-        (of("queue_overdue_seconds") > 300, f"A recipient could have been sent {seconds(of('queue_overdue_seconds'))} ago."),
+        (values.get(("database_up",)) == 0, "The database is unreachable. No mail is accepted or sent."),
+        (waiting > 0 and not of("processes", "delivery"), "Mail is queued, but no process with the delivery role is running."),
+        (
+            of("queue_unexplained") > 0,
+            f"Recipients queued without a reason: {of('queue_unexplained'):,.0f}. This is a bug: please report it.",
+        ),
+        (of("queue_overdue_seconds") > 300, f"A recipient has been due for {seconds(of('queue_overdue_seconds'))}."),
         (
             of("queue_oldest_seconds", "transactional", "queued") > 600,
-            f"Transactional mail that was never tried waits since {seconds(of('queue_oldest_seconds', 'transactional', 'queued'))}.",
+            f"Transactional mail has been waiting {seconds(of('queue_oldest_seconds', 'transactional', 'queued'))} for its first attempt.",
         ),
-        (of("ledger_lag_seconds") > 60, f"Events are numbered {seconds(of('ledger_lag_seconds'))} late: does a ledger run?"),
+        (of("ledger_lag_seconds") > 60, f"The event ledger is {seconds(of('ledger_lag_seconds'))} behind. Does a ledger run?"),
         (
             abs(of("clock_ahead_seconds")) > 5,
-            f"This clock is {of('clock_ahead_seconds'):+.0f} s off the database's. Above database.clock_tolerance all mail is held.",
+            f"This clock is off the database's by {of('clock_ahead_seconds'):+.0f} s. Above database.clock_tolerance, mail is held.",
         ),
-        (of("pool_waiting") > 20, f"{of('pool_waiting'):,.0f} callers wait for a database connection."),
+        (of("pool_waiting") > 20, f"Operations waiting for a database connection: {of('pool_waiting'):,.0f}."),
     ]
     return [Trouble(sentence) for is_so, sentence in found if is_so]
 
@@ -118,7 +121,7 @@ def _lines() -> list[Line]:
     return [
         Line(("accepted_total",), "accepted"),
         Line(("deliveries_total", "delivered"), "delivered"),
-        Line(("deliveries_total", "deferred"), "put off"),
+        Line(("deliveries_total", "deferred"), "deferred"),
         Line(("deliveries_total", "bounced"), "bounced"),
     ]
 
@@ -165,31 +168,31 @@ def _cards(values: Values) -> list[tuple[str, list[tuple[str, str]]]]:
 
     lag = quantile(values, "reactor_lag_seconds", 0.99)
     return [
-        ("Way out", [
-            ("deliveries", each("deliveries_total")), ("connections", of("delivery_connections")), ("lanes", of("lanes")),
-            ("in lanes: waiting, under way", f"{of('lane_waiting')}, {of('lane_busy')}"), ("leases of this process", of("leases")),
-            ("destinations that rest", each("destinations_resting")),
+        ("Outbound", [
+            ("Deliveries", each("deliveries_total")), ("Connections", of("delivery_connections")), ("Lanes", of("Lanes")),
+            ("In lanes: waiting, sending", f"{of('lane_waiting')}, {of('lane_busy')}"), ("Leases held by this process", of("leases")),
+            ("Destinations backing off", each("destinations_resting")),
         ]),
-        ("Way in", [
-            ("accepted", each("accepted_total")), ("refused for a quota", each("quota_refusals_total")),
-            ("quotas at 80 and 100 %", f"{of('quota_accounts', '80')}, {of('quota_accounts', '100')}"),
-            ("came back", each("returned_total")),
+        ("Inbound", [
+            ("Accepted", each("accepted_total")), ("Rejected for quota", each("quota_refusals_total")),
+            ("Accounts at 80% and 100% of quota", f"{of('quota_accounts', '80')}, {of('quota_accounts', '100')}"),
+            ("Bounces and complaints received", each("returned_total")),
         ]),
-        ("Word back", [
-            ("webhook messages that wait", of("webhook_messages")), ("the oldest", seconds(values.get(("webhook_oldest_seconds",), 0.0))),
-            ("attempts", each("webhook_attempts_total")), ("events without a number", of("ledger_events")),
-            ("the ledger is behind by", seconds(values.get(("ledger_lag_seconds",), 0.0))),
+        ("Webhooks", [
+            ("Pending messages", of("webhook_messages")), ("Oldest pending", seconds(values.get(("webhook_oldest_seconds",), 0.0))),
+            ("Attempts", each("webhook_attempts_total")), ("Events not yet in the ledger", of("ledger_events")),
+            ("Ledger lag", seconds(values.get(("ledger_lag_seconds",), 0.0))),
         ]),
         ("Database", [
-            ("connections", each("pool_connections")), ("callers that wait", of("pool_waiting")),
-            ("statements", of("pool_statements_total")),
-            ("emails in a commit", size("accept")), ("outcomes in a commit", size("settle")),
-            ("this clock is ahead by", f"{values.get(('clock_ahead_seconds',), 0.0):.2f}\u00a0s"),
+            ("Connections", each("pool_connections")), ("Waiting for a connection", of("pool_waiting")),
+            ("Statements", of("pool_statements_total")),
+            ("Emails per commit", size("accept")), ("Outcomes per commit", size("settle")),
+            ("Clock ahead of the database by", f"{values.get(('clock_ahead_seconds',), 0.0):.2f}\u00a0s"),
         ]),
         ("Processes", [
-            *((role, number(count)) for (role,), count in of_each(values, "processes").items()),
-            ("99 % of calls are late by less than", "over 2.5\u00a0s" if lag is None else f"{lag * 1000:g}\u00a0ms"),
-            ("memory of this one", f"{values.get(('process_resident_memory_bytes',), 0.0) / 1e6:,.0f}\u00a0MB"),
+            *((f"Role {role}", number(count)) for (role,), count in of_each(values, "processes").items()),
+            ("Reactor lag (99th percentile)", "> 2.5\u00a0s" if lag is None else f"{lag * 1000:g}\u00a0ms"),
+            ("Memory of this process", f"{values.get(('process_resident_memory_bytes',), 0.0) / 1e6:,.0f}\u00a0MB"),
         ]),
     ]  # fmt: skip
 

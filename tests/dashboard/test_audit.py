@@ -62,12 +62,12 @@ async def around_the_account(walk: Walk, account_id: UUID, bob: UUID) -> None:
     house, ann, sent, pool = walk.house, walk.ann, walk.sent, walk.house.pool
     await sent("/domains", "domain added", {"name": "acme.example", "region": "us-east-1"})
     [(domain,)] = await pool.rows("SELECT id FROM domains")
-    await sent("/domains/<text>/verify", "domain check asked for", {}, domain)
+    await sent("/domains/<text>/verify", "domain verification requested", {}, domain)
     await sent("/domains/<text>/rotate", "domain keys rotated", {}, domain)
     await house.assembly.domains.trust(account_id, "acme.example")
     one, later = await house.mail(account_id, "acme.example"), house.assembly.domains.now() + timedelta(days=1)
     scheduled = await house.mail(account_id, "acme.example", later)
-    await sent("/emails/<text>/again", "email sent again", {"once": "1"}, one)
+    await sent("/emails/<text>/again", "email resent", {"once": "1"}, one)
     await sent("/emails/<text>/share", "email shared", {"hours": "1"}, one)
     await sent("/emails/<text>/cancel", "email canceled", {}, one)
     await sent("/emails/<text>/reschedule", "email rescheduled", {"at": later.strftime("%Y-%m-%dT%H:%M")}, scheduled)
@@ -80,7 +80,7 @@ async def around_the_account(walk: Walk, account_id: UUID, bob: UUID) -> None:
     [(webhook,)] = await pool.rows("SELECT id FROM webhooks")
     await sent("/webhooks/<text>/test", "webhook tested", {}, webhook)
     [message] = (await WebhookLog(pool).list(account_id, webhook, 9))[0]
-    await sent("/webhooks/<text>/events/<event>/replay", "webhook event sent again", {}, webhook, message.event_id)
+    await sent("/webhooks/<text>/events/<event>/replay", "webhook event resent", {}, webhook, message.event_id)
     await sent("/webhooks/<text>/change", "webhook changed", {"url": "https://new.example/", "on:email.sent": "1"}, webhook)
     await sent("/webhooks/<text>/delete", "webhook deleted", {}, webhook)
 
@@ -95,7 +95,7 @@ async def around_the_account(walk: Walk, account_id: UUID, bob: UUID) -> None:
 
     await sent("/settings/invite", "member invited", {"email": "cat@example.com", "role": "member"})
     [(invited,)] = await pool.rows("SELECT id FROM links WHERE purpose = 'invite'")
-    await sent("/settings/invitations/<text>/withdraw", "invitation withdrawn", {}, invited)
+    await sent("/settings/invitations/<text>/withdraw", "invitation revoked", {}, invited)
     await ann.post(f"{HOME}/settings/invite", {"email": "cat@example.com", "role": "member"})
     cat, link = house.browser(), house.letters.link("cat@example.com")
     await cat.get(link)
@@ -112,10 +112,10 @@ async def around_the_sign_in(walk: Walk) -> None:
     pool, users, sessions = house.pool, house.assembly.users, house.assembly.sessions
     me = await users.named(ANN)
     assert me is not None
-    await sent("/sign-in/again", "showed again who they are", {"password": PASSWORD})
+    await sent("/sign-in/again", "identity confirmed", {"password": PASSWORD})
     await sent("/settings/profile/name", "name changed", {"name": "Ann"})
-    await sent("/settings/profile/address", "address change asked for", {"email": "other@example.com", "password": PASSWORD})
-    await sent("/settings/profile/address/withdraw", "address change withdrawn")
+    await sent("/settings/profile/address", "address change requested", {"email": "other@example.com", "password": PASSWORD})
+    await sent("/settings/profile/address/withdraw", "address change canceled")
     await ann.post(f"{HOME}/settings/profile/address", {"email": NEW_ANN, "password": PASSWORD})
     await house.settled()
     link = house.letters.link(NEW_ANN).partition("link=")[2]
@@ -159,7 +159,7 @@ async def around_the_sign_in(walk: Walk) -> None:
     await sent("/sign-in/out", "signed out", by=stranger)
     lost = house.browser()
     await lost.get(f"{HOME}/reset")
-    await sent("/reset", "reset link asked for", {"email": NEW_ANN}, by=lost)
+    await sent("/reset", "password reset requested", {"email": NEW_ANN}, by=lost)
     await house.settled()
     link = house.letters.link(NEW_ANN)
     await lost.get(link)
@@ -265,4 +265,4 @@ async def test_what_did_not_happen_leaves_no_line(pool: Pool) -> None:
     assert (await ann.post(f"{HOME}/emails/{one}/reschedule", {"at": "2030-01-01T00:00"})).query["done"] == "too_late"
     assert (await ann.post(f"{HOME}/domains", {"name": "acme.example", "region": "us-east-1"})).status == 422
     told = await lines(house)
-    assert (told["email sent again"], told["email canceled"], told["email rescheduled"], told["domain added"]) == (1, 1, 0, 1)
+    assert (told["email resent"], told["email canceled"], told["email rescheduled"], told["domain added"]) == (1, 1, 0, 1)

@@ -108,10 +108,10 @@ async def test_an_equal_address_connects_nobody(house: House, fake: FakeProvider
     await house.person("pat@gmail.com")
     browser = house.browser()
     shown = await through(browser, fake, name)
-    assert shown.status == 403 and "Sign in as you did before" in shown.text and session(browser) == ""
+    assert shown.status == 403 and "Sign in as before" in shown.text and session(browser) == ""
     fake.person = attrs.evolve(fake.person, email_verified=False)
     shown = await through(browser, fake, name)
-    assert shown.status == 403 and "does not vouch" in shown.text and "pat@gmail.com" not in shown.text
+    assert shown.status == 403 and "hasn’t verified your email" in shown.text and "pat@gmail.com" not in shown.text
     assert await house.pool.rows("SELECT count(*) FROM identities") == [(0,)]
 
 
@@ -205,7 +205,7 @@ async def test_nobody_signs_up_where_that_is_closed(house: House, fake: FakeProv
     house.assembly.sign_up = False
     house.pages = house.assembly.resource()
     shown = await through(house.browser(), fake, "google")
-    assert shown.status == 403 and "Ask an admin of your account" in shown.text
+    assert shown.status == 403 and "Ask an account admin" in shown.text
 
 
 def changed(**claims: object) -> Callable[[dict[str, Any]], dict[str, Any]]:
@@ -245,7 +245,7 @@ async def test_proving_again_asks_for_the_password_there_and_looks_at_when_it_wa
         fake.lie = lie
         await pat.get("/dashboard/sign-in/again")
         shown = await pat.get(await there(pat, fake, "google", "again"))
-        assert shown.status == 403 and "did not confirm that you signed in there just now" in shown.text
+        assert shown.status == 403 and "didn’t confirm that you just signed in there" in shown.text
 
 
 @pytest.mark.parametrize("supported", [[], ["login", "consent"]])
@@ -266,7 +266,7 @@ async def test_github_proves_nothing_again(house: House, fake: FakeProvider) -> 
     pat = house.browser()
     await through(pat, fake, "github")
     page = await pat.get("/dashboard/sign-in/again")
-    assert "Continue with GitHub" not in page.text and "Choose a password" in page.text
+    assert "Continue with GitHub" not in page.text and "Set a password" in page.text
     assert (await pat.post("/dashboard/sign-in/with/github", {"why": "again"})).status == 403
     # A password, by a link to their address, is a proof.
     await pat.get("/dashboard/reset")
@@ -304,7 +304,7 @@ async def test_a_state_counts_once_in_its_browser_for_its_provider_and_ten_minut
 async def test_who_says_no_there_is_told_so_here(house: House, fake: FakeProvider) -> None:
     fake.denies = True
     shown = await through(house.browser(), fake, "google")
-    assert shown.status == 403 and "did not confirm" in shown.text and not fake.exchanged
+    assert shown.status == 403 and "didn’t confirm" in shown.text and not fake.exchanged
 
 
 LIES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
@@ -327,7 +327,7 @@ async def test_an_id_token_that_does_not_say_what_it_must_is_not_believed(house:
         fake.lie = lie
         browser = house.browser()
         shown = await through(browser, fake, "google")
-        assert shown.status == 502 and "cannot be trusted" in shown.text, what
+        assert shown.status == 502 and "couldn’t be verified" in shown.text, what
         assert session(browser) == ""
 
 
@@ -369,7 +369,7 @@ async def test_a_provider_that_is_another_or_away_is_said_so(house: House, fake:
     back = await there(browser, fake, "google")
     fake.stop()
     shown = await browser.get(back)
-    assert shown.status == 502 and "does not answer" in shown.text
+    assert shown.status == 502 and "isn’t responding" in shown.text
     fake.start()
 
 

@@ -46,7 +46,7 @@ async def owned(pool: Pool, made: Device | None = None, **changes: object) -> Ow
     browser = await house.inside("ann@example.com")
     made = made or device()
     shown = await added(browser, made)
-    assert "Your recovery codes" in shown.text, shown.text
+    assert "Save your recovery codes" in shown.text, shown.text
     return Owned(house, browser, made, [line.strip() for line in shown.text.split("<li>")[1:]])
 
 

@@ -286,7 +286,7 @@ def test_a_recipients_timeline_has_its_own_events_and_attempts_in_order():
     )  # fmt: skip
     attempts = [attempt]
     moments = timeline.of_recipient(1, events, attempts)
-    assert [(m.title, m.text) for m in moments] == [("Accepted", "Stored, and on its way."), ("Attempt 1", "550 no"), ("Bounced", "")]
+    assert [(m.title, m.text) for m in moments] == [("Accepted", "Queued for delivery."), ("Attempt 1", "550 no"), ("Bounced", "")]
     assert moments[1].meaning == "user unknown"
     assert [m.title for m in timeline.of_recipient(0, events, attempts)] == ["Accepted", "Attempt 1", "Delivered"]
 

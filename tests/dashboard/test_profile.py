@@ -45,14 +45,16 @@ async def test_an_address_changes_once_the_link_that_was_sent_there_is_followed(
     reset = await house.assembly.sessions.make_link("reset", ANN, timedelta(hours=1))
     up = await house.assembly.sessions.make_link("sign-up", NEW, timedelta(hours=1))
     assert (await asked(browser, NEW.upper())).location == PROFILE
-    assert "A mail is on its way to" in (await browser.get(PROFILE)).text
+    assert "We sent a confirmation link to" in (await browser.get(PROFILE)).text
     assert await email_of(house, ann.id) == ANN and house.letters.subjects(ANN) == []
     link = house.letters.link(NEW)
     page = await browser.get(link)
     assert page.status == 200 and await email_of(house, ann.id) == ANN  # who only looks changes nothing
     assert (await followed(browser, link)).query == {"done": "moved"}
     assert await email_of(house, ann.id) == NEW
-    assert house.letters.subjects(ANN) == ["Your email address was changed"] and house.letters.subjects(NEW) == ["Confirm your new address"]
+    assert house.letters.subjects(ANN) == ["Your email address was changed"] and house.letters.subjects(NEW) == [
+        "Confirm your new email address"
+    ]
     assert (await browser.get("/dashboard/settings")).status == 200
     assert (await other.get("/dashboard/settings")).location.startswith("/dashboard/sign-in")  # other sessions have ended
     for secret, purpose in ((reset, "reset"), (up, "sign-up")):
@@ -76,11 +78,11 @@ async def test_whether_somebody_has_an_address_is_told_to_them_alone(pool: Pool)
         pages.append((shown.status, shown.location, (await browser.get(PROFILE)).text.replace(email, "X").replace(browser.token, "")))
         written.append(await pool.rows("SELECT expires_at FROM address_changes"))
     assert pages[0] == pages[1] and written[0] == written[1]
-    assert house.letters.subjects(BOB) == ["Somebody asked for your address"]
+    assert house.letters.subjects(BOB) == ["Your email address is already in use"]
     assert house.letters.sent[0][1].link is None
-    assert house.letters.subjects("nobody@example.com") == ["Confirm your new address"]
+    assert house.letters.subjects("nobody@example.com") == ["Confirm your new email address"]
     assert [line for line in await house.audit(account_id) if "address" in line[0]] == [
-        ("address change asked for", BOB), ("address change asked for", "nobody@example.com"),
+        ("address change requested", BOB), ("address change requested", "nobody@example.com"),
     ]  # fmt: skip
     assert await email_of(house, bob.id) == BOB
 
@@ -131,8 +133,8 @@ async def test_asking_takes_the_password_and_is_slowed_down(pool: Pool) -> None:
     await house.person(ANN)
     browser = await house.inside(ANN)
     wrong = await asked(browser, NEW, "not my password")
-    assert wrong.status == 422 and "This is not your password." in wrong.text and NEW in wrong.text  # what was typed stays
-    for email, sentence in (("no address", "This is no email address."), (ANN, "This is your address already.")):
+    assert wrong.status == 422 and "Incorrect password." in wrong.text and NEW in wrong.text  # what was typed stays
+    for email, sentence in (("no address", "Enter a valid email address."), (ANN, "This is already your address.")):
         shown = await asked(browser, email)
         assert shown.status == 422 and sentence in shown.text
     statuses = [(await asked(browser, f"{number}@example.com")).status for number in range(FREE + 1)]
@@ -198,7 +200,7 @@ async def test_without_mails_of_its_own_no_address_is_changed(pool: Pool) -> Non
     house.pages = house.assembly.resource()
     await house.person(ANN)
     browser = await house.inside(ANN)
-    assert "Send a link to it" not in (await browser.get(PROFILE)).text
+    assert "Send confirmation link" not in (await browser.get(PROFILE)).text
     assert (await browser.post(ADDRESS, {"email": NEW, "password": PASSWORD})).status == 404
 
 

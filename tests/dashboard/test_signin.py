@@ -160,14 +160,14 @@ async def test_an_account_may_require_a_second_factor_of_every_member(pool: Pool
     ann, bob = await house.inside("ann@example.com"), await house.inside("bob@example.com")
     await ann.get("/dashboard/settings")
     shown = await ann.post("/dashboard/settings/account", {"name": "Acme", "mfa": "on"})
-    assert shown.status == 422 and "your own second factor first" in shown.text
+    assert shown.status == 422 and "Set up two-factor authentication for yourself first" in shown.text
     await with_app(ann)
     await ann.get("/dashboard/settings")
     assert (await ann.post("/dashboard/settings/account", {"name": "Acme", "mfa": "on"})).location.endswith("done=changed")
     assert ("account changed", "Acme, second factor required") in await house.audit(account_id)
     for path in ("", "/emails", "/keys", "/settings"):
         assert (await bob.get(f"/dashboard{path}")).location == SECURITY, path
-    assert "asks all members for a second factor" in (await bob.get(SECURITY)).text
+    assert "requires two-factor authentication" in (await bob.get(SECURITY)).text
     assert (await bob.post("/dashboard/keys", {"name": "x", "permission": "full_access"})).location == SECURITY
     await with_app(bob)
     assert (await bob.get("/dashboard/settings")).status == 200

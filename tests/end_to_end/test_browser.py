@@ -112,8 +112,8 @@ def enter(page: Page, daemon: Daemon, address: str, account: str = "Acme") -> No
     """Sign up with a link from a mail."""
     page.goto("/dashboard/sign-up")
     page.get_by_label("Email").fill(address)
-    page.get_by_role("button", name="Send the link").click()
-    expect(page.get_by_role("heading", name="Look into your inbox")).to_be_visible()
+    page.get_by_role("button", name="Send link").click()
+    expect(page.get_by_role("heading", name="Check your inbox")).to_be_visible()
     page.goto(mailed_link(daemon, address, "/dashboard/sign-up/finish"))
     page.get_by_label("Your name").fill("Ann Example")
     page.get_by_label("Company or project").fill(account)
@@ -129,7 +129,7 @@ def leave(page: Page) -> None:
 
 def test_from_signing_up_to_a_second_factor(page: Page, daemon: Daemon) -> None:
     enter(page, daemon, "ann@acme.example")
-    page.get_by_role("button", name="Create a key").click()
+    page.get_by_role("button", name="Create API key").click()
     expect(page.locator("#key")).to_have_text(re.compile("^ms_"))
     assert page.locator("#key").inner_text() in page.locator("#code-1").inner_text()
     page.get_by_role("link", name="Add a domain").click()
@@ -140,14 +140,14 @@ def test_from_signing_up_to_a_second_factor(page: Page, daemon: Daemon) -> None:
     assert domain.input_value() == "acme.invalid"
     domain.fill("mail.acme-example.com")
     page.get_by_role("button", name="Add domain").click()
-    expect(page.get_by_role("heading", name="Records to publish")).to_be_visible()
+    expect(page.get_by_role("heading", name="DNS records")).to_be_visible()
     page.get_by_role("link", name="Settings").click()
-    page.get_by_role("link", name="Your sign-in").click()
+    page.get_by_role("link", name="Security").click()
     page.get_by_role("link", name="Set up an authenticator app").click()
     secret = page.locator("#secret").inner_text()
     page.get_by_label("Code").fill(pyotp.TOTP(secret).now())
-    page.get_by_role("button", name="Switch on").click()
-    expect(page.get_by_role("heading", name="Your recovery codes")).to_be_visible()
+    page.get_by_role("button", name="Turn on").click()
+    expect(page.get_by_role("heading", name="Save your recovery codes")).to_be_visible()
     code = page.locator("#codes li").first.inner_text()
     leave(page)
     page.goto("/dashboard/keys")
@@ -155,7 +155,7 @@ def test_from_signing_up_to_a_second_factor(page: Page, daemon: Daemon) -> None:
     page.get_by_label("Password").fill(PASSWORD)
     page.get_by_role("button", name="Sign in", exact=True).click()
     page.get_by_label("Code").fill(code)
-    page.get_by_role("button", name="Go on").click()
+    page.get_by_role("button", name="Continue").click()
     expect(page).to_have_url(re.compile("/dashboard/keys$"))  # back where they wanted to be
 
 
@@ -167,7 +167,7 @@ def test_a_new_account_is_led_to_its_first_delivered_mail(page: Page, daemon: Da
     page.get_by_role("textbox", name="Domain").fill("first.acme-example.com")
     page.get_by_role("button", name="Add domain").click()
     page.get_by_role("link", name="Home").click()
-    page.get_by_role("button", name="Create a key").click()
+    page.get_by_role("button", name="Create API key").click()
     key = page.locator("#key").inner_text()
     expect(page.locator("#step-domain")).not_to_have_class("done")
     daemon.command("domain", "trust", "first.acme-example.com", "--account", "Beginners")
@@ -232,13 +232,13 @@ def test_an_endpoint_is_told_again(page: Page, daemon: Daemon) -> None:
     sign_in(page, daemon)
     with Receiver() as receiver:
         page.goto("/dashboard/webhooks")
-        page.get_by_label("Address").fill(f"{receiver.url}/")
+        page.get_by_label("Endpoint URL").fill(f"{receiver.url}/")
         page.get_by_role("button", name="Add endpoint").click()
-        page.get_by_role("button", name="Send a test").click()
+        page.get_by_role("button", name="Send test event").click()
         expect(page.locator("#live .badge").filter(has_text="Success")).to_have_count(1, timeout=30_000)  # by itself
         page.locator("#live a.cover").first.click()
         expect(page.locator(".timeline li")).to_have_count(1)
-        page.get_by_role("button", name="Send again").click()
+        page.get_by_role("button", name="Resend").click()
         expect(page.locator(".timeline li")).to_have_count(2, timeout=30_000)  # by itself
         assert len({told.id for told in receiver.told}) == 1 and len(receiver.told) == 2
 
@@ -248,7 +248,7 @@ def test_logs_are_taken_away(page: Page, daemon: Daemon) -> None:
     daemon.call("GET", "/domains")
     page.goto("/dashboard/logs")
     page.get_by_role("link", name="Export").click()
-    expect(page.get_by_text("Not begun")).to_be_visible()
+    expect(page.get_by_text("Not started")).to_be_visible()
     with page.expect_download() as taken:
         page.get_by_role("button", name="Download").click()
     assert Path(taken.value.path()).read_text().startswith("id,at,source,")
@@ -288,7 +288,7 @@ def test_a_page_that_follows_leaves_the_reader_alone(page: Page, daemon: Daemon)
 def test_a_session_that_ends_while_a_page_follows_leads_back_to_it(page: Page, daemon: Daemon) -> None:
     enter(page, daemon, "gone@acme.example")
     page.clock.install()
-    page.get_by_role("button", name="Create a key").click()
+    page.get_by_role("button", name="Create API key").click()
     expect(page.locator("#follow[hx-get]")).to_have_count(1)
     page.context.clear_cookies()
     polled(page)
@@ -430,17 +430,17 @@ def test_pages_work_without_javascript(browser: Browser, daemon: Daemon, module_
     context = browser.new_context(base_url=f"http://localhost:{daemon.port}", java_script_enabled=False)
     page = context.new_page()
     enter(page, daemon, "plain@acme.example")
-    page.get_by_role("button", name="Create a key").click()
+    page.get_by_role("button", name="Create API key").click()
     expect(page.locator("#key")).to_be_visible()
     expect(page.locator(".copy").first).to_be_hidden()
-    page.get_by_role("button", name="Dark colours").click()
+    page.get_by_role("button", name="Dark theme").click()
     expect(page.locator("html")).to_have_attribute("data-theme", "dark")
     leave(page)
     count(daemon, module_database)
     sign_in(page, daemon)
     page.goto("/dashboard/metrics?days=30")
     expect(page.locator("#numbers tbody tr")).to_have_count(30)
-    expect(page.get_by_role("columnheader", name="Bounce rate")).to_be_visible()  # numbers, and nothing that waits to be drawn
+    expect(page.locator("#numbers").get_by_role("columnheader", name="Bounce rate")).to_be_visible()
     expect(page.locator(".plot").first).to_be_hidden()
     context.close()
 
@@ -469,21 +469,21 @@ def shown(page: Page, name: str) -> None:
 def test_an_address_is_changed_by_a_link_to_the_new_one(page: Page, daemon: Daemon) -> None:
     enter(page, daemon, "old@acme.example")
     page.get_by_role("link", name="Settings").click()
-    page.get_by_role("link", name="Your profile").click()
-    page.get_by_label("New address").fill("new@acme.example")
-    page.get_by_label("Your password").fill("not this one")
-    page.get_by_role("button", name="Send a link to it").click()
+    page.get_by_role("link", name="Profile").click()
+    page.get_by_label("New email address").fill("new@acme.example")
+    page.get_by_label("Current password").fill("not this one")
+    page.get_by_role("button", name="Send confirmation link").click()
     expect(page.locator("#d-password")).to_be_visible()  # said beside the field
-    assert page.get_by_label("New address").input_value() == "new@acme.example"
+    assert page.get_by_label("New email address").input_value() == "new@acme.example"
     shown(page, "settings-profile-wrong")
-    page.get_by_label("Your password").fill(PASSWORD)
-    page.get_by_role("button", name="Send a link to it").click()
-    expect(page.get_by_text("A mail is on its way to")).to_be_visible()
+    page.get_by_label("Current password").fill(PASSWORD)
+    page.get_by_role("button", name="Send confirmation link").click()
+    expect(page.get_by_text("We sent a confirmation link to")).to_be_visible()
     shown(page, "settings-profile-asked")
     page.goto(mailed_link(daemon, "new@acme.example", "/dashboard/settings/profile/address/confirm"))
     shown(page, "settings-profile-confirm")
-    page.get_by_role("button", name="Change my address").click()
-    expect(page.get_by_role("status")).to_contain_text("This is your address from now on.")
+    page.get_by_role("button", name="Change address").click()
+    expect(page.get_by_role("status")).to_contain_text("Email address changed.")
     leave(page)
     page.get_by_label("Email").fill("new@acme.example")
     page.get_by_label("Password").fill(PASSWORD)
@@ -499,13 +499,13 @@ def test_a_passkey_is_a_second_factor_a_way_in_and_a_proof(page: Page, daemon: D
     shown(page, "settings-passkeys-new")
     page.get_by_label("Name").fill("Laptop")
     page.get_by_role("button", name="Add passkey").click()
-    expect(page.get_by_role("heading", name="Your recovery codes")).to_be_visible()
-    page.get_by_role("link", name="I have kept them").click()
-    expect(page.get_by_role("textbox", name="Name of the passkey Laptop")).to_be_visible()
+    expect(page.get_by_role("heading", name="Save your recovery codes")).to_be_visible()
+    page.get_by_role("link", name="I’ve saved these codes").click()
+    expect(page.get_by_role("textbox", name="Name of passkey Laptop")).to_be_visible()
     shown(page, "settings-security-passkey")
     page.goto("/dashboard/settings/passkeys/new")
     page.get_by_role("button", name="Add passkey").click()
-    expect(page.get_by_role("alert")).to_contain_text("has a passkey of yours already")
+    expect(page.get_by_role("alert")).to_contain_text("already has one of your passkeys")
     leave(page)
     page.goto("/dashboard/keys")
     shown(page, "sign-in-with")
@@ -524,7 +524,7 @@ def test_a_passkey_is_a_second_factor_a_way_in_and_a_proof(page: Page, daemon: D
     expect(page.get_by_role("navigation", name="Dashboard")).to_be_visible()
     page.goto("/dashboard/settings/security")
     page.get_by_role("button", name="Remove Laptop").click()
-    expect(page.get_by_role("status")).to_contain_text("The passkey is removed")
+    expect(page.get_by_role("status")).to_contain_text("Passkey removed")
 
 
 @pytest.mark.parametrize("name", ["Google", "GitHub"])
@@ -550,7 +550,7 @@ def test_somebody_signs_up_and_in_at_another_service(page: Page, provider: FakeP
     page.goto("/dashboard/settings/security")
     page.get_by_role("button", name="Connect GitHub" if name == "Google" else "Connect Google").click()
     if name == "GitHub":  # which does not say when somebody signed in there
-        expect(page.get_by_role("link", name="Choose a password")).to_be_visible()
+        expect(page.get_by_role("link", name="Set a password")).to_be_visible()
         page.goto("/dashboard/settings/security")
     else:
         page.get_by_role("button", name="Continue with Google").click()

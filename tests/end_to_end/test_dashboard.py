@@ -65,7 +65,7 @@ def email(daemon: Daemon) -> str:
 def signed_up(daemon: Daemon, address: str) -> Visitor:
     visitor = Visitor(daemon)
     visitor.get("/dashboard/sign-up")
-    assert "Look into your inbox" in visitor.post("/dashboard/sign-up", {"email": address}).text
+    assert "Check your inbox" in visitor.post("/dashboard/sign-up", {"email": address}).text
     path = mailed_link(daemon, address, "/dashboard/sign-up/finish")
     assert address in visitor.get(path).text
     form = {"link": path.partition("=")[2], "name": "Sam", "account": "Other", "password": PASSWORD}
@@ -229,7 +229,7 @@ def test_another_accounts_ids_are_not_there(owner: Visitor, stranger: Visitor, d
     for path in changes:
         assert stranger.post(f"/dashboard/{path}", form).status == 404, path
     assert daemon.call("GET", f"/emails/{email}").status == 200
-    assert "Nothing found" in stranger.get(f"/dashboard/emails?q={email}").text
+    assert "No results" in stranger.get(f"/dashboard/emails?q={email}").text
 
 
 @pytest.mark.parametrize(
@@ -279,7 +279,7 @@ def test_an_email_is_sent_again_once_as_a_new_one_with_the_same_content(owner: V
     assert owner.post(f"{path}/again", {"to": "three@example.com"}).status == 404
     assert stranger.post(f"{path}/again", {}).status == 404
     second = shown.location.split("/")[-1].partition("?")[0]
-    assert "an id of its own" in owner.get(shown.location).text
+    assert "its own ID" in owner.get(shown.location).text
     key = daemon.facts["api_key"]
     told = daemon.until(f"/emails/{second}", key, lambda body: body["last_event"] == "delivered")
     assert told["subject"] == "Twice" and told["tags"] == more["tags"] and told["message_id"] == f"<{second}@{daemon.facts['domain']}>"
@@ -291,7 +291,7 @@ def test_an_email_is_sent_again_once_as_a_new_one_with_the_same_content(owner: V
         assert "X-Mine: kept" in mail["raw"] and "aGVsbG8=" in mail["raw"] and "two@example.com" not in mail["raw"]
         assert mail["dkim"] and all(verdict["result"] == "pass" for verdict in mail["dkim"])
     log = owner.get("/dashboard/settings/audit.csv").text
-    assert f"email sent again,{first} as {second}" in log
+    assert f"email resent,{first} as {second}" in log
 
 
 def test_who_asks_for_a_part_of_a_page_is_sent_elsewhere_as_a_whole(daemon: Daemon, owner: Visitor, email: str) -> None:
@@ -361,7 +361,7 @@ def test_an_email_is_shared_by_a_link_that_ends(owner: Visitor, stranger: Visito
 def test_a_scheduled_email_goes_at_another_time_or_not_at_all(owner: Visitor, daemon: Daemon) -> None:
     mail = {"from": f"a@{daemon.facts['domain']}", "to": "later@example.com", "subject": "Later", "text": "x", "scheduled_at": "in 5 hours"}
     path = f"/dashboard/emails/{daemon.call('POST', '/emails', mail).body['id']}"
-    assert "Send at another time" in owner.get(path).text
+    assert "Reschedule" in owner.get(path).text
     assert owner.post(f"{path}/reschedule", {"at": "no time"}).status == 422
     at = f"{datetime.now(UTC) + timedelta(days=2):%Y-%m-%dT%H:%M}"
     assert owner.post(f"{path}/reschedule", {"at": at}).location.endswith("done=rescheduled")
@@ -380,7 +380,7 @@ def test_settings_tell_what_was_used_and_how_to_log_in_over_smtp(daemon: Daemon,
     daemon.command("account", "plan", "1", "50k")
     assert daemon.call("GET", "/usage").body["emails"]["monthly"]["used"] > 0
     page = owner.get("/dashboard/settings/usage").text
-    assert '<span class="dim">of 50,000</span>' in page and 'The plan of the account is <span class="strong">50k</span>' in page
+    assert '<span class="dim">of 50,000</span>' in page and 'Your plan is <span class="strong">50k</span>' in page
     page = owner.get("/dashboard/settings/smtp").text
     assert "nodemailer" in page and "ms_…" in page and 'id="key"' not in page
     page = owner.post("/dashboard/settings/smtp").text
@@ -394,7 +394,7 @@ def test_what_the_service_writes_to_people_is_not_shown(owner: Visitor, stranger
     page = owner.get("/dashboard/emails?q=stranger%40example.net").text
     found = re.search(r"/dashboard/emails/([0-9a-f-]{36})", page)
     assert found
-    assert "for them alone" in owner.get(f"/dashboard/emails/{found[1]}").text
+    assert "Only the recipient can read" in owner.get(f"/dashboard/emails/{found[1]}").text
     assert owner.get(f"/dashboard/emails/{found[1]}/source").status == 404
     for what in ("again", "share"):
         assert owner.post(f"/dashboard/emails/{found[1]}/{what}").status == 404
@@ -416,7 +416,7 @@ def test_an_invited_member_is_no_admin(daemon: Daemon, owner: Visitor) -> None:
     member.get(path)
     assert member.post(path, {"name": "New", "password": PASSWORD}).location == "/dashboard"
     page = member.get("/dashboard/settings").text
-    assert "you@mailsvc.example" in page and "Invite somebody" not in page
+    assert "you@mailsvc.example" in page and "Invite a teammate" not in page
     mine = re.search(r"members/([0-9a-f-]{36})/remove", page)[1]  # type: ignore[index]
     for path, form in (("invite", {"email": "x@example.net"}), ("account", {"name": "Mine"}), (f"members/{mine}/role", {"role": "admin"})):
         assert member.post(f"/dashboard/settings/{path}", form).status == 403
@@ -480,7 +480,7 @@ def test_a_request_is_logged_for_its_account_alone(daemon: Daemon, owner: Visito
         found = re.search(r"/dashboard/logs/[0-9a-f-]{36}", owner.get("/dashboard/logs?status=errors").text)
     page = owner.get(found[0]).text
     assert "POST /emails" in page and "422" in page
-    assert stranger.get(found[0]).status == 404 and "No requests" in stranger.get("/dashboard/logs").text
+    assert stranger.get(found[0]).status == 404 and "No logs yet" in stranger.get("/dashboard/logs").text
 
 
 def test_emails_are_taken_away_as_the_list_shows_them(daemon: Daemon, owner: Visitor, stranger: Visitor, email: str) -> None:
@@ -488,7 +488,7 @@ def test_emails_are_taken_away_as_the_list_shows_them(daemon: Daemon, owner: Vis
     ids = [str(daemon.call("POST", "/emails", mail).body["id"]) for _ in range(3)]
     begun = owner.get("/dashboard/emails/export?q=taken&status=nothing").location
     assert re.fullmatch(r"/dashboard/emails/export\?q=taken&id=[0-9a-f-]{36}", begun)
-    assert "Not begun" in owner.get(begun).text
+    assert "Not started" in owner.get(begun).text
     taken = owner.post(begun)
     assert taken.status == 200 and re.fullmatch(r'attachment; filename="emails-[\d-]+\.csv"', taken.headers["content-disposition"])
     rows = list(csv.DictReader(io.StringIO(taken.text)))
@@ -497,8 +497,8 @@ def test_emails_are_taken_away_as_the_list_shows_them(daemon: Daemon, owner: Vis
         ("'=SUM(1), taken", "ann@example.com, bob@example.com", daemon.facts["domain"])
     }
     page = owner.get(begun).text
-    assert "Done" in page and "<strong>3</strong> lines" in page and "hx-get" not in page
-    assert "Not begun" in stranger.get(begun).text and len(stranger.post(begun).text.splitlines()) == 1
+    assert "Done" in page and "<strong>3</strong> rows" in page and "hx-get" not in page
+    assert "Not started" in stranger.get(begun).text and len(stranger.post(begun).text.splitlines()) == 1
     everything = owner.get("/dashboard/emails/export").location
     assert email in owner.post(everything).text
     assert "emails exported,Text: taken" in owner.get("/dashboard/settings/audit.csv").text
@@ -513,7 +513,7 @@ def test_logs_tell_of_requests_and_of_sessions_and_are_taken_away(daemon: Daemon
     daemon.until("/logs?source=smtp", daemon.facts["api_key"], lambda body: bool(body["data"]))
     page = owner.get("/dashboard/logs?source=smtp").text
     found = re.search(r"/dashboard/logs/[0-9a-f-]{36}", page)
-    assert found and "1 mail" in page and "POST /emails" not in page
+    assert found and "1 email" in page and "POST /emails" not in page
     session = owner.get(found[0]).text
     assert "mail from" in session.lower() and daemon.facts["api_key"] not in session
     made = re.search(r"/dashboard/emails/[0-9a-f-]{36}", session)

@@ -107,7 +107,7 @@ def test_the_operator_sees_the_same_figures(daemon: Daemon, port: int) -> None:
     page = response.read().decode()
     connection.close()
     assert (response.status, response.headers["content-type"]) == (200, "text/html; charset=utf-8")
-    assert "All is well" in page and "mailsvc, process" in page and "without a reason or a time" in page
+    assert "All systems normal" in page and "mailsvc, process" in page and "Without a reason or next attempt" in page
     assert "style-src 'sha256-" in response.headers["content-security-policy"]
 
 

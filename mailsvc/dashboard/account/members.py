@@ -24,13 +24,13 @@ SETTINGS = f"{HOME}/settings"
 INVITED = timedelta(days=7)
 PAGE = 50
 _DONE = {
-    "invited": "The invitation is on its way.",
-    "withdrawn": "The invitation is withdrawn.",
-    "removed": "They are not a member any more.",
-    "removed-keys": "They are not a member any more, and the selected API keys are revoked.",
-    "role": "Their role is changed.",
-    "changed": "Changed.",
-    "last": "An account needs an admin, so the last one stays.",
+    "invited": "Invitation sent.",
+    "withdrawn": "Invitation revoked.",
+    "removed": "Member removed.",
+    "removed-keys": "Member removed and the selected API keys revoked.",
+    "role": "Role changed.",
+    "changed": "Settings saved.",
+    "last": "An account needs at least one admin.",
 }
 
 
@@ -60,9 +60,9 @@ class Settings:
     async def account(self, visit: Visit) -> bytes:
         name, required = visit.words("name")[:100], visit.field("mfa") == "on"
         if not name:
-            return await self._shown(visit, 422, errors={"name": "An account has a name."})
+            return await self._shown(visit, 422, errors={"name": "Enter an account name."})
         if required and not visit.who.second_factor:
-            return await self._shown(visit, 422, errors={"mfa": "Set up your own second factor first."})
+            return await self._shown(visit, 422, errors={"mfa": "Set up two-factor authentication for yourself first."})
         line = visit.line("account changed", f"{name}, second factor {'required' if required else 'not required'}")
         await self.desk.users.change_account(visit.account_id, name, required, [line])
         return visit.redirect(SETTINGS, done="changed")
@@ -83,9 +83,9 @@ class Settings:
         try:
             email = parse_mailbox(email).address.lower()
         except AddressError:
-            return await self._shown(visit, 422, errors={"email": "This is no email address."}, email=email)
+            return await self._shown(visit, 422, errors={"email": "Enter a valid email address."}, email=email)
         if email in [member.email for member in await self.desk.users.members(visit.account_id)]:
-            return await self._shown(visit, 422, errors={"email": "They are a member already."}, email=email)
+            return await self._shown(visit, 422, errors={"email": "This person is already a member."}, email=email)
         refused = await self.entrance.attempt([("invite", str(visit.account_id))])
         if refused is not None:
             return await self._shown(visit, 429, errors={"email": refused.sentence.replace("attempts", "invitations")}, email=email)
@@ -100,7 +100,7 @@ class Settings:
 
     @page(app, f"{SETTINGS}/invitations/<text>/withdraw", "POST", who="admin")
     async def withdraw(self, visit: Visit, text: str) -> bytes:
-        line = visit.line("invitation withdrawn")
+        line = visit.line("invitation revoked")
         if not await self.desk.sessions.withdraw(visit.account_id, visit.uuid(text, "invitation"), [line]):
             raise not_found("invitation")
         return visit.redirect(SETTINGS, done="withdrawn")
@@ -130,7 +130,7 @@ class Settings:
         email, created = await self._member(visit, text), {str(key.id): key for key in await self._keys_of(visit, text)}
         chosen = [name.removeprefix("revoke:") for name in visit.form if name.startswith("revoke:")]
         if not set(chosen) <= set(created):
-            raise Stop(422, "Unknown API key", "One of the selected API keys does not exist any more, so nothing was changed.")
+            raise Stop(422, "Unknown API key", "One of the selected API keys no longer exists, so nothing was changed.")
         revoked = [created[text] for text in chosen]
         lines = [visit.line("member removed", email), *(visit.line("key revoked", f"{key.name} ({key.hint}…)") for key in revoked)]
         if not await self.desk.users.remove(visit.account_id, visit.uuid(text), lines, [key.id for key in revoked]):
@@ -141,7 +141,7 @@ class Settings:
 
     def _may_remove(self, visit: Visit, text: str) -> None:
         if not visit.admin and visit.uuid(text, "member") != visit.who.user_id:
-            raise forbidden("This is for admins of the account.")
+            raise forbidden("Only account admins can do this.")
 
     async def _keys_of(self, visit: Visit, text: str) -> Sequence[KeyView]:
         """The keys in force that a member created."""

@@ -43,7 +43,7 @@ class PasskeyPages:
                 made = authenticators.made(site, answer)
             except NotGood as error:
                 log.info("a new passkey was not taken: {reason}", reason=str(error))
-                errors = {"name": "The browser gave no passkey that can be taken. Try again."}
+                errors = {"name": "The browser didn’t provide a valid passkey. Try again."}
             else:
                 return await self._made(visit, user, made)
         options = authenticators.to_make(site, user, self.passkeys.ticket(visit, MAKE), known)

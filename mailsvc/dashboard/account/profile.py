@@ -25,13 +25,13 @@ PROFILE = f"{HOME}/settings/profile"
 ADDRESS = f"{PROFILE}/address"
 HOUR = timedelta(hours=1)
 LONGEST = 100
-ENDED = "It was used already, its time is over, or it was sent for somebody else than whom you are signed in as."
-NO_MAILS = "This service sends no mails of its own, so that it cannot find out whether an address is yours."
-OVER = Stop(410, "This link has ended", ENDED)
+ENDED = "It was already used, is no longer valid, or belongs to a different user."
+NO_MAILS = "This installation can’t send emails, so it can’t confirm a new address."
+OVER = Stop(410, "This link has expired", ENDED)
 _DONE = {
-    "name": "Your name is changed.",
-    "withdrawn": "Your address stays as it is.",
-    "moved": "This is your address from now on. All other sessions have ended.",
+    "name": "Name saved.",
+    "withdrawn": "Address change canceled.",
+    "moved": "Email address changed. You’ve been signed out of all other sessions.",
 }
 
 
@@ -55,7 +55,7 @@ class Profile:
     async def name(self, visit: Visit) -> bytes:
         user, name = await person(self.desk, visit), visit.words("name")
         if not 0 < len(name) <= LONGEST:
-            return await self._shown(visit, user, 422, errors={"name": f"A name has 1 to {LONGEST} characters."}, name=name)
+            return await self._shown(visit, user, 422, errors={"name": f"Enter a name of 1 to {LONGEST} characters."}, name=name)
         await self.desk.users.rename(user.id, name, [visit.own_line("name changed", name)])
         return visit.redirect(PROFILE, done="name")
 
@@ -66,18 +66,18 @@ class Profile:
         """The answer, the time it takes and what is written down are the same whether anybody has the address."""
         user, email = await person(self.desk, visit), visit.field("email").lower()
         if not self.desk.mails:
-            raise Stop(404, "Ask the operator", NO_MAILS)
+            raise Stop(404, "Contact the operator", NO_MAILS)
         if not plausible(email):
-            return await self._shown(visit, user, 422, errors={"email": "This is no email address."}, email=email)
+            return await self._shown(visit, user, 422, errors={"email": "Enter a valid email address."}, email=email)
         if email == user.email:
-            return await self._shown(visit, user, 422, errors={"email": "This is your address already."}, email=email)
+            return await self._shown(visit, user, 422, errors={"email": "This is already your address."}, email=email)
         if user.password is None and not visit.fresh:
             return visit.prove_again()
         wrong = await self._wrong(visit, user, email)
         if wrong is not None:
             field, refused = wrong
             return await self._shown(visit, user, refused.status, errors={field: refused.sentence}, email=email)
-        line = visit.own_line("address change asked for", email)
+        line = visit.own_line("address change requested", email)
         secret = await self.addresses.propose(user.id, email, HOUR, [line])
         self.desk.later("confirming an address", self._write(email, self.entrance.link(f"{ADDRESS}/confirm", secret)))
         return visit.redirect(PROFILE)
@@ -85,7 +85,7 @@ class Profile:
     async def _wrong(self, visit: Visit, user: User, email: str) -> tuple[str, Refused] | None:
         """The field, and why it will not do. Counted by the person too, who could have many strangers written to."""
         if user.password is not None:
-            refused = await self.entrance.checked(visit, user, visit.form.get("password", ""), "This is not your password.")
+            refused = await self.entrance.checked(visit, user, visit.form.get("password", ""), "Incorrect password.")
             if refused is not None:
                 return "password", refused
         subjects: list[Subject] = [("new address", str(user.id)), ("mail", email), ("mail address", visit.address)]
@@ -101,7 +101,7 @@ class Profile:
 
     @page(app, f"{ADDRESS}/withdraw", "POST")
     async def withdraw(self, visit: Visit) -> bytes:
-        await self.addresses.withdraw(visit.who.user_id, [visit.own_line("address change withdrawn")])
+        await self.addresses.withdraw(visit.who.user_id, [visit.own_line("address change canceled")])
         return visit.redirect(PROFILE, done="withdrawn")
 
     # With the link, by who is signed in as the one who asked

@@ -15,19 +15,19 @@ from mailsvc.dashboard.signin.second_factor import SecondFactor
 from mailsvc.store.people.users import User
 
 _DONE = {
-    "password": "Your password is changed. All other sessions have ended.",
-    "totp": "The authenticator app is in force.",
-    "codes": "The new recovery codes are in force, the old ones have ended.",
-    "totp-off": "The authenticator app is removed.",
-    "ended": "The session has ended.",
-    "others": "All other sessions have ended.",
-    "passkey": "The passkey is added.",
-    "passkey-named": "The passkey has its new name.",
-    "passkey-off": "The passkey is removed.",
-    "connected": "Connected. You can sign in with it from now on.",
+    "password": "Password changed. You’ve been signed out of all other sessions.",
+    "totp": "Authenticator app set up.",
+    "codes": "New recovery codes generated. The old ones no longer work.",
+    "totp-off": "Authenticator app removed.",
+    "ended": "Session signed out.",
+    "others": "All other sessions signed out.",
+    "passkey": "Passkey added.",
+    "passkey-named": "Passkey renamed.",
+    "passkey-off": "Passkey removed.",
+    "connected": "Connected. You can now sign in with it.",
     "disconnected": "Disconnected.",
-    "taken": "Somebody else here signs in with that already, so it was not connected.",
-    "only": "It is the only way in that you have. Choose a password first.",
+    "taken": "Not connected: another user already signs in with it.",
+    "only": "This is your only way to sign in. Set a password first.",
 }
 
 
@@ -63,7 +63,7 @@ class Security:
         user = await self._user(visit)
         chosen = visit.form.get("password", "")
         if user.password is not None:
-            wrong = await self.entrance.checked(visit, user, visit.form.get("old", ""), "This is not your password.")
+            wrong = await self.entrance.checked(visit, user, visit.form.get("old", ""), "Incorrect password.")
             if wrong is not None:
                 return await self._shown(visit, wrong.status, errors={"old": wrong.sentence})
         elif not visit.fresh:
@@ -89,7 +89,7 @@ class Security:
             confirmed = await self._confirmed(visit, user)
             if confirmed is not None:
                 return confirmed
-            errors = {"code": "This is not the code that the app shows now."}
+            errors = {"code": "Incorrect code. Enter the code the app shows now."}
         secret = await self.desk.users.totp(user.id)
         if secret is None:
             secret = second_factor.new_secret()
@@ -106,7 +106,7 @@ class Security:
         lines = [visit.own_line("second factor added", "authenticator app")]
         if step is None or not await self.desk.users.begin_totp(user.id, step, self.second.all_hashed(codes), visit.who.hash, lines):
             return None
-        await self.entrance.notice(visit, user.email, "second factor was switched on")
+        await self.entrance.notice(visit, user.email, "two-factor authentication was turned on")
         return visit.render("settings/codes.html", codes=codes, done="totp") if codes else visit.redirect(SECURITY, done="totp")
 
     @page(app, f"{SECURITY}/codes", "POST", fresh=True)
@@ -145,5 +145,5 @@ async def person(desk: PageContext, visit: Visit) -> User:
     """Whoever is signed in."""
     user = await desk.users.get(visit.who.user_id)
     if user is None:
-        raise Stop(403, "Not allowed", "You are not there any more.")
+        raise Stop(403, "Not allowed", "Your user no longer exists.")
     return user

@@ -16,12 +16,13 @@ from mailsvc.store.people.api_keys import Keys
 
 SMTP = f"{HOME}/settings/smtp"
 KEY = "SMTP"  # what a key made here is called
+IMPLICIT = "Implicit TLS"  # 8314 §3.3
 _KINDS = {
-    "465": ("TLS", "from the first octet"),
-    "2465": ("TLS", "from the first octet; where 465 is blocked"),
-    "587": ("STARTTLS", "required"),
-    "2587": ("STARTTLS", "required; where 587 is blocked"),
-    "25": ("STARTTLS", "wanted; many networks block this port"),
+    "465": (IMPLICIT, "recommended"),
+    "2465": (IMPLICIT, "if port 465 is blocked"),
+    "587": ("STARTTLS", "TLS required"),
+    "2587": ("STARTTLS", "TLS required; if port 587 is blocked"),
+    "25": ("STARTTLS", "TLS recommended; many networks block this port"),
 }
 
 
@@ -88,6 +89,6 @@ class Connection:
         ready = next((domain for domain in domains if domain.may_send), None)
         sender = f"hello@{(ready or domains[0]).name}" if domains else "hello@your-domain.example"
         relay = self.relay
-        port, old = [(port.number, port.tls == "TLS") for port in (relay.best, relay.starttls)]
+        port, old = [(port.number, port.tls == IMPLICIT) for port in (relay.best, relay.starttls)]
         login = snippets.Login(relay.host, port, old, relay.user, secret or "ms_…", sender, visit.who.email)
         return visit.render("settings/smtp.html", relay=relay, secret=secret, code=snippets.over_smtp(login), ready=ready)

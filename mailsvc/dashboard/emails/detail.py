@@ -40,10 +40,10 @@ COPIES = 3  # of a message that are in memory while it is read
 SHOWN = 256 * 1024  # characters of text or source on a page; the whole is a download
 HOURS = {"1": "1 hour", "24": "24 hours", "48": "48 hours"}  # that a link to an email may work
 _DONE = {
-    "canceled": "Canceled: what had not left yet will not leave.",
-    "rescheduled": "It goes out at the new time.",
-    "too_late": "Too late: it is on its way already.",
-    "again": "This is the new email. It has the content of the other one, and an id of its own.",
+    "canceled": "Canceled. Unsent recipients won’t receive it.",
+    "rescheduled": "Rescheduled.",
+    "too_late": "Too late to change: this email is already being sent.",
+    "again": "Resent. This is the new email, with its own ID.",
 }
 
 
@@ -136,7 +136,7 @@ class Emails:
         try:
             at = datetime.fromisoformat(visit.field("at")).replace(tzinfo=UTC)
         except ValueError:
-            return await self._shown(visit, await self._email(visit, text), 422, errors={"at": "This is no time."})
+            return await self._shown(visit, await self._email(visit, text), 422, errors={"at": "Enter a valid date and time."})
         now = self.desk.now()
         at = min(max(at, now), now + timedelta(days=30))
         line = visit.line("email rescheduled", f"{email_id} for {at.isoformat(timespec='minutes')}")
@@ -155,7 +155,7 @@ class Emails:
         once = visit.field("once")[:64] or uuid4().hex
 
         def line(sent: UUID) -> Line:
-            return visit.line("email sent again", f"{email.email_id} as {sent}")
+            return visit.line("email resent", f"{email.email_id} as {sent}")
 
         try:
             sent = await self.sending.send(email, message, [chosen] if chosen else email.recipients, once, line)
@@ -171,7 +171,7 @@ class Emails:
             raise not_found("message")
         hours = visit.field("hours") or "24"
         if hours not in HOURS:
-            raise Stop(422, "Unknown time", "Choose how long the link works from the list.")
+            raise Stop(422, "Invalid expiration", "Choose when the link expires from the list.")
         expires = unix(self.desk.clock) + min(int(hours) * 3600, SHARED_LONGEST)
         await visit.note("email shared", f"{email.email_id} for {HOURS[hours]}")
         link = self.links.shared(self.desk.base_url, visit.account_id, email.email_id, expires)
@@ -201,7 +201,7 @@ class Emails:
     async def _load(self, visit: Visit, email: EmailView) -> StoredMessage | None:
         """Within the octets that may be in work at once: the message, what it comes to, and the page."""
         if email.size >= IN_THREAD and not await visit.request.turn(COPIES * email.size):
-            raise Stop(503, "One moment", "Too much is being read just now. Reload the page in a few seconds.")
+            raise Stop(503, "Temporarily unavailable", "Too many messages are being read right now. Reload the page in a few seconds.")
         return await self.messages.load(visit.account_id, email.email_id)
 
     async def _source(self, visit: Visit, email: EmailView) -> str:

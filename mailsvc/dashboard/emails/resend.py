@@ -62,7 +62,7 @@ class SendAgain:
 
         account = await self.accounts.get(email.account_id)
         if account is None or account.suspended_at is not None:
-            raise NotSent("The account is suspended: nothing is sent for it.")
+            raise NotSent("This account is suspended and can’t send.")
         try:
             made = make() if len(message) < IN_THREAD else await self.in_thread(make)
         except Unfit as unfit:
@@ -79,7 +79,7 @@ class SendAgain:
             case Exhausted():
                 raise NotSent(answer.message)
             case _:
-                raise NotSent("This form was sent already. Reload the page, and look at the newest emails.")
+                raise NotSent("This form was already submitted. Reload the page and check your recent emails.")
 
 
 def _incoming(email: EmailView, made: Again, recipients: Sequence[str], email_id: UUID) -> Incoming:

@@ -14,7 +14,7 @@ from mailsvc.store.mail.history import EventView
 _TITLES = {
     "email.sent": "Accepted",
     "email.scheduled": "Scheduled",
-    "email.delivery_delayed": "Put off",
+    "email.delivery_delayed": "Deferred",
     "email.canceled": "Canceled",
     "email.failed": "Failed",
     "email.suppressed": "Suppressed",
@@ -59,13 +59,13 @@ def _event(event: EventView) -> Moment:
 def _told(event: EventView) -> str:
     if event.type == "email.scheduled":
         try:
-            return f"It goes out at {stamp(datetime.fromisoformat(str(event.data['scheduled_at'])))}."
+            return f"Scheduled for {stamp(datetime.fromisoformat(str(event.data['scheduled_at'])))}."
         except (KeyError, ValueError):
             return ""
     if event.type == "email.sent":
-        return "Stored, and on its way."
+        return "Queued for delivery."
     if event.type == "email.delivered":
-        return "The receiving server took it."
+        return "Accepted by the recipient’s server."
     said = event.data.get("reply") or event.data.get("reason") or ""
     return str(said)
 
@@ -73,8 +73,8 @@ def _told(event: EventView) -> str:
 def _attempt(attempt: AttemptView, count: int, number: int) -> Moment:
     place = attempt.recipients.index(number)
     outcome, reply = attempt.outcomes[place], attempt.replies[place]
-    where = attempt.host or "no server was reached"
+    where = attempt.host or "no server reached"
     at = f" ({attempt.address})" if attempt.address else ""
-    facts = f"{where}{at} · {attempt.tls or 'without TLS'} · {duration(attempt.seconds)}"
+    facts = f"{where}{at} · {attempt.tls or 'no TLS'} · {duration(attempt.seconds)}"
     meaning = (attempt.classes[place] or "").replace("_", " ") if place < len(attempt.classes) else ""
     return Moment(attempt.started_at, f"Attempt {count}", _OUTCOMES.get(outcome, "quiet"), reply, facts, attempt.transcript, meaning)

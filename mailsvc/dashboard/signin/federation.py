@@ -23,7 +23,7 @@ from mailsvc.dashboard.signin.sign_up import INVITATION, SIGN_UP, Joining
 
 WITH = f"{SIGN_IN}/with"
 STATE = "state"
-STRAY = Stop(400, "Begin again", "This sign-in was not begun in this browser, was used already, or took longer than ten minutes.")
+STRAY = Stop(400, "Sign-in expired", "This sign-in was started in another browser, was already used, or took longer than 10 minutes.")
 log = Logger()
 
 
@@ -65,7 +65,7 @@ class Federation:
         if not await self.entrance.attempts.spend(state, datetime.fromtimestamp(now + tickets.LIFE, UTC)):
             raise STRAY
         if visit.query("error") or not visit.query("code"):
-            raise Stop(403, "Not signed in", f"{provider.title} did not confirm who you are. You can sign in another way.")
+            raise Stop(403, "Not signed in", f"{provider.title} didn’t confirm who you are. Sign in another way.")
         try:
             claimed = await provider.identify(self._ask(name, state, secret), visit.query("code"), visit.query("iss"))
         except NoIdentity as error:
@@ -92,11 +92,11 @@ class Federation:
         if split.path == INVITATION:
             return visit.redirect(INVITATION, link=parse_qs(split.query).get("link", [""])[0], ticket=ticket)
         if not claimed.email:
-            sentence = f"{provider.title} does not vouch for an address of yours. Sign in or sign up with your address, then connect {{0}}."
+            sentence = f"{provider.title} hasn’t verified your email address. Sign in or sign up with it, then connect {{0}}."
         elif await self.desk.users.named(claimed.email) is not None:
-            sentence = f"{claimed.email} is signed up here. Sign in as you did before, then connect {{0}} in Settings, Your sign-in."
+            sentence = f"{claimed.email} is already registered. Sign in as before, then connect {{0}} in Settings → Security."
         elif not self.desk.sign_up:
-            sentence = "Nobody here is known by that. Ask an admin of your account to invite you."
+            sentence = "No user is connected to this {0} sign-in. Ask an account admin to invite you."
         else:
             return visit.redirect(f"{SIGN_UP}/finish", ticket=ticket)
         return visit.render("signin/unknown.html", 403, sentence=sentence.format(provider.title))
@@ -112,7 +112,7 @@ class Federation:
 
     async def _again(self, visit: Visit, provider: Provider, claimed: Claimed, next_: str) -> bytes:
         if await self.desk.identities.use(claimed.identity) != visit.who.user_id:
-            raise Stop(403, "Somebody else", "That is not whom you are signed in as here.")
+            raise Stop(403, "Different user", "That sign-in belongs to a different user than the one signed in here.")
         at = NEVER if claimed.signed_in_at is None else datetime.fromtimestamp(claimed.signed_in_at, UTC)
         if self.desk.now() - at > FRESH:
             raise _unproved(provider)
@@ -131,10 +131,10 @@ class Federation:
 
 
 def _unproved(provider: Provider) -> Stop:
-    sentence = f"{provider.title} did not confirm that you signed in there just now. Use your password, a passkey or a code instead."
+    sentence = f"{provider.title} didn’t confirm that you just signed in there. Use your password, a passkey or a code instead."
     return Stop(403, "Confirm it’s you another way", sentence)
 
 
 def _told(error: NoIdentity, name: str) -> Stop:
-    log.warn("{provider} told nobody: {reason}", provider=name, reason=error.detail)
-    return Stop(502, "That did not work", str(error))
+    log.warn("sign-in with {provider} failed: {reason}", provider=name, reason=error.detail)
+    return Stop(502, "Sign-in failed", str(error))

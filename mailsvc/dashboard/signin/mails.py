@@ -57,71 +57,70 @@ def html(letter: Letter) -> str:
 def sign_up(link: str) -> Letter:
     return Letter(
         "Confirm your email address",
-        ("You asked to sign up to mailsvc with this address.",),
-        ("Confirm and go on", link),
-        ("The link works once, for an hour. If it was not you, do nothing: nobody can sign up without it.",),
+        ("Confirm this address to finish signing up for mailsvc.",),
+        ("Confirm email address", link),
+        ("This link works once and expires in an hour. If you didn't sign up, ignore this email.",),
     )
 
 
 def already_there(link: str) -> Letter:
     return Letter(
-        "You have signed up already",
-        ("Somebody, probably you, asked to sign up to mailsvc with this address. It is signed up already.",),
+        "You already have a sign-in",
+        ("Someone, probably you, tried to sign up for mailsvc with this address. It is already registered.",),
         ("Sign in", link),
-        ("If you do not know your password any more, choose a new one from there.",),
+        ("If you forgot your password, you can reset it on the sign-in page.",),
     )
 
 
 def reset(link: str) -> Letter:
     return Letter(
-        "Choose a new password",
-        ("You asked for a new password for mailsvc.",),
-        ("Choose a new password", link),
-        ("The link works once, for an hour. If it was not you, do nothing: your password stays as it is.",),
+        "Reset your password",
+        ("We received a request to reset your mailsvc password.",),
+        ("Reset password", link),
+        ("This link works once and expires in an hour. If you didn't request it, ignore this email. Your password stays the same.",),
     )
 
 
 def invitation(account: str, by: str, link: str) -> Letter:
     return Letter(
         f"Join {account} on mailsvc",
-        (f"{by} invited you to the account {account} on mailsvc, where it sends its mail.",),
-        ("Accept the invitation", link),
-        ("The invitation is good for seven days.",),
+        (f"{by} invited you to join the account {account} on mailsvc.",),
+        ("Accept invitation", link),
+        ("This invitation expires in 7 days.",),
     )
 
 
 def address(link: str) -> Letter:
     return Letter(
-        "Confirm your new address",
-        ("You asked that mailsvc knows you by this address from now on.",),
-        ("Use this address", link),
-        ("The link works once, for an hour, where you are signed in. If it was not you, do nothing: nobody can use your address.",),
+        "Confirm your new email address",
+        ("Confirm this address to use it for signing in to mailsvc.",),
+        ("Confirm email address", link),
+        ("This link works once and expires in an hour. Open it where you are signed in. If you didn't request this, ignore this email.",),
     )
 
 
 def address_taken() -> Letter:
-    asked = "Somebody, perhaps you, asked that mailsvc knows them by this address from now on."
     return Letter(
-        "Somebody asked for your address",
-        (f"{asked} It belongs to your sign-in, so that it stays yours.",),
+        "Your email address is already in use",
+        ("Someone, possibly you, tried to use this address for another mailsvc user. It already belongs to you, so nothing changed.",),
         None,
-        ("If it was you: one address can belong to one sign-in only. If it was not you, do nothing.",),
+        ("An address can belong to one user only. If this wasn't you, ignore this email.",),
     )
 
 
 def moved(new: str, when: str, where: str) -> Letter:
     return Letter(
         "Your email address was changed",
-        (f"On {when}, from the address {where}, your address at mailsvc was changed to {new}. This is the last mail to this one.",),
+        (f"Your mailsvc email address was changed to {new} on {when} from the IP address {where}. We won't email this address again.",),
         None,
-        ("If it was not you, tell an admin of your account or the operator of this service at once.",),
+        ("If this wasn't you, contact an account admin or the operator of this service immediately.",),
     )
 
 
 def changed(what: str, when: str, where: str) -> Letter:
     return Letter(
         f"Your {what}",
-        (f"Your {what} on {when}, from the address {where}.",),
+        (f"Your {what} on {when} from the IP address {where}.",),
         None,
-        ("If it was not you, choose a new password at once: that ends all sessions. Then tell an admin of your account.",),
+        ("If this wasn't you, change your password immediately. That signs out all other sessions. Then contact an account admin.",),
     )

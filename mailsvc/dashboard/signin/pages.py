@@ -13,7 +13,7 @@ from mailsvc.dashboard.signin.passkeys import PasskeyEntrance
 from mailsvc.dashboard.signin.password import outdated
 from mailsvc.dashboard.signin.second_factor import SecondFactor
 
-WRONG = "This address and this password do not belong together."
+WRONG = "Incorrect email or password."
 
 
 @attrs.define(eq=False)
@@ -35,7 +35,7 @@ class SignIn:
     async def check(self, visit: Visit) -> bytes:
         email, password, next_ = visit.field("email").lower(), visit.form.get("password", ""), inside(visit.field("next"))
         if self.entrance.passwords.busy:
-            return await self._asked(visit, next_, email, {"password": "Many people sign in just now. Try again in a moment."}, 429)
+            return await self._asked(visit, next_, email, {"password": "Too many sign-ins right now. Try again in a moment."}, 429)
         subjects = self.entrance.subjects(visit, email)
         refused = await self.entrance.attempt(subjects)
         if refused is not None:
@@ -79,7 +79,7 @@ class SignIn:
         if field == "code":
             refused = await self.second.checked(visit, user)
         else:
-            refused = await self.entrance.checked(visit, user, visit.form.get("password", ""), "This is not your password.")
+            refused = await self.entrance.checked(visit, user, visit.form.get("password", ""), "Incorrect password.")
         if refused is not None:
             return await self._again(visit, next_, {field: refused.sentence}, refused.status)
         await visit.proved("authenticator app" if field == "code" else "password")

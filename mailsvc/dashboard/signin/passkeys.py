@@ -18,7 +18,7 @@ from mailsvc.store.people.passkeys import Passkey
 from mailsvc.store.people.users import User
 
 PROVE, MAKE = "passkey", "new passkey"
-REFUSED = Stop(403, "That did not work", "This passkey was not taken. Go back and try again, or sign in another way.")
+REFUSED = Stop(403, "Passkey not accepted", "Go back and try again, or sign in another way.")
 log = Logger()
 
 

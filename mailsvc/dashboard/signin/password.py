@@ -21,7 +21,7 @@ _JUDGED = 40  # characters that are looked at for being easily guessed: the time
 _STAND_INS, _TRIED = "4@8({[<3691!|705$+%2", 5
 _KNOWN, _SHORTEST_PART = 200, 3  # characters of a name or an address that are looked at, and of a part that counts
 _PART = re.compile(r"[^\W_]+")
-EASY = "This password is easily guessed. A few unrelated words make a good one."
+EASY = "This password is easy to guess. Use a few unrelated words."
 
 _HASHER = PasswordHasher(time_cost=2, memory_cost=19 * 1024, parallelism=1)  # 9106 §4, with the memory that OWASP names
 _NOBODY = _HASHER.hash("of somebody who is not there")
@@ -50,9 +50,9 @@ class Passwords:
     async def wrong(self, password: str, *known: str) -> str | None:
         """Why it will not do, as a sentence. `known`: what a guesser knows of the person and of where they sign in."""
         if len(password) < SHORTEST:
-            return f"A password has at least {SHORTEST} characters."
+            return f"Use at least {SHORTEST} characters."
         if len(password) > LONGEST:
-            return f"A password has at most {LONGEST} characters."
+            return f"Use at most {LONGEST:,} characters."
         easy = await self._run(lambda: _easy(password, context(*known, *self.names)))
         return EASY if easy else None
 

@@ -101,7 +101,7 @@ class Web:
         answer = self._read(url, reply, whatever=True)
         if reply.status != 200 or not isinstance(answer, dict) or "error" in answer:
             said = answer.get("error") if isinstance(answer, dict) else None
-            raise NoIdentity(f"{self.title} did not take this sign-in. Begin again.", f"{url}: {reply.status} {str(said)[:100]}")
+            raise NoIdentity(f"{self.title} rejected this sign-in. Try again.", f"{url}: {reply.status} {str(said)[:100]}")
         return answer
 
     async def _ask(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None) -> Reply:
@@ -109,7 +109,7 @@ class Web:
             given = {"Accept": "application/json", "User-Agent": "mailsvc", **headers}
             return await self.fetcher.ask(method, url, seconds=SECONDS, keep=LONGEST, headers=given, body=body)
         except NoAnswer as error:
-            raise NoIdentity(f"{self.title} does not answer just now. Try again in a moment.", f"{url}: {error}") from None
+            raise NoIdentity(f"{self.title} isn’t responding. Try again in a moment.", f"{url}: {error}") from None
 
     def _read(self, url: str, reply: Reply, whatever: bool = False) -> Any:
         try:
@@ -117,7 +117,7 @@ class Web:
                 return json.loads(reply.body)
         except ValueError:
             pass
-        raise NoIdentity(f"{self.title} does not answer as it should. Try again in a moment.", f"{url}: {reply.status}")
+        raise NoIdentity(f"{self.title} sent an unexpected response. Try again in a moment.", f"{url}: {reply.status}")
 
 
 @attrs.define(eq=False)
@@ -153,7 +153,7 @@ class OpenId:
     async def identify(self, ask: Ask, code: str, issuer: str) -> Claimed:
         found = await self._discovered()
         if issuer != self.issuer and (issuer or found.get("authorization_response_iss_parameter_supported") is True):  # 9207 §2.4
-            raise NoIdentity("This answer came from somewhere else. Begin again.", f"iss {issuer[:100]!r}")
+            raise NoIdentity("The response came from a different provider. Try again.", f"iss {issuer[:100]!r}")
         form = {
             "grant_type": "authorization_code", "code": code, "redirect_uri": ask.back, "code_verifier": ask.verifier,
             "client_id": self.client, "client_secret": self.secret,
@@ -183,7 +183,7 @@ class OpenId:
             if claims.get("azp", self.client) != self.client or (len(others) > 1 and "azp" not in claims):
                 raise ValueError("made for another client")
         except (JoseError, ValueError, TypeError, KeyError) as error:
-            raise NoIdentity(f"What {self.title} said cannot be trusted. Begin again.", f"ID token: {error}") from None
+            raise NoIdentity(f"The response from {self.title} couldn’t be verified. Try again.", f"ID token: {error}") from None
         return claims
 
     async def _signed(self, token: str) -> dict[str, Any]:
@@ -205,7 +205,7 @@ class OpenId:
             found = await self.web.get(f"{self.issuer}/.well-known/openid-configuration")
             needed = ("authorization_endpoint", "token_endpoint", "jwks_uri")
             if not isinstance(found, dict) or found.get("issuer") != self.issuer or not all(isinstance(found.get(n), str) for n in needed):
-                raise NoIdentity(f"{self.title} does not answer as it should. Try again in a moment.", "discovery")
+                raise NoIdentity(f"{self.title} sent an unexpected response. Try again in a moment.", "discovery")
             self._found, self._found_at = found, self.clock()
         return self._found
 
@@ -243,7 +243,7 @@ class GitHub:
         emails = await self.web.get(f"{self.api}/user/emails", bearer)
         number = person.get("id") if isinstance(person, dict) else None
         if type(number) is not int or not isinstance(emails, list):
-            raise NoIdentity("GitHub does not answer as it should. Try again in a moment.", "no id")
+            raise NoIdentity("GitHub sent an unexpected response. Try again in a moment.", "no id")
         sure = [str(one.get("email", "")).lower() for one in emails if one.get("primary") is True and one.get("verified") is True]
         login = str(person.get("login") or number)
         return Claimed(Identity(self.url, str(number), self.name, login), sure[0] if sure else "", str(person.get("name") or login)[:100])

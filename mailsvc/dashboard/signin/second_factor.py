@@ -80,7 +80,7 @@ class SecondFactor:
         if proof is None:
             await self.entrance.throttle.failed(subjects)
             await self.entrance.failed(visit, user, "second factor")
-            return await self._asked(visit, {"code": "This code is not good, or it was used already."}, 422)
+            return await self._asked(visit, {"code": "This code is incorrect or was already used."}, 422)
         await self.entrance.throttle.passed(subjects)
         if proof == "recovery code":
             await self.entrance.notice(visit, user.email, "recovery code was used")
@@ -101,7 +101,7 @@ class SecondFactor:
             return refused
         if not await self._of_app(user, visit.field("code").replace(" ", "")):
             await self.entrance.failed(visit, user, "second factor")
-            return Refused(422, "This code is incorrect, or it was used already.")
+            return Refused(422, "This code is incorrect or was already used.")
         await self.entrance.throttle.passed(subjects)
         return None
 

@@ -25,7 +25,7 @@ from mailsvc.store.people.users import NewUser, User
 HOUR = timedelta(hours=1)
 SIGN_UP, RESET, INVITATION = f"{HOME}/sign-up", f"{HOME}/reset", f"{HOME}/invitation"
 COMING = "coming from elsewhere"  # the purpose of a ticket
-OVER = Stop(410, "This link has ended", "It was used already, or its time is over. Ask for a new one.")
+OVER = Stop(410, "This link has expired", "It was already used or is no longer valid. Request a new one.")
 
 
 @attrs.frozen
@@ -50,13 +50,13 @@ class Joining:
     @page(app, SIGN_UP, "GET", "POST", who="anybody")
     async def sign_up(self, visit: Visit) -> bytes:
         if not self.desk.sign_up or not self.desk.mails:
-            raise Stop(404, "By invitation", "Nobody can sign up by themselves here. Ask an admin of your account to invite you.")
+            raise Stop(404, "Invitation required", "Sign-up is by invitation only. Ask an account admin to invite you.")
         return await self._asked_for(visit, "signin/signup.html", self._invite_up)
 
     @page(app, RESET, "GET", "POST", who="anybody")
     async def reset(self, visit: Visit) -> bytes:
         if not self.desk.mails:
-            raise Stop(404, "Ask the operator", "This service sends no mails of its own. Its operator can give you a link to sign in.")
+            raise Stop(404, "Contact the operator", "This installation can’t send emails. Ask its operator for a sign-in link.")
         return await self._asked_for(visit, "signin/reset.html", self._offer_reset)
 
     async def _asked_for(self, visit: Visit, template: str, offer: Callable[[Visit, str], Awaitable[None]]) -> bytes:
@@ -65,7 +65,7 @@ class Joining:
         if not visit.form:
             return visit.render(template, email="", errors={}, sent=False)
         if not plausible(email):
-            return visit.render(template, 422, email=email, errors={"email": "This is no email address."}, sent=False)
+            return visit.render(template, 422, email=email, errors={"email": "Enter a valid email address."}, sent=False)
         subjects = [("mail", email), ("mail address", visit.address)]
         if await self.entrance.attempt(subjects) is None:
             await self.entrance.throttle.failed(subjects)
@@ -82,7 +82,7 @@ class Joining:
     async def _offer_reset(self, visit: Visit, email: str) -> None:
         user = await self.desk.users.named(email)
         if user is not None:
-            told = attrs.evolve(line(visit, user, "reset link asked for"), user_id=None)  # nobody knows by whom
+            told = attrs.evolve(line(visit, user, "password reset requested"), user_id=None)  # nobody knows by whom
             secret = await self.desk.sessions.make_link("reset", email, HOUR, lines=[told])
             self.entrance.write(email, mails.reset(self.entrance.link(f"{RESET}/finish", secret)))
 
@@ -174,7 +174,7 @@ class Joining:
         return link
 
     async def _wrong(self, visit: Visit, link: LinkView, needed: tuple[str, ...], coming: Coming | None = None) -> dict[str, str]:
-        errors = {name: "This is needed." for name in needed if not visit.words(name)}
+        errors = {name: "This field is required." for name in needed if not visit.words(name)}
         if coming is not None:
             return errors
         chosen, known = visit.form.get("password", ""), (link.email, visit.words("name"), visit.words("account"))
@@ -210,7 +210,7 @@ class Joining:
 
 
 _SIGN_UP = {"title": "Create your account", "button": "Create account", "asks": ("name", "account")}
-_RESET = {"title": "Choose a new password", "button": "Set password", "asks": ()}
+_RESET = {"title": "Set a new password", "button": "Set password", "asks": ()}
 _INVITED = {"title": "Accept your invitation", "button": "Join", "asks": ("name",)}
 
 

@@ -7,7 +7,7 @@
   let opened = false;  // whether the reader wants to see the table
 
   const colour = (name) => () => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
-  const percent = (value) => `${Number(value.toPrecision(3))} %`;
+  const percent = (value) => `${Number(value.toPrecision(3))}%`;
   const known = (values) => values.filter((value) => value !== null);
   const round = (most) => {
     const unit = 10 ** Math.floor(Math.log10(most));

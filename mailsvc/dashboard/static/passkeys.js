@@ -36,7 +36,7 @@
         answer.value = write(await navigator.credentials[form.dataset.passkey]({ publicKey: read(JSON.parse(form.dataset.options)) }));
         form.requestSubmit();
       } catch (error) {
-        why.textContent = error.name === "InvalidStateError" ? "This device has a passkey of yours already." : "Nothing came from the device. Try again.";
+        why.textContent = error.name === "InvalidStateError" ? "This device already has one of your passkeys." : "The device didn’t provide a passkey. Try again.";
         why.hidden = false;
         button.disabled = false;
       }
