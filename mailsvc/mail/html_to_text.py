@@ -32,6 +32,7 @@ _RULE = "-" * 20
 _BULLET = "  * "
 _INDENTED = 8  # levels; what lies deeper stands where they stand
 _DEEPEST = 256  # elements within each other, and
+_LONGEST = 4 << 20  # bytes of one tag or comment: beyond its own limit of 10 MB, the parser looks at all of it again for each piece
 _PIECE = 16 * 1024  # octets after which we look whether there are more: an end tag costs the parser a look at each of them
 
 
@@ -50,8 +51,13 @@ def text_of(html: str) -> str:
 
 def _parsed(octets: bytes) -> str:
     parser = _idle.__dict__.pop("parser", None) or etree.HTMLParser(target=_Page(), encoding="utf-8")
+    page, heard = parser.target, 0
     for at in range(0, len(octets), _PIECE):
         parser.feed(octets[at : at + _PIECE])
+        if page.heard:
+            page.heard, heard = False, at
+        elif at - heard > _LONGEST:
+            raise ValueError("too long")
     text: str = parser.close()
     _idle.parser = parser  # one that failed is not used again
     return text
@@ -79,8 +85,10 @@ class _Page:
         self.pre = 0
         self.link = ("", 0)  # where it leads, and where its text begins
         self.image = False
+        self.heard = False  # whether the parser has called since the last piece
 
     def start(self, tag: str, attributes: Mapping[str, str]) -> None:
+        self.heard = True
         self.depth += 1
         if self.depth > _DEEPEST:
             raise ValueError("too deep")
@@ -96,6 +104,7 @@ class _Page:
             special(self, attributes)
 
     def end(self, tag: str) -> None:
+        self.heard = True
         self.depth -= 1
         if self.hidden:
             self.hidden -= 1
@@ -109,6 +118,7 @@ class _Page:
             self.gap = gap
 
     def data(self, data: str) -> None:
+        self.heard = True
         if self.hidden:
             return
         if self.pre:
@@ -123,7 +133,8 @@ class _Page:
             self.space = " " if text[-1] == " " else ""
 
     def comment(self, _text: str) -> None:
-        """Nobody sees a comment."""
+        """Comments are not shown."""
+        self.heard = True
 
     def close(self) -> str:
         text = "".join(self.out)

@@ -159,3 +159,10 @@ def test_no_html_takes_long_or_grows(html: str) -> None:
     before = time.process_time()
     assert len(text_of(html)) < 15 * len(html)
     assert time.process_time() - before < 5  # all of them: less than half a second together
+
+
+@pytest.mark.parametrize("unclosed", ["<!--", "<a ", "</"])
+def test_unclosed_tags_of_twelve_megabytes_take_linear_time(unclosed: str) -> None:
+    began = time.process_time()
+    assert "Hello" in text_of("<p>Hello</p>" + unclosed * (12_000_000 // len(unclosed)))
+    assert time.process_time() - began < 5
