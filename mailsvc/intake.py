@@ -18,6 +18,7 @@ from mailsvc import policy
 from mailsvc.accounts.quota import Taken
 from mailsvc.mail import compose, html_to_text
 from mailsvc.mail.address import Mailbox
+from mailsvc.mail.envelope import EMPTY, StoredEnvelope
 from mailsvc.policy import Limits, Refusal
 from mailsvc.settings.plans import Exhausted
 from mailsvc.store.domains.domains import Domain
@@ -63,7 +64,7 @@ class AsReceived:
     message: bytes | Pieces
     recipients: tuple[str, ...]
     message_id: str
-    envelope: Mapping[str, object] = attrs.field(factory=dict)
+    envelope: StoredEnvelope = EMPTY
     email_id: UUID | None = None  # when it stands in the message; None: any
 
 
@@ -289,7 +290,7 @@ class Intake:
                 subject=email.subject,
                 tags=email.tags,
                 headers=email.headers,
-                envelope=received.envelope if received else None,
+                envelope=received.envelope if received else EMPTY,
                 message=message,
                 scheduled_at=email.scheduled_at,
                 expires_at=(email.scheduled_at or created_at) + self.expiry,

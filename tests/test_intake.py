@@ -16,6 +16,7 @@ from mailsvc.intake import Admitted, AsReceived, Busy, Content, Incoming, Intake
 from mailsvc.mail import html_to_text
 from mailsvc.mail.address import parse_mailbox
 from mailsvc.mail.compose import Attachment
+from mailsvc.mail.envelope import StoredEnvelope
 from mailsvc.policy import Limits, Refusal
 from mailsvc.settings.plans import Exhausted
 from mailsvc.store.mail.accept import Accepted, InProgress, Mismatch, NewEmail, Replayed, Submission
@@ -266,13 +267,13 @@ def test_a_failed_commit_releases_the_reservations_and_is_reported() -> None:
 def test_a_received_message_is_kept_byte_for_byte() -> None:
     world = World()
     raw = b"From: hello@example.test\r\nMessage-ID: <theirs@client>\r\n\r\nHi\r\n"
-    received = AsReceived(raw, ("a@example.net", "b@busy.test"), "<theirs@client>", {"ret": "HDRS"})
+    received = AsReceived(raw, ("a@example.net", "b@busy.test"), "<theirs@client>", StoredEnvelope(ret="HDRS"))
     world.submit(attrs.evolve(incoming(), content=received, source="smtp"))
     (email,) = world.submissions[0].emails
     assert email.message == raw
     assert email.message_id == "<theirs@client>"
     assert [(r.address, r.leased) for r in email.recipients] == [("a@example.net", True), ("b@busy.test", False)]
-    assert email.envelope == {"ret": "HDRS"}
+    assert email.envelope == StoredEnvelope(ret="HDRS")
 
 
 def test_a_plan_counts_recipients_and_gives_back_those_who_are_suppressed() -> None:

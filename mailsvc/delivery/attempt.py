@@ -21,6 +21,7 @@ from mailsvc.delivery.connection.chunking import Chunking
 from mailsvc.delivery.connection.connect import OpenConnection, Result, Unreachable
 from mailsvc.delivery.connection.tls_counts import TlsCounts
 from mailsvc.delivery.connection.tls_policy import TlsPolicy, demand_of
+from mailsvc.delivery.dsn_options import envelope_of
 from mailsvc.delivery.limits import DeliveryLimits
 from mailsvc.delivery.message_loader import Gone, LoadedMessage, MessageLoader, Origin
 from mailsvc.delivery.reading import Moment, Reading, closed, deferred, read, refused
@@ -247,7 +248,7 @@ class Attempts:
 
     def _send(self, line: OpenConnection, parcel: Transaction, origin: Origin, loaded: LoadedMessage) -> Awaitable[Result]:
         offers = line.courier.offers
-        if loaded.eight_bit and offers is not None and not (offers.eight_bit or loaded.asked.smtputf8):
+        if loaded.eight_bit and offers is not None and not (offers.eight_bit or loaded.envelope.smtputf8):
             return self._send_copy(line, parcel, origin, loaded)
         return self._deliver(line, parcel, origin, loaded)
 
@@ -260,7 +261,7 @@ class Attempts:
             self._cargo.unload(copy)
 
     def _deliver(self, line: OpenConnection, parcel: Transaction, origin: Origin, loaded: LoadedMessage) -> Awaitable[Result]:
-        envelope = loaded.asked.envelope(origin.return_path, parcel.recipients, len(loaded), eight_bit=loaded.eight_bit)
+        envelope = envelope_of(loaded.envelope, origin.return_path, parcel.recipients, len(loaded), eight_bit=loaded.eight_bit)
         line.sent += 1
         manner = self._chunking.manner(parcel.destination, line.host, line.proven)
         return line.courier.deliver(envelope, loaded, lambda: self._process.holds(parcel.lease), manner)
@@ -279,7 +280,7 @@ class Attempts:
         record = AttemptRecord(self._new_id(), line.host, line.address, line.tls, started, seconds, result.transcript, line.source)
         keep = loaded.signature if loaded.made and reading.waits else None
         offers = line.courier.offers
-        told = offers is not None and offers.dsn and bool(loaded.asked.notify)
+        told = offers is not None and offers.dsn and bool(loaded.envelope.notify)
         return _settlement(parcel, ended, reading.outcomes, record, keep, told)
 
     async def _settle(self, parcel: Transaction, settlement: Settlement) -> None:

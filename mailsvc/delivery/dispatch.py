@@ -23,7 +23,7 @@ from mailsvc.delivery import pace
 from mailsvc.delivery.admission.budget import Budgets
 from mailsvc.delivery.admission.health import Healths
 from mailsvc.delivery.admission.holds import Holds
-from mailsvc.delivery.admission.slots import Envelope, MemoryBudget, Recent, Slots
+from mailsvc.delivery.admission.slots import MemoryBudget, Recent, Slots
 from mailsvc.delivery.attempt import Attempts, Fresh, PolicySource, Settling
 from mailsvc.delivery.connection.chunking import Chunking
 from mailsvc.delivery.connection.connect import Unreachable
@@ -38,6 +38,7 @@ from mailsvc.delivery.polling import QueuePolling, QueueStore
 from mailsvc.delivery.retry import Random
 from mailsvc.delivery.shaping import NO_RULES, Shaping, provider_of
 from mailsvc.delivery.transaction import Key, Transaction, from_email
+from mailsvc.mail.envelope import StoredEnvelope
 from mailsvc.mail.reply import Reply
 from mailsvc.store.mail.accept import NewEmail
 from mailsvc.store.postgres.errors import StoreError
@@ -271,7 +272,7 @@ class Dispatch(Service):
         """How many octets of messages the next claim may bring."""
         return 0 if self._here else min(_ALONG, self.freight.left)
 
-    def brought(self, messages: Mapping[UUID, tuple[bytes, Envelope]]) -> None:
+    def brought(self, messages: Mapping[UUID, tuple[bytes, StoredEnvelope]]) -> None:
         self._here = self._here or any(email_id in self._recent for email_id in messages)
         for email_id, (body, envelope) in messages.items():
             self._recent.keep(email_id, body, envelope)

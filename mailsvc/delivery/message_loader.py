@@ -16,8 +16,8 @@ from twisted.internet.defer import Deferred, DeferredSemaphore
 
 from mailsvc.delivery import pace
 from mailsvc.delivery.admission.slots import MemoryBudget
-from mailsvc.delivery.dsn_options import NOTHING, DsnOptions
 from mailsvc.delivery.transaction import Transaction
+from mailsvc.mail.envelope import EMPTY, StoredEnvelope
 from mailsvc.store.mail.accept import Pieces
 from mailsvc.store.mail.messages import StoredMessage, StoredPieces
 from mailsvc.store.postgres.errors import Transient
@@ -72,7 +72,7 @@ class LoadedMessage:
     made: bool
     freight: int
     eight_bit: bool
-    asked: DsnOptions = NOTHING
+    envelope: StoredEnvelope = EMPTY
 
     def __len__(self) -> int:
         return len(self.signature) + len(self.body)
@@ -108,7 +108,7 @@ class MessageLoader:
             if signature is None:
                 signature = await self._sign(parcel, body)
             eight_bit = not body.isascii() if isinstance(body, bytes) else await self._sending.eight_bit(body)
-            return LoadedMessage(body, signature, made, size, eight_bit, DsnOptions.of(envelope))
+            return LoadedMessage(body, signature, made, size, eight_bit, envelope)
         except BaseException:
             self._freight.unload(size)
             raise
@@ -123,7 +123,7 @@ class MessageLoader:
             signature = await pace.insist(self._clock, "signing", lambda: self._sending.sign(parcel, body), _not_away)
             self._remember(parcel.email_id, body, signature)
         self._freight.load(len(body))
-        return LoadedMessage(body, signature, False, len(body), False, loaded.asked)
+        return LoadedMessage(body, signature, False, len(body), False, loaded.envelope)
 
     def _remember(self, email_id: UUID, body: bytes, signature: bytes) -> None:
         self._copies[email_id] = body, signature

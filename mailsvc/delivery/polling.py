@@ -16,13 +16,13 @@ from twisted.logger import Logger
 from mailsvc.clock import held
 from mailsvc.delivery import pace
 from mailsvc.delivery.admission.holds import FORGOTTEN, Holds, HoldStore
-from mailsvc.delivery.admission.slots import Envelope
 from mailsvc.delivery.attempt import Fresh
 from mailsvc.delivery.connection.route import NoMail, Route
 from mailsvc.delivery.lane import Lane
 from mailsvc.delivery.limits import DeliveryLimits
 from mailsvc.delivery.placing import Placing
 from mailsvc.delivery.transaction import Key, Transaction
+from mailsvc.mail.envelope import StoredEnvelope
 from mailsvc.store.queue.claims import Claimed, Leased, Ready
 from mailsvc.store.queue.holds import EVERYTHING
 
@@ -76,7 +76,7 @@ class Hall(Protocol):
     def along(self) -> int:
         """How many octets of messages a claim may bring."""
 
-    def brought(self, messages: Mapping[UUID, tuple[bytes, Envelope]]) -> None:
+    def brought(self, messages: Mapping[UUID, tuple[bytes, StoredEnvelope]]) -> None:
         """They came with a claim, whose parcels follow."""
 
     def own_claimed(self, parcel: Transaction) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from datetime import datetime
-from typing import Any
 from uuid import UUID
 
 import attrs
 
+from mailsvc.mail.envelope import EMPTY, StoredEnvelope
 from mailsvc.store.mail.accept import NewEmail, Pieces
 from mailsvc.store.queue.claims import Leased
 
@@ -27,7 +27,7 @@ class Transaction:
     bulk: bool
     recipients: tuple[Leased, ...]
     body: bytes | Pieces | None = attrs.field(default=None, repr=False)
-    envelope: Mapping[str, Any] | None = None  # with `body`: what was kept of it
+    envelope: StoredEnvelope = EMPTY  # with `body`
     octets: int = 0  # of `body`, when it counts as freight
     again: bool = False  # a reused connection was found dead under it, once
 

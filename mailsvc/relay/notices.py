@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Protocol
 from uuid import UUID
 
 import attrs
@@ -17,6 +17,7 @@ from twisted.logger import Logger
 from mailsvc.intake import Admission, AsReceived, Busy, Incoming, Key, Rejected
 from mailsvc.mail import header
 from mailsvc.mail.address import AddressError, Mailbox, parse_mailbox
+from mailsvc.mail.envelope import StoredEnvelope
 from mailsvc.mail.reports import dsn
 from mailsvc.store.ids import uuid7
 from mailsvc.store.mail.dsn_requests import Notice, Told
@@ -72,7 +73,7 @@ class Notices:
 
     async def _tell(self, notice: Notice) -> bool:
         """Whether it was told, or need not be."""
-        to, full = _submitter(notice), notice.envelope.get("ret") == "FULL"
+        to, full = _submitter(notice), notice.envelope.ret == "FULL"
         if to is None or not notice.told:
             return True
         stored = await self.messages.load(notice.account_id, notice.email_id, RETURNED + 1 if full else _HEADER)
@@ -82,8 +83,8 @@ class Notices:
         sender = Mailbox("Mail Delivery System", "mailer-daemon", notice.domain)
         message_id = f"<{email_id}@{notice.domain}>"
         message = dsn.compose(self._notification(notice, sender, to, message_id, stored.body, full))
-        kept = {"report": True} | ({"smtputf8": True} if to.needs_smtputf8 else {})
-        content = AsReceived(message, (to.address,), message_id, kept, email_id)
+        envelope = StoredEnvelope(report=True, smtputf8=to.needs_smtputf8)
+        content = AsReceived(message, (to.address,), message_id, envelope, email_id)
         email = Incoming(sender, (to,), "Delivery status notification", content, source="system")
         caller = Caller(notice.account_id, None, "sending_access", notice.domain_id, None)
         answer = await self.intake.submit(caller, [email], Key(ENDPOINT, str(notice.report), notice.report.bytes))
@@ -92,7 +93,6 @@ class Notices:
         return not isinstance(answer, Busy)
 
     def _notification(self, notice: Notice, sender: Mailbox, to: Mailbox, message_id: str, message: bytes, full: bool) -> dsn.Notification:
-        originals: Any = notice.envelope.get("orcpt") or ()
         return dsn.Notification(
             host=self.host,
             sender=sender,
@@ -100,12 +100,12 @@ class Notices:
             message_id=message_id,
             date=self._now(),
             about=notice.message_id,
-            envid=notice.envelope.get("envid"),
+            envid=notice.envelope.envid,
             arrived=notice.created_at.astimezone(UTC),
-            fates=tuple(_fate(told, originals) for told in notice.told),
+            fates=tuple(_fate(told, notice.envelope.orcpt) for told in notice.told),
             message=message,
             full=full and len(message) <= RETURNED,
-            smtputf8=notice.envelope.get("smtputf8") is True or not all(told.address.isascii() for told in notice.told),
+            smtputf8=notice.envelope.smtputf8 or not all(told.address.isascii() for told in notice.told),
         )
 
     def _now(self) -> datetime:
@@ -114,7 +114,7 @@ class Notices:
 
 def _submitter(notice: Notice) -> Mailbox | None:
     try:
-        return parse_mailbox(str(notice.envelope.get("sender", "")))
+        return parse_mailbox(notice.envelope.sender)
     except AddressError:
         return None
 

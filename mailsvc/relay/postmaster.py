@@ -13,6 +13,7 @@ from mailsvc.intake import Admitted, AsReceived, Incoming
 from mailsvc.mail import header
 from mailsvc.mail.address import Mailbox
 from mailsvc.mail.compose import rfc5322_date
+from mailsvc.mail.envelope import StoredEnvelope
 from mailsvc.mail.reply import Reply
 from mailsvc.policy import Refusal
 from mailsvc.relay import replies
@@ -52,7 +53,7 @@ class Postmaster:
         sender = Mailbox("", "postmaster", domain.name)
         message_id = f"<{email_id}@{domain.name}>"
         message = wrapped(mail, sender, self.to, message_id, date)
-        content = AsReceived(message, (self.to.address,), message_id, {"report": True}, email_id)
+        content = AsReceived(message, (self.to.address,), message_id, StoredEnvelope(report=True), email_id)
         email = Incoming(sender, (self.to,), f"Mail for {mail.recipients[0]}", content, source="system")
         caller = Caller(domain.account_id, None, "sending_access", domain.id, None)
         answer = await self.intake.submit(caller, [email])

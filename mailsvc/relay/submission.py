@@ -12,6 +12,7 @@ import attrs
 from mailsvc.intake import Admission, AsReceived, Incoming, Key
 from mailsvc.mail import structure, submission
 from mailsvc.mail.address import AddressError, Mailbox, Path
+from mailsvc.mail.envelope import StoredEnvelope
 from mailsvc.mail.reply import Reply
 from mailsvc.mail.submission import Submitted, Unfit
 from mailsvc.relay import replies
@@ -82,7 +83,7 @@ class Submissions:
             message=arrived.behind(mail.prefix(trace, message_id, date) + mail.kept),
             recipients=tuple(dict.fromkeys(addresses)),
             message_id=message_id,
-            envelope=described(envelope, utf8 and mail.utf8),
+            envelope=stored_envelope(envelope, utf8 and mail.utf8),
             email_id=email_id,
         )
         return Incoming(
@@ -114,25 +115,17 @@ def _digested(digest: hashlib._Hash, arrived: Arrived) -> bytes:
     return digest.digest()
 
 
-def described(envelope: Envelope, utf8: bool) -> dict[str, object]:
-    """What is kept of an envelope: what the next server is to be told, and whom to tell what became of the mail."""
+def stored_envelope(envelope: Envelope, smtputf8: bool) -> StoredEnvelope:
+    """What to store of an envelope. Of a recipient who was named twice, the first parameters count."""
     parameters = envelope.parameters
-    kept: dict[str, object] = {"sender": envelope.sender.address}
-    if parameters.ret is not None:
-        kept["ret"] = parameters.ret
-    if parameters.envid is not None:
-        kept["envid"] = parameters.envid
-    if utf8:
-        kept["smtputf8"] = True
+    stored = StoredEnvelope(envelope.sender.address, smtputf8=smtputf8, ret=parameters.ret, envid=parameters.envid)
     if all(recipient.parameters is NO_RCPT_PARAMETERS for recipient in envelope.recipients):
-        return kept
+        return stored
     unique = {recipient.path.address: recipient.parameters for recipient in reversed(envelope.recipients)}
     given = [unique[address] for address in dict.fromkeys(recipient.path.address for recipient in envelope.recipients)]
-    if any(each.notify is not None for each in given):
-        kept["notify"] = [None if each.notify is None else ",".join(sorted(each.notify)) for each in given]
-    if any(each.orcpt is not None for each in given):
-        kept["orcpt"] = [None if each.orcpt is None else ";".join(each.orcpt) for each in given]
-    return kept
+    notify = tuple(None if each.notify is None else ",".join(sorted(each.notify)) for each in given)
+    orcpt = tuple(None if each.orcpt is None else ";".join(each.orcpt) for each in given)
+    return attrs.evolve(stored, notify=notify if any(notify) else (), orcpt=orcpt if any(orcpt) else ())
 
 
 def _mailbox(path: Path) -> Mailbox | None:

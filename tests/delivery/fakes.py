@@ -20,6 +20,7 @@ from mailsvc.delivery.limits import DeliveryLimits
 from mailsvc.delivery.message_loader import Origin
 from mailsvc.delivery.shaping import NO_RULES, Shaping, provider_of
 from mailsvc.mail import seven_bit as sevenbit
+from mailsvc.mail.envelope import EMPTY, StoredEnvelope
 from mailsvc.mail.reply import Reply
 from mailsvc.net.dns import Mx, NxDomain, Records, Temporary
 from mailsvc.outcome import Deferred as Later
@@ -61,7 +62,7 @@ class Store:
         self.outcomes: dict[tuple[UUID, int], list[Outcome]] = {}
         self.signatures: dict[UUID, bytes] = {}
         self.bodies: dict[UUID, bytes | Exception | None] = {}
-        self.envelopes: dict[UUID, Mapping[str, Any]] = {}
+        self.envelopes: dict[UUID, StoredEnvelope] = {}
         self.hold_rows: dict[str, Hold] = {}
         self.slow_rows: dict[str, Slowdown] = {}
         self.paused: dict[UUID, datetime] = {}
@@ -129,7 +130,7 @@ class Store:
                 row.lease = lease
             claimed += [row.leased for row in ready[:limit]]
         bodies = {row.email_id: self.bodies.get(row.email_id, MESSAGE) for row in claimed if octets and row.attempts == 0}
-        along = {email: (body, self.envelopes.get(email)) for email, body in bodies.items() if isinstance(body, bytes)}
+        along = {email: (body, self.envelopes.get(email, EMPTY)) for email, body in bodies.items() if isinstance(body, bytes)}
         return Claimed(claimed, along if self.brings else {})
 
     async def release(
@@ -224,7 +225,7 @@ class Store:
         body = self.bodies.get(email_id, MESSAGE)
         if isinstance(body, Exception):
             raise body
-        return None if body is None else StoredMessage(self.signatures.get(email_id), body, self.envelopes.get(email_id))
+        return None if body is None else StoredMessage(self.signatures.get(email_id), body, self.envelopes.get(email_id, EMPTY))
 
     def last(self, email: int, recipient: int = 0) -> Outcome:
         return self.outcomes[number(email), recipient][-1]
@@ -476,7 +477,7 @@ class World:
         now = self.store.now
         email = NewEmail(
             number(identity), number(account), number(9), None, "eu", "api", now, "<1@x>", "a@sender.example", addresses, (), (), (),
-            tuple(recipients), "hello", (), {}, None, MESSAGE, None, now + timedelta(days=3), bulk,
+            tuple(recipients), "hello", (), {}, EMPTY, MESSAGE, None, now + timedelta(days=3), bulk,
         )  # fmt: skip
         return email, list(seats.values())
 

@@ -23,6 +23,7 @@ from mailsvc.delivery.connection.route import Routes
 from mailsvc.delivery.dispatch import Dispatch
 from mailsvc.delivery.limits import DeliveryLimits
 from mailsvc.delivery.sending_domain import SendingDomains
+from mailsvc.mail.envelope import EMPTY, StoredEnvelope
 from mailsvc.outcome import Delivered
 from mailsvc.smtp.client.client import SmtpClient
 from mailsvc.store.ids import uuid7
@@ -91,7 +92,7 @@ class Email:
     domain_id: UUID = number(9)
     region: str = "eu"
     message: bytes = BODY
-    envelope: None = None
+    envelope: StoredEnvelope = EMPTY
     recipients: tuple[NewRecipient, ...] = (NewRecipient("bob@example.com", "mx.example.com", True),)
     expires_at: datetime = datetime.fromtimestamp(START + 86400, UTC)
     bulk: bool = False

@@ -9,6 +9,7 @@ import pytest
 from twisted.internet.defer import Deferred
 
 from mailsvc.mail import seven_bit
+from mailsvc.mail.envelope import StoredEnvelope
 from mailsvc.mail.reply import Reply
 from mailsvc.outcome import Bounced, Delivered, Uncertain
 from mailsvc.outcome import Deferred as Later
@@ -98,7 +99,7 @@ def test_messages_that_come_with_a_claim_are_not_loaded() -> None:
     world.store.add(1, "ann@example.com", destination="mx.example.com")
     world.store.add(1, "bob@example.com", destination="mx.example.com", recipient=1)
     world.store.add(2, "ann@example.com", destination="mx.example.com", attempts=1)
-    world.store.envelopes[number(1)] = {"ret": "HDRS"}
+    world.store.envelopes[number(1)] = StoredEnvelope(ret="HDRS")
     world.start().run(2)
     assert sorted(mail.recipients for mail in server.mails) == [("ann@example.com",), ("ann@example.com", "bob@example.com")]
     assert all(mail.octets.endswith(b"\r\n" + MESSAGE) for mail in server.mails)
@@ -404,7 +405,7 @@ def test_in_flight_mail_finishes_at_shutdown() -> None:
 # What the submitter asked for
 
 
-ASKED = {"sender": "me@x.example", "ret": "FULL", "envid": "e1", "notify": ["NEVER", "FAILURE"], "orcpt": [None, "rfc822;first@x.example"]}
+ASKED = StoredEnvelope("me@x.example", ret="FULL", envid="e1", notify=("NEVER", "FAILURE"), orcpt=(None, "rfc822;first@x.example"))
 
 
 def test_what_was_asked_for_goes_on_to_the_next_server() -> None:
@@ -428,8 +429,10 @@ def test_what_was_asked_for_goes_on_to_the_next_server() -> None:
     assert envelope.sender == "b-1@send.sender.example"
 
 
-@pytest.mark.parametrize(("offered", "asked", "passed"), [(True, ASKED, True), (False, ASKED, False), (True, {"sender": "a@b.c"}, False)])
-def test_who_was_told_what_to_tell_is_left_to_it(offered: bool, asked: dict[str, Any], passed: bool) -> None:
+@pytest.mark.parametrize(
+    ("offered", "asked", "passed"), [(True, ASKED, True), (False, ASKED, False), (True, StoredEnvelope("a@b.c"), False)]
+)
+def test_who_was_told_what_to_tell_is_left_to_it(offered: bool, asked: StoredEnvelope, passed: bool) -> None:
     world = World()
     world.server("example.com", "1.1.1.1").offers = Capabilities(eight_bit=True, dsn=offered)
     world.store.add(1, "ann@example.com")
@@ -442,7 +445,7 @@ def test_a_report_has_the_null_sender() -> None:
     world = World()
     server = world.server("example.com", "1.1.1.1")
     world.store.add(1, "ann@example.com")
-    world.store.envelopes[number(1)] = {"report": True}
+    world.store.envelopes[number(1)] = StoredEnvelope(report=True)
     world.start().run(2)
     assert [mail.sender for mail in server.mails] == [""]
 

@@ -26,6 +26,7 @@ from mailsvc.http.resources.domains import DomainDesk
 from mailsvc.http.resources.suppressions import Suppressions
 from mailsvc.http.resources.webhooks import Webhooks
 from mailsvc.intake import Admitted
+from mailsvc.mail.envelope import EMPTY
 from mailsvc.net.fetch import NoAnswer, Reply
 from mailsvc.net.urls import Rules, read
 from mailsvc.runtime.budget import Budgets
@@ -91,7 +92,7 @@ def view(**changes: Any) -> EmailView:
     one = EmailView(
         account_id=ACCOUNT, email_id=EMAIL, created_at=datetime(2023, 4, 3, 22, 13, 42, 674980, UTC), source="api", key_id=None,
         domain_id=UUID(int=5), message_id="<x@example.com>", sender="A <a@example.com>", to=("b@example.net",), cc=(), bcc=(),
-        reply_to=(), recipients=("b@example.net",), subject="Hi", tags=(("k", "v"),), headers={}, envelope=None, size=10, bulk=False,
+        reply_to=(), recipients=("b@example.net",), subject="Hi", tags=(("k", "v"),), headers={}, envelope=EMPTY, size=10, bulk=False,
         scheduled_at=None, last_event="email.delivery_delayed",
     )  # fmt: skip
     return attrs.evolve(one, **changes)

@@ -12,6 +12,7 @@ import pytest
 from twisted.internet.defer import Deferred
 
 from mailsvc.intake import Admitted, AsReceived, Busy, Incoming, Rejected
+from mailsvc.mail.envelope import EMPTY, StoredEnvelope
 from mailsvc.mail.reports import dsn_reader, report
 from mailsvc.policy import Refusal
 from mailsvc.relay.notices import RETURNED, Notices
@@ -30,7 +31,7 @@ NOTICE = Notice(
     message_id="<1@example.com>",
     sender="me@example.com",
     created_at=NOW,
-    envelope={"sender": "someone@elsewhere.example", "notify": ["FAILURE"]},
+    envelope=StoredEnvelope("someone@elsewhere.example", notify=("FAILURE",)),
     told=(GONE,),
 )
 
@@ -77,16 +78,16 @@ def about(**changes: Any) -> Notice:
 
 @pytest.mark.parametrize("sender", ["someone@elsewhere.example", "me@example.com", '"odd one"@x.example'])
 def test_whoever_stands_in_the_envelope_is_told(sender: str) -> None:
-    world = World([about(envelope={"sender": sender, "envid": "e 1"})])
+    world = World([about(envelope=StoredEnvelope(sender, envid="e 1"))])
     [message] = tell(world)
     [email] = world.sent
     assert isinstance(email.content, AsReceived) and email.content.recipients == (sender,)
-    assert email.content.envelope == {"report": True} and email.sender.address == "mailer-daemon@example.com"
+    assert email.content.envelope == StoredEnvelope(report=True) and email.sender.address == "mailer-daemon@example.com"
     assert b"\r\nOriginal-Envelope-Id: e 1\r\n" in message and b"the body" not in message
     assert world.finished == [NOTICE.report]
 
 
-@pytest.mark.parametrize("changes", [{"envelope": {}}, {"envelope": {"sender": "no address"}}, {"told": ()}])
+@pytest.mark.parametrize("changes", [{"envelope": EMPTY}, {"envelope": StoredEnvelope("no address")}, {"told": ()}])
 def test_where_there_is_nobody_or_nothing_to_tell_it_is_done(changes: dict[str, Any]) -> None:
     world = World([about(**changes)])
     assert tell(world) == [] and world.finished == [NOTICE.report]
@@ -113,16 +114,16 @@ def test_what_another_server_said_is_told_in_its_words() -> None:
 
 
 def test_a_sender_beyond_ascii_gets_the_form_for_them() -> None:
-    world = World([about(envelope={"sender": "jörg@elsewhere.example", "smtputf8": True, "orcpt": ["utf-8;ö@example.net"]})])
+    world = World([about(envelope=StoredEnvelope("jörg@elsewhere.example", smtputf8=True, orcpt=("utf-8;ö@example.net",)))])
     [message] = tell(world)
     assert isinstance(world.sent[0].content, AsReceived)
-    assert world.sent[0].content.envelope == {"report": True, "smtputf8": True}
+    assert world.sent[0].content.envelope == StoredEnvelope(report=True, smtputf8=True)
     assert b"report-type=global-delivery-status" in message and "Original-Recipient: utf-8; ö@example.net".encode() in message
 
 
 @pytest.mark.parametrize(("octets", "whole"), [(1000, True), (RETURNED + 1, False)])
 def test_a_large_mail_does_not_go_back_whole(octets: int, whole: bool) -> None:
-    world = World([about(envelope={"sender": "me@example.com", "ret": "FULL"})], MESSAGE + b"x" * (octets - len(MESSAGE)))
+    world = World([about(envelope=StoredEnvelope("me@example.com", ret="FULL"))], MESSAGE + b"x" * (octets - len(MESSAGE)))
     [message] = tell(world)
     assert (b"the body" in message) == whole and world.loaded == [RETURNED + 1]
 

@@ -16,9 +16,10 @@ from twisted.internet.defer import Deferred
 
 from mailsvc.intake import AsReceived, Incoming
 from mailsvc.mail.address import Path
+from mailsvc.mail.envelope import StoredEnvelope
 from mailsvc.relay import spool
 from mailsvc.relay.spool import Spooled
-from mailsvc.relay.submission import described
+from mailsvc.relay.submission import stored_envelope
 from mailsvc.settings.plans import Exhausted, Period
 from mailsvc.smtp.server.extensions import NO_RCPT_PARAMETERS, MailParameters, RcptParameters
 from mailsvc.smtp.server.session import Envelope, Recipient
@@ -69,13 +70,9 @@ def test_an_envelope_that_asks_for_nothing_is_described_as_any_is() -> None:
         nothing = Envelope(paths[0], parameters, [Recipient(path, NO_RCPT_PARAMETERS) for path in paths])
         asks = Envelope(paths[0], parameters, [Recipient(path, RcptParameters()) for path in paths])  # looked at one by one
         assert (
-            described(nothing, utf8)
-            == described(asks, utf8)
-            == {
-                "sender": "a@example.net",
-                **({"ret": "FULL", "envid": "x"} if parameters is asked else {}),
-                **({"smtputf8": True} if utf8 else {}),
-            }
+            stored_envelope(nothing, utf8)
+            == stored_envelope(asks, utf8)
+            == StoredEnvelope("a@example.net", smtputf8=utf8, ret=parameters.ret, envid=parameters.envid)
         )
 
 
@@ -86,14 +83,14 @@ def test_what_was_asked_for_is_kept_by_recipient() -> None:
     line.say("RCPT TO:<a@example.net> NOTIFY=SUCCESS,DELAY ORCPT=rfc822;first@example.net")
     line.say("RCPT TO:<b@example.net>", "RCPT TO:<c@example.net> NOTIFY=NEVER", "DATA")
     assert line.send("Subject: Grüße\r\n".encode() + ME + b"\r\nx\r\n.\r\n").startswith("250")
-    assert content(world.intake.emails[0]).envelope == {
-        "sender": "me@example.com",
-        "ret": "HDRS",
-        "envid": "a+b",
-        "smtputf8": True,
-        "notify": ["DELAY,SUCCESS", None, "NEVER"],
-        "orcpt": ["rfc822;first@example.net", None, None],
-    }
+    assert content(world.intake.emails[0]).envelope == StoredEnvelope(
+        sender="me@example.com",
+        ret="HDRS",
+        envid="a+b",
+        smtputf8=True,
+        notify=("DELAY,SUCCESS", None, "NEVER"),
+        orcpt=("rfc822;first@example.net", None, None),
+    )
     assert b" with UTF8SMTPSA id " in world.intake.messages[0].replace(b"\r\n", b"")
 
 

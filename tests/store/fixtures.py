@@ -12,6 +12,7 @@ import attrs
 from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.task import Clock
 
+from mailsvc.mail.envelope import EMPTY
 from mailsvc.outcome import Outcome
 from mailsvc.store.events.ledger import EventLedger
 from mailsvc.store.ids import uuid7
@@ -54,7 +55,7 @@ def email(*recipients: str, account: UUID = ACCOUNT, **changes: Any) -> NewEmail
         subject="Hello",
         tags=(),
         headers={},
-        envelope=None,
+        envelope=EMPTY,
         message=b"Subject: Hello\r\n\r\nHello.\r\n",
         scheduled_at=None,
         expires_at=NOW + 2 * DAY,

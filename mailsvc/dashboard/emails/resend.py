@@ -13,6 +13,7 @@ import attrs
 from mailsvc.clock import unix
 from mailsvc.intake import Admission, Admitted, AsReceived, Incoming, Key, Rejected
 from mailsvc.mail.address import AddressError, Mailbox, parse_mailbox
+from mailsvc.mail.envelope import StoredEnvelope
 from mailsvc.mail.resend import Again, again
 from mailsvc.mail.submission import Unfit
 from mailsvc.settings.plans import Exhausted
@@ -85,7 +86,7 @@ class SendAgain:
 def _incoming(email: EmailView, made: Again, recipients: Sequence[str], email_id: UUID) -> Incoming:
     mail = made.mail
     named = {box.address.lower() for box in (*mail.to, *mail.cc)}
-    kept = {"smtputf8": True} if (email.envelope or {}).get("smtputf8") is True else {}
+    envelope = StoredEnvelope(smtputf8=email.envelope.smtputf8)
     return Incoming(
         sender=mail.sender,
         to=mail.to,
@@ -93,7 +94,7 @@ def _incoming(email: EmailView, made: Again, recipients: Sequence[str], email_id
         bcc=tuple(box for box in map(_mailbox, recipients) if box is not None and box.address.lower() not in named),
         reply_to=mail.reply_to,
         subject=mail.subject,
-        content=AsReceived(made.message, tuple(recipients), made.message_id, kept, email_id),
+        content=AsReceived(made.message, tuple(recipients), made.message_id, envelope, email_id),
         headers=email.headers,
         tags=email.tags,
         source=AGAIN,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
+from mailsvc.mail.envelope import StoredEnvelope
+
 Wake = Callable[[], None]
-Envelope = Mapping[str, Any] | None
 
 
 class Slots:
@@ -145,12 +146,12 @@ class Recent:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._octets = 0
-        self._kept: OrderedDict[UUID, tuple[bytes, Envelope]] = OrderedDict()
+        self._kept: OrderedDict[UUID, tuple[bytes, StoredEnvelope]] = OrderedDict()
 
     def __contains__(self, email_id: object) -> bool:
         return email_id in self._kept
 
-    def keep(self, email_id: UUID, body: object, envelope: Envelope) -> None:
+    def keep(self, email_id: UUID, body: object, envelope: StoredEnvelope) -> None:
         self.pop(email_id)
         if isinstance(body, bytes) and len(body) <= self._limit // 8:
             self._kept[email_id] = body, envelope
@@ -158,7 +159,7 @@ class Recent:
             while self._octets > self._limit:
                 self._octets -= len(self._kept.popitem(last=False)[1][0])
 
-    def pop(self, email_id: UUID) -> tuple[bytes, Envelope] | None:
+    def pop(self, email_id: UUID) -> tuple[bytes, StoredEnvelope] | None:
         """The message, and what was kept of its envelope."""
         kept = self._kept.pop(email_id, None)
         if kept is not None:

@@ -12,6 +12,7 @@ from uuid import UUID
 
 import attrs
 
+from mailsvc.mail.envelope import StoredEnvelope
 from mailsvc.outcome import EVENTS, MOVES, Bounced, State
 from mailsvc.store.events import events, suppressions
 from mailsvc.store.events.events import NewEvent
@@ -89,7 +90,9 @@ class AsyncBounces:
             at = max([now, *(latest[each.recipient][1] + timedelta(milliseconds=1) for each in changes if each.recipient in latest)])
             await tx.run(DEQUEUE, (*key, [each.recipient for each in changes]))
             await events.write(tx, [_event(account_id, email_id, domain_id, each, at) for each in changes])
-            await dsn_requests.late(tx, *key, envelope, [each.recipient for each in changes if _state(each) == "bounced"], at)
+            await dsn_requests.late(
+                tx, *key, StoredEnvelope.read(envelope), [each.recipient for each in changes if _state(each) == "bounced"], at
+            )
             for each in changes:
                 address = [addresses[each.recipient]]
                 if isinstance(each.outcome, Complained):
@@ -110,7 +113,7 @@ class AsyncBounces:
 
         async def forward(tx: Transaction) -> None:
             for _, addresses, envelope in await tx.rows(EMAIL, (account_id, email_id)):
-                await dsn_requests.pass_on(tx, account_id, email_id, envelope, interpret(addresses), now)
+                await dsn_requests.pass_on(tx, account_id, email_id, StoredEnvelope.read(envelope), interpret(addresses), now)
 
         await self.pool.transact(forward)
 

@@ -12,6 +12,7 @@ from uuid import UUID, uuid5
 
 import attrs
 
+from mailsvc.mail.envelope import StoredEnvelope
 from mailsvc.store.ids import uuid7_floor
 from mailsvc.store.postgres.pool import Pool, Transaction
 
@@ -95,16 +96,15 @@ class Notice:
     message_id: str
     sender: str
     created_at: datetime
-    envelope: Mapping[str, Any]
+    envelope: StoredEnvelope
     told: tuple[Told, ...]
 
 
-def wanted(envelope: Mapping[str, object] | None) -> list[int | None] | None:
+def wanted(envelope: StoredEnvelope) -> list[int | None] | None:
     """What is asked of each recipient of a mail, for its rows of the queue; None: nothing. Nobody is told without an address."""
-    asked = (envelope or {}).get("notify")
-    if not isinstance(asked, list) or not (envelope or {}).get("sender"):
+    if not (envelope.notify and envelope.sender):
         return None
-    return [None if words is None else sum(BITS[word] for word in words.split(",")) for words in asked]
+    return [None if words is None else sum(BITS[word] for word in words.split(",")) for words in envelope.notify]
 
 
 def insertion(events: str, condition: str = "true") -> str:
@@ -113,7 +113,7 @@ def insertion(events: str, condition: str = "true") -> str:
 
 
 async def late(
-    tx: Transaction, account_id: UUID, email_id: UUID, envelope: Mapping[str, object] | None, recipients: Sequence[int], at: datetime
+    tx: Transaction, account_id: UUID, email_id: UUID, envelope: StoredEnvelope, recipients: Sequence[int], at: datetime
 ) -> None:
     """Notices of bounces that came after the delivery and were written at `at`, for those whose failure somebody asked for."""
     asked = wanted(envelope) or []
@@ -123,7 +123,7 @@ async def late(
 
 
 async def pass_on(
-    tx: Transaction, account_id: UUID, email_id: UUID, envelope: Mapping[str, object] | None, said: Sequence[Passed], at: datetime
+    tx: Transaction, account_id: UUID, email_id: UUID, envelope: StoredEnvelope, said: Sequence[Passed], at: datetime
 ) -> None:
     """Notices of what another server said, for those who asked for it: of each recipient's success and of its delay once."""
     asked = wanted(envelope) or []
@@ -167,4 +167,5 @@ class Notices:
         told = [Told(recipients[recipient], recipient, type, at, data or {}) for recipient, type, at, data in events]
         told += [Told(recipients[number], number, "passed", now, passed) for number, _, passed in taken if passed is not None]
         told.sort(key=lambda each: each.recipient)
-        return Notice(report, account_id, email_id, domain_id, domain, message_id, sender, created_at, envelope or {}, tuple(told))
+        stored = StoredEnvelope.read(envelope)
+        return Notice(report, account_id, email_id, domain_id, domain, message_id, sender, created_at, stored, tuple(told))

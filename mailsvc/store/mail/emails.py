@@ -13,6 +13,7 @@ from uuid import UUID
 import attrs
 
 from mailsvc.clock import utc
+from mailsvc.mail.envelope import StoredEnvelope
 from mailsvc.outcome import EVENTS, WAITING
 from mailsvc.store.events import events
 from mailsvc.store.events.events import NewEvent
@@ -50,7 +51,7 @@ class EmailView:
     subject: str
     tags: tuple[tuple[str, str], ...]
     headers: Mapping[str, str]
-    envelope: Mapping[str, object] | None
+    envelope: StoredEnvelope
     size: int
     bulk: bool
     scheduled_at: datetime | None
@@ -168,6 +169,7 @@ def _email(row: Row) -> EmailView:
     values[8:13] = map(tuple, row[8:13])  # the lists of addresses
     values[14] = tuple((tag["name"], tag["value"]) for tag in row[14] or ())
     values[15] = row[15] or {}
+    values[16] = StoredEnvelope.read(row[16])
     return EmailView(*values)
 
 

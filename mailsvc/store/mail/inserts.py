@@ -146,7 +146,7 @@ def _row(email: NewEmail) -> dict[str, object]:
         "subject": email.subject,
         "tags": [{"name": name, "value": value} for name, value in email.tags] or None,
         "headers": dict(email.headers) or None,
-        "envelope": (email.envelope and dict(email.envelope)) or None,
+        "envelope": email.envelope.stored(),
         "size": len(email.message),
         "bulk": email.bulk,
         "scheduled_at": scheduled_at,

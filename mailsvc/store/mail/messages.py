@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
 
 import attrs
 
+from mailsvc.mail.envelope import EMPTY, StoredEnvelope
 from mailsvc.store.postgres.pool import Pool
 from mailsvc.store.postgres.prepared import Prepared
 from mailsvc.store.postgres.shared_commits import SharedCommits
@@ -34,7 +35,7 @@ class StoredMessage:
 
     signature: bytes | None
     body: bytes = attrs.field(repr=False)
-    envelope: Mapping[str, Any] | None = None  # as it was kept with the email
+    envelope: StoredEnvelope = EMPTY
 
 
 @attrs.frozen
@@ -56,7 +57,7 @@ class StoredPieces:
 
     signature: bytes | None
     body: bytes | Parts = attrs.field(repr=False)
-    envelope: Mapping[str, Any] | None = None
+    envelope: StoredEnvelope = EMPTY
 
 
 @attrs.define
@@ -66,7 +67,7 @@ class _Head:
     size: int = 0
     first: bytes | None = None
     signature: bytes | None = None
-    envelope: Mapping[str, Any] | None = None
+    envelope: StoredEnvelope = EMPTY
 
 
 class Messages:
@@ -103,7 +104,7 @@ class Messages:
             head = heads[n - 1]
             head.size = size
             if piece == 0:
-                head.first, head.envelope = octets, envelope
+                head.first, head.envelope = octets, StoredEnvelope.read(envelope)
             else:
                 head.signature = octets
         return heads

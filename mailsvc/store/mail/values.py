@@ -9,6 +9,7 @@ from uuid import UUID
 
 import attrs
 
+from mailsvc.mail.envelope import StoredEnvelope
 from mailsvc.store.people.audit import Line
 
 
@@ -53,7 +54,7 @@ class NewEmail:
     subject: str
     tags: tuple[tuple[str, str], ...]
     headers: Mapping[str, str]
-    envelope: Mapping[str, object] | None
+    envelope: StoredEnvelope
     message: bytes | Pieces = attrs.field(repr=False)
     scheduled_at: datetime | None
     expires_at: datetime

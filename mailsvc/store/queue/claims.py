@@ -14,6 +14,7 @@ from uuid import UUID
 
 import attrs
 
+from mailsvc.mail.envelope import StoredEnvelope
 from mailsvc.store.events import events
 from mailsvc.store.events.events import NewEvent
 from mailsvc.store.postgres.pool import Pool, Transaction
@@ -63,7 +64,7 @@ class Claimed:
     """What a claim brought: recipients, and messages by the email's id, each with what was kept of its envelope."""
 
     rows: list[Leased]
-    messages: Mapping[UUID, tuple[bytes, Mapping[str, Any] | None]] = attrs.field(factory=dict, repr=False)
+    messages: Mapping[UUID, tuple[bytes, StoredEnvelope]] = attrs.field(factory=dict, repr=False)
 
 
 @attrs.frozen
@@ -103,7 +104,7 @@ class Queue:
         """
         rows = await self._pool.rows(claims_sql.TAKE, (region, list(wanted), list(wanted.values()), now, lease, octets))
         rows.sort(key=lambda row: (row[10], row[14], row[1], row[2]))  # bulk, next_at, email_id, recipient
-        messages = {row[1]: (row[16], row[15]) for row in rows if row[16] is not None}
+        messages = {row[1]: (row[16], StoredEnvelope.read(row[15])) for row in rows if row[16] is not None}
         return Claimed([Leased(*row[:14]) for row in rows], messages)
 
     async def release(

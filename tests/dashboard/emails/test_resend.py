@@ -13,6 +13,7 @@ from twisted.internet.task import Clock
 
 from mailsvc.dashboard.emails.resend import NotSent, SendAgain
 from mailsvc.intake import COUNTED, Admitted
+from mailsvc.mail.envelope import EMPTY
 from mailsvc.settings.plans import Exhausted
 
 MESSAGE = b"From: a@example.com\r\nTo: b@example.net\r\nSubject: Hi\r\nMessage-ID: <1@example.com>\r\n\r\nHello\r\n"
@@ -34,7 +35,7 @@ def test_an_email_that_is_sent_again_is_counted(answer: Any) -> None:
 
     world: Any = World()
     email: Any = SimpleNamespace(
-        account_id=UUID(int=1), email_id=UUID(int=2), domain_id=UUID(int=3), envelope=None, headers={}, tags=(), bulk=False
+        account_id=UUID(int=1), email_id=UUID(int=2), domain_id=UUID(int=3), envelope=EMPTY, headers={}, tags=(), bulk=False
     )  # fmt: skip
     results: list[Any] = []
     again = SendAgain(world, world, world.get, Clock())

@@ -10,6 +10,7 @@ from uuid import UUID
 import pytest
 import pytest_twisted
 
+from mailsvc.mail.envelope import StoredEnvelope
 from mailsvc.outcome import Bounced, Deferred, Delivered, Failed, Outcome, Uncertain
 from mailsvc.store.events import async_bounces
 from mailsvc.store.events.async_bounces import AsyncBounces, Complained, Recorded, Report
@@ -140,7 +141,7 @@ async def test_an_old_partition_is_written_too(house: House) -> None:
 
 @pytest_twisted.ensureDeferred
 async def test_submitters_with_notify_get_a_notice(house: House) -> None:
-    envelope = {"sender": "shop@example.com", "notify": ["FAILURE", None, "NEVER", "SUCCESS,FAILURE"]}
+    envelope = StoredEnvelope("shop@example.com", notify=("FAILURE", None, "NEVER", "SUCCESS,FAILURE"))
     mail = await settled(house, OK, OK, OK, OK, envelope=envelope)
     await house.pool.run("DELETE FROM notices")
     await record(house, mail, BOUNCE, BOUNCE, BOUNCE, COMPLAINT)

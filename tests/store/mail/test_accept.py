@@ -11,6 +11,7 @@ import pytest
 import pytest_twisted
 from twisted.internet.defer import CancelledError, Deferred
 
+from mailsvc.mail.envelope import StoredEnvelope
 from mailsvc.store.mail import accept, idempotency
 from mailsvc.store.mail.accept import LARGE, Acceptance, Accepted, InProgress, Mismatch, NewRecipient, Replayed, Submission
 from mailsvc.store.mail.messages import InPieces
@@ -28,7 +29,7 @@ async def test_what_was_accepted_is_all_there(house: House) -> None:
         subject="Grüße",
         tags=(("kind", "welcome"), ("kind", "again")),
         headers={"X-Entity-Ref-ID": "7"},
-        envelope={"size": 12},
+        envelope=StoredEnvelope("me@example.com", ret="HDRS"),
         bulk=True,
     )
     assert await house.accept(mail) == [Accepted()]
@@ -37,7 +38,7 @@ async def test_what_was_accepted_is_all_there(house: House) -> None:
     wanted = attrs.asdict(mail, recurse=False)
     for name in ("created_at", "source", "key_id", "domain_id", "message_id", "sender", "to", "cc", "bcc", "subject", "tags", "headers"):
         assert getattr(found, name) == wanted[name], name
-    assert (found.envelope, found.size, found.bulk) == ({"size": 12}, len(mail.message), True)
+    assert (found.envelope, found.size, found.bulk) == (mail.envelope, len(mail.message), True)
     assert found.recipients == ("a@example.org", "b@example.net")
     assert await house.statuses(mail) == ["queued", "queued"]
     assert await house.events(mail) == [("email.sent", None)]

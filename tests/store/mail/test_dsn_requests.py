@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest_twisted
 
+from mailsvc.mail.envelope import StoredEnvelope
 from mailsvc.outcome import Bounced, Deferred, Delivered, Failed
 from mailsvc.store.events.async_bounces import AsyncBounces
 from mailsvc.store.mail.dsn_requests import Notice, Notices, Passed
@@ -25,7 +26,7 @@ async def sent(house: House, *notify: str | None, **envelope: Any) -> Any:
         "INSERT INTO domains (id, account_id, name, region, created_at) VALUES (%s, %s, 'example.com', 'r1', now()) ON CONFLICT DO NOTHING",
         (DOMAIN, ACCOUNT),
     )
-    kept = {"sender": "me@example.com", "notify": list(notify)} | envelope
+    kept = StoredEnvelope(**{"sender": "me@example.com", "notify": notify} | envelope)
     mail = email(*(f"{n}@example.org" for n in range(len(notify))), lease=house.lease, envelope=kept)
     await house.accept(mail)
     return mail
@@ -48,7 +49,7 @@ async def test_each_recipient_gets_what_was_asked_for_it(house: House) -> None:
         ("2@example.org", "email.bounced"),
         ("5@example.org", "email.delivery_delayed"),
     ]
-    assert notice.told[1].data["reply"] == "550 no" and (notice.domain, notice.envelope["sender"]) == ("example.com", "me@example.com")
+    assert notice.told[1].data["reply"] == "550 no" and (notice.domain, notice.envelope.sender) == ("example.com", "me@example.com")
 
 
 @pytest_twisted.ensureDeferred

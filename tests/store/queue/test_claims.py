@@ -10,6 +10,7 @@ import attrs
 import pytest
 import pytest_twisted
 
+from mailsvc.mail.envelope import EMPTY, StoredEnvelope
 from mailsvc.outcome import Deferred
 from mailsvc.store.mail.accept import NewEmail, NewRecipient
 from mailsvc.store.postgres.pool import Transaction
@@ -76,7 +77,7 @@ async def test_a_claim_brings_some_of_each_destination(house: House) -> None:
 
 @pytest_twisted.ensureDeferred
 async def test_a_first_claim_brings_messages_that_fit(house: House) -> None:
-    small = email("a@example.org", "b@example.org", envelope={"ret": "HDRS"})
+    small = email("a@example.org", "b@example.org", envelope=StoredEnvelope(ret="HDRS"))
     large, tried = email(message=b"x" * 2000, created_at=NOW + SECOND), email("a@example.net")
     await house.accept(small, large, tried)
     many = {"example.org": 50, "example.net": 50}
@@ -88,9 +89,9 @@ async def test_a_first_claim_brings_messages_that_fit(house: House) -> None:
         return dict(claimed.messages)
 
     assert await brought(0) == {}
-    expected = {small.email_id: (small.message, {"ret": "HDRS"}), tried.email_id: (tried.message, None)}
+    expected = {small.email_id: (small.message, small.envelope), tried.email_id: (tried.message, EMPTY)}
     assert await brought(2000) == expected
-    assert await brought(8000) == expected | {large.email_id: (large.message, None)}
+    assert await brought(8000) == expected | {large.email_id: (large.message, EMPTY)}
     await house.claim("example.net")
     await house.settle(tried, Deferred("later", NOW))
     assert set(await brought(8000)) == {small.email_id, large.email_id}
