@@ -119,7 +119,7 @@ MACHINE_CLOCK = {
     "store/postgres/migrate.py": "yoyo's own log",
 }
 # Functions that are given the timers' clock to measure durations.
-DURATIONS = {"tap.py": {"certificates_of"}, "insights/reputation.py": {"Kept"}}
+DURATIONS = {"tap.py": {"certificates_of"}, "insights/reputation.py": {"BackgroundCache"}}
 
 
 def is_timers_clock(node):

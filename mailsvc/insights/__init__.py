@@ -1,1 +1,1 @@
-"""Advice on each email, and the sender's reputation that some of it depends on."""
+"""Insights: advice about each email (checks/), and the reputation facts that some of it needs (reputation)."""

@@ -1,6 +1,6 @@
-"""Gathers how an account, its domain and our servers stand with receivers, for the insights on an email (insights/checks/reputation).
+"""Gathers facts about the reputation of an account, its domain and our servers, for insights/checks/reputation.
 
-Nobody waits for DNS: what is known is given at once, and what is missing or too old is looked up in the background.
+Never waits for DNS: known facts are returned immediately, and missing or outdated ones are looked up in the background.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from mailsvc.store.domains.values import Domain, RecordState
 from mailsvc.store.events.rollups import Count, Wanted
 
 HOUR, MINUTE = 3600.0, 60.0
-LINKED = 10  # hosts that a mail links to that are looked up
-MOST = 5000  # answers that are kept
+LINKED_HOSTS = 10  # looked up for each email
+CACHED = 5000  # facts that are kept
 BOUNCED = ("email.bounced.permanent", "email.bounced.transient", "email.bounced.undetermined")
 COUNTED = ("email.sent", "email.delivered", "email.complained", *BOUNCED)
 
@@ -32,7 +32,7 @@ log = Logger()
 
 
 class Names(Protocol):
-    """dns.Resolver"""
+    """net/dns.Resolver"""
 
     async def mx(self, domain: str) -> Records[Mx] | NxDomain | Temporary: ...
     async def addresses(self, host: str) -> Records[str] | NxDomain | Temporary: ...
@@ -47,128 +47,129 @@ class Rollups(Protocol):
 
 
 @attrs.define(eq=False)
-class Kept:
-    """Answers that are made in the background; `None` as long as there is none."""
+class BackgroundCache:
+    """Facts that are looked up in the background; None until the first result."""
 
     seconds: Callable[[], float]
-    _answers: OrderedDict[Hashable, tuple[float, Any]] = attrs.field(factory=OrderedDict)
-    _asked: set[Hashable] = attrs.field(factory=set)
+    _facts: OrderedDict[Hashable, tuple[float, Any]] = attrs.field(factory=OrderedDict)
+    _pending: set[Hashable] = attrs.field(factory=set)
 
-    def get(self, key: Hashable, make: Callable[[], Coroutine[Deferred[Any], Any, Any]], good_for: float) -> Any:
-        """The last answer, however old; a new one is made when its time is over."""
-        until, answer = self._answers.get(key, (0.0, None))
-        if until <= self.seconds() and key not in self._asked:
-            self._asked.add(key)
-            Deferred.fromCoroutine(self._make(key, make, good_for)).addErrback(lambda failure: log.failure("facts", failure=failure))
-            answer = self._answers.get(key, (0.0, answer))[1]
-        return answer
+    def get(self, key: Hashable, look_up: Callable[[], Coroutine[Deferred[Any], Any, Any]], good_for: float) -> Any:
+        """The last known fact, however old. If it has expired, look it up again in the background."""
+        expires, fact = self._facts.get(key, (0.0, None))
+        if expires <= self.seconds() and key not in self._pending:
+            self._pending.add(key)
+            Deferred.fromCoroutine(self._refresh(key, look_up, good_for)).addErrback(
+                lambda failure: log.failure("looking up reputation facts", failure=failure)
+            )
+            fact = self._facts.get(key, (0.0, fact))[1]
+        return fact
 
     @property
-    def waiting(self) -> Collection[Hashable]:
-        return self._asked
+    def pending(self) -> Collection[Hashable]:
+        return self._pending
 
-    async def _make(self, key: Hashable, make: Callable[[], Coroutine[Deferred[Any], Any, Any]], good_for: float) -> None:
-        answer = None
+    async def _refresh(self, key: Hashable, look_up: Callable[[], Coroutine[Deferred[Any], Any, Any]], good_for: float) -> None:
+        fact = None
         try:
-            answer = await make()
+            fact = await look_up()
         finally:
-            self._asked.discard(key)
-            self._answers[key] = (self.seconds() + (MINUTE if answer is None else good_for), answer)
-            self._answers.move_to_end(key)
-            while len(self._answers) > MOST:
-                self._answers.popitem(last=False)
+            self._pending.discard(key)
+            self._facts[key] = (self.seconds() + (MINUTE if fact is None else good_for), fact)
+            self._facts.move_to_end(key)
+            while len(self._facts) > CACHED:
+                self._facts.popitem(last=False)
 
 
 @attrs.define(eq=False)
 class Reputation:
-    """`identities`: our addresses and EHLO names; an address of None is looked up. `block_lists` are asked about addresses, `domain_lists`
-    about domains.
-    """
+    """`identities`: our IP addresses and EHLO names; an address of None is looked up. `ip_lists` and `domain_lists`: DNS blocklists."""
 
     names: Names
     rollups: Rollups
     identities: Sequence[tuple[str | None, str]]
-    block_lists: Sequence[str]
+    ip_lists: Sequence[str]
     domain_lists: Sequence[str]
     clock: Any
-    kept: Kept = attrs.field(init=False)
+    cache: BackgroundCache = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.kept = Kept(self.clock.seconds)
+        self.cache = BackgroundCache(self.clock.seconds)
 
-    def of(self, domain: Domain, hosts: Collection[str] = ()) -> tuple[Facts, bool]:
-        """What is known of it now, and whether more is on its way. `hosts`: what the mail links to."""
+    def facts(self, domain: Domain, hosts: Collection[str] = ()) -> tuple[Facts, bool]:
+        """The facts known now, and whether more are being looked up. `hosts`: the hosts that the email links to."""
         now = utc(self.clock)
         keys: list[Hashable] = [("rates", domain.account_id, domain.id)]
-        rates = self.kept.get(keys[0], lambda: self._rates(domain, now), MINUTE)
+        rates = self.cache.get(keys[0], lambda: self._rates(domain, now), MINUTE)
         facts = Facts(domain.name, max(0, (now - domain.created_at).days), rates=rates)
-        if domain.trusted and domain.status != "verified":  # the operator's word stands in place of DNS
-            return facts, any(key in self.kept.waiting for key in keys)
+        if domain.trusted and domain.status != "verified":  # the operator vouches for the domain instead of DNS
+            return facts, any(key in self.cache.pending for key in keys)
         keys += ["servers", ("domain", domain.name)]
-        servers = self.kept.get("servers", self._servers, HOUR) or ((), (), ())
-        receives, refuses = self.kept.get(keys[-1], lambda: self._receives(domain.name), HOUR) or (None, False)
+        servers = self.cache.get("servers", self._servers, HOUR) or ((), (), ())
+        receives, null_mx = self.cache.get(keys[-1], lambda: self._receives(domain.name), HOUR) or (None, False)
         keys.append(("logo", domain.name))
-        logo = self.kept.get(keys[-1], lambda: self._logo(domain.name), HOUR)
-        on, answered = list(servers[1]), set(servers[2])
-        for name in (domain.name, *sorted(hosts)[:LINKED]) if self.domain_lists else ():
+        logo = self.cache.get(keys[-1], lambda: self._logo(domain.name), HOUR)
+        listed, answered = list(servers[1]), set(servers[2])
+        for name in (domain.name, *sorted(hosts)[:LINKED_HOSTS]) if self.domain_lists else ():
             keys.append(("listed", name))
-            found = self.kept.get(keys[-1], lambda name=name: self._listed(name, name, self.domain_lists), HOUR)  # type: ignore[misc]
-            on += found[0] if found else ()
+            found = self.cache.get(keys[-1], lambda name=name: self._listed(name, name, self.domain_lists), HOUR)  # type: ignore[misc]
+            listed += found[0] if found else ()
             answered |= set(found[1]) if found else set()
         facts = attrs.evolve(
-            facts, records=tuple(_record(state) for state in (*domain.records, *domain.advice)), receives=receives, refuses=refuses,
-            servers=servers[0], listed=tuple(on), lists=tuple(sorted(answered)), logo=logo,
+            facts, records=tuple(_record(state) for state in (*domain.records, *domain.advice)), receives=receives, null_mx=null_mx,
+            servers=servers[0], listed=tuple(listed), blocklists=tuple(sorted(answered)), logo=logo,
         )  # fmt: skip
-        return facts, any(key in self.kept.waiting for key in keys)
+        return facts, any(key in self.cache.pending for key in keys)
 
     async def _rates(self, domain: Domain, now: datetime) -> Rates:
-        """Of the domain, in this account, over seven days; days begin in UTC."""
+        """The domain's rates in this account over the last seven days. Days are in UTC."""
         today = now.replace(hour=0, minute=0, second=0, microsecond=0)
         wanted = Wanted(now - timedelta(days=7), now + timedelta(hours=1), "day", "UTC", COUNTED, by_period=True, domains=[domain.id])
-        of: dict[str, int] = {}
+        counts: dict[str, int] = {}
         sent = {"today": 0, "before": 0}
         for count in await self.rollups.counts(domain.account_id, wanted):
-            of[count.type] = of.get(count.type, 0) + count.count
+            counts[count.type] = counts.get(count.type, 0) + count.count
             if count.type == "email.sent":
                 sent["today" if count.day == today.date() else "before"] += count.count
-        bounced = sum(of.get(kind, 0) for kind in BOUNCED)
+        bounced = sum(counts.get(kind, 0) for kind in BOUNCED)
         return Rates(
-            of.get("email.delivered", 0), bounced, of.get(BOUNCED[0], 0), of.get("email.complained", 0), sent["today"], sent["before"] / 7
-        )
+            counts.get("email.delivered", 0), bounced, counts.get(BOUNCED[0], 0), counts.get("email.complained", 0),
+            sent["today"], sent["before"] / 7,
+        )  # fmt: skip
 
     async def _servers(self) -> tuple[tuple[Server, ...], tuple[Listed, ...], tuple[str, ...]]:
-        """Our own, with the lists that they are on and the lists that answered."""
+        """Our sending servers, the blocklists that they are on, and the blocklists that answered."""
         servers: list[Server] = []
-        on: list[Listed] = []
+        listed: list[Listed] = []
         answered: set[str] = set()
         for address, ehlo in self.identities:
             forward = await self.names.addresses(ehlo)
             known = forward.values if isinstance(forward, Records) else ()
-            for one in (address,) if address else known:
-                if isinstance(forward, Temporary) or not ipaddress.ip_address(one).is_global:
+            for ip in (address,) if address else known:
+                if isinstance(forward, Temporary) or not ipaddress.ip_address(ip).is_global:
                     continue
-                back = await self.names.ptr(one)
+                back = await self.names.ptr(ip)
                 if not isinstance(back, Temporary):
                     names = tuple(name.lower().rstrip(".") for name in back.values) if isinstance(back, Records) else ()
-                    servers.append(Server(one, ehlo, one in known, names))
-                found = await self._listed(one, reversed_name(one), self.block_lists)
-                on += found[0]
+                    servers.append(Server(ip, ehlo, ip in known, names))
+                found = await self._listed(ip, reversed_name(ip), self.ip_lists)
+                listed += found[0]
                 answered |= set(found[1])
-        return tuple(servers), tuple(on), tuple(sorted(answered))
+        return tuple(servers), tuple(listed), tuple(sorted(answered))
 
     async def _receives(self, domain: str) -> tuple[bool | None, bool]:
-        """Whether mail to it has somewhere to go, and whether it says that it wants none."""
+        """Whether the domain can receive mail (None: unknown), and whether it has a null MX record."""
         found = await self.names.mx(domain)
         if isinstance(found, Temporary):
             return None, False
         if isinstance(found, Records) and found.values:
-            refuses = all(not mx.host for mx in found.values)  # 7505 §3
-            return not refuses, refuses
-        addresses = await self.names.addresses(domain)  # 5321 §5.1: without MX, the domain's own address
+            null_mx = all(not mx.host for mx in found.values)  # 7505 §3
+            return not null_mx, null_mx
+        addresses = await self.names.addresses(domain)  # 5321 §5.1: without MX records, the domain's own address
         return (None if isinstance(addresses, Temporary) else isinstance(addresses, Records) and bool(addresses.values)), False
 
     async def _logo(self, domain: str) -> bool | None:
-        """Whether it, or its organisation for it, has a BIMI record."""
+        """Whether the domain or its organizational domain has a BIMI record."""
         for name in dict.fromkeys((domain, registrable(domain) or domain)):
             found = await self.names.txt(f"default._bimi.{name}")
             if isinstance(found, Temporary):
@@ -177,22 +178,24 @@ class Reputation:
                 return True
         return False
 
-    async def _listed(self, what: str, asked: str, zones: Sequence[str]) -> tuple[list[Listed], list[str]]:
-        """5782 §2.1: on a list is what has an address under the list's name. 127.255.255.x says that the list does not answer us."""
-        on, answered = [], []
+    async def _listed(self, name: str, query: str, zones: Sequence[str]) -> tuple[list[Listed], list[str]]:
+        """The blocklists that list `name`, and those that answered (5782 §2.1). 127.255.255.x means that a list refuses our queries."""
+        listed, answered = [], []
         for zone in zones:
-            answer = await self.names.addresses(f"{asked}.{zone}")
+            answer = await self.names.addresses(f"{query}.{zone}")
             codes = answer.values if isinstance(answer, Records) else ()
             if isinstance(answer, NxDomain):
                 answered.append(zone)
             elif codes and all(code.startswith("127.") and not code.startswith("127.255.255.") for code in codes):
                 answered.append(zone)
-                on.append(Listed(what, zone))
-        return on, answered
+                listed.append(Listed(name, zone))
+        return listed, answered
 
 
 def _record(state: RecordState) -> Record:
-    there = state.status == "verified"
+    correct = state.status == "verified"
     unanswered = state.problem == "unanswered" or state.status in ("not_started", "temporary_failure")
-    wanted = "" if there else f"{state.type} {state.expected}"
-    return Record(state.purpose, state.name, there, there and state.problem is not None, state.told or "", wanted, unanswered, state.found)
+    expected = "" if correct else f"{state.type} {state.expected}"
+    return Record(
+        state.purpose, state.name, correct, correct and state.problem is not None, state.told or "", expected, unanswered, state.found
+    )

@@ -1,4 +1,4 @@
-"""Facts for insights: what is known is given at once, and looked up in the background, each for a while."""
+"""Reputation facts: returned as far as they are known, and looked up in the background."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DOMAIN = Domain(
 
 @attrs.define
 class Names:
-    """What DNS has; a name that is not here does not exist. `slow` holds all answers back."""
+    """A fake resolver. Unknown names do not exist; `slow` delays every answer."""
 
     known: dict[tuple[str, str], Any] = attrs.field(factory=dict)
     asked: list[tuple[str, str]] = attrs.field(factory=list)
@@ -62,45 +62,45 @@ class Rollups:
         return self.found
 
 
-def standing(names: Names, rollups: Rollups | None = None, **changes: Any) -> tuple[Reputation, Clock]:
+def reputation(names: Names, rollups: Rollups | None = None, **changes: Any) -> tuple[Reputation, Clock]:
     clock = Clock()
     clock.advance(NOW.timestamp())
-    given: dict[str, Any] = {"identities": [(None, "out.example.net")], "block_lists": ["zen"], "domain_lists": []} | changes
+    given: dict[str, Any] = {"identities": [(None, "out.example.net")], "ip_lists": ["zen"], "domain_lists": []} | changes
     return Reputation(names, rollups or Rollups(), clock=clock, **given), clock
 
 
 OURS = {("A", "out.example.net"): ("8.8.4.1",), ("PTR", "8.8.4.1"): ("OUT.example.net.",)}
 
 
-def test_nobody_waits_for_dns_and_each_answer_is_good_for_a_while():
+def test_facts_are_looked_up_in_the_background_and_cached():
     names = Names(dict(OURS), slow=Deferred())
-    of, clock = standing(names)
-    facts, more = of.of(DOMAIN)
-    assert more and facts.servers == () and facts.receives is None and facts.records[0].there
+    found, clock = reputation(names)
+    facts, more = found.facts(DOMAIN)
+    assert more and facts.servers == () and facts.receives is None and facts.records[0].correct
     asked = len(names.asked)
-    assert of.of(DOMAIN)[1] and len(names.asked) == asked  # once is enough
+    assert found.facts(DOMAIN)[1] and len(names.asked) == asked  # not looked up twice
     names.slow.callback(None)  # type: ignore[union-attr]
-    facts, more = of.of(DOMAIN)
+    facts, more = found.facts(DOMAIN)
     assert not more and facts.servers == (Server("8.8.4.1", "out.example.net", True, ("out.example.net",)),)
     asked = len(names.asked)
     clock.advance(HOUR - 1)
-    of.of(DOMAIN)
+    found.facts(DOMAIN)
     assert len(names.asked) == asked
     clock.advance(1)
-    of.of(DOMAIN)
+    found.facts(DOMAIN)
     assert len(names.asked) > asked
 
 
-def test_the_check_of_the_domain_is_passed_on():
-    facts, _ = standing(Names())[0].of(DOMAIN)
-    assert [(one.purpose, one.there, one.unanswered) for one in facts.records] == [("SPF", True, False), ("DMARC", False, True)]
+def test_the_records_of_the_last_domain_check_are_included():
+    facts, _ = reputation(Names())[0].facts(DOMAIN)
+    assert [(one.purpose, one.correct, one.unanswered) for one in facts.records] == [("SPF", True, False), ("DMARC", False, True)]
     assert facts.age_days == 40
 
 
-def test_mail_has_somewhere_to_go():
+def test_whether_the_domain_receives_mail():
     def receives(known: dict[tuple[str, str], Any]) -> tuple[bool | None, bool]:
-        facts, _ = standing(Names(known))[0].of(DOMAIN)
-        return facts.receives, facts.refuses
+        facts, _ = reputation(Names(known))[0].facts(DOMAIN)
+        return facts.receives, facts.null_mx
 
     name = DOMAIN.name
     assert receives({("MX", name): (Mx(10, "mx.example.com"),)}) == (True, False)
@@ -111,35 +111,35 @@ def test_mail_has_somewhere_to_go():
     assert receives({("A", name): Temporary("slow")}) == (None, False)
 
 
-def test_lists_are_asked_and_one_that_does_not_answer_us_says_nothing():
+def test_blocklists_that_refuse_our_queries_are_ignored():
     listed = {("A", "1.4.8.8.zen"): ("127.0.0.2",)}
-    facts, _ = standing(Names(OURS | listed))[0].of(DOMAIN)
-    assert (facts.listed, facts.lists) == ((Listed("8.8.4.1", "zen"),), ("zen",))
+    facts, _ = reputation(Names(OURS | listed))[0].facts(DOMAIN)
+    assert (facts.listed, facts.blocklists) == ((Listed("8.8.4.1", "zen"),), ("zen",))
     refused = {("A", "1.4.8.8.zen"): ("127.255.255.254",)}
-    facts, _ = standing(Names(OURS | refused))[0].of(DOMAIN)
-    assert (facts.listed, facts.lists) == ((), ())
-    facts, _ = standing(Names(dict(OURS)))[0].of(DOMAIN)
-    assert (facts.listed, facts.lists) == ((), ("zen",))
+    facts, _ = reputation(Names(OURS | refused))[0].facts(DOMAIN)
+    assert (facts.listed, facts.blocklists) == ((), ())
+    facts, _ = reputation(Names(dict(OURS)))[0].facts(DOMAIN)
+    assert (facts.listed, facts.blocklists) == ((), ("zen",))
 
 
-def test_domains_and_what_is_linked_to_are_looked_up_where_the_operator_wants_it():
+def test_linked_hosts_are_looked_up_in_configured_domain_lists():
     names = Names({("A", "bad.test.dbl"): ("127.0.1.2",)})
-    facts, _ = standing(names, domain_lists=["dbl"], identities=[])[0].of(DOMAIN, ["bad.test"])
-    assert (facts.listed, facts.lists) == ((Listed("bad.test", "dbl"),), ("dbl",))
+    facts, _ = reputation(names, domain_lists=["dbl"], identities=[])[0].facts(DOMAIN, ["bad.test"])
+    assert (facts.listed, facts.blocklists) == ((Listed("bad.test", "dbl"),), ("dbl",))
     quiet = Names()
-    standing(quiet, identities=[])[0].of(DOMAIN, ["bad.test"])
+    reputation(quiet, identities=[])[0].facts(DOMAIN, ["bad.test"])
     assert not [name for _, name in quiet.asked if "bad.test" in name]
 
 
-def test_an_address_that_is_not_of_the_internet_is_not_judged():
+def test_private_addresses_are_not_checked():
     names = Names({("A", "localhost"): ("127.0.0.1", "192.168.1.1")})
-    facts, _ = standing(names, identities=[(None, "localhost")])[0].of(DOMAIN)
-    assert facts.servers == () and facts.lists == ()
+    facts, _ = reputation(names, identities=[(None, "localhost")])[0].facts(DOMAIN)
+    assert facts.servers == () and facts.blocklists == ()
 
 
-def test_a_logo_is_looked_for_at_the_domain_and_its_organisation():
+def test_a_logo_is_looked_up_at_the_domain_and_its_organization():
     def logo(known: dict[tuple[str, str], Any]) -> bool | None:
-        return standing(Names(known))[0].of(DOMAIN)[0].logo
+        return reputation(Names(known))[0].facts(DOMAIN)[0].logo
 
     own, above = ("TXT", "default._bimi.mail.example.com"), ("TXT", "default._bimi.example.com")
     assert logo({own: ("v=BIMI1; l=https://example.com/l.svg",)}) and logo({above: ("v=BIMI1; l=https://example.com/l.svg",)})
@@ -149,11 +149,11 @@ def test_a_logo_is_looked_for_at_the_domain_and_its_organisation():
 
 def test_a_trusted_domain_is_not_looked_up():
     names = Names()
-    facts, more = standing(names)[0].of(attrs.evolve(DOMAIN, trusted=True, status="not_started"))
+    facts, more = reputation(names)[0].facts(attrs.evolve(DOMAIN, trusted=True, status="not_started"))
     assert not names.asked and facts.records == () and not more
 
 
-def test_rates_are_those_of_a_week():
+def test_rates_cover_seven_days():
     def count(kind: str, number: int, days: int) -> Count:
         return Count(None, (NOW - timedelta(days=days)).date(), None, None, kind, number)  # type: ignore[arg-type]
 
@@ -161,5 +161,5 @@ def test_rates_are_those_of_a_week():
         count("email.sent", 50, 0), count("email.sent", 70, 1), count("email.delivered", 100, 1), count("email.bounced.permanent", 3, 1),
         count("email.bounced.transient", 2, 0), count("email.complained", 1, 3),
     ])  # fmt: skip
-    facts, _ = standing(Names(), rollups)[0].of(DOMAIN)
-    assert facts.rates == Rates(delivered=100, bounced=5, gone=3, complained=1, today=50, usual=10.0)
+    facts, _ = reputation(Names(), rollups)[0].facts(DOMAIN)
+    assert facts.rates == Rates(delivered=100, bounced=5, permanently=3, complained=1, sent_today=50, usual_per_day=10.0)

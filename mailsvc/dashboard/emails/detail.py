@@ -19,8 +19,8 @@ from mailsvc.dashboard.signin.mails import SOURCE
 from mailsvc.domains.names import registrable
 from mailsvc.insights import checks
 from mailsvc.insights.checks import Grouped, Insight
-from mailsvc.insights.checks.links import of_page
-from mailsvc.insights.checks.reputation import of_standing
+from mailsvc.insights.checks.links import all_hosts
+from mailsvc.insights.checks.reputation import of_facts
 from mailsvc.insights.reputation import Reputation
 from mailsvc.mail import mime
 from mailsvc.mail.mime import Parsed
@@ -213,14 +213,14 @@ class Emails:
 
         def look() -> tuple[list[Insight], frozenset[str]]:
             mail = checks.mail_of(parsed, email.size, email.bulk, _same_organisation, _is_root, email.recipients, email.created_at)
-            return checks.of_mail(mail), of_page(mail)
+            return checks.of_mail(mail), all_hosts(mail)
 
         found, hosts = await self.desk.in_thread(look)
         domain = await self.domains.get(email.domain_id)
         if domain is None:
             return checks.grouped(found), False
-        facts, more = self.standing.of(domain, [host for host in hosts if not _same_organisation(host, domain.name)])
-        return checks.grouped([*found, *of_standing(facts)]), more
+        facts, more = self.standing.facts(domain, [host for host in hosts if not _same_organisation(host, domain.name)])
+        return checks.grouped([*found, *of_facts(facts)]), more
 
     async def _parsed(self, visit: Visit, email: EmailView) -> Parsed | None:
         message = await self._message(visit, email)

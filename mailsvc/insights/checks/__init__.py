@@ -1,7 +1,7 @@
-"""Deliverability insights on an email: each check tells what was seen, why it matters and what to do.
+"""Deliverability checks of an email: what was seen, why it matters, and what to do. Pure.
 
-Pure. Of its message: parts, nesting, heading, links, look, files. Of what others see, from facts that were gathered elsewhere: standing.
-Thresholds are those of the receivers that publish theirs.
+Checks of the message: parts, nesting, header, links, html, files. Checks of facts that insights/reputation gathers: reputation.
+Thresholds are those that large receivers publish.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CHECKS: tuple[Callable[[Mail], Iterator[Insight]], ...] = (
 
 
 def same_organisation(one: str, other: str) -> bool:
-    """By their last two labels, where nobody knows public suffixes better."""
+    """Compares the last two labels, for callers without a public suffix list."""
     return one.split(".")[-2:] == other.split(".")[-2:]
 
 
@@ -40,7 +40,7 @@ def mail_of(
     recipients: tuple[str, ...] = (),
     accepted: datetime | None = None,
 ) -> Mail:
-    """`size` is that of the whole message in octets."""
+    """`size`: bytes of the whole message."""
     try:
         mailbox = parse_mailbox(parsed.header("From") or "")
         sender, own = mailbox.address, mailbox.domain
@@ -50,7 +50,7 @@ def mail_of(
 
 
 def of_mail(mail: Mail) -> list[Insight]:
-    """Of all checks that look at the message."""
+    """Run all checks of the message."""
     return [found for check in CHECKS for found in check(mail)]
 
 

@@ -1,4 +1,4 @@
-"""Attached files: what receivers refuse, and what is not what it says."""
+"""Checks of attachments: types that receivers refuse, and content that does not match its type."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from mailsvc.insights.checks.finding import Insight, Mail, listed
 from mailsvc.mail.mime import File
 
-IMAGE_MOST = 1 << 20  # octets
-FILE_MOST = 10 << 20
-ELSEWHERE = "Link to a page where it can be taken."
-ENTRIES = 1000  # of an archive that are looked at
+IMAGE_MAX = 1 << 20  # bytes
+FILE_MAX = 10 << 20
+DOWNLOAD = "Link to a page where it can be downloaded."
+ENTRIES = 1000  # of an archive that are examined
 
 _DANGEROUS = frozenset("exe bat cmd com scr js jse vbs vbe jar msi msp iso img lnk ps1 docm xlsm pptm hta cpl wsf reg dll apk".split())
-_SIGNS = {
+_MAGIC = {
     "application/pdf": b"%PDF-", "image/png": b"\x89PNG", "image/jpeg": b"\xff\xd8\xff", "image/gif": b"GIF8", "application/zip": b"PK",
 }  # fmt: skip
 
@@ -23,26 +23,36 @@ _SIGNS = {
 def files(mail: Mail) -> Iterator[Insight]:
     names = [file.filename or "" for file in mail.parsed.files if file.disposition == "attachment"]
     if bad := [name for name in names if name.rpartition(".")[2].lower() in _DANGEROUS]:
-        seen = f"{listed(bad)} is of a kind that carries viruses."
-        yield Insight("attention", "Receivers refuse this attachment", seen, "The mail bounces.", ELSEWHERE)
+        seen = f"{listed(bad)} has a type that often carries viruses."
+        yield Insight("attention", "This attachment will be rejected", seen, "The email bounces.", DOWNLOAD)
     if any(name.lower().endswith((".html", ".htm")) for name in names):
-        yield Insight("better", "An html file is attached", "Phishing mail does that.", "Filters look twice.", "Link to a page instead.")
-    if any(file.disposition == "inline" and len(file.content) > IMAGE_MOST for file in mail.parsed.files):
-        yield Insight("better", "An image is large", "It has more than 1 MB.", "It loads slowly on a phone.", "Make it smaller.")
+        yield Insight(
+            "better",
+            "An HTML file is attached",
+            "There is an .html attachment.",
+            "Phishing emails often have one, so filters are suspicious.",
+            "Link to a page instead.",
+        )
+    if any(file.disposition == "inline" and len(file.content) > IMAGE_MAX for file in mail.parsed.files):
+        yield Insight("better", "An image is large", "It is larger than 1 MB.", "It loads slowly on phones.", "Compress or resize it.")
 
 
 def archives(mail: Mail) -> Iterator[Insight]:
-    """What is in them."""
+    """The contents of ZIP archives."""
     for file in mail.parsed.files:
         if file.content[:4] == b"PK\x03\x04" and not (file.filename or "").lower().endswith(("docx", "xlsx", "pptx")):
             locked, bad = _inside(file.content)
             if bad:
-                seen = f"{_name(file)} has {listed(bad)} in it."
-                yield Insight("attention", "Receivers refuse this archive", seen, "The mail bounces.", ELSEWHERE)
+                seen = f"{_name(file)} contains {listed(bad)}."
+                yield Insight("attention", "This archive will be rejected", seen, "The email bounces.", DOWNLOAD)
             elif locked:
-                why = "Filters cannot look into it, so many refuse it."
+                why = "Filters cannot scan it, so many receivers reject it."
                 yield Insight(
-                    "attention", "An archive is locked", f"{_name(file)} has a password.", why, "Link to a page that asks for a sign-in."
+                    "attention",
+                    "An archive is password-protected",
+                    f"{_name(file)} requires a password.",
+                    why,
+                    "Link to a page that requires signing in.",
                 )
 
 
@@ -50,30 +60,34 @@ def names(mail: Mail) -> Iterator[Insight]:
     attached = [file for file in mail.parsed.files if file.disposition == "attachment"]
     if any(not file.filename for file in attached):
         yield Insight(
-            "better", "A file has no name", "Programs then show none, or a number.", "People do not open it.", "Give it a filename."
+            "better",
+            "An attachment has no filename",
+            "At least one attachment has no filename.",
+            "People rarely open unnamed files.",
+            "Set a filename.",
         )
-    lying = [
-        _name(file) for file in attached if (sign := _SIGNS.get(file.content_type)) and file.content and not file.content.startswith(sign)
+    mismatched = [
+        _name(file) for file in attached if (sign := _MAGIC.get(file.content_type)) and file.content and not file.content.startswith(sign)
     ]
-    if lying:
-        seen = f"{listed(lying)} has another type inside."
-        yield Insight("better", "A file is not what it says", seen, "Filters count that.", "Give it the content type that it has.")
-    if large := [_name(file) for file in attached if len(file.content) > FILE_MOST]:
-        seen = f"{listed(large)} has more than {FILE_MOST >> 20} MB."
-        why = "Some receivers take 10 MB at most, and on a phone it loads slowly."
+    if mismatched:
+        seen = f"The content of {listed(mismatched)} has another type."
+        yield Insight("better", "A file does not match its type", seen, "Spam filters penalize that.", "Set the correct content type.")
+    if large := [_name(file) for file in attached if len(file.content) > FILE_MAX]:
+        seen = f"{listed(large)} is larger than {FILE_MAX >> 20} MB."
+        why = "Some receivers accept at most 10 MB, and it loads slowly on phones."
         yield Insight("better", "A file is large", seen, why, "Link to it instead.")
     if mail.bulk and attached:
         yield Insight(
             "better",
-            "Mail to many has files",
+            "Bulk email with attachments",
             f"There {'is' if len(attached) == 1 else 'are'} {len(attached)}.",
-            "Filters look twice.",
-            "Link to them.",
+            "Filters are suspicious of it.",
+            "Link to the files instead.",
         )
 
 
 def _inside(content: bytes) -> tuple[bool, list[str]]:
-    """Whether an archive has a password, and which names in it receivers refuse."""
+    """Whether an archive is encrypted, and the files in it that receivers refuse."""
     try:
         entries = zipfile.ZipFile(io.BytesIO(content)).infolist()[:ENTRIES]
     except (zipfile.BadZipFile, ValueError, RuntimeError, OSError):
@@ -83,7 +97,7 @@ def _inside(content: bytes) -> tuple[bool, list[str]]:
 
 
 def _name(file: File) -> str:
-    return file.filename or "a file without a name"
+    return file.filename or "an unnamed file"
 
 
 CHECKS = (files, archives, names)

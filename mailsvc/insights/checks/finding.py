@@ -1,4 +1,4 @@
-"""What an insight is, and what the checks look at."""
+"""The insight type, and the mail that the checks examine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Level = Literal["attention", "better", "great"]
 
 @attrs.frozen
 class Insight:
-    """Sentences: what was `seen`, `why` it matters, and the `remedy`. What is great has nothing to mend."""
+    """Sentences: what was `seen`, `why` it matters, and the `remedy`, both empty if the level is "great"."""
 
     level: Level
     title: str
@@ -34,8 +34,10 @@ class Grouped:
 
 @attrs.frozen
 class Mail:
-    """What the checks look at. `own` is the domain of From, `same` says whether a host is of the same organisation, `root` whether a
-    domain is its organisation's own. `accepted`: when; None: nobody knows.
+    """The mail to check.
+
+    `own`: the domain of From; `same(a, b)`: whether two hosts belong to one organisation; `root(domain)`: whether a domain is an
+    organisational domain; `accepted`: when the email was accepted, if known.
     """
 
     parsed: Parsed
@@ -51,7 +53,7 @@ class Mail:
 
     @property
     def text(self) -> str:
-        """What people read of it."""
+        """The visible text."""
         return self.page.text if self.page else self.parsed.text or ""
 
 

@@ -1,4 +1,4 @@
-"""How the parts of a message lie in each other."""
+"""Checks of the MIME structure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from mailsvc.insights.checks.finding import Insight, Mail, listed
 
-DEEP = 4  # layers of multiparts; mixed, related and alternative are three
+DEPTH_MAX = 4  # levels of multiparts; mixed, related and alternative are three
 
 Shape = tuple[tuple[int, str], ...]
 
@@ -21,16 +21,16 @@ def nesting(mail: Mail) -> Iterator[Insight]:
                 seen.append(f"a {kind} has no parts")
             elif kind == "multipart/alternative":
                 seen += _alternatives(inside)
-            if depth == DEEP:
-                seen.append(f"there are more than {DEEP} layers")
+            if depth == DEPTH_MAX:
+                seen.append(f"there are more than {DEPTH_MAX} levels")
     if seen:
-        why = "Programs then show the wrong part, or none, and filters know it from spam."
-        remedy = "Put text before html in multipart/alternative, and files beside it in multipart/mixed."
-        yield Insight("better", "The parts are put together oddly", f"In the message {listed(list(dict.fromkeys(seen)))}.", why, remedy)
+        why = "Email clients may show the wrong part or none, and filters associate it with spam."
+        remedy = "Put text before HTML in multipart/alternative, and attachments next to it in multipart/mixed."
+        yield Insight("better", "The MIME structure is unusual", f"In this message, {listed(list(dict.fromkeys(seen)))}.", why, remedy)
 
 
 def _children(shape: Shape, at: int) -> list[str]:
-    """What lies directly in the multipart at that place."""
+    """The direct children of the multipart at this index."""
     depth, found = shape[at][0], []
     for inner, kind in shape[at + 1 :]:
         if inner <= depth:
@@ -41,12 +41,12 @@ def _children(shape: Shape, at: int) -> list[str]:
 
 
 def _alternatives(inside: list[str]) -> Iterator[str]:
-    """The last one that a program knows is shown (2046 §5.1.4)."""
+    """Clients show the last alternative that they support (2046 §5.1.4)."""
     rich = [kind in ("text/html", "multipart/related") for kind in inside]
     if "text/plain" in inside and True in rich and inside.index("text/plain") > rich.index(True):
-        yield "the html stands before the text, which is shown instead of it"
+        yield "the HTML comes before the text, so clients show the text"
     if files := sorted({kind for kind in inside if not kind.startswith(("text/", "multipart/"))}):
-        yield f"a file ({listed(files)}) stands among the alternatives"
+        yield f"a file ({listed(files)}) is one of the alternatives"
 
 
 CHECKS = (nesting,)
