@@ -70,7 +70,7 @@ from mailsvc.relay.session_log import SessionLog
 from mailsvc.relay.submission import Submissions
 from mailsvc.runtime import interpreter
 from mailsvc.runtime.budget import Budgets
-from mailsvc.runtime.database import follow_keys, in_thread, open_memory, wrong_keys
+from mailsvc.runtime.database import follow_keys, in_thread, open_database, wrong_keys
 from mailsvc.runtime.lifecycle import Lifespan, Opened, awaited
 from mailsvc.runtime.listeners import Listening, address, within
 from mailsvc.runtime.offload import Offload, Threads
@@ -105,7 +105,7 @@ from mailsvc.store.postgres.notifications import Notifications
 from mailsvc.store.postgres.partitions import Maker
 from mailsvc.store.queue.claims import Queue
 from mailsvc.store.queue.operator import Operating
-from mailsvc.store.queue.processes import HEARTBEAT, Incarnation
+from mailsvc.store.queue.processes import HEARTBEAT, ProcessRegistration
 from mailsvc.store.queue.settle import Settling
 from mailsvc.store.queue.tls import TlsRecords
 from mailsvc.system_mail import SystemMail
@@ -178,30 +178,30 @@ class Daemon:
         ports = await self.open_api() if "http" in roles else []
         monitor = self.settings.metrics
         await self.listen("metrics.listen", [private(text) for text in monitor.listen], self.watching.site(monitor.token))
-        interpreter.settle(self.reactor)
-        garbage = interpreter.Collecting(interpreter.resident)
-        self.opened.add("the garbage", every(self.reactor, BEAT / 2, "looking for garbage", garbage.look))
+        interpreter.tune(self.reactor)
+        collector = interpreter.GrowthCollector(interpreter.resident_bytes)
+        self.opened.add("garbage collection", every(self.reactor, BEAT / 2, "collecting garbage", collector.collect_if_grown))
         self.ready = True
         await self.welcome(ports, self.relay_ports)
 
     async def remember(self) -> None:
         """The tables, what tells other processes of changes in them, and this process' claim to leases."""
         reactor, pool_size = self.reactor, self.settings.database.pool
-        self.memory = await open_memory(reactor, self.settings, self.opened, size=pool_size)
-        pool = self.pool = self.memory.pool
+        self.database = await open_database(reactor, self.settings, self.opened, size=pool_size)
+        pool = self.pool = self.database.pool
         self.opened.add("the partitions", every(reactor, BEAT, "making partitions", Maker(pool, reactor).make))
         RetentionSweep(pool, reactor, self.settings.retention).start(self.opened)
-        notifications = self.notifications = Notifications(self.memory.dsn, reactor)
+        notifications = self.notifications = Notifications(self.database.dsn, reactor)
         await notifications.start()
         self.opened.add("notifications", notifications.stop)
-        self.process = Incarnation(pool, reactor, version=__version__, keys=self.memory.encryption.keys.fingerprints)
+        self.process = ProcessRegistration(pool, reactor, version=__version__, keys=self.database.encryption.keys.fingerprints)
         await self.process.start(self.settings.region, self.settings.roles)
         self.process.announce(notifications)
         self.opened.add("the leases", self.process.end)
         self.opened.add("heartbeats", every(reactor, HEARTBEAT, "sending a heartbeat", self.process.renew, retry=1.0))
-        assert self.memory.whereabouts is not None
-        self.opened.add("the witness", every(reactor, BEAT, "looking whether it was restored", self.memory.whereabouts.look))
-        follow = partial(follow_keys, self.memory.encryption, self.process, partial(wrong_keys, pool, self.settings))
+        assert self.database.restore_guard is not None
+        self.opened.add("the restore guard", every(reactor, BEAT, "checking for a restored database", self.database.restore_guard.check))
+        follow = partial(follow_keys, self.database.encryption, self.process, partial(wrong_keys, pool, self.settings))
         self.opened.add("the encryption keys", every(reactor, KEYS_EVERY, "reading the encryption keys", follow, deadline=60.0))
         self.watching = Watching(reactor, pool, notifications, lambda: self.process.id)
         await self.watching.start(self.opened)
@@ -210,12 +210,12 @@ class Daemon:
         delivery = self.settings.delivery
         resolver = Resolver(reactor, delivery.nameservers, seconds=delivery.dns_seconds, size=5000, concurrent=300)
         payload, trusting = views.payload(publishing_of(self.settings)), self.settings.domains.allow_trust
-        self.domains = Domains(pool, reactor, self.memory.encryption, notifications, payload, trusting=trusting)
+        self.domains = Domains(pool, reactor, self.database.encryption, notifications, payload, trusting=trusting)
         self.care = care_of(self.settings, reactor, pool, self.domains, resolver, lambda: notifications.notify(DOMAINS))
         self.messages, self.shelf = Messages(pool, reactor), Shelf(pool)
         self.rates, self.receipts = RateWindows(pool), StoredReceipts(pool, reactor)
         async_bounces = AsyncBounces(pool, on_events=lambda: notifications.notify("events"))
-        signing = self.signing = partial(self.memory.encryption.secrets_for, "return path")
+        signing = self.signing = partial(self.database.encryption.secrets_for, "return path")
         self.returns = BounceIntake(
             lambda path: return_path.read(path, *signing()), self.accounts, async_bounces, self.threads.body, self.unix, self.held
         )
@@ -282,11 +282,11 @@ class Daemon:
         """The word back: numbered events to customers' endpoints."""
         webhooks = self.settings.webhooks
         terms = Terms(**{field.name: getattr(webhooks, field.name) for field in attrs.fields(Terms)})
-        posts = Posts(Outbox(self.pool, self.reactor, self.memory.encryption), self.fetcher, self.notifications, self.reactor, terms)
+        posts = Posts(Outbox(self.pool, self.reactor, self.database.encryption), self.fetcher, self.notifications, self.reactor, terms)
         self.watching.add(metrics.webhooks(posts))
         posts.startService()
         self.opened.add("the webhooks", awaited(posts.stopService))
-        stored = StoredWebhooks(self.pool, self.reactor, self.memory.encryption)
+        stored = StoredWebhooks(self.pool, self.reactor, self.database.encryption)
         notices = WebhookNotices(stored, self.system_mail(), self.unix, webhooks.warn_after)
         self.opened.add(
             "the word of failing webhooks", every(self.reactor, min(60.0, webhooks.warn_after), "telling accounts", notices.tell)
@@ -370,7 +370,7 @@ class Daemon:
         told = Told(
             EventLog(self.pool),
             lambda reader: Webhooks(
-                StoredWebhooks(self.pool, reactor, self.memory.encryption), WebhookLog(self.pool), reader,
+                StoredWebhooks(self.pool, reactor, self.database.encryption), WebhookLog(self.pool), reader,
                 partial(urls.read, rules=self.fetcher.rules), settings.webhooks.endpoints, lambda: self.notifications.notify("webhooks"),
             ),
             lambda reader: Suppressions(StoredSuppressions(self.pool, reactor), reader, lambda: self.notifications.notify("events")),
@@ -379,13 +379,13 @@ class Daemon:
             reactor=reactor, keys=self.keys, well_formed=is_well_formed, intake=self.intake, emails=StoredEmails(self.pool, reactor),
             messages=self.messages, rate=self.rate, budgets=self.budgets, in_thread=self.threads.body,
             checks={"start": self.started, "database": self.watching.writable, "heartbeat": self.fresh, "clock": self.watching.punctual},
-            remarks={"ledger": self.watching.numbered, "connections": self.watching.connected, "keys": self.memory.keys_rejected},
+            remarks={"ledger": self.watching.numbered, "connections": self.watching.connected, "keys": self.database.keys_rejected},
             domains=DomainDesk(self.domains, self.care, self.care.publishing, settings.region),
             told=told, links=Links(self.fetcher, self.limits.message),
             inbox=self.shelf if settings.sandbox.listen else None,
             limits=wiring.gate_limits_of(http), email_limits=self.limits,
             api_keys=self.keys, logs=requests, receipts=self.receipts, recorder=recorder, rollups=Rollups(self.pool), quotas=self.quotas,
-            link_secrets=partial(self.memory.encryption.secrets_for, "links"), base_url=settings.base_url or "",
+            link_secrets=partial(self.database.encryption.secrets_for, "links"), base_url=settings.base_url or "",
             batch_max=most.batch, schedule_ahead=timedelta(days=most.schedule_ahead),
             trusted=wiring.networks("http.trusted_proxies", http.trusted_proxies), pages={"": pages, "dashboard": pages},
         )  # fmt: skip
@@ -399,10 +399,10 @@ class Daemon:
         settings = self.settings
         mails = Mails(self.system_mail()) if settings.sender is not None else None
         return Dashboard(
-            pool=self.pool, clock=self.reactor, encryption=self.memory.encryption, in_thread=self.threads.body,
+            pool=self.pool, clock=self.reactor, encryption=self.database.encryption, in_thread=self.threads.body,
             base_url=settings.base_url or "", password_thread=self.threads.password, notify=self.notifications.notify,
             accounts=self.accounts, domains=self.domains, care=self.care, keys=self.keys, messages=self.messages, mails=mails,
-            sign_up=settings.dashboard.sign_up, webhooks=StoredWebhooks(self.pool, self.reactor, self.memory.encryption),
+            sign_up=settings.dashboard.sign_up, webhooks=StoredWebhooks(self.pool, self.reactor, self.database.encryption),
             read_url=partial(urls.read, rules=self.fetcher.rules), most_webhooks=settings.webhooks.endpoints,
             providers=providers_of(settings.sign_in, self.fetcher, self.unix),
             inbox=self.shelf if settings.sandbox.listen else None,

@@ -80,15 +80,15 @@ class Customers:
     people: People | None = None
 
     @classmethod
-    def of(cls, memory: Database, reactor: Any, settings: Settings) -> Customers:
+    def of(cls, database: Database, reactor: Any, settings: Settings) -> Customers:
         """Without notifications: for commands that make a few changes and exit."""
-        pool = memory.pool
+        pool = database.pool
         payload = views.payload(publishing_of(settings))
-        domains = Domains(pool, reactor, memory.encryption, payload=payload, trusting=settings.domains.allow_trust)
+        domains = Domains(pool, reactor, database.encryption, payload=payload, trusting=settings.domains.allow_trust)
         resolver = Resolver(reactor, settings.delivery.nameservers, seconds=settings.delivery.dns_seconds)
         care, people = (
             care_of(settings, reactor, pool, domains, resolver),
-            People(Users(pool, reactor, memory.encryption), Sessions(pool, reactor)),
+            People(Users(pool, reactor, database.encryption), Sessions(pool, reactor)),
         )
         return cls(reactor, Accounts(pool, reactor), domains, Keys(pool, reactor), care, people)
 

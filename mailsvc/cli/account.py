@@ -10,7 +10,7 @@ import click
 
 from mailsvc.accounts.onboarding import Refused, find_account
 from mailsvc.accounts.quota import Quotas
-from mailsvc.cli.runner import run_with_memory
+from mailsvc.cli.runner import run_with_database
 from mailsvc.runtime.database import Database
 from mailsvc.settings import plans, retention
 from mailsvc.settings.plans import Plan
@@ -37,8 +37,8 @@ def _an_option_for_each_kind(command: Callable[..., Any]) -> Callable[..., Any]:
 def account_retention(settings: Settings, /, account: str, reset: bool, **given: int | None) -> None:
     """Keep things of an account for fewer days than the settings say; prints how many days of each are kept."""
 
-    async def work(memory: Database, reactor: Any) -> None:
-        owner, stored = await find_account(Accounts(memory.pool, reactor), account), Retention(memory.pool)
+    async def work(database: Database, reactor: Any) -> None:
+        owner, stored = await find_account(Accounts(database.pool, reactor), account), Retention(database.pool)
         everybody = retention.days(settings.retention)
         wanted = {} if reset else await stored.wanted(owner.id)
         for kind, number in given.items():
@@ -49,7 +49,7 @@ def account_retention(settings: Settings, /, account: str, reset: bool, **given:
         for kind, number in retention.days(settings.retention, wanted).items():
             click.echo(f"{kind:9} {number:4} days{'' if number == everybody[kind] else f' (others: {everybody[kind]})'}")
 
-    run_with_memory(settings, work)
+    run_with_database(settings, work)
 
 
 @click.command("plan")
@@ -60,12 +60,12 @@ def account_retention(settings: Settings, /, account: str, reset: bool, **given:
 def account_plan(settings: Settings, /, account: str, plan: str | None, reset: bool) -> None:
     """Give an account a plan, or print which it has and how much of it is used."""
 
-    async def work(memory: Database, reactor: Any) -> None:
-        owner, known = await find_account(Accounts(memory.pool, reactor), account), plans.load(settings.plans)
+    async def work(database: Database, reactor: Any) -> None:
+        owner, known = await find_account(Accounts(database.pool, reactor), account), plans.load(settings.plans)
         name = owner.plan if plan is None and not reset else plan
         if name is not None and name not in known:
             raise Refused(f"There is no plan {name!r}; the plans are: {', '.join(known)}.")
-        store = Quota(memory.pool)
+        store = Quota(database.pool)
         if name != owner.plan:
             await store.plan(owner.id, name)
         usage = await Quotas(store, reactor, known, settings.plans.default).usage(owner.id, name)
@@ -73,7 +73,7 @@ def account_plan(settings: Settings, /, account: str, plan: str | None, reset: b
         for period, used in usage.items():
             click.echo(f"{period:6} {used.used or 0:,} of {used.limit:,} recipients")
 
-    run_with_memory(settings, work)
+    run_with_database(settings, work)
 
 
 @click.command("plans")

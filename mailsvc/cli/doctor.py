@@ -18,7 +18,7 @@ from twisted.internet.error import ConnectError
 from twisted.internet.protocol import Protocol
 
 from mailsvc import __version__, clock
-from mailsvc.cli.runner import run_with_memory
+from mailsvc.cli.runner import run_with_database
 from mailsvc.clock import utc
 from mailsvc.dashboard import files
 from mailsvc.monitoring import installation, sizes
@@ -51,12 +51,12 @@ def doctor(settings: Settings, /, probe: str, dnsbls: Sequence[str], as_json: bo
     """Look at port 25, PTR records, block lists, DNS, clock, certificate, Postgres and sizes. Exit status 1: something is bad."""
     found: list[Finding] = []
 
-    async def work(memory: Database, reactor: Any) -> None:
-        found.extend(await examining(settings, memory.pool, reactor, probe, dnsbls).examine())
+    async def work(database: Database, reactor: Any) -> None:
+        found.extend(await examining(settings, database.pool, reactor, probe, dnsbls).examine())
         now = utc(reactor)
-        found.extend(sizes.findings(await Retention(memory.pool).sizes(), retention.days(settings.retention), now))
-        found.append(installation.encrypted(await wrong_keys(memory.pool, settings, memory.encryption.keys)))
-        found.extend(await _installation(settings, memory.pool, reactor, now))
+        found.extend(sizes.findings(await Retention(database.pool).sizes(), retention.days(settings.retention), now))
+        found.append(installation.encrypted(await wrong_keys(database.pool, settings, database.encryption.keys)))
+        found.extend(await _installation(settings, database.pool, reactor, now))
         if as_json:
             click.echo(json.dumps([attrs.asdict(each) for each in found], indent=2))
         else:
@@ -65,7 +65,7 @@ def doctor(settings: Settings, /, probe: str, dnsbls: Sequence[str], as_json: bo
         if any(each.state == "bad" for each in found):
             raise SystemExit(1)
 
-    run_with_memory(settings, work, checking=False)
+    run_with_database(settings, work, checking=False)
 
 
 def examining(settings: Settings, pool: Pool, reactor: Any, probe: str, dnsbls: Sequence[str]) -> Doctor:

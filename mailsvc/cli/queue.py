@@ -9,7 +9,7 @@ from typing import Any
 import click
 from twisted.internet.task import deferLater
 
-from mailsvc.cli.runner import run_with_memory
+from mailsvc.cli.runner import run_with_database
 from mailsvc.monitoring import control_socket
 from mailsvc.runtime.database import Database
 from mailsvc.settings.schema import Settings
@@ -113,12 +113,12 @@ def queue_retry(settings: Settings, /, as_json: bool, **target: str | None) -> N
 def queue_hold(settings: Settings, reason: str) -> None:
     """Send nothing at all, in no region, until `mailsvc queue release`. Mail is accepted and waits."""
 
-    async def work(memory: Database, reactor: Any) -> None:
-        await memory.pool.transact(lambda tx: holds.hold_everything(tx, reason, settings.region))
+    async def work(database: Database, reactor: Any) -> None:
+        await database.pool.transact(lambda tx: holds.hold_everything(tx, reason, settings.region))
         await deferLater(reactor, 2 * settings.delivery.poll_seconds)  # by when running processes have looked
         click.echo("All mail is held.")
 
-    run_with_memory(settings, work)
+    run_with_database(settings, work)
 
 
 @queue.command("release")
@@ -126,11 +126,11 @@ def queue_hold(settings: Settings, reason: str) -> None:
 def queue_release(settings: Settings) -> None:
     """Let out what was held by `mailsvc queue hold`, or because the database was restored."""
 
-    async def work(memory: Database, reactor: Any) -> None:
-        released = await holds.release_everything(memory.pool)
+    async def work(database: Database, reactor: Any) -> None:
+        released = await holds.release_everything(database.pool)
         click.echo("Mail goes out again." if released else "Nothing was held.")
 
-    run_with_memory(settings, work)
+    run_with_database(settings, work)
 
 
 def _order(settings: Settings, what: str, target: dict[str, str | None], as_json: bool, **more: object) -> None:

@@ -15,7 +15,7 @@ from mailsvc.accounts.onboarding import Customers, Refused
 from mailsvc.clock import prepare
 from mailsvc.monitoring import logs
 from mailsvc.monitoring.failures import explain
-from mailsvc.runtime.database import Database, open_memory
+from mailsvc.runtime.database import Database, open_database
 from mailsvc.runtime.lifecycle import Opened
 from mailsvc.settings.schema import Settings
 
@@ -27,10 +27,10 @@ Bare = Callable[[Database, Any], Awaitable[None]]
 
 def run(settings: Settings, work: Work) -> None:
     """`work` with the tables of customers, in a reactor of its own."""
-    run_with_memory(settings, lambda memory, reactor: work(Customers.of(memory, reactor, settings)))
+    run_with_database(settings, lambda database, reactor: work(Customers.of(database, reactor, settings)))
 
 
-def run_with_memory(settings: Settings, work: Bare, *, migrating: bool = True, checking: bool = True) -> None:
+def run_with_database(settings: Settings, work: Bare, *, migrating: bool = True, checking: bool = True) -> None:
     """`work` with the memory open and the reactor. `checking` False: even if the encryption keys are wrong."""
     # What is logged goes to the log file, or else to standard error: standard output is for results.
     sink = logs.observer(settings.log) if settings.log.file else logs.Observer(sys.stderr, form="text", level="warn")
@@ -42,8 +42,8 @@ async def _with_tables(reactor: Any, settings: Settings, work: Bare, migrating: 
     opened = Opened()
     prepare(reactor, settings.database.clock_tolerance)
     try:
-        memory = await open_memory(reactor, settings, opened, size=1, migrating=migrating, checking=checking)
-        await work(memory, reactor)
+        database = await open_database(reactor, settings, opened, size=1, migrating=migrating, checking=checking)
+        await work(database, reactor)
     except Exception as error:
         sentence = str(error) if isinstance(error, Refused) else explain(error)
         if sentence is None:

@@ -10,7 +10,7 @@ import click
 from twisted.internet.task import deferLater
 
 from mailsvc.accounts.onboarding import Refused
-from mailsvc.cli.runner import run_with_memory
+from mailsvc.cli.runner import run_with_database
 from mailsvc.runtime.database import Database
 from mailsvc.settings.schema import Settings
 from mailsvc.store.encryption import key_file, rotation
@@ -45,15 +45,15 @@ def create(settings: Settings) -> None:
 def show(settings: Settings) -> None:
     """Print the keys by number, and how many secrets each has encrypted."""
 
-    async def work(memory: Database, reactor: Any) -> None:
-        encrypted = dict(await rotation.count(memory.pool))
-        for number in list(memory.encryption.keys.by_number)[::-1]:
-            does = "encrypts" if number == memory.encryption.current else "decrypts"
+    async def work(database: Database, reactor: Any) -> None:
+        encrypted = dict(await rotation.count(database.pool))
+        for number in list(database.encryption.keys.by_number)[::-1]:
+            does = "encrypts" if number == database.encryption.current else "decrypts"
             click.echo(f"{number}  {does}, {encrypted.pop(number, 0)} secrets")
         for missing, many in encrypted.items():
             click.echo(f"{missing}  MISSING, {many} secrets")
 
-    run_with_memory(settings, work)
+    run_with_database(settings, work)
 
 
 @secrets.command("rotate")
@@ -62,29 +62,29 @@ def show(settings: Settings) -> None:
 def rotate(settings: Settings, seconds: float) -> None:
     """Encrypt with a new key from now on, and encrypt again what others encrypted. Nothing is stopped; calling it again goes on."""
 
-    async def work(memory: Database, reactor: Any) -> None:
-        path = memory.encryption.path
+    async def work(database: Database, reactor: Any) -> None:
+        path = database.encryption.path
         if path is None:
             raise Refused(
                 "The keys are in the environment. Add a new key there, restart all processes, then run `mailsvc secrets reencrypt`."
             )
-        number = memory.encryption.current if await _unfinished(memory) else key_file.prepare(path)
-        memory.encryption.refresh()
-        ours = fingerprint(number, memory.encryption.keys.by_number[number])
-        await _until(memory, reactor, seconds, lambda keys: ours in keys, _without(path, number))
+        number = database.encryption.current if await _unfinished(database) else key_file.prepare(path)
+        database.encryption.refresh()
+        ours = fingerprint(number, database.encryption.keys.by_number[number])
+        await _until(database, reactor, seconds, lambda keys: ours in keys, _without(path, number))
         key_file.promote(path, number)  # changes nothing when it encrypts already
-        memory.encryption.refresh()
-        await _until(memory, reactor, seconds, lambda keys: keys[:1] == [ours], _without(path, number))
-        await _reencrypt(memory)
+        database.encryption.refresh()
+        await _until(database, reactor, seconds, lambda keys: keys[:1] == [ours], _without(path, number))
+        await _reencrypt(database)
 
-    run_with_memory(settings, work)
+    run_with_database(settings, work)
 
 
 @secrets.command("reencrypt")
 @click.pass_obj
 def reencrypt(settings: Settings) -> None:
     """Encrypt again, with the current key, all secrets that other keys encrypted."""
-    run_with_memory(settings, lambda memory, reactor: _reencrypt(memory))
+    run_with_database(settings, lambda database, reactor: _reencrypt(database))
 
 
 @secrets.command("reseal", hidden=True)
@@ -92,19 +92,19 @@ def reencrypt(settings: Settings) -> None:
 def reseal(settings: Settings) -> None:
     """The name of `reencrypt` until 0.1; kept for one more release."""
     click.echo("`mailsvc secrets reseal` is deprecated; use `mailsvc secrets reencrypt`.", err=True)
-    run_with_memory(settings, lambda memory, reactor: _reencrypt(memory))
+    run_with_database(settings, lambda database, reactor: _reencrypt(database))
 
 
-async def _unfinished(memory: Database) -> bool:
+async def _unfinished(database: Database) -> bool:
     """Whether the key that encrypts by the file was made by a rotation that has not come to its end."""
-    ours = memory.encryption.keys.fingerprints[0]
-    others = [each for each in await processes.running(memory.pool) if each.keys and each.keys[0] != ours]
-    return bool(others) or bool(set(await rotation.count(memory.pool)) - {memory.encryption.current})
+    ours = database.encryption.keys.fingerprints[0]
+    others = [each for each in await processes.running(database.pool) if each.keys and each.keys[0] != ours]
+    return bool(others) or bool(set(await rotation.count(database.pool)) - {database.encryption.current})
 
 
-async def _reencrypt(memory: Database) -> None:
-    done = await rotation.reencrypt(memory.pool, memory.encryption)
-    click.echo(f"Key {memory.encryption.current} encrypts; {done} secrets were encrypted again.")
+async def _reencrypt(database: Database) -> None:
+    done = await rotation.reencrypt(database.pool, database.encryption)
+    click.echo(f"Key {database.encryption.current} encrypts; {done} secrets were encrypted again.")
 
 
 def _without(path: Path, number: int) -> str:
@@ -114,10 +114,10 @@ def _without(path: Path, number: int) -> str:
     )
 
 
-async def _until(memory: Database, reactor: Any, seconds: float, known: Callable[[Sequence[str]], bool], otherwise: str) -> None:
+async def _until(database: Database, reactor: Any, seconds: float, known: Callable[[Sequence[str]], bool], otherwise: str) -> None:
     """Until every process that lives knows it. Raises Refused with those that do not."""
     deadline = reactor.seconds() + seconds
-    while missing := [each for each in await processes.running(memory.pool) if not known(list(each.keys))]:
+    while missing := [each for each in await processes.running(database.pool) if not known(list(each.keys))]:
         if reactor.seconds() >= deadline:
             raise Refused(otherwise.format(", ".join(map(_named, missing))))
         await deferLater(reactor, _LOOK)

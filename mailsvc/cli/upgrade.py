@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from mailsvc import __version__
-from mailsvc.cli.runner import run_with_memory
+from mailsvc.cli.runner import run_with_database
 from mailsvc.runtime.database import Database
 from mailsvc.settings.schema import Settings
 from mailsvc.store.postgres import upgrade_check
@@ -20,17 +20,17 @@ from mailsvc.store.postgres.upgrade_check import Plan
 def upgrade(settings: Settings, check: bool) -> None:
     """Apply the migrations of this release that are missing. Old and new processes may go on running."""
 
-    async def tell(memory: Database, reactor: Any) -> None:
-        plan = await upgrade_check.plan(memory.pool)
+    async def tell(database: Database, reactor: Any) -> None:
+        plan = await upgrade_check.plan(database.pool)
         for line in _told(plan):
             click.echo(line)
         if plan.needs is not None:
             raise SystemExit(1)
 
-    async def done(memory: Database, reactor: Any) -> None:
+    async def done(database: Database, reactor: Any) -> None:
         click.echo(f"The database has the schema of {__version__}.")
 
-    run_with_memory(settings, tell, migrating=False) if check else run_with_memory(settings, done)
+    run_with_database(settings, tell, migrating=False) if check else run_with_database(settings, done)
 
 
 def _told(plan: Plan) -> list[str]:

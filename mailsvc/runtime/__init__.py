@@ -1,1 +1,1 @@
-"""How the daemon runs: starting and stopping in order, listeners, threads, long work in slices, and the memory budget."""
+"""How the daemon runs: starting and stopping in order, listeners, polling, threads, long work in slices, and memory budgets."""

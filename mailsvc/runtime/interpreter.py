@@ -1,4 +1,4 @@
-"""How Python is set for a daemon: when it looks for garbage, and how its threads take turns."""
+"""Tuning the Python interpreter for a daemon: garbage collection, thread switching, and returning memory to the system."""
 
 from __future__ import annotations
 
@@ -13,49 +13,51 @@ from typing import Any
 
 import attrs
 
-THREADS = 10  # of the reactor's pool, all of them from the start: whoever begins one waits until it runs
-# What a daemon makes is nearly all freed without the collector. By default it would look every 700 objects; the more rarely it looks,
-# the longer it takes each time, and the longer the bodies of failed requests may hang in their tracebacks.
-GARBAGE = 5_000, 5, 20
-# Seconds for which a busy thread keeps the others out. The reactor lets go of the interpreter with each call of the system, dozens of times
-# a turn, and has to get it back each time while a thread reads 40 MB.
-SWITCH = 0.0005
-GROWN = 16 * 1024 * 1024  # bytes by which the process has to grow before garbage is looked for out of turn
-# Of glibc (mallopt): from this size on a block is a mapping of its own, which goes back to the system as soon as it is freed. By default
-# the size grows to 32 MB with the first large block that is freed, and the memory of a large mail stays with the thread that read it.
-MMAP_THRESHOLD, OWN_MAPPING = -3, 128 * 1024
-ARENA_MAX, ARENAS = -8, 2  # heaps that all threads share: what one of them frees, the others use
+THREADS = 10  # of the reactor's pool, all started at once: starting one blocks the caller until it runs
+# Nearly everything is freed by reference counting. By default the collector runs every 700 objects; running it less often makes each
+# run longer, and lets tracebacks keep the bodies of failed requests alive longer.
+GARBAGE_THRESHOLDS = 5_000, 5, 20
+# Seconds that a busy thread keeps the interpreter lock. The reactor releases it with every system call, dozens of times per turn, and has
+# to wait for it each time while a thread parses 40 MB.
+SWITCH_INTERVAL = 0.0005
+GROWTH = 16 * 1024 * 1024  # bytes the process must grow by before an extra collection
+# mallopt of glibc. Blocks from this size on are mapped individually and returned to the system when freed. By default the threshold grows
+# to 32 MB with the first large block that is freed, and the memory of a large mail stays with the thread that parsed it.
+MMAP_THRESHOLD, MMAP_FROM = -3, 128 * 1024
+ARENA_MAX, ARENAS = -8, 2  # heaps shared by all threads, so that one can reuse what another has freed
 
 
-def settle(reactor: Any) -> None:
-    """Once everything is there that stays."""
+def tune(reactor: Any) -> None:
+    """Call this once everything that lives as long as the process has been created."""
     reactor.getThreadPool().adjustPoolsize(THREADS, THREADS)
     gc.collect()
-    gc.freeze()  # what is here now stays: the collector need not look through it again, which took 50 ms each time
-    gc.set_threshold(*GARBAGE)
-    sys.setswitchinterval(SWITCH)
+    gc.freeze()  # spares the collector what stays anyway: scanning it took 50 ms each time
+    gc.set_threshold(*GARBAGE_THRESHOLDS)
+    sys.setswitchinterval(SWITCH_INTERVAL)
 
 
 @attrs.define
-class Collecting:
-    """Looks for garbage when the process has grown. A failure keeps its frames, and those the message that it was about; a few large ones
-    are only some hundred objects, for which the collector alone would not look for a long time.
+class GrowthCollector:
+    """Collects garbage when the process has grown.
+
+    A Failure keeps its frames alive, and they keep the message being processed. A few large ones are only some hundred objects, which
+    would not trigger the collector for a long time.
     """
 
-    resident: Callable[[], int]
-    _lowest: int = sys.maxsize  # bytes, since the last look
+    resident_bytes: Callable[[], int]
+    _lowest: int = sys.maxsize  # bytes, since the last collection
 
-    async def look(self) -> None:
-        now = self.resident()
-        if now > self._lowest + GROWN:
+    async def collect_if_grown(self) -> None:
+        now = self.resident_bytes()
+        if now > self._lowest + GROWTH:
             gc.collect()
-            self._lowest = self.resident()
+            self._lowest = self.resident_bytes()
         else:
             self._lowest = min(self._lowest, now)
 
 
-def resident() -> int:
-    """Bytes of memory that this process uses; 0 where nobody tells."""
+def resident_bytes() -> int:
+    """The resident memory of this process; 0 where there is no /proc."""
     try:
         return int(Path("/proc/self/statm").read_text("ascii").split()[1]) * resource.getpagesize()
     except OSError:
@@ -63,8 +65,8 @@ def resident() -> int:
 
 
 def return_memory() -> None:
-    """Freed blocks go back to the system. At the very start, before there are threads; elsewhere than with glibc nothing happens."""
+    """Make malloc return freed memory to the system. Call it before there are threads; without glibc it does nothing."""
     with contextlib.suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
-        mallopt(MMAP_THRESHOLD, OWN_MAPPING)
+        mallopt(MMAP_THRESHOLD, MMAP_FROM)
         mallopt(ARENA_MAX, ARENAS)

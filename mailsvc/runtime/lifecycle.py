@@ -1,4 +1,4 @@
-"""A twistd service around one coroutine that starts everything in order; it is stopped in reverse. What is started: tap.py."""
+"""The twistd service: one coroutine starts everything in order, and it is stopped in reverse. What is started: tap.py."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from twisted.application.service import Service
 from twisted.internet.defer import Deferred, TimeoutError, maybeDeferred
 from twisted.logger import ILogObserver, Logger
 
-LAST = 0.25  # seconds that each part of the daemon gets to stop in when the time for all of them is over
+FINAL_TIMEOUT = 0.25  # seconds each part gets to stop once the time for all of them has passed
 
 
 class Stopping(Exception):
-    """The daemon is told to stop while it still starts."""
+    """The daemon was told to stop before it had started."""
 
 
 @attrs.define(eq=False)
 class Opened:
-    """What was started, so that it can be closed again, the last one first."""
+    """What has been started, to be closed in reverse order."""
 
     log = Logger()
 
@@ -31,42 +31,42 @@ class Opened:
     _alarms: list[Callable[[], None]] = attrs.field(factory=list)
     stopping: bool = False
 
-    def add(self, name: str, close: Callable[[], Awaitable[object]], *, patient: bool = False) -> None:
-        """`name` runs; `close` ends it. Raises Stopping when there is no point in starting more.
+    def add(self, name: str, close: Callable[[], Awaitable[object]], *, no_timeout: bool = False) -> None:
+        """`name` has been started; `close` stops it. Raises Stopping if the daemon is already stopping.
 
-        `patient`: its end is waited for, however long that takes.
+        `no_timeout`: wait until it has stopped, however long that takes.
         """
-        self._closers.append((name, close, patient))
+        self._closers.append((name, close, no_timeout))
         self.check()
 
     def at_stop(self, alarm: Callable[[], None]) -> None:
-        """Call this before anything is closed."""
+        """Call `alarm` before anything is closed."""
         self._alarms.append(alarm)
 
     def check(self) -> None:
-        """Between two steps of the start."""
+        """Raise Stopping if the daemon is stopping. Called between the steps of a start."""
         if self.stopping:
             raise Stopping
 
     async def close(self, clock: Any = None, seconds: float | None = None) -> None:
-        """End everything. What cannot be ended in good order does not keep the others from it.
+        """Close everything, also when some of it fails to close.
 
-        All of it together takes about `seconds` at most: what has not ended by then gets LAST more, each.
+        Takes about `seconds` in total: what is still running then gets FINAL_TIMEOUT each.
         """
         for alarm in self._alarms:
             alarm()
         deadline = None if seconds is None else clock.seconds() + seconds
         while self._closers:
-            name, close, patient = self._closers.pop()
+            name, close, no_timeout = self._closers.pop()
             try:
-                ending = Deferred.fromCoroutine(_awaited(close))
-                if deadline is not None and not patient:
-                    ending.addTimeout(max(LAST, deadline - clock.seconds()), clock)
-                await ending
+                closing = Deferred.fromCoroutine(_awaited(close))
+                if deadline is not None and not no_timeout:
+                    closing.addTimeout(max(FINAL_TIMEOUT, deadline - clock.seconds()), clock)
+                await closing
             except TimeoutError:
-                self.log.error("{name} did not stop in time, and is left as it is", name=name)
+                self.log.error("{name} did not stop in time; giving up on it", name=name)
             except Exception:
-                self.log.failure("{name} did not stop in good order", name=name)
+                self.log.failure("stopping {name} failed", name=name)
 
 
 async def _awaited(close: Callable[[], Awaitable[object]]) -> object:
@@ -74,9 +74,9 @@ async def _awaited(close: Callable[[], Awaitable[object]]) -> object:
 
 
 class Lifespan(Service):
-    """Runs `start` once the reactor runs. When it fails, its error becomes a sentence and an exit status other than 0.
+    """Calls `start` once the reactor runs. If that fails, prints why and exits with a non-zero status.
 
-    `explain` has the sentence, or None for what nobody expected: that goes into the log. Stopping takes about `stop_seconds` at most.
+    `explain` returns the sentence to print, or None for an unexpected error, which is logged. Stopping takes about `stop_seconds` at most.
     """
 
     log = Logger()
@@ -96,7 +96,7 @@ class Lifespan(Service):
         self._started: Deferred[None] | None = None
 
     def setServiceParent(self, parent: Any) -> None:
-        """Tells twistd which observer writes the log, before it begins to log."""
+        """Give twistd the log observer before it logs anything."""
         super().setServiceParent(parent)
         if self._observer is not None:
             parent.setComponent(ILogObserver, self._observer)
@@ -105,15 +105,15 @@ class Lifespan(Service):
         super().startService()
         self._reactor.callWhenRunning(self._begin)
         if self._signals:
-            self._reactor.callWhenRunning(signal.signal, signal.SIGTERM, self._told_to_stop)
+            self._reactor.callWhenRunning(signal.signal, signal.SIGTERM, self._sigterm)
 
     def stopService(self) -> Deferred[None]:
         super().stopService()
         self._opened.stopping = True
         return Deferred.fromCoroutine(self._end())
 
-    def _told_to_stop(self, *_: object) -> None:
-        """By SIGTERM, which is how a daemon ends in good order: with status 0. Saying it twice changes nothing."""
+    def _sigterm(self, *_: object) -> None:
+        """SIGTERM ends the daemon with status 0. Further signals change nothing."""
         if not self._opened.stopping:
             self._opened.stopping = True
             self._reactor.callFromThread(self._reactor.stop)
@@ -144,19 +144,19 @@ class Lifespan(Service):
 
 
 def awaited(stop: Callable[[], Any]) -> Callable[[], Awaitable[object]]:
-    """What Twisted's stop methods give, as something to await."""
+    """Make the result of Twisted's stop methods awaitable."""
     return lambda: maybeDeferred(stop)
 
 
 def say(text: str, out: Any) -> None:
-    """A line for the person in front, past the log: twistd turns what is printed into log events."""
+    """Print a line past the log: twistd turns what is printed into log events."""
     if out is not None:
         out.write(text + "\n")
         out.flush()
 
 
 def exit_with(status: int) -> None:
-    """Make the process end with this status; twistd itself ends with 0 whenever its reactor was stopped in good order."""
+    """Make the process exit with this status. twistd exits with 0 whenever its reactor was stopped normally."""
     atexit.register(_exit, status)
 
 

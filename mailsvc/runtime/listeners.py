@@ -1,4 +1,4 @@
-"""Opens doors: what listens, on the endpoints of which setting, and where it really is."""
+"""Opens listeners on the endpoints of a setting, and reports the addresses they got."""
 
 from __future__ import annotations
 
@@ -19,41 +19,41 @@ log = Logger()
 
 @attrs.frozen
 class Listening:
-    """`opened` closes in the end what is opened here."""
+    """Listeners opened here are closed by `opened`."""
 
     reactor: Any
     opened: Opened
 
     async def open(self, where: str, endpoints: Sequence[str], factory: Any) -> Sequence[Any]:
-        """Open `factory` on the endpoints of the setting `where`."""
+        """Open a listener for `factory` on each endpoint of the setting `where`."""
         ports = []
         for text in endpoints:
             try:
                 endpoint = serverFromString(self.reactor, text)
             except LookupError:
-                raise SettingsError(f"The setting {where} has {text!r}, but systemd passed no such socket.") from None
+                raise SettingsError(f"The setting {where} contains {text!r}, but systemd passed no such socket.") from None
             except (ValueError, TypeError) as error:
-                raise SettingsError(f"The setting {where} has {text!r}, which is no endpoint: {error}.") from None
+                raise SettingsError(f"The setting {where} contains {text!r}, which is not a valid endpoint: {error}.") from None
             port = await endpoint.listen(factory)
             ports.append(port)
             self.opened.add(where, awaited(port.stopListening))
-            log.info("{where}: {at}", where=where, at=_place(port.getHost()))
+            log.info("{where}: listening on {address}", where=where, address=_printed(port.getHost()))
         return ports
 
 
 def address(base: str, ports: Sequence[Any]) -> str:
-    """Where the API is: `base`, or the port that was really taken."""
+    """The URL of the API: `base`, or the local port if that is a different one."""
     real = [port.getHost().port for port in ports if hasattr(port.getHost(), "port")]
     return f"http://127.0.0.1:{real[0]}" if real and urlsplit(base).port not in real else base
 
 
 async def within(seconds: float, waiting: Deferred[None], reactor: Any) -> None:
-    """Wait for the requests in work, but not longer than that."""
+    """Wait for requests in progress, for `seconds` at most."""
     try:
         await waiting.addTimeout(seconds, reactor)
     except TimeoutError:
-        log.warn("after {seconds:g} s some requests are still in work; they are cut off", seconds=seconds)
+        log.warn("some requests are still in progress after {seconds:g} s; dropping them", seconds=seconds)
 
 
-def _place(address: Any) -> str:
+def _printed(address: Any) -> str:
     return f"{address.host}:{address.port}" if hasattr(address, "port") else str(address)

@@ -1,7 +1,7 @@
-"""Work off the reactor's thread: `Threads` has a pool for each kind of long work, `Offload` takes short work in handfuls.
+"""Work off the reactor's thread: `Threads` has a pool per kind of long work, `Offload` batches short work.
 
-Handing one piece of short work to a thread and its result back costs more than many a piece itself. `Offload` lets a thread take
-piece after piece while there are any, and come back with several results at once. It is for work that takes a millisecond.
+Passing one piece of work to a thread and its result back often costs more than the work. With `Offload` a thread takes piece after
+piece while there are any, and returns several results at once. It is for work that takes about a millisecond.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from twisted.internet.threads import deferToThreadPool
 from twisted.python.failure import Failure
 from twisted.python.threadpool import ThreadPool
 
-_AT_ONCE = 8  # results that come back together at most: the first of them waits for the others,
-_SECONDS = 0.003  # but not for long
+_BATCH = 8  # results returned together at most
+_BATCH_SECONDS = 0.003  # and for how long the first of them may wait for the others
 
 
 SIGNING, BODIES, PASSWORDS = 2, 4, 2  # threads of each pool
@@ -26,10 +26,10 @@ SIGNING, BODIES, PASSWORDS = 2, 4, 2  # threads of each pool
 
 @attrs.frozen
 class Threads:
-    """Pools that do not wait for each other: a flood of large bodies delays neither signatures nor sign-ins.
+    """Separate pools, so that a flood of large bodies delays neither signatures nor sign-ins.
 
-    `signing`: of messages that are small. `bodies`: whatever looks at a whole message or request. `passwords`: their hashes. Everything
-    else, names and files above all, is for the reactor's own pool.
+    `signing` signs small messages, `bodies` processes whole messages and requests, `passwords` hashes passwords. Everything else, mainly
+    name lookups and files, uses the reactor's own pool.
     """
 
     reactor: Any
@@ -39,7 +39,7 @@ class Threads:
 
     @classmethod
     def start(cls, reactor: Any) -> Threads:
-        """All threads are there from the start, since whoever begins one waits until it runs."""
+        """All threads are started now, because starting one later would block the reactor until it runs."""
         pools = [ThreadPool(size, size, name) for name, size in (("signing", SIGNING), ("bodies", BODIES), ("passwords", PASSWORDS))]
         for pool in pools:
             reactor.callWhenRunning(pool.start)
@@ -55,38 +55,38 @@ class Threads:
 
 @attrs.define(eq=False)
 class Offload:
-    """Called with a function, gives a Deferred of its result. At most `most` threads of a pool work for it; by default the reactor's."""
+    """Call it with a function to get a Deferred of its result. Uses at most `max_threads` of a pool, by default the reactor's."""
 
     reactor: Any
-    most: int = 2
+    max_threads: int = 2
     pool: Any = None
     _waiting: deque[tuple[Callable[[], Any], Deferred[Any]]] = attrs.field(factory=deque, init=False)
-    _working: int = attrs.field(default=0, init=False)
+    _threads: int = attrs.field(default=0, init=False)
 
     def __call__(self, work: Callable[[], Any]) -> Deferred[Any]:
         result: Deferred[Any] = Deferred()
         self._waiting.append((work, result))
-        self._staff()
+        self._start_thread()
         return result
 
-    def _staff(self) -> None:
-        if self._working < self.most and len(self._waiting) > self._working * _AT_ONCE:
-            self._working += 1
+    def _start_thread(self) -> None:
+        if self._threads < self.max_threads and len(self._waiting) > self._threads * _BATCH:
+            self._threads += 1
             (self.pool or self.reactor.getThreadPool()).callInThread(self._work)
 
     def _work(self) -> None:
-        """In a thread."""
-        while done := self._do():
-            self.reactor.callFromThread(self._give, done)
-        self.reactor.callFromThread(self._rest)
+        """Runs in a thread."""
+        while done := self._run_batch():
+            self.reactor.callFromThread(self._deliver, done)
+        self.reactor.callFromThread(self._thread_ended)
 
-    def _do(self) -> list[tuple[Deferred[Any], Any]]:
+    def _run_batch(self) -> list[tuple[Deferred[Any], Any]]:
         done: list[tuple[Deferred[Any], Any]] = []
-        until = monotonic() + _SECONDS
-        while self._waiting and len(done) < _AT_ONCE and (not done or monotonic() < until):
+        until = monotonic() + _BATCH_SECONDS
+        while self._waiting and len(done) < _BATCH and (not done or monotonic() < until):
             try:
                 work, result = self._waiting.popleft()
-            except IndexError:  # the other thread was faster
+            except IndexError:  # another thread took it
                 break
             try:
                 done.append((result, work()))
@@ -94,11 +94,11 @@ class Offload:
                 done.append((result, Failure()))
         return done
 
-    def _give(self, done: list[tuple[Deferred[Any], Any]]) -> None:
+    def _deliver(self, done: list[tuple[Deferred[Any], Any]]) -> None:
         for result, value in done:
             result.callback(value)
 
-    def _rest(self) -> None:
-        """What came while the thread was on its way back needs another one."""
-        self._working -= 1
-        self._staff()
+    def _thread_ended(self) -> None:
+        """Work that arrived while the thread was ending needs another one."""
+        self._threads -= 1
+        self._start_thread()

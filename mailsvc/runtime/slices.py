@@ -1,6 +1,6 @@
-"""Long work on the reactor's thread, in slices: between two of them everybody else has a turn of the reactor.
+"""Long work on the reactor's thread, in slices, so that the reactor can serve others in between.
 
-All such work together has `seconds` of a turn. Whoever does it awaits `pause()` before each piece; a piece that itself takes
+All such work together gets `seconds` of each turn of the reactor. Await `pause()` before each piece of work. A piece that takes
 longer than a slice belongs in a thread.
 """
 
@@ -19,35 +19,35 @@ SECONDS = 0.005
 
 @attrs.define(eq=False)
 class Slices:
-    """`clock` has callLater; `now` tells how long a slice has lasted."""
+    """`clock` has callLater; `now` measures how long a slice takes."""
 
     clock: Any
     seconds: float = SECONDS
     now: Callable[[], float] = monotonic
     _waiting: deque[Deferred[None]] = attrs.field(factory=deque, init=False)
-    _until: float | None = attrs.field(default=None, init=False)  # while a slice lasts, its end
-    _due: bool = attrs.field(default=False, init=False)
+    _until: float | None = attrs.field(default=None, init=False)  # the end of the current slice
+    _scheduled: bool = attrs.field(default=False, init=False)
 
     async def pause(self) -> None:
-        """Until the next piece may be done: at once in a slice that is not over, else in a later turn, after all who wait already."""
+        """Wait until the next piece may run: at once within a slice, otherwise in a later turn, after those already waiting."""
         if self._until is not None and self.now() < self._until:
             return
         turn: Deferred[None] = Deferred()
         self._waiting.append(turn)
-        self._call()
+        self._schedule()
         await turn
 
-    def _call(self) -> None:
-        if self._waiting and not self._due:
-            self._due = True
+    def _schedule(self) -> None:
+        if self._waiting and not self._scheduled:
+            self._scheduled = True
             self.clock.callLater(0, self._slice)
 
     def _slice(self) -> None:
-        self._due = False
+        self._scheduled = False
         self._until = self.now() + self.seconds
         try:
             while self._waiting and self.now() < self._until:
                 self._waiting.popleft().callback(None)
         finally:
             self._until = None
-            self._call()
+            self._schedule()

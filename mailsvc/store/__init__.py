@@ -1,1 +1,1 @@
-"""The memory: the only place with SQL."""
+"""The database: the only package with SQL."""

@@ -1,4 +1,4 @@
-"""Answers kept in memory for at most two seconds, and dropped at once when somebody says that they changed."""
+"""A cache of query results: kept for two seconds at most, and dropped as soon as a change is notified."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from twisted.internet.defer import Deferred
 
 from mailsvc.store.postgres.notifications import Notifier
 
-KEPT = 2.0
-MOST = 10_000  # answers; what is not there is kept too, so anybody could fill it
+MAX_AGE = 2.0  # seconds
+MAX_ENTRIES = 10_000  # negative results are cached too, so a client could fill the cache
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
@@ -19,59 +19,59 @@ CHANNEL = "keys"  # of notifications: an API key, account or domain has changed
 
 
 class Cache(Generic[Key, Value]):
-    """`clock` tells seconds. An answer is as old as the question that brought it; who asks the same meanwhile waits for that."""
+    """`clock` has seconds(). The age of a value counts from when its query began; concurrent requests for a key share one query."""
 
     def __init__(self, clock: Any, notifications: Notifier | None = None) -> None:
         self._clock = clock
         self._notifications = notifications
-        self._answers: dict[Key, tuple[float, Value]] = {}
-        self._asked: dict[Key, list[Deferred[Value]]] = {}  # who waits for an answer that is under way
+        self._values: dict[Key, tuple[float, Value]] = {}
+        self._waiting: dict[Key, list[Deferred[Value]]] = {}  # those waiting for a query under way
         self._changes = 0
         if notifications is not None:
             notifications.listen(CHANNEL, self.drop)
 
     async def get(self, key: Key, load: Callable[[], Awaitable[Value]]) -> Value:
         now = self._clock.seconds()
-        known = self._answers.get(key)
-        if known is not None and 0 <= now - known[0] < KEPT:
+        known = self._values.get(key)
+        if known is not None and 0 <= now - known[0] < MAX_AGE:
             return known[1]
         mine: Deferred[Value] = Deferred()
-        waiting = self._asked.get(key)
+        waiting = self._waiting.get(key)
         if waiting is not None:
             waiting.append(mine)
         else:
-            self._asked[key] = [mine]
-            Deferred.fromCoroutine(self._ask(key, load, self._asked[key], now))
+            self._waiting[key] = [mine]
+            Deferred.fromCoroutine(self._query(key, load, self._waiting[key], now))
         return await mine
 
-    async def _ask(self, key: Key, load: Callable[[], Awaitable[Value]], waiting: list[Deferred[Value]], now: float) -> None:
+    async def _query(self, key: Key, load: Callable[[], Awaitable[Value]], waiting: list[Deferred[Value]], now: float) -> None:
         changes = self._changes
         try:
             value = await load()
         except Exception as error:
-            self._asked_no_more(key, waiting)
-            for each in [each for each in waiting if not each.called]:  # whoever left was told so
+            self._query_ended(key, waiting)
+            for each in [each for each in waiting if not each.called]:  # the others were cancelled
                 each.errback(error)
             return
-        self._asked_no_more(key, waiting)
-        if changes == self._changes:  # else it may be from before the change
-            if len(self._answers) >= MOST:
-                self._answers.clear()
-            self._answers[key] = (now, value)
+        self._query_ended(key, waiting)
+        if changes == self._changes:  # otherwise the value may be outdated
+            if len(self._values) > MAX_ENTRIES - 1:
+                self._values.clear()
+            self._values[key] = (now, value)
         for each in [each for each in waiting if not each.called]:
             each.callback(value)
 
-    def _asked_no_more(self, key: Key, waiting: list[Deferred[Value]]) -> None:
-        if self._asked.get(key) is waiting:
-            del self._asked[key]
+    def _query_ended(self, key: Key, waiting: list[Deferred[Value]]) -> None:
+        if self._waiting.get(key) is waiting:
+            del self._waiting[key]
 
     def changed(self) -> None:
-        """Drop everything, here and in all other processes."""
+        """Drop everything, in this and all other processes."""
         self.drop()
         if self._notifications is not None:
             self._notifications.notify(CHANNEL)
 
     def drop(self) -> None:
         self._changes += 1
-        self._answers.clear()
-        self._asked.clear()  # who asked before gets the answer from before; who asks from now on asks anew
+        self._values.clear()
+        self._waiting.clear()  # earlier requests get the earlier value, later ones start a new query

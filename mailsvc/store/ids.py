@@ -1,4 +1,4 @@
-"""UUIDv7: ids that sort by the time they were made (RFC 9562 §5.7)."""
+"""UUIDv7: IDs that sort by their time of creation (RFC 9562 §5.7)."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from datetime import datetime
 from uuid import UUID
 
 _VERSION, _VARIANT = 0x7 << 76, 0x2 << 62
-_FRESH = (1 << 73) - 1  # a new millisecond starts in the lower half of the 74 random bits, so that there is room to count
+_FRESH = (1 << 73) - 1  # a new millisecond starts in the lower half of the 74 random bits, to leave room for increments
 _RANDOM = (1 << 74) - 1
-_STOCK = 4000  # random octets asked for at once: each time costs as much as the rest of an id
-_last = [0, 0]  # the millisecond and the 74 bits of the newest id of this process
+_STOCK = 4000  # random bytes read at once, since each read costs as much as the rest of an ID
+_last = [0, 0]  # the millisecond and the 74 bits of the newest ID in this process
 
 
 def _random_bits() -> Iterator[int]:
-    """80 bits at a time, each used once; a forked process does not go on with its parent's."""
+    """80 bits at a time, each used once. A forked process does not reuse its parent's."""
     while True:
         stock, owner = os.urandom(_STOCK), os.getpid()
         for at in range(0, _STOCK, 10):
@@ -28,7 +28,7 @@ _random = _random_bits()
 
 
 def uuid7(seconds: float) -> UUID:
-    """A new id for this time. Within a process each is greater than the one before, also when the clock steps back."""
+    """A new ID for this time. Within a process each is greater than the one before, even if the clock steps back."""
     # 9562 §6.2, method 2: within a millisecond, the random part grows by a random step
     milliseconds, bits = _milliseconds(seconds), next(_random)
     if milliseconds > _last[0] or _last[0] - milliseconds > 10_000:
@@ -41,17 +41,17 @@ def uuid7(seconds: float) -> UUID:
 
 
 def uuid7_floor(moment: datetime) -> UUID:
-    """The smallest id of that millisecond."""
+    """The smallest ID of that millisecond."""
     return _assemble(_milliseconds(moment.timestamp()), 0)
 
 
 def uuid7_seconds(id_: UUID) -> float:
-    """The time in an id, to the millisecond."""
+    """The time in an ID, in milliseconds' precision."""
     return (id_.int >> 80) / 1000
 
 
 def _milliseconds(seconds: float) -> int:
-    return round(seconds * 1_000_000) // 1000  # a float is a little above or below the microsecond that it stands for
+    return round(seconds * 1_000_000) // 1000  # floats are slightly above or below the exact microsecond
 
 
 def _assemble(milliseconds: int, bits: int) -> UUID:

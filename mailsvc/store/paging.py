@@ -1,4 +1,4 @@
-"""Keyset paging: the part of a list next to a row that the client knows, newest first."""
+"""Keyset paging: the rows next to a row that the client names, newest first."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ T = TypeVar("T")
 
 @attrs.frozen
 class Page:
-    """`limit` rows next to the one that `after` (older) or `before` (newer) names, without it; limit None: all of them."""
+    """`limit` rows older than `after` or newer than `before`. Without a limit: all of them."""
 
     limit: int | None = None
     after: UUID | None = None
     before: UUID | None = None
 
     def where(self, column: str) -> tuple[str, tuple[object, ...]]:
-        """The end of a statement whose WHERE has a condition already, and its parameters. `column` is a name of ours."""
+        """The end of a statement that already has a WHERE clause, and its parameters. `column` is never input."""
         edge = self.before or self.after
         condition = "" if edge is None else f" AND {column} {'<' if self.before is None else '>'} %s"
         order = f" ORDER BY {column} {'DESC' if self.before is None else 'ASC'}"
@@ -28,7 +28,7 @@ class Page:
         return condition + order + bound, (*([edge] if edge else []), *([self.limit + 1] if self.limit is not None else []))
 
     def cut(self, rows: Sequence[T]) -> tuple[list[T], bool]:
-        """The page, newest first, and whether there are more in its direction."""
+        """The page, newest first, and whether there are more rows in its direction."""
         found = list(rows if self.limit is None else rows[: self.limit])
         return (found if self.before is None else found[::-1]), len(rows) > len(found)
 

@@ -17,7 +17,7 @@ from mailsvc.store.ids import uuid7
 from mailsvc.store.mail.messages import Messages
 from mailsvc.store.postgres.pool import Pool
 from mailsvc.store.queue.claims import Queue
-from mailsvc.store.queue.processes import Incarnation
+from mailsvc.store.queue.processes import ProcessRegistration
 from mailsvc.store.queue.settle import Settling
 from tests.delivery.fakes import FakeCourier, Names, Sending, Server, answered, taken
 from tests.dnsserver import after
@@ -35,7 +35,7 @@ class Half:
 
         self.reactor: Any = reactor
         self.server = server
-        self.process = Incarnation(pool, reactor)
+        self.process = ProcessRegistration(pool, reactor)
         terms = DeliveryLimits(poll_seconds=0.05, connections_initial=1, drain_seconds=0.1, window=2)
         routes = Routes(self.reactor, names, {}, port=25, provider=BIG.provider)
         self.dispatch = Dispatch(

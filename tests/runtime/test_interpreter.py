@@ -1,4 +1,4 @@
-"""Garbage that a failure keeps is looked for when the process has grown."""
+"""Garbage that a Failure keeps alive is collected when the process has grown."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import weakref
 
 from twisted.internet.defer import Deferred
 
-from mailsvc.runtime.interpreter import GROWN, Collecting, resident
+from mailsvc.runtime.interpreter import GROWTH, GrowthCollector, resident_bytes
 
 
 class Frame:
@@ -15,19 +15,19 @@ class Frame:
         self.cycle = self
 
 
-def test_garbage_is_looked_for_when_the_process_has_grown() -> None:
+def test_garbage_is_collected_when_the_process_has_grown() -> None:
     gc.collect()
     gc.disable()
     try:
-        sizes = iter([100, 100 + GROWN, 100 + GROWN + 1, 90, 150])
-        collecting = Collecting(lambda: next(sizes))
+        sizes = iter([100, 100 + GROWTH, 100 + GROWTH + 1, 90, 150])
+        collector = GrowthCollector(lambda: next(sizes))
         seen = weakref.ref(Frame())
         for alive in (True, True, False):
-            Deferred.fromCoroutine(collecting.look())
+            Deferred.fromCoroutine(collector.collect_if_grown())
             assert (seen() is not None) == alive
         seen = weakref.ref(Frame())
-        Deferred.fromCoroutine(collecting.look())
+        Deferred.fromCoroutine(collector.collect_if_grown())
         assert seen() is not None
     finally:
         gc.enable()
-    assert resident() > 1 << 20
+    assert resident_bytes() > 1 << 20

@@ -1,4 +1,4 @@
-"""Starting in order, stopping in reverse, and what a start that fails says."""
+"""Starting in order, stopping in reverse, and reporting a start that fails."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mailsvc.runtime.lifecycle import Lifespan, Opened
 
 
 class Reactor:
-    """Runs what is to run when it runs at once."""
+    """Calls immediately what should be called once it runs."""
 
     def __init__(self):
         self.stopped = 0
@@ -29,7 +29,7 @@ class Reactor:
 
 @pytest.fixture
 def status(monkeypatch):
-    """What the process would end with, and what it would say."""
+    """The exit status, and what is printed."""
     statuses, out = [], io.StringIO()
     monkeypatch.setattr(lifecycle, "exit_with", statuses.append)
     monkeypatch.setattr(lifecycle.sys, "__stderr__", out)
@@ -43,7 +43,7 @@ def closer(trace, name):
     return close
 
 
-def test_what_was_started_is_stopped_in_reverse():
+def test_parts_are_stopped_in_reverse_order():
     trace = []
 
     async def start(opened):
@@ -56,7 +56,7 @@ def test_what_was_started_is_stopped_in_reverse():
     assert trace == ["listeners", "delivery", "memory"]
 
 
-def test_what_does_not_stop_keeps_nobody_from_stopping():
+def test_a_part_that_fails_to_stop_does_not_stop_the_others_from_closing():
     trace = []
 
     async def fails():
@@ -74,12 +74,12 @@ def test_what_does_not_stop_keeps_nobody_from_stopping():
     assert [event["name"] for event in logs if "name" in event] == ["delivery"]
 
 
-def test_stopping_takes_no_longer_than_it_may():
-    """What hangs is left as it is; what must end in good order is waited for."""
+def test_stopping_is_bounded_in_time():
+    """Gives up on what hangs, but waits for what has no timeout."""
     clock, trace, hangs, postgres = Clock(), [], [Deferred(), Deferred()], Deferred()
     opened = Opened()
     opened.at_stop(lambda: trace.append("told"))
-    opened.add("Postgres", lambda: postgres, patient=True)
+    opened.add("Postgres", lambda: postgres, no_timeout=True)
     opened.add("memory", closer(trace, "memory"))
     opened.add("delivery", lambda: hangs[0])
     opened.add("listeners", lambda: hangs[1])
@@ -87,8 +87,8 @@ def test_stopping_takes_no_longer_than_it_may():
         closed = Deferred.fromCoroutine(opened.close(clock, 10.0))
         clock.advance(9.9)
         assert trace == ["told"]
-        clock.advance(0.2)  # the time for all of them is over
-        clock.advance(lifecycle.LAST)
+        clock.advance(0.2)  # the time for all of them has passed
+        clock.advance(lifecycle.FINAL_TIMEOUT)
     assert [event["name"] for event in logs if "name" in event] == ["listeners", "delivery"]
     assert trace == ["told", "memory"]
     clock.advance(1000)
@@ -97,7 +97,7 @@ def test_stopping_takes_no_longer_than_it_may():
     assert closed.called
 
 
-def test_a_failing_start_says_one_sentence_and_ends_with_a_status(status):
+def test_a_failing_start_prints_one_sentence_and_sets_the_exit_status(status):
     statuses, out = status
     trace, reactor = [], Reactor()
 
@@ -114,7 +114,7 @@ def test_a_failing_start_says_one_sentence_and_ends_with_a_status(status):
     assert trace == ["memory"]
 
 
-def test_a_stop_during_the_start_waits_for_the_step_and_goes_no_further(status):
+def test_a_stop_during_the_start_waits_for_the_current_step_only(status):
     trace, step = [], Deferred()
 
     async def start(opened):
@@ -133,7 +133,7 @@ def test_a_stop_during_the_start_waits_for_the_step_and_goes_no_further(status):
     assert stopped and status[0] == []
 
 
-def test_twistd_gets_the_observer_before_it_logs():
+def test_twistd_gets_the_log_observer_first():
     application, observer = Application("x"), object()
     Lifespan(Reactor(), None, str, observer).setServiceParent(application)
     assert application.getComponent(ILogObserver) is observer

@@ -1,4 +1,4 @@
-"""Work that goes to threads in handfuls, with threads that run when the test says so."""
+"""Batched work in threads that run when the test says so, and separate pools in real threads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mailsvc.runtime.offload import BODIES, Offload, Threads
 
 @attrs.define
 class Reactor:
-    """Keeps what is to run, in a thread or back in the reactor."""
+    """Keeps what should run in a thread or in the reactor."""
 
     threads: list[Callable[[], None]] = attrs.field(factory=list)
     calls: list[tuple[Any, ...]] = attrs.field(factory=list)
@@ -29,7 +29,7 @@ class Reactor:
         self.calls.append((call, *args))
 
     def run(self) -> int:
-        """Until nothing is left; how often a thread came back with results."""
+        """Run everything. Returns how often a thread returned results."""
         times = 0
         while self.threads or self.calls:
             while self.threads:
@@ -41,7 +41,7 @@ class Reactor:
         return times
 
 
-def test_what_waits_together_comes_back_together() -> None:
+def test_results_of_waiting_work_are_returned_together() -> None:
     reactor = Reactor()
     offload, results = Offload(reactor), []
     for number in range(10):
@@ -51,7 +51,7 @@ def test_what_waits_together_comes_back_together() -> None:
     assert sorted(results) == [number * 2 for number in range(10)]
 
 
-def test_an_error_belongs_to_the_work_that_raised_it() -> None:
+def test_an_error_fails_only_the_work_that_raised_it() -> None:
     reactor = Reactor()
     offload, failures, results = Offload(reactor), [], []
     offload(lambda: 1 // 0).addErrback(failures.append)
@@ -60,11 +60,11 @@ def test_an_error_belongs_to_the_work_that_raised_it() -> None:
     assert failures[0].check(ZeroDivisionError) and results == [1]
 
 
-def test_what_comes_while_the_last_thread_leaves_gets_a_new_one() -> None:
+def test_work_that_arrives_while_the_last_thread_ends_gets_a_new_thread() -> None:
     reactor = Reactor()
-    offload, results = Offload(reactor, most=1), []
+    offload, results = Offload(reactor, max_threads=1), []
     offload(lambda: 1).addCallback(results.append)
-    reactor.threads.pop()()  # it has left; the reactor does not know yet
+    reactor.threads.pop()()  # it has ended, but the reactor does not know yet
     offload(lambda: 2).addCallback(results.append)
     assert reactor.threads == []
     reactor.run()
@@ -72,7 +72,7 @@ def test_what_comes_while_the_last_thread_leaves_gets_a_new_one() -> None:
 
 
 class RealThreads:
-    """A reactor as far as pools need it: what threads want done by it is done by `turn`."""
+    """What thread pools need of a reactor: `turn` runs one call from a thread."""
 
     def __init__(self) -> None:
         self.calls: SimpleQueue[tuple[Any, ...]] = SimpleQueue()
@@ -92,7 +92,7 @@ class RealThreads:
         call(*args)
 
 
-def test_large_bodies_hold_up_neither_signatures_nor_passwords() -> None:
+def test_large_bodies_delay_neither_signatures_nor_passwords() -> None:
     reactor, go_on = RealThreads(), Event()
     threads = Threads.start(reactor)
     try:

@@ -7,7 +7,7 @@ from typing import Any
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
 
-from mailsvc.store.cache import KEPT, Cache
+from mailsvc.store.cache import MAX_AGE, Cache
 
 
 class Asked:
@@ -39,7 +39,7 @@ def test_who_asks_the_same_at_the_same_time_waits_for_one_answer() -> None:
     assert asked.told == [1, 1, 1]
     asked.ask()
     assert asked.told == [1, 1, 1, 1] and len(asked.answers) == 2
-    asked.clock.advance(KEPT)
+    asked.clock.advance(MAX_AGE)
     asked.ask()
     assert len(asked.answers) == 3
 

@@ -1,1 +1,1 @@
-"""Secrets at rest: encrypted with AES-256-GCM under the keys of a file, and encrypted again when the keys rotate."""
+"""Encryption of secrets at rest: the keys, their file and their rotation."""

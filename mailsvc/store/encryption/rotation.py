@@ -1,6 +1,6 @@
-"""The encrypted columns: whether a set of keys decrypts them, and encrypting them again with the current key.
+"""The encrypted columns: check whether a set of keys decrypts them, and encrypt them again with the current key.
 
-They are encrypted again a few hundred rows at a time, each lot in a transaction of its own.
+Rows are encrypted again in batches of a few hundred, each in its own transaction.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from mailsvc.store.postgres.pool import Pool, Transaction
 
 log = Logger()
 
-# Every column that holds encrypted secrets, and the column with the id that they are bound to.
-ENCRYPTED = (("dkim_keys", "id", "sealed_key"), ("webhooks", "id", "secret"), ("webhooks", "id", "former"), ("users", "id", "totp"))
-KINDS = {"dkim_keys": "DKIM keys", "webhooks": "signing secrets of webhooks", "users": "secrets of authenticator apps"}
-LOT = 200
+# Table, column of the ID that a secret is bound to, column of the secret.
+COLUMNS = (("dkim_keys", "id", "sealed_key"), ("webhooks", "id", "secret"), ("webhooks", "id", "former"), ("users", "id", "totp"))
+KINDS = {"dkim_keys": "DKIM keys", "webhooks": "webhook signing secrets", "users": "authenticator secrets"}
+BATCH = 200
 
 _FIND = "SELECT {id}, {column} FROM {table} WHERE get_byte({column}, 0) <> %s ORDER BY {id} LIMIT %s FOR UPDATE"
 _WRITE = """
 UPDATE {table} t SET {column} = n.encrypted FROM unnest(%s::uuid[], %s::bytea[]) AS n(id, encrypted) WHERE t.{id} = n.id
 """
 _COUNT = "SELECT get_byte({column}, 0), count(*) FROM {table} WHERE {column} IS NOT NULL GROUP BY 1"
-# The oldest and the newest row of each key.
+# The oldest and the newest row of each key number.
 _SAMPLE = """
 WITH sampled AS (
     SELECT min({id}::text)::uuid AS first, max({id}::text)::uuid AS last FROM {table}
@@ -38,65 +38,67 @@ SELECT t.{id}, t.{column} FROM sampled s JOIN {table} t ON t.{id} IN (s.first, s
 
 @attrs.frozen
 class Unreadable:
-    """Secrets of one kind that the keys do not decrypt. `known`: there is a key of that number, but it is another one."""
+    """A kind of secret that the keys do not decrypt. `known`: there is a key with that number, but it is a different key."""
 
     kind: str
     number: int
     known: bool
 
     def __str__(self) -> str:
-        return f"its key {self.number} does not open the {self.kind}" if self.known else f"it has no key {self.number} for the {self.kind}"
+        return (
+            f"its key {self.number} does not decrypt the {self.kind}" if self.known else f"it has no key {self.number} for the {self.kind}"
+        )
 
 
 async def unreadable(pool: Pool, keys: Keys) -> list[Unreadable]:
-    """What these keys do not decrypt, from a sample of each kind and key number.
+    """What these keys do not decrypt, checked on a sample of each kind and key number.
 
-    A damaged row is not a wrong key: it only counts if no other row of the sample can be decrypted.
+    A key counts as wrong only if it decrypts none of the rows sampled: a single row may be damaged.
     """
     encryption, found = Encryption(keys), list[Unreadable]()
-    for table, id_, column in ENCRYPTED:
-        opened: dict[int, list[bool]] = {}
-        for row, octets in await pool.rows(_SAMPLE.format(table=table, id=id_, column=column)):
-            opened.setdefault(bytes(octets)[0] if octets else 0, []).append(_opens(encryption, bytes(octets), row))
-        found += [Unreadable(KINDS[table], number, number in keys.by_number) for number, each in opened.items() if not any(each)]
-        if damaged := sum(any(each) and not all(each) for each in opened.values()):
-            log.error("{count} sampled {kind} are damaged: they cannot be decrypted", count=damaged, kind=KINDS[table])
+    for table, id_, column in COLUMNS:
+        decrypted: dict[int, list[bool]] = {}
+        for row, secret in await pool.rows(_SAMPLE.format(table=table, id=id_, column=column)):
+            decrypted.setdefault(bytes(secret)[0] if secret else 0, []).append(_decrypts(encryption, bytes(secret), row))
+        found += [Unreadable(KINDS[table], number, number in keys.by_number) for number, each in decrypted.items() if not any(each)]
+        if damaged := sum(any(each) and not all(each) for each in decrypted.values()):
+            log.error("{count} of the sampled {kind} cannot be decrypted: they are damaged", count=damaged, kind=KINDS[table])
     return list(dict.fromkeys(found))
 
 
-def _opens(encryption: Encryption, octets: bytes, row: UUID) -> bool:
+def _decrypts(encryption: Encryption, secret: bytes, row: UUID) -> bool:
     try:
-        encryption.decrypt(octets, row)
+        encryption.decrypt(secret, row)
     except EncryptionError:
         return False
     return True
 
 
-async def reencrypt(pool: Pool, encryption: Encryption, lot: int = LOT) -> int:
-    """Until nothing is left that another key encrypted; how much it was."""
+async def reencrypt(pool: Pool, encryption: Encryption, batch: int = BATCH) -> int:
+    """Encrypt everything again that another key encrypted. Returns the number of secrets."""
     done = 0
-    for table, id_, column in ENCRYPTED:
+    for table, id_, column in COLUMNS:
         names = {"table": table, "id": id_, "column": column}
         while True:
 
-            async def some(tx: Transaction, names: Mapping[str, str] = names) -> int:
-                rows: list[tuple[UUID, bytes]] = await tx.rows(_FIND.format_map(names), (encryption.current, lot))
-                encrypted = [encryption.encrypt(encryption.decrypt(bytes(octets), row), row) for row, octets in rows]
+            async def reencrypt_batch(tx: Transaction, names: Mapping[str, str] = names) -> int:
+                rows: list[tuple[UUID, bytes]] = await tx.rows(_FIND.format_map(names), (encryption.current, batch))
+                encrypted = [encryption.encrypt(encryption.decrypt(bytes(secret), row), row) for row, secret in rows]
                 if rows:
                     await tx.run(_WRITE.format_map(names), ([row for row, _ in rows], encrypted))
                 return len(rows)
 
-            count = await pool.transact(some)
+            count = await pool.transact(reencrypt_batch)
             done += count
-            if count < lot:
+            if count < batch:
                 break
     return done
 
 
 async def count(pool: Pool) -> Mapping[int, int]:
-    """How many secrets each key has encrypted."""
+    """The number of secrets encrypted with each key."""
     found: dict[int, int] = {}
-    for table, id_, column in ENCRYPTED:
+    for table, id_, column in COLUMNS:
         for number, many in await pool.rows(_COUNT.format(table=table, id=id_, column=column)):
             found[number] = found.get(number, 0) + many
     return found

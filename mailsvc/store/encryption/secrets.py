@@ -1,8 +1,8 @@
-"""Secrets at rest: encrypted with AES-256-GCM, bound to the row that they belong to.
+"""Encryption of secrets at rest: AES-256-GCM, with each secret bound to its row.
 
-An encrypted secret: one byte that names the key, 12 of nonce, then ciphertext and tag. The key file has a line for each key,
-`<number> <base64 of 32 bytes>`; the last one encrypts, all of them open. How a file changes: store/encryption/key_file, how rows
-follow: store/encryption/rotation.
+An encrypted secret is one byte with the number of the key, 12 bytes of nonce, the ciphertext and the tag. The key file has one line
+per key, `<number> <base64 of 32 bytes>`; all keys decrypt, the last one encrypts. Changing the file: store/encryption/key_file;
+encrypting rows again: store/encryption/rotation.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ NONCE = 12
 
 
 class EncryptionError(Exception):
-    """A key or an encrypted secret is not usable. Says which and why, never what is in it."""
+    """A key or an encrypted secret is not usable. The message says which and why, without showing any of it."""
 
 
 @attrs.frozen
 class Keys:
-    """What a file has: the key of each number, the one that encrypts last."""
+    """The keys of a file by number. The last one encrypts."""
 
     by_number: Mapping[int, bytes] = attrs.field(repr=False)
 
@@ -44,10 +44,10 @@ class Keys:
             if line.strip() and not line.startswith("#"):
                 number, key = _parse(line, f"{where}, line {row}")
                 if number in keys:
-                    raise EncryptionError(f"{where}, line {row}: key {number} is there twice.")
+                    raise EncryptionError(f"{where}, line {row}: key {number} appears twice.")
                 keys[number] = key
         if not keys:
-            raise EncryptionError(f"{where} has no key in it.")
+            raise EncryptionError(f"{where} contains no key.")
         return cls(keys)
 
     @property
@@ -56,43 +56,43 @@ class Keys:
 
     @property
     def fingerprints(self) -> tuple[str, ...]:
-        """What names each key to other processes without showing it, the one that encrypts first."""
+        """Identify each key to other processes without revealing it. The key that encrypts comes first."""
         return tuple(fingerprint(number, key) for number, key in list(self.by_number.items())[::-1])
 
 
 @attrs.frozen
-class Found:
-    """Keys that a file has now; `seen` identifies its version."""
+class ChangedKeys:
+    """Keys read from a changed file; `version` identifies the file's version."""
 
     keys: Keys
-    seen: object
+    version: object
 
 
 @attrs.define(eq=False)
 class Encryption:
-    """Encrypts with the key `current`, opens with any. With a `path` it follows the file.
+    """Encrypts with the current key, decrypts with any. With a `path`, keys can be reloaded from the file.
 
-    `rejected`: why the keys that the file has now are not used, if they are not.
+    `rejected`: why the keys now in the file are not used, if they are not.
     """
 
     keys: Keys
     path: Path | None = None
     rejected: str | None = attrs.field(default=None, init=False)
-    _seen: object = attrs.field(default=None, init=False)
+    _version: object = attrs.field(default=None, init=False)
     _ciphers: dict[int, AESGCM] = attrs.field(factory=dict, init=False, repr=False)
     _derived: dict[str, tuple[bytes, ...]] = attrs.field(factory=dict, init=False, repr=False)
 
     @classmethod
     def load(cls, path: Path) -> Encryption:
-        """The keys from the environment, else from the file."""
+        """The keys from the environment if it has any, otherwise from the file."""
         name = environment()
         if name is not None:
             if name == OLD_ENVIRONMENT:
                 log.warn("{old} is deprecated; set {new} instead.", old=OLD_ENVIRONMENT, new=ENVIRONMENT)
             return cls.read(os.environ[name].replace(",", "\n"), name)
-        seen = _look(path)
+        version = _version(path)
         encryption = cls(Keys.read(path.read_text(), str(path)), path)
-        encryption._seen = seen
+        encryption._version = version
         return encryption
 
     @classmethod
@@ -104,41 +104,41 @@ class Encryption:
         return self.keys.current
 
     def refresh(self) -> bool:
-        """Read the file again when it is another one by now; whether the keys are others too. EncryptionError or OSError: they stay."""
-        found = self.changed()
-        if found is not None:
-            self.adopt(found)
-        return found is not None
+        """Reload the file if it has changed. Returns whether the keys have. On EncryptionError or OSError the present keys stay."""
+        changed = self.changed()
+        if changed is not None:
+            self.adopt(changed)
+        return changed is not None
 
-    def changed(self) -> Found | None:
-        """Other keys than these, if the file has changed and has them. EncryptionError or OSError when it cannot be used."""
-        if self.path is None or (seen := _look(self.path)) == self._seen:
+    def changed(self) -> ChangedKeys | None:
+        """The keys of the file, if they differ from these. Raises EncryptionError or OSError if the file is unusable."""
+        if self.path is None or (version := _version(self.path)) == self._version:
             return None
         keys = Keys.read(self.path.read_text(), str(self.path))
         if keys == self.keys and keys.fingerprints == self.keys.fingerprints:
-            self._seen, self.rejected = seen, None
+            self._version, self.rejected = version, None
             return None
-        return Found(keys, seen)
+        return ChangedKeys(keys, version)
 
-    def adopt(self, found: Found) -> None:
+    def adopt(self, changed: ChangedKeys) -> None:
         """Use these keys from now on."""
-        self.keys, self._ciphers, self._derived = found.keys, {}, {}
-        self._seen, self.rejected = found.seen, None
+        self.keys, self._ciphers, self._derived = changed.keys, {}, {}
+        self._version, self.rejected = changed.version, None
 
-    def reject(self, found: Found, why: str) -> None:
+    def reject(self, changed: ChangedKeys, why: str) -> None:
         """Keep the present keys until the file changes again."""
-        self._seen, self.rejected = found.seen, why
+        self._version, self.rejected = changed.version, why
 
     def secrets_for(self, purpose: str) -> Sequence[bytes]:
-        """Secrets that are kept nowhere, for one purpose; every process with these keys comes to the same.
+        """Signing secrets for one purpose, derived from the keys, so the same in every process.
 
-        The first is to sign with. The others, of keys that encrypted before, are accepted as long as their keys are here.
+        Sign with the first. Accept signatures of the others, which come from former keys, as long as those keys are in the file.
         """
-        found = self._derived.get(purpose)
-        if found is None:
+        derived = self._derived.get(purpose)
+        if derived is None:
             keys = list(self.keys.by_number.values())
-            found = self._derived[purpose] = tuple(hmac.digest(key, purpose.encode(), "sha256") for key in reversed(keys))
-        return found
+            derived = self._derived[purpose] = tuple(hmac.digest(key, purpose.encode(), "sha256") for key in reversed(keys))
+        return derived
 
     def encrypt(self, secret: bytes, row: UUID) -> bytes:
         number, nonce = self.current, os.urandom(NONCE)
@@ -147,11 +147,11 @@ class Encryption:
     def decrypt(self, encrypted: bytes, row: UUID) -> bytes:
         number = encrypted[0] if encrypted else 0
         if number not in self.keys.by_number:
-            raise EncryptionError(f"The secret of {row} was encrypted with key {number}, which is not here.")
+            raise EncryptionError(f"The secret of {row} is encrypted with key {number}, which is missing.")
         try:
             return self._cipher(number).decrypt(encrypted[1 : 1 + NONCE], encrypted[1 + NONCE :], _bound(number, row))
         except (InvalidTag, ValueError):
-            raise EncryptionError(f"The secret of {row} does not open with key {number}.") from None
+            raise EncryptionError(f"The secret of {row} cannot be decrypted with key {number}.") from None
 
     def _cipher(self, number: int) -> AESGCM:
         cipher = self._ciphers.get(number)
@@ -169,10 +169,10 @@ def fingerprint(number: int, key: bytes) -> str:
     return f"{number}:{hmac.digest(key, b'fingerprint', 'sha256')[:6].hex()}"
 
 
-def _look(path: Path) -> object:
-    """What is another one when the file is."""
-    found = path.stat()
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+def _version(path: Path) -> object:
+    """A value that changes when the file does."""
+    status = path.stat()
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _bound(number: int, row: UUID) -> bytes:

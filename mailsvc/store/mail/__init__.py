@@ -1,1 +1,1 @@
-"""Emails and their messages in SQL: accepting them, reading them back, searching and exporting them."""
+"""Emails and their messages: accepting, reading, searching and exporting them."""

@@ -1,1 +1,1 @@
-"""The database itself: connections and the pool, shared commits, LISTEN/NOTIFY, migrations, and the embedded server."""
+"""Access to Postgres: connections and the pool, shared commits, notifications, migrations and the embedded server."""

@@ -1,1 +1,1 @@
-"""The delivery queue in SQL: claims and leases, settling attempts, holds, processes and their heartbeats."""
+"""The delivery queue: claims and leases, settling attempts, holds, processes and their heartbeats."""

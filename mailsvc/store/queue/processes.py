@@ -92,7 +92,7 @@ async def running(pool: Pool) -> list[Running]:
 
 
 @attrs.define(eq=False)
-class Incarnation:
+class ProcessRegistration:
     """
     `on_replaced(old, new)`: others had marked us as ended, so all leases are gone; the new id begins with none.
     `on_freed(count)`: leases of others became free, so there is something to claim.
@@ -166,7 +166,7 @@ class Incarnation:
         beaten = await self.pool.rows(BEAT_SQL, (self.id,))
         return float(beaten[0][0]) if beaten else None
 
-    async def knows(self, keys: Sequence[str]) -> None:
+    async def announce_keys(self, keys: Sequence[str]) -> None:
         """Tell others which keys this process has, when they are others than before."""
         if tuple(keys) != tuple(self.keys):
             await self.pool.run(KEYS, (list(keys), self.id))

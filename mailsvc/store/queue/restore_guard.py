@@ -81,7 +81,7 @@ class RestoreGuard:
     region: str
     _seen: Seen | None = attrs.field(default=None, init=False)
 
-    async def look(self, *, remember: bool = True) -> str | None:
+    async def check(self, *, remember: bool = True) -> str | None:
         """Hold all mail when this is a restored database, and say why; `remember`: write down how far it has come."""
         seen = self._seen or self._read()
 

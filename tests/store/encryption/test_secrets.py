@@ -1,4 +1,4 @@
-"""Encrypted secrets open for their own row alone, with the right key."""
+"""Secrets are decrypted only for their own row and with the right key; keys rotate and are reloaded."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mailsvc.runtime.database import follow_keys
 from mailsvc.store.encryption import key_file, rotation
 from mailsvc.store.encryption.secrets import ENVIRONMENT, Encryption, EncryptionError, Keys
 from mailsvc.store.postgres.pool import Pool
-from mailsvc.store.queue.processes import Incarnation
+from mailsvc.store.queue.processes import ProcessRegistration
 
 ROW, OTHER = UUID(int=1), UUID(int=2)
 ONE = f"1 {base64.b64encode(bytes(32)).decode()}\n"
@@ -34,12 +34,12 @@ def test_a_secret_is_decrypted_only_for_its_row(secret: bytes) -> None:
     encrypted = ENCRYPTION.encrypt(secret, ROW)
     assert ENCRYPTION.decrypt(encrypted, ROW) == secret
     assert ENCRYPTION.encrypt(secret, ROW) != encrypted
-    with pytest.raises(EncryptionError, match="does not open"):
+    with pytest.raises(EncryptionError, match="cannot be decrypted with"):
         ENCRYPTION.decrypt(encrypted, OTHER)
 
 
 @given(st.data())
-def test_any_change_is_noticed(data: st.DataObject) -> None:
+def test_any_change_to_an_encrypted_secret_is_noticed(data: st.DataObject) -> None:
     encrypted = bytearray(ENCRYPTION.encrypt(b"secret", ROW))
     place = data.draw(st.integers(0, len(encrypted) - 1))
     encrypted[place] ^= data.draw(st.integers(1, 255))
@@ -48,22 +48,22 @@ def test_any_change_is_noticed(data: st.DataObject) -> None:
 
 
 @given(st.binary(max_size=40))
-def test_rubbish_is_an_error_of_ours(rubbish: bytes) -> None:
+def test_random_bytes_raise_an_encryption_error(rubbish: bytes) -> None:
     with pytest.raises(EncryptionError):
         ENCRYPTION.decrypt(b"\x01" + rubbish, ROW)
 
 
-def test_after_a_rotation_old_secrets_open_and_new_ones_use_the_new_key() -> None:
+def test_after_a_rotation_old_secrets_are_decrypted_and_new_ones_use_the_new_key() -> None:
     encrypted = ENCRYPTION.encrypt(b"secret", ROW)
     rotated = Encryption.read(f"# keys\n\n{ONE}{TWO}", "test")
     assert rotated.decrypt(encrypted, ROW) == b"secret"
     assert rotated.encrypt(b"secret", ROW)[0] == 2
-    with pytest.raises(EncryptionError, match="key 2, which is not here"):
+    with pytest.raises(EncryptionError, match="key 2, which is missing"):
         ENCRYPTION.decrypt(rotated.encrypt(b"secret", ROW), ROW)
 
 
 @pytest.mark.parametrize("text", ["", "1", "0 " + ONE[2:], "256 " + ONE[2:], "1 AAAA", "1 ?", ONE + ONE])
-def test_a_bad_key_is_told_without_showing_it(text: str) -> None:
+def test_a_bad_key_is_reported_without_being_shown(text: str) -> None:
     with pytest.raises(EncryptionError) as raised:
         Encryption.read(text, "the file")
     assert "the file" in str(raised.value)
@@ -71,7 +71,7 @@ def test_a_bad_key_is_told_without_showing_it(text: str) -> None:
     assert "AAA" not in repr(ENCRYPTION)
 
 
-def test_the_file_is_made_once_and_for_its_owner_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_key_file_is_created_once_and_readable_by_its_owner_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(ENVIRONMENT, raising=False)
     path = tmp_path / "new" / "secret.key"
     with ThreadPoolExecutor(8) as threads:
@@ -84,13 +84,13 @@ def test_the_file_is_made_once_and_for_its_owner_alone(tmp_path: Path, monkeypat
     assert {encryption.decrypt(encrypted, ROW) for encryption in loaded} == {b"secret"}
 
 
-def test_the_environment_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_takes_precedence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ENVIRONMENT, f"{ONE.strip()},{TWO.strip()}")
     assert Encryption.load(tmp_path / "secret.key").current == 2
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_was_signed_before_a_rotation_is_accepted_after_it() -> None:
+def test_signatures_from_before_a_rotation_stay_valid() -> None:
     rotated = Encryption.read(ONE + TWO, "test")
     [before] = ENCRYPTION.secrets_for("links")
     now, former = rotated.secrets_for("links")
@@ -109,7 +109,7 @@ def test_encryption_follows_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert not encryption.refresh()
     encrypted, [before] = encryption.encrypt(b"secret", ROW), encryption.secrets_for("links")
     number = key_file.prepare(path)
-    assert (number, key_file.prepare(path)) == (2, 2)  # called again it goes on with the same
+    assert (number, key_file.prepare(path)) == (2, 2)  # a second call returns the same key
     assert encryption.refresh() and not encryption.refresh()
     assert encryption.current == 1 and encryption.secrets_for("links")[0] == before
     key_file.promote(path, number)
@@ -130,8 +130,8 @@ async def test_rows_are_encrypted_again_in_batches(pool: Pool) -> None:
         await pool.run("INSERT INTO users (id, email, totp, created_at) VALUES (%s, %s, %s, now())", (row, str(row), encrypted))
     rotated = Encryption.read(ONE + TWO, "test")
     assert await rotation.count(pool) == {1: 6}
-    assert await rotation.reencrypt(pool, rotated, lot=2) == 6
-    assert await rotation.reencrypt(pool, rotated, lot=2) == 0
+    assert await rotation.reencrypt(pool, rotated, batch=2) == 6
+    assert await rotation.reencrypt(pool, rotated, batch=2) == 0
     assert await rotation.count(pool) == {2: 6}
     only = Encryption.read(TWO, "test")
     for row, encrypted in await pool.rows("SELECT id, totp FROM users WHERE totp IS NOT NULL"):
@@ -140,26 +140,26 @@ async def test_rows_are_encrypted_again_in_batches(pool: Pool) -> None:
 
 async def users(pool: Pool, *encrypted: bytes) -> list[UUID]:
     found = []
-    for n, octets in enumerate(encrypted, start=1):
+    for n, secret in enumerate(encrypted, start=1):
         found.append(UUID(int=n))
-        await pool.run("INSERT INTO users (id, email, totp, created_at) VALUES (%s, %s, %s, now())", (found[-1], str(n), octets))
+        await pool.run("INSERT INTO users (id, email, totp, created_at) VALUES (%s, %s, %s, now())", (found[-1], str(n), secret))
     return found
 
 
 @pytest_twisted.ensureDeferred
-async def test_keys_are_compared_with_what_they_have_to_decrypt(pool: Pool) -> None:
+async def test_keys_that_do_not_decrypt_the_stored_secrets_are_reported(pool: Pool) -> None:
     assert await rotation.unreadable(pool, ENCRYPTION.keys) == []
     await users(pool, *(ENCRYPTION.encrypt(b"totp", UUID(int=n)) for n in (1, 2, 3)))
     assert await rotation.unreadable(pool, Keys.read(ONE + TWO, "test")) == []
     other = Keys.read(f"1 {base64.b64encode(bytes([9] * 32)).decode()}", "test")
     [wrong] = await rotation.unreadable(pool, other)
-    assert str(wrong) == "its key 1 does not open the secrets of authenticator apps"
+    assert str(wrong) == "its key 1 does not decrypt the authenticator secrets"
     [missing] = await rotation.unreadable(pool, Keys.read(TWO, "test"))
-    assert str(missing) == "it has no key 1 for the secrets of authenticator apps"
+    assert str(missing) == "it has no key 1 for the authenticator secrets"
 
 
 @pytest_twisted.ensureDeferred
-async def test_each_key_number_is_looked_at(pool: Pool) -> None:
+async def test_every_key_number_is_checked(pool: Pool) -> None:
     rotated = Encryption.read(ONE + TWO, "test")
     await users(pool, ENCRYPTION.encrypt(b"totp", UUID(int=1)), *(rotated.encrypt(b"totp", UUID(int=n)) for n in (2, 3, 4)))
     assert [wrong.number for wrong in await rotation.unreadable(pool, Keys.read(TWO, "test"))] == [1]
@@ -167,11 +167,11 @@ async def test_each_key_number_is_looked_at(pool: Pool) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_damaged_row_is_no_wrong_key(pool: Pool) -> None:
+async def test_a_damaged_row_does_not_make_a_key_wrong(pool: Pool) -> None:
     await users(pool, *(ENCRYPTION.encrypt(b"totp", UUID(int=n)) for n in (1, 2)), b"\x01rubbish")
     with capturedLogs() as logs:
         assert await rotation.unreadable(pool, ENCRYPTION.keys) == []
-    assert [event["kind"] for event in logs if "kind" in event] == ["secrets of authenticator apps"]
+    assert [event["kind"] for event in logs if "kind" in event] == ["authenticator secrets"]
 
 
 @pytest_twisted.ensureDeferred
@@ -182,7 +182,7 @@ async def test_wrong_keys_in_a_changed_file_are_not_used(tmp_path: Path, monkeyp
     encryption, known, wrong = Encryption.load(path), list[Sequence[str]](), "The setting does not fit."
 
     class Process:
-        async def knows(self, fingerprints: Sequence[str]) -> None:
+        async def announce_keys(self, fingerprints: Sequence[str]) -> None:
             known.append(fingerprints)
 
     asked: list[int] = []
@@ -191,12 +191,12 @@ async def test_wrong_keys_in_a_changed_file_are_not_used(tmp_path: Path, monkeyp
         asked.append(keys.current)
         return wrong if keys.current == 2 else None
 
-    follow = partial(follow_keys, encryption, cast(Incarnation, Process()), checked)
+    follow = partial(follow_keys, encryption, cast(ProcessRegistration, Process()), checked)
     path.write_text(TWO)
     encrypted = encryption.encrypt(b"secret", ROW)
     with capturedLogs() as logs:
         await follow()
-        await follow()  # not asked again before the file changes
+        await follow()  # not checked again before the file changes
     assert (asked, encryption.rejected, encryption.current) == ([2], wrong, 1)
     assert len([event for event in logs if event["log_level"] is LogLevel.error]) == 1
     assert encryption.decrypt(encrypted, ROW) == b"secret" and known[-1] == ENCRYPTION.keys.fingerprints

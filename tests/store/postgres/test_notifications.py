@@ -1,4 +1,4 @@
-"""The notifications: due for everybody, not too often, and heard again after the connection was lost."""
+"""Notifications reach every listener, are grouped on busy channels, and continue after a lost connection."""
 
 from __future__ import annotations
 

@@ -21,36 +21,36 @@ from mailsvc.runtime.polling import PollingLoop
 from mailsvc.store.postgres.errors import Unavailable
 from mailsvc.store.postgres.pool import Pool
 from mailsvc.store.queue import processes as module
-from mailsvc.store.queue.processes import FRESH, HEARTBEAT, Incarnation
+from mailsvc.store.queue.processes import FRESH, HEARTBEAT, ProcessRegistration
 
 
 @attrs.define(eq=False)
 class Owner:
     """Two clocks that run together, and what the process was told."""
 
-    incarnation: Incarnation
+    registration: ProcessRegistration
     clock: Clock
     replaced: list[tuple[int, int]]
     freed: list[int]
     loop: PollingLoop
 
     async def start(self, *roles: str) -> int:
-        lease = await self.incarnation.start("eu-west-1", roles)
+        lease = await self.registration.start("eu-west-1", roles)
         self.loop.start(at_once=False)
         return lease
 
     async def end(self) -> None:
         await self.loop.stop()
-        await self.incarnation.end()
+        await self.registration.end()
 
 
 @pytest.fixture
 def make(pool: Pool) -> Any:
     def make() -> Owner:
         clock, replaced, freed = Clock(), [], []
-        incarnation = Incarnation(pool, clock, lambda old, new: replaced.append((old, new)), freed.append, clock.seconds)
-        loop = PollingLoop(clock, "sending a heartbeat", incarnation.renew, HEARTBEAT, retry=1.0)
-        return Owner(incarnation, clock, replaced, freed, loop)
+        registration = ProcessRegistration(pool, clock, lambda old, new: replaced.append((old, new)), freed.append, clock.seconds)
+        loop = PollingLoop(clock, "sending a heartbeat", registration.renew, HEARTBEAT, retry=1.0)
+        return Owner(registration, clock, replaced, freed, loop)
 
     return make
 
@@ -60,7 +60,7 @@ async def owner(make: Any) -> AsyncIterator[Owner]:
     made = make()
     await made.start("delivery", "http")
     yield made
-    if made.incarnation._id is not None:
+    if made.registration._id is not None:
         await made.end()
 
 
@@ -101,7 +101,7 @@ async def test_it_stays_fresh_by_beating(pool: Pool, owner: Owner) -> None:
     for _ in range(6):
         owner.clock.advance(HEARTBEAT)
         await settle(owner)
-    assert owner.incarnation.fresh
+    assert owner.registration.fresh
     [after] = await pool.rows("SELECT heartbeat_at FROM processes")
     assert after > before
     assert owner.replaced == []
@@ -109,7 +109,7 @@ async def test_it_stays_fresh_by_beating(pool: Pool, owner: Owner) -> None:
 
 @pytest_twisted.ensureDeferred
 async def test_without_an_answer_it_stops_acting_on_its_leases(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
-    lease = owner.incarnation.id
+    lease = owner.registration.id
 
     async def unreachable(*_: object) -> int:
         raise Unavailable("no")
@@ -117,13 +117,13 @@ async def test_without_an_answer_it_stops_acting_on_its_leases(owner: Owner, mon
     with monkeypatch.context() as patch:
         patch.setattr(Pool, "rows", unreachable)
         owner.clock.pump([1] * 29)
-        assert owner.incarnation.holds(lease)
+        assert owner.registration.holds(lease)
         owner.clock.advance(1)
-        assert not owner.incarnation.fresh
-        assert not owner.incarnation.holds(lease)
+        assert not owner.registration.fresh
+        assert not owner.registration.holds(lease)
     owner.clock.advance(HEARTBEAT * 1.2)
     await settle(owner)
-    assert owner.incarnation.holds(lease)
+    assert owner.registration.holds(lease)
 
 
 @pytest_twisted.ensureDeferred
@@ -138,9 +138,9 @@ async def test_a_beat_counts_from_when_it_left(owner: Owner, monkeypatch: pytest
         owner.clock.advance(HEARTBEAT)
         owner.clock.advance(FRESH - 1)
         answer.callback([(0.0,)])
-    assert owner.incarnation.fresh
+    assert owner.registration.fresh
     owner.clock.advance(1)
-    assert not owner.incarnation.fresh
+    assert not owner.registration.fresh
 
 
 @pytest_twisted.ensureDeferred
@@ -148,17 +148,17 @@ async def test_who_is_silent_loses_its_leases_and_nothing_else(pool: Pool, owner
     silent = make()
     lease = await silent.start("delivery")
     await enqueue(pool, lease, "queued", "delayed", "uncertain")
-    await enqueue(pool, owner.incarnation.id, "queued")
+    await enqueue(pool, owner.registration.id, "queued")
     await enqueue(pool, None, "scheduled")
     await silence(pool, lease, 40)
-    assert await owner.incarnation.take_over() == 0
+    assert await owner.registration.take_over() == 0
     await silence(pool, lease, 6)
-    assert await owner.incarnation.take_over() == 3
+    assert await owner.registration.take_over() == 3
     assert await leases(pool) == [
-        ("queued", None), ("delayed", None), ("uncertain", None), ("queued", owner.incarnation.id), ("scheduled", None)
+        ("queued", None), ("delayed", None), ("uncertain", None), ("queued", owner.registration.id), ("scheduled", None)
     ]  # fmt: skip
     assert owner.freed == [3]
-    assert await owner.incarnation.take_over() == 0
+    assert await owner.registration.take_over() == 0
     assert owner.freed == [3]
 
 
@@ -167,13 +167,13 @@ async def test_a_process_taken_for_dead_goes_on_under_a_new_number(pool: Pool, o
     silent = make()
     lease = await silent.start("delivery")
     await silence(pool, lease)
-    await owner.incarnation.take_over()
+    await owner.registration.take_over()
     silent.clock.advance(HEARTBEAT)
     await settle(silent)
-    assert silent.replaced == [(lease, silent.incarnation.id)]
-    assert silent.incarnation.id > lease
-    assert silent.incarnation.holds(silent.incarnation.id)
-    assert not silent.incarnation.holds(lease)
+    assert silent.replaced == [(lease, silent.registration.id)]
+    assert silent.registration.id > lease
+    assert silent.registration.holds(silent.registration.id)
+    assert not silent.registration.holds(lease)
     await silent.end()
 
 
@@ -182,7 +182,7 @@ async def test_a_lease_committed_after_its_process_was_ended_is_freed_too(pool: 
     silent = make()
     lease = await silent.start("delivery")
     await silence(pool, lease)
-    await owner.incarnation.take_over()
+    await owner.registration.take_over()
     await enqueue(pool, lease, "queued")
     owner.clock.advance(HEARTBEAT)
     await settle(owner)
@@ -195,7 +195,7 @@ async def test_ending_gives_the_leases_back(pool: Pool, make: Any) -> None:
     await enqueue(pool, await made.start(), "delayed")
     await made.end()
     assert await leases(pool) == [("delayed", None)]
-    assert not made.incarnation.fresh
+    assert not made.registration.fresh
     assert made.clock.getDelayedCalls() == []
     assert await pool.rows("SELECT count(*) FROM processes WHERE ended_at IS NULL") == [(0,)]
 
@@ -203,15 +203,15 @@ async def test_ending_gives_the_leases_back(pool: Pool, make: Any) -> None:
 @pytest_twisted.ensureDeferred
 async def test_live_counts_the_processes_of_a_role(pool: Pool, owner: Owner, make: Any) -> None:
     other = make()
-    assert (owner.incarnation.live("http"), owner.incarnation.live("smtp")) == (1, 0)
+    assert (owner.registration.live("http"), owner.registration.live("smtp")) == (1, 0)
     lease = await other.start("http", "smtp")
     owner.clock.advance(HEARTBEAT)
     await settle(owner)
-    assert (owner.incarnation.live("http"), owner.incarnation.live("smtp")) == (2, 1)
+    assert (owner.registration.live("http"), owner.registration.live("smtp")) == (2, 1)
     await silence(pool, lease)
     owner.clock.advance(HEARTBEAT)
     await settle(owner)
-    assert (owner.incarnation.live("http"), owner.incarnation.live("smtp")) == (1, 0)
+    assert (owner.registration.live("http"), owner.registration.live("smtp")) == (1, 0)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
@@ -248,7 +248,7 @@ async def test_rows_of_ended_processes_are_swept_when_nothing_hangs_on_them(pool
             " VALUES ('x', 1, '', '{}', now() - make_interval(days => %s), now() - make_interval(days => %s))",
             (days, days),
         )
-    await owner.incarnation.take_over()
+    await owner.registration.take_over()
     assert await pool.rows("SELECT count(*) FROM processes WHERE host = 'x'") == [(1,)]
 
 
@@ -257,10 +257,10 @@ async def counted(owner: Owner, processes: int) -> None:
     from twisted.internet import reactor
 
     for _ in range(5000):
-        if owner.incarnation.live("http") == processes:
+        if owner.registration.live("http") == processes:
             return
         await deferLater(reactor, 0.001)  # type: ignore[arg-type]
-    raise AssertionError(f"It knows of {owner.incarnation.live('http')}.")
+    raise AssertionError(f"It knows of {owner.registration.live('http')}.")
 
 
 class _Notifications:
@@ -280,13 +280,13 @@ class _Notifications:
 @pytest_twisted.ensureDeferred
 async def test_who_comes_is_counted_before_the_next_beat(owner: Owner, make: Any) -> None:
     notifications: Any = _Notifications()
-    owner.incarnation.announce(notifications)
-    assert owner.incarnation.live("http") == 1
-    other = make().incarnation
+    owner.registration.announce(notifications)
+    assert owner.registration.live("http") == 1
+    other = make().registration
     await other.start("eu-west-1", ["http"])
     other.announce(notifications)
     await counted(owner, 2)
-    assert (owner.incarnation.peers("http"), owner.incarnation.live("smtp")) == (2, 0)
+    assert (owner.registration.peers("http"), owner.registration.live("smtp")) == (2, 0)
     await other.end()
     notifications.notify("processes")  # to one that has ended, which has no business to count
     await counted(owner, 1)
@@ -295,14 +295,14 @@ async def test_who_comes_is_counted_before_the_next_beat(owner: Owner, make: Any
 @pytest_twisted.ensureDeferred
 async def test_after_a_step_of_the_databases_clock_nobody_is_taken_for_dead(make: Any, owner: Owner, pool: Pool) -> None:
     """All heartbeats look old then, and a process that lives would lose its leases to another, which sends the same mail."""
-    await silence(pool, owner.incarnation.id, 3600)
+    await silence(pool, owner.registration.id, 3600)
     other, clock = make(), owner.clock
     day = TimeOfDay(10.0, other.clock.seconds, lambda: clock.seconds() + 3600)
     day.measured(0, clock.seconds(), 0)
     other.clock.time_of_day = day
     assert held(other.clock) is not None
     await other.start("delivery")
-    assert await pool.rows("SELECT ended_at FROM processes WHERE id = %s", (owner.incarnation.id,)) == [(None,)]
+    assert await pool.rows("SELECT ended_at FROM processes WHERE id = %s", (owner.registration.id,)) == [(None,)]
     await other.end()
 
 
@@ -311,6 +311,6 @@ async def test_a_heartbeat_measures_the_databases_clock(make: Any, pool: Pool) -
     made = make()
     made.clock.time_of_day = TimeOfDay(10.0, made.clock.seconds, lambda: made.clock.seconds() + 60)
     await made.start("delivery")
-    await made.incarnation.beat()
+    await made.registration.beat()
     assert abs(unix(made.clock) - datetime.now(UTC).timestamp()) < 5
     await made.end()

@@ -44,36 +44,36 @@ async def held(pool: Pool) -> list[tuple[str, str]]:
 @pytest_twisted.ensureDeferred
 async def test_all_regions_are_held_once_and_released(pool: Pool) -> None:
     await pool.run("INSERT INTO processes (host, pid, region, roles) VALUES ('x', 1, 'far', '{}')")
-    assert await RestoreGuard(pool, None, "near").look() is None
-    assert await RestoreGuard(pool, None, "near").look() is None
+    assert await RestoreGuard(pool, None, "near").check() is None
+    assert await RestoreGuard(pool, None, "near").check() is None
     assert await held(pool) == []
     await pool.run("UPDATE house SET relation = relation - 1")
-    assert await RestoreGuard(pool, None, "near").look() == DUMP
+    assert await RestoreGuard(pool, None, "near").check() == DUMP
     assert [region for region, _ in await held(pool)] == ["far", "near"]
     assert await holds.release_everything(pool) == 2
-    assert await RestoreGuard(pool, None, "near").look() is None  # it is known to be here by now
+    assert await RestoreGuard(pool, None, "near").check() is None  # it is known to be here by now
     assert await held(pool) == []
 
 
 @pytest_twisted.ensureDeferred
 async def test_the_witness_remembers_how_far_it_had_come(pool: Pool, tmp_path: Path) -> None:
     file = tmp_path / "witness"
-    assert await RestoreGuard(pool, file, "near").look(remember=False) is None
+    assert await RestoreGuard(pool, file, "near").check(remember=False) is None
     assert not file.exists()
     running = RestoreGuard(pool, file, "near")
-    assert await running.look() is None
+    assert await running.check() is None
     before = json.loads(file.read_text())["beats"]
-    assert await running.look() is None
+    assert await running.check() is None
     told = json.loads(file.read_text())
     assert told["beats"] == before + 1
     assert [path.name for path in tmp_path.iterdir()] == ["witness"]
     file.write_text(json.dumps(told | {"beats": told["beats"] + 100}))
-    assert await RestoreGuard(pool, file, "near").look() == SET_BACK
+    assert await RestoreGuard(pool, file, "near").check() == SET_BACK
     assert json.loads(file.read_text())["beats"] > told["beats"] + 100
     file.write_text(json.dumps(told | {"beats": told["beats"] + 110}))  # of another machine
-    assert await RestoreGuard(pool, file, "near").look() is None
+    assert await RestoreGuard(pool, file, "near").check() is None
     await pool.run("UPDATE house SET timeline = timeline + 1")
-    assert await RestoreGuard(pool, file, "near").look() is None
+    assert await RestoreGuard(pool, file, "near").check() is None
     await pool.run("UPDATE house SET timeline = timeline + 1")
     file.write_text("rubbish")
-    assert await RestoreGuard(pool, file, "near").look() == RECOVERED
+    assert await RestoreGuard(pool, file, "near").check() == RECOVERED
