@@ -221,7 +221,7 @@ def test_docs_rfc_points_back_at_every_rfc_that_the_code_cites():
     assert not {number: str(path.relative_to(ROOT)) for number, path in code.items() if number not in told}
 
 
-def test_docs_rfc_names_rooms_that_exist_and_cite_it():
+def test_docs_rfc_names_places_that_exist_and_cite_it():
     wrong, listed = [], 0
     for line in (ROOT / "docs/rfc.md").read_text("utf-8").splitlines():
         for name in re.findall(r"`(mailsvc/[\w/]+(?:\.(?:py|sql|toml)|/))`", line):
@@ -233,10 +233,18 @@ def test_docs_rfc_names_rooms_that_exist_and_cite_it():
     assert listed and not wrong
 
 
-@pytest.mark.parametrize("path", [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "path", [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda path: str(path.relative_to(ROOT))
+)
 def test_links_in_the_docs_lead_somewhere(path):
     targets = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", path.read_text("utf-8"))
     assert not [target for target in targets if "://" not in target and not (path.parent / target).exists()]
+
+
+def test_changelog_fragments_have_a_known_kind_and_no_relative_links():
+    fragments = [path for path in (ROOT / "docs/changes").glob("*.md") if path.name != "README.md"]
+    assert not [path.name for path in fragments if not re.search(r"\w\.(feature|change|fix|removal)\.md$", path.name)]
+    assert not [path.name for path in fragments if re.search(r"\]\((?!https://)", path.read_text("utf-8"))]
 
 
 def declared(option: str, section: str = "options") -> set[str]:
