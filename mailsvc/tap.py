@@ -60,12 +60,12 @@ from mailsvc.monitoring.readiness import Watching
 from mailsvc.net import urls
 from mailsvc.net.dns import Resolver
 from mailsvc.net.fetch import Fetcher
-from mailsvc.relay.connection_limits import ConnectionLimits, Failures
-from mailsvc.relay.inbound import Forward, Own
-from mailsvc.relay.notices import Notices
+from mailsvc.relay.connection_limits import ConnectionLimits, LoginFailures
+from mailsvc.relay.dsn_sender import DsnSender
+from mailsvc.relay.inbound import Forward, InboundMail
 from mailsvc.relay.ports import Ports, stop_sessions
 from mailsvc.relay.postmaster import Postmaster
-from mailsvc.relay.reception import Relay
+from mailsvc.relay.session import Relay
 from mailsvc.relay.session_log import SessionLog
 from mailsvc.relay.submission import Submissions
 from mailsvc.runtime import interpreter
@@ -331,22 +331,22 @@ class Daemon:
         smtp, host = settings.smtp, settings.delivery.ehlo_name or ""
         if not smtp.listen:
             return {}
-        receipts = SessionLog(self.receipts, reactor)
-        self.opened.add("the receipts", receipts.stop)
+        session_log = SessionLog(self.receipts, reactor)
+        self.opened.add("the session log", session_log.stop)
         relay = Relay(
             user=smtp.username, keys=self.keys, well_formed=is_well_formed, rate=self.rate, budgets=self.budgets,
-            submissions=Submissions(self.intake, host, self.in_thread, self.unix, self.threads.body), receipts=receipts,
-            own=Own((host, *smtp.names), self.returns.find_email, self.returns.take, self.postmaster()),
-            addresses=ConnectionLimits(smtp.connections_per_address), with_key=ConnectionLimits(smtp.connections_per_key),
-            failures=Failures(reactor, smtp.login_failures), connections=smtp.connections,
-            null_mx=wiring.null_mx_of(settings, self.names, reactor), neighbours=wiring.neighbours_of(smtp),
+            submissions=Submissions(self.intake, host, self.in_thread, self.unix, self.threads.body), session_log=session_log,
+            inbound=InboundMail((host, *smtp.names), self.returns.find_email, self.returns.take, self.postmaster()),
+            per_address=ConnectionLimits(smtp.connections_per_address), per_key=ConnectionLimits(smtp.connections_per_key),
+            login_failures=LoginFailures(reactor, smtp.login_failures), max_connections=smtp.connections,
+            null_mx=wiring.null_mx_of(settings, self.names, reactor), trusted_networks=wiring.trusted_networks_of(smtp),
         )  # fmt: skip
-        notices = Notices(StoredNotices(self.pool), self.messages, self.intake, host, self.unix)
-        self.opened.add("the notifications", every(reactor, NOTICES_EVERY, "sending notifications", notices.tell))
+        dsns = DsnSender(StoredNotices(self.pool), self.messages, self.intake, host, self.unix)
+        self.opened.add("the notifications", every(reactor, NOTICES_EVERY, "sending notifications", dsns.send_due))
         context = await self.in_thread(lambda: wiring.certificates_of(smtp, host, reactor.seconds))
         trusted = wiring.networks("smtp.trusted_proxies", smtp.trusted_proxies)
         found: dict[str, int] = {}
-        ports = Ports(host, wiring.limits_of(settings), context, relay.welcome, reactor, trusted).make(smtp.listen)
+        ports = Ports(host, wiring.limits_of(settings), context, relay.open_session, reactor, trusted).make(smtp.listen)
         self.opened.add("the sessions of the relay", partial(stop_sessions, ports))
         for port in ports:
             for listening in await self.listen("smtp.listen", [port.endpoint], port.factory):

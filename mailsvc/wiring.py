@@ -125,7 +125,7 @@ def limits_of(settings: Settings) -> session.Limits:
     smtp = settings.smtp
     return session.Limits(
         size=settings.limits.message, recipients=smtp.recipients, errors=smtp.errors, idle=smtp.idle_seconds, rate=smtp.slowest,
-        stranger_seconds=smtp.unauthenticated_seconds, stranger_octets=smtp.unauthenticated_bytes, tarpit=smtp.tarpit,
+        unauthenticated_seconds=smtp.unauthenticated_seconds, unauthenticated_bytes=smtp.unauthenticated_bytes, tarpit=smtp.tarpit,
     )  # fmt: skip
 
 
@@ -145,7 +145,7 @@ def null_mx_of(settings: Settings, resolver: Resolver, clock: IReactorTime) -> N
     return NullMx(resolver, clock, settings.smtp.null_mx, lambda domain: "*" in fixed or domain in fixed)
 
 
-def neighbours_of(smtp: settings_.Smtp) -> TrustedNetworks:
+def trusted_networks_of(smtp: settings_.Smtp) -> TrustedNetworks:
     """Who needs neither TLS nor login at the relay. The log says so at every start."""
     balancers = networks("smtp.trusted_proxies", smtp.trusted_proxies)
     for text, key in smtp.trusted_networks.items():

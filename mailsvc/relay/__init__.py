@@ -1,1 +1,1 @@
-"""The relay: mail that customers hand in over SMTP. It speaks through smtp/ and hands everything to intake."""
+"""The SMTP relay: customers submit mail, and other servers return it. It receives through smtp/server and submits to intake."""

@@ -1,24 +1,20 @@
-"""How many there are: connections by address and by key, and failed logins by address. Counts of this process, in memory."""
+"""Limits on connections, by address and by API key, and on failed logins, by address. They count in this process, in memory."""
 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
 from collections.abc import Hashable
 from ipaddress import IPv6Address, IPv6Network, ip_address
-from typing import Protocol
 
 import attrs
+from twisted.internet.interfaces import IReactorTime
 
-_REMEMBERED = 100_000  # addresses whose failures are remembered
-_SPAN = 60.0  # seconds
-
-
-class Clock(Protocol):
-    def seconds(self) -> float: ...
+_REMEMBERED = 100_000  # addresses with failed logins
+_PERIOD = 60.0  # seconds
 
 
-def subscriber(host: str) -> str:
-    """Whom an address counts for: of IPv6 its /64, which is one subscriber."""
+def client_network(host: str) -> str:
+    """What an address counts as: the address itself, or of IPv6 its /64, which is one subscriber."""
     try:
         found = ip_address(host.partition("%")[0])
     except ValueError:
@@ -32,47 +28,47 @@ def subscriber(host: str) -> str:
 
 @attrs.define(eq=False)
 class ConnectionLimits:
-    """At most `most` of each."""
+    """At most `limit` connections for each key: an address or an API key."""
 
-    most: int
-    _present: Counter[Hashable] = attrs.field(factory=Counter)
+    limit: int
+    _open: Counter[Hashable] = attrs.field(factory=Counter)
 
     def __len__(self) -> int:
-        return self._present.total()
+        return self._open.total()
 
-    def enter(self, who: Hashable) -> bool:
-        """Whether there was room; whoever came in has to leave."""
-        if self._present[who] >= self.most:
+    def enter(self, key: Hashable) -> bool:
+        """Count a connection unless the limit is reached. Each one that was counted has to leave."""
+        if self._open[key] >= self.limit:
             return False
-        self._present[who] += 1
+        self._open[key] += 1
         return True
 
-    def leave(self, who: Hashable) -> None:
-        self._present[who] -= 1
-        if not self._present[who]:
-            del self._present[who]
+    def leave(self, key: Hashable) -> None:
+        self._open[key] -= 1
+        if not self._open[key]:
+            del self._open[key]
 
 
 @attrs.define(eq=False)
-class Failures:
-    """Failed logins of the last minute: after `most` of them an address has to wait."""
+class LoginFailures:
+    """Failed logins of the last minute. An address with `limit` of them has to wait."""
 
-    clock: Clock
-    most: int
+    clock: IReactorTime
+    limit: int
     _times: OrderedDict[str, deque[float]] = attrs.field(factory=OrderedDict)
 
-    def add(self, who: str) -> None:
-        times = self._times.pop(who, None) or deque(maxlen=self.most)
+    def add(self, address: str) -> None:
+        times = self._times.pop(address, None) or deque(maxlen=self.limit)
         times.append(self.clock.seconds())
-        self._times[who] = times
+        self._times[address] = times
         if len(self._times) > _REMEMBERED:
             self._times.popitem(last=False)
 
-    def exceeded(self, who: str) -> bool:
-        times = self._times.get(who)
+    def exceeded(self, address: str) -> bool:
+        times = self._times.get(address)
         if times is None:
             return False
-        if times[-1] <= self.clock.seconds() - _SPAN:
-            del self._times[who]
+        if times[-1] <= self.clock.seconds() - _PERIOD:
+            del self._times[address]
             return False
-        return len(times) >= self.most and times[0] > self.clock.seconds() - _SPAN
+        return len(times) >= self.limit and times[0] > self.clock.seconds() - _PERIOD

@@ -1,6 +1,6 @@
-"""Mail for ourselves: what comes to return paths of ours, and to postmaster@ and abuse@ of our own names (5321 §4.5.1, RFC 2142).
+"""Mail for the service itself: to return paths, and to postmaster@ and abuse@ of its own names (5321 §4.5.1, RFC 2142).
 
-Nobody logs in for it, and nobody is relayed for: everything else is `550 5.1.1`.
+It needs no login and is never relayed: every other recipient is refused with `550 5.1.1`.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from mailsvc.store.postgres.errors import StoreError
 
 ROLES = frozenset({"postmaster", "abuse"})
 
-# Reads a return path of ours: account number and email id; None when it was not made by us.
+# Account number and email ID of a return path; None if this installation did not make it.
 ReadReturnPath = Callable[[str], tuple[int, UUID] | None]
 
 
 @attrs.frozen
-class Returned:
-    """What came to return paths of ours. `paths` are those that were named, each with the account's number and the email's id."""
+class ReturnedMail:
+    """Mail to return paths. `paths` are the recipients, each with the account's number and the email's ID."""
 
     sender: str  # "" is the null reverse-path
     paths: tuple[tuple[str, int, UUID], ...]
@@ -34,33 +34,33 @@ class Returned:
 
 
 @attrs.frozen
-class ForPostmaster:
-    """What came to postmaster@ or abuse@."""
+class PostmasterMail:
+    """Mail to postmaster@ or abuse@."""
 
     sender: str
     recipients: tuple[str, ...]
     message: bytes = attrs.field(repr=False)
 
 
-Forward = Callable[[ForPostmaster], Awaitable[Reply | None]]
+Forward = Callable[[PostmasterMail], Awaitable[Reply | None]]
 
 
 @attrs.frozen
-class Own:
-    """`late` takes bounces and complaints, `forward` what is for the operator; None: nobody does, so none is accepted.
+class InboundMail:
+    """`returned` takes bounces and complaints, `forward` takes the operator's mail; without one, its recipients are refused.
 
-    Either keeps what it is given for good before it returns, or raises.
+    Each stores its mail durably before it returns, or returns the reply that refuses it, or raises.
     """
 
     names: Collection[str]
     read: ReadReturnPath
-    late: Callable[[Returned], Awaitable[Reply | None]] | None = None
+    returned: Callable[[ReturnedMail], Awaitable[Reply | None]] | None = None
     forward: Forward | None = None
 
-    def takes(self, recipient: Path) -> bool:
+    def accepts(self, recipient: Path) -> bool:
         if self._is_role(recipient):
             return self.forward is not None
-        return self.late is not None and self.read(recipient.address) is not None
+        return self.returned is not None and self.read(recipient.address) is not None
 
     def sink(self, envelope: Envelope, hold: Hold, in_thread: InThread) -> Sink:
         return Spool(hold, lambda arrived: self._accept(envelope, arrived), in_thread)
@@ -69,20 +69,20 @@ class Own:
         return path.local.lower() in ROLES and (not path.domain or path.domain in self.names)
 
     async def _accept(self, envelope: Envelope, arrived: Arrived) -> Reply:
-        message = arrived.octets[:]
+        message = arrived.data[:]
         sender = envelope.sender.address
         roles = tuple(r.path.address for r in envelope.recipients if self._is_role(r.path))
         paths = [(r.path.address, self.read(r.path.address)) for r in envelope.recipients]
         returned = tuple((address, *found) for address, found in paths if found is not None)
         try:
             if roles and self.forward is not None:
-                refusal = await self.forward(ForPostmaster(sender, roles, message))
+                refusal = await self.forward(PostmasterMail(sender, roles, message))
                 if refusal is not None:
                     return refusal
-            if returned and self.late is not None:
-                refusal = await self.late(Returned(sender, returned, message))
+            if returned and self.returned is not None:
+                refusal = await self.returned(ReturnedMail(sender, returned, message))
                 if refusal is not None:
                     return refusal
         except StoreError as error:
             return replies.of_store(error)
-        return Reply(250, "Taken", "2.0.0")
+        return Reply(250, "Accepted", "2.0.0")

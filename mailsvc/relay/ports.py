@@ -1,4 +1,4 @@
-"""The five ports of the relay: what each offers and demands, by its standard number."""
+"""The five ports of the relay, by their standard numbers: what each offers and requires."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.protocols.tls import TLSMemoryBIOFactory
 
 from mailsvc.smtp.server.listener import ServerFactory
-from mailsvc.smtp.server.proxy_protocol import Networks, Proxied
-from mailsvc.smtp.server.session import Limits, Listener, Welcome
+from mailsvc.smtp.server.proxy_protocol import Networks, ProxyProtocolFactory
+from mailsvc.smtp.server.session import Limits, Listener, SessionFactory
 
 Kind = Literal["exchange", "starttls", "tls"]
 
-# 25 is where other mail servers come, the others are for submission (6409, 8314 §3.3).
+# Other mail servers connect to 25; the others are for submission (6409, 8314 §3.3).
 KINDS: Final[Mapping[str, Kind]] = {"25": "exchange", "587": "starttls", "2587": "starttls", "465": "tls", "2465": "tls"}
-PROXIED = "haproxy:"  # before an endpoint: a load balancer in front of it tells who connected
+PROXIED = "haproxy:"  # before an endpoint: a load balancer in front of it announces the client's address
 
 
 def listener(number: str, host: str, limits: Limits, context: object) -> Listener:
@@ -28,27 +28,27 @@ def listener(number: str, host: str, limits: Limits, context: object) -> Listene
 
 @attrs.frozen
 class Port:
-    """An endpoint to listen on, and what listens."""
+    """An endpoint to listen on. `factory` may wrap `connections` in TLS or the PROXY protocol."""
 
     number: str
     endpoint: str
-    receivers: ServerFactory
+    connections: ServerFactory
     factory: Any
 
 
 async def stop_sessions(ports: Sequence[Port]) -> None:
-    """Of all ports at once; none of them listens any more."""
-    await gatherResults([Deferred.fromCoroutine(port.receivers.stop()) for port in ports])
+    """End the sessions of all ports together. Stop listening first."""
+    await gatherResults([Deferred.fromCoroutine(port.connections.stop()) for port in ports])
 
 
 @attrs.frozen
 class Ports:
-    """Makes them. `context` makes TLS connections; `trusted` are the load balancers that are believed."""
+    """`context` makes TLS connections; `trusted` are the load balancers whose PROXY header is believed."""
 
     host: str
     limits: Limits
     context: Any
-    welcome: Welcome
+    open_session: SessionFactory
     clock: IReactorTime
     trusted: Networks = ()
 
@@ -57,10 +57,10 @@ class Ports:
         return [self._port(number, endpoint) for number, endpoints in listen.items() for endpoint in endpoints.split()]
 
     def _port(self, number: str, endpoint: str) -> Port:
-        receivers = ServerFactory(listener(number, self.host, self.limits, self.context), self.welcome, self.clock)
-        factory: Any = receivers
+        connections = ServerFactory(listener(number, self.host, self.limits, self.context), self.open_session, self.clock)
+        factory: Any = connections
         if KINDS[number] == "tls":
-            factory = TLSMemoryBIOFactory(self.context, False, receivers, self.clock)
+            factory = TLSMemoryBIOFactory(self.context, False, connections, self.clock)
         if endpoint.startswith(PROXIED):
-            endpoint, factory = endpoint.removeprefix(PROXIED), Proxied(factory, self.trusted, self.clock)
-        return Port(number, endpoint, receivers, factory)
+            endpoint, factory = endpoint.removeprefix(PROXIED), ProxyProtocolFactory(factory, self.trusted, self.clock)
+        return Port(number, endpoint, connections, factory)

@@ -1,4 +1,4 @@
-"""Mail to postmaster@ and abuse@ goes on to the operator, as it came and inside a mail of ours (5321 §4.5.1, RFC 2142)."""
+"""Forwards mail to postmaster@ and abuse@ to the operator, unchanged, as an attachment (5321 §4.5.1, RFC 2142)."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from mailsvc.mail.envelope import StoredEnvelope
 from mailsvc.mail.reply import Reply
 from mailsvc.policy import Refusal
 from mailsvc.relay import replies
-from mailsvc.relay.inbound import ForPostmaster
-from mailsvc.relay.notices import Submitting
+from mailsvc.relay.inbound import PostmasterMail
+from mailsvc.relay.submission import Submitter
 from mailsvc.store.domains.domains import Domain
 from mailsvc.store.ids import uuid7
 from mailsvc.store.people.api_keys import Caller
@@ -32,22 +32,22 @@ class Domains(Protocol):
 
 @attrs.frozen
 class Postmaster:
-    """`to` is the operator; `domain` the sending domain, of the operator's own account, under which it goes there."""
+    """`to` is the operator's address; `domain` is the sending domain, in the operator's account, to forward from."""
 
     to: Mailbox
     domain: str
     domains: Domains
-    intake: Submitting
+    intake: Submitter
     clock: Callable[[], float]
-    overhear: Callable[[bytes], Awaitable[None]]  # a report of abuse is read before it goes on
+    read_complaint: Callable[[bytes], Awaitable[None]]  # records a complaint, if the mail is one
 
-    async def forward(self, mail: ForPostmaster) -> Reply | None:
-        """None when it is on its way."""
-        await self.overhear(mail.message)
+    async def forward(self, mail: PostmasterMail) -> Reply | None:
+        """None: the mail was submitted."""
+        await self.read_complaint(mail.message)
         domain = await self.domains.called(self.domain)
         if domain is None:
-            log.error("mail for {role} cannot be forwarded: no account has the domain {name}", role=mail.recipients[0], name=self.domain)
-            return replies.STORE_AWAY
+            log.error("cannot forward mail for {role}: no account has the domain {name}", role=mail.recipients[0], name=self.domain)
+            return replies.STORE_UNAVAILABLE
         now = self.clock()
         email_id, date = uuid7(now), datetime.fromtimestamp(now, UTC)
         sender = Mailbox("", "postmaster", domain.name)
@@ -59,12 +59,12 @@ class Postmaster:
         answer = await self.intake.submit(caller, [email])
         if isinstance(answer, Admitted) and not isinstance(answer.results[0], Refusal):
             return None
-        log.error("mail for {role} cannot be forwarded: {answer}", role=mail.recipients[0], answer=answer)
-        return replies.STORE_AWAY
+        log.error("cannot forward mail for {role}: {answer}", role=mail.recipients[0], answer=answer)
+        return replies.STORE_UNAVAILABLE
 
 
-def wrapped(mail: ForPostmaster, sender: Mailbox, to: Mailbox, message_id: str, date: datetime) -> bytes:
-    """A mail whose one attachment is the mail that came."""
+def wrapped(mail: PostmasterMail, sender: Mailbox, to: Mailbox, message_id: str, date: datetime) -> bytes:
+    """A message with the given mail as its only attachment."""
     boundary = f"=_f{message_id[1:37]}"
     fields = [
         header.mailboxes("From", (sender,)),
@@ -76,7 +76,7 @@ def wrapped(mail: ForPostmaster, sender: Mailbox, to: Mailbox, message_id: str, 
         "MIME-Version: 1.0\r\n",
         f'Content-Type: multipart/mixed; boundary="{boundary}"\r\n',
     ]
-    note = f"From the envelope sender <{mail.sender}>.\r\n"
+    note = f"Envelope sender: <{mail.sender}>\r\n"
     plain = f"\r\n--{boundary}\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Transfer-Encoding: 8bit\r\n\r\n{note}"
     encoding = "" if mail.message.isascii() else "Content-Transfer-Encoding: 8bit\r\n"
     attached = f"\r\n--{boundary}\r\nContent-Type: message/rfc822\r\n{encoding}\r\n"

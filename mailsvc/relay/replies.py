@@ -1,4 +1,4 @@
-"""What the relay answers: a reply for every way in which intake, the store or a header can say no."""
+"""The relay's replies: one for each way in which intake, the store or a header can refuse a mail."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from mailsvc.store.postgres.errors import DataRejected, OutOfResources, StoreErr
 
 log = Logger()
 
-STORE_AWAY: Final = Reply(451, "Cannot be kept safely just now, try again later", "4.3.0")
+STORE_UNAVAILABLE: Final = Reply(451, "Mail cannot be stored at the moment, try again later", "4.3.0")
 STORE_FULL: Final = Reply(452, "Insufficient system storage", "4.3.1")
-NOT_STORABLE: Final = Reply(550, "The message has a value that cannot be stored", "5.6.0")
-BUSY: Final = Reply(451, "A mail with this idempotency key is being accepted at this moment", "4.3.0")
-OTHER_MAIL: Final = Reply(550, "The idempotency key was used for another mail", "5.7.1")
-TOO_FAST: Final = Reply(451, "Too many mails in this second, try again later", "4.7.1")
+NOT_STORABLE: Final = Reply(550, "The message contains a value that cannot be stored", "5.6.0")
+BUSY: Final = Reply(451, "A message with this idempotency key is being accepted, try again later", "4.3.0")
+KEY_REUSED: Final = Reply(550, "The idempotency key was already used for another message", "5.7.1")
+TOO_FAST: Final = Reply(451, "Too many messages per second, try again later", "4.7.1")
 
 LOGIN_UNAVAILABLE: Final = Reply(454, "Temporary authentication failure", "4.7.0")  # 4954 §6
 SUSPENDED: Final = Reply(525, "The account is suspended", "5.7.13")  # RFC 5248
@@ -31,8 +31,8 @@ TOO_MANY_FOR_ADDRESS: Final = Reply(421, "Too many connections from your address
 TOO_MANY_CONNECTIONS: Final = Reply(421, "Too many connections, try again later", "4.3.2")
 
 NO_LITERALS: Final = Reply(550, "Mail to address literals is not relayed", "5.1.2")
-NO_DOMAIN: Final = Reply(550, "This recipient needs a domain", "5.1.2")
-NOT_OURS: Final = Reply(550, "No such mailbox here, and nothing is relayed without authentication", "5.1.1")
+NO_DOMAIN: Final = Reply(550, "The recipient address has no domain", "5.1.2")
+NO_MAILBOX: Final = Reply(550, "No such mailbox here; authenticate to send to other domains", "5.1.1")
 
 _BY_KIND = {
     "domain": (550, "5.7.1"),
@@ -55,9 +55,9 @@ def of_admission(admission: Admission) -> Reply:
         case Busy():
             return BUSY
         case OtherRequest():
-            return OTHER_MAIL
+            return KEY_REUSED
         case Exhausted(period="day"):
-            return Reply(451, admission.message, "4.7.1")  # it fits again tomorrow
+            return Reply(451, admission.message, "4.7.1")  # resets tomorrow
         case Exhausted():
             return Reply(550, admission.message, "5.7.1")
     raise AssertionError(admission)
@@ -69,15 +69,15 @@ def of_refusal(refusal: Refusal | Unfit) -> Reply:
 
 
 def of_store(error: StoreError) -> Reply:
-    """A database that is not there is never the mail's fault; what it will never take, is."""
+    """Temporary if the database is unavailable; permanent only for values that it will never accept."""
     match error:
         case OutOfResources(full=True):
-            log.error("the store is full: {reason}", reason=str(error))
+            log.error("the database is full: {reason}", reason=str(error))
             return STORE_FULL
         case Transient():
-            log.warn("the store could not take a mail: {reason}", reason=str(error))
-            return STORE_AWAY
+            log.warn("storing a message failed for now: {reason}", reason=str(error))
+            return STORE_UNAVAILABLE
         case DataRejected():
             return NOT_STORABLE
-    log.error("the store refused a mail: {reason}", reason=str(error))
-    return STORE_AWAY
+    log.error("storing a message failed: {reason}", reason=str(error))
+    return STORE_UNAVAILABLE

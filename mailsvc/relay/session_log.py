@@ -1,4 +1,4 @@
-"""Writes down what was said in a session, once it is over and for the account that logged in."""
+"""Stores the transcript of each session, after it has ended, for the account that had logged in."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from uuid import UUID
 
 import attrs
 from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from mailsvc.clock import unix
@@ -26,22 +27,18 @@ class Store(Protocol):
     async def add(self, account_id: UUID, receipt: SmtpSession) -> None: ...
 
 
-class Clock(Protocol):
-    def seconds(self) -> float: ...
-
-
 @attrs.define(eq=False)
 class SessionLog:
     store: Store
-    clock: Clock
-    _under_way: set[Deferred[None]] = attrs.field(factory=set)
+    clock: IReactorTime
+    _writes: set[Deferred[None]] = attrs.field(factory=set)
 
-    def keep(self, caller: Caller, session: Session) -> None:
-        """A session is over. Never waits and never fails."""
+    def add(self, caller: Caller, session: Session) -> None:
+        """Store a session that has ended. Never waits and never raises."""
         if session.transcript is None:
             return
         now = unix(self.clock)
-        receipt = SmtpSession(
+        entry = SmtpSession(
             receipt_id=uuid7(now),
             key_id=caller.key_id,
             opened_at=datetime.fromtimestamp(session.opened, UTC),
@@ -52,20 +49,20 @@ class SessionLog:
             refusals=session.transcript.refusals,
             transcript=str(session.transcript),
         )
-        writing = Deferred.fromCoroutine(self._write(caller.account_id, receipt))
-        if not writing.called:
-            self._under_way.add(writing)
-            writing.addCallback(lambda _: self._under_way.discard(writing))
+        write = Deferred.fromCoroutine(self._write(caller.account_id, entry))
+        if not write.called:
+            self._writes.add(write)
+            write.addCallback(lambda _: self._writes.discard(write))
 
     async def stop(self) -> None:
-        """All that was said is written down, or lost with a line in the log."""
-        while self._under_way:
+        """Wait until all sessions are stored."""
+        while self._writes:
             done: Deferred[None] = Deferred()
-            next(iter(self._under_way)).addCallback(done.callback)
+            next(iter(self._writes)).addCallback(done.callback)
             await done
 
-    async def _write(self, account_id: UUID, receipt: SmtpSession) -> None:
+    async def _write(self, account_id: UUID, entry: SmtpSession) -> None:
         try:
-            await self.store.add(account_id, receipt)
+            await self.store.add(account_id, entry)
         except StoreError as error:
-            log.warn("a receipt of {mails} mails could not be kept: {reason}", mails=receipt.mails, reason=str(error))
+            log.warn("the log of an SMTP session with {mails} mails could not be stored: {reason}", mails=entry.mails, reason=str(error))

@@ -1,4 +1,4 @@
-"""A body on its way in: in memory while it is small, then in a file without a name; and the message that it becomes."""
+"""A message body while it arrives: in memory while small, then in an unlinked file; and the message that it becomes."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from mailsvc.smtp.server.replies import Refused
 
 log = Logger()
 
-SPOOL_ABOVE = 256 * 1024  # octets from which on a body waits on disk
+SPOOL_ABOVE = 256 * 1024  # bytes; a larger body goes to disk
 PIECE = 256 * 1024
-COPIES = 2  # of a large mail that are in memory while it is read and stored
+COPIES = 2  # of a large mail in memory while it is parsed and stored
 
-NO_ROOM = Reply(452, "Too much mail is being received just now, try again later", "4.3.1")
+NO_ROOM = Reply(452, "Too much mail is being received, try again later", "4.3.1")
 DISK_FULL = Reply(452, "Insufficient system storage", "4.3.1")
 HEADER_TOO_BIG = Reply(552, f"The header is larger than {header.BLOCK_LIMIT // 1024} kB", "5.3.4")
 
 
 @attrs.define(eq=False)
 class Spooled:
-    """A message of lines made here, `prefix`, and of what came in from `start` on. Its file goes when nobody holds it any more."""
+    """A message: `prefix`, then the received bytes from `start` on. The file disappears with its last reference."""
 
     prefix: bytes
     file: IO[bytes]
@@ -41,37 +41,37 @@ class Spooled:
 
     def __iter__(self) -> Iterator[bytes]:
         yield self.prefix
-        with mmap.mmap(self.file.fileno(), 0, access=mmap.ACCESS_READ) as octets:
+        with mmap.mmap(self.file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             for at in range(self.start, self.end, PIECE):
-                yield octets[at : min(at + PIECE, self.end)]
+                yield data[at : min(at + PIECE, self.end)]
 
 
 @attrs.frozen
 class Arrived:
-    """A complete body: its header block, where what follows that begins, and its octets, in memory or mapped."""
+    """A complete body: its header block, the position after it, and all bytes, in memory or mapped."""
 
     head: bytes
-    start: int  # of the empty line that ends the header, which belongs to what is kept
-    octets: bytes | mmap.mmap
+    start: int  # of the empty line after the header, which is kept
+    data: bytes | mmap.mmap
     file: IO[bytes] | None
 
     def __len__(self) -> int:
-        return len(self.octets)
+        return len(self.data)
 
     @property
     def large(self) -> bool:
         return self.file is not None
 
-    def behind(self, prefix: bytes) -> bytes | Spooled:
-        """`prefix` in the place of the header block."""
+    def with_header(self, header: bytes) -> bytes | Spooled:
+        """The message with another header block."""
         if self.file is None:
-            return b"".join((prefix, memoryview(self.octets)[self.start :]))  # copied once
-        return Spooled(prefix, self.file, self.start, len(self.octets))
+            return b"".join((header, memoryview(self.data)[self.start :]))  # copied only once
+        return Spooled(header, self.file, self.start, len(self.data))
 
     def rest(self) -> Iterator[bytes]:
         """What follows the header, in pieces."""
-        for at in range(self.start, len(self.octets), PIECE):
-            yield self.octets[at : at + PIECE]
+        for at in range(self.start, len(self.data), PIECE):
+            yield self.data[at : at + PIECE]
 
 
 Accept = Callable[[Arrived], Coroutine[Any, Any, Reply]]
@@ -80,7 +80,7 @@ InThread = Callable[[Callable[[], Any]], Awaitable[Any]]  # runs a function off 
 
 @attrs.define(eq=False)
 class Spool:
-    """The sink of one mail. Its octets count in the budget from when they come until it is settled."""
+    """The sink of one mail. Its bytes count against the budget from their arrival until the mail is accepted or refused."""
 
     hold: Hold
     accept: Accept
@@ -98,12 +98,12 @@ class Spool:
         return self._spool() if len(self._memory) > self.spool_above else None
 
     async def _spool(self) -> None:
-        """What is in memory goes to the file, in a thread: a disk may take its time."""
-        octets, self._memory = self._memory, bytearray()
+        """Move what is in memory to the file, in a thread because disks may be slow."""
+        data, self._memory = self._memory, bytearray()
         try:
-            self._file = await self.in_thread(partial(_append, self._file, octets))
+            self._file = await self.in_thread(partial(_append, self._file, data))
         except OSError as error:
-            log.error("a mail could not be kept on disk: {reason}", reason=error.strerror)
+            log.error("writing a message to disk failed: {reason}", reason=error.strerror)
             raise Refused(DISK_FULL) from None
 
     async def finish(self) -> Reply:
@@ -117,36 +117,36 @@ class Spool:
                 return arrived
             return await self.accept(arrived)
         except OSError as error:
-            log.error("a mail could not be kept on disk: {reason}", reason=error.strerror)
+            log.error("reading a message from disk failed: {reason}", reason=error.strerror)
             return DISK_FULL
         finally:
-            self.drop()
+            self.discard()
 
     def _arrived(self) -> Arrived | Reply:
-        octets: bytes | mmap.mmap
+        data: bytes | mmap.mmap
         if self._file is None:
-            octets = bytes(self._memory)
+            data = bytes(self._memory)
         else:
-            octets = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
-        if octets[:2] == b"\r\n":
-            return Arrived(b"", 0, octets, self._file)
-        most = header.BLOCK_LIMIT + 4
-        end = octets.find(b"\r\n\r\n", 0, most)
-        if end < 0 and len(octets) >= most:
+            data = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
+        if data[:2] == b"\r\n":
+            return Arrived(b"", 0, data, self._file)
+        limit = header.BLOCK_LIMIT + 4
+        end = data.find(b"\r\n\r\n", 0, limit)
+        if end < 0 and len(data) >= limit:
             return HEADER_TOO_BIG
-        start = end + 2 if end >= 0 else len(octets)
-        return Arrived(octets[:start], start, octets, self._file)
+        start = end + 2 if end >= 0 else len(data)
+        return Arrived(data[:start], start, data, self._file)
 
-    def drop(self) -> None:
+    def discard(self) -> None:
         self.hold.close()
         self._memory = bytearray()
         self._file = None
 
 
-def _append(file: IO[bytes] | None, octets: bytearray) -> IO[bytes]:
+def _append(file: IO[bytes] | None, data: bytearray) -> IO[bytes]:
     if file is None:
-        file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 (whoever holds the message last closes it)
-    rest = memoryview(octets)
+        file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 (closed with the last reference to the message)
+    rest = memoryview(data)
     while rest:
         rest = rest[file.write(rest) :]
     return file

@@ -1,4 +1,4 @@
-"""A mail that a customer handed in, on its way to intake: its header is read, our lines come in front, the rest stays as it is."""
+"""Turns a mail that a customer submitted into an email for intake: reads its header, prepends lines, leaves the rest as it is."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from mailsvc.store.postgres.errors import StoreError
 ENDPOINT = "smtp"  # the scope of idempotency keys
 
 
-class Submitting(Protocol):
-    """intake"""
+class Submitter(Protocol):
+    """intake.Intake"""
 
     async def submit(
         self, caller: Caller, emails: Sequence[Incoming], key: Key | None = None, *, permissive: bool = False
@@ -36,19 +36,19 @@ class Submitting(Protocol):
 
 @attrs.frozen
 class Submissions:
-    """`host` is our name in the trace; `in_thread` runs a function off the reactor, `clock` tells unix seconds.
+    """`host` is this server's name in Received fields; `in_thread` runs a function off the reactor; `clock` returns unix seconds.
 
-    `body_thread`: like `in_thread`, for work on a whole body, which may take a while.
+    `body_thread` is like `in_thread`, for work on a whole large body, which takes longer.
     """
 
-    intake: Submitting
+    intake: Submitter
     host: str
     in_thread: Callable[[Callable[[], Any]], Awaitable[Any]]
     clock: Callable[[], float]
     body_thread: Callable[[Callable[[], Any]], Awaitable[Any]] | None = None
 
     async def submit(self, caller: Caller, session: Session, envelope: Envelope, arrived: Arrived) -> Reply:
-        """The reply to the final dot. Positive only after the commit."""
+        """The reply to the message. Positive only after the commit."""
         try:
             mail = submission.read(arrived.head)
             await self._check(mail, arrived)
@@ -62,7 +62,7 @@ class Submissions:
 
     async def _check(self, mail: Submitted, arrived: Arrived) -> None:
         def fault() -> str | None:
-            return structure.fault(mail.kept, arrived.octets, arrived.start + 2)
+            return structure.fault(mail.kept, arrived.data, arrived.start + 2)
 
         found = await (self.body_thread or self.in_thread)(fault) if arrived.large else fault()
         if found is not None:
@@ -74,13 +74,13 @@ class Submissions:
         message_id = mail.message_id or f"<{email_id}@{mail.sender.domain}>"
         tls = " group ".join(session.tls[fact] for fact in ("cipher", "group") if session.tls.get(fact)) if session.tls else None
         utf8 = envelope.parameters.smtputf8
-        trace = submission.received(self.host, f"UTF8SMTP{session.protocol[5:]}" if utf8 else session.protocol, str(email_id), tls, date)
+        received = submission.received(self.host, f"UTF8SMTP{session.protocol[5:]}" if utf8 else session.protocol, str(email_id), tls, date)
         paths = [recipient.path for recipient in envelope.recipients]
         addresses = [path.address for path in paths]
         named = {box.address.lower() for box in (*mail.to, *mail.cc)}
         unnamed = [_mailbox(path) for path, address in zip(paths, addresses, strict=True) if address.lower() not in named]
         content = AsReceived(
-            message=arrived.behind(mail.prefix(trace, message_id, date) + mail.kept),
+            message=arrived.with_header(mail.prefix(received, message_id, date) + mail.kept),
             recipients=tuple(dict.fromkeys(addresses)),
             message_id=message_id,
             envelope=stored_envelope(envelope, utf8 and mail.utf8),
@@ -116,7 +116,7 @@ def _digested(digest: hashlib._Hash, arrived: Arrived) -> bytes:
 
 
 def stored_envelope(envelope: Envelope, smtputf8: bool) -> StoredEnvelope:
-    """What to store of an envelope. Of a recipient who was named twice, the first parameters count."""
+    """What to store of an envelope. Of a recipient that was given twice, the first parameters count."""
     parameters = envelope.parameters
     stored = StoredEnvelope(envelope.sender.address, smtputf8=smtputf8, ret=parameters.ret, envid=parameters.envid)
     if all(recipient.parameters is NO_RCPT_PARAMETERS for recipient in envelope.recipients):

@@ -1,4 +1,4 @@
-"""Networks of the operator's own: who comes from one needs neither TLS nor login, and sends with a key that the operator has named."""
+"""The operator's trusted networks: their clients send without TLS and login, with the API key that the operator configured."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from mailsvc.smtp.server.proxy_protocol import Networks
 
 @attrs.frozen
 class TrustedNetworks:
-    """The ids of keys by network, the narrowest first.
+    """Key IDs by network, the narrowest first.
 
-    A load balancer is nobody's neighbour, or else everybody who comes through it without being named would be one. Neither is a
-    link-local address: it is the same on every link.
+    A load balancer's address is never trusted, otherwise every client that it does not announce would be. Nor is a link-local
+    address, which is the same on every link.
     """
 
     _keys: tuple[tuple[Network, UUID], ...] = ()
@@ -25,24 +25,24 @@ class TrustedNetworks:
 
     @classmethod
     def of(cls, keys: Mapping[str, str], balancers: Networks) -> TrustedNetworks:
-        """From the settings, which checks.trusted_networks has looked at."""
+        """From the settings, as checked by checks.trusted_networks."""
         found = [(ip_network(network), UUID(key)) for network, key in keys.items()]
         return cls(tuple(sorted(found, key=lambda each: -each[0].prefixlen)), balancers)
 
     def key_of(self, host: str) -> UUID | None:
-        """The id of the key that mail from this address counts for; None: for nobody's without a login."""
+        """The ID of the key for mail from this address; None if it is not in a trusted network."""
         if not self._keys:
             return None
         try:
-            told = ip_address(host)
-        except ValueError:  # a Unix socket, for example
+            given = ip_address(host)
+        except ValueError:  # for example a Unix socket
             return None
-        address = _plain(told)
-        if "%" in host or any(each in network for network in self._balancers for each in (told, address)):
+        address = _unmapped(given)
+        if "%" in host or any(each in network for network in self._balancers for each in (given, address)):
             return None
         return next((key for network, key in self._keys if address in network), None)
 
 
-def _plain(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
-    """A socket for both protocols has IPv4 addresses as ::ffff:192.0.2.1 (4291 §2.5.5.2)."""
+def _unmapped(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
+    """On a socket for both protocols, IPv4 addresses are ::ffff:192.0.2.1 (4291 §2.5.5.2)."""
     return address.ipv4_mapped or address if isinstance(address, IPv6Address) else address

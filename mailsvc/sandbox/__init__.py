@@ -1,1 +1,1 @@
-"""The development inbox: a receiving server in the same process, so that a first mail takes the whole way."""
+"""The development inbox: a receiving server in the same process, so that a first mail is delivered over real SMTP."""

@@ -1,14 +1,14 @@
-"""What the sandbox answers and keeps. It takes mail for every domain; what becomes of it is in the local part:
+"""The sandbox's replies and the mail that it stores. It accepts mail for every domain; the local part selects the outcome:
 
-- `bounced`: 550 5.1.1, for good
-- `delayed`: 451 twice, then 250. The two are counted per return path and recipient, which for our own mail is per email
-- `complained`: 250, and an abuse report that goes to the return path
-- `bounced-later`: 250, and a delivery status notification that goes there
-- `suppressed` never gets here: at the domains of examples it is on the first account's suppression list (welcome)
+- `bounced`: 550 5.1.1
+- `delayed`: 451 twice, then 250; counted by return path and recipient, which means for each email
+- `complained`: 250, then an abuse report to the return path
+- `bounced-later`: 250, then a delivery status notification to the return path
+- `suppressed`: never arrives, because the first account's suppression list has it at the example domains (welcome)
 - everything else: 250
 
-A label changes nothing: `bounced+anything` bounces too. Who asks to be told of the delivery (NOTIFY=SUCCESS) is told; who asks not
-to be told of a late bounce is not.
+A label makes no difference: `bounced+anything` bounces too. NOTIFY is honored: SUCCESS returns a notification of the delivery, and
+without FAILURE there is none for `bounced-later`.
 """
 
 from __future__ import annotations
@@ -27,59 +27,54 @@ from mailsvc.clock import utc
 from mailsvc.mail.address import Path
 from mailsvc.mail.reply import Reply
 from mailsvc.sandbox import reports
+from mailsvc.sandbox.report_sender import ReportSender
 from mailsvc.smtp.server import replies
 from mailsvc.smtp.server.extensions import MailParameters
-from mailsvc.smtp.server.session import Envelope, Limits, Listener, Login, Reception, Recipient, Session, Sink
+from mailsvc.smtp.server.session import Envelope, Limits, Listener, Login, Recipient, Session, SessionPolicy, Sink
 from mailsvc.store.mail.sandbox import ReceivedMail, Verdict
 
 NO_MAILBOX = Reply(550, "This sandbox address always bounces", "5.1.1")
-NOT_YET = Reply(451, "This sandbox address takes a mail at its third try", "4.7.1")
+NOT_YET = Reply(451, "This sandbox address accepts a mail on the third attempt", "4.7.1")
 TRIES = 3
-_REMEMBERED = 10_000  # delayed mails whose tries are counted
+_REMEMBERED = 10_000  # delayed mails whose attempts are counted
 _MESSAGE_ID = re.compile(rb"^message-id:\s*<([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})@", re.IGNORECASE | re.MULTILINE)
 
 
-class Shelf(Protocol):
-    """Where mails are kept (store/mail/sandbox)."""
+class Store(Protocol):
+    """store/mail/sandbox"""
 
     async def add(self, mail: ReceivedMail) -> UUID: ...
-
-
-class Postbag(Protocol):
-    """Carries a report to where it belongs (postbag)."""
-
-    def post(self, to: str, message: bytes) -> None: ...
 
 
 Compose = Callable[[str, str, str, bytes, datetime], bytes]
 REPORTS: Mapping[str, Compose] = {"complained": reports.complaint, "bounced-later": reports.bounce}
 
-# Reads a return path of ours: account number and email id.
+# Account number and email ID of a return path; None if this installation did not make it.
 ReadReturnPath = Callable[[str], tuple[int, UUID] | None]
 Verify = Callable[[bytes], Awaitable[tuple[Verdict, ...]]]
 
 
 def listener(host: str, context: object | None = None) -> Listener:
-    """The sandbox's port: every name will do, and nobody is sent away for too many bounces."""
-    limits = Limits(errors=1_000_000, chatter=1_000_000, stranger_seconds=None, stranger_octets=None)
-    return Listener(host, limits, context, qualified=False, transcripts=False)
+    """The sandbox's port: unqualified domains are accepted, and no number of bounces closes a connection."""
+    limits = Limits(errors=1_000_000, non_mail_commands=1_000_000, unauthenticated_seconds=None, unauthenticated_bytes=None)
+    return Listener(host, limits, context, qualified_only=False, transcripts=False)
 
 
 @attrs.define(eq=False)
 class SandboxInbox:
-    """Welcomes every connection; `welcome` goes to smtp.server.Receivers."""
+    """Accepts every connection; `open_session` goes to smtp.server.ServerFactory."""
 
-    shelf: Shelf
+    store: Store
     read_return_path: ReadReturnPath
     verify: Verify
     clock: IReactorTime
-    postbag: Postbag | None = None
+    reports: ReportSender | None = None
     _tries: OrderedDict[tuple[str, str], int] = attrs.field(factory=OrderedDict)
 
-    def welcome(self, session: Session) -> Reception:
-        return _Visit(self, session)
+    def open_session(self, session: Session) -> SessionPolicy:
+        return _SandboxSession(self, session)
 
-    def answer(self, sender: str, recipient: Path) -> Reply:
+    def reply(self, sender: str, recipient: Path) -> Reply:
         mailbox = recipient.local.lower().partition("+")[0]
         if mailbox == "bounced":
             return NO_MAILBOX
@@ -98,23 +93,23 @@ class SandboxInbox:
         return False
 
     async def take(self, envelope: Envelope, message: bytes, tls: str | None) -> UUID:
-        """Kept, and reported on where the local part asks for it."""
+        """Store a message, and send the reports that its recipients' local parts select."""
         sender, recipients = envelope.sender.address, [recipient.path.address for recipient in envelope.recipients]
-        kept = await self.keep(sender, recipients, message, tls)
+        stored = await self.add(sender, recipients, message, tls)
         self._report(sender, envelope.recipients, message)
-        return kept
+        return stored
 
     def _report(self, sender: str, recipients: Sequence[Recipient], message: bytes) -> None:
-        """Never to a stranger."""
-        if self.postbag is None or self.read_return_path(sender) is None:
+        """Send reports to this installation's return paths only."""
+        if self.reports is None or self.read_return_path(sender) is None:
             return
         now = utc(self.clock)
         for recipient in recipients:
-            compose = _wanted(recipient)
+            compose = _report_for(recipient)
             if compose is not None:
-                self.postbag.post(sender, compose("sandbox.localhost", sender, recipient.path.address, message, now))
+                self.reports.send(sender, compose("sandbox.localhost", sender, recipient.path.address, message, now))
 
-    async def keep(self, sender: str, recipients: Sequence[str], message: bytes, tls: str | None) -> UUID:
+    async def add(self, sender: str, recipients: Sequence[str], message: bytes, tls: str | None) -> UUID:
         owner = self.read_return_path(sender)
         mail = ReceivedMail(
             received_at=utc(self.clock),
@@ -126,11 +121,11 @@ class SandboxInbox:
             account_number=owner[0] if owner else None,
             email_id=owner[1] if owner else _email_id(message),
         )
-        return await self.shelf.add(mail)
+        return await self.store.add(mail)
 
 
-def _wanted(recipient: Recipient) -> Compose | None:
-    """The report that goes back for a recipient."""
+def _report_for(recipient: Recipient) -> Compose | None:
+    """The report to send for a recipient, if any."""
     compose = REPORTS.get(recipient.path.local.lower().partition("+")[0])
     notify = recipient.parameters.notify
     if compose is reports.bounce and notify is not None and "FAILURE" not in notify:
@@ -139,41 +134,41 @@ def _wanted(recipient: Recipient) -> Compose | None:
 
 
 def _email_id(message: bytes) -> UUID | None:
-    """Our Message-ID begins with the email's id."""
+    """The email's ID, with which a Message-ID made by this service begins."""
     found = _MESSAGE_ID.search(message, 0, max(message.find(b"\r\n\r\n"), 0) or len(message))
     return UUID(found[1].decode("ascii")) if found else None
 
 
 @attrs.define(eq=False)
-class _Visit:
-    """The reception of one connection."""
+class _SandboxSession:
+    """The policy of one connection."""
 
     _inbox: SandboxInbox
     _session: Session
 
     async def authenticate(self, user: str, password: str) -> Login | Reply:
-        return replies.NOT_HERE
+        return replies.NOT_IMPLEMENTED
 
-    async def vouched(self) -> None:
-        """Nobody needs a login here."""
+    async def login_by_address(self) -> None:
+        """No login is required."""
 
     async def mail(self, sender: Path, parameters: MailParameters) -> Reply:
         return replies.SENDER_OK
 
     async def rcpt(self, envelope: Envelope, recipient: Recipient) -> Reply:
-        return self._inbox.answer(envelope.sender.address, recipient.path)
+        return self._inbox.reply(envelope.sender.address, recipient.path)
 
     async def body(self, envelope: Envelope) -> Sink | Reply:
         tls = self._session.tls
-        return _Letter(self._inbox, envelope, " ".join(tls.values()) if tls is not None else None)
+        return _Body(self._inbox, envelope, " ".join(tls.values()) if tls is not None else None)
 
-    def dropped(self) -> None:
-        """Nothing is held for a connection."""
+    def closed(self) -> None:
+        """Nothing to release."""
 
 
 @attrs.define(eq=False)
-class _Letter:
-    """A body in memory: this is a development server."""
+class _Body:
+    """A message body, in memory because this is a development server."""
 
     _inbox: SandboxInbox
     _envelope: Envelope
@@ -184,8 +179,8 @@ class _Letter:
         self._pieces.append(piece)
 
     async def finish(self) -> Reply:
-        kept = await self._inbox.take(self._envelope, b"".join(self._pieces), self._tls)
-        return Reply(250, f"Kept as {kept}", "2.0.0")
+        stored = await self._inbox.take(self._envelope, b"".join(self._pieces), self._tls)
+        return Reply(250, f"Stored as {stored}", "2.0.0")
 
-    def drop(self) -> None:
+    def discard(self) -> None:
         self._pieces.clear()

@@ -1,4 +1,4 @@
-"""The sandbox in one piece: the inbox, what checks its mail and what carries its reports."""
+"""Starts the sandbox: its port, the verification of DKIM signatures, and the sender of its reports."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from mailsvc.runtime.lifecycle import Opened
 from mailsvc.sandbox.inbox import ReadReturnPath, SandboxInbox, listener
-from mailsvc.sandbox.postbag import Postbag
+from mailsvc.sandbox.report_sender import ReportSender
 from mailsvc.sandbox.verdict import Offload, verdicts
 from mailsvc.smtp.server.listener import ServerFactory
 from mailsvc.store.mail.sandbox import Sandbox
@@ -19,15 +19,15 @@ HOST = "localhost"
 def sandbox(
     reactor: Any,
     opened: Opened,
-    shelf: Sandbox,
+    store: Sandbox,
     read: ReadReturnPath,
     offload: Offload,
-    back: Callable[[], int | None],
+    return_port: Callable[[], int | None],
 ) -> ServerFactory:
-    """What answers its connections. `back` tells the port, on this machine, where mail for return paths comes in."""
-    postbag = Postbag(reactor, back)
-    inbox = SandboxInbox(shelf, read, partial(verdicts, published=shelf.published, offload=offload), reactor, postbag)
-    receivers = ServerFactory(listener(HOST), inbox.welcome, reactor)
-    opened.add("the sandbox's reports", postbag.stop)
-    opened.add("the sandbox's sessions", receivers.stop)
-    return receivers
+    """The factory of the sandbox's connections. `return_port` returns the local port that accepts mail to return paths."""
+    reports = ReportSender(reactor, return_port)
+    inbox = SandboxInbox(store, read, partial(verdicts, published=store.published, offload=offload), reactor, reports)
+    connections = ServerFactory(listener(HOST), inbox.open_session, reactor)
+    opened.add("the sandbox's reports", reports.stop)
+    opened.add("the sandbox's sessions", connections.stop)
+    return connections

@@ -1,4 +1,4 @@
-"""What other servers send back for a mail, as they would make it: an abuse report (RFC 5965), or what became of it (RFC 3464)."""
+"""The reports that other servers return: an abuse report (RFC 5965) and delivery status notifications (RFC 3464)."""
 
 from __future__ import annotations
 
@@ -30,30 +30,30 @@ Content-Type: text/rfc822-headers\r
 
 
 def complaint(host: str, return_path: str, recipient: str, message: bytes, now: datetime) -> bytes:
-    """The recipient pressed the button for unwanted mail."""
+    """The recipient marked the mail as spam."""
     status = (
         f"Feedback-Type: abuse\r\nUser-Agent: mailsvc-sandbox/1\r\nVersion: 1\r\nOriginal-Mail-From: <{return_path}>\r\n"
         f"Original-Rcpt-To: <{recipient}>\r\nArrival-Date: {format_datetime(now)}\r\n"
     )
-    text = "The recipient of the email below calls it unwanted. This is what the sandbox address `complained` does."
+    text = "The recipient marked the email below as spam. The sandbox address `complained` always does."
     return _report("feedback-report", host, f"Feedback <feedback@{host}>", return_path, "Abuse report", text, status, message, now)
 
 
 def bounce(host: str, return_path: str, recipient: str, message: bytes, now: datetime) -> bytes:
-    """A server behind the one that took the mail refused it."""
+    """A server behind the one that accepted the mail refused it."""
     status = (
         f"Reporting-MTA: dns; {host}\r\n\r\nFinal-Recipient: rfc822; {recipient}\r\nAction: failed\r\nStatus: 5.1.1\r\n"
-        f"Remote-MTA: dns; inner.{host}\r\nDiagnostic-Code: smtp; 550 5.1.1 This sandbox address bounces after it took the mail\r\n"
+        f"Remote-MTA: dns; inner.{host}\r\nDiagnostic-Code: smtp; 550 5.1.1 This sandbox address bounces after accepting the mail\r\n"
     )
-    text = "The email below could not be brought to its mailbox. This is what the sandbox address `bounced-later` does."
+    text = "The email below could not be delivered. The sandbox address `bounced-later` always bounces after accepting the mail."
     author, subject = f"Mail Delivery System <mailer-daemon@{host}>", "Undelivered mail returned to sender"
     return _report("delivery-status", host, author, return_path, subject, text, status, message, now)
 
 
 def delivery(host: str, return_path: str, recipient: str, message: bytes, now: datetime) -> bytes:
-    """The mail is in its mailbox, as somebody wanted to hear."""
+    """The mail was delivered, and its submitter requested a notification of that."""
     status = f"Reporting-MTA: dns; {host}\r\n\r\nFinal-Recipient: rfc822; {recipient}\r\nAction: delivered\r\nStatus: 2.0.0\r\n"
-    text = "The email below is in its mailbox in the sandbox. Its sender asked to be told of that (NOTIFY=SUCCESS)."
+    text = "The email below was delivered to a sandbox mailbox. Its sender requested this notification (NOTIFY=SUCCESS)."
     author, subject = f"Mail Delivery System <mailer-daemon@{host}>", "Your mail was delivered"
     return _report("delivery-status", host, author, return_path, subject, text, status, message, now)
 

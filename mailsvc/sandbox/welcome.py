@@ -1,4 +1,4 @@
-"""The first run of a development mailsvc: an account, a domain that may send, a key; told to the person and, in a file, to scripts."""
+"""The first start of a development server: creates an account, a sending domain and an API key, and shows them to people and scripts."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from mailsvc.store.people.api_keys import digest
 
 ACCOUNT = "Development"
 LINK = timedelta(hours=12)
-SUPPRESSED_AT = ("example.com", "example.net", "example.org")  # where `suppressed` is an address that must not be written to
+SUPPRESSED_AT = ("example.com", "example.net", "example.org")  # domains at which the address `suppressed` is suppressed
 
 
 @attrs.define(eq=False)
 class Welcome:
-    """`http` is the address of the API, `smtp` says where each standard port of the relay listens here."""
+    """`http` is the URL of the API; `smtp` has the actual port for each standard port of the relay."""
 
     customers: Customers
     settings: Settings
     file: Path
     http: str
     smtp: Mapping[str, int]
-    suppress: Callable[[UUID, Sequence[str]], Awaitable[object]] | None = None  # puts addresses on an account's list
+    suppress: Callable[[UUID, Sequence[str]], Awaitable[object]] | None = None  # adds addresses to an account's suppression list
 
     async def begin(self) -> None:
-        """Make what is missing, write the file, tell the person. The daemon must be ready by now: the file says so."""
+        """Create what is missing, write the file, and print the greeting. The file means that the daemon is ready."""
         account = await self._account()
         domain = await self._domain(account)
         if self.suppress is not None:
@@ -57,7 +57,7 @@ class Welcome:
         say(greeting(facts), sys.__stdout__)
 
     async def end(self) -> None:
-        """The daemon goes, and with it the file. The key stays: only its hash is stored elsewhere."""
+        """Remove the file when the daemon stops. The key stays, because only its hash is stored elsewhere."""
         self.file.unlink(missing_ok=True)
 
     async def _account(self) -> Account:
@@ -75,15 +75,15 @@ class Welcome:
         return domain
 
     async def _sign_in(self, account: Account, people: People) -> str:
-        """A link that signs the first admin in, once."""
+        """A link that signs in the first admin, once."""
         secret = await people.admit(account.id, self.settings.development.member, "admin", LINK, "Development")
         return f"{self.http}/dashboard/sign-in/link?link={secret}"
 
     async def _key(self, account: Account) -> str:
-        """The one that an earlier run left beside the file, if it still works; else a new one in place of the one that the file tells."""
-        kept = self.file.with_suffix(".key")
+        """The key that an earlier run left next to the file, if it is still valid; otherwise a new one, and the file's key is revoked."""
+        key_file = self.file.with_suffix(".key")
         with contextlib.suppress(OSError, ValueError):
-            old = kept.read_text("utf-8").strip()
+            old = key_file.read_text("utf-8").strip()
             caller = await self.customers.keys.find(digest(old))
             if caller is not None and (caller.account_id, caller.permission, caller.domain_id) == (account.id, "full_access", None):
                 return old
@@ -92,12 +92,12 @@ class Welcome:
             if former is not None and former.key_id is not None:
                 await self.customers.keys.revoke(account.id, former.key_id)
         _, token = await self.customers.keys.create(account.id, ACCOUNT, "full_access")
-        _write(kept, token + "\n")
+        _write(key_file, token + "\n")
         return token
 
 
 def greeting(facts: Mapping[str, Any]) -> str:
-    """Where it is, a key, and a line to paste."""
+    """The addresses, the API key, and a command to paste."""
     mail = {
         "from": f"Hello <hello@{facts['domain']}>",
         "to": "you@example.com",
@@ -117,7 +117,7 @@ def greeting(facts: Mapping[str, Any]) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    """For its owner's eyes only, and there as a whole or not at all."""
+    """Write the file as a whole, readable by its owner only."""
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     unfinished.unlink(missing_ok=True)

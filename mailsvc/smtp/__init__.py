@@ -1,1 +1,1 @@
-"""The wire: SMTP in (framing, extensions, server, login) and SMTP out (client, stuffing, tls)."""
+"""The SMTP protocol: receiving (server) and sending (client)."""

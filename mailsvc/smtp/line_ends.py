@@ -1,4 +1,4 @@
-"""Whether octets end their lines with CRLF alone (RFC 5321 §2.3.8), in one pass: it is asked of every octet that comes in or goes out."""
+"""Checks that lines end with CRLF only (RFC 5321 §2.3.8), in one pass over every byte that is received or sent."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from io import IncrementalNewlineDecoder
 
 
 class LineEnds:
-    """Hand in the octets in any pieces, but none that ends in CR: what such a CR is can only be told with what follows it."""
+    """Takes data in pieces. No piece may end in CR, because what that means depends on the next byte."""
 
     __slots__ = ("_decoder", "bare_cr", "bare_lf")
 
     def __init__(self) -> None:
         self.bare_cr = self.bare_lf = False
-        # What universal newlines are read with notes each kind that it meets. Four times as fast as counting CRs, LFs and pairs.
+        # Python's decoder of universal newlines records each kind that it meets: four times as fast as counting them.
         self._decoder = IncrementalNewlineDecoder(None, translate=False)
 
-    def look(self, piece: bytes) -> None:
+    def inspect(self, piece: bytes) -> None:
         self._decoder.decode(piece.decode("latin-1"))
         kinds = self._decoder.newlines
         if kinds is not None and kinds != "\r\n":

@@ -14,7 +14,7 @@ from twisted.internet.defer import Deferred
 from mailsvc.bounces.intake import BounceIntake, NotSettledYet
 from mailsvc.bounces.reading import ReportMail
 from mailsvc.mail import return_path
-from mailsvc.relay.inbound import Returned
+from mailsvc.relay.inbound import ReturnedMail
 from mailsvc.store.events.async_bounces import Recorded, Report
 from mailsvc.store.mail.dsn_requests import Passed
 from mailsvc.store.people.accounts import Account
@@ -75,7 +75,7 @@ def intake(store: Store, threads: list[int] | None = None) -> BounceIntake:
 def take(bounces: BounceIntake, message: bytes, *paths: tuple[str, int, UUID]) -> dict[str, int]:
     """Take the mail; the counts afterwards."""
     outcome: list[Any] = []
-    Deferred.fromCoroutine(bounces.take(Returned("", paths or (PATH,), message))).addBoth(outcome.append)
+    Deferred.fromCoroutine(bounces.take(ReturnedMail("", paths or (PATH,), message))).addBoth(outcome.append)
     if outcome[0] is not None:
         outcome[0].raiseException()
     return dict(bounces.counts)
@@ -152,7 +152,7 @@ def test_a_large_mail_is_parsed_in_a_thread() -> None:
 def test_a_person_is_told_that_nobody_reads_the_address() -> None:
     def reply(name: str, sender: str) -> Any:
         outcome: list[Any] = []
-        Deferred.fromCoroutine(intake(Store()).take(Returned(sender, (PATH,), sample(name)))).addBoth(outcome.append)
+        Deferred.fromCoroutine(intake(Store()).take(ReturnedMail(sender, (PATH,), sample(name)))).addBoth(outcome.append)
         return outcome[0]
 
     assert reply("person", "rita@example.org").code == 550

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.sandbox.conftest import _hang_up
+from tests.sandbox.conftest import _disconnect
 
-__all__ = ["_hang_up"]
+__all__ = ["_disconnect"]

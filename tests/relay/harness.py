@@ -15,11 +15,11 @@ from mailsvc.accounts.ratelimit import RateLimit
 from mailsvc.intake import Admitted, AsReceived, Incoming, Key
 from mailsvc.mail import return_path
 from mailsvc.net.dns import Mx, Records
-from mailsvc.relay.connection_limits import ConnectionLimits, Failures
-from mailsvc.relay.inbound import ForPostmaster, Own, Returned
+from mailsvc.relay.connection_limits import ConnectionLimits, LoginFailures
+from mailsvc.relay.inbound import InboundMail, PostmasterMail, ReturnedMail
 from mailsvc.relay.null_mx import NullMx
 from mailsvc.relay.ports import listener
-from mailsvc.relay.reception import Relay
+from mailsvc.relay.session import Relay
 from mailsvc.relay.session_log import SessionLog
 from mailsvc.relay.submission import Submissions
 from mailsvc.relay.trusted_networks import TrustedNetworks
@@ -27,13 +27,13 @@ from mailsvc.runtime.budget import Budgets
 from mailsvc.smtp.server.session import Limits
 from mailsvc.store.logs.smtp_sessions import SmtpSession
 from mailsvc.store.people.api_keys import Caller, digest
-from tests.smtp.harness import Call, Transport
+from tests.smtp.harness import Client, Transport
 
 ACCOUNT, KEY, SECRET = UUID(int=1), UUID(int=2), b"s" * 32
 TOKEN, OTHER, SUSPENDED = "ms_good", "ms_sending", "ms_suspended"
 ME = b"From: Me <me@example.com>\r\n"
 BALANCER = ip_network("10.1.2.9/32")
-NEIGHBOURS = {
+TRUSTED = {
     "10.1.2.0/24": str(KEY),
     "2001:db8:1::/48": str(UUID(int=3)),
     "10.8.0.0/16": str(UUID(int=4)),  # of a suspended account
@@ -89,27 +89,27 @@ class Intake:
         return [b"".join(m) if not isinstance(m := e.content.message, bytes) else m for e in self.emails]  # type: ignore[union-attr]
 
 
-class Kept:
+class SessionStore:
     def __init__(self) -> None:
-        self.receipts: list[tuple[UUID, SmtpSession]] = []
+        self.entries: list[tuple[UUID, SmtpSession]] = []
 
     async def add(self, account_id: UUID, receipt: SmtpSession) -> None:
-        self.receipts.append((account_id, receipt))
+        self.entries.append((account_id, receipt))
 
 
-class Names:
-    """DNS. `known` is in the cache, `asked` are answered when the test does it; all other domains take mail."""
+class FakeResolver:
+    """DNS answers. `known` is in the cache, `pending` are answered by the test; all other domains take mail."""
 
     def __init__(self) -> None:
         self.known: dict[str, Any] = {}
-        self.asked: dict[str, list[Deferred[Any]]] = {}
+        self.pending: dict[str, list[Deferred[Any]]] = {}
 
     def known_mx(self, domain: str) -> Any:
-        return self.known.get(domain, None if domain in self.asked else Records(domain, (Mx(10, "mx.example"),)))
+        return self.known.get(domain, None if domain in self.pending else Records(domain, (Mx(10, "mx.example"),)))
 
     async def mx(self, domain: str) -> Any:
-        self.asked[domain].append(Deferred())
-        return await self.asked[domain][-1]
+        self.pending[domain].append(Deferred())
+        return await self.pending[domain][-1]
 
 
 class World:
@@ -118,22 +118,22 @@ class World:
     def __init__(self, *, in_flight: int = 1 << 28, spool: int = 1 << 31, rate: int = 1000, late: bool = True, **limits: Any) -> None:
         self.clock = Clock()
         self.clock.advance(1_795_000_000)
-        self.keys, self.intake, self.kept, self.budget = Keys(), Intake(), Kept(), Budgets.of(in_flight, spool, self.clock)
-        self.names = Names()
-        self.returned: list[Returned] = []
-        self.forwarded: list[ForPostmaster] = []
+        self.keys, self.intake, self.sessions, self.budget = Keys(), Intake(), SessionStore(), Budgets.of(in_flight, spool, self.clock)
+        self.resolver = FakeResolver()
+        self.returned: list[ReturnedMail] = []
+        self.forwarded: list[PostmasterMail] = []
         self.failure: Exception | None = None
         self.limits = Limits(**limits)
 
         async def in_thread(work: Callable[[], Any]) -> Any:
             return work()
 
-        async def take(mail: Returned) -> None:
+        async def take(mail: ReturnedMail) -> None:
             if self.failure is not None:
                 raise self.failure
             self.returned.append(mail)
 
-        async def forward(mail: ForPostmaster) -> None:
+        async def forward(mail: PostmasterMail) -> None:
             self.forwarded.append(mail)
 
         self.relay = Relay(
@@ -143,30 +143,32 @@ class World:
             rate=RateLimit(self.clock, rate),
             budgets=self.budget,
             submissions=Submissions(self.intake, "mx.test", in_thread, self.clock.seconds),
-            receipts=SessionLog(self.kept, self.clock),
-            own=Own(("mx.test",), lambda address: return_path.read(address, SECRET), take if late else None, forward if late else None),
-            addresses=ConnectionLimits(3),
-            with_key=ConnectionLimits(2),
-            failures=Failures(self.clock, 5),
-            connections=5,
-            null_mx=NullMx(self.names, self.clock, 0.25, lambda domain: domain == "routed.example"),
-            neighbours=TrustedNetworks.of(NEIGHBOURS, [BALANCER]),
+            session_log=SessionLog(self.sessions, self.clock),
+            inbound=InboundMail(
+                ("mx.test",), lambda address: return_path.read(address, SECRET), take if late else None, forward if late else None
+            ),
+            per_address=ConnectionLimits(3),
+            per_key=ConnectionLimits(2),
+            login_failures=LoginFailures(self.clock, 5),
+            max_connections=5,
+            null_mx=NullMx(self.resolver, self.clock, 0.25, lambda domain: domain == "routed.example"),
+            trusted_networks=TrustedNetworks.of(TRUSTED, [BALANCER]),
         )
 
-    def call(self, number: str = "587", host: str = "192.0.2.1") -> Line:
-        return Line(self, number, host)
+    def connect(self, number: str = "587", host: str = "192.0.2.1") -> RelayClient:
+        return RelayClient(self, number, host)
 
-    def logged_in(self, token: str = TOKEN) -> Line:
-        line = self.call()
-        assert line.say("EHLO me").startswith("250-mx.test")
-        line.say("STARTTLS")
-        line.say("EHLO me")
-        assert line.login(token) == "235 2.7.0 Authenticated"
-        return line
+    def logged_in(self, token: str = TOKEN) -> RelayClient:
+        client = self.connect()
+        assert client.command("EHLO me").startswith("250-mx.test")
+        client.command("STARTTLS")
+        client.command("EHLO me")
+        assert client.login(token) == "235 2.7.0 Authenticated"
+        return client
 
 
-class Line:
-    """A connection; `say` gives what is answered."""
+class RelayClient:
+    """A client of the relay; `command` returns the replies."""
 
     def __init__(self, world: World, number: str, host: str) -> None:
         self.world = world
@@ -174,36 +176,36 @@ class Line:
         peer = type("Peer", (), {"host": host, "port": 4000})()
         Transport.getPeer = lambda self: peer  # type: ignore[method-assign, assignment]
         try:
-            self.call = Call(listener(number, "mx.test", world.limits, object()), world.clock, world.relay.welcome)
+            self.client = Client(listener(number, "mx.test", world.limits, object()), world.clock, world.relay.open_session)
         finally:
             Transport.getPeer = before  # type: ignore[method-assign]
-        self.greeting = self.call.heard().decode()
+        self.greeting = self.client.received().decode()
 
-    def say(self, *lines: str) -> str:
+    def command(self, *lines: str) -> str:
         return self.send("".join(line + "\r\n" for line in lines).encode())
 
-    def send(self, octets: bytes) -> str:
-        self.call.say(octets)
-        return self.call.heard().decode().removesuffix("\r\n")
+    def send(self, data: bytes) -> str:
+        self.client.send(data)
+        return self.client.received().decode().removesuffix("\r\n")
 
     def login(self, token: str, user: str = "mailsvc") -> str:
-        return self.say("AUTH PLAIN " + base64.b64encode(f"\0{user}\0{token}".encode()).decode())
+        return self.command("AUTH PLAIN " + base64.b64encode(f"\0{user}\0{token}".encode()).decode())
 
     def mail(self, message: bytes, *recipients: str, sender: str = "me@example.com", parameters: str = "") -> str:
         """The reply to the last thing that could be said."""
-        said = self.say(f"MAIL FROM:<{sender}>{parameters}")
+        said = self.command(f"MAIL FROM:<{sender}>{parameters}")
         for recipient in recipients or ("a@example.net",):
             if not said.startswith("250"):
                 return said
-            said = self.say(f"RCPT TO:<{recipient}>")
+            said = self.command(f"RCPT TO:<{recipient}>")
         if not said.startswith("250"):
             return said
-        said = self.say("DATA")
+        said = self.command("DATA")
         return self.send(message + b".\r\n") if said.startswith("354") else said
 
     @property
     def closed(self) -> bool:
-        return self.call.closed
+        return self.client.closed
 
-    def hang_up(self) -> None:
-        self.call.hang_up()
+    def disconnect(self) -> None:
+        self.client.disconnect()

@@ -21,14 +21,14 @@ def test_there_are_dialogues() -> None:
 @pytest.mark.parametrize("split", [False, True], ids=["whole", "split"])
 @pytest.mark.parametrize("path", DIALOGUES, ids=lambda path: path.stem)
 def test_conversation(path: Path, split: bool) -> None:
-    dialogue, world = read(path), World(stranger_octets=None, errors=1000)
-    line = world.call(dialogue.listener, dialogue.host)
+    dialogue, world = read(path), World(unauthenticated_bytes=None, errors=1000)
+    client = world.connect(dialogue.listener, dialogue.host)
     if KINDS[dialogue.listener] == "tls":
-        line.call.receiver.session.tls = {"version": "TLSv1.3", "cipher": "TLS_AES_256_GCM_SHA384"}
-    assert line.greeting == dialogue.turns[0].expected.pop(0) + "\r\n"
-    converse(dialogue, line.call, split=split)
+        client.client.protocol.session.tls = {"version": "TLSv1.3", "cipher": "TLS_AES_256_GCM_SHA384"}
+    assert client.greeting == dialogue.turns[0].expected.pop(0) + "\r\n"
+    converse(dialogue, client.client, split=split)
     assert len(world.intake.emails) == dialogue.mails
     if dialogue.body is not None:  # it stands behind the trace, which is ours
         assert re.sub(rb"\AReceived: .*\r\n(?:[ \t].*\r\n)*", b"", world.intake.messages[-1]) == dialogue.body
-    assert world.budget.used == 0 and len(world.relay.addresses) == len(world.relay.with_key) == 0
+    assert world.budget.used == 0 and len(world.relay.per_address) == len(world.relay.per_key) == 0
     assert not world.clock.getDelayedCalls(), "a timer is left"

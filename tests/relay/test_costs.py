@@ -20,7 +20,7 @@ APART = ("/tests/", "/twisted/internet/task.py", "/twisted/internet/base.py", "/
 @pytest.mark.parametrize(("size", "octets", "most"), [(4096, 1 << 16, 376), (51200, 1 << 14, 508)])
 def test_calls_of_a_mail_that_came_in(size: int, octets: int, most: int) -> None:
     world = World(rate=10**9)
-    line = world.logged_in()
+    client = world.logged_in()
     message = mail("me@example.com", size) + b".\r\n"
     pieces = [message[at : at + octets] for at in range(0, len(message), octets)]
     calls = 0
@@ -31,7 +31,7 @@ def test_calls_of_a_mail_that_came_in(size: int, octets: int, most: int) -> None
 
     def send() -> None:
         for said in (b"MAIL FROM:<me@example.com>\r\n", b"RCPT TO:<customer@example.test>\r\n", b"DATA\r\n", *pieces):
-            line.call.receiver.dataReceived(said)
+            client.client.protocol.dataReceived(said)
 
     send()
     sys.setprofile(count)

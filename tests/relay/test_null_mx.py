@@ -9,32 +9,32 @@ from twisted.internet.defer import Deferred
 
 from mailsvc.net.dns import Mx, NxDomain, Records, Temporary
 from mailsvc.relay import null_mx
-from tests.relay.harness import ME, Line, World
+from tests.relay.harness import ME, RelayClient, World
 
 NULL = Records("no.example", (Mx(0, ""),))
-REFUSED = "556 5.1.10 The recipient's domain takes no mail (null MX)"
+REFUSED = "556 5.1.10 The recipient's domain does not accept mail (null MX)"
 OK = "250 2.1.5 Recipient OK"
 
 
-def begun(world: World) -> Line:
-    line = world.logged_in()
-    line.say("MAIL FROM:<me@example.com>")
-    return line
+def begun(world: World) -> RelayClient:
+    client = world.logged_in()
+    client.command("MAIL FROM:<me@example.com>")
+    return client
 
 
-def rcpt(line: Line, domain: str) -> str:
+def rcpt(client: RelayClient, domain: str) -> str:
     """What is said before any time goes by."""
-    line.call.receiver.dataReceived(f"RCPT TO:<a@{domain}>\r\n".encode())
-    return line.call.heard().decode().removesuffix("\r\n")
+    client.client.protocol.dataReceived(f"RCPT TO:<a@{domain}>\r\n".encode())
+    return client.client.received().decode().removesuffix("\r\n")
 
 
 def test_what_is_known_is_told_at_once_and_the_others_get_the_mail() -> None:
     world = World()
-    world.names.known["no.example"] = NULL
-    line = begun(world)
-    assert [rcpt(line, domain) for domain in ("no.example", "example.net", "NO.example")] == [REFUSED, OK, REFUSED]
-    line.say("DATA")
-    assert line.send(ME + b"\r\nx\r\n.\r\n").startswith("250 2.0.0 Queued as ")
+    world.resolver.known["no.example"] = NULL
+    client = begun(world)
+    assert [rcpt(client, domain) for domain in ("no.example", "example.net", "NO.example")] == [REFUSED, OK, REFUSED]
+    client.command("DATA")
+    assert client.send(ME + b"\r\nx\r\n.\r\n").startswith("250 2.0.0 Queued as ")
 
 
 @pytest.mark.parametrize(
@@ -42,68 +42,68 @@ def test_what_is_known_is_told_at_once_and_the_others_get_the_mail() -> None:
 )
 def test_everything_else_is_accepted(found: Any) -> None:
     world = World()
-    world.names.known["x.example"] = found
+    world.resolver.known["x.example"] = found
     assert rcpt(begun(world), "x.example") == OK
 
 
 def test_an_answer_is_waited_for() -> None:
     world = World()
-    world.names.asked["no.example"] = []
-    line = begun(world)
-    assert rcpt(line, "no.example") == ""
+    world.resolver.pending["no.example"] = []
+    client = begun(world)
+    assert rcpt(client, "no.example") == ""
     world.clock.advance(0.1)
-    world.names.asked["no.example"][0].callback(NULL)
-    assert line.call.heard().decode() == REFUSED + "\r\n"
-    assert not line.closed
+    world.resolver.pending["no.example"][0].callback(NULL)
+    assert client.client.received().decode() == REFUSED + "\r\n"
+    assert not client.closed
 
 
 def test_the_recipients_of_a_mail_wait_a_quarter_of_a_second_in_all() -> None:
     world = World()
-    world.names.asked |= {"a.example": [], "b.example": [], "c.example": []}
-    line = begun(world)
-    assert rcpt(line, "a.example") == ""
+    world.resolver.pending |= {"a.example": [], "b.example": [], "c.example": []}
+    client = begun(world)
+    assert rcpt(client, "a.example") == ""
     world.clock.advance(0.2)
-    world.names.asked["a.example"][0].callback(Records("a.example", (Mx(10, "mx.example"),)))
-    assert line.call.heard().decode() == OK + "\r\n"
-    assert rcpt(line, "b.example") == ""
+    world.resolver.pending["a.example"][0].callback(Records("a.example", (Mx(10, "mx.example"),)))
+    assert client.client.received().decode() == OK + "\r\n"
+    assert rcpt(client, "b.example") == ""
     world.clock.advance(0.06)
-    assert line.call.heard().decode() == OK + "\r\n"
-    assert rcpt(line, "c.example") == OK and world.names.asked["c.example"] == []
-    line.say("RSET", "MAIL FROM:<me@example.com>")
-    assert rcpt(line, "c.example") == "" and len(world.names.asked["c.example"]) == 1
+    assert client.client.received().decode() == OK + "\r\n"
+    assert rcpt(client, "c.example") == OK and world.resolver.pending["c.example"] == []
+    client.command("RSET", "MAIL FROM:<me@example.com>")
+    assert rcpt(client, "c.example") == "" and len(world.resolver.pending["c.example"]) == 1
 
 
 def test_no_more_than_so_many_are_waited_for_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(null_mx, "MOST", 1)
+    monkeypatch.setattr(null_mx, "MAX_LOOKUPS", 1)
     world = World()
-    world.names.asked |= {"a.example": [], "b.example": []}
+    world.resolver.pending |= {"a.example": [], "b.example": []}
     first, second = begun(world), begun(world)
     assert rcpt(first, "a.example") == ""
     assert rcpt(second, "b.example") == OK
-    first.hang_up()
+    first.disconnect()
     world.clock.advance(1)
     assert rcpt(second, "a.example") == ""
 
 
 def test_a_domain_with_a_route_is_not_looked_up() -> None:
     world = World()
-    world.names.known["routed.example"] = NULL
+    world.resolver.known["routed.example"] = NULL
     assert rcpt(begun(world), "routed.example") == OK
 
 
 def test_strangers_make_no_look_ups() -> None:
     world = World()
-    world.names.asked["no.example"] = []
-    line = world.call("25")
-    line.say("EHLO me", "MAIL FROM:<a@b.example>")
-    assert rcpt(line, "no.example").startswith("550 5.1.1") and world.names.asked["no.example"] == []
+    world.resolver.pending["no.example"] = []
+    client = world.connect("25")
+    client.command("EHLO me", "MAIL FROM:<a@b.example>")
+    assert rcpt(client, "no.example").startswith("550 5.1.1") and world.resolver.pending["no.example"] == []
 
 
 def test_a_look_up_that_fails_is_no_refusal() -> None:
     world = World()
     waiting: list[Deferred[Any]] = []
-    world.names.asked["a.example"] = waiting
-    line = begun(world)
-    rcpt(line, "a.example")
+    world.resolver.pending["a.example"] = waiting
+    client = begun(world)
+    rcpt(client, "a.example")
     waiting[0].callback(Temporary("away"))
-    assert line.call.heard().decode() == OK + "\r\n"
+    assert client.client.received().decode() == OK + "\r\n"

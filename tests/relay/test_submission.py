@@ -35,9 +35,9 @@ def test_lines_come_in_front_and_nothing_else_changes() -> None:
     world = World()
     message = b"X-Odd:  a\r\n\tb \r\nBcc: c@example.net\r\n" + ME + b"DKIM-Signature: v=1; b=abc\r\n\r\n.\xff..\r\n \r\n"
     assert world.logged_in().mail(message.replace(b"\r\n.", b"\r\n..")).startswith("250")
-    [made] = world.intake.messages
-    assert made.endswith(message.replace(b"Bcc: c@example.net\r\n", b""))
-    trace = made.removesuffix(message.replace(b"Bcc: c@example.net\r\n", b"")).decode()
+    [client] = world.intake.messages
+    assert client.endswith(message.replace(b"Bcc: c@example.net\r\n", b""))
+    trace = client.removesuffix(message.replace(b"Bcc: c@example.net\r\n", b"")).decode()
     assert re.fullmatch(
         r"Received: by mx\.test with ESMTPSA id [0-9a-f-]{36}\r\n tls TLS_AES_256_GCM_SHA384; .*\r\n"
         r"Date: .*\r\nMessage-ID: <[0-9a-f-]{36}@example\.com>\r\n",
@@ -47,16 +47,16 @@ def test_lines_come_in_front_and_nothing_else_changes() -> None:
 
 def test_the_group_of_the_key_exchange_stands_in_the_trace_where_it_is_known() -> None:
     world = World()
-    line = world.logged_in()
-    line.call.receiver.session.tls = {"version": "TLSv1.3", "cipher": "TLS_AES_256_GCM_SHA384", "group": "x25519"}
-    line.mail(ME + b"\r\nx\r\n")
+    client = world.logged_in()
+    client.client.protocol.session.tls = {"version": "TLSv1.3", "cipher": "TLS_AES_256_GCM_SHA384", "group": "x25519"}
+    client.mail(ME + b"\r\nx\r\n")
     assert b" tls TLS_AES_256_GCM_SHA384 group x25519; " in world.intake.messages[0]
 
 
 def test_the_envelope_rules() -> None:
     world = World()
-    line = world.logged_in()
-    line.mail(ME + b"To: x@example.org\r\nCc: b@example.net\r\n\r\nx\r\n", "a@example.net", "b@example.net", "a@example.net")
+    client = world.logged_in()
+    client.mail(ME + b"To: x@example.org\r\nCc: b@example.net\r\n\r\nx\r\n", "a@example.net", "b@example.net", "a@example.net")
     [email] = world.intake.emails
     assert content(email).recipients == ("a@example.net", "b@example.net")
     assert [box.address for box in email.to] == ["x@example.org"]
@@ -78,11 +78,11 @@ def test_an_envelope_that_asks_for_nothing_is_described_as_any_is() -> None:
 
 def test_what_was_asked_for_is_kept_by_recipient() -> None:
     world = World()
-    line = world.logged_in()
-    line.say("MAIL FROM:<me@example.com> RET=HDRS ENVID=a+2Bb SMTPUTF8 BODY=8BITMIME")
-    line.say("RCPT TO:<a@example.net> NOTIFY=SUCCESS,DELAY ORCPT=rfc822;first@example.net")
-    line.say("RCPT TO:<b@example.net>", "RCPT TO:<c@example.net> NOTIFY=NEVER", "DATA")
-    assert line.send("Subject: Grüße\r\n".encode() + ME + b"\r\nx\r\n.\r\n").startswith("250")
+    client = world.logged_in()
+    client.command("MAIL FROM:<me@example.com> RET=HDRS ENVID=a+2Bb SMTPUTF8 BODY=8BITMIME")
+    client.command("RCPT TO:<a@example.net> NOTIFY=SUCCESS,DELAY ORCPT=rfc822;first@example.net")
+    client.command("RCPT TO:<b@example.net>", "RCPT TO:<c@example.net> NOTIFY=NEVER", "DATA")
+    assert client.send("Subject: Grüße\r\n".encode() + ME + b"\r\nx\r\n.\r\n").startswith("250")
     assert content(world.intake.emails[0]).envelope == StoredEnvelope(
         sender="me@example.com",
         ret="HDRS",
@@ -96,11 +96,11 @@ def test_what_was_asked_for_is_kept_by_recipient() -> None:
 
 def test_a_key_and_its_fingerprint() -> None:
     world = World()
-    line = world.logged_in()
+    client = world.logged_in()
     for head in (b"Date: 1\r\nMessage-ID: <1@x>\r\n", b"Date: 2\r\n"):
-        line.mail(b"Idempotency-Key: k\r\n" + head + ME + b"\r\nx\r\n")
-    line.mail(b"Idempotency-Key: k\r\n" + ME + b"\r\ny\r\n")
-    line.mail(ME + b"\r\ny\r\n")
+        client.mail(b"Idempotency-Key: k\r\n" + head + ME + b"\r\nx\r\n")
+    client.mail(b"Idempotency-Key: k\r\n" + ME + b"\r\ny\r\n")
+    client.mail(ME + b"\r\ny\r\n")
     first, second, third, none = world.intake.keys
     assert first is not None and first == second and third is not None and none is None
     assert (first.endpoint, first.key) == ("smtp", "k") and third.fingerprint != first.fingerprint
@@ -130,10 +130,10 @@ def test_a_key_and_its_fingerprint() -> None:
 )
 def test_a_message_that_nobody_should_get(message: bytes, reply: str) -> None:
     world = World()
-    line = world.logged_in()
-    assert line.mail(message).startswith(reply)
+    client = world.logged_in()
+    assert client.mail(message).startswith(reply)
     assert not world.intake.emails and world.budget.used == 0
-    assert line.mail(ME + b"\r\nx\r\n").startswith("250")
+    assert client.mail(ME + b"\r\nx\r\n").startswith("250")
 
 
 LARGE = ME + b"Subject: large\r\n\r\n" + (b"x" * 998 + b"\r\n") * 4000
@@ -141,15 +141,15 @@ LARGE = ME + b"Subject: large\r\n\r\n" + (b"x" * 998 + b"\r\n") * 4000
 
 def test_a_large_mail_waits_on_disk() -> None:
     world = World()
-    line = world.logged_in()
-    line.say("MAIL FROM:<me@example.com>", *(f"RCPT TO:<r{n}@example.net>" for n in range(50)), "DATA")
+    client = world.logged_in()
+    client.command("MAIL FROM:<me@example.com>", *(f"RCPT TO:<r{n}@example.net>" for n in range(50)), "DATA")
     tracemalloc.start()
     for start in range(0, len(LARGE), 65536):
-        line.send(LARGE[start : start + 65536])
+        client.send(LARGE[start : start + 65536])
     assert tracemalloc.get_traced_memory()[1] < 2_000_000
     tracemalloc.stop()
-    assert world.budget.used == len(LARGE) - 2  # the last line end may yet become the end
-    assert line.send(b".\r\n").startswith("250")
+    assert world.budget.used == len(LARGE) - 2  # the last line end may become part of the end
+    assert client.send(b".\r\n").startswith("250")
     message = content(world.intake.emails[0]).message
     assert isinstance(message, Spooled) and len(message) == len(world.intake.messages[0])
     assert world.intake.messages[0].endswith(LARGE) and max(map(len, message)) <= 256 * 1024
@@ -213,15 +213,15 @@ def test_while_the_disk_takes_its_time_a_mail_goes_on_coming_in_and_may_be_given
         return writes[-1][1]
 
     world.relay.submissions = attrs.evolve(world.relay.submissions, in_thread=in_thread)
-    line = world.logged_in()
-    line.say("MAIL FROM:<me@example.com>", "RCPT TO:<a@example.net>", "DATA")
-    line.send(LARGE[:300_000])
-    line.send(LARGE[300_000:350_000])
+    client = world.logged_in()
+    client.command("MAIL FROM:<me@example.com>", "RCPT TO:<a@example.net>", "DATA")
+    client.send(LARGE[:300_000])
+    client.send(LARGE[300_000:350_000])
     assert len(writes) == 1  # and nothing is asked of the disk meanwhile
     if gives_up:
-        line.hang_up()
+        client.disconnect()
     else:
-        assert line.send(LARGE[350_000:400_000] + b"\r\n.\r\n") == ""
+        assert client.send(LARGE[350_000:400_000] + b"\r\n.\r\n") == ""
     while writes:
         work, over = writes.pop()
         over.callback(work())
@@ -232,24 +232,24 @@ def test_while_the_disk_takes_its_time_a_mail_goes_on_coming_in_and_may_be_given
 
 def test_a_large_mail_has_the_same_fingerprint_and_faults_as_a_small_one() -> None:
     world = World()
-    line = world.logged_in()
-    line.mail(b"Idempotency-Key: k\r\n" + LARGE)
-    line.mail(b"Date: 1\r\nIdempotency-Key: k\r\n" + LARGE)
+    client = world.logged_in()
+    client.mail(b"Idempotency-Key: k\r\n" + LARGE)
+    client.mail(b"Date: 1\r\nIdempotency-Key: k\r\n" + LARGE)
     assert world.intake.keys[0] == world.intake.keys[1]
     deep = b"".join(b"--b%d\r\nContent-Type: multipart/mixed; boundary=b%d\r\n\r\n" % (n, n + 1) for n in range(60))
     head = ME + b"Content-Type: multipart/mixed; boundary=b0\r\n\r\n"
-    assert line.mail(head + deep + LARGE).startswith("550 5.6.0 The parts")
+    assert client.mail(head + deep + LARGE).startswith("550 5.6.0 The parts")
 
 
 def test_more_than_may_be_in_work_at_once_is_asked_to_come_back() -> None:
     world = World(in_flight=1_000_000)
     first, second = world.logged_in(), world.logged_in()
-    first.say("MAIL FROM:<me@example.com>", "RCPT TO:<a@example.net>", "DATA")
+    first.command("MAIL FROM:<me@example.com>", "RCPT TO:<a@example.net>", "DATA")
     first.send(LARGE[:900_000])
     assert second.mail(ME + b"\r\nx\r\n", parameters=" SIZE=200000").startswith("452 4.3.1")
     assert second.mail(LARGE[:200_000] + b"\r\n").startswith("452 4.3.1")
     assert second.mail(ME + b"\r\nx\r\n").startswith("250")
-    first.hang_up()
+    first.disconnect()
     assert world.budget.used == 0
     assert second.mail(ME + b"\r\nx\r\n", parameters=" SIZE=900000").startswith("250")
     assert world.budget.used == 0
@@ -258,52 +258,52 @@ def test_more_than_may_be_in_work_at_once_is_asked_to_come_back() -> None:
 def test_what_other_clients_announce_or_send_leaves_room_for_a_customer() -> None:
     world = World(in_flight=16_000_000, spool=16_000_000)
     for host in ("192.0.2.8", "192.0.2.9"):
-        stranger = world.call("25", host)
-        stranger.say("EHLO mx")
-        assert "354 " in stranger.say("MAIL FROM:<> SIZE=900000", "RCPT TO:<postmaster>", "DATA")
+        stranger = world.connect("25", host)
+        stranger.command("EHLO mx")
+        assert "354 " in stranger.command("MAIL FROM:<> SIZE=900000", "RCPT TO:<postmaster>", "DATA")
         stranger.send((b"x" * 98 + b"\r\n") * 2000)
     used = world.budget.used
     assert 390_000 < used == world.budget.inbound.memory.used <= 400_000
     other = world.logged_in()
-    other.say("MAIL FROM:<me@example.com> SIZE=1900000", "RCPT TO:<a@example.net>", "DATA")
+    other.command("MAIL FROM:<me@example.com> SIZE=1900000", "RCPT TO:<a@example.net>", "DATA")
     assert world.budget.used == used
     assert world.logged_in().mail(ME + b"\r\nx\r\n").startswith("250")
 
 
 def test_a_large_mail_waits_for_its_turn_and_is_asked_to_come_back_when_that_takes_too_long() -> None:
     world = World()
-    line = world.logged_in()
+    client = world.logged_in()
     turns = world.budget.submission.work
     assert Deferred.fromCoroutine(turns.take("another account", turns.limit)).called
     for end, reply in (("expires", "452 4.3.1"), ("comes", "250 2.0.0")):
-        assert line.mail(LARGE) == "" and turns.waiting == 1
+        assert client.mail(LARGE) == "" and turns.waiting == 1
         if end == "expires":
             world.clock.advance(turns.seconds)
         else:
             turns.give(turns.limit)
-        assert line.call.heard().decode().startswith(reply)
+        assert client.client.received().decode().startswith(reply)
     assert world.budget.used == 0
 
 
 def test_a_full_disk_is_told_and_the_next_command_is_in_step(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
-    line = world.logged_in()
+    client = world.logged_in()
 
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
         patch.setattr("mailsvc.relay.spool.tempfile.TemporaryFile", full)
-        assert line.mail(LARGE) == "452 4.3.1 Insufficient system storage"
-    assert line.mail(LARGE).startswith("250") and world.budget.used == 0
+        assert client.mail(LARGE) == "452 4.3.1 Insufficient system storage"
+    assert client.mail(LARGE).startswith("250") and world.budget.used == 0
 
 
 def test_a_chunked_mail_is_the_same_mail() -> None:
     world = World()
-    line = world.logged_in()
-    line.say("MAIL FROM:<me@example.com>", "RCPT TO:<a@example.net>")
-    line.send(b"BDAT %d\r\n" % len(ME) + ME)
-    assert line.send(b"BDAT 9 LAST\r\n\r\n.\r\nab\r\n").startswith("250")
+    client = world.logged_in()
+    client.command("MAIL FROM:<me@example.com>", "RCPT TO:<a@example.net>")
+    client.send(b"BDAT %d\r\n" % len(ME) + ME)
+    assert client.send(b"BDAT 9 LAST\r\n\r\n.\r\nab\r\n").startswith("250")
     assert world.intake.messages[0].endswith(ME + b"\r\n.\r\nab\r\n")
 
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.smtp.harness import Call
+from tests.smtp.harness import Client
 
 
 @pytest.fixture(autouse=True)
-def _hang_up() -> Iterator[None]:
+def _disconnect() -> Iterator[None]:
     yield
-    while Call.all:
-        Call.all.pop().hang_up()
+    while Client.all:
+        Client.all.pop().disconnect()

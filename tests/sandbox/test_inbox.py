@@ -1,4 +1,4 @@
-"""The sandbox over its wire, without a network: what it answers and what it keeps."""
+"""The sandbox without a network: its replies, and what it stores."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from mailsvc.bounces import reading
 from mailsvc.mail import return_path
 from mailsvc.sandbox.inbox import SandboxInbox, listener
 from mailsvc.store.mail.sandbox import ReceivedMail, Verdict
-from tests.smtp.harness import Call
+from tests.smtp.harness import Client
 
 EMAIL = UUID("019a0000-0000-7000-8000-000000000001")
 OTHER = UUID("019a0000-0000-7000-8000-000000000002")
 SECRET = b"a secret"
 RETURN_PATH = return_path.make("send.example.com", 7, EMAIL, SECRET)
-HELD = Verdict("example.com", "s1", "rsa-sha256", "pass")
+VALID = Verdict("example.com", "s1", "rsa-sha256", "pass")
 
 
 @attrs.define(eq=False)
-class Shelf:
+class Store:
     mails: list[ReceivedMail] = attrs.field(factory=list)
 
     async def add(self, mail: ReceivedMail) -> UUID:
@@ -31,65 +31,65 @@ class Shelf:
 
 
 async def verify(message: bytes) -> tuple[Verdict, ...]:
-    return (HELD,)
+    return (VALID,)
 
 
 @pytest.fixture
-def shelf() -> Shelf:
-    return Shelf()
+def store() -> Store:
+    return Store()
 
 
 @pytest.fixture
-def call(shelf: Shelf) -> Call:
+def client(store: Store) -> Client:
     clock = Clock()
     clock.advance(1_780_000_000)
-    inbox = SandboxInbox(shelf, lambda address: return_path.read(address, SECRET), verify, clock)
-    call = Call(listener("sandbox.test"), clock, inbox.welcome)
-    call.say(b"EHLO me\r\n")
-    call.heard()
-    return call
+    inbox = SandboxInbox(store, lambda address: return_path.read(address, SECRET), verify, clock)
+    client = Client(listener("sandbox.test"), clock, inbox.open_session)
+    client.send(b"EHLO me\r\n")
+    client.received()
+    return client
 
 
-def envelope(call: Call, *recipients: str, sender: str = RETURN_PATH) -> list[str]:
+def envelope(client: Client, *recipients: str, sender: str = RETURN_PATH) -> list[str]:
     """The replies to the recipients."""
-    call.say(f"MAIL FROM:<{sender}>\r\n".encode() + b"".join(f"RCPT TO:<{recipient}>\r\n".encode() for recipient in recipients))
-    return call.heard().decode().splitlines()[1:]
+    client.send(f"MAIL FROM:<{sender}>\r\n".encode() + b"".join(f"RCPT TO:<{recipient}>\r\n".encode() for recipient in recipients))
+    return client.received().decode().splitlines()[1:]
 
 
-def test_keeps_what_came_in(call: Call, shelf: Shelf) -> None:
-    assert envelope(call, "delivered@localhost", "anyone@example.org") == ["250 2.1.5 Recipient OK"] * 2
-    call.say(b"DATA\r\n")
-    call.say(b"Subject: hi\r\n\r\n..dots\r\n.\r\n")
-    assert call.heard().endswith(f"250 2.0.0 Kept as {EMAIL}\r\n".encode())
-    (mail,) = shelf.mails
+def test_keeps_what_came_in(client: Client, store: Store) -> None:
+    assert envelope(client, "delivered@localhost", "anyone@example.org") == ["250 2.1.5 Recipient OK"] * 2
+    client.send(b"DATA\r\n")
+    client.send(b"Subject: hi\r\n\r\n..dots\r\n.\r\n")
+    assert client.received().endswith(f"250 2.0.0 Stored as {EMAIL}\r\n".encode())
+    (mail,) = store.mails
     assert (mail.sender, mail.recipients) == (RETURN_PATH, ("delivered@localhost", "anyone@example.org"))
     assert mail.message == b"Subject: hi\r\n\r\n.dots\r\n"
-    assert (mail.account_number, mail.email_id, mail.dkim, mail.tls) == (7, EMAIL, (HELD,), None)
+    assert (mail.account_number, mail.email_id, mail.dkim, mail.tls) == (7, EMAIL, (VALID,), None)
     assert mail.received_at.timestamp() == 1_780_000_000
 
 
-def test_knows_our_message_id_when_the_return_path_is_not_ours(call: Call, shelf: Shelf) -> None:
-    envelope(call, "a@example.org", sender="someone@example.net")
-    call.say(b"DATA\r\n")
-    call.say(f"Subject: hi\r\nMessage-ID: <{OTHER}@example.com>\r\n\r\nMessage-ID: <{EMAIL}@example.com>\r\n.\r\n".encode())
-    assert (shelf.mails[0].account_number, shelf.mails[0].email_id) == (None, OTHER)
+def test_knows_our_message_id_when_the_return_path_is_not_ours(client: Client, store: Store) -> None:
+    envelope(client, "a@example.org", sender="someone@example.net")
+    client.send(b"DATA\r\n")
+    client.send(f"Subject: hi\r\nMessage-ID: <{OTHER}@example.com>\r\n\r\nMessage-ID: <{EMAIL}@example.com>\r\n.\r\n".encode())
+    assert (store.mails[0].account_number, store.mails[0].email_id) == (None, OTHER)
 
 
 @pytest.mark.parametrize("recipient", ["bounced@example.org", "Bounced+label@x.test", "bounced+a+b@localhost"])
-def test_bounces(call: Call, recipient: str) -> None:
-    assert envelope(call, recipient)[0].startswith("550 5.1.1 ")
+def test_bounces(client: Client, recipient: str) -> None:
+    assert envelope(client, recipient)[0].startswith("550 5.1.1 ")
 
 
 @pytest.mark.parametrize("recipient", ["unbounced@example.org", "bounced.not@example.org", "delayedx@example.org"])
-def test_only_the_very_local_part_counts(call: Call, recipient: str) -> None:
-    assert envelope(call, recipient)[0].startswith("250 ")
+def test_only_the_very_local_part_counts(client: Client, recipient: str) -> None:
+    assert envelope(client, recipient)[0].startswith("250 ")
 
 
-def test_delays_twice_per_email_and_recipient(call: Call) -> None:
+def test_delays_twice_per_email_and_recipient(client: Client) -> None:
     def codes(*recipients: str, sender: str = RETURN_PATH) -> list[str]:
-        found = [reply[:3] for reply in envelope(call, *recipients, sender=sender)]
-        call.say(b"RSET\r\n")
-        call.heard()
+        found = [reply[:3] for reply in envelope(client, *recipients, sender=sender)]
+        client.send(b"RSET\r\n")
+        client.received()
         return found
 
     other = return_path.make("send.example.com", 7, OTHER, SECRET)
@@ -101,48 +101,48 @@ def test_delays_twice_per_email_and_recipient(call: Call) -> None:
     assert codes("delayed@a.test", sender=other) == ["250"]
 
 
-def test_nobody_is_sent_away_for_many_bounces(call: Call) -> None:
-    assert len(envelope(call, *["bounced@a.test"] * 500)) == 500
-    assert not call.closed
+def test_nobody_is_sent_away_for_many_bounces(client: Client) -> None:
+    assert len(envelope(client, *["bounced@a.test"] * 500)) == 500
+    assert not client.closed
 
 
 @attrs.define(eq=False)
-class Postbag:
+class Reports:
     posted: list[tuple[str, bytes]] = attrs.field(factory=list)
 
-    def post(self, to: str, message: bytes) -> None:
+    def send(self, to: str, message: bytes) -> None:
         self.posted.append((to, message))
 
 
 @attrs.define(eq=False)
 class World:
-    shelf: Shelf = attrs.field(factory=Shelf)
-    postbag: Postbag = attrs.field(factory=Postbag)
+    store: Store = attrs.field(factory=Store)
+    reports: Reports = attrs.field(factory=Reports)
 
     def send(self, *recipients: str, sender: str = RETURN_PATH, message: bytes = b"Subject: hi\r\n\r\nHi.\r\n") -> str:
         """The reply to the final dot."""
         clock = Clock()
         clock.advance(1_780_000_000)
-        inbox = SandboxInbox(self.shelf, lambda address: return_path.read(address, SECRET), verify, clock, self.postbag)
-        call = Call(listener("sandbox.test"), clock, inbox.welcome)
-        call.say(b"EHLO me\r\n")
-        call.heard()
-        envelope(call, *recipients, sender=sender)
-        call.say(b"DATA\r\n")
-        call.heard()
-        call.say(message + b".\r\n")
-        return call.heard().decode()
+        inbox = SandboxInbox(self.store, lambda address: return_path.read(address, SECRET), verify, clock, self.reports)
+        client = Client(listener("sandbox.test"), clock, inbox.open_session)
+        client.send(b"EHLO me\r\n")
+        client.received()
+        envelope(client, *recipients, sender=sender)
+        client.send(b"DATA\r\n")
+        client.received()
+        client.send(message + b".\r\n")
+        return client.received().decode()
 
 
 @pytest.mark.parametrize(("mailbox", "kind"), [("complained", "complaint"), ("bounced-later", "bounce")])
 def test_reports_go_to_the_return_path_and_are_understood(mailbox: str, kind: str) -> None:
     world = World()
     assert world.send(f"{mailbox}+1@example.org", "other@example.org").startswith("250 ")
-    [(to, message)] = world.postbag.posted
+    [(to, message)] = world.reports.posted
     assert to == RETURN_PATH and b"\nSubject: hi\r\n" in message and b"Hi." not in message
-    letter = reading.read(message)
-    assert letter.kind == kind
-    assert [news.recipient for news in letter.news(["other@example.org", f"{mailbox}+1@example.org"])] == [1]
+    report = reading.read(message)
+    assert report.kind == kind
+    assert [each.recipient for each in report.reports(["other@example.org", f"{mailbox}+1@example.org"])] == [1]
     assert b"\n" not in message.replace(b"\r\n", b"")
 
 
@@ -150,14 +150,14 @@ def test_who_asks_is_told_of_the_delivery() -> None:
     world = World()
     world.send("a@example.org> NOTIFY=SUCCESS,FAILURE ORCPT=rfc822;a@example.org")
     world.send("b@example.org> NOTIFY=FAILURE ORCPT=rfc822;b", "c@example.org", "bounced-later@example.org> NOTIFY=NEVER ORCPT=rfc822;b")
-    [(to, message)] = world.postbag.posted
-    letter = reading.read(message)
-    assert (to, letter.kind) == (RETURN_PATH, "success")
-    assert [(each.recipient, each.action) for each in letter.passed(["x@example.org", "a@example.org"])] == [(1, "delivered")]
+    [(to, message)] = world.reports.posted
+    report = reading.read(message)
+    assert (to, report.kind) == (RETURN_PATH, "success")
+    assert [(each.recipient, each.action) for each in report.forwardable(["x@example.org", "a@example.org"])] == [(1, "delivered")]
 
 
 def test_strangers_get_no_report() -> None:
     world = World()
     world.send("complained@example.org", sender="someone@example.net")
     world.send("complained@example.org", sender="")
-    assert not world.postbag.posted and len(world.shelf.mails) == 2
+    assert not world.reports.posted and len(world.store.mails) == 2

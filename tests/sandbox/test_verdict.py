@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from twisted.internet.defer import Deferred
 
 from mailsvc.mail.authentication import dkim
-from mailsvc.sandbox.verdict import MOST_SIGNATURES, TOO_LARGE, verdicts
+from mailsvc.sandbox.verdict import MAX_SIGNATURES, TOO_LARGE, verdicts
 from mailsvc.store.mail.sandbox import Verdict
 
 MESSAGE = b"From: a@example.com\r\nTo: b@example.org\r\nSubject: hello\r\nMessage-ID: <1@example.com>\r\n\r\nbody\r\n"
@@ -84,7 +84,7 @@ def test_an_unpublished_key_is_said() -> None:
     found = {verdict.selector: verdict for verdict in check(SIGNED, "s1")}
     assert found["s1"].result == "pass"
     assert found["s2"].result == "nokey"
-    assert found["s2"].reason == "No key is published as s2._domainkey.example.com."
+    assert found["s2"].reason == "No key is published at s2._domainkey.example.com."
 
 
 @pytest.mark.parametrize(
@@ -101,4 +101,4 @@ def test_unsigned(message: bytes) -> None:
 
 
 def test_signatures_are_counted() -> None:
-    assert len(check(b"DKIM-Signature: a=b\r\n" * 50 + MESSAGE)) == MOST_SIGNATURES
+    assert len(check(b"DKIM-Signature: a=b\r\n" * 50 + MESSAGE)) == MAX_SIGNATURES

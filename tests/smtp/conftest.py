@@ -7,15 +7,15 @@ from collections.abc import Iterator
 import pytest
 import pytest_twisted
 
-from tests.smtp.harness import Call
+from tests.smtp.harness import Client
 from tests.smtp.listener import Certificate, Listener
 
 
 @pytest.fixture(autouse=True)
-def _hang_up() -> Iterator[None]:
+def _disconnect() -> Iterator[None]:
     yield
-    while Call.all:
-        Call.all.pop().hang_up()
+    while Client.all:
+        Client.all.pop().disconnect()
 
 
 @pytest.fixture(scope="module")

@@ -1,23 +1,24 @@
 """Reads and plays the dialogues of tests/conversations.
 
-A dialogue is lines:
+A dialogue consists of lines:
 
-    # a remark
+    # a comment
     ! listener submission        which port (LISTENERS), first thing; `! slow` makes every decision take a second
     C: EHLO me               what the client sends, with CRLF
-    C> half a line           the same without CRLF; \\r \\n \\0 \\xff \\\\ are octets, in both
+    C> half a line           the same without CRLF; \\r \\n \\0 \\xff \\\\ are bytes, in both
     C: {a*2000}              2,000 times the letter
-    S: 250 OK                what the server says; a line that ends with … is compared up to there
+    S: 250 OK                what the server replies; a line that ends with … is compared up to there
     S: {250 OK*1000}         a thousand such lines
-    S: (closed)              the server has closed
-    W: 10                    so many seconds go by
-    C! gone                  the client hangs up at once; `half`: it has no more to say and still listens
-    ! mails 1                what was accepted, counted at the end; `! body Subject…` is the whole body of the last
-    ! from 10.1.2.3          the client's address (of the relay alone)
-    ! whole                  it is about what stands in one segment, so it is not played octet by octet
-    ! clear                  after the 220 to STARTTLS the client goes on in clear (only over real connections)
+    S: {EHLO STARTTLS}       the reply to EHLO: the keywords that every listener announces (EHLO, below), then these
+    S: (closed)              the server has closed the connection
+    W: 10                    10 seconds pass
+    C! gone                  the client closes the connection; `half`: it sends nothing more but still reads
+    ! mails 1                the number of accepted mails, checked at the end; `! body Subject…` is the whole body of the last one
+    ! from 10.1.2.3          the client's address (relay dialogues only)
+    ! whole                  the dialogue tests what arrives in one segment, so it is not played byte by byte
+    ! clear                  after the 220 to STARTTLS the client continues in clear text (only over real connections)
 
-Lines of the client that follow one another are sent in one segment; then exactly the S lines that follow are expected.
+Consecutive lines of the client are sent in one segment; then exactly the S lines that follow are expected.
 """
 
 from __future__ import annotations
@@ -28,16 +29,23 @@ from pathlib import Path
 import attrs
 
 from mailsvc.smtp.server.session import Limits, Listener
-from tests.smtp.harness import Call
+from tests.smtp.harness import Client
 
 FOLDER = Path(__file__).parent.parent / "conversations"
 RELAY, CLIENT = FOLDER / "relay", FOLDER / "client"
-_CALM = Limits(stranger_octets=None, tarpit=0)
+_CALM = Limits(unauthenticated_bytes=None, tarpit=0)
 LISTENERS = {
     "open": Listener("mx.test", _CALM, object(), login_offered=True),  # port 25
     "submission": Listener("mx.test", Limits(tarpit=0), object(), tls_required=True, login_offered=True, login_required=True),
-    "small": Listener("mx.test", Limits(size=1000, recipients=3, mails=2, errors=5, chatter=10, stranger_octets=None, tarpit=0)),
+    "small": Listener(
+        "mx.test", Limits(size=1000, recipients=3, mails=2, errors=5, non_mail_commands=10, unauthenticated_bytes=None, tarpit=0)
+    ),
 }
+# What each EHLO reply of a dialogue begins with: the server's name, and the keywords that do not depend on TLS.
+EHLO = (
+    *("mx.test", "SIZE 41943040", "PIPELINING", "8BITMIME", "SMTPUTF8", "CHUNKING", "DSN", "ENHANCEDSTATUSCODES"),
+    "LIMITS RCPTMAX=1000",
+)
 _REPEAT = re.compile(rb"\{(.+?)\*(\d+)\}", re.DOTALL)
 
 
@@ -81,6 +89,9 @@ def octets(text: str) -> bytes:
 
 
 def said(text: str) -> list[str]:
+    """The lines that one S line of a dialogue expects."""
+    if ehlo := re.fullmatch(r"\{EHLO (.+)\}", text):
+        return [*(f"250-{line}" for line in EHLO), f"250 {ehlo[1]}"]
     repeated = re.fullmatch(r"\{(.+)\*(\d+)\}", text)
     return [text] if repeated is None else [repeated[1]] * int(repeated[2])
 
@@ -135,38 +146,38 @@ def _direct(dialogue: Dialogue, text: str) -> None:
 
 
 def play(dialogue: Dialogue, *, split: bool = False) -> None:
-    call = Call(LISTENERS[dialogue.listener], slow=dialogue.slow)
-    converse(dialogue, call, split=split)
-    recorder = call.recorder
+    client = Client(LISTENERS[dialogue.listener], slow=dialogue.slow)
+    converse(dialogue, client, split=split)
+    recorder = client.recorder
     assert recorder is not None
-    assert recorder.dropped_times == 1
-    assert not call.clock.getDelayedCalls(), "a timer is left"
-    assert recorder.sinks == len(recorder.mails) + recorder.drops + recorder.calls.count("finish") - len(recorder.mails)
+    assert recorder.closed_times == 1
+    assert not client.clock.getDelayedCalls(), "a timer is left"
+    assert recorder.sinks == len(recorder.mails) + recorder.discards + recorder.calls.count("finish") - len(recorder.mails)
     if dialogue.mails is not None:
         assert len(recorder.mails) == dialogue.mails
     if dialogue.body is not None:
         assert recorder.mails[-1].body == dialogue.body
 
 
-def converse(dialogue: Dialogue, call: Call, *, split: bool = False) -> None:
+def converse(dialogue: Dialogue, client: Client, *, split: bool = False) -> None:
     """Say and hear all of it, then hang up."""
     for turn in dialogue.turns:
-        call.clock.advance(turn.waits)
+        client.clock.advance(turn.waits)
         if turn.leaves == "gone":
-            call.receiver.dataReceived(turn.sent)
-            call.hang_up()
-            call.settle()
+            client.protocol.dataReceived(turn.sent)
+            client.disconnect()
+            client.settle()
             break
-        call.say(turn.sent, split=split)
+        client.send(turn.sent, split=split)
         if turn.leaves == "half":
-            call.receiver.readConnectionLost()
-        heard = call.heard().decode("ascii").split("\r\n")
+            client.protocol.readConnectionLost()
+        heard = client.received().decode("ascii").split("\r\n")
         assert heard.pop() == "", f"half a line after line {turn.line}"
-        if call.closed:
+        if client.closed:
             heard.append("(closed)")
         expected = [
             said if wanted.endswith("…") and said.startswith(wanted[:-1]) else wanted
             for wanted, said in zip(turn.expected, heard + [""] * len(turn.expected), strict=False)
         ]
         assert heard == expected, f"after line {turn.line}"
-    call.hang_up()
+    client.disconnect()

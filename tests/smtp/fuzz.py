@@ -14,7 +14,7 @@ import time
 
 from twisted.logger import globalLogPublisher
 
-from tests.smtp.harness import Call
+from tests.smtp.harness import Client
 from tests.smtp.server.test_mutations import DIALOGUES, MORE, insert, lose, outcome, repeat
 
 REPLY = re.compile(rb"(?:[2-5]\d\d[ -][\x20-\x7e]*\r\n)*")
@@ -56,7 +56,7 @@ def run(inputs: int, seed: int) -> int:
             assert REPLY.fullmatch(whole[0]), (listener, octets, whole[0])
             assert outcome(listener, pieces, slow=chance.random() < 0.2) == whole, (listener, octets, cuts)
             assert not failures, (listener, octets, failures)
-            Call.all.clear()
+            Client.all.clear()
             replies += whole[0].count(b"\n")
     finally:
         globalLogPublisher.removeObserver(watch)

@@ -43,7 +43,7 @@ class Coding(ABC):
             piece = piece[:-1]
             if not piece:
                 return b""
-        self._ends.look(piece)
+        self._ends.inspect(piece)
         if not self._ends.clean:
             raise BareLineEnd("the message holds a bare CR or LF")
         return piece

@@ -1,1 +1,1 @@
-"""The receiving side of SMTP: a listener, its connections, and the dialogue on each of them."""
+"""The receiving side of SMTP: listeners, their connections, and the conversation on each. It knows no policy: see session."""

@@ -1,4 +1,4 @@
-"""The AUTH dialogue: SASL PLAIN (4616) and LOGIN, read strictly. Whether the credentials are good: the reception."""
+"""The AUTH dialogue: SASL PLAIN (4616) and LOGIN, read strictly. Whether the credentials are valid is up to the SessionPolicy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Credentials:
     password: str = attrs.field(repr=False)
 
 
-# Sends a challenge and brings the client's response, still encoded.
+# Sends a challenge and returns the client's response, still encoded.
 Challenge = Callable[[Reply], Awaitable[bytes]]
 _EMPTY = Reply(334, "")
 _USER = Reply(334, "VXNlcm5hbWU6")
@@ -26,10 +26,10 @@ _PASSWORD = Reply(334, "UGFzc3dvcmQ6")
 
 
 async def credentials(argument: bytes, challenge: Challenge) -> Credentials:
-    """What the client claims. `argument` is what follows AUTH. Refused carries 501 or 504."""
+    """The credentials that the client gives. `argument` is what follows AUTH. Raises Refused with 501 or 504."""
     words = argument.split(b" ")
     if not words[0] or len(words) > 2:
-        raise Refused(replies.bad_argument("Name one mechanism, and at most one initial response"))
+        raise Refused(replies.bad_argument("Expected AUTH mechanism [initial response]"))
     mechanism = words[0].upper()
     initial = words[1] if len(words) == 2 else None
     if mechanism == b"PLAIN":
@@ -41,11 +41,11 @@ async def credentials(argument: bytes, challenge: Challenge) -> Credentials:
 
 
 def _initial(response: bytes) -> bytes:
-    return b"" if response == b"=" else decode(response)  # 4954 §4: a lone "=" is an empty response
+    return b"" if response == b"=" else decode(response)  # 4954 §4: "=" is an empty initial response
 
 
 def decode(response: bytes) -> bytes:
-    """Strict base64: nothing outside the alphabet, padding at the end only and as long as it must be."""
+    """Strict base64: nothing outside the alphabet, exact padding."""
     if response == b"*":
         raise Refused(replies.LOGIN_CANCELLED)
     try:
@@ -58,19 +58,19 @@ def decode(response: bytes) -> bytes:
 
 
 def plain(message: bytes) -> Credentials:
-    """authzid NUL authcid NUL password; acting for somebody else is not possible here."""
+    """authzid NUL authcid NUL password. The authzid must be empty or the same user."""
     parts = message.split(b"\0")
     if len(parts) != 3:
         raise Refused(replies.LOGIN_ENCODING)
-    on_behalf_of, user, password = map(_text, parts)
-    if on_behalf_of not in ("", user):
+    authorized, user, password = map(_text, parts)
+    if authorized not in ("", user):
         raise Refused(replies.LOGIN_FAILED)
     return Credentials(user, password)
 
 
-def _text(octets: bytes) -> str:
+def _text(data: bytes) -> str:
     try:
-        text = octets.decode("utf-8")
+        text = data.decode("utf-8")
     except UnicodeDecodeError:
         raise Refused(replies.LOGIN_ENCODING) from None
     if "\0" in text:

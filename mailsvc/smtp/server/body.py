@@ -1,208 +1,132 @@
-"""How a body comes in: DATA (5321 §4.1.1.4) and BDAT (3030 §2). A faulty one is read to its end, then refused."""
+"""Receiving a message body with DATA (5321 §4.1.1.4) or BDAT (3030 §2). Where it goes: upload."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Awaitable
-from typing import TYPE_CHECKING
 
 import attrs
-from twisted.logger import Logger
 
 from mailsvc.mail.reply import Reply
 from mailsvc.smtp.server import replies
-from mailsvc.smtp.server.framing import CRLF, Chunk, Dotted, Inspection
+from mailsvc.smtp.server.connection import TimedOut
+from mailsvc.smtp.server.framing import Chunk, DotDecoder, Inspection
 from mailsvc.smtp.server.replies import Hangup, Refused
-from mailsvc.smtp.server.session import Sink
-from mailsvc.smtp.server.transport import Late
-
-if TYPE_CHECKING:
-    from mailsvc.smtp.server.conversation import Conversation
-
-log = Logger()
+from mailsvc.smtp.server.state import ConversationState
+from mailsvc.smtp.server.upload import Upload
 
 _CHUNK = re.compile(rb"(\d{1,20})( +LAST)?", re.IGNORECASE)
-_PATIENCE = 4  # how many times the size limit is read before a sender is cut off
+_READ_LIMIT = 4  # times the size limit: how much of a message that is too large is read before the connection is closed
 
 
-@attrs.define(eq=False)
-class Upload:
-    """A body on its way into its sink, which is dropped as soon as the body cannot be accepted."""
-
-    sink: Sink
-    inspection: Inspection
-    until: float  # by when all of it has to be here
-    failure: Reply | None = None  # the sink's own
-    _done: bool = False
-
-    def write(self, piece: bytes) -> Awaitable[None] | None:
-        """A piece that the inspection has seen. What it gives is to be awaited before the next."""
-        if self._done or not piece:
-            return None
-        if self.inspection.fault is not None:
-            self.drop()
-            return None
-        try:
-            kept = self.sink.write(piece)
-        except Exception as error:
-            self._fail(error)
-            return None
-        return None if kept is None else self._kept(kept)
-
-    async def _kept(self, kept: Awaitable[None]) -> None:
-        try:
-            await kept
-        except Exception as error:
-            self._fail(error)
-
-    def _fail(self, error: Exception) -> None:
-        self.failure = _failed(error)
-        self.drop()
-
-    def drop(self) -> None:
-        if not self._done:
-            self._done = True
-            self.sink.drop()
-
-    @property
-    def refusal(self) -> Reply | None:
-        """What is wrong so far."""
-        fault = self.inspection.fault
-        return replies.FAULTS[fault] if fault is not None else self.failure
-
-    async def finish(self) -> Reply:
-        """The reply to the whole body."""
-        fault, kept = self.inspection.end(), None
-        if fault is None and not self.inspection.complete:
-            kept = self.write(CRLF)  # a body that came in chunks may lack its last line end, DATA cannot carry it without
-        if kept is not None:
-            await kept
-        refusal = self.refusal
-        if refusal is not None:
-            self.drop()
-            return refusal
-        self._done = True
-        try:
-            return await self.sink.finish()
-        except Exception as error:
-            return _failed(error)
-
-
-def _failed(error: Exception) -> Reply:
-    if isinstance(error, Refused):
-        return error.reply
-    log.failure("a body could not be kept")
-    return replies.INTERNAL
-
-
-async def data(talk: Conversation, argument: bytes) -> Reply:
+async def data(state: ConversationState, argument: bytes) -> Reply:
     if argument:
         return replies.NO_ARGUMENT
-    refusal = _not_ready(talk)
+    refusal = _not_ready(state)
     if refusal is not None:
         return refusal
-    if talk.upload is not None:
+    if state.upload is not None:
         return replies.CHUNKS_BEGUN
-    upload = await _open(talk)
-    talk.wire.send(replies.GO_AHEAD)
-    body, pace = Dotted(upload.inspection), _Pace(talk, upload.until)
+    upload = await _open(state)
+    state.connection.send(replies.GO_AHEAD)
+    body, reader = DotDecoder(upload.inspection), _BodyReader(state, upload.until)
     while body.rest is None:
-        await pace.wait()
-        if (kept := upload.write(body.feed(pace.take()))) is not None:
-            await kept
-        if upload.inspection.size > _PATIENCE * talk.listener.limits.size:
+        await reader.wait()
+        if (written := upload.write(body.feed(reader.read()))) is not None:
+            await written
+        if upload.inspection.size > _READ_LIMIT * state.listener.limits.size:
             raise Hangup(replies.TOO_BIG)
-    talk.wire.inbox.give_back(body.rest)
-    return await _close(talk, upload)
+    state.connection.incoming.give_back(body.rest)
+    return await _close(state, upload)
 
 
-async def bdat(talk: Conversation, argument: bytes, refusal: Reply | None) -> Reply:
-    """`refusal`: why the command is out of order. Its octets are swallowed all the same (3030 §2)."""
+async def bdat(state: ConversationState, argument: bytes, refusal: Reply | None) -> Reply:
+    """`refusal`: why the command is out of order. The chunk's bytes are read all the same (3030 §2)."""
     found = _CHUNK.fullmatch(argument)
-    if found is None:  # nobody knows how much follows
-        raise Hangup(replies.bad_argument("A size belongs here, and perhaps LAST"))
+    if found is None:  # the size of the chunk that follows is unknown
+        raise Hangup(replies.bad_argument("Expected BDAT size [LAST]"))
     chunk = Chunk(int(found[1]))
-    if chunk.left > _PATIENCE * talk.listener.limits.size:
+    if chunk.left > _READ_LIMIT * state.listener.limits.size:
         raise Hangup(replies.TOO_BIG)
-    upload = talk.upload
+    upload = state.upload
     try:
-        refusal = refusal or _not_ready(talk)
+        refusal = refusal or _not_ready(state)
         if refusal is None and upload is None:
-            upload = await _open(talk)
+            upload = await _open(state)
     except Refused as refused:
         refusal = refused.reply
-    pace = _Pace(talk, math.inf if upload is None else upload.until)
+    reader = _BodyReader(state, math.inf if upload is None else upload.until)
     while chunk.left:
-        await pace.wait()
-        piece = chunk.take(talk.wire.inbox)
+        await reader.wait()
+        piece = chunk.take(state.connection.incoming)
         if refusal is None and upload is not None:
-            upload.inspection.look(piece)
-            if (kept := upload.write(piece)) is not None:
-                await kept
+            upload.inspection.inspect(piece)
+            if (written := upload.write(piece)) is not None:
+                await written
     if refusal is not None or upload is None:
         return refusal or replies.MAIL_FIRST
     if upload.refusal is not None:
-        talk.reset()
+        state.reset()
         return upload.refusal
-    return await _close(talk, upload) if found[2] else replies.CHUNK_OK
+    return await _close(state, upload) if found[2] else replies.CHUNK_OK
 
 
-def _not_ready(talk: Conversation) -> Reply | None:
-    if talk.envelope is None:
+def _not_ready(state: ConversationState) -> Reply | None:
+    if state.envelope is None:
         return replies.MAIL_FIRST
-    if talk.envelope.recipients:
+    if state.envelope.recipients:
         return None
-    return replies.NO_RECIPIENTS if talk.refused else replies.RCPT_FIRST
+    return replies.NO_RECIPIENTS if state.recipient_refused else replies.RCPT_FIRST
 
 
-async def _open(talk: Conversation) -> Upload:
-    """A sink for the body, Refused when there is none; the transaction is over then."""
-    assert talk.envelope is not None
-    sink = await talk.reception.body(talk.envelope)
+async def _open(state: ConversationState) -> Upload:
+    """Begin an upload. Raises Refused, and ends the transaction, if the policy does not want the body."""
+    assert state.envelope is not None
+    sink = await state.policy.body(state.envelope)
     if isinstance(sink, Reply):
-        talk.reset()
+        state.reset()
         raise Refused(sink)
-    limits = talk.listener.limits
-    size = min(talk.envelope.parameters.size or limits.size, limits.size)
-    talk.upload = Upload(sink, Inspection(limits.size), talk.wire.clock.seconds() + limits.idle + size / limits.average)
-    return talk.upload
+    limits = state.listener.limits
+    size = min(state.envelope.parameters.size or limits.size, limits.size)
+    until = state.connection.clock.seconds() + limits.idle + size / limits.average
+    state.upload = Upload(sink, Inspection(limits.size), until)
+    return state.upload
 
 
-async def _close(talk: Conversation, upload: Upload) -> Reply:
-    talk.note(b"(%d octets of message)" % upload.inspection.size)
+async def _close(state: ConversationState, upload: Upload) -> Reply:
+    state.transcribe(b"(message of %d bytes)" % upload.inspection.size)
     reply = await upload.finish()
-    talk.reset()
+    state.reset()
     if reply.positive:
-        talk.accepted()
+        state.mail_accepted()
     return reply
 
 
 @attrs.define(eq=False)
-class _Pace:
-    """Brings the octets of a body, as long as they come fast enough and all of them in time: `wait`, then `take`."""
+class _BodyReader:
+    """Reads a body as long as it arrives fast enough, and all of it in time: `wait`, then `read`."""
 
-    talk: Conversation
+    state: ConversationState
     end: float
     _until: float = 0.0
-    _taken: int = 0  # since the last look at the clock
+    _bytes: int = 0  # since the start of the current span
 
-    def take(self) -> bytes:
-        octets = self.talk.wire.inbox.take()
-        self._taken += len(octets)
-        return octets
+    def read(self) -> bytes:
+        data = self.state.connection.incoming.take()
+        self._bytes += len(data)
+        return data
 
     async def wait(self) -> None:
-        """Until the inbox holds something."""
-        wire, limits = self.talk.wire, self.talk.listener.limits
+        """Wait until there is data. Raises Hangup if the client is too slow."""
+        connection, limits = self.state.connection, self.state.listener.limits
         if not self._until:
-            self._until = wire.clock.seconds() + limits.idle
-        if wire.clock.seconds() >= self.end:  # chunks that each come at once could drip for ever
+            self._until = connection.clock.seconds() + limits.idle
+        if connection.clock.seconds() >= self.end:  # also for chunks that never have to be waited for
             raise Hangup(replies.TOO_SLOW)
-        while not len(wire.inbox):
+        while not len(connection.incoming):
             try:
-                await wire.more(min(self._until, self.end), in_body=True)
-            except Late:
-                if self._taken < limits.rate * limits.idle or wire.clock.seconds() >= self.end:
+                await connection.wait(min(self._until, self.end), in_body=True)
+            except TimedOut:
+                if self._bytes < limits.rate * limits.idle or connection.clock.seconds() >= self.end:
                     raise Hangup(replies.TOO_SLOW) from None
-                self._until, self._taken = wire.clock.seconds() + limits.idle, 0
+                self._until, self._bytes = connection.clock.seconds() + limits.idle, 0

@@ -1,4 +1,4 @@
-"""The certificate of our ports: a PEM pair that may be renewed, or a self-signed one made at first start, and the TLS that goes with it."""
+"""The server's certificate, a PEM pair that may be renewed or a self-signed one created at the first start, and its TLS settings."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ log = Logger()
 CERTIFICATE, KEY = "certificate.pem", "key.pem"
 CERTBOT = ("fullchain.pem", "privkey.pem")  # in a folder of /etc/letsencrypt/live
 _CIPHERS = AcceptableCiphers.fromOpenSSLCipherString("ECDHE+AESGCM:ECDHE+CHACHA20:DHE+AESGCM:DHE+CHACHA20")
-_LOOK = 10.0  # seconds between two looks at the files
-_LIFE = timedelta(days=3650)
+_CHECK_EVERY = 10.0  # seconds between two checks of the files
+_LIFETIME = timedelta(days=3650)
 
 
 def server_context(certificate: Path, key: Path) -> CertificateOptions:
-    """TLS 1.2 and newer (8997), forward secrecy and AEAD alone; no client certificates (8314 §4.2).
+    """TLS 1.2 and newer (8997), with forward secrecy and AEAD; no client certificates (8314 §4.2).
 
-    `certificate` may hold the chain, the leaf first.
+    `certificate` may contain the chain, the server's certificate first.
     """
     chain = x509.load_pem_x509_certificates(certificate.read_bytes())
     private = serialization.load_pem_private_key(key.read_bytes(), password=None)
-    make: Any = CertificateOptions  # takes these as cryptography has them; its annotations know the older classes alone
+    make: Any = CertificateOptions  # accepts cryptography's classes, but its annotations do not
     options: CertificateOptions = make(
         private, chain[0], extraCertChain=chain[1:], raiseMinimumTo=TLSVersion.TLSv1_2, acceptableCiphers=_CIPHERS
     )
@@ -43,19 +43,19 @@ def server_context(certificate: Path, key: Path) -> CertificateOptions:
 
 @implementer(IOpenSSLServerConnectionCreator)
 class Certificates:
-    """TLS with a pair of files that may be renewed while we run: a changed pair is used from the next connection on.
+    """TLS with a pair of files that may be renewed while the daemon runs: new connections use the renewed pair.
 
-    A pair that cannot be read, or of which one half is not there yet, changes nothing. The first one must be good.
+    A renewed pair that cannot be read, or is incomplete, is ignored. The first one must be valid.
     """
 
     def __init__(self, certificate: Path, key: Path, seconds: Callable[[], float]) -> None:
         self._certificate, self._key, self._seconds = certificate, key, seconds
-        self._looked, self._seen = seconds(), self._state()
+        self._checked_at, self._loaded = seconds(), self._state()
         self._context = self._load()
 
     def serverConnectionForTLS(self, protocol: object) -> SSL.Connection:
-        if self._seconds() >= self._looked + _LOOK:
-            self._looked = self._seconds()
+        if self._seconds() >= self._checked_at + _CHECK_EVERY:
+            self._checked_at = self._seconds()
             self._renew()
         return SSL.Connection(self._context, None)
 
@@ -68,22 +68,22 @@ class Certificates:
     def _renew(self) -> None:
         try:
             state = self._state()
-            if state == self._seen:
+            if state == self._loaded:
                 return
             self._context = self._load()
-            self._seen = state
-            log.info("the certificate {file} was renewed", file=str(self._certificate))
+            self._loaded = state
+            log.info("certificate {file} reloaded", file=str(self._certificate))
         except (OSError, ValueError, SSL.Error) as error:
-            log.error("the renewed certificate {file} cannot be used yet: {reason}", file=str(self._certificate), reason=str(error))
+            log.error("the renewed certificate {file} cannot be used: {reason}", file=str(self._certificate), reason=str(error))
 
     def _state(self) -> tuple[object, ...]:
-        """What changes when a file is replaced, also behind a symbolic link."""
+        """Differs after a file was replaced, also behind a symbolic link."""
         stats = [path.stat() for path in (self._certificate, self._key)]
         return tuple((stat.st_dev, stat.st_ino, stat.st_mtime_ns, stat.st_size) for stat in stats)
 
 
 def self_signed(folder: Path, host: str) -> tuple[Path, Path]:
-    """The pair in `folder`, made when it is not there yet."""
+    """The pair in `folder`, created if it does not exist."""
     certificate, key = folder / CERTIFICATE, folder / KEY
     if not (certificate.exists() and key.exists()):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -98,16 +98,17 @@ _PEM = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8)
 
 def _issue(private: ec.EllipticCurvePrivateKey, host: str) -> x509.Certificate:
     name, now = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host[:64])]), datetime.now(UTC)
-    builder = x509.CertificateBuilder(name, name, private.public_key(), x509.random_serial_number(), now - timedelta(hours=1), now + _LIFE)
+    start, end = now - timedelta(hours=1), now + _LIFETIME
+    builder = x509.CertificateBuilder(name, name, private.public_key(), x509.random_serial_number(), start, end)
     names = dict.fromkeys((host, "localhost"))
     builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName(each) for each in names]), critical=False)
     return builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True).sign(private, hashes.SHA256())
 
 
-def _write(path: Path, octets: bytes) -> None:
-    """Never readable by others, never half there."""
+def _write(path: Path, data: bytes) -> None:
+    """Write the file as a whole, readable by its owner only."""
     partial = path.with_suffix(".new")
     partial.unlink(missing_ok=True)
     with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(octets)
+        file.write(data)
     partial.replace(path)

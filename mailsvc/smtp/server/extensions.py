@@ -1,4 +1,4 @@
-"""What EHLO offers, and the parameters of MAIL and RCPT that come with it. Pure.
+"""The extensions that EHLO announces, and the parameters of MAIL and RCPT that belong to them. Pure.
 
 SIZE 1870 · 8BITMIME 6152 · SMTPUTF8 6531 · DSN 3461 · AUTH= 4954 §5 · CHUNKING 3030 · LIMITS 9422
 """
@@ -30,7 +30,7 @@ class MailParameters:
     smtputf8: bool = False
     ret: Literal["FULL", "HDRS"] | None = None
     envid: str | None = None
-    auth: str | None = None  # "<>" or a mailbox, believed by nobody without a reason
+    auth: str | None = None  # "<>" or a mailbox; not used
 
 
 @attrs.frozen
@@ -38,14 +38,14 @@ class RcptParameters:
     """The parameters of RCPT; None: not given."""
 
     notify: frozenset[Notify] | None = None
-    orcpt: tuple[str, str] | None = None  # address type, address as it is behind its encoding
+    orcpt: tuple[str, str] | None = None  # address type, decoded address
 
 
 NO_MAIL_PARAMETERS = MailParameters()
 NO_RCPT_PARAMETERS = RcptParameters()
 
 
-def offers(*, size: int, recipients: int, mails: int | None, starttls: bool, login: bool) -> tuple[str, ...]:
+def ehlo_lines(*, size: int, recipients: int, mails: int | None, starttls: bool, login: bool) -> tuple[str, ...]:
     """The lines of the EHLO reply after the first."""
     limits = f"LIMITS RCPTMAX={recipients}" + (f" MAILMAX={mails}" if mails else "")
     lines = [f"SIZE {size}", "PIPELINING", "8BITMIME", "SMTPUTF8", "CHUNKING", "DSN", "ENHANCEDSTATUSCODES", limits]
@@ -57,16 +57,16 @@ def offers(*, size: int, recipients: int, mails: int | None, starttls: bool, log
 
 
 def mail_parameters(text: bytes) -> MailParameters:
-    """The parameters after the path of MAIL. Refused carries 501 or 555."""
+    """The parameters after the path of MAIL. Raises Refused with 501 or 555."""
     return MailParameters(**_read(text, _MAIL)) if text else NO_MAIL_PARAMETERS
 
 
 def rcpt_parameters(text: bytes) -> RcptParameters:
-    """The parameters after the path of RCPT. Refused carries 501 or 555."""
+    """The parameters after the path of RCPT. Raises Refused with 501 or 555."""
     return RcptParameters(**_read(text, _RCPT)) if text else NO_RCPT_PARAMETERS
 
 
-Reader = Callable[[str | None], object]  # ValueError: no such value
+Reader = Callable[[str | None], object]  # raises ValueError for an invalid value
 
 
 def _read(text: bytes, readers: dict[str, Reader]) -> dict[str, Any]:
@@ -75,16 +75,16 @@ def _read(text: bytes, readers: dict[str, Reader]) -> dict[str, Any]:
         found = _PARAMETER.fullmatch(word)
         name = found[1].decode("ascii").upper() if found is not None else ""
         if found is None or not (word.isascii() or name == "ORCPT"):  # 6533 §3
-            raise Refused(bad_argument("A parameter is malformed"))
+            raise Refused(bad_argument("Malformed parameter"))
         reader = readers.get(name)
         if reader is None:
-            raise Refused(bad_parameter(f"Parameter {name[:40]} is not known"))
+            raise Refused(bad_parameter(f"Unknown parameter {name[:40]}"))
         if name.lower() in values:
-            raise Refused(bad_argument(f"Parameter {name} is given twice"))
+            raise Refused(bad_argument(f"Duplicate parameter {name}"))
         try:
             values[name.lower()] = reader(None if found[2] is None else found[2].decode("utf-8"))
         except ValueError:
-            raise Refused(bad_parameter(f"Parameter {name} has no such value")) from None
+            raise Refused(bad_parameter(f"Invalid value of parameter {name}")) from None
     return values
 
 

@@ -1,4 +1,4 @@
-"""A port that receives mail: the factory of its connections, and its orderly end. One connection: receiver."""
+"""A port that receives mail: creates the connections and shuts them down in an orderly way. One connection: protocol."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.protocol import Factory
 
 from mailsvc.smtp.server import replies
-from mailsvc.smtp.server.protocol import ServerProtocol, stop
+from mailsvc.smtp.server.protocol import ServerProtocol, cancel
 from mailsvc.smtp.server.replies import Hangup
-from mailsvc.smtp.server.session import Listener, Welcome
+from mailsvc.smtp.server.session import Listener, SessionFactory
 
-FIRST_MAIL = 3.0  # seconds at a shutdown for who has not brought a mail yet
+FIRST_MAIL = 3.0  # seconds that a client which has sent no mail yet gets at a shutdown
 
 
 class ServerFactory(Factory):
@@ -19,46 +19,42 @@ class ServerFactory(Factory):
 
     noisy = False
 
-    def __init__(self, listener: Listener, welcome: Welcome, clock: IReactorTime) -> None:
-        self.listener, self._welcome, self._clock = listener, welcome, clock
+    def __init__(self, listener: Listener, open_session: SessionFactory, clock: IReactorTime) -> None:
+        self.listener, self._open_session, self._clock = listener, open_session, clock
         self.live: set[ServerProtocol] = set()  # connections, and conversations that outlive theirs
         self._empty: Deferred[None] | None = None
 
     def buildProtocol(self, addr: object) -> ServerProtocol:
-        return ServerProtocol(self.listener, self._welcome, self._clock, self)
+        return ServerProtocol(self.listener, self._open_session, self._clock, opened=self.live.add, ended=self._ended)
 
-    def entered(self, receiver: ServerProtocol) -> None:
-        self.live.add(receiver)
-
-    def left(self, receiver: ServerProtocol) -> None:
-        self.live.discard(receiver)
+    def _ended(self, connection: ServerProtocol) -> None:
+        self.live.discard(connection)
         if not self.live and self._empty is not None:
             empty, self._empty = self._empty, None
             empty.callback(None)
 
     async def stop(self, patience: float = 30.0) -> None:
-        """Bodies and decisions that are under way are finished, then each session gets 421 4.3.2.
+        """Finish the bodies and decisions in progress, then end each session with 421 4.3.2. Stop listening first.
 
-        One that came for a first mail and has not brought it gets a moment for that. Stop listening first. What is not over after
-        `patience` is cut off.
+        A client that has sent no mail yet gets a moment to send one. Connections that remain after `patience` seconds are aborted.
         """
-        for receiver in tuple(self.live):
-            if receiver.session.mails:
-                receiver.hang_up(Hangup(replies.SHUTDOWN))
+        for connection in tuple(self.live):
+            if connection.session.mails:
+                connection.hang_up(Hangup(replies.SHUTDOWN))
             else:
-                receiver.session.leaving = True
+                connection.session.closing = True
         if not self.live:
             return
         self._empty = Deferred()
-        calls = [self._clock.callLater(min(FIRST_MAIL, patience), self._hang_up), self._clock.callLater(patience, self._cut_off)]
+        calls = [self._clock.callLater(min(FIRST_MAIL, patience), self._hang_up), self._clock.callLater(patience, self._abort)]
         await self._empty
         for call in calls:
-            stop(call)
+            cancel(call)
 
     def _hang_up(self) -> None:
-        for receiver in tuple(self.live):
-            receiver.hang_up(Hangup(replies.SHUTDOWN))
+        for connection in tuple(self.live):
+            connection.hang_up(Hangup(replies.SHUTDOWN))
 
-    def _cut_off(self) -> None:
-        for receiver in tuple(self.live):
-            receiver.transport.abortConnection()
+    def _abort(self) -> None:
+        for connection in tuple(self.live):
+            connection.transport.abortConnection()

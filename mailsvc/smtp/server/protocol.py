@@ -1,9 +1,9 @@
-"""The receiving end of one connection: octets, deadlines, TLS and back-pressure. What is said: conversation. A port: server."""
+"""The receiving end of one connection: bytes, deadlines, TLS and back-pressure. What is said: conversation. The port: listener."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, cast
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import (
@@ -23,213 +23,223 @@ from zope.interface import implementer
 from mailsvc.clock import unix
 from mailsvc.mail.reply import Reply
 from mailsvc.smtp.server import replies
+from mailsvc.smtp.server.connection import Disconnected, TimedOut
 from mailsvc.smtp.server.conversation import Conversation
-from mailsvc.smtp.server.framing import Inbox
+from mailsvc.smtp.server.framing import InputBuffer
 from mailsvc.smtp.server.replies import Hangup, encode
-from mailsvc.smtp.server.session import Listener, Peer, Reception, Session, Welcome
+from mailsvc.smtp.server.session import Listener, Peer, Session, SessionFactory, SessionPolicy
 from mailsvc.smtp.server.transcript import Transcript
-from mailsvc.smtp.server.transport import Gone, Late
-
-if TYPE_CHECKING:
-    from mailsvc.smtp.server.listener import ServerFactory
 
 log = Logger()
-_LINES_A_TURN = 100  # taken without a look at the other connections
-_TLS_HANDSHAKE = 0x16  # the first octet of a TLS hello
+_LINES_PER_TURN = 100  # read before other connections have their turn
+_TLS_HANDSHAKE = 0x16  # the first byte of a TLS hello
 
 
 @implementer(IHandshakeListener, IPushProducer, IHalfCloseableProtocol)
 class ServerProtocol(TwistedProtocol):
-    """One connection. The conversation awaits `more`; everything that can happen to a connection ends that wait."""
+    """One connection. The conversation awaits `wait`; everything that can happen to a connection ends that wait.
+
+    `opened` is called when the connection is made, `ended` when it and its conversation have both ended.
+    """
 
     transport: Any  # ITCPTransport, ITLSTransport, IPushProducer and IConsumer in one, or the TLS wrapper around it
 
-    def __init__(self, listener: Listener, welcome: Welcome, clock: IReactorTime, owner: ServerFactory) -> None:
-        self.listener, self.clock, self.inbox = listener, clock, Inbox()
-        self._welcome, self._owner = welcome, owner
+    def __init__(
+        self,
+        listener: Listener,
+        open_session: SessionFactory,
+        clock: IReactorTime,
+        *,
+        opened: Callable[[ServerProtocol], None],
+        ended: Callable[[ServerProtocol], None],
+    ) -> None:
+        self.listener, self.clock, self.incoming = listener, clock, InputBuffer()
+        self._open_session, self._on_opened, self._on_ended = open_session, opened, ended
         self._out: list[bytes] = []
         self._waiting: Deferred[None] | None = None
-        self._until = 0.0  # when the present wait is over
-        self._alarm: IDelayedCall | None = None
-        self._handshake: IDelayedCall | None = None
-        self._grace: IDelayedCall | None = None
-        self._pause: tuple[IDelayedCall, Deferred[None]] | None = None
-        self._heard = self._paused = self._full = self._ended = self._closing = self._lost = False
+        self._until = 0.0  # when the present wait times out
+        self._wait_timer: IDelayedCall | None = None
+        self._handshake_timer: IDelayedCall | None = None
+        self._close_timer: IDelayedCall | None = None
+        self._delay: tuple[IDelayedCall, Deferred[None]] | None = None
+        self._data_received = self._reading_paused = self._writing_paused = False
+        self._read_closed = self._closing = self._lost = False
         self._in_body = False  # the present wait is for a body
-        self._gathering = self._over = False
-        self._unrested = 0  # lines taken since the reactor last had a turn
+        self._gathering = False  # replies are collected for one write
+        self._conversation_ended = False
+        self._lines = 0  # read in this reactor turn
         self._stopping: Hangup | None = None
 
-    # ── what the transport tells ──
+    # Called by the transport
 
     def connectionMade(self) -> None:
-        self._owner.entered(self)
-        self.transport.setTcpNoDelay(True)  # replies are small and waited for
+        self._on_opened(self)
+        self.transport.setTcpNoDelay(True)  # the client waits for each reply
         self.transport.registerProducer(self, True)
         self.session = Session(self._peer(), Transcript() if self.listener.transcripts else None, unix(self.clock))
         if isinstance(self.transport, TLSMemoryBIOProtocol):
-            self._shake_hands()
-        Deferred.fromCoroutine(self._converse()).addErrback(lambda failure: log.failure("a conversation broke off", failure))
+            self._begin_handshake()
+        Deferred.fromCoroutine(self._converse()).addErrback(lambda failure: log.failure("an SMTP session failed", failure))
 
     def dataReceived(self, data: bytes) -> None:
-        if not self._heard:
-            self._heard = True
+        if not self._data_received:
+            self._data_received = True
             if data[0] == _TLS_HANDSHAKE and self.session.tls is None:
                 self.hang_up(Hangup(replies.TLS_ON_CLEAR_PORT))
         if self._closing:
             return
-        self.inbox.feed(data)
+        self.incoming.feed(data)
         self._wake()
-        if len(self.inbox) > self.listener.limits.unread and not (self._paused or self._closing):
-            self._paused = True
+        if len(self.incoming) > self.listener.limits.unread and not (self._reading_paused or self._closing):
+            self._reading_paused = True
             self.transport.pauseProducing()
 
     def handshakeCompleted(self) -> None:
-        stop(self._handshake)
+        cancel(self._handshake_timer)
         self.session.tls = _describe(self.transport.getHandle())
 
     def readConnectionLost(self) -> None:
-        """The client has no more to say, but may still listen: what it said is answered."""
-        self._ended = True
+        """The client sends nothing more, but may still read: what it sent is answered."""
+        self._read_closed = True
         if self._waiting is not None:
-            self._wake(Gone())
+            self._wake(Disconnected())
 
     def writeConnectionLost(self) -> None:
-        """Replies go nowhere now; the read side ends the session."""
+        """Replies are lost from now on. The session ends when the read side does."""
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        self._lost = self._ended = self._closing = True
-        for call in (self._alarm, self._handshake, self._grace):
-            stop(call)
-        self._wake(Gone())
-        if self._pause is not None:
-            self._pause[0].cancel()
-            self._resume_paused(self._pause[1])
-        if self._over:
-            self._owner.left(self)
+        self._lost = self._read_closed = self._closing = True
+        for call in (self._wait_timer, self._handshake_timer, self._close_timer):
+            cancel(call)
+        self._wake(Disconnected())
+        if self._delay is not None:
+            self._delay[0].cancel()
+            self._end_delay(self._delay[1])
+        if self._conversation_ended:
+            self._on_ended(self)
 
     def pauseProducing(self) -> None:
-        """The client does not read its replies: no command is taken until it does."""
-        self._full = True
+        """The client does not read its replies: no command is read until it does."""
+        self._writing_paused = True
 
     def resumeProducing(self) -> None:
-        self._full = False
+        self._writing_paused = False
         self._wake()
 
     def stopProducing(self) -> None:
         """The connection is lost; connectionLost follows."""
 
-    # ── what the conversation uses ──
+    # Called by the conversation (connection.Connection)
 
     @property
-    def ready(self) -> bool:
-        return not self._full
+    def writable(self) -> bool:
+        return not self._writing_paused
 
-    async def more(self, until: float, *, in_body: bool = False) -> None:
+    async def wait(self, until: float, *, in_body: bool = False) -> None:
         if self._stopping is not None and not in_body:
             raise self._stopping
-        if self._ended:
-            raise Gone()
+        if self._read_closed:
+            raise Disconnected()
         self.flush()
-        if self._paused and not self._full:
-            self._paused = False
+        if self._reading_paused and not self._writing_paused:
+            self._reading_paused = False
             self.transport.resumeProducing()
-        self._unrested = 0
+        self._lines = 0
         self._until, self._in_body = until, in_body
-        self._set_alarm()
+        self._set_wait_timer()
         self._waiting = Deferred()
         await self._waiting
 
-    def tired(self) -> bool:
+    def should_yield(self) -> bool:
         if self._stopping is not None:
             raise self._stopping
         if self._lost:
-            raise Gone()
-        self._unrested += 1
-        return self._unrested > _LINES_A_TURN
+            raise Disconnected()
+        self._lines += 1
+        return self._lines > _LINES_PER_TURN
 
-    async def rest(self) -> None:
-        self._unrested = 0
+    async def yield_turn(self) -> None:
+        self._lines = 0
         self.flush()
         turn: Deferred[None] = Deferred()
         self.clock.callLater(0, self._resume, turn, None)
         await turn
 
-    async def pause(self, seconds: float) -> None:
+    async def delay(self, seconds: float) -> None:
         if self._lost:
             return
         self.flush()
         over: Deferred[None] = Deferred()
-        self._pause = self.clock.callLater(seconds, self._resume_paused, over), over
+        self._delay = self.clock.callLater(seconds, self._end_delay, over), over
         await over
 
     def send(self, reply: Reply) -> None:
-        """One reply; those of one turn go out in one write."""
-        octets = encode(reply)
+        """Send a reply. All replies of one turn go out in one write."""
+        data = encode(reply)
         if self.session.transcript is not None:
-            self.session.transcript.server(octets, refusal=reply.code >= 400)
-        self._out.append(octets)
+            self.session.transcript.server(data, refusal=reply.code >= 400)
+        self._out.append(data)
         if not self._gathering:
             self.flush()
 
     def flush(self) -> None:
         if self._out:
-            octets = b"".join(self._out)
+            data = b"".join(self._out)
             self._out.clear()
             if not self._lost:
-                self.transport.write(octets)
+                self.transport.write(data)
 
-    def secure(self) -> None:
-        """Start TLS; nothing said in clear counts from here on."""
+    def start_tls(self) -> None:
+        """Start TLS and discard what was received in clear text."""
         self.flush()
-        self.inbox.clear()
-        self._shake_hands()
+        self.incoming.clear()
+        self._begin_handshake()
         self.transport.startTLS(self.listener.context)
 
-    def finish(self, *, abort: bool = False) -> None:
-        """The conversation is over. A peer that does not take the last reply is not waited for long."""
+    def close(self, *, abort: bool = False) -> None:
+        """Close the connection. A client that does not read the last reply has little time to do so."""
         self.flush()
         self._closing = True
         if self._lost:
             return
-        stop(self._handshake)
+        cancel(self._handshake_timer)
         if abort:
             self.transport.abortConnection()
             return
         self.transport.unregisterProducer()
-        if self._paused:  # so that the end of the connection is seen
+        if self._reading_paused:  # otherwise the end of the connection goes unnoticed
             self.transport.resumeProducing()
         self.transport.loseConnection()
-        self._grace = self.clock.callLater(self.listener.limits.grace, self.transport.abortConnection)
+        self._close_timer = self.clock.callLater(self.listener.limits.grace, self.transport.abortConnection)
 
-    # ── what the owner of the port uses ──
+    # Called by the listener
 
     def hang_up(self, end: Hangup) -> None:
-        """End the session at the next command; a body that is under way is finished first."""
+        """End the session at the next command. A body in progress is received first."""
         self._stopping = end
         if self._waiting is not None and not self._in_body:
             self._wake(end)
 
-    # ── inside ──
+    # Internals
 
     async def _converse(self) -> None:
         try:
-            reception = self._welcomed()
-            if isinstance(reception, Reply):
-                self.send(reception)
-                self.finish()
+            policy = self._session_policy()
+            if isinstance(policy, Reply):
+                self.send(policy)
+                self.close()
             else:
-                await Conversation(self, self.listener, self.session, reception).run()
+                await Conversation(self, self.listener, self.session, policy).run()
         finally:
-            self._over = True
+            self._conversation_ended = True
             if self._lost:
-                self._owner.left(self)
+                self._on_ended(self)
 
-    def _welcomed(self) -> Reception | Reply:
+    def _session_policy(self) -> SessionPolicy | Reply:
         try:
-            return self._welcome(self.session)
+            return self._open_session(self.session)
         except Exception:
-            log.failure("nobody could be found to receive a connection")
+            log.failure("opening an SMTP session failed")
             return replies.BROKEN
 
     def _wake(self, error: Exception | None = None) -> None:
@@ -238,7 +248,7 @@ class ServerProtocol(TwistedProtocol):
             self._resume(waiting, None if error is None else Failure(error))
 
     def _resume(self, waiting: Deferred[None], result: Failure | None) -> None:
-        """The conversation goes on, and what it says before it waits again leaves in one write."""
+        """Resume the conversation, and send in one write what it says before it waits again."""
         self._gathering = True
         try:
             waiting.callback(result)
@@ -246,34 +256,34 @@ class ServerProtocol(TwistedProtocol):
             self._gathering = False
             self.flush()
 
-    def _resume_paused(self, over: Deferred[None]) -> None:
-        self._pause = None
+    def _end_delay(self, over: Deferred[None]) -> None:
+        self._delay = None
         self._resume(over, None)
 
-    def _set_alarm(self) -> None:
-        """One timer for all waits. The deadlines of a connection only move forward, so it may ring too early, never late."""
-        if self._alarm is None:
-            self._alarm = self.clock.callLater(max(0.0, self._until - self.clock.seconds()), self._rang)
+    def _set_wait_timer(self) -> None:
+        """One timer serves all waits. Deadlines of a connection only move later, so it may fire too early but never too late."""
+        if self._wait_timer is None:
+            self._wait_timer = self.clock.callLater(max(0.0, self._until - self.clock.seconds()), self._wait_timer_fired)
 
-    def _rang(self) -> None:
-        self._alarm = None
+    def _wait_timer_fired(self) -> None:
+        self._wait_timer = None
         if self._waiting is None:
             return
         if self.clock.seconds() < self._until:
-            self._set_alarm()
+            self._set_wait_timer()
             return
-        self._wake(Late())
+        self._wake(TimedOut())
 
-    def _shake_hands(self) -> None:
+    def _begin_handshake(self) -> None:
         self.session.tls = {}
-        self._handshake = self.clock.callLater(self.listener.limits.handshake, self.transport.abortConnection)
+        self._handshake_timer = self.clock.callLater(self.listener.limits.handshake, self.transport.abortConnection)
 
     def _peer(self) -> Peer:
         peer, host = self.transport.getPeer(), self.transport.getHost()
         return Peer(getattr(peer, "host", ""), getattr(peer, "port", 0), getattr(host, "port", 0))
 
 
-class _Handle(Protocol):
+class _TlsHandle(Protocol):
     def get_protocol_version_name(self) -> str: ...
 
     def get_cipher_name(self) -> str | None: ...
@@ -282,15 +292,15 @@ class _Handle(Protocol):
 
 
 def _describe(handle: object) -> Mapping[str, str]:
-    tls = cast(_Handle, handle)
+    tls = cast(_TlsHandle, handle)
     facts = {"version": tls.get_protocol_version_name(), "cipher": tls.get_cipher_name() or ""}
     try:
         group = tls.get_group_name()
-    except (AttributeError, RuntimeError):  # not every OpenSSL tells
+    except (AttributeError, RuntimeError):  # not known to every OpenSSL
         group = None
     return facts | ({"group": group} if group else {})
 
 
-def stop(call: IDelayedCall | None) -> None:
+def cancel(call: IDelayedCall | None) -> None:
     if call is not None and call.active():
         call.cancel()

@@ -1,6 +1,6 @@
-"""The PROXY protocol, versions 1 and 2: who really connected, told by a load balancer in front, before anything else is said.
+"""The PROXY protocol, versions 1 and 2: a load balancer announces the client's address before anything else is sent.
 
-Believed only from listed addresses. Whoever else connects is taken for themselves, and what they send for SMTP.
+Only listed addresses are believed. The bytes of any other client are SMTP, and its address is its own.
 """
 
 from __future__ import annotations
@@ -23,70 +23,70 @@ Networks = Collection[IPv4Network | IPv6Network]
 SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
 _V1_LIMIT = 107
 _V1 = re.compile(rb"PROXY (?:TCP[46] (\S+) (\S+) (\d{1,5}) (\d{1,5})|UNKNOWN[^\r\n]*)\r\n")
-_SECONDS = 10.0  # for the header to come
+_TIMEOUT = 10.0  # seconds for the header to arrive
 
 
 class BadHeader(ValueError):
-    """It began like a PROXY header and is none."""
+    """The connection does not begin with a valid PROXY header."""
 
 
 @attrs.frozen
-class Told:
-    """What a header says: `source` is host and port of the client, None when the proxy speaks for itself; `length` is its octets."""
+class ProxyHeader:
+    """`source` is the client's host and port, None for a connection of the proxy's own; `length` is in bytes."""
 
     source: tuple[str, int] | None
     length: int
 
 
-def read(octets: bytes) -> Told | None:
-    """The header at the start of a connection, None when it is not complete. BadHeader when there is none."""
-    if octets[: len(SIGNATURE)] == SIGNATURE[: len(octets)]:
-        return _binary(octets)
-    if octets[:6] == b"PROXY "[: len(octets)]:
-        return _text(octets)
+def read(data: bytes) -> ProxyHeader | None:
+    """The header at the start of a connection, None if it is incomplete. Raises BadHeader if there is none."""
+    if data[: len(SIGNATURE)] == SIGNATURE[: len(data)]:
+        return _binary(data)
+    if data[:6] == b"PROXY "[: len(data)]:
+        return _text(data)
     raise BadHeader("no PROXY header")
 
 
-def _text(octets: bytes) -> Told | None:
-    end = octets.find(b"\r\n", 0, _V1_LIMIT)
+def _text(data: bytes) -> ProxyHeader | None:
+    end = data.find(b"\r\n", 0, _V1_LIMIT)
     if end < 0:
-        if len(octets) >= _V1_LIMIT:
-            raise BadHeader("a PROXY header without an end")
+        if len(data) >= _V1_LIMIT:
+            raise BadHeader("PROXY header without an end")
         return None
-    found = _V1.match(octets)
+    found = _V1.match(data)
     if found is None:
-        raise BadHeader("a malformed PROXY header")
+        raise BadHeader("malformed PROXY header")
     if found[1] is None:
-        return Told(None, end + 2)
-    return Told(_source(found[1].decode("latin-1"), int(found[3])), end + 2)
+        return ProxyHeader(None, end + 2)
+    return ProxyHeader(_source(found[1].decode("latin-1"), int(found[3])), end + 2)
 
 
-def _binary(octets: bytes) -> Told | None:
-    if len(octets) < 16:
+def _binary(data: bytes) -> ProxyHeader | None:
+    if len(data) < 16:
         return None
-    version, command, family = octets[12] >> 4, octets[12] & 15, octets[13]
-    length = 16 + int.from_bytes(octets[14:16], "big")
+    version, command, family = data[12] >> 4, data[12] & 15, data[13]
+    length = 16 + int.from_bytes(data[14:16], "big")
     if version != 2 or command > 1:
-        raise BadHeader("a PROXY header of another version")
-    if len(octets) < length:
+        raise BadHeader("unknown version of the PROXY protocol")
+    if len(data) < length:
         return None
-    if command == 0:  # LOCAL: a health check of the proxy's own
-        return Told(None, length)
-    block = octets[16:length]
+    if command == 0:  # LOCAL: a health check of the proxy
+        return ProxyHeader(None, length)
+    block = data[16:length]
     if family == 0x11 and len(block) >= 12:
-        return Told((str(Ip4(block[:4])), int.from_bytes(block[8:10], "big")), length)
+        return ProxyHeader((str(Ip4(block[:4])), int.from_bytes(block[8:10], "big")), length)
     if family == 0x21 and len(block) >= 36:
-        return Told((str(Ip6(block[:16])), int.from_bytes(block[32:34], "big")), length)
+        return ProxyHeader((str(Ip6(block[:16])), int.from_bytes(block[32:34], "big")), length)
     if family in (0x11, 0x21):
-        raise BadHeader("a PROXY header without its addresses")
-    return Told(None, length)
+        raise BadHeader("PROXY header without addresses")
+    return ProxyHeader(None, length)
 
 
 def _source(host: str, port: int) -> tuple[str, int]:
     try:
         return str(ip_address(host)), port
     except ValueError:
-        raise BadHeader("a PROXY header without an address") from None
+        raise BadHeader("PROXY header with an invalid address") from None
 
 
 def _is_loopback(host: str) -> bool:
@@ -94,8 +94,8 @@ def _is_loopback(host: str) -> bool:
     return (address.ipv4_mapped or address if isinstance(address, Ip6) else address).is_loopback
 
 
-class Proxied(Factory):
-    """Puts the reading of the header before the protocols of `factory`."""
+class ProxyProtocolFactory(Factory):
+    """Reads the header before a protocol of `factory` takes over the connection."""
 
     noisy = False
 
@@ -112,45 +112,45 @@ class Proxied(Factory):
 
     def buildProtocol(self, addr: Any) -> Any:
         if any(ip_address(addr.host.partition("%")[0]) in network for network in self.trusted):
-            return _Waiting(self)
+            return _HeaderReader(self)
         return self.factory.buildProtocol(addr)
 
 
-class _Waiting(Protocol):
-    """A connection until its header is complete; then the real protocol takes its place."""
+class _HeaderReader(Protocol):
+    """The protocol of a connection until its header is complete."""
 
     transport: Any
 
-    def __init__(self, owner: Proxied) -> None:
-        self._owner, self._octets = owner, b""
+    def __init__(self, owner: ProxyProtocolFactory) -> None:
+        self._owner, self._data = owner, b""
 
     def connectionMade(self) -> None:
-        self._alarm = self._owner.clock.callLater(_SECONDS, self.transport.abortConnection)
+        self._timeout = self._owner.clock.callLater(_TIMEOUT, self.transport.abortConnection)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        if self._alarm.active():
-            self._alarm.cancel()
+        if self._timeout.active():
+            self._timeout.cancel()
 
     def dataReceived(self, data: bytes) -> None:
-        self._octets += data
+        self._data += data
         try:
-            told = read(self._octets)
+            header = read(self._data)
         except BadHeader:
             self.transport.abortConnection()
             return
-        if told is not None:
-            self._hand_over(told)
+        if header is not None:
+            self._hand_over(header)
 
-    def _hand_over(self, told: Told) -> None:
-        self._alarm.cancel()
+    def _hand_over(self, header: ProxyHeader) -> None:
+        self._timeout.cancel()
         transport = self.transport
-        if told.source is not None and not _is_loopback(told.source[0]):  # its own machine is not ours: it speaks for itself
-            host, port = told.source
+        if header.source is not None and not _is_loopback(header.source[0]):  # a loopback address would be of the balancer's machine
+            host, port = header.source
             address = IPv6Address("TCP", host, port) if ":" in host else IPv4Address("TCP", host, port)
             transport.getPeer = lambda: address
         protocol = self._owner.factory.buildProtocol(transport.getPeer())
         transport.protocol = protocol
         protocol.makeConnection(transport)
-        rest = self._octets[told.length :]
+        rest = self._data[header.length :]
         if rest:
             protocol.dataReceived(rest)

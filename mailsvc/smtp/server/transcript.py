@@ -1,4 +1,4 @@
-"""What was said in a session: commands and replies, no bodies, no secrets, of bounded size."""
+"""The transcript of a session: commands and replies, no messages, no secrets, of bounded size."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from collections.abc import Iterator
 
 import attrs
 
-_LINE = 512  # octets kept of a line
-_REPLY = 1024  # octets kept of a reply, which may have several
+_LINE = 512  # bytes kept of a command
+_REPLY = 1024  # bytes kept of a reply, which may have several lines
 
 
 @attrs.define(eq=False)
 class Transcript:
-    """The first and the newest of what was said; what a long conversation leaves out is counted."""
+    """Keeps the first and the latest commands and replies, and counts those between that were left out."""
 
-    limit: int = 500  # commands and replies, half of them from the start
-    refusals: int = 0  # among all replies
+    limit: int = 500  # commands and replies that are kept, half of them from the start
+    refusals: int = 0  # of all replies
     _first: list[tuple[str, bytes]] = attrs.field(factory=list)
-    _newest: deque[tuple[str, bytes]] = attrs.field(init=False)
-    _said: int = 0
+    _latest: deque[tuple[str, bytes]] = attrs.field(init=False)
+    _count: int = 0
 
-    @_newest.default
-    def _as_many(self) -> deque[tuple[str, bytes]]:
+    @_latest.default
+    def _half(self) -> deque[tuple[str, bytes]]:
         return deque(maxlen=self.limit // 2)
 
     def client(self, line: bytes) -> None:
@@ -32,29 +32,29 @@ class Transcript:
         self.refusals += refusal
         self._keep("S: ", reply[:_REPLY])
 
-    def _keep(self, who: str, said: bytes) -> None:
-        self._said += 1
-        (self._first if self._said <= self.limit // 2 else self._newest).append((who, said))
+    def _keep(self, prefix: str, data: bytes) -> None:
+        self._count += 1
+        (self._first if self._count <= self.limit // 2 else self._latest).append((prefix, data))
 
     def __str__(self) -> str:
         return "\n".join(self._lines())
 
     def _lines(self) -> Iterator[str]:
-        yield from map(_shown, self._first)
-        left_out = self._said - len(self._first) - len(self._newest)
+        yield from map(_prefixed, self._first)
+        left_out = self._count - len(self._first) - len(self._latest)
         if left_out:
             yield f"   [{left_out} commands and replies left out]"
-        yield from map(_shown, self._newest)
+        yield from map(_prefixed, self._latest)
 
 
-def _shown(said: tuple[str, bytes]) -> str:
-    who, octets = said
-    return "\n".join(who + _printable(line) for line in octets.removesuffix(b"\r\n").split(b"\r\n"))
+def _prefixed(entry: tuple[str, bytes]) -> str:
+    prefix, data = entry
+    return "\n".join(prefix + _printable(line) for line in data.removesuffix(b"\r\n").split(b"\r\n"))
 
 
 def _printable(line: bytes) -> str:
-    """ASCII that breaks no line: other octets are written as \\x.."""
+    """Printable ASCII; every other byte as \\x.."""
     text = line.decode("latin-1")
-    if text.isascii() and text.isprintable():  # as nearly every line is
+    if text.isascii() and text.isprintable():  # nearly every line is
         return text
-    return "".join(chr(octet) if 0x20 <= octet < 0x7F else f"\\x{octet:02x}" for octet in line)
+    return "".join(chr(byte) if 0x20 <= byte < 0x7F else f"\\x{byte:02x}" for byte in line)

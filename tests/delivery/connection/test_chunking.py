@@ -155,7 +155,7 @@ async def test_our_own_receiver_gets_it_in_one_round_trip() -> None:
         return recorders[-1]
 
     site = Site()
-    receivers: Any = ServerFactory(Listener("mx.test", Limits(stranger_octets=None, tarpit=0)), welcome, site.reactor)
+    receivers: Any = ServerFactory(Listener("mx.test", Limits(unauthenticated_bytes=None, tarpit=0)), welcome, site.reactor)
     site.open("127.0.0.1", receivers)
     site.dns.zones = named((10, "mx1", "127.0.0.1"))
     for email in range(1, 6):

@@ -122,7 +122,7 @@ def test_a_port_behind_a_load_balancer(daemon: Daemon) -> None:
 def test_a_domain_that_takes_no_mail_is_refused_at_once(daemon: Daemon) -> None:
     with connect(daemon) as client:
         client.mail(f"me@{daemon.facts['domain']}")
-        assert client.rcpt("a@none.example") == (556, b"5.1.10 The recipient's domain takes no mail (null MX)")
+        assert client.rcpt("a@none.example") == (556, b"5.1.10 The recipient's domain does not accept mail (null MX)")
         assert [client.rcpt(address)[0] for address in ("a@unheard.example", "a@example.net")] == [250, 250]
 
 
@@ -212,6 +212,6 @@ def test_a_shutdown_lets_a_mail_finish(daemon: Daemon) -> None:
         client.send(b"x\r\n.\r\n")
         code, said = client.getreply()
         assert code == 250 and said.startswith(b"2.0.0 Queued as ")
-        assert client.getreply() == (421, b"4.3.2 Shutting down")
+        assert client.getreply() == (421, b"4.3.2 Server is shutting down")
     assert process.wait(60) == 0
     daemon.process = None

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mailsvc.smtp.server.framing import COMMAND_LIMIT, Chunk, Dotted, Fault, Inbox, Inspection, Overlong
+from mailsvc.smtp.server.framing import COMMAND_LIMIT, Chunk, DotDecoder, Fault, InputBuffer, Inspection, Overlong
 
 LIMIT = 1 << 20
 # Octets that matter to framing, in every neighbourhood, and now and then a long run of text.
@@ -25,7 +25,7 @@ def cut(draw: st.DrawFn, octets: bytes) -> list[bytes]:
 
 def decode(pieces: list[bytes], limit: int = LIMIT) -> tuple[bytes, Fault | None, bytes | None]:
     inspection = Inspection(limit)
-    body, text, rest = Dotted(inspection), [], b""
+    body, text, rest = DotDecoder(inspection), [], b""
     for piece in pieces:
         if body.rest is not None:
             rest += piece
@@ -53,7 +53,7 @@ def slow_fault(body: bytes) -> Fault | None:
 
 
 def lines(pieces: list[bytes], limit: int = COMMAND_LIMIT) -> list[bytes | Overlong]:
-    inbox, found = Inbox(), []
+    inbox, found = InputBuffer(), []
     for piece in pieces:
         inbox.feed(piece)
         while (line := inbox.line(limit)) is not None:
@@ -90,7 +90,7 @@ def test_commands_are_the_same_however_they_are_cut(data: st.DataObject, octets:
 def test_inspection_agrees_with_the_slow_way(data: st.DataObject, octets: bytes) -> None:
     inspection = Inspection(LIMIT)
     for piece in data.draw(cut(octets)):
-        inspection.look(piece)
+        inspection.inspect(piece)
     assert inspection.end() == slow_fault(octets)
     assert inspection.size == len(octets)
     if inspection.fault is None:
@@ -100,7 +100,7 @@ def test_inspection_agrees_with_the_slow_way(data: st.DataObject, octets: bytes)
 @settings(max_examples=100, deadline=None)
 @given(st.data(), st.binary(max_size=200), st.integers(0, 150))
 def test_chunks_are_counted(data: st.DataObject, octets: bytes, size: int) -> None:
-    chunk, inbox, taken = Chunk(size), Inbox(), b""
+    chunk, inbox, taken = Chunk(size), InputBuffer(), b""
     for piece in data.draw(cut(octets)):
         inbox.feed(piece)
         taken += chunk.take(inbox)
@@ -127,12 +127,12 @@ def test_command_lines(length: int, limit_holds: bool) -> None:
 
 
 def test_an_over_long_line_is_not_kept() -> None:
-    inbox = Inbox()
+    inbox = InputBuffer()
     for _ in range(100):
         inbox.feed(b"x" * 10_000)
         assert inbox.line() is None
         assert len(inbox) == 0
-    assert inbox.swallowed == 1_000_000
+    assert inbox.discarded == 1_000_000
     inbox.feed(b"\r")
     assert inbox.line() is None
     inbox.feed(b"\n")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from twisted.logger import globalLogPublisher
 
 from tests.smtp.dialogue import LISTENERS, everything, read
-from tests.smtp.harness import Call
+from tests.smtp.harness import Client
 
 # The harness can do no TLS in the middle of a segment, and crashes on purpose for one sender.
 DIALOGUES = [
@@ -55,17 +55,17 @@ EDITS = st.one_of(
 
 
 def outcome(listener: str, pieces: list[bytes], *, slow: bool = False) -> tuple[bytes, list[bytes], bool]:
-    call = Call(LISTENERS[listener], slow=slow)
+    client = Client(LISTENERS[listener], slow=slow)
     for piece in pieces:
-        if piece and not call.closed:
-            call.receiver.dataReceived(piece)
-    call.settle()
-    found = call.heard(), [mail.body for mail in call.mails], call.closed
-    call.hang_up()
-    recorder = call.recorder
+        if piece and not client.closed:
+            client.protocol.dataReceived(piece)
+    client.settle()
+    found = client.received(), [mail.body for mail in client.mails], client.closed
+    client.disconnect()
+    recorder = client.recorder
     assert recorder is not None
-    assert recorder.sinks == recorder.drops + recorder.calls.count("finish")
-    assert not call.clock.getDelayedCalls()
+    assert recorder.sinks == recorder.discards + recorder.calls.count("finish")
+    assert not client.clock.getDelayedCalls()
     return found
 
 

@@ -13,7 +13,7 @@ from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 
 from mailsvc.smtp.server.listener import ServerFactory
-from mailsvc.smtp.server.proxy_protocol import SIGNATURE, BadHeader, Proxied, Told, read
+from mailsvc.smtp.server.proxy_protocol import SIGNATURE, BadHeader, ProxyHeader, ProxyProtocolFactory, read
 from mailsvc.smtp.server.session import Listener, Session
 from tests.smtp.harness import Recorder, Transport
 
@@ -38,7 +38,7 @@ V2_6 = SIGNATURE + b"\x21\x21\x00\x24" + b"\x20\x01\x0d\xb8" + bytes(11) + b"\x0
 def test_a_header_is_read_however_it_is_cut(octets: bytes, source: tuple[str, int] | None) -> None:
     for cut in range(len(octets)):
         assert read(octets[:cut]) is None
-    assert read(octets + b"EHLO") == Told(source, len(octets))
+    assert read(octets + b"EHLO") == ProxyHeader(source, len(octets))
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ class Connection:
         address = IPv4Address("TCP", host, 999)
         self.transport: Any = Transport()
         self.transport.peerAddr = address
-        protocol: Any = Proxied(receivers, [ip_network("192.0.2.1/32")], self.clock).buildProtocol(address)
+        protocol: Any = ProxyProtocolFactory(receivers, [ip_network("192.0.2.1/32")], self.clock).buildProtocol(address)
         self.transport.protocol = protocol
         protocol.makeConnection(self.transport)
 

@@ -11,77 +11,77 @@ from mailsvc.smtp.server.commands import COMMANDS
 from mailsvc.smtp.server.conversation import Conversation
 from mailsvc.smtp.server.session import Limits, Listener
 from tests.smtp.dialogue import LISTENERS
-from tests.smtp.harness import Call
+from tests.smtp.harness import Client
 from tests.smtp.server.test_server import HELO, codes
 
-BROKEN = b"421 4.3.0 Local error, closing\r\n"
-SLOW = Listener("mx.test", Limits(errors=6, stranger_octets=None), object(), login_offered=True)
+BROKEN = b"421 4.3.0 Local error, closing connection\r\n"
+SLOW = Listener("mx.test", Limits(errors=6, unauthenticated_bytes=None), object(), login_offered=True)
 
 
-def said(made: Call, octets: bytes) -> list[str]:
+def said(client: Client, octets: bytes) -> list[str]:
     """What is answered at once."""
-    made.receiver.dataReceived(octets)
-    return codes(made.heard())
+    client.protocol.dataReceived(octets)
+    return codes(client.received())
 
 
 def test_the_second_half_of_the_errors_takes_a_second_each() -> None:
-    made = Call(SLOW)
-    made.heard()
-    assert said(made, b"FOO\r\n" * 5 + b"NOOP\r\n") == ["500"] * 3
-    made.clock.advance(0.9)
-    assert made.heard() == b""
-    made.clock.advance(0.1)
-    assert codes(made.heard()) == ["500"]
-    made.clock.advance(1)
-    assert codes(made.heard()) == ["500", "250"]
-    assert said(made, b"FOO\r\n") == []
-    made.clock.advance(1)
-    assert codes(made.heard()) == ["500", "421"] and made.closed
+    client = Client(SLOW)
+    client.received()
+    assert said(client, b"FOO\r\n" * 5 + b"NOOP\r\n") == ["500"] * 3
+    client.clock.advance(0.9)
+    assert client.received() == b""
+    client.clock.advance(0.1)
+    assert codes(client.received()) == ["500"]
+    client.clock.advance(1)
+    assert codes(client.received()) == ["500", "250"]
+    assert said(client, b"FOO\r\n") == []
+    client.clock.advance(1)
+    assert codes(client.received()) == ["500", "421"] and client.closed
 
 
 def test_a_refused_login_takes_a_second() -> None:
-    made = Call(SLOW)
-    made.say(b"STARTTLS\r\n")
-    made.heard()
-    assert said(made, HELO + b"AUTH PLAIN AG1haWxzdmMAd3Jvbmc=\r\n") == ["250"]
-    made.clock.advance(1)
-    assert codes(made.heard()) == ["535"]
-    assert said(made, b"AUTH PLAIN AG1haWxzdmMAczNjcmV0\r\n") == ["235"]
+    client = Client(SLOW)
+    client.send(b"STARTTLS\r\n")
+    client.received()
+    assert said(client, HELO + b"AUTH PLAIN AG1haWxzdmMAd3Jvbmc=\r\n") == ["250"]
+    client.clock.advance(1)
+    assert codes(client.received()) == ["535"]
+    assert said(client, b"AUTH PLAIN AG1haWxzdmMAczNjcmV0\r\n") == ["235"]
 
 
 def test_a_client_that_leaves_meanwhile_leaves_nothing() -> None:
-    made = Call(SLOW)
-    made.receiver.dataReceived(b"FOO\r\n" * 4)
-    made.hang_up()
-    assert made.recorder is not None and made.recorder.dropped_times == 1
-    assert not made.clock.getDelayedCalls() and not made.receivers.live
+    client = Client(SLOW)
+    client.protocol.dataReceived(b"FOO\r\n" * 4)
+    client.disconnect()
+    assert client.recorder is not None and client.recorder.closed_times == 1
+    assert not client.clock.getDelayedCalls() and not client.factory.live
 
 
 def test_a_client_that_only_stops_talking_meanwhile_is_answered() -> None:
-    made = Call(SLOW)
-    made.heard()
-    made.receiver.dataReceived(b"FOO\r\n" * 4 + b"NOOP\r\n")
-    made.receiver.readConnectionLost()
-    made.settle()
-    assert codes(made.heard()) == ["500"] * 4 + ["250"]
+    client = Client(SLOW)
+    client.received()
+    client.protocol.dataReceived(b"FOO\r\n" * 4 + b"NOOP\r\n")
+    client.protocol.readConnectionLost()
+    client.settle()
+    assert codes(client.received()) == ["500"] * 4 + ["250"]
 
 
 def test_a_flood_meanwhile_is_held_back() -> None:
-    made = Call(Listener("mx.test", Limits(errors=2, stranger_octets=None)))
-    made.receiver.dataReceived(b"FOO\r\n" * 2)
-    made.receiver.dataReceived(b"NOOP\r\n" * 20_000)
-    assert made.transport.producerState == "paused"
+    client = Client(Listener("mx.test", Limits(errors=2, unauthenticated_bytes=None)))
+    client.protocol.dataReceived(b"FOO\r\n" * 2)
+    client.protocol.dataReceived(b"NOOP\r\n" * 20_000)
+    assert client.transport.producerState == "paused"
 
 
 def test_a_shutdown_meanwhile_ends_the_session() -> None:
-    made = Call(SLOW)
-    made.heard()
-    made.receiver.dataReceived(b"FOO\r\n" * 4)
-    stopped = Deferred.fromCoroutine(made.receivers.stop())
-    made.clock.advance(3)
-    made.settle()
-    assert codes(made.heard()) == ["500"] * 4 + ["421"]
-    made.hang_up()
+    client = Client(SLOW)
+    client.received()
+    client.protocol.dataReceived(b"FOO\r\n" * 4)
+    stopped = Deferred.fromCoroutine(client.factory.stop())
+    client.clock.advance(3)
+    client.settle()
+    assert codes(client.received()) == ["500"] * 4 + ["421"]
+    client.disconnect()
     assert stopped.called
 
 
@@ -106,24 +106,24 @@ def test_a_connection_that_nobody_can_receive_is_told_so(quiet: list[str]) -> No
     def broken(_: object) -> Any:
         raise RuntimeError("a bug")
 
-    made = Call(LISTENERS["open"], welcome=broken)
-    assert made.heard() == BROKEN and made.closed
-    made.receiver.dataReceived(HELO)
-    assert made.heard() == b"" and len(quiet) == 1
-    made.hang_up()
-    assert not made.receivers.live and not made.clock.getDelayedCalls()
+    client = Client(LISTENERS["open"], open_session=broken)
+    assert client.received() == BROKEN and client.closed
+    client.protocol.dataReceived(HELO)
+    assert client.received() == b"" and len(quiet) == 1
+    client.disconnect()
+    assert not client.factory.live and not client.clock.getDelayedCalls()
 
 
 def test_a_conversation_that_breaks_off_says_so(quiet: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(Conversation, "_judge", broken)
-    made = Call(LISTENERS["open"])
-    made.heard()
-    made.say(b"NOOP\r\n")
-    assert made.heard() == b"250 2.0.0 OK\r\n" + BROKEN and made.closed
-    assert len(quiet) == 1 and made.recorder is not None and made.recorder.dropped_times == 1
+    monkeypatch.setattr(Conversation, "_check_limits", broken)
+    client = Client(LISTENERS["open"])
+    client.received()
+    client.send(b"NOOP\r\n")
+    assert client.received() == b"250 2.0.0 OK\r\n" + BROKEN and client.closed
+    assert len(quiet) == 1 and client.recorder is not None and client.recorder.closed_times == 1
 
 
 def test_a_command_that_breaks_costs_itself_alone(quiet: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +131,7 @@ def test_a_command_that_breaks_costs_itself_alone(quiet: list[str], monkeypatch:
         raise RuntimeError("a bug")
 
     monkeypatch.setitem(COMMANDS, b"NOOP", broken)
-    made = Call(LISTENERS["open"])
-    made.heard()
-    made.say(b"NOOP\r\nRSET\r\n")
-    assert codes(made.heard()) == ["451", "250"] and len(quiet) == 1
+    client = Client(LISTENERS["open"])
+    client.received()
+    client.send(b"NOOP\r\nRSET\r\n")
+    assert codes(client.received()) == ["451", "250"] and len(quiet) == 1

@@ -1,4 +1,4 @@
-"""To whom notifications go, and what is in them; the store of what is to be told stands in."""
+"""DSNs: who gets them, and what they contain, with a fake store."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mailsvc.intake import Admitted, AsReceived, Busy, Incoming, Rejected
 from mailsvc.mail.envelope import EMPTY, StoredEnvelope
 from mailsvc.mail.reports import dsn_reader, report
 from mailsvc.policy import Refusal
-from mailsvc.relay.notices import RETURNED, Notices
+from mailsvc.relay.dsn_sender import FULL_LIMIT, DsnSender
 from mailsvc.store.mail.dsn_requests import Notice, Told
 from mailsvc.store.mail.messages import StoredMessage
 
@@ -63,11 +63,11 @@ class World:
         return self.answer or Admitted((UUID(int=9),))
 
 
-def tell(world: World) -> list[bytes]:
-    """The notifications as they are sent."""
-    told: list[int] = []
-    Deferred.fromCoroutine(Notices(world, world, world, "mx.test", NOW.timestamp).tell()).addCallback(told.append)
-    assert told == [len(world.notices)]
+def send_due(world: World) -> list[bytes]:
+    """Send what is due, and return the messages."""
+    counts: list[int] = []
+    Deferred.fromCoroutine(DsnSender(world, world, world, "mx.test", NOW.timestamp).send_due()).addCallback(counts.append)
+    assert counts == [len(world.notices)]
     contents = [email.content for email in world.sent]
     return [content.message for content in contents if isinstance(content, AsReceived) and isinstance(content.message, bytes)]
 
@@ -79,7 +79,7 @@ def about(**changes: Any) -> Notice:
 @pytest.mark.parametrize("sender", ["someone@elsewhere.example", "me@example.com", '"odd one"@x.example'])
 def test_whoever_stands_in_the_envelope_is_told(sender: str) -> None:
     world = World([about(envelope=StoredEnvelope(sender, envid="e 1"))])
-    [message] = tell(world)
+    [message] = send_due(world)
     [email] = world.sent
     assert isinstance(email.content, AsReceived) and email.content.recipients == (sender,)
     assert email.content.envelope == StoredEnvelope(report=True) and email.sender.address == "mailer-daemon@example.com"
@@ -90,12 +90,12 @@ def test_whoever_stands_in_the_envelope_is_told(sender: str) -> None:
 @pytest.mark.parametrize("changes", [{"envelope": EMPTY}, {"envelope": StoredEnvelope("no address")}, {"told": ()}])
 def test_where_there_is_nobody_or_nothing_to_tell_it_is_done(changes: dict[str, Any]) -> None:
     world = World([about(**changes)])
-    assert tell(world) == [] and world.finished == [NOTICE.report]
+    assert send_due(world) == [] and world.finished == [NOTICE.report]
 
 
 def test_a_recipient_on_the_suppression_list_is_told_of() -> None:
     reason = "The address is on the suppression list."
-    [message] = tell(World([about(told=(attrs.evolve(GONE, type="email.suppressed", data={"reason": reason}),))]))
+    [message] = send_due(World([about(told=(attrs.evolve(GONE, type="email.suppressed", data={"reason": reason}),))]))
     found = dsn_reader.read(report.read(message))
     assert found is not None and [(fate.action, fate.final) for fate in found.fates] == [("failed", "a@example.net")]
     assert reason.encode() in message
@@ -104,7 +104,7 @@ def test_a_recipient_on_the_suppression_list_is_told_of() -> None:
 def test_what_another_server_said_is_told_in_its_words() -> None:
     data = {"action": "delivered", "said": "250 2.1.5 in the mailbox", "reporter": "mx.example.net"}
     told = (attrs.evolve(GONE, type="passed", data=data), Told("b@example.net", 1, "email.delivered", NOW, {"reply": "250 ok"}))
-    [message] = tell(World([about(told=told)]))
+    [message] = send_due(World([about(told=told)]))
     found = dsn_reader.read(report.read(message))
     assert found is not None
     assert [(fate.action, fate.status, fate.remote) for fate in found.fates] == [
@@ -115,23 +115,23 @@ def test_what_another_server_said_is_told_in_its_words() -> None:
 
 def test_a_sender_beyond_ascii_gets_the_form_for_them() -> None:
     world = World([about(envelope=StoredEnvelope("jörg@elsewhere.example", smtputf8=True, orcpt=("utf-8;ö@example.net",)))])
-    [message] = tell(world)
+    [message] = send_due(world)
     assert isinstance(world.sent[0].content, AsReceived)
     assert world.sent[0].content.envelope == StoredEnvelope(report=True, smtputf8=True)
     assert b"report-type=global-delivery-status" in message and "Original-Recipient: utf-8; ö@example.net".encode() in message
 
 
-@pytest.mark.parametrize(("octets", "whole"), [(1000, True), (RETURNED + 1, False)])
+@pytest.mark.parametrize(("octets", "whole"), [(1000, True), (FULL_LIMIT + 1, False)])
 def test_a_large_mail_does_not_go_back_whole(octets: int, whole: bool) -> None:
     world = World([about(envelope=StoredEnvelope("me@example.com", ret="FULL"))], MESSAGE + b"x" * (octets - len(MESSAGE)))
-    [message] = tell(world)
-    assert (b"the body" in message) == whole and world.loaded == [RETURNED + 1]
+    [message] = send_due(world)
+    assert (b"the body" in message) == whole and world.loaded == [FULL_LIMIT + 1]
 
 
 def test_one_that_cannot_be_accepted_just_now_is_told_later() -> None:
     world = World([NOTICE], answer=Busy())
-    tell(world)
+    send_due(world)
     assert world.finished == []
     world.answer = Rejected({0: Refusal("domain", "from", "No.")})
-    tell(world)
+    send_due(world)
     assert world.finished == [NOTICE.report]

@@ -10,7 +10,7 @@ from twisted.internet.defer import Deferred
 from mailsvc.intake import Busy, OtherRequest, Rejected
 from mailsvc.mail import return_path
 from mailsvc.policy import Refusal
-from mailsvc.relay.connection_limits import ConnectionLimits, Failures, subscriber
+from mailsvc.relay.connection_limits import ConnectionLimits, LoginFailures, client_network
 from mailsvc.store.postgres.errors import Contention, DataRejected, OutOfResources, StatementFailed, TimedOut, Unavailable
 from tests.relay.harness import ACCOUNT, ME, OTHER, SECRET, SUSPENDED, TOKEN, World
 
@@ -34,39 +34,39 @@ def test_either_permission_may_log_in() -> None:
     ],
 )
 def test_a_login_that_fails(token: str, user: str, reply: str) -> None:
-    line = World().call("465")
-    line.call.receiver.session.tls = {"version": "TLSv1.3", "cipher": "X"}
-    line.say("EHLO me")
-    assert line.login(token, user) == reply
-    assert line.say("MAIL FROM:<a@b.example>").startswith("530 5.7.0")
+    client = World().connect("465")
+    client.client.protocol.session.tls = {"version": "TLSv1.3", "cipher": "X"}
+    client.command("EHLO me")
+    assert client.login(token, user) == reply
+    assert client.command("MAIL FROM:<a@b.example>").startswith("530 5.7.0")
 
 
 def test_a_key_store_that_is_away_is_no_refusal() -> None:
     world = World()
     world.keys.error = Unavailable("away")
-    line = world.call("465")
-    line.call.receiver.session.tls = {}
-    line.say("EHLO me")
-    assert line.login(TOKEN) == "454 4.7.0 Temporary authentication failure"
+    client = world.connect("465")
+    client.client.protocol.session.tls = {}
+    client.command("EHLO me")
+    assert client.login(TOKEN) == "454 4.7.0 Temporary authentication failure"
     world.keys.error = None
-    assert line.login(TOKEN).startswith("235")
+    assert client.login(TOKEN).startswith("235")
 
 
 def test_five_failed_logins_a_minute_from_one_address() -> None:
     world = World()
     for _ in range(5):
-        line = world.call("465")
-        line.call.receiver.session.tls = {}
-        line.say("EHLO me")
-        assert line.login("ms_unknown").startswith("535")
-        line.hang_up()
-    line = world.call("465")
-    line.call.receiver.session.tls = {}
-    line.say("EHLO me")
-    assert line.login(TOKEN).startswith("421 4.7.0") and line.closed
-    other = world.call("465", "192.0.2.2")
-    other.call.receiver.session.tls = {}
-    other.say("EHLO me")
+        client = world.connect("465")
+        client.client.protocol.session.tls = {}
+        client.command("EHLO me")
+        assert client.login("ms_unknown").startswith("535")
+        client.disconnect()
+    client = world.connect("465")
+    client.client.protocol.session.tls = {}
+    client.command("EHLO me")
+    assert client.login(TOKEN).startswith("421 4.7.0") and client.closed
+    other = world.connect("465", "192.0.2.2")
+    other.client.protocol.session.tls = {}
+    other.command("EHLO me")
     assert other.login(TOKEN).startswith("235")
     world.clock.advance(61)
     world.logged_in()
@@ -74,51 +74,51 @@ def test_five_failed_logins_a_minute_from_one_address() -> None:
 
 def test_a_key_that_is_revoked_sends_nothing_more() -> None:
     world = World()
-    line = world.logged_in()
-    assert line.mail(ME + b"\r\nx\r\n").startswith("250")
+    client = world.logged_in()
+    assert client.mail(ME + b"\r\nx\r\n").startswith("250")
     world.keys.callers.clear()
-    assert line.mail(ME + b"\r\nx\r\n") == "550 5.7.1 The API key is no longer valid"
+    assert client.mail(ME + b"\r\nx\r\n") == "550 5.7.1 The API key is no longer valid"
 
 
 def test_connections_by_address_by_key_and_in_all() -> None:
     world = World()
     lines = [world.logged_in() for _ in range(2)]
-    third = world.call()
-    third.say("EHLO me")
-    third.say("STARTTLS")
-    third.say("EHLO me")
+    third = world.connect()
+    third.command("EHLO me")
+    third.command("STARTTLS")
+    third.command("EHLO me")
     assert third.login(TOKEN).startswith("421 4.7.0 Too many connections with this API key") and third.closed
-    fourth = [world.call(host="192.0.2.1") for _ in range(2)]
+    fourth = [world.connect(host="192.0.2.1") for _ in range(2)]
     assert fourth[0].greeting.startswith("220") and fourth[1].greeting.startswith("421 4.7.0 Too many connections from your address")
-    more = [world.call(host=f"192.0.2.{n}") for n in range(2, 5)]
+    more = [world.connect(host=f"192.0.2.{n}") for n in range(2, 5)]
     assert [each.greeting[:9] for each in more] == ["220 mx.te", "220 mx.te", "421 4.3.2"]
-    for line in (*lines, fourth[0], *more):
-        line.hang_up()
-    assert len(world.relay.addresses) == len(world.relay.with_key) == 0
+    for client in (*lines, fourth[0], *more):
+        client.disconnect()
+    assert len(world.relay.per_address) == len(world.relay.per_key) == 0
     world.logged_in()
 
 
 def test_a_flood_of_connections_that_break_leaves_nothing() -> None:
     world = World()
     for n in range(2000):
-        line = world.call("587" if n % 2 else "25")
-        line.send((b"", b"EHLO a\r\nSTARTT", b"EHLO a\r\nMAIL FROM:<a@b.example>\r\nRCPT TO:<postmaster>\r\nDATA\r\nx")[n % 3])
-        line.hang_up()
-    assert len(world.relay.addresses) == world.budget.used == 0 and not world.clock.getDelayedCalls()
+        client = world.connect("587" if n % 2 else "25")
+        client.send((b"", b"EHLO a\r\nSTARTT", b"EHLO a\r\nMAIL FROM:<a@b.example>\r\nRCPT TO:<postmaster>\r\nDATA\r\nx")[n % 3])
+        client.disconnect()
+    assert len(world.relay.per_address) == world.budget.used == 0 and not world.clock.getDelayedCalls()
     assert world.logged_in().mail(ME + b"\r\nx\r\n").startswith("250")
 
 
 def test_an_address_of_ipv6_is_its_network() -> None:
-    assert subscriber("2001:db8::1") == subscriber("2001:db8::ffff") != subscriber("2001:db8:0:1::1")
-    assert subscriber("::ffff:192.0.2.1") == "192.0.2.1" and subscriber("fe80::1%eth0") == "fe80::/64" and subscriber("") == ""
+    assert client_network("2001:db8::1") == client_network("2001:db8::ffff") != client_network("2001:db8:0:1::1")
+    assert client_network("::ffff:192.0.2.1") == "192.0.2.1" and client_network("fe80::1%eth0") == "fe80::/64" and client_network("") == ""
 
 
 def test_what_is_over_the_rate_is_asked_to_come_back() -> None:
     world = World(rate=2)
-    line = world.logged_in()
-    assert [line.mail(ME + b"\r\nx\r\n")[:9] for _ in range(3)] == ["250 2.0.0", "250 2.0.0", "451 4.7.1"]
+    client = world.logged_in()
+    assert [client.mail(ME + b"\r\nx\r\n")[:9] for _ in range(3)] == ["250 2.0.0", "250 2.0.0", "451 4.7.1"]
     world.clock.advance(1)
-    assert line.mail(ME + b"\r\nx\r\n").startswith("250")
+    assert client.mail(ME + b"\r\nx\r\n").startswith("250")
 
 
 @pytest.mark.parametrize(
@@ -143,39 +143,39 @@ def test_what_is_over_the_rate_is_asked_to_come_back() -> None:
 )
 def test_every_no_has_its_reply(answer: object, reply: str) -> None:
     world = World()
-    line = world.logged_in()
+    client = world.logged_in()
     world.intake.answer = answer
-    assert line.mail(ME + b"\r\nx\r\n").startswith(reply)
+    assert client.mail(ME + b"\r\nx\r\n").startswith(reply)
     world.intake.answer = None
-    assert line.mail(ME + b"\r\nx\r\n").startswith("250 2.0.0 Queued as ")
+    assert client.mail(ME + b"\r\nx\r\n").startswith("250 2.0.0 Queued as ")
     assert world.budget.used == 0
 
 
 def test_recipients_that_are_not_relayed_to() -> None:
-    line = World().logged_in()
-    line.say("MAIL FROM:<>")
-    assert line.say("RCPT TO:<a@[192.0.2.1]>").startswith("550 5.1.2")
-    assert line.say("RCPT TO:<postmaster>").startswith("550 5.1.2")
-    assert line.say("RCPT TO:<a@localhost>").startswith("554 5.1.2")
-    assert line.say("RCPT TO:<a@example.net>").startswith("250 2.1.5")
+    client = World().logged_in()
+    client.command("MAIL FROM:<>")
+    assert client.command("RCPT TO:<a@[192.0.2.1]>").startswith("550 5.1.2")
+    assert client.command("RCPT TO:<postmaster>").startswith("550 5.1.2")
+    assert client.command("RCPT TO:<a@localhost>").startswith("554 5.1.2")
+    assert client.command("RCPT TO:<a@example.net>").startswith("250 2.1.5")
 
 
 def test_a_session_leaves_a_receipt() -> None:
     world = World()
-    line = world.logged_in()
-    line.mail(ME + b"\r\nthe body\r\n")
-    line.say("RCPT TO:<a@b.example>")
+    client = world.logged_in()
+    client.mail(ME + b"\r\nthe body\r\n")
+    client.command("RCPT TO:<a@b.example>")
     world.clock.advance(5)
-    line.say("QUIT")
-    [(account, receipt)] = world.kept.receipts
+    client.command("QUIT")
+    [(account, receipt)] = world.sessions.entries
     assert account == ACCOUNT and (receipt.mails, receipt.refusals, receipt.tls) == (1, 1, "TLSv1.3 TLS_AES_256_GCM_SHA384")
     assert (receipt.closed_at - receipt.opened_at).total_seconds() >= 5
     text = receipt.transcript or ""
     assert "S: 503 5.5.1" in text and "C: AUTH PLAIN\n" in text and text.endswith("C: QUIT\nS: 221 2.0.0 Bye")
     assert "the body" not in text and TOKEN not in text
-    stranger = world.call()
-    stranger.say("EHLO me", "QUIT")
-    assert len(world.kept.receipts) == 1
+    stranger = world.connect()
+    stranger.command("EHLO me", "QUIT")
+    assert len(world.sessions.entries) == 1
 
 
 # The port for other mail servers
@@ -185,9 +185,9 @@ PATH = return_path.make("send.example.com", 1, EMAIL, SECRET)
 
 def test_a_return_path_of_ours_is_taken_from_anybody() -> None:
     world = World()
-    line = world.call("25")
-    line.say("EHLO mx.other.example")
-    assert line.mail(b"Subject: bounce\r\n\r\nGr\xfc\xdfe\r\n", PATH.upper(), sender="").startswith("250 2.0.0")
+    client = world.connect("25")
+    client.command("EHLO mx.other.example")
+    assert client.mail(b"Subject: bounce\r\n\r\nGr\xfc\xdfe\r\n", PATH.upper(), sender="").startswith("250 2.0.0")
     [mail] = world.returned
     assert (mail.sender, mail.message) == ("", b"Subject: bounce\r\n\r\nGr\xfc\xdfe\r\n") and mail.paths[0][1:] == (1, EMAIL)
     assert not world.intake.emails
@@ -198,62 +198,62 @@ def test_a_return_path_of_ours_is_taken_from_anybody() -> None:
 )
 def test_nobody_else_is(recipient: str) -> None:
     world = World()
-    line = world.call("25")
-    line.say("EHLO mx.other.example")
-    assert line.mail(b"x\r\n", recipient, sender="").startswith(("550 5.1.1", "501 5.1.3"))
+    client = world.connect("25")
+    client.command("EHLO mx.other.example")
+    assert client.mail(b"x\r\n", recipient, sender="").startswith(("550 5.1.1", "501 5.1.3"))
     assert not world.returned
 
 
 def test_without_anybody_to_take_it_it_is_not_accepted() -> None:
-    line = World(late=False).call("25")
-    line.say("HELO mx.other.example")
-    assert line.mail(b"x\r\n", PATH).startswith("550 5.1.1")
-    assert line.say("RCPT TO:<postmaster>").startswith("550 5.1.1")
+    client = World(late=False).connect("25")
+    client.command("HELO mx.other.example")
+    assert client.mail(b"x\r\n", PATH).startswith("550 5.1.1")
+    assert client.command("RCPT TO:<postmaster>").startswith("550 5.1.1")
 
 
 @pytest.mark.parametrize("recipient", ["postmaster", "Postmaster@mx.test", "ABUSE@MX.test"])
 def test_the_operator_gets_the_mail_for_their_roles(recipient: str) -> None:
     world = World()
-    line = world.call("25")
-    line.say("EHLO mx.other.example")
-    assert line.mail(b"help\r\n", recipient, PATH).startswith("250")
+    client = world.connect("25")
+    client.command("EHLO mx.other.example")
+    assert client.mail(b"help\r\n", recipient, PATH).startswith("250")
     assert [mail.message for mail in world.forwarded] == [b"help\r\n"] and len(world.returned) == 1
 
 
 def test_a_bounce_that_cannot_be_kept_is_asked_for_again() -> None:
     world = World()
     world.failure = Unavailable("away")
-    line = world.call("25")
-    line.say("EHLO mx.other.example")
-    assert line.mail(b"x\r\n", PATH).startswith("451 4.3.0")
+    client = world.connect("25")
+    client.command("EHLO mx.other.example")
+    assert client.mail(b"x\r\n", PATH).startswith("451 4.3.0")
 
 
 def test_a_customer_may_also_come_to_that_port() -> None:
     world = World()
-    line = world.call("25")
-    line.say("EHLO me")
-    assert line.login(TOKEN).startswith("538 5.7.11")
-    line.say("STARTTLS")
-    line.say("EHLO me")
-    assert line.login(TOKEN).startswith("235")
-    assert line.mail(ME + b"\r\nx\r\n", "a@example.net").startswith("250 2.0.0 Queued as ")
+    client = world.connect("25")
+    client.command("EHLO me")
+    assert client.login(TOKEN).startswith("538 5.7.11")
+    client.command("STARTTLS")
+    client.command("EHLO me")
+    assert client.login(TOKEN).startswith("235")
+    assert client.mail(ME + b"\r\nx\r\n", "a@example.net").startswith("250 2.0.0 Queued as ")
 
 
 def test_a_shutdown_lets_a_body_finish() -> None:
     world = World()
-    line = world.logged_in()
-    line.say("MAIL FROM:<me@example.com>", "RCPT TO:<a@example.net>", "DATA")
-    stopped = Deferred.fromCoroutine(line.call.receivers.stop())
-    assert line.send(ME + b"\r\nx\r\n.\r\n").split("\r\n")[0].startswith("250 2.0.0 Queued as ")
-    assert line.say("NOOP").startswith("421")
-    line.hang_up()
+    client = world.logged_in()
+    client.command("MAIL FROM:<me@example.com>", "RCPT TO:<a@example.net>", "DATA")
+    stopped = Deferred.fromCoroutine(client.client.factory.stop())
+    assert client.send(ME + b"\r\nx\r\n.\r\n").split("\r\n")[0].startswith("250 2.0.0 Queued as ")
+    assert client.command("NOOP").startswith("421")
+    client.disconnect()
     assert stopped.called and world.intake.emails
-    assert next(r.transcript for _, r in world.kept.receipts).endswith("S: 421 4.3.2 Shutting down")  # type: ignore[union-attr]
+    assert next(r.transcript for _, r in world.sessions.entries).endswith("S: 421 4.3.2 Server is shutting down")  # type: ignore[union-attr]
 
 
 def test_failures_and_crowds_forget() -> None:
     world = World()
-    failures, crowd = Failures(world.clock, 2), ConnectionLimits(1)
+    failures, crowd = LoginFailures(world.clock, 2), ConnectionLimits(1)
     failures.add("a")
     world.clock.advance(40)
     failures.add("a")

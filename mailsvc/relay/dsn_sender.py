@@ -1,7 +1,7 @@
-"""Tells the senders of mails what became of them, where they asked for it (NOTIFY, RFC 3461). What is told is in store/mail/dsn_requests.
+"""Sends the delivery status notifications (DSNs) that submitters requested with NOTIFY (RFC 3461). What is due: store/mail/dsn_requests.
 
-A notification is an email like any other, signed and queued, with the null sender and never one of its own. Whoever logged in may
-have it sent to any address, as they may any other mail; docs/decisions/relay.md says why.
+A DSN is an email like any other, signed and queued, with the null reverse-path, so that no DSN is ever sent about it. A customer may
+have DSNs sent to any address, just like other mail (docs/decisions/relay.md).
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from uuid import UUID
 import attrs
 from twisted.logger import Logger
 
-from mailsvc.intake import Admission, AsReceived, Busy, Incoming, Key, Rejected
+from mailsvc.intake import AsReceived, Busy, Incoming, Key, Rejected
 from mailsvc.mail import header
 from mailsvc.mail.address import AddressError, Mailbox, parse_mailbox
 from mailsvc.mail.envelope import StoredEnvelope
 from mailsvc.mail.reports import dsn
+from mailsvc.relay.submission import Submitter
 from mailsvc.store.ids import uuid7
 from mailsvc.store.mail.dsn_requests import Notice, Told
 from mailsvc.store.mail.messages import StoredMessage
@@ -26,9 +27,9 @@ from mailsvc.store.people.api_keys import Caller
 
 log = Logger()
 
-ENDPOINT = "notice"
-RETURNED = 1024 * 1024  # octets of a mail that goes back whole; of a larger one its header does
-_HEADER = header.BLOCK_LIMIT + 4096  # in which the header of a stored message ends
+ENDPOINT = "notice"  # the scope of idempotency keys
+FULL_LIMIT = 1024 * 1024  # bytes; of a larger mail only the header is returned
+_HEADER = header.BLOCK_LIMIT + 4096  # bytes that contain the header of any stored message
 _ACTIONS: dict[str, dsn.Action] = {
     "email.delivered": "relayed",
     "email.bounced": "failed",
@@ -47,52 +48,46 @@ class Messages(Protocol):
     async def load(self, account_id: UUID, email_id: UUID, most: int | None = None) -> StoredMessage | None: ...
 
 
-class Submitting(Protocol):
-    async def submit(
-        self, caller: Caller, emails: Sequence[Incoming], key: Key | None = None, *, permissive: bool = False
-    ) -> Admission: ...
-
-
 @attrs.frozen
-class Notices:
-    """`host` is our name; `clock` tells unix seconds."""
+class DsnSender:
+    """`host` is the reporting MTA's name; `clock` returns unix seconds."""
 
     store: Store
     messages: Messages
-    intake: Submitting
+    intake: Submitter
     host: str
     clock: Callable[[], float]
 
-    async def tell(self) -> int:
-        """Send what is due; how many notifications were dealt with."""
-        taken = await self.store.take(self._now())
-        for notice in taken:
-            if await self._tell(notice):
+    async def send_due(self) -> int:
+        """Send the DSNs that are due, and return their number."""
+        due = await self.store.take(self._now())
+        for notice in due:
+            if await self._send(notice):
                 await self.store.done(notice.report)
-        return len(taken)
+        return len(due)
 
-    async def _tell(self, notice: Notice) -> bool:
-        """Whether it was told, or need not be."""
+    async def _send(self, notice: Notice) -> bool:
+        """Whether the DSN was sent, or does not have to be."""
         to, full = _submitter(notice), notice.envelope.ret == "FULL"
         if to is None or not notice.told:
             return True
-        stored = await self.messages.load(notice.account_id, notice.email_id, RETURNED + 1 if full else _HEADER)
+        stored = await self.messages.load(notice.account_id, notice.email_id, FULL_LIMIT + 1 if full else _HEADER)
         if stored is None:
             return True
         email_id = uuid7(self.clock())
         sender = Mailbox("Mail Delivery System", "mailer-daemon", notice.domain)
         message_id = f"<{email_id}@{notice.domain}>"
-        message = dsn.compose(self._notification(notice, sender, to, message_id, stored.body, full))
+        message = dsn.compose(self._dsn(notice, sender, to, message_id, stored.body, full))
         envelope = StoredEnvelope(report=True, smtputf8=to.needs_smtputf8)
         content = AsReceived(message, (to.address,), message_id, envelope, email_id)
         email = Incoming(sender, (to,), "Delivery status notification", content, source="system")
         caller = Caller(notice.account_id, None, "sending_access", notice.domain_id, None)
         answer = await self.intake.submit(caller, [email], Key(ENDPOINT, str(notice.report), notice.report.bytes))
         if isinstance(answer, Rejected):
-            log.info("a notification about {email_id} was refused: {why}", email_id=notice.email_id, why=answer.refusals[0].message)
+            log.info("a DSN about {email_id} was refused: {reason}", email_id=notice.email_id, reason=answer.refusals[0].message)
         return not isinstance(answer, Busy)
 
-    def _notification(self, notice: Notice, sender: Mailbox, to: Mailbox, message_id: str, message: bytes, full: bool) -> dsn.Notification:
+    def _dsn(self, notice: Notice, sender: Mailbox, to: Mailbox, message_id: str, message: bytes, full: bool) -> dsn.Notification:
         return dsn.Notification(
             host=self.host,
             sender=sender,
@@ -104,7 +99,7 @@ class Notices:
             arrived=notice.created_at.astimezone(UTC),
             fates=tuple(_fate(told, notice.envelope.orcpt) for told in notice.told),
             message=message,
-            full=full and len(message) <= RETURNED,
+            full=full and len(message) <= FULL_LIMIT,
             smtputf8=notice.envelope.smtputf8 or not all(told.address.isascii() for told in notice.told),
         )
 

@@ -1,0 +1,190 @@
+"""Who may submit mail, and to whom: the policy of the relay's SMTP sessions. The protocol: smtp/server. A single mail: submission.
+
+A customer logs in with an API key and sends from its domains to any recipient; a client in a trusted network is logged in with the
+key that the operator configured. Without a login, mail on port 25 is accepted only for the service itself (inbound).
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Callable
+from typing import Protocol
+from uuid import UUID
+
+import attrs
+
+from mailsvc.mail.address import Path
+from mailsvc.mail.reply import Reply
+from mailsvc.relay import replies as relay_replies
+from mailsvc.relay.connection_limits import ConnectionLimits, LoginFailures, client_network
+from mailsvc.relay.inbound import InboundMail
+from mailsvc.relay.null_mx import NullMx, NullMxCheck
+from mailsvc.relay.session_log import SessionLog
+from mailsvc.relay.spool import NO_ROOM, SPOOL_ABOVE, Spool
+from mailsvc.relay.submission import Submissions
+from mailsvc.relay.trusted_networks import TrustedNetworks
+from mailsvc.runtime.budget import Budgets, Hold
+from mailsvc.smtp.server import replies
+from mailsvc.smtp.server.extensions import MailParameters
+from mailsvc.smtp.server.session import Envelope, Login, Recipient, Session, SessionPolicy, Sink
+from mailsvc.store.people.api_keys import Caller, digest
+from mailsvc.store.postgres.errors import StoreError
+
+
+class Keys(Protocol):
+    """store/people/api_keys"""
+
+    async def find(self, hash: bytes) -> Caller | None: ...
+    async def find_by_id(self, key_id: UUID) -> Caller | None: ...
+
+
+class Quota(Protocol):
+    @property
+    def allowed(self) -> bool: ...
+
+
+class Rate(Protocol):
+    """accounts/ratelimit: an account's mails count together with its API requests."""
+
+    async def take_shared(self, account_id: UUID, limit: int | None = None) -> Quota: ...
+
+
+@attrs.define(eq=False)
+class Relay:
+    """Opens the sessions of all ports; `open_session` goes to smtp.server.ServerFactory."""
+
+    user: str
+    keys: Keys
+    well_formed: Callable[[str], bool]
+    rate: Rate
+    budgets: Budgets
+    submissions: Submissions
+    session_log: SessionLog
+    inbound: InboundMail
+    per_address: ConnectionLimits
+    per_key: ConnectionLimits
+    login_failures: LoginFailures
+    max_connections: int
+    null_mx: NullMx
+    trusted_networks: TrustedNetworks = TrustedNetworks()
+
+    def open_session(self, session: Session) -> SessionPolicy | Reply:
+        if len(self.per_address) >= self.max_connections:
+            return relay_replies.TOO_MANY_CONNECTIONS
+        client = client_network(session.peer.host)
+        if not self.per_address.enter(client):
+            return relay_replies.TOO_MANY_FOR_ADDRESS
+        network_key = self.trusted_networks.key_of(session.peer.host)
+        session.trusted_network = network_key is not None
+        return RelaySession(self, session, client, network_key)
+
+    async def find_caller(self, token: bytes | UUID) -> Caller | Reply | None:
+        """The caller whose key has this SHA-256 or ID; a reply if the store cannot be asked."""
+        try:
+            return await (self.keys.find_by_id(token) if isinstance(token, UUID) else self.keys.find(token))
+        except StoreError:
+            return relay_replies.LOGIN_UNAVAILABLE
+
+
+@attrs.frozen
+class Authenticated:
+    """The caller, and the SHA-256 of its key; in a trusted network the key's ID."""
+
+    caller: Caller
+    token: bytes | UUID = attrs.field(repr=False)
+
+
+@attrs.define(eq=False)
+class RelaySession:
+    """The policy of one connection."""
+
+    _relay: Relay
+    _session: Session
+    _client: str
+    _network_key: UUID | None  # the ID of the API key for the client's network
+    _login: Authenticated | None = None
+    _null_mx: NullMxCheck | None = None  # of the present mail
+
+    async def authenticate(self, user: str, password: str) -> Login | Reply:
+        relay = self._relay
+        if relay.login_failures.exceeded(self._client):
+            return relay_replies.TOO_MANY_FAILURES
+        token = digest(password)
+        caller = await relay.find_caller(token) if relay.well_formed(password) else None
+        if isinstance(caller, Reply):
+            return caller
+        right_user = hmac.compare_digest(user.encode("utf-8", "surrogateescape"), relay.user.encode())
+        if caller is None or not right_user:
+            relay.login_failures.add(self._client)
+            return replies.LOGIN_FAILED
+        return self._log_in(Authenticated(caller, token)) or Login(user, caller)
+
+    async def login_by_address(self) -> Login | Reply | None:
+        relay, key = self._relay, self._network_key
+        if key is None:
+            return None
+        caller = await relay.find_caller(key)
+        if caller is None or isinstance(caller, Reply):
+            return caller
+        return self._log_in(Authenticated(caller, key)) or Login(relay.user, caller, by_address=True)
+
+    def _log_in(self, login: Authenticated) -> Reply | None:
+        """Replace the present login, if any, or return the reply that refuses it."""
+        before, key = self._login, login.caller.key_id
+        if login.caller.suspended:
+            return relay_replies.SUSPENDED
+        if before is None or before.caller.key_id != key:
+            if not self._relay.per_key.enter(key):
+                return relay_replies.TOO_MANY_FOR_KEY
+            if before is not None:
+                self._log_out(before)
+                self._session.change_login()
+        self._login = login
+        return None
+
+    def _log_out(self, login: Authenticated) -> None:
+        self._relay.per_key.leave(login.caller.key_id)
+        self._relay.session_log.add(login.caller, self._session)
+
+    async def mail(self, sender: Path, parameters: MailParameters) -> Reply:
+        if self._login is None:
+            return replies.SENDER_OK
+        caller = await self._relay.find_caller(self._login.token)
+        if isinstance(caller, Reply):
+            return relay_replies.STORE_UNAVAILABLE
+        if caller is None:
+            return replies.LOGIN_FIRST if self._login.token == self._network_key else relay_replies.REVOKED
+        if caller.suspended:
+            return relay_replies.SUSPENDED
+        self._null_mx = self._relay.null_mx.check()
+        quota = await self._relay.rate.take_shared(caller.account_id, caller.rate_limit)
+        return replies.SENDER_OK if quota.allowed else relay_replies.TOO_FAST
+
+    async def rcpt(self, envelope: Envelope, recipient: Recipient) -> Reply:
+        path = recipient.path
+        if self._login is None:
+            return replies.RECIPIENT_OK if self._relay.inbound.accepts(path) else relay_replies.NO_MAILBOX
+        if path.literal:
+            return relay_replies.NO_LITERALS
+        if not path.domain:
+            return relay_replies.NO_DOMAIN
+        refusal = None if self._null_mx is None else await self._null_mx.refusal(path.domain)
+        return refusal or replies.RECIPIENT_OK
+
+    async def body(self, envelope: Envelope) -> Sink | Reply:
+        relay, login = self._relay, self._login
+        if login is None:
+            hold = Hold(relay.budgets.inbound, self._client)
+        else:
+            hold = Hold(relay.budgets.submission, login.caller.account_id)
+        if not hold.room(envelope.parameters.size or 0, SPOOL_ABOVE):
+            return NO_ROOM
+        if login is None:
+            return relay.inbound.sink(envelope, hold, relay.submissions.in_thread)
+        caller, session, submissions = login.caller, self._session, relay.submissions
+        return Spool(hold, lambda arrived: submissions.submit(caller, session, envelope, arrived), submissions.in_thread)
+
+    def closed(self) -> None:
+        self._relay.per_address.leave(self._client)
+        if self._login is not None:
+            self._log_out(self._login)
