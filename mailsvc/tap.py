@@ -29,15 +29,10 @@ from mailsvc.clock import held, prepare, unix
 from mailsvc.dashboard.assembly import Assembly as Dashboard
 from mailsvc.dashboard.signin.mails import Mails
 from mailsvc.dashboard.signin.providers import providers_of
-from mailsvc.delivery.connection.connect import Connector
-from mailsvc.delivery.connection.dial import dialer
-from mailsvc.delivery.connection.mta_sts import Policies
-from mailsvc.delivery.connection.mta_sts_file import over_https
+from mailsvc.delivery.assembly import assemble
 from mailsvc.delivery.connection.route import Routes
-from mailsvc.delivery.connection.tls_counts import TlsCounts
-from mailsvc.delivery.dispatch import Dispatch
 from mailsvc.delivery.handoff import LocalHandoff, QueueOnly
-from mailsvc.delivery.sending_domain import SendingDomains
+from mailsvc.delivery.service import Delivery
 from mailsvc.domains import views
 from mailsvc.domains.schedule import CHANNEL as DOMAINS
 from mailsvc.domains.schedule import Rounds
@@ -90,13 +85,12 @@ from mailsvc.store.events.rollups import Rollups
 from mailsvc.store.events.suppressions import Suppressions as StoredSuppressions
 from mailsvc.store.events.webhook_log import WebhookLog
 from mailsvc.store.events.webhooks import Webhooks as StoredWebhooks
-from mailsvc.store.ids import uuid7
 from mailsvc.store.logs.requests import RequestLog
 from mailsvc.store.logs.smtp_sessions import SmtpSessions as StoredReceipts
 from mailsvc.store.mail.accept import Acceptance
 from mailsvc.store.mail.dsn_requests import Notices as StoredNotices
 from mailsvc.store.mail.emails import Emails as StoredEmails
-from mailsvc.store.mail.messages import InPieces, Messages
+from mailsvc.store.mail.messages import Messages
 from mailsvc.store.mail.sandbox import Sandbox as Shelf
 from mailsvc.store.people.accounts import Accounts
 from mailsvc.store.people.api_keys import Keys, is_well_formed
@@ -107,7 +101,6 @@ from mailsvc.store.queue.claims import Queue
 from mailsvc.store.queue.operator import Operating
 from mailsvc.store.queue.processes import HEARTBEAT, ProcessRegistration
 from mailsvc.store.queue.settle import Settling
-from mailsvc.store.queue.tls import TlsRecords
 from mailsvc.system_mail import SystemMail
 from mailsvc.webhooks.failure_notices import Notices as WebhookNotices
 from mailsvc.webhooks.sender import Posts, Terms
@@ -163,8 +156,9 @@ class Daemon:
         """First the memory, then the way out, then the doors: nothing is let in that cannot be kept."""
         roles = self.settings.roles
         await self.remember()
-        handoff = await self.deliver() if "delivery" in roles else QueueOnly(self.process.id, self.routes(self.names))
-        await self.take_orders(handoff.dispatch if isinstance(handoff, LocalHandoff) else None)
+        delivery = await self.deliver() if "delivery" in roles else None
+        handoff = QueueOnly(self.process.id, self.routes(self.names)) if delivery is None else delivery.handoff
+        await self.take_orders(delivery)
         if "ledger" in roles:
             self.keep_books()
         if "domains" in roles:
@@ -231,43 +225,38 @@ class Daemon:
         terms, shaping = wiring.terms_of(self.settings.delivery), wiring.rules_for_providers(self.settings.delivery.shaping)
         return Routes(self.reactor, resolver, terms.routes, port=terms.port, own=terms.own_names, provider=shaping.provider)
 
-    async def deliver(self) -> LocalHandoff:
-        """The way out: from the queue over lanes to other servers."""
-        reactor, settings, terms = self.reactor, self.settings, wiring.terms_of(self.settings.delivery)
-        shaping = wiring.rules_for_providers(settings.delivery.shaping)
-        resolver = self.names
-        routes = self.routes(resolver)
-        records = TlsRecords(self.pool)
-        tally = TlsCounts(reactor, records)
-        self.opened.add("the results of TLS", tally.write)
-        self.opened.add("their counting", every(reactor, 60.0, "counting results of TLS", tally.write))
-        web = Fetcher(reactor, resolver, attrs.evolve(wiring.rules_of(settings.fetch), ports=frozenset({443}), clear=False))
-        policies = Policies(reactor, resolver, over_https(web), records, tally) if settings.delivery.mta_sts else None
-        dial = dialer(reactor, settings.delivery.ehlo_name or "", terms.connect_seconds, wiring.timeouts_of(settings.delivery))
-        sending = SendingDomains(self.domains, self.accounts, self.signing, Offload(reactor, pool=self.threads.signing), self.threads.body)
+    async def deliver(self) -> Delivery:
+        """From the queue over lanes to other servers."""
+        reactor, settings, given = self.reactor, self.settings, self.settings.delivery
+        fetcher = Fetcher(reactor, self.names, attrs.evolve(wiring.rules_of(settings.fetch), ports=frozenset({443}), clear=False))
         linger = settings.database.commit_linger
         settling = self.settling = Settling(self.pool, reactor, told=lambda: self.notifications.notify("events"), linger=linger)
-        connector = Connector(reactor, resolver, dial, terms, sources=wiring.sources_of(settings.delivery))
-        dispatch = Dispatch(
-            reactor, terms, settings.region, self.process, Queue(self.pool), routes, connector,
-            InPieces(self.messages), settling, sending, lambda: uuid7(self.unix()), shaping=shaping, policies=policies, tally=tally,
+        delivery = assemble(
+            reactor, self.pool, wiring.terms_of(given), region=settings.region, ehlo_name=given.ehlo_name or "", process=self.process,
+            resolver=self.names, routes=self.routes(self.names), shaping=wiring.rules_for_providers(given.shaping),
+            sources=wiring.sources_of(given), timeouts=wiring.timeouts_of(given), policy_fetcher=fetcher if given.mta_sts else None,
+            domains=self.domains, accounts=self.accounts, secrets=self.signing, messages=self.messages, settling=settling,
+            signing_thread=Offload(reactor, pool=self.threads.signing), body_thread=self.threads.body,
         )  # fmt: skip
-        self.process.on_replaced = dispatch.replaced
-        self.process.on_freed = lambda count: dispatch.ring()
-        self.notifications.listen("queue", dispatch.ring)
-        self.watching.add(metrics.deliveries(dispatch, settling), settle=settling.batch)
-        await dispatch.holds.refresh()  # what is held is held from the first mail on
-        dispatch.startService()
-        self.opened.add("delivery", awaited(dispatch.stopService))
-        return LocalHandoff(dispatch)
+        counts = delivery.attempts.tls_counts
+        self.opened.add("the last TLS results", counts.write)
+        self.opened.add("TLS results", every(reactor, 60.0, "writing TLS results", counts.write))
+        self.process.on_replaced = delivery.replaced
+        self.process.on_freed = lambda count: delivery.wake()
+        self.notifications.listen("queue", delivery.wake)
+        self.watching.add(metrics.deliveries(delivery, settling), settle=settling.batch)
+        await delivery.holds.refresh()  # before the first mail
+        delivery.startService()
+        self.opened.add("delivery", awaited(delivery.stopService))
+        return delivery
 
-    async def take_orders(self, lanes: Dispatch | None) -> None:
+    async def take_orders(self, delivery: Delivery | None) -> None:
         """The operator's socket."""
         where = self.settings.control.socket
         if where is not None:
             orders = Orders(
                 Queue(self.pool), Operating(self.pool), self.settings.region, self.unix, self.accounts,
-                lambda: self.notifications.notify("queue"), lanes, self.settling.outcomes if lanes is not None else {},
+                lambda: self.notifications.notify("queue"), delivery, self.settling.outcomes if delivery is not None else {},
             )  # fmt: skip
             port = open_socket(self.reactor, where, Controls(orders.by_name(), explain))
             self.opened.add("control.socket", awaited(port.stopListening))

@@ -10,6 +10,7 @@ from mailsvc.store.queue.claims import Leased
 
 
 def envelope_of(stored: StoredEnvelope, return_path: str, recipients: Sequence[Leased], size: int, *, eight_bit: bool) -> Envelope:
+    """A report has the null sender, so that nothing is returned for it."""
     numbers = [leased.recipient for leased in recipients] if stored.notify or stored.orcpt else []
     return Envelope(
         "" if stored.report else return_path,

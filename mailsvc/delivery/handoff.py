@@ -1,4 +1,7 @@
-"""From acceptance to delivery within one process: what intake.Handoff asks for, over dispatch, or without it."""
+"""Local hand-off: mail goes from acceptance to a lane of the same process without being read back from the queue.
+
+`intake.Handoff` is the interface. A process that does not deliver uses `QueueOnly`.
+"""
 
 from __future__ import annotations
 
@@ -8,82 +11,154 @@ import attrs
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from mailsvc.delivery.admission.holds import Holds
+from mailsvc.delivery.claiming import Backlog
 from mailsvc.delivery.connection.route import Route, Routes
-from mailsvc.delivery.dispatch import Dispatch, Seat
+from mailsvc.delivery.lane import Lane
+from mailsvc.delivery.lanes import Lanes
+from mailsvc.delivery.leases import LeaseBook
+from mailsvc.delivery.limits import DeliveryLimits
+from mailsvc.delivery.transaction import from_email
 from mailsvc.store.mail.values import NewEmail
+from mailsvc.store.queue.processes import ProcessRegistration
 
-_ASKED = 100  # domains that are looked up at once by a process that only takes mail in
+_LOOKUPS = 100  # domains that a process without delivery looks up at once
 
 
-@attrs.frozen
-class Offer:
-    """Where mail for a domain is filed, and the seat that was reserved for it, if there was one."""
+@attrs.define(eq=False)
+class Reservation:
+    """Where mail for a domain is queued, and the place that is kept for it in `lane`, if there is one.
+
+    Its recipients are then stored with `lease`. `charged`: bytes of the memory budget that are kept for the message.
+    """
 
     destination: str
-    seat: Seat | None = None
+    lane: Lane | None = None
+    lease: int = 0
+    charged: int = 0
 
     @property
     def leased(self) -> bool:
-        return self.seat is not None
+        return self.lane is not None
 
 
-@attrs.frozen
 class LocalHandoff:
-    """To the dispatch of this process."""
+    """To the lanes of this process."""
 
-    dispatch: Dispatch
+    def __init__(
+        self,
+        limits: DeliveryLimits,
+        region: str,
+        process: ProcessRegistration,
+        routes: Routes,
+        holds: Holds,
+        backlog: Backlog,
+        lanes: Lanes,
+        leases: LeaseBook,
+    ) -> None:
+        self._limits, self._region, self._process, self._routes = limits, region, process, routes
+        self._holds, self._backlog, self._lanes, self._leases = holds, backlog, lanes, leases
 
     @property
     def lease(self) -> int:
-        return self.dispatch.lease
+        return self._process.id
 
-    def reserve(self, domain: str, size: int, bulk: bool) -> Offer:
-        seat = self.dispatch.offer(domain, size, bulk)
-        return Offer(self.dispatch.destination(domain) if seat is None else seat.destination, seat)
+    def reserve(self, domain: str, size: int, bulk: bool) -> Reservation:
+        """A place for one email if it can be sent at once and overtakes nothing; otherwise only where to queue it."""
+        route = self._routes.cached(domain)
+        if not isinstance(route, Route):
+            return Reservation(domain.lower())
+        destination = route.destination
+        if not self._lanes.accepting or not self._process.fresh or self._holds.held(destination) or self._backlog.waits(destination, bulk):
+            return Reservation(destination)
+        lane = self._lanes.of(route)
+        # Bulk mail leaves half of the window to transactional mail.
+        room = lane.room - (lane.window // 2 if bulk else 0)
+        if room < 1 or not self._leases.memory.has_room(size) or len(self._leases.held) >= self._limits.emails:
+            self._backlog.add(destination, bulk)
+            lane.forget_when_empty()
+            return Reservation(destination)
+        lane.reserve()
+        self._leases.memory.charge(size)
+        return Reservation(destination, lane, self.lease, size)
 
     def deliver(self, email: NewEmail, reservations: Mapping[str, object]) -> None:
-        self.dispatch.take(email, _seats(reservations))
+        """After the commit: put leased recipients into their lanes. Two domains may have reserved in one lane: one place serves both."""
+        if email.scheduled_at is None and email.region == self._region and not all(each.leased for each in email.recipients):
+            self._leases.keep(email)
+        lanes: dict[str, Reservation] = {}
+        for reservation in _leased(reservations):
+            if reservation.destination in lanes:
+                self._release(reservation)
+            else:
+                lanes[reservation.destination] = reservation
+        for reservation in lanes.values():
+            self._put(email, reservation)
+            self._release(reservation)
+
+    def _put(self, email: NewEmail, reservation: Reservation) -> None:
+        lane, leases = reservation.lane, self._leases
+        assert lane is not None
+        most = self._limits.recipients_per_message
+        for transaction in from_email(email, reservation.destination, reservation.lease, most, email.message):
+            leases.add(transaction)
+            if reservation.charged:
+                transaction.charged, reservation.charged = reservation.charged, 0
+            if self._holds.account_paused(transaction.account_id):
+                leases.return_paused(transaction)
+            elif lane.closing:
+                leases.return_unsent(transaction)
+            else:
+                lane.put(transaction)
 
     def release(self, reservations: Mapping[str, object]) -> None:
-        self.dispatch.free(_seats(reservations))
+        """The email was not committed."""
+        for reservation in _leased(reservations):
+            self._release(reservation)
+
+    def _release(self, reservation: Reservation) -> None:
+        if reservation.charged:
+            self._leases.memory.release(reservation.charged)
+            reservation.charged = 0
+        if reservation.lane is not None:
+            reservation.lane.unreserve()
 
 
 @attrs.define(eq=False)
 class QueueOnly:
-    """To the queue: this process does not deliver.
+    """Everything is queued. The destination comes from a route that is already known, so that whoever claims the mail need not move it.
 
-    What it knows of a domain's route says under which destination mail waits, so that whoever claims it need not file it anew. What it
-    does not know it looks up for the next mail; nobody waits for that.
+    Unknown domains are looked up for the next mail; nothing waits for that.
     """
 
     log = Logger()
 
     lease: int
     routes: Routes
-    _asked: set[str] = attrs.field(factory=set, init=False)
+    _looking_up: set[str] = attrs.field(factory=set, init=False)
 
-    def reserve(self, domain: str, size: int, bulk: bool) -> Offer:
+    def reserve(self, domain: str, size: int, bulk: bool) -> Reservation:
         domain = domain.lower()
         answer = self.routes.cached(domain)
         if answer is None:
-            self._ask(domain)
-        return Offer(answer.destination if isinstance(answer, Route) else domain)
+            self._look_up(domain)
+        return Reservation(answer.destination if isinstance(answer, Route) else domain)
 
     def deliver(self, email: NewEmail, reservations: Mapping[str, object]) -> None:
-        """Whoever delivers finds it."""
+        """Other processes claim it."""
 
     def release(self, reservations: Mapping[str, object]) -> None:
         """Nothing was reserved."""
 
-    def _ask(self, domain: str) -> None:
-        if domain in self._asked or len(self._asked) >= _ASKED:
+    def _look_up(self, domain: str) -> None:
+        if domain in self._looking_up or len(self._looking_up) >= _LOOKUPS:
             return
-        self._asked.add(domain)
-        asking = Deferred.fromCoroutine(self.routes.resolve(domain))
-        asking.addErrback(lambda failure: self.log.failure("looking up a route failed", failure=failure))
-        asking.addBoth(lambda _: self._asked.discard(domain))
+        self._looking_up.add(domain)
+        lookup = Deferred.fromCoroutine(self.routes.resolve(domain))
+        lookup.addErrback(lambda failure: self.log.failure("looking up a route failed", failure=failure))
+        lookup.addBoth(lambda _: self._looking_up.discard(domain))
 
 
-def _seats(reservations: Mapping[str, object]) -> Iterator[Seat]:
-    """A scheduled email has places in the queue only, which are no reservations of ours."""
-    return (offer.seat for offer in reservations.values() if isinstance(offer, Offer) and offer.seat is not None)
+def _leased(reservations: Mapping[str, object]) -> Iterator[Reservation]:
+    """Reservations of a scheduled email are made by intake and reserve nothing."""
+    return (each for each in reservations.values() if isinstance(each, Reservation) and each.lane is not None)

@@ -1,4 +1,4 @@
-"""Waiting on a clock, and doing again what the database could not take just now. Every loop of this room sleeps here."""
+"""Waiting: sleeping by a clock, being woken early, and repeating what the database could not do just now."""
 
 from __future__ import annotations
 
@@ -21,33 +21,59 @@ def now(clock: Any) -> datetime:
 
 
 def sleep(clock: Any, seconds: float) -> Deferred[None]:
-    """Fires after so many seconds; cancelling it stops its timer."""
+    """Fires after `seconds`. Cancelling it stops its timer."""
     call: Any = None
     waiting: Deferred[None] = Deferred(lambda _: call.cancel())
     call = clock.callLater(seconds, waiting.callback, None)
     return waiting
 
 
+class Wakeup:
+    """A sleep that others can end early. A call of `wake` while nobody sleeps ends the next sleep at once."""
+
+    def __init__(self, clock: Any) -> None:
+        self._clock = clock
+        self._woken = False
+        self._sleeping: Deferred[None] | None = None
+
+    def wake(self) -> None:
+        self._woken = True
+        if self._sleeping is not None:
+            sleeping, self._sleeping = self._sleeping, None
+            sleeping.callback(None)
+
+    async def sleep(self, seconds: float) -> None:
+        if not self._woken:
+            sleeping = self._sleeping = Deferred[None]()
+            timer = self._clock.callLater(seconds, self.wake)
+            await sleeping
+            if timer.active():
+                timer.cancel()
+        self._woken = False
+
+
 def _never(error: Exception) -> bool:
     return False
 
 
-async def insist(clock: Any, what: str, do: Callable[[], Awaitable[T]], final: Callable[[Exception], bool] = _never) -> T:
-    """The result of `do`, tried again with growing pauses while it raises anything that is not `final`.
+async def keep_trying(clock: Any, what: str, do: Callable[[], Awaitable[T]], final: Callable[[Exception], bool] = _never) -> T:
+    """The result of `do`, repeated with growing pauses while it raises an error that is not `final`.
 
-    For what must not be lost: an outcome to settle, a lease to give back. It may run twice, so `do` must be repeatable.
+    For what must not be lost: settling an outcome, giving back a lease. `do` may run twice, so it must be repeatable.
     """
     try:
         return await do()
     except Exception as error:
-        return await again(clock, what, do, error, final)
+        return await keep_trying_after(error, clock, what, do, final)
 
 
-async def again(clock: Any, what: str, do: Callable[[], Awaitable[T]], error: Exception, final: Callable[[Exception], bool] = _never) -> T:
-    """Go on as `insist` does after a first time that failed with `error`. What is called for every mail is spared a layer by this."""
+async def keep_trying_after(
+    error: Exception, clock: Any, what: str, do: Callable[[], Awaitable[T]], final: Callable[[Exception], bool] = _never
+) -> T:
+    """What `keep_trying` does after a first call that raised `error`. Hot paths make that call themselves: one coroutine less per mail."""
     pause = _FIRST
     while not final(error):
-        _log.warn("{what} failed, tried again in {pause} s: {error!r}", what=what, pause=pause, error=error)
+        _log.warn("{what} failed and is retried in {pause} s: {error!r}", what=what, pause=pause, error=error)
         await sleep(clock, pause)
         pause = min(pause * 2, _LONGEST)
         try:

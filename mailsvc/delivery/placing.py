@@ -1,101 +1,86 @@
-"""Claimed rows on their way into a lane: routes are resolved here, away from everybody who must not wait for DNS.
+"""Placing: claimed rows on their way into lanes. Routes are resolved here, where nothing else waits for DNS.
 
-A row that is filed under its bare domain is filed anew under its real destination, so that it shares that destination's lane,
-its order and its holds. A domain that takes no mail ends its recipients here.
+Rows queued under a bare domain move to the domain's destination, to share its lane, its order and its holds. If a domain accepts no
+mail, its recipients bounce here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Awaitable, Sequence
 
 from twisted.internet.defer import Deferred, gatherResults
 
-from mailsvc.delivery import pace
 from mailsvc.delivery.admission.holds import Holds
 from mailsvc.delivery.attempt import Attempts
 from mailsvc.delivery.connection.route import Answer, NoMail, Route, Routes, Unknown
+from mailsvc.delivery.lanes import Lanes
+from mailsvc.delivery.leases import LeaseBook
 from mailsvc.delivery.reading import refused
 from mailsvc.delivery.transaction import Transaction, domain_of, from_rows
 from mailsvc.store.queue.claims import Leased
 
 
-class Placer(Protocol):
-    """Where placed parcels go: dispatch."""
-
-    def accept(self, route: Route, parcel: Transaction) -> bool:
-        """Into the lane of that route, when it takes it."""
-
-    def paused(self, parcel: Transaction) -> bool:
-        """Whether its account is, and it was given back for that."""
-
-    async def give_back(self, parcels: Sequence[Transaction], destination: str | None = None) -> None:
-        """Leases back to the queue, filed under `destination` when one is given."""
-
-
 class Placing:
-    """Sorts what a claim brought."""
+    """`most`: recipients of one transaction."""
 
-    def __init__(self, clock: Any, routes: Routes, holds: Holds, attempts: Attempts, placer: Placer, most: int) -> None:
-        self._clock, self._routes, self._holds, self._attempts, self._placer, self._most = clock, routes, holds, attempts, placer, most
+    def __init__(self, routes: Routes, holds: Holds, attempts: Attempts, lanes: Lanes, leases: LeaseBook, most: int) -> None:
+        self._routes, self._holds, self._attempts, self._lanes, self._leases, self._most = routes, holds, attempts, lanes, leases, most
 
     def known(self, destination: str) -> Answer | None:
-        """What is known of a destination that is still a bare domain; None too for the name of a set of hosts."""
+        """What is known of a destination that is still a bare domain. None also for the name of a set of hosts."""
         return None if " " in destination or "/" in destination else self._routes.cached(destination)
 
-    async def place(self, destination: str, rows: Sequence[Leased], lease: int, own: Callable[[Transaction], None]) -> None:
-        """All rows of a claim, each domain as soon as its route is known. `own` hears of each parcel before anything else."""
-        domains: dict[str, list[Leased]] = {}
+    async def place(self, destination: str, rows: Sequence[Leased], lease: int) -> None:
+        """All rows of a claim, each domain as soon as its route is known."""
+        rows_by_domain: dict[str, list[Leased]] = {}
         for row in rows:
-            domains.setdefault(domain_of(row.address), []).append(row)
-        under_way: list[Awaitable[None]] = []
-        parcels = {domain: list(from_rows(found, lease, self._most)) for domain, found in domains.items()}
-        for found in parcels.values():
-            for parcel in found:
-                own(parcel)
-            found[:] = [parcel for parcel in found if not self._placer.paused(parcel)]
-        for domain, found in ((domain, found) for domain, found in parcels.items() if found):
-            under_way.append(Deferred.fromCoroutine(self._domain(destination, domain, found)))
-        await gatherResults(under_way)  # type: ignore[arg-type]
+            rows_by_domain.setdefault(domain_of(row.address), []).append(row)
+        by_domain = {domain: list(from_rows(found, lease, self._most)) for domain, found in rows_by_domain.items()}
+        placing: list[Awaitable[None]] = []
+        for found in by_domain.values():
+            for transaction in found:
+                self._leases.add_claimed(transaction)
+            found[:] = [transaction for transaction in found if not self._paused(transaction)]
+        for domain, found in by_domain.items():
+            if found:
+                placing.append(Deferred.fromCoroutine(self._domain(destination, domain, found)))
+        await gatherResults(placing)  # type: ignore[arg-type]
 
-    async def _domain(self, destination: str, domain: str, parcels: list[Transaction]) -> None:
+    def _paused(self, transaction: Transaction) -> bool:
+        """Whether its account is paused. If so, it goes back to the queue."""
+        if not self._holds.account_paused(transaction.account_id):
+            return False
+        self._leases.return_paused(transaction)
+        return True
+
+    async def _domain(self, destination: str, domain: str, transactions: list[Transaction]) -> None:
         try:
             answer = self._routes.cached(domain) or await self._routes.resolve(domain)
             if isinstance(answer, Route):
-                await self._routed(destination, domain, answer, parcels)
+                await self._routed(destination, domain, answer, transactions)
             elif isinstance(answer, NoMail):
-                for parcel in parcels:
-                    await self._attempts.settle(parcel, [refused(answer.reply) for _ in parcel.recipients])
+                for transaction in transactions:
+                    await self._attempts.settle(transaction, [refused(answer.reply) for _ in transaction.recipients])
             else:
-                await self._unknown(domain, answer, parcels)
+                await self._unknown(domain, answer, transactions)
         except Exception as error:
-            for parcel in parcels:
-                await self._attempts.poisoned(parcel, error)
+            for transaction in transactions:
+                await self._attempts.poisoned(transaction, error)
 
-    async def _routed(self, destination: str, domain: str, route: Route, parcels: list[Transaction]) -> None:
+    async def _routed(self, destination: str, domain: str, route: Route, transactions: list[Transaction]) -> None:
         if domain != route.destination:
             self._holds.lift(domain)  # DNS has an answer again
         if destination == domain != route.destination:
-            await self._placer.give_back(parcels, route.destination)
+            await self._leases.give_back(transactions, route.destination)
             return
-        # Under the name of another set of hosts the exchangers have changed since: what has no room is filed under the new one.
-        left = [parcel for parcel in parcels if not self._placer.accept(route, parcel)]
+        # If `destination` names another set of hosts, the domain's MX records have changed: mail without room moves to the new one.
+        left = [transaction for transaction in transactions if not self._lanes.accept(route, transaction)]
         if left:
-            await self._placer.give_back(left, None if destination == route.destination else route.destination)
+            await self._leases.give_back(left, None if destination == route.destination else route.destination)
 
-    async def _unknown(self, domain: str, answer: Unknown, parcels: list[Transaction]) -> None:
-        """DNS has no answer: the domain rests, not the destination that it may share with others. One email tells."""
+    async def _unknown(self, domain: str, answer: Unknown, transactions: list[Transaction]) -> None:
+        """DNS has no answer: hold the domain, not the destination that it may share. The first email gets the reason as its outcome."""
         self._holds.fail(domain, answer.reason)
-        first, *others = parcels
+        first, *others = transactions
         await self._attempts.deferred(first, answer.reason)
-        await self._placer.give_back(others, domain)
-
-
-async def nothing_left(clock: Any, parts: Sequence[Deferred[Any]], seconds: float) -> bool:
-    """Whether all of `parts` fired within `seconds`."""
-    left = [part for part in parts if not part.called]
-    deadline = clock.seconds() + seconds
-    while left and clock.seconds() < deadline:
-        await pace.sleep(clock, min(0.1, deadline - clock.seconds()))
-        left = [part for part in left if not part.called]
-    return not left
+        await self._leases.give_back(others, domain)

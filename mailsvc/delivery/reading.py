@@ -1,6 +1,6 @@
-"""From the result of one transaction to the outcome of each of its recipients, and to what it says about the host. Pure.
+"""From the result of one SMTP transaction to the outcome of each recipient, and whether the host failed. Pure.
 
-What a reply means: classify. When next: retry. The sentences here are what people read on a recipient.
+What a reply means: classify. When the next attempt is: retry. The sentences here are the reasons that people read on a recipient.
 """
 
 from __future__ import annotations
@@ -12,36 +12,37 @@ import attrs
 
 from mailsvc.bounces.diagnosis import known
 from mailsvc.delivery.classify import Stage, classify
-from mailsvc.delivery.connection.connect import Result
 from mailsvc.delivery.retry import Random, Schedule, before_expiry
 from mailsvc.mail.reply import Reply
-from mailsvc.mail.reply import read as written
+from mailsvc.mail.reply import read as parse_reply
 from mailsvc.outcome import Bounced, Deferred, Delivered, Meaning, Outcome, Uncertain
+from mailsvc.smtp.client.client import Result
 from mailsvc.store.queue.claims import Leased
 from mailsvc.store.queue.settle import RecipientOutcome
 
-_LONGEST = 500  # characters of a peer's text in a sentence
+_LONGEST = 500  # characters of a server's text in a sentence
 
 
 @attrs.frozen
 class Reading:
-    """`trouble`: why the host, rather than the mail, is in difficulty; None when it did its work, whatever it answered.
+    """`trouble`: why the host, rather than the mail, failed; None if it did its work, whatever it replied.
 
-    `crowded`: recipients for whom there was no place in a transaction that others went through with; the next one is theirs.
+    `left_out`: recipients that did not fit into a transaction that delivered to others. They go into the next one.
     """
 
     outcomes: tuple[RecipientOutcome, ...]
     trouble: str | None = None
-    crowded: tuple[Leased, ...] = ()
+    left_out: tuple[Leased, ...] = ()
 
     @property
-    def waits(self) -> bool:
+    def retried(self) -> bool:
+        """Whether there will be another attempt."""
         return any(isinstance(each.outcome, Deferred | Uncertain) for each in self.outcomes)
 
 
 @attrs.frozen
 class Moment:
-    """When, and by which rules, something is read."""
+    """The time of an attempt, and what the next one is scheduled with."""
 
     now: datetime
     schedule: Schedule
@@ -49,81 +50,83 @@ class Moment:
 
 
 def read(result: Result, recipients: Sequence[Leased], host: str, moment: Moment, *, tls_failed: bool = False) -> Reading:
-    """What became of each recipient, in their order. `tls_failed`: the connection has no TLS because it failed a while ago."""
+    """The outcome of each recipient, in their order. `tls_failed`: the connection has no TLS because TLS failed a while ago."""
     outcomes = []
-    crowded = []
+    left_out = []
     trouble = None
-    progress = result.final is not None and result.final.code < 300
+    accepted = result.final is not None and result.final.code < 300
     for number, leased in enumerate(recipients):
         reply, stage = result.recipients[number], result.stages[number]
         if reply is not None and stage is not None:
-            if progress and _too_many(reply, stage):
-                crowded.append(leased)
+            if accepted and _too_many(reply, stage):
+                left_out.append(leased)
                 continue
-            outcome = _answered(reply, stage, leased, host, moment, tls_failed)
+            outcome = _replied(reply, stage, leased, host, moment, tls_failed)
             if reply.code == 421:
-                trouble = _said(host, reply, stage)
+                trouble = _reason(host, reply, stage)
         elif result.sent_dot and result.final is None:
-            outcome, trouble = _silent(leased, host, moment), f"{host} did not answer the message."
+            outcome, trouble = _uncertain(leased, host, moment), f"{host} did not answer the message."
         else:
             trouble = f"The connection to {host} failed: {_short(result.lost or 'it ended').rstrip('.')}."
             outcome = deferred(trouble, leased, moment)
         outcomes.append(RecipientOutcome(leased.recipient, outcome))
-    return Reading(tuple(outcomes), trouble, tuple(crowded))
+    return Reading(tuple(outcomes), trouble, tuple(left_out))
 
 
-def deferred(said: str, leased: Leased, moment: Moment, *, greylisted: bool = False, meaning: Meaning | None = None) -> Deferred | Bounced:
-    """Another attempt when the schedule says; the end when the recipient's time is over by then. `said` happened, and means `meaning`."""
+def deferred(
+    reason: str, leased: Leased, moment: Moment, *, greylisted: bool = False, meaning: Meaning | None = None
+) -> Deferred | Bounced:
+    """Another attempt by the schedule, or a bounce if the recipient expires before that. `reason` is what happened."""
     attempts = leased.attempts + 1
     wanted = moment.schedule.next_attempt(attempts, moment.now, moment.random, greylisted=greylisted)
     when = before_expiry(wanted, moment.now, leased.expires_at)
     if when is not None:
         meaning = None if meaning is None else meaning.while_retried()
-        return Deferred(said if meaning is None else meaning.sentence(said), when, meaning)
+        return Deferred(reason if meaning is None else meaning.sentence(reason), when, meaning)
     times = "1 attempt" if attempts == 1 else f"{attempts} attempts"
-    why = said if meaning is None else meaning.explain(said)  # without the advice, which is for an email that is tried again
-    return Bounced(f"Given up after {times}, the time for delivery is over. {why}", "Transient", "General", meaning=known("expired"))
+    why = reason if meaning is None else meaning.explain(reason)  # without the advice, which is for mail that is retried
+    return Bounced(f"Expired after {times}. {why}", "Transient", "General", meaning=known("expired"))
 
 
 def refused(reply: Reply | str, host: str = "", stage: Stage = "ours") -> Bounced:
-    """The end, by a reply of `host` (or by one that we speak for it)."""
+    """A bounce, by a reply of `host` or by one that this service makes."""
     if isinstance(reply, str):
-        reply = written(reply) or Reply(550, reply)
+        reply = parse_reply(reply) or Reply(550, reply)
     verdict = classify(reply, stage, host)
-    said = _said(host, reply, stage)
+    said = _reason(host, reply, stage)
     reason = said if verdict.meaning is None else verdict.meaning.sentence(said)
     return Bounced(str(reply), verdict.type, verdict.sub_type, verdict.suppress, reason, verdict.meaning)
 
 
-def closed(reply: Reply, said: str, meaning: Meaning | None) -> Bounced:
-    """The end: the destination takes no mail at all, and `reply` says so."""
-    return Bounced(str(reply), "Permanent", "General", reason=said if meaning is None else meaning.sentence(said), meaning=meaning)
+def closed(reply: Reply, reason: str, meaning: Meaning | None) -> Bounced:
+    """A bounce because the destination accepts no mail at all, as `reply` says."""
+    return Bounced(str(reply), "Permanent", "General", reason=reason if meaning is None else meaning.sentence(reason), meaning=meaning)
 
 
 def _too_many(reply: Reply, stage: Stage) -> bool:
-    """5321 §4.5.3.1.10: the server takes no more recipients at once; 552 is an old word for 452. A full mailbox says 4.2.2."""
+    """Too many recipients (5321 §4.5.3.1.10): 452, or 552 from old servers. A full mailbox has the enhanced code 4.2.2."""
     codes = (452, 552) if stage == "rcpt" else (452,) if stage == "ours" else ()
     return reply.code in codes and reply.enhanced in (None, "4.5.3", "5.5.3")
 
 
-def _answered(reply: Reply, stage: Stage, leased: Leased, host: str, moment: Moment, tls_failed: bool) -> Outcome:
+def _replied(reply: Reply, stage: Stage, leased: Leased, host: str, moment: Moment, tls_failed: bool) -> Outcome:
     verdict = classify(reply, stage, host)
     if verdict.action == "delivered":
         return Delivered(str(reply))
-    cured = tls_failed and verdict.meaning is not None and verdict.meaning.kind == "tls"  # TLS may work again by the next attempt
-    if verdict.action == "bounced" and not cured:
+    curable = tls_failed and verdict.meaning is not None and verdict.meaning.kind == "tls"  # TLS may work at the next attempt
+    if verdict.action == "bounced" and not curable:
         return refused(reply, host, stage)
-    return deferred(_said(host, reply, stage), leased, moment, greylisted=verdict.greylisted, meaning=verdict.meaning)
+    return deferred(_reason(host, reply, stage), leased, moment, greylisted=verdict.greylisted, meaning=verdict.meaning)
 
 
-def _silent(leased: Leased, host: str, moment: Moment) -> Uncertain:
-    """5321 §4.2.5, 1047: to be taken as not delivered; it may have been, which is why the same bytes go out again."""
-    reason = f"{host} gave no answer after it had been sent the whole message; it may or may not have been delivered."
+def _uncertain(leased: Leased, host: str, moment: Moment) -> Uncertain:
+    """To be treated as not delivered (5321 §4.2.5, 1047). It may have been delivered, so the same bytes are sent again."""
+    reason = f"{host} did not reply after the whole message was sent. It may or may not have been delivered."
     return Uncertain(reason, moment.schedule.after_silence(leased.attempts + 1, moment.now, moment.random))
 
 
-def _said(host: str, reply: Reply, stage: Stage) -> str:
-    """Who said it: the host, or this service where it did not even ask the host."""
+def _reason(host: str, reply: Reply, stage: Stage) -> str:
+    """What the host answered, or why this service did not send."""
     if not host:
         return _short(str(reply))
     return f"Not sent to {host}: {_short(reply.text)}" if stage == "ours" else f"{host} answered {_short(str(reply))}"

@@ -63,24 +63,24 @@ class SendingDomains:
     _loaded: OrderedDict[tuple[str, bytes], SigningKey] = attrs.field(factory=OrderedDict, init=False, repr=False)
     _numbers: OrderedDict[UUID, int] = attrs.field(factory=OrderedDict, init=False)
 
-    async def origin(self, parcel: Transaction) -> Origin:
-        domain = await self._domain(parcel)
-        number = await self._number(parcel.account_id)
-        path = return_path.make(f"{domain.return_path}.{domain.name}", number, parcel.email_id, self.secrets()[0])
+    async def origin(self, transaction: Transaction) -> Origin:
+        domain = await self._domain(transaction)
+        number = await self._number(transaction.account_id)
+        path = return_path.make(f"{domain.return_path}.{domain.name}", number, transaction.email_id, self.secrets()[0])
         return Origin(path, domain.tls == "enforced")
 
-    async def sign(self, parcel: Transaction, body: bytes | Pieces) -> bytes:
+    async def sign(self, transaction: Transaction, body: bytes | Pieces) -> bytes:
         """The DKIM-Signature fields to put before the message, one for each of the domain's keys; none without keys.
 
         The same whoever makes them and whenever: their times are those of the email's acceptance and expiry, and both algorithms
         are deterministic. Two processes that attempt first, or one that takes over from another, send the same octets.
         """
-        domain = await self._domain(parcel)
-        stored = await self.domains.signing_keys(parcel.domain_id)
+        domain = await self._domain(transaction)
+        stored = await self.domains.signing_keys(transaction.domain_id)
         if not stored:
             return b""
-        begins = int(uuid7_seconds(parcel.email_id))
-        ends = int(parcel.recipients[0].expires_at.timestamp()) + dkim.AFTER_EXPIRY
+        begins = int(uuid7_seconds(transaction.email_id))
+        ends = int(transaction.recipients[0].expires_at.timestamp()) + dkim.AFTER_EXPIRY
 
         def sign() -> bytes:
             return dkim.sign(body, domain.name, [(key.selector, self._load(key)) for key in stored], begins, ends - begins)
@@ -96,8 +96,8 @@ class SendingDomains:
     def _with_body(self, work: Callable[[], T]) -> Awaitable[T]:
         return (self.body_thread or self.in_thread)(work)
 
-    async def _domain(self, parcel: Transaction) -> Domain:
-        domain = await self.domains.get(parcel.domain_id)
+    async def _domain(self, transaction: Transaction) -> Domain:
+        domain = await self.domains.get(transaction.domain_id)
         if domain is None:
             raise Gone(_GONE)
         if domain.lost is not None:  # its DKIM keys are no longer in DNS, and its name is somebody else's

@@ -18,7 +18,7 @@ Key = tuple[UUID, int]  # a row of the queue: email and recipient number
 
 @attrs.define(eq=False)
 class Transaction:
-    """One transaction's worth of an email. `body` is the message when it is in memory, None when it is to be loaded."""
+    """One SMTP transaction of an email. `body` is the message if it is in memory, None if it has to be loaded."""
 
     account_id: UUID
     email_id: UUID
@@ -27,9 +27,9 @@ class Transaction:
     bulk: bool
     recipients: tuple[Leased, ...]
     body: bytes | Pieces | None = attrs.field(default=None, repr=False)
-    envelope: StoredEnvelope = EMPTY  # with `body`
-    octets: int = 0  # of `body`, when it counts as freight
-    again: bool = False  # a reused connection was found dead under it, once
+    envelope: StoredEnvelope = EMPTY  # comes with `body`
+    charged: int = 0  # bytes of `body` that count against the memory budget
+    repeated: bool = False  # a reused connection turned out to be closed before it took this mail
 
     @property
     def keys(self) -> tuple[Key, ...]:
@@ -40,11 +40,11 @@ class Transaction:
         return self.recipients[0].destination
 
     def split(self, apart: tuple[Leased, ...]) -> Transaction | None:
-        """A parcel of those recipients, which leave this one; None when there are none."""
+        """Move recipients into a transaction of their own. None if there are none."""
         if not apart:
             return None
         self.recipients = tuple(each for each in self.recipients if each not in apart)
-        return attrs.evolve(self, recipients=apart, octets=0)
+        return attrs.evolve(self, recipients=apart, charged=0)
 
 
 def domain_of(address: str) -> str:
@@ -53,7 +53,7 @@ def domain_of(address: str) -> str:
 
 
 def from_rows(rows: Iterable[Leased], lease: int, most: int) -> Iterator[Transaction]:
-    """Rows of a claim as parcels, one for each email unless it has more than `most` recipients here."""
+    """Claimed rows as transactions: one for each email, more if it has more than `most` recipients here."""
     emails: dict[UUID, list[Leased]] = {}
     for row in rows:
         emails.setdefault(row.email_id, []).append(row)
@@ -65,7 +65,7 @@ def from_rows(rows: Iterable[Leased], lease: int, most: int) -> Iterator[Transac
 
 
 def from_email(email: NewEmail, destination: str, lease: int, most: int, body: bytes | Pieces | None) -> Iterator[Transaction]:
-    """The recipients of a new email that were born leased for `destination`."""
+    """The recipients of a new email that were stored with a lease for `destination`."""
     rows = [
         Leased(
             email.account_id, email.email_id, number, email.domain_id, email.region, new.address, destination,
@@ -74,17 +74,17 @@ def from_email(email: NewEmail, destination: str, lease: int, most: int, body: b
         for number, new in enumerate(email.recipients)
         if new.leased and new.destination == destination
     ]  # fmt: skip
-    for parcel in from_rows(rows, lease, most):
-        parcel.body, parcel.envelope = body, email.envelope
-        yield parcel
+    for transaction in from_rows(rows, lease, most):
+        transaction.body, transaction.envelope = body, email.envelope
+        yield transaction
 
 
-def expired(parcel: Transaction, now: datetime) -> bool:
-    return all(each.expires_at <= now for each in parcel.recipients)
+def expired(transaction: Transaction, now: datetime) -> bool:
+    return all(each.expires_at <= now for each in transaction.recipients)
 
 
 class AccountTurns:
-    """Parcels that wait in a lane: transactional mail first, then bulk; within each, accounts take turns."""
+    """Transactions that wait in a lane: transactional mail before bulk mail, and in each class accounts take turns."""
 
     def __init__(self) -> None:
         self._classes: tuple[OrderedDict[UUID, deque[Transaction]], OrderedDict[UUID, deque[Transaction]]] = (OrderedDict(), OrderedDict())
@@ -94,33 +94,33 @@ class AccountTurns:
         return self._count
 
     @property
-    def urgent(self) -> bool:
-        """Whether there is more than bulk mail."""
+    def transactional(self) -> bool:
+        """Whether transactional mail waits."""
         return bool(self._classes[False])
 
-    def put(self, parcel: Transaction, *, first: bool = False) -> None:
-        """At the end of its account's line, or, for one that was begun, at its front."""
-        accounts = self._classes[parcel.bulk]
-        line = accounts.setdefault(parcel.account_id, deque())
+    def put(self, transaction: Transaction, *, first: bool = False) -> None:
+        """After its account's other mail; with `first`, before all mail of its class."""
+        accounts = self._classes[transaction.bulk]
+        waiting = accounts.setdefault(transaction.account_id, deque())
         if first:
-            line.appendleft(parcel)
-            accounts.move_to_end(parcel.account_id, last=False)
+            waiting.appendleft(transaction)
+            accounts.move_to_end(transaction.account_id, last=False)
         else:
-            line.append(parcel)
+            waiting.append(transaction)
         self._count += 1
 
     def next(self) -> Transaction | None:
         for accounts in self._classes:
             if accounts:
-                account, line = next(iter(accounts.items()))
-                parcel = line.popleft()
+                account, waiting = next(iter(accounts.items()))
+                transaction = waiting.popleft()
                 accounts.move_to_end(account)
-                if not line:
+                if not waiting:
                     del accounts[account]
                 self._count -= 1
-                return parcel
+                return transaction
         return None
 
     def drain(self) -> list[Transaction]:
-        """All of them, in turn."""
+        """Remove all of them, in their order."""
         return list(iter(self.next, None))

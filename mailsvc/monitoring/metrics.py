@@ -159,19 +159,19 @@ def accepts(intake: Any) -> Callable[[Sheet], None]:
     return write
 
 
-def deliveries(dispatch: Any, settling: Any) -> Callable[[Sheet], None]:
+def deliveries(delivery: Any, settling: Any) -> Callable[[Sheet], None]:
     """The way out of this process."""
 
     def write(sheet: Sheet) -> None:
         outcomes = dict.fromkeys(("delivered", "deferred", "bounced", "uncertain", "failed"), 0) | settling.outcomes
         told = "Recipients by what became of them in an attempt; expired: their time ended while they waited in the queue."
-        sheet.counter("deliveries", told, _each(outcomes | {"expired": dispatch.expired}), ("outcome",))
-        lanes = list(dispatch.lanes.values())
+        sheet.counter("deliveries", told, _each(outcomes | {"expired": delivery.expired}), ("outcome",))
+        lanes = list(delivery.lanes)
         sheet.gauge("lanes", "Destinations with mail in memory.", len(lanes))
         sheet.gauge("lane_waiting", "Transactions that wait in them.", sum(lane.waiting for lane in lanes))
         sheet.gauge("lane_busy", "Transactions under way.", sum(lane.busy for lane in lanes))
-        sheet.gauge("delivery_connections", "Connections to other servers, being opened included.", dispatch.slots.taken)
-        sheet.gauge("delivery_memory_octets", "Messages in memory.", dispatch.freight.octets)
+        sheet.gauge("delivery_connections", "Connections to other servers, being opened included.", delivery.slots.taken)
+        sheet.gauge("delivery_memory_octets", "Messages in memory.", delivery.memory.used)
 
     return write
 

@@ -19,12 +19,12 @@ from mailsvc.store.queue.holds import FOREVER
 from mailsvc.store.queue.operator import Operating
 
 
-class Lanes(Protocol):
-    """dispatch, as far as it is shown."""
+class Delivery(Protocol):
+    """What the operator sees of delivery/service, and how it is woken."""
 
     def view(self) -> Mapping[str, Mapping[str, object]]: ...
 
-    def ring(self) -> None: ...
+    def wake(self) -> None: ...
 
 
 @attrs.frozen
@@ -37,7 +37,7 @@ class Orders:
     seconds: Callable[[], float]
     accounts: Accounts
     ring: Callable[[], None]
-    lanes: Lanes | None = None
+    delivery: Delivery | None = None
     outcomes: Mapping[str, int] = attrs.field(factory=dict)  # of this process, since its start
 
     @property
@@ -50,7 +50,7 @@ class Orders:
     async def show(self) -> dict[str, object]:
         """Everything that waits, by destination."""
         now = self.now
-        live = {} if self.lanes is None else self.lanes.view()
+        live = {} if self.delivery is None else self.delivery.view()
         destinations = []
         for each in await self.operating.destinations(self.region, now):
             shown: dict[str, object] = attrs.asdict(each)
@@ -115,8 +115,8 @@ class Orders:
 
     def _tell(self) -> None:
         self.ring()
-        if self.lanes is not None:
-            self.lanes.ring()
+        if self.delivery is not None:
+            self.delivery.wake()
 
 
 def _uuid(text: str) -> UUID:

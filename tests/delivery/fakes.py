@@ -15,9 +15,9 @@ from twisted.internet.task import Clock, deferLater
 from mailsvc.delivery.connection.connect import CannotConnect, Connector
 from mailsvc.delivery.connection.route import Routes
 from mailsvc.delivery.connection.tls_policy import DialOptions
-from mailsvc.delivery.dispatch import Dispatch
 from mailsvc.delivery.limits import DeliveryLimits
 from mailsvc.delivery.message_loader import Origin
+from mailsvc.delivery.service import Delivery
 from mailsvc.delivery.shaping import NO_RULES, Shaping, provider_of
 from mailsvc.mail import seven_bit as sevenbit
 from mailsvc.mail.envelope import EMPTY, StoredEnvelope
@@ -312,14 +312,14 @@ class Server:
         self.sent_dot = False  # whether those who wait have sent the whole message
         self.offers: Capabilities | None = Capabilities(eight_bit=True)
         self.connections = 0
-        self.open: set[FakeCourier] = set()
+        self.open: set[FakeClient] = set()
         self.most_open = 0
         self.mails: list[Mail] = []
         self.manners: list[Manner] = []  # of each of these
         self.dials: list[float] = []
 
 
-class FakeCourier:
+class FakeClient:
     def __init__(self, server: Server) -> None:
         server.connections += 1
         self.server, self.number = server, server.connections
@@ -401,14 +401,14 @@ class World:
         self.names = Names()
         self.sending = Sending()
         self.servers: dict[str, Server] = {}
-        self.terms = DeliveryLimits(**settings)
+        self.limits = DeliveryLimits(**settings)
         self.routes = Routes(
-            self.clock, self.names, self.terms.routes, port=self.terms.port, own=self.terms.own_names, provider=shaping.provider
+            self.clock, self.names, self.limits.routes, port=self.limits.port, own=self.limits.own_names, provider=shaping.provider
         )
-        connector = Connector(self.clock, self.names, self.dial, self.terms, shuffle=lambda hosts: None, sources=sources)
+        connector = Connector(self.clock, self.names, self.dial, self.limits, shuffle=lambda hosts: None, sources=sources)
         self._ids = 0
-        self.dispatch = Dispatch(
-            self.clock, self.terms, "eu", self.process, self.store, self.routes, connector, self.store, self.store, self.sending,
+        self.delivery = Delivery(
+            self.clock, self.limits, "eu", self.process, self.store, self.routes, connector, self.store, self.store, self.sending,
             self.new_id, lambda: 0.5, shaping, policies,
         )  # fmt: skip
 
@@ -441,14 +441,14 @@ class World:
             raise refusal
         if refusal is not None:
             await refusal
-        return FakeCourier(server)
+        return FakeClient(server)
 
     def start(self) -> World:
-        self.dispatch.startService()
+        self.delivery.startService()
         return self
 
     def stop(self) -> Deferred[None]:
-        return self.dispatch.stopService()
+        return self.delivery.stopService()
 
     def run(self, seconds: float = 1.0) -> None:
         until = self.clock.seconds() + seconds
@@ -462,32 +462,29 @@ class World:
             assert steps < 200_000, "a busy loop"
         self.clock.advance(max(0.0, until - self.clock.seconds()))
 
-    def email(self, identity: int, *addresses: str, account: int = 1, bulk: bool = False) -> tuple[NewEmail, list[Any]]:
-        """An email as intake hands it over, with the seats that were got for it."""
-        seats: dict[str, Any] = {}
+    def email(self, identity: int, *addresses: str, account: int = 1, bulk: bool = False) -> tuple[NewEmail, dict[str, Any]]:
+        """An email as intake hands it over, with its reservations."""
+        reservations: dict[str, Any] = {}
         for domain in {address.rpartition("@")[2] for address in addresses}:
-            seat = self.dispatch.offer(domain, len(MESSAGE), bulk)
-            if seat is not None:
-                seats[domain] = seat
+            reservations[domain] = self.delivery.handoff.reserve(domain, len(MESSAGE), bulk)
         recipients = []
         for address in addresses:
-            domain = address.rpartition("@")[2]
-            place = seats[domain].destination if domain in seats else self.dispatch.destination(domain)
-            recipients.append(NewRecipient(address, place, domain in seats))
+            reservation = reservations[address.rpartition("@")[2]]
+            recipients.append(NewRecipient(address, reservation.destination, reservation.leased))
         now = self.store.now
         email = NewEmail(
             number(identity), number(account), number(9), None, "eu", "api", now, "<1@x>", "a@sender.example", addresses, (), (), (),
             tuple(recipients), "hello", (), {}, EMPTY, MESSAGE, None, now + timedelta(days=3), bulk,
         )  # fmt: skip
-        return email, list(seats.values())
+        return email, {domain: each for domain, each in reservations.items() if each.leased}
 
-    def commit(self, email: NewEmail, seats: list[Any]) -> None:
+    def commit(self, email: NewEmail, reservations: dict[str, Any]) -> None:
         """What intake does: store, then hand over."""
         for index, new in enumerate(email.recipients):
             self.store.add(
                 email.email_id.int, new.address, destination=new.destination, account=email.account_id.int, recipient=index,
                 bulk=email.bulk, lease=self.process.id if new.leased else None,
             )  # fmt: skip
-        self.dispatch.take(email, seats)
+        self.delivery.handoff.deliver(email, reservations)
         if any(not new.leased for new in email.recipients):
-            self.dispatch.ring()
+            self.delivery.wake()

@@ -74,7 +74,7 @@ def test_healthy_mail_passes_while_hundreds_of_destinations_hang() -> None:
         for email in range(5):
             world.store.add(1000 + index * 10 + email, f"bob@d{index}.example", destination=f"mx.d{index}.example")
     world.run(10)
-    assert world.dispatch.slots.taken == 40
+    assert world.delivery.slots.taken == 40
     world.store.add(2, "bob@good.example", destination="mx.good.example")
     started = world.clock.seconds()
     world.run(3)
@@ -171,7 +171,7 @@ def test_a_paused_destination_keeps_its_mail_and_gets_it_when_resumed() -> None:
     world.store.add(1, "bob@example.com")
     world.start().run(30)
     assert server.mails == []
-    assert world.dispatch.offer("example.com", 10, bulk=False) is None
+    assert not world.delivery.handoff.reserve("example.com", 10, bulk=False).leased
     del world.store.hold_rows["mx.example.com"]
     world.run(3)
     assert len(server.mails) == 1
@@ -220,7 +220,7 @@ def test_domains_at_one_provider_share_a_lane() -> None:
         world.store.add(1 if name == "a.example" else 2, f"bob@{name}")
     world.start().run(2)
     assert len(server.mails) == 2
-    assert list(world.dispatch.lanes) == ["mx.provider.example"]
+    assert [lane.destination for lane in world.delivery.lanes] == ["mx.provider.example"]
 
 
 # Fairness
@@ -233,7 +233,7 @@ def test_accounts_take_turns_and_bulk_comes_last() -> None:
     server.answer = lambda envelope: first if len(server.mails) == 1 else taken(envelope)
     world.store.add(1, "x@example.com", destination="mx.example.com")
     world.start().run(2)
-    lane = world.dispatch.lanes["mx.example.com"]
+    lane = world.delivery.lanes.get("mx.example.com")
     lane.health.good_at, lane.health.whole, lane.health.wanted = world.clock.seconds(), 20, 20  # a wide window, still one connection
     lane._workers = 20
     for index in range(10):

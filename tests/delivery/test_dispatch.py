@@ -49,15 +49,15 @@ def test_born_leased_mail_is_neither_claimed_nor_loaded() -> None:
     world.store.add(1, "bob@example.com")
     world.start().run(2)  # the route is known now
     before = world.store.calls.copy()
-    email, seats = world.email(2, "ann@example.com", "bob@example.com")
+    email, reservations = world.email(2, "ann@example.com", "bob@example.com")
     assert [new.leased for new in email.recipients] == [True, True]
-    world.commit(email, seats)
+    world.commit(email, reservations)
     world.run(0.01)
     assert server.mails[-1].recipients == ("ann@example.com", "bob@example.com")
     assert world.store.last(2, 1) == Delivered("250 2.0.0 queued")
     assert world.store.calls["claim"] == before["claim"]
     assert world.store.calls["load"] == before["load"]
-    assert world.dispatch.freight.octets == 0
+    assert world.delivery.memory.used == 0
 
 
 def test_what_comes_into_the_queue_singly_is_claimed_without_waiting_for_company() -> None:
@@ -67,13 +67,13 @@ def test_what_comes_into_the_queue_singly_is_claimed_without_waiting_for_company
     world.start().run(1)
     for identity in range(2, 7):
         world.store.add(identity, "bob@example.com", destination="mx.example.com")
-        world.dispatch.ring()
+        world.delivery.wake()
         world.run(0.02)
         assert len(server.mails) == identity
     before = world.store.calls["ready"]
     for identity in range(100, 200):  # while there is much, a look serves many
         world.store.add(identity, "bob@example.com", destination="mx.example.com")
-        world.dispatch.ring()
+        world.delivery.wake()
         world.run(0.002)
     assert world.store.calls["ready"] - before <= 8
 
@@ -82,14 +82,14 @@ def test_mail_that_went_to_the_queue_a_moment_ago_is_claimed_but_not_loaded() ->
     world = World()
     server = world.server("example.com", "1.1.1.1")
     world.start().run(1)
-    email, seats = world.email(1, "ann@example.com")
-    assert seats == []
-    world.commit(email, seats)
+    email, reservations = world.email(1, "ann@example.com")
+    assert not reservations
+    world.commit(email, reservations)
     world.run(2)
     assert [mail.octets for mail in server.mails] == [b"DKIM-Signature: 1\r\n" + MESSAGE]
     assert world.store.calls["claim"] == 2  # under the bare domain, and under the destination that it turned out to have
     assert world.store.calls["load"] == 0
-    assert world.dispatch.freight.octets == 0
+    assert world.delivery.memory.used == 0
 
 
 def test_messages_that_come_with_a_claim_are_not_loaded() -> None:
@@ -104,7 +104,7 @@ def test_messages_that_come_with_a_claim_are_not_loaded() -> None:
     assert sorted(mail.recipients for mail in server.mails) == [("ann@example.com",), ("ann@example.com", "bob@example.com")]
     assert all(mail.octets.endswith(b"\r\n" + MESSAGE) for mail in server.mails)
     assert world.store.calls["load"] == 1  # of the one that was tried before: it may have its signature
-    assert world.dispatch.freight.octets == 0
+    assert world.delivery.memory.used == 0
 
 
 def test_claims_bring_no_messages_while_those_are_here() -> None:
@@ -113,13 +113,13 @@ def test_claims_bring_no_messages_while_those_are_here() -> None:
     world.store.brings = True
     world.start().run(1)
     for identity in (1, 2, 3):
-        email, seats = world.email(identity, "ann@elsewhere.example")  # where nobody answers: it goes to the queue
-        world.commit(email, seats)
+        email, reservations = world.email(identity, "ann@elsewhere.example")  # where nobody answers: it goes to the queue
+        world.commit(email, reservations)
     world.server("elsewhere.example", "1.1.1.2")
 
     def octets(email: int) -> int:
         world.store.add(email, "bob@example.com", destination="mx.example.com")
-        world.dispatch.ring()
+        world.delivery.wake()
         world.run(1)
         return world.store.asked[-1][1]
 
@@ -152,7 +152,7 @@ def test_who_gets_through_its_share_asks_for_more() -> None:
     for n in range(100, 200):
         world.store.add(n, "bob@busy.example", destination="mx.busy.example")
     world.store.asked.clear()
-    world.dispatch.ring()
+    world.delivery.wake()
     world.run(1)
     assert len(server.mails) == 101
     first, *others = [wanted["mx.busy.example"] for wanted, _ in world.store.asked if "mx.busy.example" in wanted]
@@ -175,10 +175,10 @@ def test_no_seat_before_the_route_is_known_and_accepting_does_not_ask_dns() -> N
     world = World()
     world.server("example.com", "1.1.1.1")
     world.start().run(1)
-    email, seats = world.email(1, "bob@example.com")
-    assert (seats, email.recipients[0].leased, email.recipients[0].destination) == ([], False, "example.com")
+    email, reservations = world.email(1, "bob@example.com")
+    assert (reservations, email.recipients[0].leased, email.recipients[0].destination) == ({}, False, "example.com")
     assert world.names.asked["example.com"] == 0
-    world.commit(email, seats)
+    world.commit(email, reservations)
     world.run(1)
     assert world.store.last(1) == Delivered("250 2.0.0 queued")
 
@@ -191,16 +191,16 @@ def test_new_mail_does_not_overtake_what_waits() -> None:
         world.store.add(email, "bob@example.com", destination="mx.example.com")
     server.answer = lambda envelope: stuck.append(Deferred()) or stuck[-1]
     world.start().run(2)
-    email, seats = world.email(99, "bob@example.com")
-    assert seats == []
-    world.commit(email, seats)
+    email, reservations = world.email(99, "bob@example.com")
+    assert not reservations
+    world.commit(email, reservations)
     server.answer = taken
     stuck[0].callback(taken(fakes.Envelope("", ("bob@example.com",))))
     world.run(20)
     assert [mail.sender for mail in server.mails][-1] == "b-99@send.sender.example"
     assert len(server.mails) == 41
-    email, seats = world.email(100, "bob@example.com")
-    assert seats  # nothing waits any more
+    email, reservations = world.email(100, "bob@example.com")
+    assert reservations  # nothing waits any more
 
 
 def test_no_seat_while_a_claim_of_what_waits_is_under_way() -> None:
@@ -218,9 +218,9 @@ def test_no_seat_while_a_claim_of_what_waits_is_under_way() -> None:
     world.store.claim = slowly  # type: ignore[method-assign]
     world.store.add(2, "bob@example.com", destination="mx.example.com")
     world.run(2)
-    assert world.dispatch.offer("example.com", 10, bulk=False) is None
+    assert not world.delivery.handoff.reserve("example.com", 10, bulk=False).leased
     slow[0].callback(None)
-    assert world.dispatch.offer("example.com", 10, bulk=False) is not None
+    assert world.delivery.handoff.reserve("example.com", 10, bulk=False).leased
     assert len(server.mails) == 2
 
 
@@ -229,11 +229,11 @@ def test_seats_that_were_not_used_are_free_again() -> None:
     world.server("example.com", "1.1.1.1")
     world.store.add(1, "bob@example.com")
     world.start().run(10)
-    _, seats = world.email(2, "bob@example.com")
-    assert world.dispatch.freight.octets == len(MESSAGE)
-    world.dispatch.free(seats)
-    assert world.dispatch.freight.octets == 0
-    assert world.dispatch.lanes == {}
+    _, reservations = world.email(2, "bob@example.com")
+    assert world.delivery.memory.used == len(MESSAGE)
+    world.delivery.handoff.release(reservations)
+    assert world.delivery.memory.used == 0
+    assert list(world.delivery.lanes) == []
 
 
 def test_each_recipient_has_its_own_outcome() -> None:
@@ -283,7 +283,7 @@ def test_a_retry_sends_the_same_bytes() -> None:
     world.start().run(2)
     waiting = world.store.last(1)
     assert isinstance(waiting, Later)
-    assert waiting.reason.startswith("mx.example.com answered 451 4.7.1 Greylisted. The server puts off ")
+    assert waiting.reason.startswith("mx.example.com answered 451 4.7.1 Greylisted. The server temporarily defers ")
     assert world.store.rows[number(1), 0].leased.destination == "mx.example.com"  # filed where it shares order and holds
     server.answer = taken
     world.run(290)
@@ -306,7 +306,7 @@ def test_silence_after_the_final_dot_is_uncertain_and_waits_five_minutes_for_the
     outcome = world.store.last(1)
     assert isinstance(outcome, Uncertain)
     assert (outcome.next_at.timestamp() - settled_now(world)) >= 300
-    world.dispatch.attempts._cargo._signatures.clear()  # as after a restart
+    world.delivery.attempts._loader._signatures.clear()  # as after a restart
     server.answer = taken
     world.run(299)
     assert len(server.mails) == 1
@@ -338,7 +338,7 @@ def test_what_expires_in_the_queue_is_counted() -> None:
     for email in range(3):
         world.store.add(email, "bob@example.com", expires=60 * (email + 1), due=3600)
     world.start().run(150)
-    assert (world.dispatch.expired, len(world.store.rows)) == (2, 1)
+    assert (world.delivery.expired, len(world.store.rows)) == (2, 1)
 
 
 def test_connections_are_reused_then_closed_when_idle_and_the_lane_goes() -> None:
@@ -351,8 +351,8 @@ def test_connections_are_reused_then_closed_when_idle_and_the_lane_goes() -> Non
     assert len(server.open) == 1
     world.run(10)
     assert server.open == set()
-    assert world.dispatch.lanes == {}
-    assert world.dispatch.slots.taken == 0
+    assert list(world.delivery.lanes) == []
+    assert world.delivery.slots.taken == 0
 
 
 # Shutdown
@@ -384,7 +384,7 @@ def test_shutdown_with_nothing_under_way_is_quick() -> None:
     stopped = world.stop()
     world.run(0.5)
     assert stopped.called
-    assert world.dispatch.offer("example.com", 10, bulk=False) is None
+    assert not world.delivery.handoff.reserve("example.com", 10, bulk=False).leased
 
 
 def test_in_flight_mail_finishes_at_shutdown() -> None:
@@ -464,7 +464,7 @@ def test_only_a_server_without_8bitmime_gets_a_copy_in_seven_bits() -> None:
     assert [mail.octets for mail in modern.mails] == [b"DKIM-Signature: 1\r\n" + EIGHT_BIT]
     [copy] = old.mails
     assert copy.octets.isascii() and copy.octets.startswith(b"DKIM-Signature: 2\r\nMIME-Version: 1.0\r\n")
-    assert world.dispatch.freight.octets == 0
+    assert world.delivery.memory.used == 0
 
 
 def test_the_copy_in_seven_bits_is_made_once_for_all_destinations(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -479,4 +479,4 @@ def test_the_copy_in_seven_bits_is_made_once_for_all_destinations(monkeypatch: p
     world.start().run(5)
     assert len({mail.octets for server in servers for mail in server.mails}) == 1
     assert [len(server.mails) for server in servers] == [1, 1, 1] and len(made) == 1
-    assert world.dispatch.freight.octets == 0
+    assert world.delivery.memory.used == 0

@@ -41,7 +41,7 @@ def test_a_new_destination_does_not_queue_behind_many_that_hang_before_they_gree
     [at] = sent_at(good)
     # Ahead of it in the line are those that came before; each round of 20 s tries 20 of them.
     assert at <= 5 + 20 * 200 / 20 + 20
-    assert world.dispatch.slots.taken <= 30
+    assert world.delivery.slots.taken <= 30
 
 
 def test_given_up_for_others_is_a_rest_with_a_reason_and_no_lost_mail() -> None:
@@ -50,7 +50,7 @@ def test_given_up_for_others_is_a_rest_with_a_reason_and_no_lost_mail() -> None:
     for email in range(4):
         world.store.add(email, f"x@slow{email}.example")
     world.start().run(30)
-    assert any("others waited" in hold.reason for hold in world.store.hold_rows.values())
+    assert any("other mail waited" in hold.reason for hold in world.store.hold_rows.values())
     assert len(world.store.rows) == 4
 
 
@@ -83,12 +83,12 @@ def test_proven_destinations_are_not_touched_by_a_thousand_that_hang() -> None:
     for email in range(1000):
         world.store.add(10 + email, f"x@slow{email}.example")
     world.run(30)
-    assert world.dispatch.slots.taken >= 40
+    assert world.delivery.slots.taken >= 40
     waits = []
     for n in range(50):
-        email, seats = world.email(5000 + n, "x@good.example")
+        email, reservations = world.email(5000 + n, "x@good.example")
         began = world.clock.seconds()
-        world.commit(email, seats)
+        world.commit(email, reservations)
         world.run(1)
         assert isinstance(world.store.last(5000 + n), Delivered)
         waits.append(good.mails[-1].at - began)
@@ -149,8 +149,8 @@ def test_a_paused_account_waits_and_others_do_not() -> None:
     world.run(2)
     for email in (2, 3):
         world.store.add(email, "x@example.com", account=email - 1, destination="mx.example.com")
-    email, seats = world.email(4, "x@example.com", account=1)
-    world.commit(email, seats)
+    email, reservations = world.email(4, "x@example.com", account=1)
+    world.commit(email, reservations)
     world.run(100)
     assert [mail.sender[:3] for mail in server.mails] == ["b-1", "b-3"]
     assert {key[0].int for key in world.store.rows} == {2, 4}

@@ -24,7 +24,7 @@ def test_a_poison_message_is_set_aside_and_the_others_go_on() -> None:
         world.store.add(email, "bob@example.com")
     world.start().run(5)
     assert sorted(mail.sender for mail in server.mails) == ["b-2@send.sender.example", "b-3@send.sender.example"]
-    assert world.store.last(1).reason == "Sending failed on our side (ValueError); it will be tried again."  # type: ignore[union-attr]
+    assert world.store.last(1).reason == "Sending failed because of an internal error (ValueError). It will be retried."  # type: ignore[union-attr]
     world.run(3600)
     assert [type(outcome) for outcome in world.store.outcomes[number(1), 0]] == [Later, Later, Failed]
     assert "poison" not in world.store.last(1).reason  # type: ignore[union-attr]
@@ -42,7 +42,7 @@ def test_a_fault_of_the_installation_defers_mail_and_never_ends_it(error: Except
     world.start().run(86_400)
     outcomes = world.store.outcomes[number(1), 0]
     assert len(outcomes) > 3 and {type(outcome) for outcome in outcomes} == {Later}
-    assert "on our side" in outcomes[-1].reason or "our database" in outcomes[-1].reason
+    assert "cannot be decrypted" in outcomes[-1].reason or "our database" in outcomes[-1].reason
     assert "does not open" not in outcomes[-1].reason and "index" not in outcomes[-1].reason
     assert server.mails == []
     world.sending.error = None
@@ -152,7 +152,7 @@ def test_an_outcome_that_the_database_refuses_is_written_plainly() -> None:
             raise DataRejected("22021")
         return await settle(settlement)
 
-    world.dispatch.attempts._settling.settle = picky  # type: ignore[method-assign]
+    world.delivery.attempts._settling.settle = picky  # type: ignore[method-assign]
     world.start().run(3)
     assert world.store.last(1) == Bounced("550 5.1.1 caf??", suppress=True)
 
@@ -173,13 +173,13 @@ def test_a_process_taken_for_dead_sends_nothing_more_on_old_leases() -> None:
     world.store.add(1, "bob@example.com")
     world.start().run(2)
     world.process.fresh = False
-    email, seats = world.email(2, "bob@example.com")
-    assert seats == []
-    world.commit(email, seats)
+    email, reservations = world.email(2, "bob@example.com")
+    assert not reservations
+    world.commit(email, reservations)
     world.run(30)
     assert len(server.mails) == 1
     world.process.id, world.process.fresh = 8, True
-    world.dispatch.replaced(7, 8)
+    world.delivery.replaced(7, 8)
     world.run(3)
     assert len(server.mails) == 2
     assert world.store.settled[-1].lease == 8

@@ -8,7 +8,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
 from mailsvc.delivery.connection.route import Routes
-from mailsvc.delivery.handoff import _ASKED, QueueOnly
+from mailsvc.delivery.handoff import _LOOKUPS, QueueOnly
 from mailsvc.net.dns import Mx, Records
 
 
@@ -49,9 +49,9 @@ def test_a_route_of_the_operators_is_known_at_once() -> None:
 
 def test_only_so_many_domains_are_looked_up_at_once_and_a_failure_is_no_end() -> None:
     leave, names = leaving()
-    for number in range(_ASKED + 1):
+    for number in range(_LOOKUPS + 1):
         leave.reserve(f"d{number}.example", 1, False)
-    assert len(names.asked) == _ASKED
+    assert len(names.asked) == _LOOKUPS
     names.answer("d0.example", "mx.example.net")
-    assert leave.reserve(f"d{_ASKED}.example", 1, False).destination == f"d{_ASKED}.example"
-    assert f"d{_ASKED}.example" in names.asked
+    assert leave.reserve(f"d{_LOOKUPS}.example", 1, False).destination == f"d{_LOOKUPS}.example"
+    assert f"d{_LOOKUPS}.example" in names.asked

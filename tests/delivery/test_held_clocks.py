@@ -47,9 +47,9 @@ def test_mail_in_memory_goes_back_to_the_queue() -> None:
     clocks = Clocks(world, off=0)
     world.store.add(1, "bob@example.com")
     world.start().run(2)
-    email, seats = world.email(2, "ann@example.com")
+    email, reservations = world.email(2, "ann@example.com")
     clocks.off = -120
-    world.commit(email, seats)
+    world.commit(email, reservations)
     world.run(60)
     assert len(server.mails) == 1
     assert {row.lease for row in world.store.rows.values()} == {None}, "another process may send it"

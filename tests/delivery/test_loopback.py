@@ -15,8 +15,8 @@ from mailsvc.delivery.connection.connect import CannotConnect, Connector
 from mailsvc.delivery.connection.dial import dialer
 from mailsvc.delivery.connection.route import Routes
 from mailsvc.delivery.connection.tls_policy import DialOptions
-from mailsvc.delivery.dispatch import Dispatch
 from mailsvc.delivery.limits import DeliveryLimits
+from mailsvc.delivery.service import Delivery
 from mailsvc.net.dns import Resolver
 from mailsvc.outcome import Bounced, Delivered, Uncertain
 from mailsvc.outcome import Deferred as Later
@@ -111,11 +111,11 @@ class Site:
         resolver = Resolver(self.reactor, [self.dns.address], seconds=1)
         connector = Connector(self.reactor, resolver, dialer(self.reactor, "out.example", 2, Timeouts(greeting=2, quit=1)), terms)
         numbers = iter(range(10**6, 10**7))
-        self.dispatch = Dispatch(
+        self.delivery = Delivery(
             self.reactor, terms, "eu", Process(), self.store, Routes(self.reactor, resolver, {}, port=self.port), connector,
             self.store, self.store, Sending(), lambda: number(next(numbers)), policies=policies,
         )  # fmt: skip
-        self.dispatch.startService()
+        self.delivery.startService()
         return self
 
     async def until(self, condition: Callable[[], Any]) -> None:
@@ -126,7 +126,7 @@ class Site:
         raise AssertionError("it did not happen")
 
     async def stop(self) -> None:
-        await self.dispatch.stopService()
+        await self.delivery.stopService()
         for port in self.ports + self.given_up:
             await port.stopListening()
         await self.dns.stop()

@@ -97,7 +97,7 @@ def test_advice_to_wait_is_given_only_while_the_mail_is_tried_again(reply: str) 
 def test_an_expired_mail_is_not_said_to_be_tried_again() -> None:
     outcome = said(RCPT=b"451 4.3.0 trouble\r\n", expires=3600.0, hours=2)
     assert isinstance(outcome, Bounced)
-    assert outcome.reply.startswith("Given up after ") and "451 4.3.0 trouble" in outcome.reply
+    assert outcome.reply.startswith("Expired after ") and "451 4.3.0 trouble" in outcome.reply
     assert AGAIN not in outcome.reply + outcome.reason
 
 

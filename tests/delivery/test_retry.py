@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mailsvc.delivery.retry import Schedule, before_expiry, rest
+from mailsvc.delivery.retry import Schedule, before_expiry, hold_seconds
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 SCHEDULE = Schedule()
@@ -62,6 +62,6 @@ def test_a_last_attempt_shortly_before_the_end() -> None:
 
 @given(st.integers(1, 1000), randoms)
 def test_a_destination_rests_longer_each_time_up_to_a_limit(failures: int, random: float) -> None:
-    seconds = rest(failures, 60, 1800, lambda: random)
+    seconds = hold_seconds(failures, 60, 1800, lambda: random)
     assert 48 <= seconds <= 1800 * 1.2
-    assert rest(failures + 1, 60, 1800, lambda: 0.5) >= rest(failures, 60, 1800, lambda: 0.5)
+    assert hold_seconds(failures + 1, 60, 1800, lambda: 0.5) >= hold_seconds(failures, 60, 1800, lambda: 0.5)

@@ -9,7 +9,7 @@ from typing import Any, get_args
 import attrs
 from twisted.internet.defer import Deferred
 
-from mailsvc.delivery.admission.slots import MemoryBudget
+from mailsvc.delivery.admission.memory import MemoryBudget
 from mailsvc.delivery.message_loader import LoadedMessage, MessageLoader
 from mailsvc.delivery.sending_domain import SendingDomains
 from mailsvc.delivery.transaction import Transaction

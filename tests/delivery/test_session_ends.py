@@ -148,15 +148,15 @@ def test_while_a_fresh_connection_waits(how: str, pause: float) -> None:
     world.start()
     world.run(1)
     assert isinstance(world.store.last(1), Delivered)
-    session = next(iter(world.dispatch.lanes.values()))
-    wires = [line.courier.transport for line in session.lines]  # type: ignore[attr-defined]
+    lane = next(iter(world.delivery.lanes))
+    wires = [connection.client.transport for connection in lane.connections]  # type: ignore[attr-defined]
     end = {"close": "close", "reset": "reset", "421": b"421 idle\r\n", "250": b"250 stray\r\n", "half a line": b"42"}[how]
     world.run(pause)
     for wire in wires:
         wire.session._act(end)
     before = len(host.dials)
     world.store.add(2, "b@broken.example")
-    world.dispatch.ring()
+    world.delivery.wake()
     world.run(2)
     assert isinstance(world.store.last(2), Delivered), "a connection that lay idle is replaced at once"
     assert world.store.outcomes[number(2), 0] == [Delivered("250 2.0.0 queued")]
@@ -248,7 +248,7 @@ def test_a_server_that_ends_every_other_session_gets_its_mail() -> None:
         return await dial(*arguments)
 
     world.dial = alternately  # type: ignore[method-assign]
-    world.dispatch._yard.connector._dial = alternately  # type: ignore[attr-defined]
+    world.delivery.lanes._context.connector._dial = alternately  # type: ignore[attr-defined]
     play(world, 10, hours=12)
     assert host.mails == 10
     assert host.most_in_a_minute() <= A_MINUTE
@@ -262,7 +262,7 @@ def test_emails_that_need_tls_share_what_a_server_without_it_costs() -> None:
     assert host.most_in_a_minute() <= A_MINUTE
     assert len(host.dials) < 60
     assert len(world.store.outcomes) == 300 and host.mails == 0
-    assert all("does not offer STARTTLS. Verified TLS is needed" in outcome.reason for outcome in all_outcomes(world))
+    assert all("does not offer STARTTLS. Verified TLS is required" in outcome.reason for outcome in all_outcomes(world))
 
 
 def test_replies_that_come_octet_by_octet_and_odd_ones_are_replies() -> None:

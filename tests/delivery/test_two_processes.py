@@ -9,8 +9,8 @@ from twisted.internet.defer import Deferred
 
 from mailsvc.delivery.connection.connect import Connector
 from mailsvc.delivery.connection.route import Routes
-from mailsvc.delivery.dispatch import Dispatch
 from mailsvc.delivery.limits import DeliveryLimits
+from mailsvc.delivery.service import Delivery
 from mailsvc.delivery.shaping import Limits, Provider, Reaction, Shaping
 from mailsvc.mail.reply import Reply
 from mailsvc.store.ids import uuid7
@@ -19,7 +19,7 @@ from mailsvc.store.postgres.pool import Pool
 from mailsvc.store.queue.claims import Queue
 from mailsvc.store.queue.processes import ProcessRegistration
 from mailsvc.store.queue.settle import Settling
-from tests.delivery.fakes import FakeCourier, Names, Sending, Server, answered, taken
+from tests.delivery.fakes import FakeClient, Names, Sending, Server, answered, taken
 from tests.dnsserver import after
 from tests.store.fixtures import NOW, REGION, House, email
 
@@ -38,7 +38,7 @@ class Half:
         self.process = ProcessRegistration(pool, reactor)
         terms = DeliveryLimits(poll_seconds=0.05, connections_initial=1, drain_seconds=0.1, window=2)
         routes = Routes(self.reactor, names, {}, port=25, provider=BIG.provider)
-        self.dispatch = Dispatch(
+        self.delivery = Delivery(
             self.reactor, terms, REGION, self.process, Queue(pool), routes, Connector(self.reactor, names, self.dial, terms),
             Messages(pool, self.reactor), Settling(pool, self.reactor), Sending(), lambda: uuid7(self.reactor.seconds()), shaping=BIG,
         )  # fmt: skip
@@ -48,11 +48,11 @@ class Half:
         return self.reactor
 
     async def dial(self, address: str, port: int, host: str, how: Any) -> Any:
-        return FakeCourier(self.server)
+        return FakeClient(self.server)
 
     @property
     def budget(self) -> Any:
-        return self.dispatch.lanes["big/mx.big.example"].budget
+        return self.delivery.lanes.get("big/mx.big.example").budget
 
 
 async def until(half: Half, condition: Any) -> None:
@@ -83,11 +83,11 @@ async def test_an_answer_that_one_process_gets_slows_both_down_and_is_the_reason
     waiting: list[Deferred[Any]] = []
     server.answer = lambda envelope: waiting.append(Deferred()) or waiting[-1]
     await house.accept(*(at_big(f"x{n}@b.example") for n in range(4)))
-    first.dispatch.startService()
+    first.delivery.startService()
     await until(first, lambda: waiting)
-    second.dispatch.startService()
+    second.delivery.startService()
     await house.accept(*(at_big(f"y{n}@b.example") for n in range(40)))
-    await until(second, lambda: "big/mx.big.example" in second.dispatch.lanes)
+    await until(second, lambda: second.delivery.lanes.get("big/mx.big.example"))
     assert [(half.budget.connections, half.budget.rate) for half in (first, second)] == [(3, 4.0), (3, 4.0)]
 
     [courier] = [courier for courier in server.open if courier.waiting is waiting[0]]
@@ -102,5 +102,5 @@ async def test_an_answer_that_one_process_gets_slows_both_down_and_is_the_reason
     await Queue(pool).lift(REGION, "big", paused=True)
     await until(second, lambda: first.budget.connections == second.budget.connections == 3)
     for half in (first, second):
-        await half.dispatch.stopService()
+        await half.delivery.stopService()
         await half.process.end()

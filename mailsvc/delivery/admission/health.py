@@ -90,9 +90,9 @@ class Health:
 class Healths:
     """By destination; the ones not seen for longest are forgotten."""
 
-    def __init__(self, clock: Any, terms: DeliveryLimits, peers: Callable[[], int] = lambda: 1) -> None:
-        self._clock, self._most, self._peers = clock, max(1, terms.connections_max), peers
-        self._initial = max(1, min(terms.connections_initial, self._most))
+    def __init__(self, clock: Any, limits: DeliveryLimits, peers: Callable[[], int] = lambda: 1) -> None:
+        self._clock, self._most, self._peers = clock, max(1, limits.connections_max), peers
+        self._initial = max(1, min(limits.connections_initial, self._most))
         self._known: OrderedDict[str, Health] = OrderedDict()
 
     def of(self, destination: str) -> Health:

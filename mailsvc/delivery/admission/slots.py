@@ -1,13 +1,10 @@
-"""How many connections this process holds, over all lanes, and how many octets of messages: bounds that all lanes share."""
+"""How many connections this process holds, over all lanes."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
-from uuid import UUID
-
-from mailsvc.mail.envelope import StoredEnvelope
 
 Wake = Callable[[], None]
 
@@ -114,54 +111,3 @@ class Slots:
             self._timer = None
         self._urgent.clear()
         self._patient.clear()
-
-
-class MemoryBudget:
-    """Octets of messages in memory. Born-leased mail is only kept while there is room; what is loaded counts too."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self.octets = 0
-
-    @property
-    def left(self) -> int:
-        return max(0, self._limit - self.octets)
-
-    def room(self, octets: int) -> bool:
-        return self.octets + octets <= self._limit
-
-    def load(self, octets: int) -> None:
-        self.octets += octets
-
-    def unload(self, octets: int) -> None:
-        self.octets -= octets
-
-
-class Recent:
-    """Messages that were accepted here and went to the queue, or that a claim brought. Who claims them has no need to read them (back).
-
-    The oldest make room for new ones.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._octets = 0
-        self._kept: OrderedDict[UUID, tuple[bytes, StoredEnvelope]] = OrderedDict()
-
-    def __contains__(self, email_id: object) -> bool:
-        return email_id in self._kept
-
-    def keep(self, email_id: UUID, body: object, envelope: StoredEnvelope) -> None:
-        self.pop(email_id)
-        if isinstance(body, bytes) and len(body) <= self._limit // 8:
-            self._kept[email_id] = body, envelope
-            self._octets += len(body)
-            while self._octets > self._limit:
-                self._octets -= len(self._kept.popitem(last=False)[1][0])
-
-    def pop(self, email_id: UUID) -> tuple[bytes, StoredEnvelope] | None:
-        """The message, and what was kept of its envelope."""
-        kept = self._kept.pop(email_id, None)
-        if kept is not None:
-            self._octets -= len(kept[0])
-        return kept

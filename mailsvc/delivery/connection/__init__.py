@@ -1,1 +1,1 @@
-"""From a destination to an open SMTP connection: routes, source addresses, TLS policy (MTA-STS, DANE) and CHUNKING."""
+"""From a destination to an open connection: routes, TLS policy, source addresses, dialling."""

@@ -36,23 +36,23 @@ def dialer(
     `roots`: a PEM file of authorities to trust instead of the system's.
     """
 
-    async def dial(address: str, port: int, host: str, how: DialOptions) -> SmtpClient:
+    async def dial(address: str, port: int, host: str, options: DialOptions) -> SmtpClient:
         kind = TCP6ClientEndpoint if ":" in address else TCP4ClientEndpoint
-        bind = None if how.source is None else (how.source.address, 0)
+        bind = None if options.source is None else (options.source.address, 0)
         endpoint = kind(reactor, address, port, timeout=seconds, bindAddress=bind)
-        name = ehlo_name if how.source is None else how.source.ehlo
-        policy, options = _security(host, how, roots)
-        courier = SmtpClient(reactor, name, host=host, tls=policy, tls_options=options, timeouts=timeouts)
+        name = ehlo_name if options.source is None else options.source.ehlo
+        policy, tls_options = _security(host, options, roots)
+        client = SmtpClient(reactor, name, host=host, tls=policy, tls_options=tls_options, timeouts=timeouts)
         try:
-            await connectProtocol(endpoint, courier)
+            await connectProtocol(endpoint, client)
         except (ConnectError, OSError, TimeoutError) as error:
             raise CannotConnect(_why(error)) from None
-        if not how.ourselves and _is_ourselves(courier.transport):
-            courier.ready.addErrback(lambda _: None)
-            courier.abort("it is this machine")
+        if not options.ourselves and _is_ourselves(client.transport):
+            client.ready.addErrback(lambda _: None)
+            client.abort("it is this machine")
             raise CannotConnect("is an address of this machine: the mail would come back")  # 5321 §5.1
         try:
-            await courier.ready
+            await client.ready
         except GreetingRefused as error:
             raise CannotConnect(f"answered {' '.join(str(error.reply).split())}", error.transcript, reply=error.reply) from None
         except TlsFailed as error:
@@ -61,7 +61,7 @@ def dialer(
             raise CancelledError from None
         except NotReady as error:
             raise CannotConnect(f"gave no session: {error.reason}", error.transcript) from None
-        return courier
+        return client
 
     return dial
 
@@ -71,8 +71,8 @@ def _is_ourselves(transport: Any) -> bool:
     return bool(transport.getHost().host == transport.getPeer().host)
 
 
-def _security(host: str, how: DialOptions, roots: str | None) -> tuple[TlsPolicy, ClientTls | None]:
-    match how.mode:
+def _security(host: str, options: DialOptions, roots: str | None) -> tuple[TlsPolicy, ClientTls | None]:
+    match options.mode:
         case "clear":
             return "none", None
         case "opportunistic":
@@ -82,7 +82,7 @@ def _security(host: str, how: DialOptions, roots: str | None) -> tuple[TlsPolicy
         case "verified":
             return "required", tls.verified(host, roots)
         case "dane":
-            return "required", tls.by_dane(host, how.tlsa, how.names)
+            return "required", tls.by_dane(host, options.tlsa, options.names)
 
 
 def _result(reason: str) -> str:

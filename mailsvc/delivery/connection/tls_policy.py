@@ -1,4 +1,4 @@
-"""What a mail asks of the connection that takes it: a verified server, one of certain hosts, the same way as last time. Pure."""
+"""What a mail needs of its connection: the TLS policy, and the host or source that had it last. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Mode = Literal["clear", "opportunistic", "encrypted", "verified", "dane"]
 
 @attrs.frozen
 class Source:
-    """An address of ours, the name that we greet with from there, and its share of the connections."""
+    """An address of ours, the EHLO name that belongs to it, and its share of the connections."""
 
     address: str
     ehlo: str
@@ -32,18 +32,22 @@ class Source:
 
 @attrs.frozen
 class DialOptions:
-    """How one address is dialled. `tlsa`, `names`: for DANE. `ourselves`: it may be an address of this machine."""
+    """How to dial one address. `preferred`: the source that had the mail last, `source`: the one to use. `tlsa`, `names`: for DANE.
+
+    `ourselves`: it may be an address of this machine.
+    """
 
     mode: Mode = "opportunistic"
     source: Source | None = None
     tlsa: tuple[Tlsa, ...] = ()
     names: tuple[str, ...] = ()
     ourselves: bool = False
+    preferred: str | None = None
 
 
 @attrs.frozen
 class ActualTls:
-    """What is known of a connection. `operator`: its host is one of the operator's routes, who vouches for it."""
+    """The security of an open connection. `operator`: its host comes from a route setting, and the operator vouches for it."""
 
     host: str
     tls: bool
@@ -53,7 +57,7 @@ class ActualTls:
 
 @attrs.frozen
 class TlsPolicy:
-    """`verified`: the server's certificate has to be good. `policies`: by recipient domain, which hosts they allow."""
+    """`verified`: the server's certificate must be valid. `policies`: the hosts that are allowed, by recipient domain (MTA-STS)."""
 
     verified: bool = False
     policies: tuple[tuple[str, Policy], ...] = ()
@@ -66,27 +70,27 @@ class TlsPolicy:
                 return f"{host} is not named by the MTA-STS policy of {domain}"
         return None
 
-    def met_by(self, line: ActualTls) -> bool:
-        if not self.verified or (line.operator and line.tls):
+    def met_by(self, actual: ActualTls) -> bool:
+        if not self.verified or (actual.operator and actual.tls):
             return True
-        if line.mode == "dane":  # it goes before MTA-STS (8461 §2)
+        if actual.mode == "dane":  # it takes precedence over MTA-STS (8461 §2)
             return True
-        return line.mode == "verified" and self.refusal(line.host) is None
+        return actual.mode == "verified" and self.refusal(actual.host) is None
 
 
 @attrs.frozen
 class ConnectionPreference:
-    """`host`, `source`: rather this one, as last time."""
+    """`tls_policy` is required. `host` and `source` are preferred: they had the mail last."""
 
-    demand: TlsPolicy = TlsPolicy()
+    tls_policy: TlsPolicy = TlsPolicy()
     host: str | None = None
     source: str | None = None
 
     @classmethod
-    def of(cls, parcel: Transaction) -> ConnectionPreference:
-        """After silence the same host, which may recognise the message; after a refusal the same address of ours, which it knows."""
+    def of(cls, transaction: Transaction) -> ConnectionPreference:
+        """After silence the same host, which may recognize the message; after a refusal the same source, which the server knows."""
         host = source = None
-        for each in parcel.recipients:
+        for each in transaction.recipients:
             if each.status == "uncertain":
                 host = host or each.host
             source = source or each.source
@@ -94,13 +98,13 @@ class ConnectionPreference:
 
 
 ANY = ConnectionPreference()
-NO_DEMAND = TlsPolicy()
+NO_POLICY = TlsPolicy()
 
 
-def demand_of(required: bool, policies: Sequence[tuple[str, Policy]]) -> TlsPolicy:
-    """Of a sending domain's own requirement and the policies of the recipients' domains."""
+def required_policy(required: bool, policies: Sequence[tuple[str, Policy]]) -> TlsPolicy:
+    """From the sending domain's setting and the MTA-STS policies of the recipients' domains."""
     if not required and not policies:
-        return NO_DEMAND
-    binding = tuple((domain, policy) for domain, policy in policies if policy.mode == "enforce")
-    reasons = [f"{domain} demands by MTA-STS" for domain, _ in binding] + (["the sending domain requires"] if required else [])
-    return TlsPolicy(required or bool(binding), binding, " and ".join(reasons))
+        return NO_POLICY
+    enforced = tuple((domain, policy) for domain, policy in policies if policy.mode == "enforce")
+    reasons = [f"{domain} requires it by MTA-STS" for domain, _ in enforced] + (["the sending domain requires it"] if required else [])
+    return TlsPolicy(required or bool(enforced), enforced, " and ".join(reasons))

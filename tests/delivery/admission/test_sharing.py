@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from twisted.internet.task import Clock
 
 from mailsvc.delivery.admission.health import Healths
-from mailsvc.delivery.admission.slots import Recent, Slots
+from mailsvc.delivery.admission.memory import RecentMessages
+from mailsvc.delivery.admission.slots import Slots
 from mailsvc.delivery.limits import DeliveryLimits
 from mailsvc.delivery.transaction import AccountTurns, Transaction, from_rows
 from mailsvc.store.queue.claims import Leased
@@ -149,7 +150,7 @@ def test_old_success_is_no_licence_for_many_connections() -> None:
 
 
 def test_the_oldest_messages_make_room_for_new_ones() -> None:
-    recent = Recent(800)
+    recent = RecentMessages(800)
     for email in range(10):
         recent.keep(number(email), bytes([email]) * 100, {"n": email})
     recent.keep(number(10), b"x" * 101, None)  # more than its share

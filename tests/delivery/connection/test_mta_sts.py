@@ -178,10 +178,10 @@ def test_an_enforced_policy_that_is_not_met_puts_off_and_says_why(what: str) -> 
     world.start().run(3)
     outcome = world.store.last(1)
     assert isinstance(outcome, Later)
-    assert "example.com demands by MTA-STS" in outcome.reason
+    assert "example.com requires it by MTA-STS" in outcome.reason
     assert server.mails == []
     assert world.store.hold_rows == {}  # others may go there
-    results = {key[4] for key in world.dispatch.attempts.tally.counts}
+    results = {key[4] for key in world.delivery.attempts.tls_counts.counts}
     assert results == {{"clear": "starttls-not-supported", "untrusted": "certificate-host-mismatch"}.get(what, "validation-failure")}
 
 
@@ -214,7 +214,7 @@ def test_a_sending_domain_that_requires_tls_gets_a_verified_server_or_waits() ->
     world.start().run(3)
     outcome = world.store.last(1)
     assert isinstance(outcome, Later)
-    assert "the sending domain requires" in outcome.reason
+    assert "the sending domain requires it" in outcome.reason
     server.untrusted = False
     world.run(100)
     assert isinstance(world.store.last(1), Delivered)

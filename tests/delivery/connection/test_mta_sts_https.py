@@ -286,17 +286,19 @@ async def test_no_mail_goes_to_a_host_that_the_policy_does_not_name_or_that_prov
     world.web.body = ENFORCE.replace("mx: mx", "mx: mx1")
     world.time.later += 600
     site.store.add(2, "bob@example.com")
-    site.dispatch.ring()
+    site.delivery.wake()
     await site.until(lambda: len(site.store.outcomes) == 2)
     second = site.store.last(2)
-    assert isinstance(second, Later) and "does not offer STARTTLS" in second.reason and "example.com demands by MTA-STS" in second.reason
+    assert (
+        isinstance(second, Later) and "does not offer STARTTLS" in second.reason and "example.com requires it by MTA-STS" in second.reason
+    )
     assert site.mails["127.0.0.1"] == []
     world.announce("3")
     world.web.body = world.web.body.replace("enforce", "testing")
     world.time.later += 600
     site.store.add(3, "bob@example.com")
-    site.dispatch.ring()
+    site.delivery.wake()
     await site.until(lambda: len(site.store.outcomes) == 3)
     assert isinstance(site.store.last(3), Delivered) and len(site.mails["127.0.0.1"]) == 1
-    assert "starttls-not-supported" in {key[-1] for key in site.dispatch.attempts.tally.counts}
+    assert "starttls-not-supported" in {key[-1] for key in site.delivery.attempts.tls_counts.counts}
     await site.stop()

@@ -1,0 +1,155 @@
+"""Claiming: how many rows of which destinations to lease from the queue, and the backlog that new mail must not overtake.
+
+When the queue is looked at: polling. Where claimed rows go: placing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from twisted.internet.defer import DeferredSemaphore, gatherResults
+
+from mailsvc.clock import held
+from mailsvc.delivery import pace
+from mailsvc.delivery.admission.holds import Holds
+from mailsvc.delivery.connection.route import NoMail, Route
+from mailsvc.delivery.lanes import Lanes
+from mailsvc.delivery.leases import LeaseBook
+from mailsvc.delivery.limits import DeliveryLimits
+from mailsvc.delivery.pace import Wakeup
+from mailsvc.delivery.placing import Placing
+from mailsvc.delivery.tasks import Tasks
+from mailsvc.store.queue.claims import Leased, Queue, Ready
+from mailsvc.store.queue.processes import ProcessRegistration
+
+_FEW, _MANY = 10, 200  # rows of one destination in a claim: to try a destination that has no lane; at most
+_DESTINATIONS, _ROWS = 40, 400  # of one claim; the rows are divided among its destinations
+_CLAIMS = 4  # at once
+
+
+class Backlog:
+    """Destinations with due mail in the queue, transactional or bulk. New mail is queued behind it."""
+
+    def __init__(self) -> None:
+        self._due: set[tuple[str, bool]] = set()
+
+    def waits(self, destination: str, bulk: bool) -> bool:
+        """Whether mail in the queue is sent before a new email. Transactional mail overtakes bulk mail."""
+        return (destination, False) in self._due or (bulk and (destination, True) in self._due)
+
+    def add(self, destination: str, bulk: bool) -> None:
+        """A new email was queued."""
+        self._due.add((destination, bulk))
+
+    def clear(self, destination: str) -> None:
+        """A claim took everything."""
+        self._due -= {(destination, False), (destination, True)}
+
+    def found(self, due: Mapping[str, bool], not_searched: Collection[str]) -> None:
+        """What a look at the queue found: destinations, and whether they have bulk mail only."""
+        self._due = set(due.items()) | {each for each in self._due if each[0] in not_searched}
+
+
+class Claiming:
+    """`rows` counts what was claimed since the poller last looked."""
+
+    def __init__(
+        self,
+        clock: Any,
+        limits: DeliveryLimits,
+        region: str,
+        process: ProcessRegistration,
+        queue: Queue,
+        holds: Holds,
+        placing: Placing,
+        lanes: Lanes,
+        leases: LeaseBook,
+        backlog: Backlog,
+        tasks: Tasks,
+        polling: Wakeup,
+    ) -> None:
+        self._clock, self._limits, self._region, self._process, self._queue = clock, limits, region, process, queue
+        self._holds, self._placing, self._lanes, self._leases = holds, placing, lanes, leases
+        self._backlog, self._tasks, self._polling = backlog, tasks, polling
+        self._claims = DeferredSemaphore(_CLAIMS)
+        self._in_progress: set[str] = set()  # destinations being claimed from, or whose rows are being placed
+        self.rows = 0
+        lanes.on_room = self.refill
+
+    def refill(self, destination: str) -> None:
+        """A lane has room again: claim more for it if more is due."""
+        if self._backlog.waits(destination, True):
+            for batch in self._batches([destination]):
+                self._tasks.spawn(self._claim(batch))
+
+    @property
+    def skipped(self) -> set[str]:
+        """Destinations that nothing can be claimed for now: their lanes are full, or a claim is in progress."""
+        return {lane.destination for lane in self._lanes if lane.room < 1} | self._in_progress
+
+    async def claim(self, ready: Sequence[Ready], skipped: Collection[str]) -> None:
+        """Claim from the destinations that a look at the queue found due."""
+        now = pace.now(self._clock)
+        due = {each.destination: each.bulk for each in ready if each.next_at <= now}
+        self._backlog.found(due, skipped)
+        await gatherResults([self._tasks.spawn(self._claim(batch)) for batch in self._batches(due)])
+
+    def _batches(self, destinations: Collection[str]) -> Iterator[dict[str, int]]:
+        """How many rows to claim of each destination, some destinations per claim.
+
+        Few destinations get all the rows they have room for. With many, each gets a few; those that deliver theirs ask for more.
+        """
+        if not self._lanes.accepting or not self._process.fresh or held(self._clock):
+            return
+        most = max(_FEW, _ROWS // max(1, len(destinations)))
+        batch: dict[str, int] = {}
+        for destination in destinations:
+            if destination in self._in_progress or self._holds.held(destination):
+                continue
+            limit = min(self._limit(destination), most)
+            if limit < 1:
+                continue
+            batch[destination] = limit
+            self._in_progress.add(destination)
+            if len(batch) >= _DESTINATIONS:
+                yield batch
+                batch = {}
+        if batch:
+            yield batch
+
+    def _limit(self, destination: str) -> int:
+        left = self._limits.emails - len(self._leases.held)
+        lane = self._lanes.get(destination)
+        if lane is not None:
+            return min(lane.room, left, _MANY)
+        known = self._placing.known(destination)
+        moves = isinstance(known, NoMail) or (isinstance(known, Route) and known.destination != destination)
+        return min(_MANY if moves else _FEW, left)
+
+    async def _claim(self, wanted: Mapping[str, int]) -> None:
+        lease = self._process.id
+        try:
+            async with self._claims:
+                claimed = await self._queue.claim(self._region, wanted, pace.now(self._clock), lease, self._leases.claim_bytes)
+        except BaseException:
+            self._in_progress.difference_update(wanted)
+            raise
+        self.rows += len(claimed.rows)
+        self._leases.keep_claimed(claimed.messages)
+        found: dict[str, list[Leased]] = {destination: [] for destination in wanted}
+        for row in claimed.rows:
+            found[row.destination].append(row)
+        for destination, rows in found.items():
+            more = len(rows) >= wanted[destination]
+            if not more:
+                self._backlog.clear(destination)
+            self._tasks.spawn(self._place(destination, rows, lease, more=more))
+
+    async def _place(self, destination: str, rows: Sequence[Leased], lease: int, *, more: bool) -> None:
+        try:
+            await self._placing.place(destination, rows, lease)
+        finally:
+            self._in_progress.discard(destination)
+            if more:
+                self._polling.wake()

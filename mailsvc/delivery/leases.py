@@ -1,0 +1,104 @@
+"""The lease book: every recipient that this process has leased and holds in memory, and how leases go back to the queue.
+
+What becomes of a recipient that was attempted: attempt. Leases that nobody remembers: chores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from mailsvc.delivery import pace
+from mailsvc.delivery.admission.memory import MemoryBudget, RecentMessages
+from mailsvc.delivery.pace import Wakeup
+from mailsvc.delivery.tasks import Tasks
+from mailsvc.delivery.transaction import Key, Transaction
+from mailsvc.mail.envelope import StoredEnvelope
+from mailsvc.store.mail.accept import NewEmail
+from mailsvc.store.queue.claims import Queue
+
+_WITH_CLAIM = 1 << 20  # bytes of messages that one claim may bring
+
+
+class LeaseBook:
+    """`memory` is charged for the messages of leased mail, `recent` keeps messages of mail that is in the queue."""
+
+    def __init__(self, clock: Any, queue: Queue, tasks: Tasks, polling: Wakeup, memory: MemoryBudget, recent: RecentMessages) -> None:
+        self._clock, self._queue, self._tasks, self._polling = clock, queue, tasks, polling
+        self.memory, self._recent = memory, recent
+        self._accepted_here = False  # what was claimed last had been accepted by this process: claims need not bring messages
+        self.held: set[Key] = set()  # every leased row that is in memory
+
+    def add(self, transaction: Transaction) -> None:
+        self.held.update(transaction.keys)
+
+    def add_claimed(self, transaction: Transaction) -> None:
+        """The message is in memory if this process accepted it a moment ago, or if the claim brought it."""
+        self.add(transaction)
+        kept = self._recent.pop(transaction.email_id)
+        self._accepted_here = self._accepted_here and kept is not None
+        if kept is not None and self.memory.has_room(len(kept[0])):
+            transaction.body, transaction.envelope = kept
+            transaction.charged = len(kept[0])
+            self.memory.charge(transaction.charged)
+
+    def remove(self, transaction: Transaction) -> None:
+        """Its outcome is settled, or its lease is gone."""
+        self.held.difference_update(transaction.keys)
+        self.memory.release(transaction.charged)
+        transaction.charged, transaction.body = 0, None
+
+    # Messages
+
+    def keep(self, email: NewEmail) -> None:
+        """Remember the message of an email that went to the queue, in case this process claims it."""
+        self._recent.keep(email.email_id, email.message, email.envelope)
+
+    @property
+    def claim_bytes(self) -> int:
+        """How many bytes of messages the next claim may bring."""
+        return 0 if self._accepted_here else min(_WITH_CLAIM, self.memory.left)
+
+    def keep_claimed(self, messages: Mapping[UUID, tuple[bytes, StoredEnvelope]]) -> None:
+        """Remember the messages that a claim brought until its recipients are added."""
+        self._accepted_here = self._accepted_here or any(email_id in self._recent for email_id in messages)
+        for email_id, (body, envelope) in messages.items():
+            self._recent.keep(email_id, body, envelope)
+
+    # Back to the queue
+
+    async def give_back(self, transactions: Sequence[Transaction], destination: str | None = None, next_at: datetime | None = None) -> None:
+        """Give up leases, retrying until the database has done it. The rows move to `destination` if one is given."""
+        leases: dict[int, list[Transaction]] = {}
+        for transaction in transactions:
+            leases.setdefault(transaction.lease, []).append(transaction)
+        for lease, found in leases.items():
+            keys = [key for transaction in found for key in transaction.keys]
+
+            async def release(keys: list[Key] = keys, lease: int = lease) -> None:
+                await self._queue.release(keys, lease, destination=destination, next_at=next_at)
+
+            await pace.keep_trying(self._clock, "giving leases back", release)
+            for transaction in found:
+                self._recent.keep(transaction.email_id, transaction.body, transaction.envelope)
+                self.remove(transaction)
+        if transactions and destination is not None:
+            self._polling.wake()
+
+    def return_unsent(self, transaction: Transaction, pause: float = 0.0) -> None:
+        """Give back one mail in the background; it is not claimed again for `pause` seconds."""
+        next_at = pace.now(self._clock) + timedelta(seconds=pause) if pause else None
+        self._tasks.spawn(self.give_back([transaction], next_at=next_at))
+
+    def return_paused(self, transaction: Transaction) -> None:
+        """Give back, in the background, a mail whose account is paused, until the pause ends."""
+        self._tasks.spawn(self._give_back_paused(transaction))
+
+    async def _give_back_paused(self, transaction: Transaction) -> None:
+        async def release() -> None:
+            await self._queue.release_paused(transaction.keys, transaction.lease, transaction.account_id, pace.now(self._clock))
+
+        await pace.keep_trying(self._clock, "giving leases back", release)
+        self.remove(transaction)
