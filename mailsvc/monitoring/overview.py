@@ -58,7 +58,7 @@ def troubles(values: Values) -> list[Trouble]:
             of("queue_oldest_seconds", "transactional", "queued") > 600,
             f"Transactional mail has been waiting {seconds(of('queue_oldest_seconds', 'transactional', 'queued'))} for its first attempt.",
         ),
-        (of("ledger_lag_seconds") > 60, f"The event ledger is {seconds(of('ledger_lag_seconds'))} behind. Does a ledger run?"),
+        (of("ledger_lag_seconds") > 60, f"The event ledger is {seconds(of('ledger_lag_seconds'))} behind. Is a ledger process running?"),
         (
             abs(of("clock_ahead_seconds")) > 5,
             f"This clock is off the database's by {of('clock_ahead_seconds'):+.0f} s. Above database.clock_tolerance, mail is held.",

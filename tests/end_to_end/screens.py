@@ -1,12 +1,12 @@
-"""Looking at pages: each in light, in dark and on a phone, with a picture of each, and axe on all three.
+"""Screenshots and accessibility checks (axe) of pages: light, dark, in a narrow window and on a phone.
 
-A page is loaded once. Its colours and its width are changed in place, which is what a person's system does too.
+A page is loaded once; its colour scheme and width change in place, as they do when a person changes them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from axe_playwright_python.base import AXE_SCRIPT
 from playwright.sync_api import Page
@@ -14,42 +14,52 @@ from playwright.sync_api import Page
 from tests.end_to_end.rig import PROJECT
 
 SCREENS = PROJECT / "var/screens"
-HEAVIEST = 150_000  # octets of a page
-WIDE, PHONE = 1280, 390
-# The elements are the same in all three: what differs in the dark and on a phone is looked at again.
+HEAVIEST = 150_000  # bytes
+WIDE, NARROW, PHONE = 1280, 1100, 390
+# The elements are the same in all views, so only the rules that depend on colours or width run again.
 COLOURS = {"runOnly": ["color-contrast", "link-in-text-block"]}
 SPACE = {"runOnly": ["color-contrast", "link-in-text-block", "scrollable-region-focusable", "target-size", "meta-viewport", "bypass"]}
+VIEWS: tuple[tuple[str, Literal["light", "dark"], int, dict[str, object]], ...] = (
+    ("light", "light", WIDE, {}),
+    ("dark", "dark", WIDE, COLOURS),
+    ("narrow", "light", NARROW, SPACE),
+    ("phone", "light", PHONE, SPACE),
+)
+# Tables that are wider than their card: their last column, with its buttons, would be out of sight.
+_CUT_OFF = "[...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.innerText.slice(0, 60))"
 _AXE = "async (options) => (await axe.run(document, options)).violations.map(v => [v.impact, v.id, v.nodes.map(n => n.html.slice(0, 160))])"
 
 
 def look(page: Page, path: str, name: str) -> list[str]:
-    """What is wrong with a page; its pictures are kept under `name`."""
+    """Open `path` and return its faults; screenshots are saved under `name`."""
     page.set_viewport_size({"width": WIDE, "height": 844})
     page.emulate_media(color_scheme="light", reduced_motion="reduce")
     answer: Any = page.goto(path)
-    wrong = [f"{path} has {len(answer.body())} octets"] if len(answer.body()) > HEAVIEST else []
+    wrong = [f"{path} has {len(answer.body())} bytes"] if len(answer.body()) > HEAVIEST else []
     return wrong + look_here(page, name)
 
 
 def look_here(page: Page, name: str) -> list[str]:
-    """What is wrong with the page that is open."""
+    """The faults of the open page; screenshots are saved under `name`."""
     SCREENS.mkdir(parents=True, exist_ok=True)
     page.emulate_media(reduced_motion="reduce")
     page.evaluate(AXE_SCRIPT)
     path, wrong = page.url, []
-    for kind, scheme, width, rules in (("light", "light", WIDE, {}), ("dark", "dark", WIDE, COLOURS), ("phone", "light", PHONE, SPACE)):
-        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+    for kind, scheme, width, rules in VIEWS:
+        page.emulate_media(color_scheme=scheme)
         page.set_viewport_size({"width": width, "height": 844})
         page.screenshot(path=SCREENS / f"{name}-{kind}.png", full_page=True)
         found: list[list[Any]] = page.evaluate(_AXE, {"resultTypes": ["violations"], **rules})
         wrong += [f"{path}, {kind}: {rule} {nodes}" for impact, rule, nodes in found if impact in ("serious", "critical")]
         reached = page.evaluate("document.documentElement.scrollWidth")
         if reached > width:
-            wrong.append(f"{path}, {kind}: it is {reached} pixels wide")
+            wrong.append(f"{path}, {kind}: the page is {reached} pixels wide")
+        if width != PHONE:
+            wrong += [f"{path}, {kind}: a table is cut off: {table!r}" for table in page.evaluate(_CUT_OFF)]
     return wrong
 
 
 def look_at_all(page: Page, paths: Mapping[str, str]) -> None:
-    """`paths` by the name of the picture."""
+    """Check every page; `paths` maps the name of the screenshot to the path."""
     wrong = [each for name, path in paths.items() for each in look(page, path, name)]
     assert not wrong, "\n".join(wrong)

@@ -308,7 +308,7 @@ def test_a_filter_applies_without_another_page(page: Page, daemon: Daemon) -> No
     expect(page.get_by_role("link", name="Filtered")).to_be_visible()
     page.get_by_label("Status").focus()
     page.get_by_label("Status").select_option("complained")
-    expect(page.get_by_role("heading", name="Nothing found")).to_be_visible()
+    expect(page.get_by_role("heading", name="No results")).to_be_visible()
     expect(page.get_by_label("Status")).to_be_focused()
     expect(page.locator("#export")).to_have_attribute("href", re.compile("status=complained"))
     assert "status=complained" in page.url and page.evaluate("window.same")
