@@ -27,7 +27,7 @@ from mailsvc.accounts.usage import Accounting
 from mailsvc.bounces.intake import BounceIntake
 from mailsvc.clock import held, prepare, unix
 from mailsvc.dashboard.assembly import Assembly as Dashboard
-from mailsvc.dashboard.signin.mails import Mails
+from mailsvc.dashboard.signin.mails import Mailer
 from mailsvc.dashboard.signin.providers import providers_of
 from mailsvc.delivery.assembly import assemble
 from mailsvc.delivery.connection.route import Routes
@@ -386,11 +386,11 @@ class Daemon:
     def open_dashboard(self) -> Dashboard:
         """The pages for people, beside the API."""
         settings = self.settings
-        mails = Mails(self.system_mail()) if settings.sender is not None else None
+        mailer = Mailer(self.system_mail()) if settings.sender is not None else None
         return Dashboard(
             pool=self.pool, clock=self.reactor, encryption=self.database.encryption, in_thread=self.threads.body,
             base_url=settings.base_url or "", password_thread=self.threads.password, notify=self.notifications.notify,
-            accounts=self.accounts, domains=self.domains, care=self.care, keys=self.keys, messages=self.messages, mails=mails,
+            accounts=self.accounts, domains=self.domains, care=self.care, keys=self.keys, messages=self.messages, mailer=mailer,
             sign_up=settings.dashboard.sign_up, webhooks=StoredWebhooks(self.pool, self.reactor, self.database.encryption),
             read_url=partial(urls.read, rules=self.fetcher.rules), most_webhooks=settings.webhooks.endpoints,
             providers=providers_of(settings.sign_in, self.fetcher, self.unix),

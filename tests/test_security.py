@@ -12,7 +12,7 @@ import pytest
 import pytest_twisted
 
 import mailsvc.dashboard.assembly  # noqa: F401  all routes of the dashboard are known once it is imported
-from mailsvc.dashboard.page import FRESH, SERVED
+from mailsvc.dashboard.page import REAUTHENTICATION_LIFETIME, ROUTES
 from mailsvc.http import caller
 from mailsvc.http.gate import UNGUARDED
 from mailsvc.http.openapi import endpoints
@@ -22,7 +22,7 @@ from tests.dashboard.test_signin import with_app
 from tests.http.rig import KEYS, Rig
 
 PAGE = Path(__file__).parent.parent / "docs" / "security.md"
-PEOPLE = ("anybody", "half", "person", "member", "admin")  # each may do what those before may
+PEOPLE = ("public", "first_factor", "user", "member", "admin")  # each may do what those before may
 DASHBOARD, API = "| action | routes | visitor |", "| action | routes | no key |"
 
 
@@ -57,13 +57,13 @@ def told(head: str) -> dict[str, tuple[str, ...]]:
 
 def test_the_tables_have_every_route_of_the_dashboard_with_its_permission() -> None:
     documented = {route: [cell.startswith("yes") for cell in cells[:5]] for route, cells in told(DASHBOARD).items()}
-    served = {f"{one.method} {one.path}": [PEOPLE.index(one.who) <= n for n in range(5)] for one in SERVED}
+    served = {f"{one.method} {one.path}": [PEOPLE.index(one.access) <= n for n in range(5)] for one in ROUTES}
     assert documented == served
 
 
 def test_the_tables_say_where_a_proof_is_required() -> None:
     documented = {route for route, cells in told(DASHBOARD).items() if cells[5] == "yes"}
-    assert documented == {f"{one.method} {one.path}" for one in SERVED if one.fresh}
+    assert documented == {f"{one.method} {one.path}" for one in ROUTES if one.reauthenticate}
 
 
 def test_the_tables_have_every_route_of_the_api_with_what_opens_it() -> None:
@@ -104,15 +104,15 @@ async def signed_in(house: House, who: str, account_id: UUID) -> Browser:
     """Somebody's browser who has come this far. A person without an account is only let in where none is needed."""
     browser = house.browser()
     await browser.get("/dashboard/sign-in")
-    if who in ("half", "person"):
+    if who in ("first_factor", "user"):
         await house.person("ann@example.com", account_id, "member")
         browser = await house.inside("ann@example.com")
-    if who == "half":
+    if who == "first_factor":
         await with_app(browser)
         browser = house.browser()
         assert (await browser.sign_in("ann@example.com", PASSWORD)).location.startswith("/dashboard/sign-in/code")
         await browser.get("/dashboard/sign-in/code")
-    if who == "person":
+    if who == "user":
         await browser.get("/dashboard/sign-in/again")
         await house.pool.run("DELETE FROM members WHERE user_id = (SELECT id FROM users WHERE email = 'ann@example.com')")
     if who in ("member", "admin"):
@@ -127,7 +127,7 @@ async def test_what_requires_a_proof_is_refused_without_a_recent_one(pool: Pool)
     house = House(pool)
     account_id = await house.account()
     browser = await signed_in(house, "admin", account_id)
-    house.clock.advance(FRESH.total_seconds() + 1)
+    house.clock.advance(REAUTHENTICATION_LIFETIME.total_seconds() + 1)
     for route, cells in told(DASHBOARD).items():
         if cells[5] == "yes":
             method, path = route.split(" ")

@@ -1,4 +1,4 @@
-"""Who gets what: every area made with what it needs, and the templates with what all of them share."""
+"""Who gets what: every section made with what it needs, and the templates with what all of them share."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from klein.resource import KleinResource
 
 from mailsvc.accounts.quota import Quotas
 from mailsvc.clock import unix
-from mailsvc.dashboard import words
-from mailsvc.dashboard.account.members import Settings
+from mailsvc.dashboard import formatting
+from mailsvc.dashboard.account.members import MemberPages
 from mailsvc.dashboard.account.passkeys import IdentityPages, PasskeyPages
 from mailsvc.dashboard.account.profile import Profile
 from mailsvc.dashboard.account.security import Security
-from mailsvc.dashboard.account.smtp import Connection, Relay
+from mailsvc.dashboard.account.smtp import RelayAccess, SmtpPages
 from mailsvc.dashboard.account.usage import Usage
 from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.domains import DomainPages
-from mailsvc.dashboard.emails.detail import Emails
+from mailsvc.dashboard.emails.detail import EmailPages
 from mailsvc.dashboard.emails.export import ExportPages
 from mailsvc.dashboard.emails.listing import EmailList
-from mailsvc.dashboard.emails.resend import SendAgain
+from mailsvc.dashboard.emails.resend import Resend
 from mailsvc.dashboard.files import address
 from mailsvc.dashboard.home import Home
 from mailsvc.dashboard.keys import KeyPages
 from mailsvc.dashboard.logs import LogList
 from mailsvc.dashboard.metrics import Metrics
-from mailsvc.dashboard.pages import Dashboard, Frame
+from mailsvc.dashboard.pages import CommonPages, Dashboard
 from mailsvc.dashboard.sandbox import Inbox
-from mailsvc.dashboard.signin.authenticators import Site
-from mailsvc.dashboard.signin.completion import Entrance
+from mailsvc.dashboard.signin.authenticators import RelyingParty
+from mailsvc.dashboard.signin.completion import Authentication
 from mailsvc.dashboard.signin.federation import Federation
-from mailsvc.dashboard.signin.mails import Mails
+from mailsvc.dashboard.signin.mails import Mailer
 from mailsvc.dashboard.signin.pages import SignIn
-from mailsvc.dashboard.signin.passkeys import PasskeyEntrance
+from mailsvc.dashboard.signin.passkeys import PasskeySignIn
 from mailsvc.dashboard.signin.password import Passwords
 from mailsvc.dashboard.signin.providers import Provider
 from mailsvc.dashboard.signin.second_factor import SecondFactor
-from mailsvc.dashboard.signin.sign_up import Joining
+from mailsvc.dashboard.signin.sign_up import EmailLinkPages
 from mailsvc.dashboard.signin.throttle import Throttle
 from mailsvc.dashboard.suppressions import SuppressionPages
 from mailsvc.dashboard.webhooks import WebhookPages
@@ -51,7 +51,7 @@ from mailsvc.insights.reputation import Reputation
 from mailsvc.intake import Intake
 from mailsvc.net.signed_links import SignedLinks
 from mailsvc.net.urls import Target
-from mailsvc.settings.schema import Settings as Configured
+from mailsvc.settings.schema import Settings
 from mailsvc.store.domains.domains import Domains
 from mailsvc.store.encryption.secrets import Encryption
 from mailsvc.store.events.rollups import Rollups
@@ -94,7 +94,7 @@ NAVIGATION = (
 
 @attrs.define(eq=False, kw_only=True)
 class Assembly:
-    """`mails` None: the service sends none of its own. `inbox`: only in development."""
+    """`mailer` None: the service sends none of its own. `inbox`: only in development."""
 
     pool: Pool
     clock: Any
@@ -106,7 +106,7 @@ class Assembly:
     care: Care
     keys: Keys
     messages: Messages
-    mails: Mails | None
+    mailer: Mailer | None
     sign_up: bool
     webhooks: Webhooks
     read_url: Callable[[str], Target]
@@ -114,7 +114,7 @@ class Assembly:
     quotas: Quotas
     notify: Callable[[str], None]
     intake: Intake
-    settings: Configured
+    settings: Settings
     relay_ports: Mapping[str, int]
     standing: Reputation
     providers: Mapping[str, Provider] = attrs.field(factory=dict)
@@ -131,54 +131,56 @@ class Assembly:
 
     def resource(self) -> Dashboard:
         suffixes()  # read now: the first email to be looked at would wait 50 ms for them
-        desk, pool = self._desk(), self.pool
+        context, pool = self._context(), self.pool
         throttle = Throttle(self.attempts, partial(unix, self.clock), lambda: self.encryption.secrets_for("attempts")[0])
         passwords = Passwords(self.password_thread or self.in_thread, ("mailsvc", urlsplit(self.base_url).hostname or ""))
-        entrance = Entrance(desk, passwords, throttle, self.attempts, self.mails)
+        authentication = Authentication(context, passwords, throttle, self.attempts, self.mailer)
         search, rollups = Search(pool), Rollups(pool)
         stored = StoredEmails(pool, self.clock)
-        sending = SendAgain(self.intake, self.accounts, self.in_thread, self.clock)
+        resend = Resend(self.intake, self.accounts, self.in_thread, self.clock)
         links = SignedLinks(partial(self.encryption.secrets_for, "links"))
-        emails = Emails(desk, stored, History(pool), self.messages, self.domains, self.keys, sending, links, self.standing)
-        emaillist = EmailList(desk, stored, search, self.domains, self.keys)
-        logs = LogList(desk, LogSearch(pool), RequestLog(pool), SmtpSessions(pool, self.clock), self.keys)
-        exports = ExportPages(desk, Exports(pool, self.clock), emaillist, logs)
-        home = Home(desk, self.domains, self.keys, search, rollups)
-        passkeys = PasskeyEntrance(desk, entrance)
-        second = SecondFactor(desk, entrance, passkeys)
-        signin, joining = SignIn(desk, entrance, passkeys, second), Joining(desk, entrance, self._new_account)
+        emails = EmailPages(context, stored, History(pool), self.messages, self.domains, self.keys, resend, links, self.standing)
+        email_list = EmailList(context, stored, search, self.domains, self.keys)
+        logs = LogList(context, LogSearch(pool), RequestLog(pool), SmtpSessions(pool, self.clock), self.keys)
+        exports = ExportPages(context, Exports(pool, self.clock), email_list, logs)
+        home = Home(context, self.domains, self.keys, search, rollups)
+        passkeys = PasskeySignIn(context, authentication)
+        second = SecondFactor(context, authentication, passkeys)
+        signin, email_links = SignIn(context, authentication, passkeys, second), EmailLinkPages(context, authentication, self._new_account)
         notify_webhooks = partial(self.notify, "webhooks")
-        webhooks = WebhookPages(desk, self.webhooks, WebhookLog(pool), self.read_url, self.most_webhooks, notify_webhooks)
-        areas: dict[str, Any] = {
+        webhooks = WebhookPages(context, self.webhooks, WebhookLog(pool), self.read_url, self.most_webhooks, notify_webhooks)
+        sections: dict[str, Any] = {
             "": home, "start": home,
-            "emails/": emaillist, "emails/export": exports, "logs/export": exports, "logs": logs,
-            "emails": emails, "domains": DomainPages(desk, self.domains, self.care),
-            "keys": KeyPages(desk, self.keys, self.domains), "metrics": Metrics(desk, rollups, self.domains),
+            "emails/": email_list, "emails/export": exports, "logs/export": exports, "logs": logs,
+            "emails": emails, "domains": DomainPages(context, self.domains, self.care),
+            "keys": KeyPages(context, self.keys, self.domains), "metrics": Metrics(context, rollups, self.domains),
             "webhooks": webhooks,
-            "suppressions": SuppressionPages(desk, Suppressions(pool, self.clock), lambda: self.notify("events")),
+            "suppressions": SuppressionPages(context, Suppressions(pool, self.clock), lambda: self.notify("events")),
             "settings/usage": Usage(
-                desk, rollups, self.accounts, self.domains, self.webhooks, self.settings.http.rate_limit, self.most_webhooks,
+                context, rollups, self.accounts, self.domains, self.webhooks, self.settings.http.rate_limit, self.most_webhooks,
                 self.quotas,
             ),
-            "settings/smtp": Connection(desk, Relay.of(self.settings, self.relay_ports), self.keys, self.domains),
-            "settings": Settings(desk, entrance, self.keys), "settings/security": Security(desk, entrance, second),
-            "settings/profile": Profile(desk, entrance, Addresses(pool, self.clock)),
-            "settings/passkeys": PasskeyPages(desk, entrance, passkeys, second), "settings/identities": IdentityPages(desk, entrance),
-            "sign-in": signin, "sign-in/code": second, "sign-in/passkey": passkeys, "sign-in/with": Federation(desk, entrance, joining),
-            "sign-up": joining, "reset": joining, "invitation": joining,
+            "settings/smtp": SmtpPages(context, RelayAccess.of(self.settings, self.relay_ports), self.keys, self.domains),
+            "settings": MemberPages(context, authentication, self.keys), "settings/security": Security(context, authentication, second),
+            "settings/profile": Profile(context, authentication, Addresses(pool, self.clock)),
+            "settings/passkeys": PasskeyPages(context, authentication, passkeys, second),
+            "settings/identities": IdentityPages(context, authentication),
+            "sign-in": signin, "sign-in/code": second, "sign-in/passkey": passkeys,
+            "sign-in/with": Federation(context, authentication, email_links),
+            "sign-up": email_links, "reset": email_links, "invitation": email_links,
         }  # fmt: skip
         if self.inbox is not None:
-            areas["sandbox"] = Inbox(desk, self.inbox)
-        return Dashboard({name: _resource(made) for name, made in areas.items()}, _resource(Frame(desk)))
+            sections["sandbox"] = Inbox(context, self.inbox)
+        return Dashboard({name: _resource(made) for name, made in sections.items()}, _resource(CommonPages(context)))
 
-    def _desk(self) -> PageContext:
-        templates = words.environment(navigation=NAVIGATION, static=address)
+    def _context(self) -> PageContext:
+        templates = formatting.environment(navigation=NAVIGATION, static=address)
         return PageContext(
             users=self.users, sessions=self.sessions, audit=Audit(self.pool, self.clock), templates=templates,
             secrets=partial(self.encryption.secrets_for, "dashboard"), base_url=self.base_url, clock=self.clock, in_thread=self.in_thread,
-            inbox=self.inbox is not None, sign_up=self.sign_up, mails=self.mails is not None,
+            has_sandbox=self.inbox is not None, sign_up=self.sign_up, sends_email=self.mailer is not None,
             identities=Identities(self.pool, self.clock), passkeys=Passkeys(self.pool, self.clock), providers=self.providers,
-            site=Site.of(self.base_url),
+            relying_party=RelyingParty.of(self.base_url),
         )  # fmt: skip
 
     async def _new_account(self, name: str) -> Any:

@@ -12,7 +12,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from mailsvc.clock import utc
-from mailsvc.dashboard.signin.authenticators import Site
+from mailsvc.dashboard.signin.authenticators import RelyingParty
 from mailsvc.dashboard.signin.providers import Provider
 from mailsvc.store.people.audit import Audit
 from mailsvc.store.people.identities import Identities
@@ -42,13 +42,13 @@ class PageContext:
     base_url: str
     clock: Any
     in_thread: InThread[Any]
-    inbox: bool = False
+    has_sandbox: bool = False
     sign_up: bool = False
-    mails: bool = False  # whether the service can send mails of its own
+    sends_email: bool = False  # whether the service can send mails of its own
     identities: Identities
     passkeys: Passkeys
     providers: Mapping[str, Provider] = attrs.field(factory=dict)
-    site: Site | None = None
+    relying_party: RelyingParty | None = None
 
     @property
     def secure(self) -> bool:

@@ -8,7 +8,7 @@ from uuid import UUID
 import attrs
 
 from mailsvc.dashboard.context import PageContext
-from mailsvc.dashboard.page import Stop, Visit, area, not_found, page
+from mailsvc.dashboard.page import PageError, PageRequest, not_found, page, section_app
 from mailsvc.dashboard.safety import HOME
 from mailsvc.domains import names
 from mailsvc.domains.maintenance import Care, Rotating, Taken
@@ -38,47 +38,47 @@ class Row:
 
 @attrs.define(eq=False)
 class DomainPages:
-    app = area()
-    desk: PageContext
+    app = section_app()
+    context: PageContext
     stored: Stored
     care: Care
 
     @page(app, DOMAINS)
-    async def list(self, visit: Visit) -> bytes:
-        return await self._listed(visit, {}, "")
+    async def list(self, request: PageRequest) -> bytes:
+        return await self._listed(request, {}, "")
 
     @page(app, DOMAINS, "POST")
-    async def add(self, visit: Visit) -> bytes:
-        text = visit.field("name")
-        region = visit.field("region") or next(iter(self.care.publishing.hosts))
+    async def add(self, request: PageRequest) -> bytes:
+        text = request.field("name")
+        region = request.field("region") or next(iter(self.care.publishing.hosts))
         if region not in self.care.publishing.hosts:
-            raise Stop(422, "Unknown region", "This region doesn’t exist. Choose one from the list.")
+            raise PageError(422, "Unknown region", "This region doesn’t exist. Choose one from the list.")
         try:
-            line = visit.line("domain added", names.parse(text, self.care.own).ascii)
-            domain = await self.care.add(visit.account_id, text, region, Choices(), [line])
+            line = request.audit_entry("domain added", names.parse(text, self.care.own).ascii)
+            domain = await self.care.add(request.account_id, text, region, Choices(), [line])
         except names.NotADomain as wrong:
-            return await self._listed(visit, {"name": str(wrong)}, text)
+            return await self._listed(request, {"name": str(wrong)}, text)
         except Taken:
-            return await self._listed(visit, {"name": "This domain is already in your account."}, text)
+            return await self._listed(request, {"name": "This domain is already in your account."}, text)
         except LimitReached as limit:
-            return await self._listed(visit, {"name": str(limit)}, text)
-        return visit.redirect(f"{DOMAINS}/{domain.id}")
+            return await self._listed(request, {"name": str(limit)}, text)
+        return request.redirect(f"{DOMAINS}/{domain.id}")
 
-    async def _listed(self, visit: Visit, errors: dict[str, str], text: str) -> bytes:
-        domains, _ = await self.stored.list(visit.account_id)
+    async def _listed(self, request: PageRequest, errors: dict[str, str], text: str) -> bytes:
+        domains, _ = await self.stored.list(request.account_id)
         regions = list(self.care.publishing.hosts)
-        return visit.render(
+        return request.render(
             "domains/list.html", 422 if errors else 200, domains=domains, errors=errors, text=text, regions=regions, shown=names.shown,
-            done=_DONE.get(visit.query("done"), ""),
+            done=_DONE.get(request.query("done"), ""),
         )  # fmt: skip
 
     @page(app, f"{DOMAINS}/<text>")
-    async def one(self, visit: Visit, text: str) -> bytes:
-        return await self._shown(visit, await self._domain(visit, text))
+    async def one(self, request: PageRequest, text: str) -> bytes:
+        return await self._shown(request, await self._domain(request, text))
 
-    async def _shown(self, visit: Visit, domain: Domain, status: int = 200, errors: Mapping[str, str] | None = None) -> bytes:
+    async def _shown(self, request: PageRequest, domain: Domain, status: int = 200, errors: Mapping[str, str] | None = None) -> bytes:
         keys = await self.stored.published_keys(domain.id)
-        return visit.render(
+        return request.render(
             "domains/one.html",
             status,
             errors=errors or {},
@@ -88,46 +88,46 @@ class DomainPages:
             advice=_rows(domain, [dmarc(domain.name)]),
             history=await self.stored.history(domain.id, 20),
             live=domain.status == "pending",
-            done=_DONE.get(visit.query("done"), ""),
+            done=_DONE.get(request.query("done"), ""),
         )
 
     @page(app, f"{DOMAINS}/<text>/verify", "POST")
-    async def verify(self, visit: Visit, text: str) -> bytes:
-        domain = await self._domain(visit, text)
-        if await self.care.verify(domain, [visit.line("domain verification requested", domain.name)]) is None:
+    async def verify(self, request: PageRequest, text: str) -> bytes:
+        domain = await self._domain(request, text)
+        if await self.care.verify(domain, [request.audit_entry("domain verification requested", domain.name)]) is None:
             raise not_found("domain")
-        return visit.redirect(f"{DOMAINS}/{domain.id}", done="asked")
+        return request.redirect(f"{DOMAINS}/{domain.id}", done="asked")
 
     @page(app, f"{DOMAINS}/<text>/change", "POST")
-    async def change(self, visit: Visit, text: str) -> bytes:
-        domain = await self._domain(visit, text)
-        tls = visit.field("tls") or domain.tls
+    async def change(self, request: PageRequest, text: str) -> bytes:
+        domain = await self._domain(request, text)
+        tls = request.field("tls") or domain.tls
         if tls not in ("opportunistic", "enforced"):
-            raise Stop(422, "Unknown TLS setting", "TLS must be opportunistic or enforced.")
-        line = visit.line("domain changed", f"{domain.name}: TLS {tls}, sending {visit.field('sending') or 'off'}")
-        await self.stored.update(visit.account_id, domain.id, {"tls": tls, "sending": visit.field("sending") == "on"}, [line])
-        return visit.redirect(f"{DOMAINS}/{domain.id}", done="changed")
+            raise PageError(422, "Unknown TLS setting", "TLS must be opportunistic or enforced.")
+        line = request.audit_entry("domain changed", f"{domain.name}: TLS {tls}, sending {request.field('sending') or 'off'}")
+        await self.stored.update(request.account_id, domain.id, {"tls": tls, "sending": request.field("sending") == "on"}, [line])
+        return request.redirect(f"{DOMAINS}/{domain.id}", done="changed")
 
     @page(app, f"{DOMAINS}/<text>/rotate", "POST")
-    async def rotate(self, visit: Visit, text: str) -> bytes:
-        domain = await self._domain(visit, text)
+    async def rotate(self, request: PageRequest, text: str) -> bytes:
+        domain = await self._domain(request, text)
         try:
-            await self.care.rotate(domain, [visit.line("domain keys rotated", domain.name)])
+            await self.care.rotate(domain, [request.audit_entry("domain keys rotated", domain.name)])
         except Rotating:
-            return visit.redirect(f"{DOMAINS}/{domain.id}", done="busy")
-        return visit.redirect(f"{DOMAINS}/{domain.id}", done="rotating")
+            return request.redirect(f"{DOMAINS}/{domain.id}", done="busy")
+        return request.redirect(f"{DOMAINS}/{domain.id}", done="rotating")
 
     @page(app, f"{DOMAINS}/<text>/delete", "POST")
-    async def delete(self, visit: Visit, text: str) -> bytes:
-        domain = await self._domain(visit, text)
-        if visit.field("name").lower() not in (domain.name, names.shown(domain.name)):
-            return await self._shown(visit, domain, 422, {"name": "The name doesn’t match, so the domain wasn’t deleted."})
-        await self.stored.delete(visit.account_id, domain.id, [visit.line("domain deleted", domain.name)])
-        return visit.redirect(DOMAINS, done="deleted")
+    async def delete(self, request: PageRequest, text: str) -> bytes:
+        domain = await self._domain(request, text)
+        if request.field("name").lower() not in (domain.name, names.shown(domain.name)):
+            return await self._shown(request, domain, 422, {"name": "The name doesn’t match, so the domain wasn’t deleted."})
+        await self.stored.delete(request.account_id, domain.id, [request.audit_entry("domain deleted", domain.name)])
+        return request.redirect(DOMAINS, done="deleted")
 
-    async def _domain(self, visit: Visit, text: str) -> Domain:
-        domain_id: UUID = visit.uuid(text, "domain")
-        domain = await self.stored.own(visit.account_id, domain_id)
+    async def _domain(self, request: PageRequest, text: str) -> Domain:
+        domain_id: UUID = request.uuid(text, "domain")
+        domain = await self.stored.own(request.account_id, domain_id)
         if domain is None:
             raise not_found("domain")
         return domain

@@ -9,7 +9,7 @@ import attrs
 from mailsvc.dashboard import snippets
 from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.metrics import rates, wanted
-from mailsvc.dashboard.page import Visit, area, page
+from mailsvc.dashboard.page import PageRequest, page, section_app
 from mailsvc.dashboard.safety import HOME
 from mailsvc.store.domains.domains import Domains
 from mailsvc.store.events.rollups import Rollups
@@ -19,41 +19,43 @@ from mailsvc.store.people.api_keys import Keys
 
 @attrs.define(eq=False)
 class Home:
-    app = area()
-    desk: PageContext
+    app = section_app()
+    context: PageContext
     domains: Domains
     keys: Keys
     search: Search
     rollups: Rollups
 
     @page(app, HOME)
-    async def show(self, visit: Visit) -> bytes:
-        return await self._shown(visit, "")
+    async def show(self, request: PageRequest) -> bytes:
+        return await self._shown(request, "")
 
     @page(app, f"{HOME}/start", "POST")
-    async def start(self, visit: Visit) -> bytes:
+    async def start(self, request: PageRequest) -> bytes:
         """A key, shown this once, in code that sends."""
-        line = visit.line("key created", "first key")
-        _, secret = await self.keys.create(visit.account_id, "first key", "sending_access", lines=[line], created_by=visit.who.user_id)
-        return await self._shown(visit, secret)
+        line = request.audit_entry("key created", "first key")
+        _, secret = await self.keys.create(
+            request.account_id, "first key", "sending_access", lines=[line], created_by=request.user_session.user_id
+        )
+        return await self._shown(request, secret)
 
-    async def _shown(self, visit: Visit, secret: str) -> bytes:
-        domains, _ = await self.domains.list(visit.account_id)
-        keys, _ = await self.keys.list(visit.account_id)
-        latest = await self.search.emails(visit.account_id, Filters(), 5)
-        now = self.desk.now()
-        counts = await self.rollups.counts(visit.account_id, wanted(now - timedelta(days=1), now + timedelta(hours=1)))
+    async def _shown(self, request: PageRequest, secret: str) -> bytes:
+        domains, _ = await self.domains.list(request.account_id)
+        keys, _ = await self.keys.list(request.account_id)
+        latest = await self.search.emails(request.account_id, Filters(), 5)
+        now = self.context.now()
+        counts = await self.rollups.counts(request.account_id, wanted(now - timedelta(days=1), now + timedelta(hours=1)))
         ready = next((domain for domain in domains if domain.may_send), None)
         sender = f"hello@{(ready or domains[0]).name}" if domains else "hello@your-domain.example"
-        return visit.render(
+        return request.render(
             "home.html",
             domains=domains,
             ready=ready,
-            steps=visit.query("steps") == "1",  # also when all of them are done: the page that led here follows them
+            steps=request.query("steps") == "1",  # also when all of them are done: the page that led here follows them
             keys=keys,
             secret=secret,
             latest=latest.emails,
             delivered=any(email.last_event == "email.delivered" for email in latest.emails),
             rates=rates(counts),
-            code=snippets.all_of(self.desk.base_url, secret or "ms_…", sender, visit.who.email),
+            code=snippets.all_of(self.context.base_url, secret or "ms_…", sender, request.user_session.email),
         )

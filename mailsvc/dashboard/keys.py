@@ -7,7 +7,7 @@ from typing import cast
 import attrs
 
 from mailsvc.dashboard.context import PageContext
-from mailsvc.dashboard.page import Visit, area, not_found, page
+from mailsvc.dashboard.page import PageRequest, not_found, page, section_app
 from mailsvc.dashboard.safety import HOME
 from mailsvc.store.domains.domains import Domains
 from mailsvc.store.people.api_keys import Keys, Permission
@@ -19,20 +19,20 @@ _DONE = {"demoted": "Role changed. Full-access keys they created still work. Rev
 
 @attrs.define(eq=False)
 class KeyPages:
-    app = area()
-    desk: PageContext
+    app = section_app()
+    context: PageContext
     keys: Keys
     domains: Domains
 
     @page(app, KEYS)
-    async def list(self, visit: Visit) -> bytes:
-        return await self._listed(visit)
+    async def list(self, request: PageRequest) -> bytes:
+        return await self._listed(request)
 
     @page(app, KEYS, "POST")
-    async def create(self, visit: Visit) -> bytes:
+    async def create(self, request: PageRequest) -> bytes:
         """Full access is for admins who have just proved who they are: such a key can read and change everything of the account."""
-        name, permission, limit = visit.words("name"), visit.field("permission"), visit.field("domain")
-        domains, _ = await self.domains.list(visit.account_id)
+        name, permission, limit = request.single_line("name"), request.field("permission"), request.field("domain")
+        domains, _ = await self.domains.list(request.account_id)
         domain = next((d for d in domains if str(d.id) == limit), None)
         errors: dict[str, str] = {}
         if not name or len(name) > LONGEST:
@@ -43,37 +43,42 @@ class KeyPages:
             errors["domain"] = "This domain doesn’t exist. Choose one from the list."
         elif domain is not None and permission != "sending_access":
             errors["domain"] = "Only keys with sending access can be limited to a domain."
-        if permission == "full_access" and not visit.admin:
+        if permission == "full_access" and not request.admin:
             errors["permission"] = "Only admins can create keys with full access."
         if errors:
-            return await self._listed(visit, errors=errors)
-        if permission == "full_access" and not visit.fresh:
-            return visit.prove_again()
-        line = visit.line("key created", f"{name} ({permission}{', ' + domain.name if domain else ''})")
+            return await self._listed(request, errors=errors)
+        if permission == "full_access" and not request.reauthenticated:
+            return request.ask_to_reauthenticate()
+        line = request.audit_entry("key created", f"{name} ({permission}{', ' + domain.name if domain else ''})")
         _, secret = await self.keys.create(
-            visit.account_id, name, cast(Permission, permission), domain.id if domain else None, [line], created_by=visit.who.user_id
+            request.account_id,
+            name,
+            cast(Permission, permission),
+            domain.id if domain else None,
+            [line],
+            created_by=request.user_session.user_id,
         )
-        return await self._listed(visit, secret=secret)
+        return await self._listed(request, secret=secret)
 
     @page(app, f"{KEYS}/<text>/revoke", "POST")
-    async def revoke(self, visit: Visit, text: str) -> bytes:
-        key_id = visit.uuid(text, "key")
-        key = next((k for k in (await self.keys.list(visit.account_id))[0] if k.id == key_id), None)
+    async def revoke(self, request: PageRequest, text: str) -> bytes:
+        key_id = request.uuid(text, "key")
+        key = next((k for k in (await self.keys.list(request.account_id))[0] if k.id == key_id), None)
         if key is None:
             raise not_found("key")
-        if not await self.keys.revoke(visit.account_id, key_id, [visit.line("key revoked", f"{key.name} ({key.hint}…)")]):
+        if not await self.keys.revoke(request.account_id, key_id, [request.audit_entry("key revoked", f"{key.name} ({key.hint}…)")]):
             raise not_found("key")
-        return visit.redirect(KEYS)
+        return request.redirect(KEYS)
 
-    async def _listed(self, visit: Visit, secret: str = "", errors: dict[str, str] | None = None) -> bytes:
-        domains, _ = await self.domains.list(visit.account_id)
-        return visit.render(
+    async def _listed(self, request: PageRequest, secret: str = "", errors: dict[str, str] | None = None) -> bytes:
+        domains, _ = await self.domains.list(request.account_id)
+        return request.render(
             "keys.html",
             422 if errors else 200,
-            keys=(await self.keys.list(visit.account_id))[0],
+            keys=(await self.keys.list(request.account_id))[0],
             domains={domain.id: domain for domain in domains},
-            members={member.user_id for member in await self.desk.users.members(visit.account_id)},
-            done=_DONE.get(visit.query("done"), ""),
+            members={member.user_id for member in await self.context.users.members(request.account_id)},
+            done=_DONE.get(request.query("done"), ""),
             secret=secret,
             errors=errors or {},
         )

@@ -1,4 +1,4 @@
-"""Logs: what the account's programs asked over HTTP and said over SMTP, and what they were answered."""
+"""Logs: what the account's programs selection over HTTP and labels over SMTP, and what they were answered."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import attrs
 import orjson
 
 from mailsvc.dashboard.context import PageContext
-from mailsvc.dashboard.page import Visit, area, not_found, page
+from mailsvc.dashboard.page import PageRequest, not_found, page, section_app
 from mailsvc.dashboard.safety import HOME
 from mailsvc.store.logs.requests import RequestLog
 from mailsvc.store.logs.search import Filters, LogSearch, Source
@@ -30,84 +30,85 @@ _QUEUED = re.compile(r"[Qq]ueued as ([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}
 
 
 @attrs.frozen
-class Asked:
-    """What the address of the page asks for. `kept` are the parts that say something, `said` the same for people."""
+class Selection:
+    """What the address of the page asks for. `params` are the parts that say something, `labels` the same for people."""
 
     filters: Filters
-    kept: dict[str, str]
-    said: Sequence[tuple[str, str]]
+    params: dict[str, str]
+    labels: Sequence[tuple[str, str]]
     keys: Sequence[KeyView]
 
     @property
     def query(self) -> str:
-        return urlencode(self.kept)
+        return urlencode(self.params)
 
 
 @attrs.define(eq=False)
 class LogList:
     """The list, and one entry of it."""
 
-    app = area()
-    desk: PageContext
+    app = section_app()
+    context: PageContext
     search: LogSearch
     stored: RequestLog
-    receipts: SmtpSessions
+    sessions: SmtpSessions
     keys: Keys
 
     @page(app, LOGS)
-    async def list(self, visit: Visit) -> bytes:
-        asked = await self.asked(visit)
-        after = visit.uuid(visit.query("after")) if visit.query("after") else None
-        found = await self.search.page(visit.account_id, asked.filters, PAGE, after)
-        older = f"{LOGS}?{urlencode({**asked.kept, 'after': str(found.after)})}" if found.after else None
-        return visit.render(
-            "logs/list.html", page=found, older=older, first=after is None, asked=asked, sources=SOURCES, outcomes=OUTCOMES, spans=SPANS,
+    async def list(self, request: PageRequest) -> bytes:
+        selection = await self.read_filters(request)
+        after = request.uuid(request.query("after")) if request.query("after") else None
+        found = await self.search.page(request.account_id, selection.filters, PAGE, after)
+        older = f"{LOGS}?{urlencode({**selection.params, 'after': str(found.after)})}" if found.after else None
+        return request.render(
+            "logs/list.html", page=found, older=older, first=after is None, selection=selection,
+            sources=SOURCES, outcomes=OUTCOMES, spans=SPANS,
         )  # fmt: skip
 
-    async def asked(self, visit: Visit) -> Asked:
+    async def read_filters(self, request: PageRequest) -> Selection:
         """A word that is no filter is none; a key that does not exist is not found. `status` may be one of a request, such as 429."""
-        keys, _ = await self.keys.list(visit.account_id)
-        given = {name: visit.query(name)[:200] for name in ("q", "source", "status", "days", "key")}
-        key = visit.chosen("key", keys, "API key")
+        keys, _ = await self.keys.list(request.account_id)
+        given = {name: request.query(name)[:200] for name in ("q", "source", "status", "days", "key")}
+        key = request.selected("key", keys, "API key")
         status = int(given["status"]) if re.fullmatch(r"[1-5]\d\d", given["status"], re.ASCII) else None
         filters = Filters(
             source=cast(Source, given["source"]) if given["source"] in SOURCES else "",
             refused={"ok": False, "errors": True}.get(given["status"]),
             status=status,
-            since=self.desk.now() - timedelta(days=int(given["days"])) if given["days"] in SPANS else None,
+            since=self.context.now() - timedelta(days=int(given["days"])) if given["days"] in SPANS else None,
             key_id=key.id if key else None,
             text=given["q"],
         )
-        said = {
+        labels = {
             "q": ("Text", given["q"]),
             "source": ("Source", SOURCES.get(given["source"], "")),
             "status": ("Status", given["status"] if status else OUTCOMES.get(given["status"], "")),
             "days": ("Time", SPANS.get(given["days"], "")),
             "key": ("API key", key.name if key else ""),
         }
-        kept = {name: given[name] for name, (_, value) in said.items() if value}
-        return Asked(filters, kept, [said[name] for name in kept], keys)
+        params = {name: given[name] for name, (_, value) in labels.items() if value}
+        return Selection(filters, params, [labels[name] for name in params], keys)
 
     @page(app, f"{LOGS}/<text>")
-    async def one(self, visit: Visit, text: str) -> bytes:
-        log_id = visit.uuid(text, "entry")
-        log = await self.stored.get(visit.account_id, log_id)
-        keys, _ = await self.keys.list(visit.account_id)
+    async def one(self, request: PageRequest, text: str) -> bytes:
+        log_id = request.uuid(text, "entry")
+        log = await self.stored.get(request.account_id, log_id)
+        keys, _ = await self.keys.list(request.account_id)
         if log is None:
-            return await self._session(visit, log_id, keys)
+            return await self._session(request, log_id, keys)
         key = next((k for k in keys if k.id == log.key_id), None)
         emails = _made(log.response_body) if log.method == "POST" and log.path.startswith("/emails") else []
-        return visit.render(
+        return request.render(
             "logs/one.html", log=log, key=key, asked=_shown(log.request_body), answered=_shown(log.response_body), emails=emails,
         )  # fmt: skip
 
-    async def _session(self, visit: Visit, log_id: UUID, keys: Sequence[KeyView]) -> bytes:
-        """What was said over SMTP."""
-        session = await self.receipts.get(visit.account_id, log_id)
+    async def _session(self, request: PageRequest, log_id: UUID, keys: Sequence[KeyView]) -> bytes:
+        """What was labels over SMTP."""
+        session = await self.sessions.get(request.account_id, log_id)
         if session is None:
             raise not_found("entry")
         key = next((k for k in keys if k.id == session.key_id), None)
-        return visit.render("logs/session.html", session=session, key=key, emails=_QUEUED.findall(session.transcript or ""))
+        return request.render("logs/session.html", session=session, key=key, emails=_QUEUED.findall(session.transcript or ""))
 
 
 def _shown(body: object) -> str:

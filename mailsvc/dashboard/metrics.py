@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import attrs
 
 from mailsvc.dashboard.context import PageContext
-from mailsvc.dashboard.page import Visit, area, page
+from mailsvc.dashboard.page import PageRequest, page, section_app
 from mailsvc.dashboard.safety import HOME
 from mailsvc.store.domains.domains import Domains
 from mailsvc.store.events.rollups import Count, Rollups, Unit, Wanted
@@ -68,25 +68,25 @@ def wanted(since: datetime, until: datetime, unit: Unit = "hour", zone: str = "U
 
 @attrs.define(eq=False)
 class Metrics:
-    app = area()
-    desk: PageContext
+    app = section_app()
+    context: PageContext
     rollups: Rollups
     domains: Domains
 
     @page(app, METRICS)
-    async def show(self, visit: Visit) -> bytes:
-        domains, _ = await self.domains.list(visit.account_id)
-        domain = visit.chosen("domain", domains, "domain")
-        days = visit.query("days") if visit.query("days") in RANGES else "7"
-        zone_name, zone = _zone(visit.query("zone"))
+    async def show(self, request: PageRequest) -> bytes:
+        domains, _ = await self.domains.list(request.account_id)
+        domain = request.selected("domain", domains, "domain")
+        days = request.query("days") if request.query("days") in RANGES else "7"
+        zone_name, zone = _zone(request.query("zone"))
         unit: Unit = "hour" if days == "1" else "day"
-        until = _ceiling(self.desk.now(), unit, zone)
+        until = _ceiling(self.context.now(), unit, zone)
         since = until - timedelta(days=int(days))
         limit = [domain.id] if domain else None
-        counts = await self.rollups.counts(visit.account_id, wanted(since, until, unit, zone_name, by_period=True, domains=limit))
-        apart = await self.rollups.counts(visit.account_id, wanted(since, until, by_domain=True))
+        counts = await self.rollups.counts(request.account_id, wanted(since, until, unit, zone_name, by_period=True, domains=limit))
+        apart = await self.rollups.counts(request.account_id, wanted(since, until, by_domain=True))
         by_domain = {d.id: rates(count for count in apart if count.domain_id == d.id) for d in domains}
-        return visit.render(
+        return request.render(
             "metrics.html",
             rates=rates(counts),
             table=[(d, by_domain[d.id]) for d in domains if by_domain[d.id].sent],

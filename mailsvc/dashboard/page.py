@@ -1,4 +1,7 @@
-"""Serving one page: who looks, whether they may, and what goes back. The areas' functions get a `Visit` and give bytes."""
+"""Serving one page: authentication, permissions, forms, redirects, error pages.
+
+A page is a method that takes a `PageRequest` and returns bytes, registered with `@page`. What all pages share is in context.py.
+"""
 
 from __future__ import annotations
 
@@ -44,12 +47,12 @@ SIGN_IN = f"{HOME}/sign-in"
 SECURITY = f"{HOME}/settings/security"
 PASSKEYS = f"{HOME}/settings/passkeys"
 AGAIN = f"{SIGN_IN}/again"
-FRESH = timedelta(minutes=15)  # how long a proof of who it is counts for what is dangerous
-NEVER = datetime.fromtimestamp(0, UTC)  # of a session whose person has not proved who they are: another service said so
+REAUTHENTICATION_LIFETIME = timedelta(minutes=15)  # after it, dangerous changes ask for a proof again
+NEVER = datetime.fromtimestamp(0, UTC)  # `proved_at` of a session whose user signed in through a provider that reports no sign-in time
 
 
-class Request(Protocol):
-    """What the pages ask of a request; http/request has the real one."""
+class HttpRequest(Protocol):
+    """The part of http/request.Request that pages use."""
 
     method: bytes
     path: bytes
@@ -67,45 +70,49 @@ class Request(Protocol):
 
 
 @attrs.frozen
-class Stop(Exception):
-    """The page cannot be shown: a status, what to call it, and a sentence."""
+class PageError(Exception):
+    """Shown to the user as an error page with this status, title and message."""
 
     status: int
     title: str
-    sentence: str
+    message: str
 
 
-def not_found(what: str = "page") -> Stop:
-    return Stop(404, "Not found", f"This {what} doesn’t exist, or you don’t have access to it.")
+def not_found(what: str = "page") -> PageError:
+    return PageError(404, "Not found", f"This {what} doesn’t exist, or you don’t have access to it.")
 
 
-def forbidden(sentence: str) -> Stop:
-    return Stop(403, "Not allowed", sentence)
+def forbidden(message: str) -> PageError:
+    return PageError(403, "Not allowed", message)
 
 
 @attrs.define(eq=False)
-class Visit:
-    """One request of one browser. `session` is None for who is not signed in."""
+class PageRequest:
+    """A request for a page, and its response.
 
-    desk: PageContext
-    request: Request
+    `session`: None if nobody is signed in. `binding`: the cookie that form tokens and tickets belong to, of the session or else of the
+    browser. `streaming`: the response has begun, so an error can no longer be shown as a page.
+    """
+
+    context: PageContext
+    http: HttpRequest
     session: Session | None
-    anchor: str
+    binding: str
     form: Mapping[str, str]
     theme: str
     streaming: bool = False
 
-    # What came in
+    # Request
 
     def query(self, name: str) -> str:
-        return _text(self.request.args.get(name.encode(), [b""])[0]).strip()
+        return _text(self.http.args.get(name.encode(), [b""])[0]).strip()
 
     def field(self, name: str) -> str:
-        """Of the form, without white space around it; passwords are read from `form`."""
+        """A form field without surrounding white space. Passwords are read from `form` instead."""
         return self.form.get(name, "").strip()
 
-    def words(self, name: str) -> str:
-        """A field for one line of text, such as a name: white space and line ends in it become single spaces."""
+    def single_line(self, name: str) -> str:
+        """A form field such as a name: white space and line breaks become single spaces."""
         return " ".join(self.form.get(name, "").split())
 
     def uuid(self, text: str, what: str = "page") -> UUID:
@@ -114,8 +121,8 @@ class Visit:
         except ValueError:
             raise not_found(what) from None
 
-    def chosen(self, name: str, choices: Iterable[Named], what: str) -> Named | None:
-        """Which of these the query of the page names; None: it names none. An unknown one is not found: nothing wider is shown instead."""
+    def selected(self, name: str, choices: Iterable[Named], what: str) -> Named | None:
+        """The choice whose ID is in the query; None if the query names none. An unknown ID is not found, rather than showing all."""
         text = self.query(name)
         found = next((one for one in choices if str(one.id) == text), None)
         if text and found is None:
@@ -124,7 +131,7 @@ class Visit:
 
     @property
     def address(self) -> str:
-        return self.request.address()
+        return self.http.address()
 
     @property
     def agent(self) -> str:
@@ -132,271 +139,282 @@ class Visit:
 
     @property
     def path(self) -> str:
-        return self.request.path.decode("latin-1")
+        return self.http.path.decode("latin-1")
 
     @property
-    def here(self) -> str:
-        """Where a form leads back to that any page may have."""
-        return self.path if self.request.method in (b"GET", b"HEAD") else f"{HOME}/{self.area}" if self.area != "start" else HOME
+    def return_path(self) -> str:
+        """Where forms that are on every page lead back to."""
+        return self.path if self.http.method in (b"GET", b"HEAD") else f"{HOME}/{self.section}" if self.section != "start" else HOME
 
     @property
-    def area(self) -> str:
-        """The part of the dashboard: emails, domains, …"""
+    def section(self) -> str:
+        """The section of the dashboard: emails, domains, …"""
         return [*self.path.split("/"), "", ""][2]
 
     def header(self, name: str) -> str:
-        return _text((self.request.requestHeaders.getRawHeaders(name.encode()) or [b""])[0])
+        return _text((self.http.requestHeaders.getRawHeaders(name.encode()) or [b""])[0])
 
     @property
-    def who(self) -> Session:
-        """Who is signed in. Only asked on pages that nobody else gets to."""
+    def user_session(self) -> Session:
+        """The session, on pages that require one."""
         assert self.session is not None
         return self.session
 
     @property
     def account_id(self) -> UUID:
-        assert self.who.account_id is not None
-        return self.who.account_id
+        assert self.user_session.account_id is not None
+        return self.user_session.account_id
 
     @property
     def admin(self) -> bool:
         return self.session is not None and self.session.role == "admin"
 
     @property
-    def fresh(self) -> bool:
-        """Whether they have shown lately who they are."""
-        return self.desk.now() - self.who.proved_at <= FRESH
+    def reauthenticated(self) -> bool:
+        """Whether the user proved their identity recently."""
+        return self.context.now() - self.user_session.proved_at <= REAUTHENTICATION_LIFETIME
 
-    def prove_again(self) -> bytes:
-        return self.redirect(AGAIN, next=_back(self))
+    def ask_to_reauthenticate(self) -> bytes:
+        return self.redirect(AGAIN, next=_return_path(self))
 
     @property
     def token(self) -> str:
-        return safety.token(self.desk.secrets()[0], self.anchor)
+        return safety.token(self.context.secrets()[0], self.binding)
 
-    # What goes out
+    # Response
 
     def render(self, template: str, status: int = 200, **values: object) -> bytes:
-        page = self.desk.templates.get_template(template).render(visit=self, now=self.desk.now(), desk=self.desk, area=self.area, **values)
+        page = self.context.templates.get_template(template).render(
+            request=self, now=self.context.now(), context=self.context, section=self.section, **values
+        )
         return self.send(page.encode("utf-8", "replace"), "text/html; charset=utf-8", status)
 
     def send(self, body: bytes, kind: str, status: int = 200, **headers: str) -> bytes:
-        """`headers`: those of safety.headers that differ."""
-        self.request.setResponseCode(status)
+        """`headers` are passed to safety.headers."""
+        self.http.setResponseCode(status)
         self.set_header("Content-Type", kind)
         self.set_header("Content-Length", str(len(body)))
-        for name, value in safety.headers(secure=self.desk.secure, **headers).items():
+        for name, value in safety.headers(secure=self.context.secure, **headers).items():
             self.set_header(name, value)
         return body
 
     async def download(self, name: str, kind: str, chunks: AsyncGenerator[bytes, None]) -> bool:
-        """A file that is made while it is sent; whether all of it was. It ends the page: what follows sends nothing."""
+        """Stream a file. Returns whether all of it was sent; nothing can be sent after it."""
         self.set_header("Content-Disposition", f'attachment; filename="{name}"')
         self.send(b"", kind)
-        self.request.responseHeaders.removeHeader(b"content-length")
+        self.http.responseHeaders.removeHeader(b"content-length")
         self.streaming = True
-        return await self.request.stream(chunks)
+        return await self.http.stream(chunks)
 
     def set_header(self, name: str, value: str) -> None:
-        self.request.responseHeaders.setRawHeaders(name.encode(), [value.encode("latin-1", "replace")])
+        self.http.responseHeaders.setRawHeaders(name.encode(), [value.encode("latin-1", "replace")])
 
     def redirect(self, path: str, **query: str) -> bytes:
-        """To a page of ours (303), so that a reload repeats nothing. Where htmx asks for parts of a page, the whole page goes there."""
+        """Redirect to another page (303), so that a reload does not repeat a form. Requests of htmx get HX-Redirect."""
         to = f"{path}?{urlencode(query)}" if query else path
         part = self.header("hx-request") == "true"
         self.set_header("HX-Redirect" if part else "Location", to)
         return self.send(b"", "text/plain; charset=utf-8", 200 if part else 303)
 
     def set_cookie(self, name: str, value: str, seconds: int | None = None) -> None:
-        line = safety.cookie(name, value, secure=self.desk.secure, seconds=seconds)
-        self.request.responseHeaders.addRawHeader(b"set-cookie", line.encode())
+        line = safety.cookie(name, value, secure=self.context.secure, seconds=seconds)
+        self.http.responseHeaders.addRawHeader(b"set-cookie", line.encode())
 
     def cookie(self, name: str) -> str:
-        return _cookies(self.request).get(safety.cookie_name(name, secure=self.desk.secure), "")
+        return _cookies(self.http).get(safety.cookie_name(name, secure=self.context.secure), "")
 
-    def line(self, action: str, subject: str = "") -> Line:
-        """For the account's audit log, to be written with the change itself."""
-        return Line(self.account_id, None, self.who.user_id, self.who.email, self.address, action, subject)
+    def audit_entry(self, action: str, subject: str = "") -> Line:
+        """An entry for the account's audit log, to be written in the transaction of the change."""
+        return Line(self.account_id, None, self.user_session.user_id, self.user_session.email, self.address, action, subject)
 
-    def own_line(self, action: str, subject: str = "") -> Line:
-        """The same for what concerns a person: into the logs of all their accounts."""
-        return Line(None, self.who.user_id, self.who.user_id, self.who.email, self.address, action, subject)
+    def own_audit_entry(self, action: str, subject: str = "") -> Line:
+        """An entry about the user, for the audit logs of all their accounts."""
+        return Line(None, self.user_session.user_id, self.user_session.user_id, self.user_session.email, self.address, action, subject)
 
-    async def proved(self, how: str, at: datetime | None = None) -> None:
-        """They have shown again who they are, at `at` or just now."""
-        await self.desk.sessions.proved(self.who.hash, [self.own_line("identity confirmed", how)], at)
+    async def mark_reauthenticated(self, how: str, at: datetime | None = None) -> None:
+        """Record that the user proved their identity again, at `at` (now if None)."""
+        await self.context.sessions.proved(self.user_session.hash, [self.own_audit_entry("identity confirmed", how)], at)
 
-    async def note(self, action: str, subject: str = "") -> None:
-        """Write it into the account's audit log, by itself."""
-        await self.desk.audit.write(self.line(action, subject))
+    async def write_audit_entry(self, action: str, subject: str = "") -> None:
+        """Write to the account's audit log in a transaction of its own."""
+        await self.context.audit.write(self.audit_entry(action, subject))
 
 
 Function = Callable[..., Awaitable[bytes]]
-Who = Literal["anybody", "half", "person", "member", "admin"]
+Access = Literal["public", "first_factor", "user", "member", "admin"]
 
 
 @attrs.frozen
-class Served:
+class Route:
     """A route and the permission it requires."""
 
     method: str
     path: str
-    who: Who
-    fresh: bool
+    access: Access
+    reauthenticate: bool
 
 
-SERVED: list[Served] = []  # every route of every area; docs/security.md lists them
+ROUTES: list[Route] = []  # all routes of the dashboard; docs/security.md lists them
 
 
-def area() -> Klein:
-    """The app of one area, in which a path or a method that nobody serves has a page of ours too."""
+def section_app() -> Klein:
+    """The Klein app of one section. Unknown paths and methods get an error page of the dashboard."""
     app = Klein()
     app.url_map.merge_slashes = False
 
-    def unserved(self: Any, request: Any, failure: Failure) -> Deferred[bytes]:
-        async def stop(visit: Visit) -> bytes:
+    def unserved(self: Any, http: Any, failure: Failure) -> Deferred[bytes]:
+        async def fail(request: PageRequest) -> bytes:
             raise (
-                Stop(405, "Method not allowed", "This page doesn’t support this request method.")
+                PageError(405, "Method not allowed", "This page doesn’t support this request method.")
                 if failure.check(MethodNotAllowed)
                 else not_found()
             )
 
-        return request.detached(serve(self.desk, request, "anybody", stop))  # type: ignore[no-any-return]
+        return http.detached(serve(self.context, http, "public", fail))  # type: ignore[no-any-return]
 
     handle: Any = app.handle_errors(HTTPException)
     handle(unserved)
     return app
 
 
-def page(app: Klein, path: str, *methods: str, who: Who = "member", fresh: bool = False) -> Callable[[Function], Function]:
-    """Serve `path` to `who`: anybody, a person after the first (half) or the last step of signing in, a member of an account, an admin.
+def page(app: Klein, path: str, *methods: str, access: Access = "member", reauthenticate: bool = False) -> Callable[[Function], Function]:
+    """Register a page.
 
-    `fresh`: only to who has shown lately who they are.
+    `access`: who may open it. Anyone (`public`), a user whose second factor is still missing (`first_factor`), a signed-in user with
+    or without an account (`user`), a member or an admin of the account shown. `reauthenticate`: requires a recent proof of identity.
     """
 
     def registered(function: Function) -> Function:
-        SERVED.extend(Served(method, path, who, fresh) for method in methods or ("GET",))
+        ROUTES.extend(Route(method, path, access, reauthenticate) for method in methods or ("GET",))
 
         @app.route(path, methods=list(methods or ("GET",)))
         @wraps(function)
-        def served(self: Any, request: Any, **named: str) -> Deferred[bytes]:
-            return request.detached(serve(self.desk, request, who, lambda visit: function(self, visit, **named), fresh))  # type: ignore[no-any-return]
+        def served(self: Any, http: Any, **named: str) -> Deferred[bytes]:
+            return http.detached(serve(self.context, http, access, lambda request: function(self, request, **named), reauthenticate))  # type: ignore[no-any-return]
 
         return function
 
     return registered
 
 
-async def serve(desk: PageContext, request: Request, who: Who, function: Callable[[Visit], Awaitable[bytes]], fresh: bool = False) -> bytes:
-    """The page, or the page that says why there is none."""
-    visit = Visit(desk, request, None, "", {}, "auto")
+async def serve(
+    context: PageContext,
+    http: HttpRequest,
+    access: Access,
+    function: Callable[[PageRequest], Awaitable[bytes]],
+    reauthenticate: bool = False,
+) -> bytes:
+    """The page, a redirect to where access can be gained, or an error page."""
+    request = PageRequest(context, http, None, "", {}, "auto")
     try:
-        await _recognise(visit)
-        if request.method == b"POST":
-            visit.form = _form(visit)
-        elsewhere = await _elsewhere(visit, who)
-        if elsewhere is None and fresh and not visit.fresh:
-            elsewhere = visit.prove_again()
-        return elsewhere if elsewhere is not None else await function(visit)
-    except Stop as stop:
-        return _stopped(visit, stop)
+        await _authenticate(request)
+        if http.method == b"POST":
+            request.form = _form(request)
+        redirect = await _access_redirect(request, access)
+        if redirect is None and reauthenticate and not request.reauthenticated:
+            redirect = request.ask_to_reauthenticate()
+        return redirect if redirect is not None else await function(request)
+    except PageError as error:
+        return _error_page(request, error)
     except Busy:
-        return _stopped(visit, Stop(503, "Temporarily unavailable", "Too many sign-ins right now. Try again in a moment."))
+        return _error_page(request, PageError(503, "Temporarily unavailable", "Too many sign-ins right now. Try again in a moment."))
     except (Transient, EncryptionError) as error:
-        if visit.streaming:
+        if request.streaming:
             raise
-        log.warn("the store could not serve a page: {reason}", reason=str(error))
-        return _stopped(visit, Stop(503, "Temporarily unavailable", "The database is unreachable. Reload the page in a few seconds."))
+        log.warn("page failed because of the database: {reason}", reason=str(error))
+        return _error_page(
+            request, PageError(503, "Temporarily unavailable", "The database is unreachable. Reload the page in a few seconds.")
+        )
     except Exception:
-        if visit.streaming:
-            raise  # the connection is cut, so that nobody takes a part for the whole
+        if request.streaming:
+            raise  # cuts the connection, so that a partial file is not mistaken for a whole one
         error_id = uuid4().hex[:12]
-        log.failure("error {error_id} in a page", error_id=error_id)
-        return _stopped(visit, Stop(500, "Something went wrong", f"The error is on our side. It’s logged as {error_id}."))
+        log.failure("page failed with error {error_id}", error_id=error_id)
+        return _error_page(request, PageError(500, "Something went wrong", f"The error is on our side. It’s logged as {error_id}."))
 
 
-async def _recognise(visit: Visit) -> None:
-    theme = visit.cookie(THEME)
-    visit.theme = theme if theme in ("light", "dark") else "auto"
-    secret = visit.cookie(SESSION)
-    visit.session = await visit.desk.sessions.find(secret) if secret else None
-    if visit.session is not None:
-        visit.anchor = secret
+async def _authenticate(request: PageRequest) -> None:
+    theme = request.cookie(THEME)
+    request.theme = theme if theme in ("light", "dark") else "auto"
+    secret = request.cookie(SESSION)
+    request.session = await request.context.sessions.find(secret) if secret else None
+    if request.session is not None:
+        request.binding = secret
         return
-    visit.anchor = visit.cookie(BROWSER)
-    if len(visit.anchor) != 32 or not visit.anchor.isalnum():
-        visit.anchor = secrets.token_hex(16)
-        visit.set_cookie(BROWSER, visit.anchor)
+    request.binding = request.cookie(BROWSER)
+    if len(request.binding) != 32 or not request.binding.isalnum():
+        request.binding = secrets.token_hex(16)
+        request.set_cookie(BROWSER, request.binding)
 
 
-def _form(visit: Visit) -> dict[str, str]:
-    """What a form of ours sent. Anything else stops here."""
-    sent = {name: visit.header(name) for name in ("sec-fetch-site", "origin")}
-    if not safety.from_our_page(sent, visit.header("host")):
+def _form(request: PageRequest) -> dict[str, str]:
+    """The fields of a form that one of our pages sent. Raises PageError for anything else."""
+    sent = {name: request.header(name) for name in ("sec-fetch-site", "origin")}
+    if not safety.from_our_page(sent, request.header("host")):
         raise forbidden("This form was submitted from another site.")
-    if visit.header("content-type").partition(";")[0].strip().lower() != "application/x-www-form-urlencoded":
-        raise Stop(415, "Invalid form", "This page only accepts its own form.")
+    if request.header("content-type").partition(";")[0].strip().lower() != "application/x-www-form-urlencoded":
+        raise PageError(415, "Invalid form", "This page only accepts its own form.")
     try:
-        text = visit.request.body().decode()
+        text = request.http.body().decode()
         form = {name: values[0] for name, values in parse_qs(text, keep_blank_values=True, max_num_fields=FIELDS).items()}
     except ValueError:
-        raise Stop(400, "Invalid form", "The form couldn’t be read.") from None
+        raise PageError(400, "Invalid form", "The form couldn’t be read.") from None
     nul = next((name for name, value in form.items() if "\0" in name + value), None)
     if nul is not None:
-        raise Stop(400, "Invalid form", f"The field “{nul.replace(chr(0), '')}” contains a NUL character. Remove it and try again.")
-    if not safety.same_token(visit.desk.secrets(), visit.anchor, form.get("token", "")):
-        raise Stop(403, "Form expired", "Go back, reload the page and submit the form again.")
+        raise PageError(400, "Invalid form", f"The field “{nul.replace(chr(0), '')}” contains a NUL character. Remove it and try again.")
+    if not safety.same_token(request.context.secrets(), request.binding, form.get("token", "")):
+        raise PageError(403, "Form expired", "Go back, reload the page and submit the form again.")
     return form
 
 
-async def _elsewhere(visit: Visit, who: Who) -> bytes | None:
-    """Where somebody is sent who may not see this page yet."""
-    session = visit.session
-    if who == "anybody":
+async def _access_redirect(request: PageRequest, access: Access) -> bytes | None:
+    """A redirect to where access can be gained; None if access is allowed. Raises PageError if it cannot be gained."""
+    session = request.session
+    if access == "public":
         return None
     if session is None:
-        return visit.redirect(SIGN_IN, next=_back(visit))
-    if who == "half":
+        return request.redirect(SIGN_IN, next=_return_path(request))
+    if access == "first_factor":
         return None
     if session.stage != "whole":
-        return visit.redirect(f"{SIGN_IN}/code", next=_back(visit))
-    if who == "person":
+        return request.redirect(f"{SIGN_IN}/code", next=_return_path(request))
+    if access == "user":
         return None
     if session.role is None:
-        accounts = await visit.desk.users.accounts(session.user_id)
+        accounts = await request.context.users.accounts(session.user_id)
         if not accounts:
-            raise forbidden("You’re no longer a member of any account. Ask an account admin to invite you.")
-        await visit.desk.sessions.show(session.hash, accounts[0].account_id)
-        return visit.redirect(HOME)
-    if session.mfa_required and not session.second_factor and not visit.path.startswith((SECURITY, PASSKEYS)):
-        return visit.redirect(SECURITY)
-    if who == "admin" and session.role != "admin":
-        await visit.note("refused", visit.path)
+            raise forbidden("You’re no longer a member of any account. AuthorizationRequest an account admin to invite you.")
+        await request.context.sessions.show(session.hash, accounts[0].account_id)
+        return request.redirect(HOME)
+    if session.mfa_required and not session.second_factor and not request.path.startswith((SECURITY, PASSKEYS)):
+        return request.redirect(SECURITY)
+    if access == "admin" and session.role != "admin":
+        await request.write_audit_entry("access denied", request.path)
         raise forbidden("Only account admins can do this.")
     return None
 
 
-def _back(visit: Visit) -> str:
-    """The page to come back to after signing in: this one, or the one with the form that was sent."""
-    if visit.request.method in (b"GET", b"HEAD"):
-        return safety.inside(visit.request.uri.decode("latin-1"))
+def _return_path(request: PageRequest) -> str:
+    """The page to return to after signing in: this one, or the one whose form was sent."""
+    if request.http.method in (b"GET", b"HEAD"):
+        return safety.inside(request.http.uri.decode("latin-1"))
     try:
-        referer = urlsplit(visit.header("referer"))
+        referer = urlsplit(request.header("referer"))
     except ValueError:
         return HOME
     return safety.inside(referer.path + (f"?{referer.query}" if referer.query else ""))
 
 
 def _text(given: bytes) -> str:
-    """What a browser sent, as text that the database can hold."""
+    """Text from a browser, without NUL, which the database cannot store."""
     return given.decode("utf-8", "replace").replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 
-def _stopped(visit: Visit, stop: Stop) -> bytes:
-    if stop.status == 503:
-        visit.set_header("Retry-After", "5")
-    return visit.render("stopped.html", stop.status, stop=stop)
+def _error_page(request: PageRequest, error: PageError) -> bytes:
+    if error.status == 503:
+        request.set_header("Retry-After", "5")
+    return request.render("error.html", error.status, error=error)
 
 
-def _cookies(request: Request) -> dict[str, str]:
-    return safety.cookies(value.decode("latin-1") for value in request.requestHeaders.getRawHeaders(b"cookie") or [])
+def _cookies(http: HttpRequest) -> dict[str, str]:
+    return safety.cookies(value.decode("latin-1") for value in http.requestHeaders.getRawHeaders(b"cookie") or [])

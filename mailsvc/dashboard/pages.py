@@ -11,7 +11,7 @@ from twisted.web.resource import Resource
 
 from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.files import FILES, VERSION, takes_packed
-from mailsvc.dashboard.page import THEME, Visit, area, not_found, page
+from mailsvc.dashboard.page import THEME, PageRequest, not_found, page, section_app
 from mailsvc.dashboard.safety import HOME, inside
 
 YEAR = "public, max-age=31536000, immutable"
@@ -35,33 +35,33 @@ class Dashboard(Resource):
 
 
 @attrs.define(eq=False)
-class Frame:
+class CommonPages:
     """What is of no area."""
 
-    app = area()
-    desk: PageContext
+    app = section_app()
+    context: PageContext
 
-    @page(app, "/", who="anybody")
-    async def root(self, visit: Visit) -> bytes:
-        return visit.redirect(HOME)
+    @page(app, "/", access="public")
+    async def root(self, request: PageRequest) -> bytes:
+        return request.redirect(HOME)
 
-    @page(app, f"{HOME}/theme", "POST", who="anybody")
-    async def theme(self, visit: Visit) -> bytes:
-        chosen = visit.field("theme")
-        visit.set_cookie(THEME, chosen if chosen in ("light", "dark") else "", 365 * 86400)
-        return visit.redirect(inside(visit.field("back")))
+    @page(app, f"{HOME}/theme", "POST", access="public")
+    async def theme(self, request: PageRequest) -> bytes:
+        chosen = request.field("theme")
+        request.set_cookie(THEME, chosen if chosen in ("light", "dark") else "", 365 * 86400)
+        return request.redirect(inside(request.field("back")))
 
-    @page(app, f"{HOME}/static/<version>/<name>", who="anybody")
-    async def static(self, visit: Visit, version: str, name: str) -> bytes:
+    @page(app, f"{HOME}/static/<version>/<name>", access="public")
+    async def static(self, request: PageRequest, version: str, name: str) -> bytes:
         if name not in FILES or version != VERSION:
             raise not_found("file")
-        file, packed = FILES[name], takes_packed(visit.header("accept-encoding"))
-        visit.request.responseHeaders.removeHeader(b"set-cookie")
-        visit.set_header("Vary", "Accept-Encoding")
+        file, packed = FILES[name], takes_packed(request.header("accept-encoding"))
+        request.http.responseHeaders.removeHeader(b"set-cookie")
+        request.set_header("Vary", "Accept-Encoding")
         if packed:
-            visit.set_header("Content-Encoding", "gzip")
-        return visit.send(file.packed if packed else file.content, file.kind, cache=YEAR)
+            request.set_header("Content-Encoding", "gzip")
+        return request.send(file.packed if packed else file.content, file.kind, cache=YEAR)
 
-    @page(app, f"{HOME}/<path:rest>", "GET", "POST", who="anybody")
-    async def nothing(self, visit: Visit, rest: str) -> bytes:
+    @page(app, f"{HOME}/<path:rest>", "GET", "POST", access="public")
+    async def nothing(self, request: PageRequest, rest: str) -> bytes:
         raise not_found()

@@ -6,7 +6,7 @@ import attrs
 
 from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.emails.preview import embedded
-from mailsvc.dashboard.page import Stop, Visit, area, not_found, page
+from mailsvc.dashboard.page import PageError, PageRequest, not_found, page, section_app
 from mailsvc.dashboard.safety import HOME, mail_csp
 from mailsvc.mail import mime
 from mailsvc.store.mail.sandbox import Sandbox, SandboxEmail
@@ -19,50 +19,50 @@ COPIES = 3  # of a message that are in memory while it is read
 
 @attrs.define(eq=False)
 class Inbox:
-    app = area()
-    desk: PageContext
-    shelf: Sandbox
+    app = section_app()
+    context: PageContext
+    sandbox: Sandbox
 
     @page(app, SANDBOX)
-    async def list(self, visit: Visit) -> bytes:
-        after = visit.uuid(visit.query("after")) if visit.query("after") else None
-        mails, more = await self.shelf.list(visit.account_id, PAGE, after)
+    async def list(self, request: PageRequest) -> bytes:
+        after = request.uuid(request.query("after")) if request.query("after") else None
+        mails, more = await self.sandbox.list(request.account_id, PAGE, after)
         subjects = {}
-        await _reserve(visit, max((mail.size for mail in mails if mail.size < SHOWN), default=0))  # read one after the other
+        await _reserve(request, max((mail.size for mail in mails if mail.size < SHOWN), default=0))  # read one after the other
         for mail in mails:
-            found = await self.shelf.get(visit.account_id, mail.id) if mail.size < SHOWN else None
+            found = await self.sandbox.get(request.account_id, mail.id) if mail.size < SHOWN else None
             subjects[mail.id] = _subject(found)
         older = f"{SANDBOX}?after={mails[-1].id}" if more and mails else None
-        return visit.render("sandbox/list.html", mails=mails, subjects=subjects, older=older, first=after is None)
+        return request.render("sandbox/list.html", mails=mails, subjects=subjects, older=older, first=after is None)
 
     @page(app, f"{SANDBOX}/<text>")
-    async def one(self, visit: Visit, text: str) -> bytes:
-        mail = await self._mail(visit, text)
+    async def one(self, request: PageRequest, text: str) -> bytes:
+        mail = await self._mail(request, text)
         parsed = _parsed(mail)
-        view = visit.query("view") or ("preview" if parsed is not None and parsed.html is not None else "text")
+        view = request.query("view") or ("preview" if parsed is not None and parsed.html is not None else "text")
         source = (mail.message or b"")[:SHOWN].decode("utf-8", "replace").replace("\r\n", "\n")
-        return visit.render("sandbox/one.html", mail=mail, parsed=parsed, view=view, source=source, subject=_subject(mail))
+        return request.render("sandbox/one.html", mail=mail, parsed=parsed, view=view, source=source, subject=_subject(mail))
 
     @page(app, f"{SANDBOX}/<text>/preview")
-    async def preview(self, visit: Visit, text: str) -> bytes:
-        parsed = _parsed(await self._mail(visit, text))
+    async def preview(self, request: PageRequest, text: str) -> bytes:
+        parsed = _parsed(await self._mail(request, text))
         if parsed is None or parsed.html is None:
             raise not_found("preview")
-        return visit.send(embedded(parsed).encode("utf-8", "replace"), "text/html; charset=utf-8", csp=mail_csp(images=False))
+        return request.send(embedded(parsed).encode("utf-8", "replace"), "text/html; charset=utf-8", csp=mail_csp(images=False))
 
-    async def _mail(self, visit: Visit, text: str) -> SandboxEmail:
-        id_ = visit.uuid(text, "mail")
-        await _reserve(visit, await self.shelf.size(visit.account_id, id_) or 0)
-        mail = await self.shelf.get(visit.account_id, id_)
+    async def _mail(self, request: PageRequest, text: str) -> SandboxEmail:
+        id_ = request.uuid(text, "mail")
+        await _reserve(request, await self.sandbox.size(request.account_id, id_) or 0)
+        mail = await self.sandbox.get(request.account_id, id_)
         if mail is None:
             raise not_found("mail")
         return mail
 
 
-async def _reserve(visit: Visit, size: int) -> None:
+async def _reserve(request: PageRequest, size: int) -> None:
     """Within the octets that may be in work at once: the message, what it comes to, and the page."""
-    if not await visit.request.turn(COPIES * size):
-        raise Stop(503, "Temporarily unavailable", "Too many messages are being read right now. Reload the page in a few seconds.")
+    if not await request.http.turn(COPIES * size):
+        raise PageError(503, "Temporarily unavailable", "Too many messages are being read right now. Reload the page in a few seconds.")
 
 
 def _parsed(mail: SandboxEmail) -> mime.Parsed | None:

@@ -22,7 +22,7 @@ from mailsvc.accounts.quota import Quotas
 from mailsvc.dashboard.assembly import Assembly
 from mailsvc.dashboard.page import SESSION
 from mailsvc.dashboard.signin import password
-from mailsvc.dashboard.signin.mails import Letter
+from mailsvc.dashboard.signin.mails import SystemEmail
 from mailsvc.dashboard.signin.providers import Provider
 from mailsvc.dashboard.signin.throttle import Throttle
 from mailsvc.domains.maintenance import Care
@@ -56,22 +56,22 @@ HASHED = password._HASHER.hash(PASSWORD)
 
 
 @attrs.define
-class Letters:
+class FakeMailer:
     """What the service would have sent."""
 
-    sent: list[tuple[str, Letter]] = attrs.field(factory=list)
+    sent: list[tuple[str, SystemEmail]] = attrs.field(factory=list)
 
-    async def send(self, address: str, letter: Letter) -> None:
-        self.sent.append((address, letter))
+    async def send(self, address: str, email: SystemEmail) -> None:
+        self.sent.append((address, email))
 
     def link(self, to: str) -> str:
-        """The page that the last letter to somebody leads to."""
-        letter = next(letter for address, letter in reversed(self.sent) if address == to)
-        assert letter.link is not None
-        return letter.link[1][letter.link[1].index("/dashboard") :]
+        """The page that the last email to somebody leads to."""
+        email = next(email for address, email in reversed(self.sent) if address == to)
+        assert email.link is not None
+        return email.link[1][email.link[1].index("/dashboard") :]
 
     def subjects(self, to: str) -> list[str]:
-        return [letter.subject for address, letter in self.sent if address == to]
+        return [email.subject for address, email in self.sent if address == to]
 
 
 class Asked(Request):
@@ -186,11 +186,11 @@ class Nobody:
 
     destination, leased, lease = "example.net", False, 0
 
-    def offer(self, domain: str, size: int, bulk: bool) -> Nobody:
+    def reserve(self, domain: str, size: int, bulk: bool) -> Nobody:
         return self
 
-    def take(self, email: Any, seats: Any) -> None: ...
-    def free(self, seats: Any) -> None: ...
+    def deliver(self, email: Any, reservations: Any) -> None: ...
+    def release(self, reservations: Any) -> None: ...
     def notify(self, channel: str) -> None: ...
 
     async def at_once(self, work: Callable[[], Any]) -> Any:
@@ -206,7 +206,7 @@ class House:
     providers: Mapping[str, Provider] = attrs.field(factory=dict)
     sign_up: bool = True
     clock: Clock = attrs.field(factory=Clock)
-    letters: Letters = attrs.field(factory=Letters)
+    mailer: FakeMailer = attrs.field(factory=FakeMailer)
 
     def __attrs_post_init__(self) -> None:
         self.clock.rightNow = NOW
@@ -219,7 +219,7 @@ class House:
             "care": care, "intake": self.intake, "standing": Reputation(nobody, Rollups(self.pool), (), (), (), self.clock),
             "pool": self.pool, "clock": self.clock, "encryption": ENCRYPTION, "in_thread": lambda work: succeed(work()),
             "base_url": self.base_url, "accounts": Accounts(self.pool, self.clock), "domains": domains,
-            "keys": Keys(self.pool, self.clock), "messages": Messages(self.pool, self.pool.reactor), "mails": self.letters,
+            "keys": Keys(self.pool, self.clock), "messages": Messages(self.pool, self.pool.reactor), "mailer": self.mailer,
             "sign_up": self.sign_up, "notify": lambda name: None, "providers": self.providers, "relay_ports": {},
             "webhooks": Webhooks(self.pool, self.clock, ENCRYPTION), "read_url": partial(urls.read, rules=urls.Rules()), "most_webhooks": 9,
             "settings": Settings(base_url=self.base_url), "quotas": Quotas(Quota(self.pool), self.clock, {}),

@@ -13,7 +13,7 @@ from twisted.internet.defer import CancelledError, Deferred, gatherResults
 from zxcvbn import matching
 
 from mailsvc.accounts.onboarding import People
-from mailsvc.dashboard.page import FRESH
+from mailsvc.dashboard.page import REAUTHENTICATION_LIFETIME
 from mailsvc.dashboard.signin.password import _STAND_INS, AT_ONCE, WAITING, Busy, Passwords, _easy
 from mailsvc.dashboard.signin.throttle import FREE_OF
 from mailsvc.store.people.api_keys import digest
@@ -25,14 +25,14 @@ from tests.dashboard.test_signin import SECURITY, with_app
 
 ANN, BOB, CAT = "ann@example.com", "bob@example.com", "cat@example.com"
 INVITE, NEW_PASSWORD = "/dashboard/settings/invite", "four other unrelated words"
-STALE = FRESH.total_seconds() + 1
+STALE = REAUTHENTICATION_LIFETIME.total_seconds() + 1
 
 
 async def invited(house: House, by: Browser, email: str, role: str = "member") -> str:
     """The path of the invitation that was mailed."""
     await by.get("/dashboard/settings")
     assert (await by.post(INVITE, {"email": email, "role": role})).location.endswith("done=invited")
-    return house.letters.link(email)
+    return house.mailer.link(email)
 
 
 async def accepted(browser: Browser, path: str) -> int:
@@ -46,7 +46,7 @@ async def accepted(browser: Browser, path: str) -> int:
 async def without_mails(pool: Pool) -> House:
     """A service whose operator has set no `sender`."""
     house = House(pool)
-    house.assembly.mails = None
+    house.assembly.mailer = None
     house.pages = house.assembly.resource()
     return house
 
@@ -181,7 +181,7 @@ async def test_links_and_a_proposed_app_end_with_the_password(pool: Pool, how: s
     await lost.get("/dashboard/reset")
     await lost.post("/dashboard/reset", {"email": ANN})
     await house.settled()
-    reset = house.letters.link(ANN)
+    reset = house.mailer.link(ANN)
     if how == "signed in":
         await ann.get(SECURITY)
         shown = await ann.post(f"{SECURITY}/password", {"old": PASSWORD, "password": NEW_PASSWORD})
@@ -237,7 +237,7 @@ def test_a_password_of_signs_that_stand_for_letters_is_not_tried_in_all_its_read
     tried: list[str] = []
     match = matching.dictionary_match
     monkeypatch.setattr(matching, "dictionary_match", lambda text, *given, **named: tried.append(text) or match(text, *given, **named))
-    signs = "".join(sign for letter in matching.L33T_TABLE.values() for sign in letter)
+    signs = "".join(sign for email in matching.L33T_TABLE.values() for sign in email)
     counts = []
     for length in (16, 32, 64, 1000):
         tried.clear()

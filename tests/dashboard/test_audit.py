@@ -97,7 +97,7 @@ async def around_the_account(walk: Walk, account_id: UUID, bob: UUID) -> None:
     [(invited,)] = await pool.rows("SELECT id FROM links WHERE purpose = 'invite'")
     await sent("/settings/invitations/<text>/withdraw", "invitation revoked", {}, invited)
     await ann.post(f"{HOME}/settings/invite", {"email": "cat@example.com", "role": "member"})
-    cat, link = house.browser(), house.letters.link("cat@example.com")
+    cat, link = house.browser(), house.mailer.link("cat@example.com")
     await cat.get(link)
     form = {"link": link.partition("link=")[2], "name": "Cat", "password": "four quite unrelated words"}
     await sent("/invitation", "invitation accepted", form, by=cat)
@@ -118,7 +118,7 @@ async def around_the_sign_in(walk: Walk) -> None:
     await sent("/settings/profile/address/withdraw", "address change canceled")
     await ann.post(f"{HOME}/settings/profile/address", {"email": NEW_ANN, "password": PASSWORD})
     await house.settled()
-    link = house.letters.link(NEW_ANN).partition("link=")[2]
+    link = house.mailer.link(NEW_ANN).partition("link=")[2]
     await sent("/settings/profile/address/confirm", "address changed", {"link": link})
     await sent("/settings/security/password", "password changed", {"old": PASSWORD, "password": "another four good words"})
     await house.inside(NEW_ANN, "another four good words")
@@ -161,7 +161,7 @@ async def around_the_sign_in(walk: Walk) -> None:
     await lost.get(f"{HOME}/reset")
     await sent("/reset", "password reset requested", {"email": NEW_ANN}, by=lost)
     await house.settled()
-    link = house.letters.link(NEW_ANN)
+    link = house.mailer.link(NEW_ANN)
     await lost.get(link)
     form = {"link": link.partition("link=")[2], "password": "the third of four words"}
     await sent("/reset/finish", "password changed", form, by=lost)
@@ -169,7 +169,7 @@ async def around_the_sign_in(walk: Walk) -> None:
     await fresh.get(f"{HOME}/sign-up")
     await fresh.post(f"{HOME}/sign-up", {"email": "eve@example.com"})
     await house.settled()
-    link = house.letters.link("eve@example.com")
+    link = house.mailer.link("eve@example.com")
     await fresh.get(link)
     form = {"link": link.partition("link=")[2], "name": "Eve", "account": "Eve's", "password": "a fourth set of words"}
     await sent("/sign-up/finish", "account created", form, by=fresh)

@@ -13,8 +13,8 @@ import pytest
 import pytest_twisted
 from joserfc import jwk
 
-from mailsvc.dashboard.page import FRESH
-from mailsvc.dashboard.signin.providers import NoIdentity, providers_of
+from mailsvc.dashboard.page import REAUTHENTICATION_LIFETIME
+from mailsvc.dashboard.signin.providers import ProviderError, providers_of
 from mailsvc.net.dns import Records
 from mailsvc.net.fetch import Fetcher
 from mailsvc.net.urls import Rules
@@ -131,7 +131,7 @@ async def test_who_is_signed_in_connects_disconnects_and_is_told(house: House, f
     await house.person("bob@example.com")
     ann, bob = await house.inside("ann@example.com"), await house.inside("bob@example.com")
     assert (await through(ann, fake, "github", "connect")).location == f"{SECURITY}?done=connected"
-    assert house.letters.subjects("ann@example.com") == ["Your sign-in with GitHub as pat was connected"]
+    assert house.mailer.subjects("ann@example.com") == ["Your sign-in with GitHub as pat was connected"]
     assert (await through(bob, fake, "github", "connect")).location == f"{SECURITY}?done=taken"
     assert (await through(house.browser(), fake, "github")).location == "/dashboard/keys"
     identity = (await ann.get(SECURITY)).found(r"/dashboard/settings/identities/([0-9a-f-]{36})/remove")
@@ -139,7 +139,7 @@ async def test_who_is_signed_in_connects_disconnects_and_is_told(house: House, f
     assert (await bob.post(f"/dashboard/settings/identities/{identity}/remove")).status == 404
     assert (await ann.post(f"/dashboard/settings/identities/{identity}/remove")).location == f"{SECURITY}?done=disconnected"
     assert (await through(house.browser(), fake, "github")).status == 403
-    house.clock.advance(FRESH.total_seconds() + 1)
+    house.clock.advance(REAUTHENTICATION_LIFETIME.total_seconds() + 1)
     await ann.get(SECURITY)
     shown = await ann.post("/dashboard/sign-in/with/github", {"why": "connect"})
     assert shown.location.startswith("/dashboard/sign-in/again")
@@ -148,7 +148,7 @@ async def test_who_is_signed_in_connects_disconnects_and_is_told(house: House, f
 @pytest_twisted.ensureDeferred
 async def test_it_proves_again_who_one_is_and_the_only_way_in_stays(house: House, fake: FakeProvider) -> None:
     pat = await signed_up(house, fake, "google")
-    house.clock.advance(FRESH.total_seconds() + 1)
+    house.clock.advance(REAUTHENTICATION_LIFETIME.total_seconds() + 1)
     new = "/dashboard/settings/passkeys/new"
     assert (await pat.get(new)).location.startswith("/dashboard/sign-in/again")
     page = await pat.get(f"/dashboard/sign-in/again?next={new}")
@@ -179,7 +179,7 @@ async def test_an_invitation_is_accepted_with_it(house: House, fake: FakeProvide
     ann = await house.inside("ann@example.com")
     await ann.get("/dashboard/settings")
     await ann.post("/dashboard/settings/invite", {"email": "new@example.com", "role": "member"})
-    path = house.letters.link("new@example.com")
+    path = house.mailer.link("new@example.com")
     new = house.browser()
     page = await new.get(path)
     assert "Continue with GitHub" in page.text
@@ -196,7 +196,7 @@ async def test_an_invitation_is_accepted_with_it(house: House, fake: FakeProvide
     # Whoever has a way in already is not given another by it.
     await ann.get("/dashboard/settings")
     other = await house.account("Other")
-    await house.assembly.sessions.make_link("invite", "ann@example.com", FRESH, other, "member")
+    await house.assembly.sessions.make_link("invite", "ann@example.com", REAUTHENTICATION_LIFETIME, other, "member")
     assert (await new.get(back.location)).status == 410
 
 
@@ -205,7 +205,7 @@ async def test_nobody_signs_up_where_that_is_closed(house: House, fake: FakeProv
     house.assembly.sign_up = False
     house.pages = house.assembly.resource()
     shown = await through(house.browser(), fake, "google")
-    assert shown.status == 403 and "Ask an account admin" in shown.text
+    assert shown.status == 403 and "AuthorizationRequest an account admin" in shown.text
 
 
 def changed(**claims: object) -> Callable[[dict[str, Any]], dict[str, Any]]:
@@ -234,12 +234,16 @@ async def test_proving_again_asks_for_the_password_there_and_looks_at_when_it_wa
     pat = house.browser()
     await through(pat, fake, "google")
     fake.asks_again = False  # it ignores max_age, as Google does
-    for signed_in_at, status in ((0, 403), (house.clock.seconds() - FRESH.total_seconds() - 5, 403), (house.clock.seconds() - 60, 303)):
+    for signed_in_at, status in (
+        (0, 403),
+        (house.clock.seconds() - REAUTHENTICATION_LIFETIME.total_seconds() - 5, 403),
+        (house.clock.seconds() - 60, 303),
+    ):
         fake.signed_in_at = int(signed_in_at)
         await pat.get(f"/dashboard/sign-in/again?next={PASSKEYS_NEW}")
         assert (await pat.get(await there(pat, fake, "google", "again", PASSKEYS_NEW))).status == status
     assert (await pat.get(PASSKEYS_NEW)).status == 200
-    house.clock.advance(FRESH.total_seconds() - 30)  # counted from when they signed in there
+    house.clock.advance(REAUTHENTICATION_LIFETIME.total_seconds() - 30)  # counted from when they signed in there
     assert (await pat.get(PASSKEYS_NEW)).location.startswith("/dashboard/sign-in/again")
     for lie in (changed(auth_time=None), changed(auth_time="now"), changed(auth_time=int(house.clock.seconds()) + 3600)):
         fake.lie = lie
@@ -272,7 +276,7 @@ async def test_github_proves_nothing_again(house: House, fake: FakeProvider) -> 
     await pat.get("/dashboard/reset")
     await pat.post("/dashboard/reset", {"email": "pat@gmail.com"})
     await house.settled()
-    link = house.letters.link("pat@gmail.com")
+    link = house.mailer.link("pat@gmail.com")
     await pat.get(link)
     await pat.post("/dashboard/reset/finish", {"link": link.partition("link=")[2], "password": "four quite unrelated words"})
     assert (await pat.get(PASSKEYS_NEW)).status == 200
@@ -383,5 +387,5 @@ def test_a_client_id_needs_its_secret(tmp_path: Path) -> None:
 
 
 def test_what_a_person_reads_has_no_details() -> None:
-    error = NoIdentity("Sentence.", "detail")
+    error = ProviderError("Sentence.", "detail")
     assert str(error) == "Sentence." and error.detail == "detail"

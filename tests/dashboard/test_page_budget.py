@@ -11,14 +11,14 @@ import pytest
 from twisted.internet.defer import Deferred
 
 from mailsvc.dashboard.emails import detail
-from mailsvc.dashboard.page import Stop
+from mailsvc.dashboard.page import PageError
 from mailsvc.dashboard.sandbox import COPIES, SHOWN, Inbox
 
 MAIL = UUID(int=7)
 LARGE = detail.IN_THREAD  # a smaller email of the list is read at once
 
 
-class Shelf:
+class FakeSandbox:
     def __init__(self, *sizes: int) -> None:
         self.mails = [SimpleNamespace(id=MAIL, size=size, message=b"Subject: Hi\r\n\r\nHello\r\n") for size in sizes]
         self.read = 0
@@ -40,7 +40,7 @@ def show(work: Any) -> Any:
     return results[0]
 
 
-def visit(room: int, reserved: list[int]) -> Any:
+def request_with(room: int, reserved: list[int]) -> Any:
     async def turn(octets: int) -> bool:
         reserved.append(octets)
         return octets <= room
@@ -48,7 +48,7 @@ def visit(room: int, reserved: list[int]) -> Any:
     return SimpleNamespace(
         account_id=UUID(int=1),
         uuid=lambda text, what="page": UUID(text),
-        request=SimpleNamespace(turn=turn),
+        http=SimpleNamespace(turn=turn),
         query=lambda name: "",
         render=lambda template, **values: values,
     )
@@ -56,17 +56,17 @@ def visit(room: int, reserved: list[int]) -> Any:
 
 @pytest.mark.parametrize(("room", "read"), [(COPIES * 1000, 1), (COPIES * 1000 - 1, 0)])
 def test_a_message_is_read_when_there_is_room_for_it(room: int, read: int) -> None:
-    shelf: Any = Shelf(1000)
+    sandbox: Any = FakeSandbox(1000)
     reserved: list[int] = []
-    result = show(Inbox(None, shelf)._mail(visit(room, reserved), str(MAIL)))  # type: ignore[arg-type]
-    assert (shelf.read, reserved) == (read, [COPIES * 1000])
-    assert result is shelf.mails[0] if read else result.value.status == 503
+    result = show(Inbox(None, sandbox)._mail(request_with(room, reserved), str(MAIL)))  # type: ignore[arg-type]
+    assert (sandbox.read, reserved) == (read, [COPIES * 1000])
+    assert result is sandbox.mails[0] if read else result.value.status == 503
 
 
 def test_what_is_not_there_is_not_found() -> None:
-    shelf: Any = Shelf()
-    result = show(Inbox(None, shelf)._mail(visit(0, []), str(MAIL)))  # type: ignore[arg-type]
-    assert isinstance(result.value, Stop) and result.value.status == 404
+    sandbox: Any = FakeSandbox()
+    result = show(Inbox(None, sandbox)._mail(request_with(0, []), str(MAIL)))  # type: ignore[arg-type]
+    assert isinstance(result.value, PageError) and result.value.status == 404
 
 
 @pytest.mark.parametrize(
@@ -79,17 +79,17 @@ def test_what_is_not_there_is_not_found() -> None:
     ],
 )
 def test_a_list_reads_its_subjects_within_the_room_for_its_largest(sizes: tuple[int, ...], read: int, wanted: int) -> None:
-    shelf: Any = Shelf(*sizes)
+    sandbox: Any = FakeSandbox(*sizes)
     reserved: list[int] = []
-    shown = show(Inbox(None, shelf).list(visit(COPIES * wanted, reserved)))  # type: ignore[arg-type]
-    assert (shelf.read, reserved) == (read, [COPIES * wanted]) and len(shown["mails"]) == len(sizes)
+    shown = show(Inbox(None, sandbox).list(request_with(COPIES * wanted, reserved)))  # type: ignore[arg-type]
+    assert (sandbox.read, reserved) == (read, [COPIES * wanted]) and len(shown["mails"]) == len(sizes)
 
 
 def test_a_list_without_room_reads_nothing() -> None:
-    shelf: Any = Shelf(1000, 3000)
+    sandbox: Any = FakeSandbox(1000, 3000)
     reserved: list[int] = []
-    result = show(Inbox(None, shelf).list(visit(COPIES * 3000 - 1, reserved)))  # type: ignore[arg-type]
-    assert (shelf.read, reserved) == (0, [COPIES * 3000]) and result.value.status == 503
+    result = show(Inbox(None, sandbox).list(request_with(COPIES * 3000 - 1, reserved)))  # type: ignore[arg-type]
+    assert (sandbox.read, reserved) == (0, [COPIES * 3000]) and result.value.status == 503
 
 
 @pytest.mark.parametrize(("room", "read"), [(detail.COPIES * LARGE, 1), (detail.COPIES * LARGE - 1, 0)])
@@ -101,8 +101,8 @@ def test_insights_are_found_in_a_message_for_which_there_is_room(room: int, read
         return SimpleNamespace(body=b"Subject: Hi\r\n\r\nHello\r\n", signature=None)
 
     page: Any = SimpleNamespace(messages=SimpleNamespace(load=load))
-    page._load, page._message = partial(detail.Emails._load, page), partial(detail.Emails._message, page)
+    page._load, page._message = partial(detail.EmailPages._load, page), partial(detail.EmailPages._message, page)
     email = SimpleNamespace(size=LARGE, email_id=MAIL, source="api")
-    result = show(detail.Emails._parsed(page, visit(room, reserved), email))  # type: ignore[arg-type]
+    result = show(detail.EmailPages._parsed(page, request_with(room, reserved), email))  # type: ignore[arg-type]
     assert (loaded, reserved) == ([MAIL] * read, [detail.COPIES * LARGE])
     assert result.text == "Hello" if read else result.value.status == 503

@@ -7,7 +7,7 @@ import json
 import attrs
 import pytest_twisted
 
-from mailsvc.dashboard.page import FRESH
+from mailsvc.dashboard.page import REAUTHENTICATION_LIFETIME
 from mailsvc.store.postgres.pool import Pool
 from tests.dashboard.authenticator import PRESENT, VERIFIED, Device
 from tests.dashboard.fixtures import Browser, House, Shown, session
@@ -53,7 +53,7 @@ async def owned(pool: Pool, made: Device | None = None, **changes: object) -> Ow
 @pytest_twisted.ensureDeferred
 async def test_a_passkey_is_the_second_factor_after_a_password(pool: Pool) -> None:
     ann = await owned(pool)
-    assert ann.house.letters.subjects("ann@example.com") == ["Your passkey Phone was added"]
+    assert ann.house.mailer.subjects("ann@example.com") == ["Your passkey Phone was added"]
     browser = ann.house.browser()
     assert (
         await browser.sign_in("ann@example.com", next_="/dashboard/keys")
@@ -89,7 +89,7 @@ async def test_a_passkey_proves_again_who_one_is_and_no_other_does(pool: Pool) -
     await ann.house.person("bob@example.com")
     bob, bobs = await ann.house.inside("bob@example.com"), device()
     await added(bob, bobs)
-    ann.house.clock.advance(FRESH.total_seconds() + 1)
+    ann.house.clock.advance(REAUTHENTICATION_LIFETIME.total_seconds() + 1)
     again = (await ann.browser.get(NEW)).location
     assert again.startswith("/dashboard/sign-in/again")
     page = await ann.browser.get(again)
@@ -158,7 +158,7 @@ async def test_a_counter_that_does_not_grow_is_a_copy(pool: Pool) -> None:
     ann.device.steps = 0
     browser = ann.house.browser()
     assert (await used(browser, ann.device)).status == 403 and session(browser) == ""
-    assert "may have been copied" in ann.house.letters.subjects("ann@example.com")[-1]
+    assert "may have been copied" in ann.house.mailer.subjects("ann@example.com")[-1]
 
 
 @pytest_twisted.ensureDeferred

@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.defer import Deferred, succeed
 
-from mailsvc.dashboard import csv_file, files, safety, words
+from mailsvc.dashboard import csv_file, files, formatting, safety
 from mailsvc.dashboard.csv_file import plain
 from mailsvc.dashboard.emails import timeline
-from mailsvc.dashboard.emails.detail import Emails
+from mailsvc.dashboard.emails.detail import EmailPages
 from mailsvc.dashboard.emails.preview import embedded
 from mailsvc.dashboard.signin import password, second_factor, tickets
-from mailsvc.dashboard.signin.authenticators import Site
+from mailsvc.dashboard.signin.authenticators import RelyingParty
 from mailsvc.dashboard.signin.password import Passwords
 from mailsvc.dashboard.signin.throttle import FREE, FREE_OF, LONGEST, wait
 from mailsvc.mail import mime
@@ -85,8 +85,8 @@ def test_what_is_no_ticket_is_none(text):
     ],
 )
 def test_passkeys_are_for_names_with_tls(base_url, site):
-    found = Site.of(base_url)
-    assert (found and (found.name, found.origin)) == site
+    found = RelyingParty.of(base_url)
+    assert (found and (found.id, found.origin)) == site
 
 
 # Safety
@@ -140,8 +140,8 @@ def test_looking_for_a_password_of_nobody_takes_as_long(monkeypatch):
     verified = []
     monkeypatch.setattr(password, "_verified", lambda given, stored: verified.append(stored) or True)
     passwords = Passwords(lambda work: succeed(work()))
-    assert result_of(passwords.good("x", None)) is False
-    assert result_of(passwords.good("x", "$argon2id$real")) is True
+    assert result_of(passwords.verify("x", None)) is False
+    assert result_of(passwords.verify("x", "$argon2id$real")) is True
     assert len(verified) == 2 and verified[0].startswith("$argon2id$v=19$m=19456,t=2,p=1$")
 
 
@@ -149,14 +149,14 @@ def test_a_password_is_found_again_and_no_other():
     passwords = Passwords(lambda work: succeed(work()))
     stored = result_of(passwords.hash("long enough to be good"))
     assert "long enough" not in stored and not password.outdated(stored)
-    assert result_of(passwords.good("long enough to be good", stored))
-    assert not result_of(passwords.good("long enough to be bad", stored))
-    assert not result_of(passwords.good("anything", "no hash at all"))
+    assert result_of(passwords.verify("long enough to be good", stored))
+    assert not result_of(passwords.verify("long enough to be bad", stored))
+    assert not result_of(passwords.verify("anything", "no hash at all"))
 
 
 @pytest.mark.parametrize("bad", ["short", "aaaaaaaaaaaa", "password123", "ann@example.com", "x" * 1001])
 def test_easy_passwords_are_refused(bad):
-    assert result_of(Passwords(lambda work: succeed(work())).wrong(bad, "ann@example.com"))
+    assert result_of(Passwords(lambda work: succeed(work())).problem(bad, "ann@example.com"))
 
 
 CONTEXT = ("ann.smith@acme-example.com", "Ann Smith", "Acme Robotics")
@@ -171,13 +171,13 @@ CONTEXT = ("ann.smith@acme-example.com", "Ann Smith", "Acme Robotics")
 )  # fmt: skip
 def test_what_a_guesser_begins_with_is_refused(bad):
     passwords = Passwords(lambda work: succeed(work()), ("mailsvc", "mail.example.net"))
-    assert result_of(passwords.wrong(bad, *CONTEXT)) == password.EASY
+    assert result_of(passwords.problem(bad, *CONTEXT)) == password.EASY
 
 
 @pytest.mark.parametrize("good", ["acme robotics on the moon", "smith owns quiet lamps", "exemplary-mails-4-nobody"])
 def test_a_known_word_among_others_is_no_harm(good):
     passwords = Passwords(lambda work: succeed(work()), ("mailsvc", "mail.example.net"))
-    assert result_of(passwords.wrong(good, *CONTEXT)) is None
+    assert result_of(passwords.problem(good, *CONTEXT)) is None
 
 
 @given(st.text(min_size=1, max_size=40), st.integers(0, password.BESIDES - 1))
@@ -185,12 +185,12 @@ def test_a_name_with_little_beside_it_is_refused_whatever_it_is(name, more):
     passwords = Passwords(lambda work: succeed(work()))
     word = "".join(password._PART.findall(name.lower()))
     if len(word) >= 10 and word == word.lower():
-        assert result_of(passwords.wrong(word + "~" * more, name)) == password.EASY
+        assert result_of(passwords.problem(word + "~" * more, name)) == password.EASY
 
 
 @pytest.mark.parametrize("good", ["seven quiet green lamps", "Tr0ub4dor&3xyzzy", "пароль из четырёх слов"])
 def test_no_kind_of_character_is_asked_for(good):
-    assert result_of(Passwords(lambda work: succeed(work())).wrong(good, "ann@example.com")) is None
+    assert result_of(Passwords(lambda work: succeed(work())).problem(good, "ann@example.com")) is None
 
 
 def test_codes_are_those_of_the_standard():
@@ -233,8 +233,8 @@ def test_the_set_up_brought_the_npm_packages():
 def test_a_page_without_the_packages_is_whole(monkeypatch):
     monkeypatch.setattr(files, "FILES", {"dashboard.js": files.FILES["dashboard.js"]})
     assert files.missing() == ["htmx.min.js", "uPlot.iife.min.js", "uPlot.min.css"]
-    templates = words.environment(static=files.address)
-    page = templates.get_template("document.html").render(visit=SimpleNamespace(theme="auto"))
+    templates = formatting.environment(static=files.address)
+    page = templates.get_template("document.html").render(request=SimpleNamespace(theme="auto"))
     assert page.count("<script") == 1 and "/dashboard.js" in page and 'src=""' not in page
     charts = templates.get_template("charts.html").module
     assert charts.files() == charts.chart("bars", "0", "good", "Volume") == ""
@@ -248,13 +248,13 @@ def test_a_page_without_the_packages_is_whole(monkeypatch):
     [(0, "just now"), (5, "5 seconds ago"), (60, "1 minute ago"), (7200, "2 hours ago"), (-86400, "in 1 day"), (-604790, "in 7 days")],
 )
 def test_times_in_words(seconds, said):
-    assert words.ago(NOW - timedelta(seconds=seconds), NOW) == said
+    assert formatting.ago(NOW - timedelta(seconds=seconds), NOW) == said
 
 
 @given(st.text(max_size=20))
 def test_an_address_is_broken_behind_its_at_and_escaped(text):
-    assert unescape(str(words.address(text)).replace("<wbr>", "", 1)) == text
-    assert words.address("<b>@x.example") == "&lt;b&gt;@<wbr>x.example"
+    assert unescape(str(formatting.address(text)).replace("<wbr>", "", 1)) == text
+    assert formatting.address("<b>@x.example") == "&lt;b&gt;@<wbr>x.example"
 
 
 def test_a_message_is_read_when_there_is_room_for_it():
@@ -266,9 +266,9 @@ def test_a_message_is_read_when_there_is_room_for_it():
             asked.append(octets)
             return False
 
-    visit, email = SimpleNamespace(request=Full()), SimpleNamespace(size=100_000)
+    request, email = SimpleNamespace(http=Full()), SimpleNamespace(size=100_000)
     told: list[object] = []
-    Deferred.fromCoroutine(Emails._load(SimpleNamespace(), visit, email)).addErrback(lambda failure: told.append(failure.value))
+    Deferred.fromCoroutine(EmailPages._load(SimpleNamespace(), request, email)).addErrback(lambda failure: told.append(failure.value))
     assert [stop.status for stop in told] == [503] and asked == [300_000]
 
 
@@ -285,9 +285,9 @@ def test_a_recipients_timeline_has_its_own_events_and_attempts_in_order():
         classes=(None, "user_unknown"), rules=(None, None),
     )  # fmt: skip
     attempts = [attempt]
-    moments = timeline.of_recipient(1, events, attempts)
-    assert [(m.title, m.text) for m in moments] == [("Accepted", "Queued for delivery."), ("Attempt 1", "550 no"), ("Bounced", "")]
-    assert moments[1].meaning == "user unknown"
+    entries = timeline.of_recipient(1, events, attempts)
+    assert [(m.title, m.text) for m in entries] == [("Accepted", "Queued for delivery."), ("Attempt 1", "550 no"), ("Bounced", "")]
+    assert entries[1].meaning == "user unknown"
     assert [m.title for m in timeline.of_recipient(0, events, attempts)] == ["Accepted", "Attempt 1", "Delivered"]
 
 

@@ -11,18 +11,18 @@ import pytest
 from twisted.internet.defer import Deferred
 from twisted.web.http_headers import Headers
 
-from mailsvc.dashboard import page, words
+from mailsvc.dashboard import formatting, page
 from mailsvc.store.encryption.secrets import EncryptionError
 from mailsvc.store.postgres.errors import OutOfResources, Unavailable
 
-DESK = SimpleNamespace(
-    secure=False, secret=b"s", templates=words.environment(navigation=(), static=str), now=lambda: datetime(2026, 1, 2, tzinfo=UTC),
+CONTEXT = SimpleNamespace(
+    secure=False, secret=b"s", templates=formatting.environment(navigation=(), static=str), now=lambda: datetime(2026, 1, 2, tzinfo=UTC),
     inbox=False, sign_up=False,
 )  # fmt: skip
 
 
 @attrs.define
-class Request:
+class FakeHttp:
     method: bytes = b"GET"
     path: bytes = b"/dashboard/x"
     uri: bytes = b"/dashboard/x"
@@ -41,9 +41,9 @@ class Request:
         return True
 
 
-def served(request: Request, function) -> object:
+def served(http: FakeHttp, function) -> object:
     results: list[object] = []
-    Deferred.fromCoroutine(page.serve(DESK, request, "anybody", function)).addBoth(results.append)
+    Deferred.fromCoroutine(page.serve(CONTEXT, http, "public", function)).addBoth(results.append)
     return results[0]
 
 
@@ -63,30 +63,30 @@ async def pieces(error: Exception | None = None) -> AsyncGenerator[bytes, None]:
     ],
 )
 def test_what_goes_wrong_is_told_and_a_file_that_has_begun_is_cut_off(error, status):
-    async def shown(visit):
+    async def shown(request):
         raise error
 
-    request = Request()
-    body = served(request, shown)
-    assert isinstance(body, bytes) and b"secret" not in body and request.code == status
-    assert request.responseHeaders.getRawHeaders(b"retry-after") == ([b"5"] if status == 503 else None)
+    http = FakeHttp()
+    body = served(http, shown)
+    assert isinstance(body, bytes) and b"secret" not in body and http.code == status
+    assert http.responseHeaders.getRawHeaders(b"retry-after") == ([b"5"] if status == 503 else None)
 
-    async def downloaded(visit):
-        await visit.download("a.csv", "text/csv", pieces(error))
+    async def downloaded(request):
+        await request.download("a.csv", "text/csv", pieces(error))
         return b""
 
-    request = Request()
-    failure = served(request, downloaded)
-    assert failure.value is error and request.written == [b"a,b\r\n"] and request.code == 200
+    http = FakeHttp()
+    failure = served(http, downloaded)
+    assert failure.value is error and http.written == [b"a,b\r\n"] and http.code == 200
 
 
 def test_a_download_has_no_length_and_is_a_file():
-    async def downloaded(visit):
-        await visit.download("a.csv", "text/csv", pieces())
+    async def downloaded(request):
+        await request.download("a.csv", "text/csv", pieces())
         return b""
 
-    request = Request()
-    assert served(request, downloaded) == b"" and request.written == [b"a,b\r\n"]
-    found = {name.decode().lower(): values[0].decode() for name, values in request.responseHeaders.getAllRawHeaders()}
+    http = FakeHttp()
+    assert served(http, downloaded) == b"" and http.written == [b"a,b\r\n"]
+    found = {name.decode().lower(): values[0].decode() for name, values in http.responseHeaders.getAllRawHeaders()}
     assert found["content-disposition"] == 'attachment; filename="a.csv"' and "content-length" not in found
     assert found["x-content-type-options"] == "nosniff" and found["cache-control"] == "no-store"

@@ -520,7 +520,7 @@ def test_logs_tell_of_requests_and_of_sessions_and_are_taken_away(daemon: Daemon
     assert made and "By SMTP" in owner.get(made[0]).text
     assert stranger.get(found[0]).status == 404
     assert "POST /emails" in owner.get("/dashboard/logs?source=api&q=post").text
-    assert "No request or session" in owner.get("/dashboard/logs?status=418").text
+    assert "No requests or sessions" in owner.get("/dashboard/logs?status=418").text
     rows = list(csv.DictReader(io.StringIO(owner.post(owner.get("/dashboard/logs/export?source=smtp").location).text)))
     assert rows and {row["source"] for row in rows} == {"smtp"} and rows[0]["mails"] == "1"
 

@@ -12,10 +12,10 @@ import attrs
 from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.csv_file import plain
 from mailsvc.dashboard.keys import KEYS
-from mailsvc.dashboard.page import Stop, Visit, area, forbidden, not_found, page
+from mailsvc.dashboard.page import PageError, PageRequest, forbidden, not_found, page, section_app
 from mailsvc.dashboard.safety import HOME
 from mailsvc.dashboard.signin import mails
-from mailsvc.dashboard.signin.completion import Entrance
+from mailsvc.dashboard.signin.completion import Authentication
 from mailsvc.mail.address import AddressError, parse_mailbox
 from mailsvc.store.people.api_keys import Keys, KeyView
 from mailsvc.store.people.users import Role
@@ -35,151 +35,156 @@ _DONE = {
 
 
 @attrs.define(eq=False)
-class Settings:
-    app = area()
-    desk: PageContext
-    entrance: Entrance
+class MemberPages:
+    app = section_app()
+    context: PageContext
+    authentication: Authentication
     keys: Keys
 
     @page(app, SETTINGS)
-    async def show(self, visit: Visit) -> bytes:
-        return await self._shown(visit)
+    async def show(self, request: PageRequest) -> bytes:
+        return await self._shown(request)
 
-    async def _shown(self, visit: Visit, status: int = 200, **values: object) -> bytes:
-        shown: dict[str, object] = {"errors": {}, "email": "", "link": "", "done": _DONE.get(visit.query("done"), "")}
-        return visit.render(
+    async def _shown(self, request: PageRequest, status: int = 200, **values: object) -> bytes:
+        shown: dict[str, object] = {"errors": {}, "email": "", "link": "", "done": _DONE.get(request.query("done"), "")}
+        return request.render(
             "settings/members.html",
             status,
-            members=await self.desk.users.members(visit.account_id),
-            invitations=await self.desk.sessions.invitations(visit.account_id) if visit.admin else [],
-            accounts=await self.desk.users.accounts(visit.who.user_id),
+            members=await self.context.users.members(request.account_id),
+            invitations=await self.context.sessions.invitations(request.account_id) if request.admin else [],
+            accounts=await self.context.users.accounts(request.user_session.user_id),
             **shown | values,
         )
 
-    @page(app, f"{SETTINGS}/account", "POST", who="admin", fresh=True)
-    async def account(self, visit: Visit) -> bytes:
-        name, required = visit.words("name")[:100], visit.field("mfa") == "on"
+    @page(app, f"{SETTINGS}/account", "POST", access="admin", reauthenticate=True)
+    async def account(self, request: PageRequest) -> bytes:
+        name, required = request.single_line("name")[:100], request.field("mfa") == "on"
         if not name:
-            return await self._shown(visit, 422, errors={"name": "Enter an account name."})
-        if required and not visit.who.second_factor:
-            return await self._shown(visit, 422, errors={"mfa": "Set up two-factor authentication for yourself first."})
-        line = visit.line("account changed", f"{name}, second factor {'required' if required else 'not required'}")
-        await self.desk.users.change_account(visit.account_id, name, required, [line])
-        return visit.redirect(SETTINGS, done="changed")
+            return await self._shown(request, 422, errors={"name": "Enter an account name."})
+        if required and not request.user_session.second_factor:
+            return await self._shown(request, 422, errors={"mfa": "Set up two-factor authentication for yourself first."})
+        line = request.audit_entry("account changed", f"{name}, second factor {'required' if required else 'not required'}")
+        await self.context.users.change_account(request.account_id, name, required, [line])
+        return request.redirect(SETTINGS, done="changed")
 
     @page(app, f"{SETTINGS}/show", "POST")
-    async def switch(self, visit: Visit) -> bytes:
-        account_id = visit.uuid(visit.field("account"), "account")
-        if account_id not in [account.account_id for account in await self.desk.users.accounts(visit.who.user_id)]:
+    async def switch(self, request: PageRequest) -> bytes:
+        account_id = request.uuid(request.field("account"), "account")
+        if account_id not in [account.account_id for account in await self.context.users.accounts(request.user_session.user_id)]:
             raise not_found("account")
-        await self.desk.sessions.show(visit.who.hash, account_id)
-        return visit.redirect(HOME)
+        await self.context.sessions.show(request.user_session.hash, account_id)
+        return request.redirect(HOME)
 
     # Members
 
-    @page(app, f"{SETTINGS}/invite", "POST", who="admin", fresh=True)
-    async def invite(self, visit: Visit) -> bytes:
-        email, role = visit.field("email").lower(), _role(visit)
+    @page(app, f"{SETTINGS}/invite", "POST", access="admin", reauthenticate=True)
+    async def invite(self, request: PageRequest) -> bytes:
+        email, role = request.field("email").lower(), _role(request)
         try:
             email = parse_mailbox(email).address.lower()
         except AddressError:
-            return await self._shown(visit, 422, errors={"email": "Enter a valid email address."}, email=email)
-        if email in [member.email for member in await self.desk.users.members(visit.account_id)]:
-            return await self._shown(visit, 422, errors={"email": "This person is already a member."}, email=email)
-        refused = await self.entrance.attempt([("invite", str(visit.account_id))])
+            return await self._shown(request, 422, errors={"email": "Enter a valid email address."}, email=email)
+        if email in [member.email for member in await self.context.users.members(request.account_id)]:
+            return await self._shown(request, 422, errors={"email": "This person is already a member."}, email=email)
+        refused = await self.authentication.throttled([("invite", str(request.account_id))])
         if refused is not None:
-            return await self._shown(visit, 429, errors={"email": refused.sentence.replace("attempts", "invitations")}, email=email)
-        line = visit.line("member invited", f"{email} as {role}")
-        sessions, by = self.desk.sessions, visit.who.user_id
-        secret = await sessions.make_link("invite", email, INVITED, visit.account_id, role, by, lines=[line])
-        link = self.entrance.link(f"{HOME}/invitation", secret)
-        if not self.desk.mails:
-            return await self._shown(visit, link=link)
-        self.entrance.write(email, mails.invitation(visit.who.account or "", visit.who.email, link))
-        return visit.redirect(SETTINGS, done="invited")
+            return await self._shown(request, 429, errors={"email": refused.message.replace("attempts", "invitations")}, email=email)
+        line = request.audit_entry("member invited", f"{email} as {role}")
+        sessions, by = self.context.sessions, request.user_session.user_id
+        secret = await sessions.make_link("invite", email, INVITED, request.account_id, role, by, lines=[line])
+        link = self.authentication.link(f"{HOME}/invitation", secret)
+        if not self.context.sends_email:
+            return await self._shown(request, link=link)
+        self.authentication.send_later(email, mails.invitation(request.user_session.account or "", request.user_session.email, link))
+        return request.redirect(SETTINGS, done="invited")
 
-    @page(app, f"{SETTINGS}/invitations/<text>/withdraw", "POST", who="admin")
-    async def withdraw(self, visit: Visit, text: str) -> bytes:
-        line = visit.line("invitation revoked")
-        if not await self.desk.sessions.withdraw(visit.account_id, visit.uuid(text, "invitation"), [line]):
+    @page(app, f"{SETTINGS}/invitations/<text>/withdraw", "POST", access="admin")
+    async def withdraw(self, request: PageRequest, text: str) -> bytes:
+        line = request.audit_entry("invitation revoked")
+        if not await self.context.sessions.withdraw(request.account_id, request.uuid(text, "invitation"), [line]):
             raise not_found("invitation")
-        return visit.redirect(SETTINGS, done="withdrawn")
+        return request.redirect(SETTINGS, done="withdrawn")
 
-    @page(app, f"{SETTINGS}/members/<text>/role", "POST", who="admin", fresh=True)
-    async def role(self, visit: Visit, text: str) -> bytes:
-        email, role = await self._member(visit, text), _role(visit)
-        line = visit.line("role changed", f"{email} is {role}")
-        if not await self.desk.users.set_role(visit.account_id, visit.uuid(text, "member"), role, [line]):
-            return visit.redirect(SETTINGS, done="last")
-        if role == "member" and visit.admin and any(k.permission == "full_access" for k in await self._keys_of(visit, text)):
-            return visit.redirect(KEYS, done="demoted")
-        return visit.redirect(SETTINGS, done="role")
+    @page(app, f"{SETTINGS}/members/<text>/role", "POST", access="admin", reauthenticate=True)
+    async def role(self, request: PageRequest, text: str) -> bytes:
+        email, role = await self._member(request, text), _role(request)
+        line = request.audit_entry("role changed", f"{email} is {role}")
+        if not await self.context.users.set_role(request.account_id, request.uuid(text, "member"), role, [line]):
+            return request.redirect(SETTINGS, done="last")
+        if role == "member" and request.admin and any(k.permission == "full_access" for k in await self._keys_of(request, text)):
+            return request.redirect(KEYS, done="demoted")
+        return request.redirect(SETTINGS, done="role")
 
     # Removing somebody. Their API keys go on working unless they are revoked, since programs may depend on them.
 
-    @page(app, f"{SETTINGS}/members/<text>/remove", fresh=True)
-    async def removal(self, visit: Visit, text: str) -> bytes:
-        self._may_remove(visit, text)
-        email, keys = await self._member(visit, text), await self._keys_of(visit, text)
-        return visit.render("settings/remove.html", email=email, keys=keys, leaves=visit.uuid(text) == visit.who.user_id, path=visit.path)
+    @page(app, f"{SETTINGS}/members/<text>/remove", reauthenticate=True)
+    async def removal(self, request: PageRequest, text: str) -> bytes:
+        self._may_remove(request, text)
+        email, keys = await self._member(request, text), await self._keys_of(request, text)
+        return request.render(
+            "settings/remove.html", email=email, keys=keys, leaves=request.uuid(text) == request.user_session.user_id, path=request.path
+        )
 
-    @page(app, f"{SETTINGS}/members/<text>/remove", "POST", fresh=True)
-    async def remove(self, visit: Visit, text: str) -> bytes:
+    @page(app, f"{SETTINGS}/members/<text>/remove", "POST", reauthenticate=True)
+    async def remove(self, request: PageRequest, text: str) -> bytes:
         """By an admin, or by themselves. The API keys that were chosen are revoked with it."""
-        self._may_remove(visit, text)
-        email, created = await self._member(visit, text), {str(key.id): key for key in await self._keys_of(visit, text)}
-        chosen = [name.removeprefix("revoke:") for name in visit.form if name.startswith("revoke:")]
+        self._may_remove(request, text)
+        email, created = await self._member(request, text), {str(key.id): key for key in await self._keys_of(request, text)}
+        chosen = [name.removeprefix("revoke:") for name in request.form if name.startswith("revoke:")]
         if not set(chosen) <= set(created):
-            raise Stop(422, "Unknown API key", "One of the selected API keys no longer exists, so nothing was changed.")
+            raise PageError(422, "Unknown API key", "One of the selected API keys no longer exists, so nothing was changed.")
         revoked = [created[text] for text in chosen]
-        lines = [visit.line("member removed", email), *(visit.line("key revoked", f"{key.name} ({key.hint}…)") for key in revoked)]
-        if not await self.desk.users.remove(visit.account_id, visit.uuid(text), lines, [key.id for key in revoked]):
-            return visit.redirect(SETTINGS, done="last")
+        lines = [
+            request.audit_entry("member removed", email),
+            *(request.audit_entry("key revoked", f"{key.name} ({key.hint}…)") for key in revoked),
+        ]
+        if not await self.context.users.remove(request.account_id, request.uuid(text), lines, [key.id for key in revoked]):
+            return request.redirect(SETTINGS, done="last")
         if revoked:
             self.keys.changed()
-        return visit.redirect(SETTINGS, done="removed-keys" if revoked else "removed")
+        return request.redirect(SETTINGS, done="removed-keys" if revoked else "removed")
 
-    def _may_remove(self, visit: Visit, text: str) -> None:
-        if not visit.admin and visit.uuid(text, "member") != visit.who.user_id:
+    def _may_remove(self, request: PageRequest, text: str) -> None:
+        if not request.admin and request.uuid(text, "member") != request.user_session.user_id:
             raise forbidden("Only account admins can do this.")
 
-    async def _keys_of(self, visit: Visit, text: str) -> Sequence[KeyView]:
+    async def _keys_of(self, request: PageRequest, text: str) -> Sequence[KeyView]:
         """The keys in force that a member created."""
-        user_id = visit.uuid(text, "member")
-        return [key for key in (await self.keys.list(visit.account_id))[0] if key.created_by == user_id]
+        user_id = request.uuid(text, "member")
+        return [key for key in (await self.keys.list(request.account_id))[0] if key.created_by == user_id]
 
-    async def _member(self, visit: Visit, text: str) -> str:
-        user_id = visit.uuid(text, "member")
-        email = next((m.email for m in await self.desk.users.members(visit.account_id) if m.user_id == user_id), None)
+    async def _member(self, request: PageRequest, text: str) -> str:
+        user_id = request.uuid(text, "member")
+        email = next((m.email for m in await self.context.users.members(request.account_id) if m.user_id == user_id), None)
         if email is None:
             raise not_found("member")
         return email
 
     # The audit log
 
-    @page(app, f"{SETTINGS}/audit", who="admin")
-    async def audit(self, visit: Visit) -> bytes:
-        after = visit.uuid(visit.query("after")) if visit.query("after") else None
-        entries, more = await self.desk.audit.list(visit.account_id, PAGE, after)
+    @page(app, f"{SETTINGS}/audit", access="admin")
+    async def audit(self, request: PageRequest) -> bytes:
+        after = request.uuid(request.query("after")) if request.query("after") else None
+        entries, more = await self.context.audit.list(request.account_id, PAGE, after)
         older = f"{SETTINGS}/audit?after={entries[-1].id}" if more else None
-        return visit.render("settings/audit.html", entries=entries, older=older, first=after is None)
+        return request.render("settings/audit.html", entries=entries, older=older, first=after is None)
 
-    @page(app, f"{SETTINGS}/audit.csv", who="admin")
-    async def export(self, visit: Visit) -> bytes:
+    @page(app, f"{SETTINGS}/audit.csv", access="admin")
+    async def export(self, request: PageRequest) -> bytes:
         out = io.StringIO()
         writer = csv.writer(out)
         writer.writerow(["time", "who", "address", "action", "subject"])
-        async for entries in self.desk.audit.all(visit.account_id):
+        async for entries in self.context.audit.all(request.account_id):
             for entry in entries:
                 row = [entry.at.isoformat(), entry.actor, entry.address, entry.action, entry.subject]
                 writer.writerow([plain(value) for value in row])
-        await visit.note("audit log exported")
-        visit.set_header("Content-Disposition", 'attachment; filename="audit.csv"')
-        return visit.send(out.getvalue().encode(), "text/csv; charset=utf-8")
+        await request.write_audit_entry("audit log exported")
+        request.set_header("Content-Disposition", 'attachment; filename="audit.csv"')
+        return request.send(out.getvalue().encode(), "text/csv; charset=utf-8")
 
 
-def _role(visit: Visit) -> Role:
-    role = visit.field("role")
+def _role(request: PageRequest) -> Role:
+    role = request.field("role")
     if role not in ("admin", "member"):
-        raise Stop(422, "Unknown role", "The role must be Admin or Member.")
+        raise PageError(422, "Unknown role", "The role must be Admin or Member.")
     return "admin" if role == "admin" else "member"

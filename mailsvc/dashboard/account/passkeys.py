@@ -1,4 +1,4 @@
-"""Settings: somebody's passkeys, and the other services that they sign in at. Made, named, removed; connected, disconnected."""
+"""Settings: somebody's passkeys, and the other services that they sign in at. NewPasskey, named, removed; connected, disconnected."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from twisted.logger import Logger
 
 from mailsvc.dashboard.account.security import person
 from mailsvc.dashboard.context import PageContext
-from mailsvc.dashboard.page import PASSKEYS, SECURITY, Visit, area, not_found, page
+from mailsvc.dashboard.formatting import browser
+from mailsvc.dashboard.page import PASSKEYS, SECURITY, PageRequest, not_found, page, section_app
 from mailsvc.dashboard.safety import HOME
 from mailsvc.dashboard.signin import authenticators, second_factor
-from mailsvc.dashboard.signin.authenticators import Made, NotGood
-from mailsvc.dashboard.signin.completion import Entrance
-from mailsvc.dashboard.signin.passkeys import MAKE, PasskeyEntrance
+from mailsvc.dashboard.signin.authenticators import NewPasskey, PasskeyError
+from mailsvc.dashboard.signin.completion import Authentication
+from mailsvc.dashboard.signin.passkeys import MAKE, PasskeySignIn
 from mailsvc.dashboard.signin.second_factor import SecondFactor
-from mailsvc.dashboard.words import browser
 from mailsvc.store.people.users import User
 
 IDENTITIES = f"{HOME}/settings/identities"
@@ -24,86 +24,86 @@ log = Logger()
 
 @attrs.define(eq=False)
 class PasskeyPages:
-    app = area()
-    desk: PageContext
-    entrance: Entrance
-    passkeys: PasskeyEntrance
+    app = section_app()
+    context: PageContext
+    authentication: Authentication
+    passkeys: PasskeySignIn
     second: SecondFactor
 
-    @page(app, f"{PASSKEYS}/new", "GET", "POST", fresh=True)
-    async def new(self, visit: Visit) -> bytes:
-        user, site = await person(self.desk, visit), self.desk.site
-        known = await self.desk.passkeys.of(user.id)
+    @page(app, f"{PASSKEYS}/new", "GET", "POST", reauthenticate=True)
+    async def new(self, request: PageRequest) -> bytes:
+        user, site = await person(self.context, request), self.context.relying_party
+        known = await self.context.passkeys.of(user.id)
         if site is None or len(known) >= MOST:
             raise not_found()
         errors: dict[str, str] = {}
-        if visit.form:
+        if request.form:
             try:
-                _, answer = await self.passkeys.read(visit, MAKE)
-                made = authenticators.made(site, answer)
-            except NotGood as error:
+                _, answer = await self.passkeys.read(request, MAKE)
+                made = authenticators.verify_registration(site, answer)
+            except PasskeyError as error:
                 log.info("a new passkey was not taken: {reason}", reason=str(error))
                 errors = {"name": "The browser didn’t provide a valid passkey. Try again."}
             else:
-                return await self._made(visit, user, made)
-        options = authenticators.to_make(site, user, self.passkeys.ticket(visit, MAKE), known)
-        name = visit.words("name") or browser(visit.agent)
-        return visit.render("settings/passkey.html", 422 if errors else 200, options=options, errors=errors, name=name)
+                return await self._made(request, user, made)
+        options = authenticators.registration_options(site, user, self.passkeys.ticket(request, MAKE), known)
+        name = request.single_line("name") or browser(request.agent)
+        return request.render("settings/passkey.html", 422 if errors else 200, options=options, errors=errors, name=name)
 
-    async def _made(self, visit: Visit, user: User, made: Made) -> bytes:
+    async def _made(self, request: PageRequest, user: User, made: NewPasskey) -> bytes:
         """With the first second factor come recovery codes."""
-        name = visit.words("name")[:NAME] or browser(visit.agent)
-        line = visit.own_line("passkey added", name)
-        if not await self.desk.passkeys.add(user.id, made.credential, made.public_key, made.sign_count, made.backed_up, name, [line]):
-            return visit.redirect(SECURITY)
-        await self.entrance.notice(visit, user.email, f"passkey {name} was added")
+        name = request.single_line("name")[:NAME] or browser(request.agent)
+        line = request.own_audit_entry("passkey added", name)
+        if not await self.context.passkeys.add(user.id, made.credential, made.public_key, made.sign_count, made.backed_up, name, [line]):
+            return request.redirect(SECURITY)
+        await self.authentication.send_notice(request, user.email, f"passkey {name} was added")
         if user.second_factor:
-            return visit.redirect(SECURITY, done="passkey")
+            return request.redirect(SECURITY, done="passkey")
         codes = second_factor.new_codes()
-        await self.desk.users.set_recovery_codes(user.id, self.second.all_hashed(codes))
-        await self.desk.sessions.end_others(user.id, visit.who.hash)
-        return visit.render("settings/codes.html", codes=codes, done="passkey")
+        await self.context.users.set_recovery_codes(user.id, self.second.all_hashed(codes))
+        await self.context.sessions.end_others(user.id, request.user_session.hash)
+        return request.render("settings/codes.html", codes=codes, done="passkey")
 
     @page(app, f"{PASSKEYS}/<text>/name", "POST")
-    async def rename(self, visit: Visit, text: str) -> bytes:
-        name = visit.words("name")[:NAME]
-        line = visit.own_line("passkey renamed", name)
-        if name and not await self.desk.passkeys.rename(visit.who.user_id, visit.uuid(text, "passkey"), name, [line]):
+    async def rename(self, request: PageRequest, text: str) -> bytes:
+        name = request.single_line("name")[:NAME]
+        line = request.own_audit_entry("passkey renamed", name)
+        if name and not await self.context.passkeys.rename(request.user_session.user_id, request.uuid(text, "passkey"), name, [line]):
             raise not_found("passkey")
-        return visit.redirect(SECURITY, done="passkey-named")
+        return request.redirect(SECURITY, done="passkey-named")
 
-    @page(app, f"{PASSKEYS}/<text>/remove", "POST", fresh=True)
-    async def remove(self, visit: Visit, text: str) -> bytes:
-        user, passkey_id = await person(self.desk, visit), visit.uuid(text, "passkey")
-        known = {one.id: one for one in await self.desk.passkeys.of(user.id)}
+    @page(app, f"{PASSKEYS}/<text>/remove", "POST", reauthenticate=True)
+    async def remove(self, request: PageRequest, text: str) -> bytes:
+        user, passkey_id = await person(self.context, request), request.uuid(text, "passkey")
+        known = {one.id: one for one in await self.context.passkeys.of(user.id)}
         if passkey_id not in known:
             raise not_found("passkey")
-        if len(known) == 1 and user.password is None and not await self.desk.identities.of(user.id):
-            return visit.redirect(SECURITY, done="only")
+        if len(known) == 1 and user.password is None and not await self.context.identities.of(user.id):
+            return request.redirect(SECURITY, done="only")
         name = known[passkey_id].name
-        await self.desk.passkeys.remove(user.id, passkey_id, [visit.own_line("passkey removed", name)])
-        await self.entrance.notice(visit, user.email, f"passkey {name} was removed")
-        return visit.redirect(SECURITY, done="passkey-off")
+        await self.context.passkeys.remove(user.id, passkey_id, [request.own_audit_entry("passkey removed", name)])
+        await self.authentication.send_notice(request, user.email, f"passkey {name} was removed")
+        return request.redirect(SECURITY, done="passkey-off")
 
 
 @attrs.define(eq=False)
 class IdentityPages:
     """Connecting begins where signing in there does (signin/federation)."""
 
-    app = area()
-    desk: PageContext
-    entrance: Entrance
+    app = section_app()
+    context: PageContext
+    authentication: Authentication
 
-    @page(app, f"{IDENTITIES}/<text>/remove", "POST", fresh=True)
-    async def remove(self, visit: Visit, text: str) -> bytes:
-        user, identity_id = await person(self.desk, visit), visit.uuid(text, "identity")
-        known = {one.id: one for one in await self.desk.identities.of(user.id)}
+    @page(app, f"{IDENTITIES}/<text>/remove", "POST", reauthenticate=True)
+    async def remove(self, request: PageRequest, text: str) -> bytes:
+        user, identity_id = await person(self.context, request), request.uuid(text, "identity")
+        known = {one.id: one for one in await self.context.identities.of(user.id)}
         if identity_id not in known:
             raise not_found("identity")
         if len(known) == 1 and user.password is None and not user.passkey:
-            return visit.redirect(SECURITY, done="only")
+            return request.redirect(SECURITY, done="only")
         one = known[identity_id]
-        line = visit.own_line("identity disconnected", f"{one.provider}: {one.label}")
-        await self.desk.identities.remove(user.id, identity_id, [line])
-        await self.entrance.notice(visit, user.email, f"sign-in with {one.provider} as {one.label} was disconnected")
-        return visit.redirect(SECURITY, done="disconnected")
+        line = request.own_audit_entry("identity disconnected", f"{one.provider}: {one.label}")
+        await self.context.identities.remove(user.id, identity_id, [line])
+        await self.authentication.send_notice(request, user.email, f"sign-in with {one.provider} as {one.label} was disconnected")
+        return request.redirect(SECURITY, done="disconnected")

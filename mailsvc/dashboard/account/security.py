@@ -8,9 +8,9 @@ from markupsafe import Markup
 
 from mailsvc.clock import unix
 from mailsvc.dashboard.context import PageContext
-from mailsvc.dashboard.page import SECURITY, Stop, Visit, area, not_found, page
+from mailsvc.dashboard.page import SECURITY, PageError, PageRequest, not_found, page, section_app
 from mailsvc.dashboard.signin import second_factor
-from mailsvc.dashboard.signin.completion import Entrance
+from mailsvc.dashboard.signin.completion import Authentication
 from mailsvc.dashboard.signin.second_factor import SecondFactor
 from mailsvc.store.people.users import User
 
@@ -33,117 +33,127 @@ _DONE = {
 
 @attrs.define(eq=False)
 class Security:
-    app = area()
-    desk: PageContext
-    entrance: Entrance
+    app = section_app()
+    context: PageContext
+    authentication: Authentication
     second: SecondFactor
 
     @page(app, SECURITY)
-    async def show(self, visit: Visit) -> bytes:
-        return await self._shown(visit)
+    async def show(self, request: PageRequest) -> bytes:
+        return await self._shown(request)
 
-    async def _shown(self, visit: Visit, status: int = 200, **values: object) -> bytes:
-        user = await self._user(visit)
-        shown: dict[str, object] = {"errors": {}, "done": _DONE.get(visit.query("done"), "")}
-        return visit.render(
+    async def _shown(self, request: PageRequest, status: int = 200, **values: object) -> bytes:
+        user = await self._user(request)
+        shown: dict[str, object] = {"errors": {}, "done": _DONE.get(request.query("done"), "")}
+        return request.render(
             "settings/security.html",
             status,
             user=user,
-            sessions=await self.desk.sessions.list(user.id),
-            left=await self.desk.users.recovery_codes_left(user.id),
-            passkeys=await self.desk.passkeys.of(user.id),
-            identities=await self.desk.identities.of(user.id),
+            sessions=await self.context.sessions.list(user.id),
+            left=await self.context.users.recovery_codes_left(user.id),
+            passkeys=await self.context.passkeys.of(user.id),
+            identities=await self.context.identities.of(user.id),
             **shown | values,
         )
 
     # Password
 
     @page(app, f"{SECURITY}/password", "POST")
-    async def password(self, visit: Visit) -> bytes:
-        user = await self._user(visit)
-        chosen = visit.form.get("password", "")
+    async def password(self, request: PageRequest) -> bytes:
+        user = await self._user(request)
+        chosen = request.form.get("password", "")
         if user.password is not None:
-            wrong = await self.entrance.checked(visit, user, visit.form.get("old", ""), "Incorrect password.")
+            wrong = await self.authentication.check_password(request, user, request.form.get("old", ""), "Incorrect password.")
             if wrong is not None:
-                return await self._shown(visit, wrong.status, errors={"old": wrong.sentence})
-        elif not visit.fresh:
-            return visit.prove_again()
-        easy = await self.entrance.unfit(str(user.id), chosen, user.email, user.name, visit.who.account or "")
+                return await self._shown(request, wrong.status, errors={"old": wrong.message})
+        elif not request.reauthenticated:
+            return request.ask_to_reauthenticate()
+        easy = await self.authentication.password_problem(str(user.id), chosen, user.email, user.name, request.user_session.account or "")
         if easy is not None:
-            return await self._shown(visit, 422, errors={"password": easy})
-        hashed = await self.entrance.passwords.hash(chosen)
-        await self.desk.users.set_password(user.id, hashed, [visit.own_line("password changed")], keep=visit.who.hash)
-        await self.entrance.notice(visit, user.email, "password was changed")
-        return visit.redirect(SECURITY, done="password")
+            return await self._shown(request, 422, errors={"password": easy})
+        hashed = await self.authentication.passwords.hash(chosen)
+        await self.context.users.set_password(
+            user.id, hashed, [request.own_audit_entry("password changed")], keep=request.user_session.hash
+        )
+        await self.authentication.send_notice(request, user.email, "password was changed")
+        return request.redirect(SECURITY, done="password")
 
     # Authenticator app
 
-    @page(app, f"{SECURITY}/totp", "GET", "POST", fresh=True)
-    async def totp(self, visit: Visit) -> bytes:
+    @page(app, f"{SECURITY}/totp", "GET", "POST", reauthenticate=True)
+    async def totp(self, request: PageRequest) -> bytes:
         """A secret to scan; it counts once its first code is given."""
-        user = await self._user(visit)
+        user = await self._user(request)
         if user.totp:
-            return visit.redirect(SECURITY)
+            return request.redirect(SECURITY)
         errors: dict[str, str] = {}
-        if visit.form:
-            confirmed = await self._confirmed(visit, user)
+        if request.form:
+            confirmed = await self._confirmed(request, user)
             if confirmed is not None:
                 return confirmed
             errors = {"code": "Incorrect code. Enter the code the app shows now."}
-        secret = await self.desk.users.totp(user.id)
+        secret = await self.context.users.totp(user.id)
         if secret is None:
             secret = second_factor.new_secret()
-            await self.desk.users.propose_totp(user.id, secret)
+            await self.context.users.propose_totp(user.id, secret)
         qr = Markup(segno.make(second_factor.uri(secret, user.email), error="m").svg_inline(scale=4, border=0))  # noqa: S704  made of squares
-        return visit.render("settings/totp.html", 422 if errors else 200, qr=qr, secret=second_factor.shown(secret), errors=errors)
+        return request.render("settings/totp.html", 422 if errors else 200, qr=qr, secret=second_factor.shown(secret), errors=errors)
 
-    async def _confirmed(self, visit: Visit, user: User) -> bytes | None:
+    async def _confirmed(self, request: PageRequest, user: User) -> bytes | None:
         """The first code was good: with the first second factor come recovery codes."""
-        secret = await self.desk.users.totp(user.id)
-        code = visit.field("code").replace(" ", "")
-        step = second_factor.step_of(secret, code, unix(self.desk.clock)) if secret else None
+        secret = await self.context.users.totp(user.id)
+        code = request.field("code").replace(" ", "")
+        step = second_factor.step_of(secret, code, unix(self.context.clock)) if secret else None
         codes = [] if user.second_factor else second_factor.new_codes()
-        lines = [visit.own_line("second factor added", "authenticator app")]
-        if step is None or not await self.desk.users.begin_totp(user.id, step, self.second.all_hashed(codes), visit.who.hash, lines):
+        lines = [request.own_audit_entry("second factor added", "authenticator app")]
+        if step is None or not await self.context.users.begin_totp(
+            user.id, step, self.second.all_hashed(codes), request.user_session.hash, lines
+        ):
             return None
-        await self.entrance.notice(visit, user.email, "two-factor authentication was turned on")
-        return visit.render("settings/codes.html", codes=codes, done="totp") if codes else visit.redirect(SECURITY, done="totp")
+        await self.authentication.send_notice(request, user.email, "two-factor authentication was turned on")
+        return request.render("settings/codes.html", codes=codes, done="totp") if codes else request.redirect(SECURITY, done="totp")
 
-    @page(app, f"{SECURITY}/codes", "POST", fresh=True)
-    async def codes(self, visit: Visit) -> bytes:
-        user = await self._user(visit)
+    @page(app, f"{SECURITY}/codes", "POST", reauthenticate=True)
+    async def codes(self, request: PageRequest) -> bytes:
+        user = await self._user(request)
         if not user.second_factor:
-            return visit.redirect(SECURITY)
+            return request.redirect(SECURITY)
         codes = second_factor.new_codes()
-        await self.desk.users.set_recovery_codes(user.id, self.second.all_hashed(codes), [visit.own_line("recovery codes replaced")])
-        await self.entrance.notice(visit, user.email, "recovery codes were replaced")
-        return visit.render("settings/codes.html", codes=codes, done="codes")
+        await self.context.users.set_recovery_codes(
+            user.id, self.second.all_hashed(codes), [request.own_audit_entry("recovery codes replaced")]
+        )
+        await self.authentication.send_notice(request, user.email, "recovery codes were replaced")
+        return request.render("settings/codes.html", codes=codes, done="codes")
 
-    @page(app, f"{SECURITY}/totp/off", "POST", fresh=True)
-    async def totp_off(self, visit: Visit) -> bytes:
-        user = await self._user(visit)
-        await self.desk.users.end_totp(user.id, [visit.own_line("second factor removed", "authenticator app")])
-        await self.entrance.notice(visit, user.email, "authenticator app was removed")
-        return visit.redirect(SECURITY, done="totp-off")
+    @page(app, f"{SECURITY}/totp/off", "POST", reauthenticate=True)
+    async def totp_off(self, request: PageRequest) -> bytes:
+        user = await self._user(request)
+        await self.context.users.end_totp(user.id, [request.own_audit_entry("second factor removed", "authenticator app")])
+        await self.authentication.send_notice(request, user.email, "authenticator app was removed")
+        return request.redirect(SECURITY, done="totp-off")
 
     # Sessions
 
     @page(app, f"{SECURITY}/sessions/<text>/end", "POST")
-    async def end(self, visit: Visit, text: str) -> bytes:
+    async def end(self, request: PageRequest, text: str) -> bytes:
         if text == "others":
-            await self.desk.sessions.end_others(visit.who.user_id, visit.who.hash, [visit.own_line("all other sessions ended")])
-            return visit.redirect(SECURITY, done="others")
-        if not await self.desk.sessions.end_one(visit.who.user_id, visit.uuid(text, "session"), [visit.own_line("session ended")]):
+            await self.context.sessions.end_others(
+                request.user_session.user_id, request.user_session.hash, [request.own_audit_entry("all other sessions ended")]
+            )
+            return request.redirect(SECURITY, done="others")
+        if not await self.context.sessions.end_one(
+            request.user_session.user_id, request.uuid(text, "session"), [request.own_audit_entry("session ended")]
+        ):
             raise not_found("session")
-        return visit.redirect(SECURITY, done="ended")
+        return request.redirect(SECURITY, done="ended")
 
-    async def _user(self, visit: Visit) -> User:
-        return await person(self.desk, visit)
+    async def _user(self, request: PageRequest) -> User:
+        return await person(self.context, request)
 
 
-async def person(desk: PageContext, visit: Visit) -> User:
+async def person(context: PageContext, request: PageRequest) -> User:
     """Whoever is signed in."""
-    user = await desk.users.get(visit.who.user_id)
+    user = await context.users.get(request.user_session.user_id)
     if user is None:
-        raise Stop(403, "Not allowed", "Your user no longer exists.")
+        raise PageError(403, "Not allowed", "Your user no longer exists.")
     return user

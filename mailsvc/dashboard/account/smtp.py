@@ -8,7 +8,7 @@ import attrs
 
 from mailsvc.dashboard import snippets
 from mailsvc.dashboard.context import PageContext
-from mailsvc.dashboard.page import Visit, area, page
+from mailsvc.dashboard.page import PageRequest, page, section_app
 from mailsvc.dashboard.safety import HOME
 from mailsvc.settings.schema import Settings
 from mailsvc.store.domains.domains import Domains
@@ -28,15 +28,15 @@ _KINDS = {
 
 @attrs.frozen
 class Port:
-    """`number` is where it listens; `tls` and `told` say how it is spoken to."""
+    """`number` is where it listens; `tls` and `note` say how it is spoken to."""
 
     number: int
     tls: str
-    told: str
+    note: str
 
 
 @attrs.frozen
-class Relay:
+class RelayAccess:
     """How customers reach the SMTP relay. `ports` are standard port → where it is."""
 
     host: str
@@ -44,7 +44,7 @@ class Relay:
     ports: Mapping[str, int]
 
     @classmethod
-    def of(cls, settings: Settings, opened: Mapping[str, int]) -> Relay:
+    def of(cls, settings: Settings, opened: Mapping[str, int]) -> RelayAccess:
         """`opened`: the ports that this process listens on; another one may have them."""
         ports = opened or {number: int(number) for number in settings.smtp.listen}
         return cls(settings.delivery.ehlo_name or "localhost", settings.smtp.username, ports)
@@ -66,29 +66,29 @@ class Relay:
 
 
 @attrs.define(eq=False)
-class Connection:
-    app = area()
-    desk: PageContext
-    relay: Relay
+class SmtpPages:
+    app = section_app()
+    context: PageContext
+    relay: RelayAccess
     keys: Keys
     domains: Domains
 
     @page(app, SMTP)
-    async def show(self, visit: Visit) -> bytes:
-        return await self._shown(visit, "")
+    async def show(self, request: PageRequest) -> bytes:
+        return await self._shown(request, "")
 
     @page(app, SMTP, "POST")
-    async def key(self, visit: Visit) -> bytes:
+    async def key(self, request: PageRequest) -> bytes:
         """A key for sending, shown this once, in the snippets too."""
-        line = visit.line("key created", f"{KEY} (sending_access)")
-        _, secret = await self.keys.create(visit.account_id, KEY, "sending_access", lines=[line], created_by=visit.who.user_id)
-        return await self._shown(visit, secret)
+        line = request.audit_entry("key created", f"{KEY} (sending_access)")
+        _, secret = await self.keys.create(request.account_id, KEY, "sending_access", lines=[line], created_by=request.user_session.user_id)
+        return await self._shown(request, secret)
 
-    async def _shown(self, visit: Visit, secret: str) -> bytes:
-        domains, _ = await self.domains.list(visit.account_id)
+    async def _shown(self, request: PageRequest, secret: str) -> bytes:
+        domains, _ = await self.domains.list(request.account_id)
         ready = next((domain for domain in domains if domain.may_send), None)
         sender = f"hello@{(ready or domains[0]).name}" if domains else "hello@your-domain.example"
         relay = self.relay
         port, old = [(port.number, port.tls == IMPLICIT) for port in (relay.best, relay.starttls)]
-        login = snippets.Login(relay.host, port, old, relay.user, secret or "ms_…", sender, visit.who.email)
-        return visit.render("settings/smtp.html", relay=relay, secret=secret, code=snippets.over_smtp(login), ready=ready)
+        login = snippets.Login(relay.host, port, old, relay.user, secret or "ms_…", sender, request.user_session.email)
+        return request.render("settings/smtp.html", relay=relay, secret=secret, code=snippets.over_smtp(login), ready=ready)

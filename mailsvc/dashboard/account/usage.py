@@ -8,7 +8,7 @@ import attrs
 
 from mailsvc.accounts.quota import Quotas, Used
 from mailsvc.dashboard.context import PageContext
-from mailsvc.dashboard.page import Visit, area, page
+from mailsvc.dashboard.page import PageRequest, page, section_app
 from mailsvc.dashboard.safety import HOME
 from mailsvc.store.domains.domains import Domains
 from mailsvc.store.events.rollups import Rollups, Wanted
@@ -48,8 +48,8 @@ def _mail(name: str, sent: int, resets_at: datetime, quota: Used | None) -> Mete
 class Usage:
     """`rate`: requests a second of an account without a limit of its own; `most_webhooks` of any account."""
 
-    app = area()
-    desk: PageContext
+    app = section_app()
+    context: PageContext
     rollups: Rollups
     accounts: Accounts
     domains: Domains
@@ -59,8 +59,8 @@ class Usage:
     quotas: Quotas
 
     @page(app, USAGE)
-    async def show(self, visit: Visit) -> bytes:
-        account_id, now = visit.account_id, self.desk.now()
+    async def show(self, request: PageRequest) -> bytes:
+        account_id, now = request.account_id, self.context.now()
         day = now.replace(hour=0, minute=0, second=0, microsecond=0)
         month, tomorrow = day.replace(day=1), day + timedelta(days=1)
         next_month = (month + timedelta(days=31)).replace(day=1)
@@ -70,21 +70,21 @@ class Usage:
         quota = await self.quotas.usage(account_id, account.plan if account is not None else None)
         domains, _ = await self.domains.list(account_id)
         webhooks, _ = await self.webhooks.list(account_id, 1000)
-        return visit.render(
+        return request.render(
             "settings/usage.html",
             mail=[_mail("Today", today, tomorrow, quota.get("day")), _mail("This month", this_month, next_month, quota.get("month"))],
             plan=plan and plan.name,
             others=[Meter("Domains", len(domains)), Meter("Webhook endpoints", len(webhooks), self.most_webhooks)],
             rate=(account.rate_limit if account is not None else None) or self.rate,
-            days=await self._days(visit, month, tomorrow),
+            days=await self._days(request, month, tomorrow),
             month=f"{month:%B %Y}",
             sent=this_month,
         )
 
-    async def _days(self, visit: Visit, month: datetime, tomorrow: datetime) -> list[tuple[datetime, list[tuple[str, int]]]]:
+    async def _days(self, request: PageRequest, month: datetime, tomorrow: datetime) -> list[tuple[datetime, list[tuple[str, int]]]]:
         """Each day with what was sent: as it is shown, and the number itself."""
         wanted = Wanted(month, tomorrow, "day", "UTC", ("email.sent",), by_period=True)
-        counts: dict[object, int] = {count.day: count.count for count in await self.rollups.counts(visit.account_id, wanted)}
+        counts: dict[object, int] = {count.day: count.count for count in await self.rollups.counts(request.account_id, wanted)}
         days = [month + timedelta(days=number) for number in range((tomorrow - month).days)]
         found = [(day, counts.get(day.date(), 0)) for day in days]
         return [(day, [(f"{sent:,}", sent)]) for day, sent in found]

@@ -12,8 +12,8 @@ from mailsvc.clock import unix
 from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.emails import timeline
 from mailsvc.dashboard.emails.preview import embedded
-from mailsvc.dashboard.emails.resend import NotSent, SendAgain
-from mailsvc.dashboard.page import Stop, Visit, area, not_found, page
+from mailsvc.dashboard.emails.resend import NotSent, Resend
+from mailsvc.dashboard.page import PageError, PageRequest, not_found, page, section_app
 from mailsvc.dashboard.safety import HOME, mail_csp
 from mailsvc.dashboard.signin.mails import SOURCE
 from mailsvc.domains.names import registrable
@@ -48,32 +48,32 @@ _DONE = {
 
 
 @attrs.define(eq=False)
-class Emails:
-    app = area()
-    desk: PageContext
+class EmailPages:
+    app = section_app()
+    context: PageContext
     stored: Stored
     history: History
     messages: Messages
     domains: Domains
     keys: Keys
-    sending: SendAgain
+    resend: Resend
     links: SignedLinks
     standing: Reputation
 
     @page(app, f"{EMAILS}/<text>")
-    async def one(self, visit: Visit, text: str) -> bytes:
-        return await self._shown(visit, await self._email(visit, text))
+    async def one(self, request: PageRequest, text: str) -> bytes:
+        return await self._shown(request, await self._email(request, text))
 
-    async def _shown(self, visit: Visit, email: EmailView, status: int = 200, **values: object) -> bytes:
+    async def _shown(self, request: PageRequest, email: EmailView, status: int = 200, **values: object) -> bytes:
         """`values`: what a form that led here has to tell."""
-        recipients = await self.stored.recipients(visit.account_id, email.email_id)
-        attempts = await self.stored.attempts(visit.account_id, email.email_id)
-        events = await self.history.events(visit.account_id, email.email_id)
-        parsed = await self._parsed(visit, email)
-        key = next((k for k in (await self.keys.list(visit.account_id))[0] if k.id == email.key_id), None)
+        recipients = await self.stored.recipients(request.account_id, email.email_id)
+        attempts = await self.stored.attempts(request.account_id, email.email_id)
+        events = await self.history.events(request.account_id, email.email_id)
+        parsed = await self._parsed(request, email)
+        key = next((k for k in (await self.keys.list(request.account_id))[0] if k.id == email.key_id), None)
         found, looking = await self._insights(email, parsed) if parsed else (None, False)
-        told: dict[str, object] = {"shared": "", "not_sent": "", "errors": {}, "done": _DONE.get(visit.query("done"), "")}
-        return visit.render(
+        told: dict[str, object] = {"shared": "", "not_sent": "", "errors": {}, "done": _DONE.get(request.query("done"), "")}
+        return request.render(
             "emails/one.html",
             status,
             email=email,
@@ -82,130 +82,130 @@ class Emails:
             live=any(r.status in WAITING for r in recipients),
             can_cancel=any(r.status in ("scheduled", "queued", "delayed") for r in recipients),
             parsed=parsed,
-            view=_view(visit.query("view"), parsed),
-            images=visit.query("images") == "1",
+            view=_view(request.query("view"), parsed),
+            images=request.query("images") == "1",
             shown=SHOWN,
-            source=await self._source(visit, email) if visit.query("view") == "source" else "",
+            source=await self._source(request, email) if request.query("view") == "source" else "",
             insights=found,
             looking=looking,
-            tomorrow=self.desk.now() + timedelta(days=1),
+            tomorrow=self.context.now() + timedelta(days=1),
             hours=HOURS,
             once=uuid4().hex,
             **told | values,
         )
 
     @page(app, f"{EMAILS}/<text>/preview")
-    async def preview(self, visit: Visit, text: str) -> bytes:
+    async def preview(self, request: PageRequest, text: str) -> bytes:
         """What the frame on the email's page shows. Written by strangers: it gets no origin, no script and nothing from elsewhere."""
-        email = await self._email(visit, text)
-        parsed = await self._parsed(visit, email)
+        email = await self._email(request, text)
+        parsed = await self._parsed(request, email)
         if parsed is None or parsed.html is None:
             raise not_found("preview")
         html = embedded(parsed)
-        csp = mail_csp(images=visit.query("images") == "1")
-        return visit.send(html.encode("utf-8", "replace"), "text/html; charset=utf-8", csp=csp)
+        csp = mail_csp(images=request.query("images") == "1")
+        return request.send(html.encode("utf-8", "replace"), "text/html; charset=utf-8", csp=csp)
 
     @page(app, f"{EMAILS}/<text>/source")
-    async def source(self, visit: Visit, text: str) -> bytes:
-        email = await self._email(visit, text)
-        message = await self._message(visit, email)
+    async def source(self, request: PageRequest, text: str) -> bytes:
+        email = await self._email(request, text)
+        message = await self._message(request, email)
         if message is None:
             raise not_found("message")
-        return _download(visit, message, "message/rfc822", f"{email.email_id}.eml")
+        return _download(request, message, "message/rfc822", f"{email.email_id}.eml")
 
     @page(app, f"{EMAILS}/<text>/files/<number>")
-    async def file(self, visit: Visit, text: str, number: str) -> bytes:
-        parsed = await self._parsed(visit, await self._email(visit, text))
+    async def file(self, request: PageRequest, text: str, number: str) -> bytes:
+        parsed = await self._parsed(request, await self._email(request, text))
         if parsed is None or not re.fullmatch(r"[0-9]{1,6}", number) or int(number) >= len(parsed.files):
             raise not_found("file")
         file = parsed.files[int(number)]
-        return _download(visit, file.content, "application/octet-stream", file.filename or f"file-{number}")
+        return _download(request, file.content, "application/octet-stream", file.filename or f"file-{number}")
 
     @page(app, f"{EMAILS}/<text>/cancel", "POST")
-    async def cancel(self, visit: Visit, text: str) -> bytes:
-        email_id = visit.uuid(text, "email")
-        line = visit.line("email canceled", str(email_id))
-        result = await self.stored.cancel(visit.account_id, email_id, self.desk.now(), [line])
+    async def cancel(self, request: PageRequest, text: str) -> bytes:
+        email_id = request.uuid(text, "email")
+        line = request.audit_entry("email canceled", str(email_id))
+        result = await self.stored.cancel(request.account_id, email_id, self.context.now(), [line])
         if result == "not_found":
             raise not_found("email")
-        return visit.redirect(f"{EMAILS}/{email_id}", done=result)
+        return request.redirect(f"{EMAILS}/{email_id}", done=result)
 
     @page(app, f"{EMAILS}/<text>/reschedule", "POST")
-    async def reschedule(self, visit: Visit, text: str) -> bytes:
-        email_id = visit.uuid(text, "email")
+    async def reschedule(self, request: PageRequest, text: str) -> bytes:
+        email_id = request.uuid(text, "email")
         try:
-            at = datetime.fromisoformat(visit.field("at")).replace(tzinfo=UTC)
+            at = datetime.fromisoformat(request.field("at")).replace(tzinfo=UTC)
         except ValueError:
-            return await self._shown(visit, await self._email(visit, text), 422, errors={"at": "Enter a valid date and time."})
-        now = self.desk.now()
+            return await self._shown(request, await self._email(request, text), 422, errors={"at": "Enter a valid date and time."})
+        now = self.context.now()
         at = min(max(at, now), now + timedelta(days=30))
-        line = visit.line("email rescheduled", f"{email_id} for {at.isoformat(timespec='minutes')}")
-        result = await self.stored.reschedule(visit.account_id, email_id, at, now, [line])
+        line = request.audit_entry("email rescheduled", f"{email_id} for {at.isoformat(timespec='minutes')}")
+        result = await self.stored.reschedule(request.account_id, email_id, at, now, [line])
         if result == "not_found":
             raise not_found("email")
-        return visit.redirect(f"{EMAILS}/{email_id}", done=result)
+        return request.redirect(f"{EMAILS}/{email_id}", done=result)
 
     @page(app, f"{EMAILS}/<text>/again", "POST")
-    async def again(self, visit: Visit, text: str) -> bytes:
+    async def again(self, request: PageRequest, text: str) -> bytes:
         """To all of its recipients, or to the one that was chosen."""
-        email, message = await self._readable(visit, text)
-        chosen = visit.field("to")
+        email, message = await self._readable(request, text)
+        chosen = request.field("to")
         if chosen and chosen not in email.recipients:
             raise not_found("recipient")
-        once = visit.field("once")[:64] or uuid4().hex
+        once = request.field("once")[:64] or uuid4().hex
 
         def line(sent: UUID) -> Line:
-            return visit.line("email resent", f"{email.email_id} as {sent}")
+            return request.audit_entry("email resent", f"{email.email_id} as {sent}")
 
         try:
-            sent = await self.sending.send(email, message, [chosen] if chosen else email.recipients, once, line)
+            sent = await self.resend.send(email, message, [chosen] if chosen else email.recipients, once, line)
         except NotSent as why:
-            return await self._shown(visit, email, 422, not_sent=why.sentence)
-        return visit.redirect(f"{EMAILS}/{sent}", done="again")
+            return await self._shown(request, email, 422, not_sent=why.message)
+        return request.redirect(f"{EMAILS}/{sent}", done="again")
 
     @page(app, f"{EMAILS}/<text>/share", "POST")
-    async def share(self, visit: Visit, text: str) -> bytes:
+    async def share(self, request: PageRequest, text: str) -> bytes:
         """A link for people without a sign-in. Nothing is stored of it but its line, without which nobody gets it."""
-        email = await self._email(visit, text)
+        email = await self._email(request, text)
         if email.source == SOURCE:
             raise not_found("message")
-        hours = visit.field("hours") or "24"
+        hours = request.field("hours") or "24"
         if hours not in HOURS:
-            raise Stop(422, "Invalid expiration", "Choose when the link expires from the list.")
-        expires = unix(self.desk.clock) + min(int(hours) * 3600, SHARED_LONGEST)
-        await visit.note("email shared", f"{email.email_id} for {HOURS[hours]}")
-        link = self.links.shared(self.desk.base_url, visit.account_id, email.email_id, expires)
-        return await self._shown(visit, email, shared=link, shared_for=HOURS[hours])
+            raise PageError(422, "Invalid expiration", "Choose when the link expires from the list.")
+        expires = unix(self.context.clock) + min(int(hours) * 3600, SHARED_LONGEST)
+        await request.write_audit_entry("email shared", f"{email.email_id} for {HOURS[hours]}")
+        link = self.links.shared(self.context.base_url, request.account_id, email.email_id, expires)
+        return await self._shown(request, email, shared=link, shared_for=HOURS[hours])
 
-    async def _readable(self, visit: Visit, text: str) -> tuple[EmailView, bytes]:
+    async def _readable(self, request: PageRequest, text: str) -> tuple[EmailView, bytes]:
         """An email whose message may be read, and that message without the signature of its first way."""
-        email = await self._email(visit, text)
-        stored = None if email.source == SOURCE else await self._load(visit, email)
+        email = await self._email(request, text)
+        stored = None if email.source == SOURCE else await self._load(request, email)
         if stored is None:
             raise not_found("message")
         return email, stored.body
 
-    async def _email(self, visit: Visit, text: str) -> EmailView:
-        email = await self.stored.get(visit.account_id, visit.uuid(text, "email"))
+    async def _email(self, request: PageRequest, text: str) -> EmailView:
+        email = await self.stored.get(request.account_id, request.uuid(text, "email"))
         if email is None:
             raise not_found("email")
         return email
 
-    async def _message(self, visit: Visit, email: EmailView) -> bytes | None:
-        """Mails of the service itself hold links that sign people in: they are for their recipients alone."""
+    async def _message(self, request: PageRequest, email: EmailView) -> bytes | None:
+        """Mailer of the service itself hold links that sign people in: they are for their recipients alone."""
         if email.source == SOURCE:
             return None
-        stored = await self._load(visit, email)
+        stored = await self._load(request, email)
         return (stored.signature or b"") + stored.body if stored else None
 
-    async def _load(self, visit: Visit, email: EmailView) -> StoredMessage | None:
+    async def _load(self, request: PageRequest, email: EmailView) -> StoredMessage | None:
         """Within the octets that may be in work at once: the message, what it comes to, and the page."""
-        if email.size >= IN_THREAD and not await visit.request.turn(COPIES * email.size):
-            raise Stop(503, "Temporarily unavailable", "Too many messages are being read right now. Reload the page in a few seconds.")
-        return await self.messages.load(visit.account_id, email.email_id)
+        if email.size >= IN_THREAD and not await request.http.turn(COPIES * email.size):
+            raise PageError(503, "Temporarily unavailable", "Too many messages are being read right now. Reload the page in a few seconds.")
+        return await self.messages.load(request.account_id, email.email_id)
 
-    async def _source(self, visit: Visit, email: EmailView) -> str:
-        message = await self._message(visit, email)
+    async def _source(self, request: PageRequest, email: EmailView) -> str:
+        message = await self._message(request, email)
         return (message or b"")[:SHOWN].decode("utf-8", "replace").replace("\r\n", "\n")
 
     async def _insights(self, email: EmailView, parsed: Parsed) -> tuple[Grouped, bool]:
@@ -215,21 +215,21 @@ class Emails:
             mail = checks.mail_of(parsed, email.size, email.bulk, _same_organisation, _is_root, email.recipients, email.created_at)
             return checks.of_mail(mail), all_hosts(mail)
 
-        found, hosts = await self.desk.in_thread(look)
+        found, hosts = await self.context.in_thread(look)
         domain = await self.domains.get(email.domain_id)
         if domain is None:
             return checks.grouped(found), False
         facts, more = self.standing.facts(domain, [host for host in hosts if not _same_organisation(host, domain.name)])
         return checks.grouped([*found, *of_facts(facts)]), more
 
-    async def _parsed(self, visit: Visit, email: EmailView) -> Parsed | None:
-        message = await self._message(visit, email)
+    async def _parsed(self, request: PageRequest, email: EmailView) -> Parsed | None:
+        message = await self._message(request, email)
         if message is None:
             return None
         try:
             if len(message) < IN_THREAD:
                 return mime.parse(message)
-            parsed: Parsed = await self.desk.in_thread(lambda: mime.parse(message))
+            parsed: Parsed = await self.context.in_thread(lambda: mime.parse(message))
             return parsed
         except mime.MimeError:
             return None
@@ -249,8 +249,8 @@ def _view(asked: str, parsed: Parsed | None) -> str:
     return "preview" if parsed.html is not None else "text"
 
 
-def _download(visit: Visit, content: bytes, kind: str, name: str) -> bytes:
+def _download(request: PageRequest, content: bytes, kind: str, name: str) -> bytes:
     """A file that no browser opens by itself, whatever is in it."""
     plain = re.sub(r"[^A-Za-z0-9._-]", "_", name)[-100:]
-    visit.set_header("Content-Disposition", f'attachment; filename="{plain}"')
-    return visit.send(content, kind, csp="default-src 'none'; sandbox")
+    request.set_header("Content-Disposition", f'attachment; filename="{plain}"')
+    return request.send(content, kind, csp="default-src 'none'; sandbox")

@@ -15,7 +15,7 @@ from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.emails.detail import EMAILS
 from mailsvc.dashboard.emails.listing import EmailList
 from mailsvc.dashboard.logs import LOGS, LogList
-from mailsvc.dashboard.page import Visit, area, page
+from mailsvc.dashboard.page import PageRequest, page, section_app
 from mailsvc.store.mail.exports import Exports as Stored
 
 BATCH = 1000  # rows that are read at a time
@@ -27,81 +27,81 @@ Batch = tuple[datetime | None, Sequence[Sequence[object]]]  # how far it reached
 
 @attrs.frozen
 class Sheet:
-    """What is to be taken away. `kept`: the filters, as the address has them; `said`: as people read them."""
+    """What is to be taken away. `params`: the filters, as the address has them; `labels`: as people read them."""
 
     kind: Kind
     columns: tuple[str, ...]
     batches: AsyncIterator[Batch]
-    kept: dict[str, str]
-    said: Sequence[tuple[str, str]]
+    params: dict[str, str]
+    labels: Sequence[tuple[str, str]]
 
 
 @attrs.define(eq=False)
 class ExportPages:
-    app = area()
-    desk: PageContext
+    app = section_app()
+    context: PageContext
     stored: Stored
     emails: EmailList
     logs: LogList
 
     @page(app, f"{EMAILS}/export")
-    async def show_emails(self, visit: Visit) -> bytes:
-        return await self._shown(visit, await self._emails(visit), EMAILS)
+    async def show_emails(self, request: PageRequest) -> bytes:
+        return await self._shown(request, await self._emails(request), EMAILS)
 
     @page(app, f"{EMAILS}/export", "POST")
-    async def take_emails(self, visit: Visit) -> bytes:
-        return await self._taken(visit, await self._emails(visit))
+    async def take_emails(self, request: PageRequest) -> bytes:
+        return await self._taken(request, await self._emails(request))
 
     @page(app, f"{LOGS}/export")
-    async def show_logs(self, visit: Visit) -> bytes:
-        return await self._shown(visit, await self._logs(visit), LOGS)
+    async def show_logs(self, request: PageRequest) -> bytes:
+        return await self._shown(request, await self._logs(request), LOGS)
 
     @page(app, f"{LOGS}/export", "POST")
-    async def take_logs(self, visit: Visit) -> bytes:
-        return await self._taken(visit, await self._logs(visit))
+    async def take_logs(self, request: PageRequest) -> bytes:
+        return await self._taken(request, await self._logs(request))
 
-    async def _shown(self, visit: Visit, sheet: Sheet, back: str) -> bytes:
+    async def _shown(self, request: PageRequest, sheet: Sheet, back: str) -> bytes:
         """The page has an id of its own from the beginning, so that it can follow what it began."""
-        if not visit.query("id"):
-            return visit.redirect(f"{back}/export", **sheet.kept, id=str(uuid4()))
-        export = await self.stored.get(visit.account_id, visit.uuid(visit.query("id")))
-        query = urlencode({**sheet.kept, "id": visit.query("id")})
-        fresh = f"{back}/export?{urlencode(sheet.kept)}"
-        return visit.render("export.html", sheet=sheet, export=export, back=back, query=query, fresh=fresh)
+        if not request.query("id"):
+            return request.redirect(f"{back}/export", **sheet.params, id=str(uuid4()))
+        export = await self.stored.get(request.account_id, request.uuid(request.query("id")))
+        query = urlencode({**sheet.params, "id": request.query("id")})
+        fresh = f"{back}/export?{urlencode(sheet.params)}"
+        return request.render("export.html", sheet=sheet, export=export, back=back, query=query, fresh=fresh)
 
-    async def _taken(self, visit: Visit, sheet: Sheet) -> bytes:
-        export_id = visit.uuid(visit.query("id"))
-        filters = ", ".join(f"{name}: {value}" for name, value in sheet.said) or "all"
-        await self.stored.begin(visit.account_id, export_id, sheet.kind, [visit.line(f"{sheet.kind} exported", filters)])
-        name = f"{sheet.kind}-{self.desk.now():%Y-%m-%d-%H%M}.csv"
-        await visit.download(name, "text/csv; charset=utf-8; header=present", self._written(visit.account_id, export_id, sheet))
+    async def _taken(self, request: PageRequest, sheet: Sheet) -> bytes:
+        export_id = request.uuid(request.query("id"))
+        filters = ", ".join(f"{name}: {value}" for name, value in sheet.labels) or "all"
+        await self.stored.begin(request.account_id, export_id, sheet.kind, [request.audit_entry(f"{sheet.kind} exported", filters)])
+        name = f"{sheet.kind}-{self.context.now():%Y-%m-%d-%H%M}.csv"
+        await request.download(name, "text/csv; charset=utf-8; header=present", self._written(request.account_id, export_id, sheet))
         return b""
 
     async def _written(self, account_id: UUID, export_id: UUID, sheet: Sheet) -> AsyncGenerator[bytes, None]:
         """The file, a batch at a time. Ended before its time, by whomever, it is told as stopped."""
-        rows, reached, whole, told = 0, None, False, self.desk.clock.seconds()
+        rows, reached, whole, told = 0, None, False, self.context.clock.seconds()
         try:
             yield csv_file.lines([sheet.columns])
             async for reached, batch in sheet.batches:
                 if batch:
                     yield csv_file.lines(batch)
                 rows += len(batch)
-                if self.desk.clock.seconds() - told >= TOLD:
-                    told = self.desk.clock.seconds()
+                if self.context.clock.seconds() - told >= TOLD:
+                    told = self.context.clock.seconds()
                     await self.stored.tell(account_id, export_id, "running", rows, reached)
             whole = True
         finally:
             await self.stored.tell(account_id, export_id, "done" if whole else "stopped", rows, reached)
 
-    async def _emails(self, visit: Visit) -> Sheet:
-        asked = await self.emails.asked(visit)
-        keys = {key.id: key.name for key in asked.keys}
-        domains = {domain.id: domain.name for domain in asked.domains}
+    async def _emails(self, request: PageRequest) -> Sheet:
+        selection = await self.emails.read_filters(request)
+        keys = {key.id: key.name for key in selection.keys}
+        domains = {domain.id: domain.name for domain in selection.domains}
 
         async def batches() -> AsyncIterator[Batch]:
             after = None
             while True:
-                found = await self.emails.search.emails(visit.account_id, asked.filters, BATCH, after)
+                found = await self.emails.search.emails(request.account_id, selection.filters, BATCH, after)
                 rows = [
                     (
                         one.email_id, one.created_at.isoformat(), one.last_event.removeprefix("email."), one.sender,
@@ -116,16 +116,16 @@ class ExportPages:
                     return
 
         columns = ("id", "accepted_at", "status", "from", "recipients", "subject", "size", "source", "domain", "key")
-        return Sheet("emails", columns, batches(), asked.kept, asked.said)
+        return Sheet("emails", columns, batches(), selection.params, selection.labels)
 
-    async def _logs(self, visit: Visit) -> Sheet:
-        asked = await self.logs.asked(visit)
-        keys = {key.id: key.name for key in asked.keys}
+    async def _logs(self, request: PageRequest) -> Sheet:
+        selection = await self.logs.read_filters(request)
+        keys = {key.id: key.name for key in selection.keys}
 
         async def batches() -> AsyncIterator[Batch]:
             after = None
             while True:
-                found = await self.logs.search.page(visit.account_id, asked.filters, BATCH, after)
+                found = await self.logs.search.page(request.account_id, selection.filters, BATCH, after)
                 rows = [
                     (
                         one.id, one.created_at.isoformat(), one.source, one.method, one.path, one.status, f"{one.milliseconds:.1f}",
@@ -140,4 +140,4 @@ class ExportPages:
                     return
 
         columns = ("id", "at", "source", "method", "path", "status", "milliseconds", "client", "mails", "refusals", "key")
-        return Sheet("logs", columns, batches(), asked.kept, asked.said)
+        return Sheet("logs", columns, batches(), selection.params, selection.labels)

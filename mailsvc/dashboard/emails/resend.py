@@ -38,13 +38,13 @@ class Submitting(Protocol):
 
 @attrs.frozen
 class NotSent(Exception):
-    """`sentence` says why."""
+    """`message` says why."""
 
-    sentence: str
+    message: str
 
 
 @attrs.frozen
-class SendAgain:
+class Resend:
     intake: Submitting
     accounts: Accounts
     in_thread: Callable[[Callable[[], Any]], Awaitable[Any]]

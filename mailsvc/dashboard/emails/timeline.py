@@ -7,7 +7,7 @@ from datetime import datetime
 
 import attrs
 
-from mailsvc.dashboard.words import STATUSES, duration, stamp
+from mailsvc.dashboard.formatting import STATUSES, duration, stamp
 from mailsvc.store.mail.emails import AttemptView
 from mailsvc.store.mail.history import EventView
 
@@ -28,7 +28,7 @@ _OUTCOMES = {"delivered": "good", "deferred": "warn", "uncertain": "warn", "boun
 
 
 @attrs.frozen
-class Moment:
+class TimelineEntry:
     """One line of a timeline. Of an attempt over SMTP alone: `transcript`, and `meaning`, the class of a refusal."""
 
     at: datetime
@@ -40,23 +40,23 @@ class Moment:
     meaning: str = ""
 
 
-def of_recipient(number: int, events: Sequence[EventView], attempts: Sequence[AttemptView]) -> list[Moment]:
+def of_recipient(number: int, events: Sequence[EventView], attempts: Sequence[AttemptView]) -> list[TimelineEntry]:
     """Oldest first. What concerns the email as a whole is part of every recipient's."""
     tried = [a for a in attempts if number in a.recipients]
-    moments = [_attempt(attempt, count, number) for count, attempt in enumerate(tried, 1)]
-    said = {moment.text for moment in moments}
-    told = [_event(event) for event in events if event.recipient in (None, number)]
-    moments += [attrs.evolve(moment, text="") if moment.text in said else moment for moment in told]  # said once is enough
-    return sorted(moments, key=lambda moment: moment.at)
+    entries = [_attempt(attempt, count, number) for count, attempt in enumerate(tried, 1)]
+    known = {entry.text for entry in entries}
+    happened = [_event(event) for event in events if event.recipient in (None, number)]
+    entries += [attrs.evolve(entry, text="") if entry.text in known else entry for entry in happened]  # known once is enough
+    return sorted(entries, key=lambda entry: entry.at)
 
 
-def _event(event: EventView) -> Moment:
+def _event(event: EventView) -> TimelineEntry:
     short = event.type.removeprefix("email.")
     tone = STATUSES.get(short, ("", "quiet"))[1]
-    return Moment(event.at, _TITLES.get(event.type, short.replace("_", " ").capitalize()), tone, _told(event))
+    return TimelineEntry(event.at, _TITLES.get(event.type, short.replace("_", " ").capitalize()), tone, _description(event))
 
 
-def _told(event: EventView) -> str:
+def _description(event: EventView) -> str:
     if event.type == "email.scheduled":
         try:
             return f"Scheduled for {stamp(datetime.fromisoformat(str(event.data['scheduled_at'])))}."
@@ -66,15 +66,15 @@ def _told(event: EventView) -> str:
         return "Queued for delivery."
     if event.type == "email.delivered":
         return "Accepted by the recipient’s server."
-    said = event.data.get("reply") or event.data.get("reason") or ""
-    return str(said)
+    known = event.data.get("reply") or event.data.get("reason") or ""
+    return str(known)
 
 
-def _attempt(attempt: AttemptView, count: int, number: int) -> Moment:
+def _attempt(attempt: AttemptView, count: int, number: int) -> TimelineEntry:
     place = attempt.recipients.index(number)
     outcome, reply = attempt.outcomes[place], attempt.replies[place]
     where = attempt.host or "no server reached"
     at = f" ({attempt.address})" if attempt.address else ""
     facts = f"{where}{at} · {attempt.tls or 'no TLS'} · {duration(attempt.seconds)}"
     meaning = (attempt.classes[place] or "").replace("_", " ") if place < len(attempt.classes) else ""
-    return Moment(attempt.started_at, f"Attempt {count}", _OUTCOMES.get(outcome, "quiet"), reply, facts, attempt.transcript, meaning)
+    return TimelineEntry(attempt.started_at, f"Attempt {count}", _OUTCOMES.get(outcome, "quiet"), reply, facts, attempt.transcript, meaning)

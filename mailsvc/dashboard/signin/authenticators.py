@@ -27,19 +27,19 @@ LONGEST = 20_000  # characters of an answer
 _VERIFIED = UserVerificationRequirement.REQUIRED
 
 
-class NotGood(Exception):
+class PasskeyError(Exception):
     """A passkey's answer that is not taken; a phrase for the log."""
 
 
 @attrs.frozen
-class Site:
+class RelyingParty:
     """Whom passkeys are made for: a host name, and the origin of our pages."""
 
-    name: str
+    id: str
     origin: str
 
     @classmethod
-    def of(cls, base_url: str) -> Site | None:
+    def of(cls, base_url: str) -> RelyingParty | None:
         """None where browsers allow no passkeys: at a bare address, or without TLS on another machine."""
         split = urlsplit(base_url)
         host = split.hostname or ""
@@ -51,7 +51,7 @@ class Site:
 
 
 @attrs.frozen
-class Made:
+class NewPasskey:
     """A new passkey."""
 
     credential: bytes
@@ -61,7 +61,7 @@ class Made:
 
 
 @attrs.frozen
-class Answer:
+class PasskeyResponse:
     """What a browser sent. `ticket` is the challenge that it signed, not yet known to be ours."""
 
     fields: dict[str, Any] = attrs.field(repr=False)
@@ -70,7 +70,7 @@ class Answer:
     owner: bytes | None
 
     @classmethod
-    def read(cls, text: str) -> Answer:
+    def read(cls, text: str) -> PasskeyResponse:
         try:
             fields: dict[str, Any] = json.loads(text) if len(text) <= LONGEST else {}
             response = fields["response"]
@@ -82,13 +82,13 @@ class Answer:
                 webauthn.base64url_to_bytes(handle) if handle else None,
             )
         except (KeyError, TypeError, ValueError, AttributeError):
-            raise NotGood("the answer cannot be read") from None
+            raise PasskeyError("the answer cannot be read") from None
 
 
-def to_make(site: Site, user: User, ticket: str, known: Sequence[Passkey]) -> str:
+def registration_options(relying_party: RelyingParty, user: User, ticket: str, known: Sequence[Passkey]) -> str:
     """What `navigator.credentials.create` is given, as JSON. One device makes one passkey."""
     options = webauthn.generate_registration_options(
-        rp_id=site.name,
+        rp_id=relying_party.id,
         rp_name="mailsvc",
         user_id=user.id.bytes,
         user_name=user.email,
@@ -100,10 +100,10 @@ def to_make(site: Site, user: User, ticket: str, known: Sequence[Passkey]) -> st
     return webauthn.options_to_json(options)
 
 
-def to_prove(site: Site, ticket: str, known: Sequence[Passkey] = ()) -> str:
-    """What `navigator.credentials.get` is given, as JSON. Without `known`: any passkey of this site."""
+def authentication_options(relying_party: RelyingParty, ticket: str, known: Sequence[Passkey] = ()) -> str:
+    """What `navigator.credentials.get` is given, as JSON. Without `known`: any passkey of this relying_party."""
     options = webauthn.generate_authentication_options(
-        rp_id=site.name,
+        rp_id=relying_party.id,
         challenge=ticket.encode(),
         allow_credentials=[PublicKeyCredentialDescriptor(id=one.credential) for one in known],
         user_verification=_VERIFIED,
@@ -111,35 +111,35 @@ def to_prove(site: Site, ticket: str, known: Sequence[Passkey] = ()) -> str:
     return webauthn.options_to_json(options)
 
 
-def made(site: Site, answer: Answer) -> Made:
-    """The new passkey, or NotGood. The ticket has been judged by now."""
+def verify_registration(relying_party: RelyingParty, answer: PasskeyResponse) -> NewPasskey:
+    """The new passkey, or PasskeyError. The ticket has been judged by now."""
     try:
         found = webauthn.verify_registration_response(
             credential=answer.fields,
             expected_challenge=answer.ticket.encode(),
-            expected_rp_id=site.name,
-            expected_origin=site.origin,
+            expected_rp_id=relying_party.id,
+            expected_origin=relying_party.origin,
             require_user_verification=True,
         )
     except Exception as error:  # whatever a stranger's octets lead to
-        raise NotGood(str(error)) from None
-    return Made(found.credential_id, found.credential_public_key, found.sign_count, found.credential_backed_up)
+        raise PasskeyError(str(error)) from None
+    return NewPasskey(found.credential_id, found.credential_public_key, found.sign_count, found.credential_backed_up)
 
 
-def proved(site: Site, answer: Answer, passkey: Passkey) -> tuple[int, bool]:
-    """The new count, and whether the passkey is backed up; or NotGood. Whether the count has grown is for the store to say."""
+def verify_authentication(relying_party: RelyingParty, answer: PasskeyResponse, passkey: Passkey) -> tuple[int, bool]:
+    """The new count, and whether the passkey is backed up; or PasskeyError. Whether the count has grown is for the store to say."""
     if answer.owner is not None and answer.owner != passkey.user_id.bytes:
-        raise NotGood("the passkey is said to be somebody else's")
+        raise PasskeyError("the passkey is said to be somebody else's")
     try:
         found = webauthn.verify_authentication_response(
             credential=answer.fields,
             expected_challenge=answer.ticket.encode(),
-            expected_rp_id=site.name,
-            expected_origin=site.origin,
+            expected_rp_id=relying_party.id,
+            expected_origin=relying_party.origin,
             credential_public_key=passkey.public_key,
             credential_current_sign_count=0,
             require_user_verification=True,
         )
     except Exception as error:  # whatever a stranger's octets lead to
-        raise NotGood(str(error)) from None
+        raise PasskeyError(str(error)) from None
     return found.new_sign_count, found.credential_backed_up

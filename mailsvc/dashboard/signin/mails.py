@@ -13,7 +13,7 @@ SOURCE = "dashboard"  # what is written to people alone: such mail is shown to n
 
 
 @attrs.frozen
-class Letter:
+class SystemEmail:
     """`lines` come before the link, `after` behind it."""
 
     subject: str
@@ -23,39 +23,39 @@ class Letter:
 
 
 @attrs.define(eq=False)
-class Mails:
-    """Letters by the service's own mail."""
+class Mailer:
+    """FakeMailer by the service's own mail."""
 
     own: SystemMail
 
-    async def send(self, address: str, letter: Letter) -> None:
-        await self.own.send(address, letter.subject, text(letter), uuid4().hex, html=html(letter), source=SOURCE)
+    async def send(self, address: str, email: SystemEmail) -> None:
+        await self.own.send(address, email.subject, text(email), uuid4().hex, html=html(email), source=SOURCE)
 
 
-def text(letter: Letter) -> str:
-    link = [f"{letter.link[0]}:\n{letter.link[1]}"] if letter.link else []
-    return "\n\n".join([*letter.lines, *link, *letter.after]) + "\n"
+def text(email: SystemEmail) -> str:
+    link = [f"{email.link[0]}:\n{email.link[1]}"] if email.link else []
+    return "\n\n".join([*email.lines, *link, *email.after]) + "\n"
 
 
-def html(letter: Letter) -> str:
-    paragraphs = "".join(f"<p>{escape(line)}</p>" for line in letter.lines)
-    if letter.link:
-        says, leads = letter.link
+def html(email: SystemEmail) -> str:
+    paragraphs = "".join(f"<p>{escape(line)}</p>" for line in email.lines)
+    if email.link:
+        says, leads = email.link
         style = (
             "display:inline-block;padding:12px 20px;border-radius:8px;background:#1f6f54;color:#ffffff;text-decoration:none;font-weight:600"
         )
         paragraphs += f'<p><a href="{escape(leads)}" style="{style}">{escape(says)}</a></p>'
-    paragraphs += "".join(f'<p style="color:#5c6660">{escape(line)}</p>' for line in letter.after)
+    paragraphs += "".join(f'<p style="color:#5c6660">{escape(line)}</p>' for line in email.after)
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-        f"<title>{escape(letter.subject)}</title></head>"
+        f"<title>{escape(email.subject)}</title></head>"
         '<body style="margin:0;padding:32px 20px;font:16px/1.5 system-ui,sans-serif;color:#17201b;background:#ffffff">'
         f'<div style="max-width:520px;margin:0 auto">{paragraphs}</div></body></html>'
     )
 
 
-def sign_up(link: str) -> Letter:
-    return Letter(
+def sign_up(link: str) -> SystemEmail:
+    return SystemEmail(
         "Confirm your email address",
         ("Confirm this address to finish signing up for mailsvc.",),
         ("Confirm email address", link),
@@ -63,8 +63,8 @@ def sign_up(link: str) -> Letter:
     )
 
 
-def already_there(link: str) -> Letter:
-    return Letter(
+def already_there(link: str) -> SystemEmail:
+    return SystemEmail(
         "You already have a sign-in",
         ("Someone, probably you, tried to sign up for mailsvc with this address. It is already registered.",),
         ("Sign in", link),
@@ -72,8 +72,8 @@ def already_there(link: str) -> Letter:
     )
 
 
-def reset(link: str) -> Letter:
-    return Letter(
+def reset(link: str) -> SystemEmail:
+    return SystemEmail(
         "Reset your password",
         ("We received a request to reset your mailsvc password.",),
         ("Reset password", link),
@@ -81,8 +81,8 @@ def reset(link: str) -> Letter:
     )
 
 
-def invitation(account: str, by: str, link: str) -> Letter:
-    return Letter(
+def invitation(account: str, by: str, link: str) -> SystemEmail:
+    return SystemEmail(
         f"Join {account} on mailsvc",
         (f"{by} invited you to join the account {account} on mailsvc.",),
         ("Accept invitation", link),
@@ -90,8 +90,8 @@ def invitation(account: str, by: str, link: str) -> Letter:
     )
 
 
-def address(link: str) -> Letter:
-    return Letter(
+def address(link: str) -> SystemEmail:
+    return SystemEmail(
         "Confirm your new email address",
         ("Confirm this address to use it for signing in to mailsvc.",),
         ("Confirm email address", link),
@@ -99,8 +99,8 @@ def address(link: str) -> Letter:
     )
 
 
-def address_taken() -> Letter:
-    return Letter(
+def address_taken() -> SystemEmail:
+    return SystemEmail(
         "Your email address is already in use",
         ("Someone, possibly you, tried to use this address for another mailsvc user. It already belongs to you, so nothing changed.",),
         None,
@@ -108,8 +108,8 @@ def address_taken() -> Letter:
     )
 
 
-def moved(new: str, when: str, where: str) -> Letter:
-    return Letter(
+def moved(new: str, when: str, where: str) -> SystemEmail:
+    return SystemEmail(
         "Your email address was changed",
         (f"Your mailsvc email address was changed to {new} on {when} from the IP address {where}. We won't email this address again.",),
         None,
@@ -117,8 +117,8 @@ def moved(new: str, when: str, where: str) -> Letter:
     )
 
 
-def changed(what: str, when: str, where: str) -> Letter:
-    return Letter(
+def changed(what: str, when: str, where: str) -> SystemEmail:
+    return SystemEmail(
         f"Your {what}",
         (f"Your {what} on {when} from the IP address {where}.",),
         None,

@@ -17,7 +17,7 @@ WAITING = 50  # above it nobody else queues up
 SHORTEST, LONGEST = 10, 1000
 BESIDES = 6  # characters that a password has besides names that everybody knows
 _JUDGED = 40  # characters that are looked at for being easily guessed: the time grows with their square
-# zxcvbn tries every combination of letters that these signs may stand for: with all of them in one password that takes 20 seconds.
+# zxcvbn tries every combination of mailer that these signs may stand for: with all of them in one password that takes 20 seconds.
 _STAND_INS, _TRIED = "4@8({[<3691!|705$+%2", 5
 _KNOWN, _SHORTEST_PART = 200, 3  # characters of a name or an address that are looked at, and of a part that counts
 _PART = re.compile(r"[^\W_]+")
@@ -42,18 +42,18 @@ class Passwords:
     async def hash(self, password: str) -> str:
         return str(await self._run(lambda: _HASHER.hash(password)))
 
-    async def good(self, password: str, stored: str | None) -> bool:
+    async def verify(self, password: str, stored: str | None) -> bool:
         """Whether it is this one. Takes the same time when there is none."""
         checked = await self._run(lambda: _verified(password[:LONGEST], stored or _NOBODY))
         return bool(checked) and stored is not None
 
-    async def wrong(self, password: str, *known: str) -> str | None:
-        """Why it will not do, as a sentence. `known`: what a guesser knows of the person and of where they sign in."""
+    async def problem(self, password: str, *known: str) -> str | None:
+        """Why it will not do, as a message. `known`: what a guesser knows of the person and of where they sign in."""
         if len(password) < SHORTEST:
             return f"Use at least {SHORTEST} characters."
         if len(password) > LONGEST:
             return f"Use at most {LONGEST:,} characters."
-        easy = await self._run(lambda: _easy(password, context(*known, *self.names)))
+        easy = await self._run(lambda: _easy(password, guesses(*known, *self.names)))
         return EASY if easy else None
 
     @property
@@ -81,13 +81,13 @@ def _easy(password: str, words: Sequence[str]) -> bool:
 
 
 def _looked_at(password: str) -> str:
-    """The beginning of it, in which only the first few kinds of stand-ins are tried; others become signs that stand for no letter."""
+    """The beginning of it, in which only the first few kinds of stand-ins are tried; others become signs that stand for no email."""
     beginning = password[:_JUDGED]
     kinds = list(dict.fromkeys(each for each in beginning if each in _STAND_INS))
     return beginning.translate({ord(sign): chr(0xE000 + number) for number, sign in enumerate(kinds[_TRIED:])})
 
 
-def context(*known: str) -> list[str]:
+def guesses(*known: str) -> list[str]:
     """Words that a guesser begins with: each name and address, without its signs, and each of its parts."""
     found: dict[str, None] = {}
     for text in (one.lower()[:_KNOWN] for one in known):

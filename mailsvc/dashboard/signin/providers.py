@@ -31,16 +31,16 @@ SKEW = 60  # seconds that clocks may differ
 SIGNED_WITH = ["RS256", "ES256", "PS256", "EdDSA"]
 
 
-class NoIdentity(Exception):
-    """A sentence for the person: why that service has not told who they are. `detail` is for the log."""
+class ProviderError(Exception):
+    """A message for the person: why that service has not told who they are. `detail` is for the log."""
 
-    def __init__(self, sentence: str, detail: str = "") -> None:
-        super().__init__(sentence)
+    def __init__(self, message: str, detail: str = "") -> None:
+        super().__init__(message)
         self.detail = detail
 
 
 @attrs.frozen
-class Claimed:
+class Claims:
     """Who they are there. `email`: an address that is theirs for certain, or empty."""
 
     identity: Identity
@@ -50,7 +50,7 @@ class Claimed:
 
 
 @attrs.frozen
-class Ask:
+class AuthorizationRequest:
     """One sign-in: where the browser comes back to, and the secrets that belong to it alone.
 
     `again`: somebody who is signed in here has to prove who they are, so that an old session there is not enough.
@@ -70,22 +70,22 @@ class Ask:
 class Provider(Protocol):
     """`name` is that of its settings and its pages, `title` what people call it.
 
-    `tells_when`: it says when somebody signed in there, so that it can prove who is in front of the screen now.
+    `reports_sign_in_time`: it says when somebody signed in there, so that it can prove who is in front of the screen now.
     """
 
     name: str
     title: str
-    tells_when: bool
+    reports_sign_in_time: bool
 
-    async def page(self, ask: Ask) -> str:
+    async def page(self, ask: AuthorizationRequest) -> str:
         """Where the browser is sent to."""
 
-    async def identify(self, ask: Ask, code: str, issuer: str) -> Claimed:
-        """Who came back with `code`; `issuer` is what the answer says of its origin, or empty. Raises NoIdentity."""
+    async def identify(self, ask: AuthorizationRequest, code: str, issuer: str) -> Claims:
+        """Who came back with `code`; `issuer` is what the answer says of its origin, or empty. Raises ProviderError."""
 
 
 @attrs.define(eq=False)
-class Web:
+class ProviderClient:
     """Questions to one of them, within bounds."""
 
     fetcher: Fetcher
@@ -101,7 +101,7 @@ class Web:
         answer = self._read(url, reply, whatever=True)
         if reply.status != 200 or not isinstance(answer, dict) or "error" in answer:
             said = answer.get("error") if isinstance(answer, dict) else None
-            raise NoIdentity(f"{self.title} rejected this sign-in. Try again.", f"{url}: {reply.status} {str(said)[:100]}")
+            raise ProviderError(f"{self.title} rejected this sign-in. Try again.", f"{url}: {reply.status} {str(said)[:100]}")
         return answer
 
     async def _ask(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None) -> Reply:
@@ -109,7 +109,7 @@ class Web:
             given = {"Accept": "application/json", "User-Agent": "mailsvc", **headers}
             return await self.fetcher.ask(method, url, seconds=SECONDS, keep=LONGEST, headers=given, body=body)
         except NoAnswer as error:
-            raise NoIdentity(f"{self.title} isn’t responding. Try again in a moment.", f"{url}: {error}") from None
+            raise ProviderError(f"{self.title} isn’t responding. Try again in a moment.", f"{url}: {error}") from None
 
     def _read(self, url: str, reply: Reply, whatever: bool = False) -> Any:
         try:
@@ -117,7 +117,7 @@ class Web:
                 return json.loads(reply.body)
         except ValueError:
             pass
-        raise NoIdentity(f"{self.title} sent an unexpected response. Try again in a moment.", f"{url}: {reply.status}")
+        raise ProviderError(f"{self.title} sent an unexpected response. Try again in a moment.", f"{url}: {reply.status}")
 
 
 @attrs.define(eq=False)
@@ -129,15 +129,15 @@ class OpenId:
     issuer: str
     client: str
     secret: str = attrs.field(repr=False)
-    web: Web
+    web: ProviderClient
     clock: Callable[[], float]
-    tells_when: bool = True
+    reports_sign_in_time: bool = True
     _found: dict[str, Any] = attrs.field(factory=dict, init=False)
     _found_at: float = attrs.field(default=0.0, init=False)
     _keys: jwk.KeySet | None = attrs.field(default=None, init=False)
     _keys_at: float = attrs.field(default=0.0, init=False)
 
-    async def page(self, ask: Ask) -> str:
+    async def page(self, ask: AuthorizationRequest) -> str:
         found = await self._discovered()
         asked = {
             "response_type": "code", "client_id": self.client, "redirect_uri": ask.back, "scope": "openid email profile",
@@ -150,10 +150,10 @@ class OpenId:
                 asked["prompt"] = "login"
         return f"{found['authorization_endpoint']}?{urlencode(asked)}"
 
-    async def identify(self, ask: Ask, code: str, issuer: str) -> Claimed:
+    async def identify(self, ask: AuthorizationRequest, code: str, issuer: str) -> Claims:
         found = await self._discovered()
         if issuer != self.issuer and (issuer or found.get("authorization_response_iss_parameter_supported") is True):  # 9207 §2.4
-            raise NoIdentity("The response came from a different provider. Try again.", f"iss {issuer[:100]!r}")
+            raise ProviderError("The response came from a different provider. Try again.", f"iss {issuer[:100]!r}")
         form = {
             "grant_type": "authorization_code", "code": code, "redirect_uri": ask.back, "code_verifier": ask.verifier,
             "client_id": self.client, "client_secret": self.secret,
@@ -163,7 +163,7 @@ class OpenId:
         email = str(claims.get("email", "")).lower()
         sure = claims.get("email_verified") is True and (email.endswith("@gmail.com") or bool(claims.get("hd")))
         identity = Identity(self.issuer, str(claims["sub"]), self.name, email or str(claims.get("name", "")) or str(claims["sub"]))
-        return Claimed(identity, email if sure else "", str(claims.get("name", ""))[:100], self._signed_in_at(claims.get("auth_time")))
+        return Claims(identity, email if sure else "", str(claims.get("name", ""))[:100], self._signed_in_at(claims.get("auth_time")))
 
     def _signed_in_at(self, told: object) -> float | None:
         """The `auth_time` of an ID token, unless it is missing or in the future."""
@@ -183,7 +183,7 @@ class OpenId:
             if claims.get("azp", self.client) != self.client or (len(others) > 1 and "azp" not in claims):
                 raise ValueError("made for another client")
         except (JoseError, ValueError, TypeError, KeyError) as error:
-            raise NoIdentity(f"The response from {self.title} couldn’t be verified. Try again.", f"ID token: {error}") from None
+            raise ProviderError(f"The response from {self.title} couldn’t be verified. Try again.", f"ID token: {error}") from None
         return claims
 
     async def _signed(self, token: str) -> dict[str, Any]:
@@ -205,7 +205,7 @@ class OpenId:
             found = await self.web.get(f"{self.issuer}/.well-known/openid-configuration")
             needed = ("authorization_endpoint", "token_endpoint", "jwks_uri")
             if not isinstance(found, dict) or found.get("issuer") != self.issuer or not all(isinstance(found.get(n), str) for n in needed):
-                raise NoIdentity(f"{self.title} sent an unexpected response. Try again in a moment.", "discovery")
+                raise ProviderError(f"{self.title} sent an unexpected response. Try again in a moment.", "discovery")
             self._found, self._found_at = found, self.clock()
         return self._found
 
@@ -221,19 +221,19 @@ class GitHub:
     api: str
     client: str
     secret: str = attrs.field(repr=False)
-    web: Web
+    web: ProviderClient
     name: str = "github"
     title: str = "GitHub"
-    tells_when: bool = False
+    reports_sign_in_time: bool = False
 
-    async def page(self, ask: Ask) -> str:
+    async def page(self, ask: AuthorizationRequest) -> str:
         asked = {
             "client_id": self.client, "redirect_uri": ask.back, "scope": "user:email", "state": ask.state, "allow_signup": "false",
             "code_challenge": ask.challenge, "code_challenge_method": "S256",
         }  # fmt: skip
         return f"{self.url}/login/oauth/authorize?{urlencode(asked)}"
 
-    async def identify(self, ask: Ask, code: str, issuer: str) -> Claimed:
+    async def identify(self, ask: AuthorizationRequest, code: str, issuer: str) -> Claims:
         form = {
             "client_id": self.client, "client_secret": self.secret, "code": code, "redirect_uri": ask.back, "code_verifier": ask.verifier,
         }  # fmt: skip
@@ -243,10 +243,10 @@ class GitHub:
         emails = await self.web.get(f"{self.api}/user/emails", bearer)
         number = person.get("id") if isinstance(person, dict) else None
         if type(number) is not int or not isinstance(emails, list):
-            raise NoIdentity("GitHub sent an unexpected response. Try again in a moment.", "no id")
+            raise ProviderError("GitHub sent an unexpected response. Try again in a moment.", "no id")
         sure = [str(one.get("email", "")).lower() for one in emails if one.get("primary") is True and one.get("verified") is True]
         login = str(person.get("login") or number)
-        return Claimed(Identity(self.url, str(number), self.name, login), sure[0] if sure else "", str(person.get("name") or login)[:100])
+        return Claims(Identity(self.url, str(number), self.name, login), sure[0] if sure else "", str(person.get("name") or login)[:100])
 
 
 def providers_of(settings: SignIn, fetcher: Fetcher, clock: Callable[[], float]) -> dict[str, Provider]:
@@ -263,7 +263,7 @@ def providers_of(settings: SignIn, fetcher: Fetcher, clock: Callable[[], float])
     return found
 
 
-def _web(title: str, fetcher: Fetcher, url: str) -> Web:
+def _web(title: str, fetcher: Fetcher, url: str) -> ProviderClient:
     anywhere = (ip_network("0.0.0.0/0"), ip_network("::/0"))
     rules = Rules(ports=frozenset(), clear=urlsplit(url).scheme == "http", allowed=anywhere)
-    return Web(Fetcher(fetcher.reactor, fetcher.resolver, rules, fetcher.trust), title)
+    return ProviderClient(Fetcher(fetcher.reactor, fetcher.resolver, rules, fetcher.trust), title)

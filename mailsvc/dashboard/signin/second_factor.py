@@ -13,10 +13,10 @@ import pyotp
 
 from mailsvc.clock import unix
 from mailsvc.dashboard.context import PageContext
-from mailsvc.dashboard.page import SIGN_IN, Visit, area, page
+from mailsvc.dashboard.page import SIGN_IN, PageRequest, page, section_app
 from mailsvc.dashboard.safety import inside
-from mailsvc.dashboard.signin.completion import Entrance, Refused
-from mailsvc.dashboard.signin.passkeys import PasskeyEntrance
+from mailsvc.dashboard.signin.completion import Authentication, Refused
+from mailsvc.dashboard.signin.passkeys import PasskeySignIn
 from mailsvc.dashboard.signin.throttle import Subject
 from mailsvc.store.people.users import User
 
@@ -49,79 +49,79 @@ def step_of(secret: bytes, code: str, now: float) -> int | None:
 
 
 def new_codes() -> list[str]:
-    """Recovery codes: 56 bits each, of letters that are not mistaken for one another."""
+    """Recovery codes: 56 bits each, of mailer that are not mistaken for one another."""
     texts = [base64.b32encode(secrets.token_bytes(CODE_OCTETS)).decode().rstrip("=").lower() for _ in range(CODES)]
     return [f"{text[:4]}-{text[4:8]}-{text[8:]}" for text in texts]
 
 
 @attrs.define(eq=False)
 class SecondFactor:
-    app = area()
-    desk: PageContext
-    entrance: Entrance
-    passkeys: PasskeyEntrance
+    app = section_app()
+    context: PageContext
+    authentication: Authentication
+    passkeys: PasskeySignIn
 
-    @page(app, f"{SIGN_IN}/code", who="half")
-    async def ask(self, visit: Visit) -> bytes:
-        if visit.who.stage == "whole":
-            return visit.redirect(inside(visit.query("next")))
-        return await self._asked(visit, {})
+    @page(app, f"{SIGN_IN}/code", access="first_factor")
+    async def ask(self, request: PageRequest) -> bytes:
+        if request.user_session.stage == "whole":
+            return request.redirect(inside(request.query("next")))
+        return await self._asked(request, {})
 
-    @page(app, f"{SIGN_IN}/code", "POST", who="half")
-    async def check(self, visit: Visit) -> bytes:
-        user = await self.desk.users.get(visit.who.user_id)
-        if user is None or visit.who.stage == "whole":
-            return visit.redirect(SIGN_IN)
-        subjects = self.entrance.subjects(visit, user.email, "code")
-        refused = await self.entrance.attempt(subjects)
+    @page(app, f"{SIGN_IN}/code", "POST", access="first_factor")
+    async def check(self, request: PageRequest) -> bytes:
+        user = await self.context.users.get(request.user_session.user_id)
+        if user is None or request.user_session.stage == "whole":
+            return request.redirect(SIGN_IN)
+        subjects = self.authentication.throttle_subjects(request, user.email, "code")
+        refused = await self.authentication.throttled(subjects)
         if refused is not None:
-            return await self._asked(visit, {"code": refused.sentence}, refused.status)
-        proof = await self.proof(user, visit.field("code"))
+            return await self._asked(request, {"code": refused.message}, refused.status)
+        proof = await self.proof(user, request.field("code"))
         if proof is None:
-            await self.entrance.throttle.failed(subjects)
-            await self.entrance.failed(visit, user, "second factor")
-            return await self._asked(visit, {"code": "This code is incorrect or was already used."}, 422)
-        await self.entrance.throttle.passed(subjects)
+            await self.authentication.throttle.failed(subjects)
+            await self.authentication.record_failure(request, user, "second factor")
+            return await self._asked(request, {"code": "This code is incorrect or was already used."}, 422)
+        await self.authentication.throttle.passed(subjects)
         if proof == "recovery code":
-            await self.entrance.notice(visit, user.email, "recovery code was used")
-        return await self.entrance.enter(visit, user, visit.field("next"), proof=proof, both=True)
+            await self.authentication.send_notice(request, user.email, "recovery code was used")
+        return await self.authentication.sign_in(request, user, request.field("next"), proof=proof, both=True)
 
     async def proof(self, user: User, text: str) -> str | None:
         """Which second factor this is; what can be used once is used up by it."""
         code = text.replace(" ", "").replace("-", "").lower()
         if len(code) == 6 and code.isdecimal():
             return "authenticator app" if await self._of_app(user, code) else None
-        return "recovery code" if await self.desk.users.take_recovery_code(user.id, self.hashes(code)) else None
+        return "recovery code" if await self.context.users.take_recovery_code(user.id, self.hashes(code)) else None
 
-    async def checked(self, visit: Visit, user: User) -> Refused | None:
+    async def checked(self, request: PageRequest, user: User) -> Refused | None:
         """Whether somebody who is signed in did not send a good code of their authenticator app."""
         subjects: list[Subject] = [("again", str(user.id))]
-        refused = await self.entrance.attempt(subjects)
+        refused = await self.authentication.throttled(subjects)
         if refused is not None:
             return refused
-        if not await self._of_app(user, visit.field("code").replace(" ", "")):
-            await self.entrance.failed(visit, user, "second factor")
+        if not await self._of_app(user, request.field("code").replace(" ", "")):
+            await self.authentication.record_failure(request, user, "second factor")
             return Refused(422, "This code is incorrect or was already used.")
-        await self.entrance.throttle.passed(subjects)
+        await self.authentication.throttle.passed(subjects)
         return None
 
     async def _of_app(self, user: User, code: str) -> bool:
         """Whether the authenticator app shows this code now, and nobody used it before."""
-        secret = await self.desk.users.totp(user.id) if user.totp else None
-        step = step_of(secret, code, unix(self.desk.clock)) if secret else None
-        return step is not None and await self.desk.users.take_totp(user.id, step)
+        secret = await self.context.users.totp(user.id) if user.totp else None
+        step = step_of(secret, code, unix(self.context.clock)) if secret else None
+        return step is not None and await self.context.users.take_totp(user.id, step)
 
     def hashes(self, code: str) -> list[bytes]:
         """What may be stored of a recovery code, the newest first: nothing that could be guessed from a copy of the database alone."""
         told = b"recovery " + code.replace("-", "").encode("utf-8", "surrogateescape")
-        return [hmac.digest(secret, told, "sha256") for secret in self.desk.secrets()]
+        return [hmac.digest(secret, told, "sha256") for secret in self.context.secrets()]
 
     def all_hashed(self, codes: Iterable[str]) -> list[bytes]:
         return [self.hashes(code)[0] for code in codes]
 
-    async def _asked(self, visit: Visit, errors: dict[str, str], status: int = 200) -> bytes:
-        next_ = inside(visit.field("next") or visit.query("next"))
-        user = await self.desk.users.get(visit.who.user_id)
-        options = await self.passkeys.options(visit, user) if user is not None and user.passkey else ""
+    async def _asked(self, request: PageRequest, errors: dict[str, str], status: int = 200) -> bytes:
+        next_ = inside(request.field("next") or request.query("next"))
+        user = await self.context.users.get(request.user_session.user_id)
+        options = await self.passkeys.options(request, user) if user is not None and user.passkey else ""
         app = user is not None and user.totp
-        return visit.render("signin/code.html", status, errors=errors, next=next_, passkey_options=options, app=app)
+        return request.render("signin/code.html", status, errors=errors, next=next_, passkey_options=options, app=app)

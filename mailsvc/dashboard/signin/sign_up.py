@@ -13,10 +13,10 @@ import attrs
 
 from mailsvc.clock import unix
 from mailsvc.dashboard.context import PageContext
-from mailsvc.dashboard.page import SIGN_IN, Stop, Visit, area, page
+from mailsvc.dashboard.page import SIGN_IN, PageError, PageRequest, page, section_app
 from mailsvc.dashboard.safety import HOME
 from mailsvc.dashboard.signin import mails, tickets
-from mailsvc.dashboard.signin.completion import Entrance, line, plausible
+from mailsvc.dashboard.signin.completion import Authentication, audit_entry, is_address
 from mailsvc.store.people.audit import Line
 from mailsvc.store.people.identities import Identity
 from mailsvc.store.people.sessions import LinkView, Purpose
@@ -25,11 +25,11 @@ from mailsvc.store.people.users import NewUser, User
 HOUR = timedelta(hours=1)
 SIGN_UP, RESET, INVITATION = f"{HOME}/sign-up", f"{HOME}/reset", f"{HOME}/invitation"
 COMING = "coming from elsewhere"  # the purpose of a ticket
-OVER = Stop(410, "This link has expired", "It was already used or is no longer valid. Request a new one.")
+EXPIRED = PageError(410, "This link has expired", "It was already used or is no longer valid. Request a new one.")
 
 
 @attrs.frozen
-class Coming:
+class PendingIdentity:
     """Somebody whom another service knows, who is nobody here yet. `email`: proven by that service, or empty."""
 
     identity: Identity
@@ -39,174 +39,188 @@ class Coming:
 
 
 @attrs.define(eq=False)
-class Joining:
+class EmailLinkPages:
     """`new_account` makes an account of that name and gives its id."""
 
-    app = area()
-    desk: PageContext
-    entrance: Entrance
+    app = section_app()
+    context: PageContext
+    authentication: Authentication
     new_account: Callable[[str], Awaitable[Any]]
 
-    @page(app, SIGN_UP, "GET", "POST", who="anybody")
-    async def sign_up(self, visit: Visit) -> bytes:
-        if not self.desk.sign_up or not self.desk.mails:
-            raise Stop(404, "Invitation required", "Sign-up is by invitation only. Ask an account admin to invite you.")
-        return await self._asked_for(visit, "signin/signup.html", self._invite_up)
+    @page(app, SIGN_UP, "GET", "POST", access="public")
+    async def sign_up(self, request: PageRequest) -> bytes:
+        if not self.context.sign_up or not self.context.sends_email:
+            raise PageError(
+                404, "Invitation required", "Sign-up is by invitation only. AuthorizationRequest an account admin to invite you."
+            )
+        return await self._asked_for(request, "signin/signup.html", self._invite_up)
 
-    @page(app, RESET, "GET", "POST", who="anybody")
-    async def reset(self, visit: Visit) -> bytes:
-        if not self.desk.mails:
-            raise Stop(404, "Contact the operator", "This installation can’t send emails. Ask its operator for a sign-in link.")
-        return await self._asked_for(visit, "signin/reset.html", self._offer_reset)
+    @page(app, RESET, "GET", "POST", access="public")
+    async def reset(self, request: PageRequest) -> bytes:
+        if not self.context.sends_email:
+            raise PageError(
+                404, "Contact the operator", "This installation can’t send emails. AuthorizationRequest its operator for a sign-in link."
+            )
+        return await self._asked_for(request, "signin/reset.html", self._offer_reset)
 
-    async def _asked_for(self, visit: Visit, template: str, offer: Callable[[Visit, str], Awaitable[None]]) -> bytes:
+    async def _asked_for(self, request: PageRequest, template: str, offer: Callable[[PageRequest, str], Awaitable[None]]) -> bytes:
         """The answer is the same whether anybody has the address, and so is the time that it takes."""
-        email = visit.field("email").lower()
-        if not visit.form:
-            return visit.render(template, email="", errors={}, sent=False)
-        if not plausible(email):
-            return visit.render(template, 422, email=email, errors={"email": "Enter a valid email address."}, sent=False)
-        subjects = [("mail", email), ("mail address", visit.address)]
-        if await self.entrance.attempt(subjects) is None:
-            await self.entrance.throttle.failed(subjects)
-            self.desk.later("offering a link", _awaited(offer(visit, email)))
-        return visit.render(template, email=email, errors={}, sent=True)
+        email = request.field("email").lower()
+        if not request.form:
+            return request.render(template, email="", errors={}, sent=False)
+        if not is_address(email):
+            return request.render(template, 422, email=email, errors={"email": "Enter a valid email address."}, sent=False)
+        subjects = [("mail", email), ("mail address", request.address)]
+        if await self.authentication.throttled(subjects) is None:
+            await self.authentication.throttle.failed(subjects)
+            self.context.later("offering a link", _awaited(offer(request, email)))
+        return request.render(template, email=email, errors={}, sent=True)
 
-    async def _invite_up(self, visit: Visit, email: str) -> None:
-        if await self.desk.users.named(email) is not None:
-            self.entrance.write(email, mails.already_there(f"{self.desk.base_url}{SIGN_IN}"))
+    async def _invite_up(self, request: PageRequest, email: str) -> None:
+        if await self.context.users.named(email) is not None:
+            self.authentication.send_later(email, mails.already_there(f"{self.context.base_url}{SIGN_IN}"))
             return
-        secret = await self.desk.sessions.make_link("sign-up", email, HOUR)
-        self.entrance.write(email, mails.sign_up(self.entrance.link(f"{SIGN_UP}/finish", secret)))
+        secret = await self.context.sessions.make_link("sign-up", email, HOUR)
+        self.authentication.send_later(email, mails.sign_up(self.authentication.link(f"{SIGN_UP}/finish", secret)))
 
-    async def _offer_reset(self, visit: Visit, email: str) -> None:
-        user = await self.desk.users.named(email)
+    async def _offer_reset(self, request: PageRequest, email: str) -> None:
+        user = await self.context.users.named(email)
         if user is not None:
-            told = attrs.evolve(line(visit, user, "password reset requested"), user_id=None)  # nobody knows by whom
-            secret = await self.desk.sessions.make_link("reset", email, HOUR, lines=[told])
-            self.entrance.write(email, mails.reset(self.entrance.link(f"{RESET}/finish", secret)))
+            told = attrs.evolve(audit_entry(request, user, "password reset requested"), user_id=None)  # nobody knows by whom
+            secret = await self.context.sessions.make_link("reset", email, HOUR, lines=[told])
+            self.authentication.send_later(email, mails.reset(self.authentication.link(f"{RESET}/finish", secret)))
 
     # With the link
 
-    @page(app, f"{SIGN_UP}/finish", "GET", "POST", who="anybody")
-    async def finish_sign_up(self, visit: Visit) -> bytes:
-        coming = self._coming(visit)
-        link = LinkView("sign-up", coming.email, None, None) if coming else await self._link(visit, "sign-up")
-        if coming is not None and (not self.desk.sign_up or not coming.email or await self.desk.users.named(coming.email) is not None):
-            raise OVER
-        fields = {name: visit.words(name) for name in ("name", "account")}
-        errors = await self._wrong(visit, link, ("name", "account"), coming) if visit.form else {}
-        if not visit.form or errors:
-            return self._finish(visit, link, fields, errors, coming, **_SIGN_UP)
-        new = await self._new(visit, coming)
-        if coming is None and await self.desk.sessions.take_link(_secret(visit), "sign-up") is None:
-            raise OVER
-        user = await self.desk.users.add(link.email, new)
+    @page(app, f"{SIGN_UP}/finish", "GET", "POST", access="public")
+    async def finish_sign_up(self, request: PageRequest) -> bytes:
+        pending = self._pending(request)
+        link = LinkView("sign-up", pending.email, None, None) if pending else await self._link(request, "sign-up")
+        if pending is not None and (
+            not self.context.sign_up or not pending.email or await self.context.users.named(pending.email) is not None
+        ):
+            raise EXPIRED
+        fields = {name: request.single_line(name) for name in ("name", "account")}
+        errors = await self._wrong(request, link, ("name", "account"), pending) if request.form else {}
+        if not request.form or errors:
+            return self._finish(request, link, fields, errors, pending, **_SIGN_UP)
+        new = await self._new(request, pending)
+        if pending is None and await self.context.sessions.take_link(_secret(request), "sign-up") is None:
+            raise EXPIRED
+        user = await self.context.users.add(link.email, new)
         if user is None:
-            raise OVER
+            raise EXPIRED
         account_id = await self.new_account(fields["account"][:100])
-        told = Line(account_id, None, user.id, user.email, visit.address, "account created", fields["account"])
-        await self.desk.users.join(account_id, user.id, "admin", [told])
-        return await self.entrance.enter(visit, user, HOME, proof=coming.identity.provider if coming else "sign-up link")
+        told = Line(account_id, None, user.id, user.email, request.address, "account created", fields["account"])
+        await self.context.users.join(account_id, user.id, "admin", [told])
+        return await self.authentication.sign_in(request, user, HOME, proof=pending.identity.provider if pending else "sign-up link")
 
-    @page(app, f"{RESET}/finish", "GET", "POST", who="anybody")
-    async def finish_reset(self, visit: Visit) -> bytes:
-        link = await self._link(visit, "reset")
-        errors = await self._wrong(visit, link, ()) if visit.form else {}
-        if not visit.form or errors:
-            return self._finish(visit, link, {}, errors, None, **_RESET)
-        hashed = await self.entrance.passwords.hash(visit.form["password"])
-        user = await self.desk.users.named(link.email)
+    @page(app, f"{RESET}/finish", "GET", "POST", access="public")
+    async def finish_reset(self, request: PageRequest) -> bytes:
+        link = await self._link(request, "reset")
+        errors = await self._wrong(request, link, ()) if request.form else {}
+        if not request.form or errors:
+            return self._finish(request, link, {}, errors, None, **_RESET)
+        hashed = await self.authentication.passwords.hash(request.form["password"])
+        user = await self.context.users.named(link.email)
         if user is None:
-            raise OVER
-        told = line(visit, user, "password changed", "reset link")
-        if not await self.desk.sessions.reset(_secret(visit), user.id, hashed, [told]):
-            raise OVER
-        await self.entrance.notice(visit, user.email, "password was changed")
-        return await self.entrance.enter(visit, user, HOME, proof="reset link")  # a second factor is still asked for
+            raise EXPIRED
+        told = audit_entry(request, user, "password changed", "reset link")
+        if not await self.context.sessions.reset(_secret(request), user.id, hashed, [told]):
+            raise EXPIRED
+        await self.authentication.send_notice(request, user.email, "password was changed")
+        return await self.authentication.sign_in(request, user, HOME, proof="reset link")  # a second factor is still asked for
 
-    @page(app, INVITATION, "GET", "POST", who="anybody")
-    async def invitation(self, visit: Visit) -> bytes:
+    @page(app, INVITATION, "GET", "POST", access="public")
+    async def invitation(self, request: PageRequest) -> bytes:
         """A new user chooses how to sign in. An existing user has to be signed in: an invitation changes nothing about them."""
-        link, coming = await self._link(visit, "invite"), self._coming(visit)
-        there = await self.desk.users.named(link.email)
+        link, pending = await self._link(request, "invite"), self._pending(request)
+        there = await self.context.users.named(link.email)
         if there is not None:
-            return await self._join(visit, link, there)
-        fields = {"name": visit.words("name")}
-        errors = await self._wrong(visit, link, ("name",), coming) if visit.form else {}
-        if not visit.form or errors:
-            return self._finish(visit, link, fields, errors, coming, **_INVITED)
-        user = await self._accepted(visit, await self._new(visit, coming))
-        return await self.entrance.enter(visit, user, HOME, proof="invitation")
+            return await self._join(request, link, there)
+        fields = {"name": request.single_line("name")}
+        errors = await self._wrong(request, link, ("name",), pending) if request.form else {}
+        if not request.form or errors:
+            return self._finish(request, link, fields, errors, pending, **_INVITED)
+        user = await self._accepted(request, await self._new(request, pending))
+        return await self.authentication.sign_in(request, user, HOME, proof="invitation")
 
     def _finish(
-        self, visit: Visit, link: LinkView, fields: dict[str, str], errors: dict[str, str], coming: Coming | None, **page: object
+        self,
+        request: PageRequest,
+        link: LinkView,
+        fields: dict[str, str],
+        errors: dict[str, str],
+        pending: PendingIdentity | None,
+        **page: object,
     ) -> bytes:
         status = 422 if errors else 200
-        title = self.desk.providers[coming.identity.provider].title if coming else ""
-        return visit.render(
-            "signin/finish.html", status, email=link.email, fields=fields, errors=errors, coming=coming, other=title, link=link, **page
+        title = self.context.providers[pending.identity.provider].title if pending else ""
+        return request.render(
+            "signin/finish.html", status, email=link.email, fields=fields, errors=errors, pending=pending, other=title, link=link, **page
         )
 
-    async def _join(self, visit: Visit, link: LinkView, user: User) -> bytes:
-        signed_in = visit.session is not None and visit.session.user_id == user.id and visit.session.stage == "whole"
-        if not visit.form or not signed_in:
-            back = f"{INVITATION}?link={_secret(visit)}"
-            return visit.render("signin/join.html", email=link.email, signed_in=signed_in, link=_secret(visit), back=back)
-        await self._accepted(visit, user)
+    async def _join(self, request: PageRequest, link: LinkView, user: User) -> bytes:
+        signed_in = request.session is not None and request.session.user_id == user.id and request.session.stage == "whole"
+        if not request.form or not signed_in:
+            back = f"{INVITATION}?link={_secret(request)}"
+            return request.render("signin/join.html", email=link.email, signed_in=signed_in, link=_secret(request), back=back)
+        await self._accepted(request, user)
         assert link.account_id is not None
-        await self.desk.sessions.show(visit.who.hash, link.account_id)
-        return visit.redirect(HOME)
+        await self.context.sessions.show(request.user_session.hash, link.account_id)
+        return request.redirect(HOME)
 
-    async def _accepted(self, visit: Visit, who: User | NewUser) -> User:
+    async def _accepted(self, request: PageRequest, who: User | NewUser) -> User:
         def told(link: LinkView, user: User) -> Line:
-            return Line(link.account_id, None, user.id, user.email, visit.address, "invitation accepted", link.role or "")
+            return Line(link.account_id, None, user.id, user.email, request.address, "invitation accepted", link.role or "")
 
-        user = await self.desk.sessions.accept(_secret(visit), who, told)
+        user = await self.context.sessions.accept(_secret(request), who, told)
         if user is None:
-            raise OVER
+            raise EXPIRED
         return user
 
-    async def _link(self, visit: Visit, purpose: Purpose) -> LinkView:
-        link = await self.desk.sessions.find_link(_secret(visit), purpose)
+    async def _link(self, request: PageRequest, purpose: Purpose) -> LinkView:
+        link = await self.context.sessions.find_link(_secret(request), purpose)
         if link is None:
-            raise OVER
+            raise EXPIRED
         return link
 
-    async def _wrong(self, visit: Visit, link: LinkView, needed: tuple[str, ...], coming: Coming | None = None) -> dict[str, str]:
-        errors = {name: "This field is required." for name in needed if not visit.words(name)}
-        if coming is not None:
+    async def _wrong(
+        self, request: PageRequest, link: LinkView, needed: tuple[str, ...], pending: PendingIdentity | None = None
+    ) -> dict[str, str]:
+        errors = {name: "This field is required." for name in needed if not request.single_line(name)}
+        if pending is not None:
             return errors
-        chosen, known = visit.form.get("password", ""), (link.email, visit.words("name"), visit.words("account"))
-        wrong = await self.entrance.unfit(_secret(visit), chosen, *known)
+        chosen, known = request.form.get("password", ""), (link.email, request.single_line("name"), request.single_line("account"))
+        wrong = await self.authentication.password_problem(_secret(request), chosen, *known)
         return errors | ({"password": wrong} if wrong else {})
 
-    async def _new(self, visit: Visit, coming: Coming | None) -> NewUser:
+    async def _new(self, request: PageRequest, pending: PendingIdentity | None) -> NewUser:
         """The user that the form asks for: with a password, or with a ticket from another service, which is used up."""
-        name = visit.words("name")[:100]
-        if coming is None:
-            return NewUser(name, await self.entrance.passwords.hash(visit.form["password"]))
-        ends = datetime.fromtimestamp(unix(self.desk.clock) + tickets.LIFE, UTC)
-        if not await self.entrance.attempts.spend(coming.ticket, ends):
-            raise OVER
-        return NewUser(name, None, coming.identity)
+        name = request.single_line("name")[:100]
+        if pending is None:
+            return NewUser(name, await self.authentication.passwords.hash(request.form["password"]))
+        ends = datetime.fromtimestamp(unix(self.context.clock) + tickets.LIFE, UTC)
+        if not await self.authentication.attempts.spend(pending.ticket, ends):
+            raise EXPIRED
+        return NewUser(name, None, pending.identity)
 
     # From another service
 
-    def coming(self, visit: Visit, identity: Identity, email: str, name: str) -> str:
+    def pending(self, request: PageRequest, identity: Identity, email: str, name: str) -> str:
         """The ticket of somebody who is nobody here yet, for this browser."""
         facts = {"issuer": identity.issuer, "subject": identity.subject, "provider": identity.provider, "label": identity.label}
-        return tickets.issue(self.desk.secrets()[0], visit.anchor, COMING, unix(self.desk.clock), **facts, email=email, name=name)
+        return tickets.issue(self.context.secrets()[0], request.binding, COMING, unix(self.context.clock), **facts, email=email, name=name)
 
-    def _coming(self, visit: Visit) -> Coming | None:
-        text = visit.field("ticket") or visit.query("ticket")
+    def _pending(self, request: PageRequest) -> PendingIdentity | None:
+        text = request.field("ticket") or request.query("ticket")
         if not text:
             return None
-        facts = tickets.read(self.desk.secrets(), visit.anchor, COMING, text, unix(self.desk.clock))
-        if facts is None or facts["provider"] not in self.desk.providers:
-            raise OVER
+        facts = tickets.read(self.context.secrets(), request.binding, COMING, text, unix(self.context.clock))
+        if facts is None or facts["provider"] not in self.context.providers:
+            raise EXPIRED
         identity = Identity(facts["issuer"], facts["subject"], facts["provider"], facts["label"])
-        return Coming(identity, facts["email"], facts["name"], text)
+        return PendingIdentity(identity, facts["email"], facts["name"], text)
 
 
 _SIGN_UP = {"title": "Create your account", "button": "Create account", "asks": ("name", "account")}
@@ -214,8 +228,8 @@ _RESET = {"title": "Set a new password", "button": "Set password", "asks": ()}
 _INVITED = {"title": "Accept your invitation", "button": "Join", "asks": ("name",)}
 
 
-def _secret(visit: Visit) -> str:
-    return visit.field("link") or visit.query("link")
+def _secret(request: PageRequest) -> str:
+    return request.field("link") or request.query("link")
 
 
 async def _awaited(work: Awaitable[None]) -> None:

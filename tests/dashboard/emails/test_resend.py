@@ -11,7 +11,7 @@ import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
-from mailsvc.dashboard.emails.resend import NotSent, SendAgain
+from mailsvc.dashboard.emails.resend import NotSent, Resend
 from mailsvc.intake import COUNTED, Admitted
 from mailsvc.mail.envelope import EMPTY
 from mailsvc.settings.plans import Exhausted
@@ -38,13 +38,13 @@ def test_an_email_that_is_sent_again_is_counted(answer: Any) -> None:
         account_id=UUID(int=1), email_id=UUID(int=2), domain_id=UUID(int=3), envelope=EMPTY, headers={}, tags=(), bulk=False
     )  # fmt: skip
     results: list[Any] = []
-    again = SendAgain(world, world, world.get, Clock())
+    again = Resend(world, world, world.get, Clock())
     Deferred.fromCoroutine(again.send(email, MESSAGE, ["b@example.net"], "once", lambda sent: cast(Any, f"sent as {sent}"))).addBoth(
         results.append
     )
     [(caller, sent)] = submitted
     assert caller.plan == "free" and sent.source in COUNTED
     if isinstance(answer, Exhausted):
-        assert isinstance(results[0].value, NotSent) and results[0].value.sentence == USED_UP.message
+        assert isinstance(results[0].value, NotSent) and results[0].value.message == USED_UP.message
     else:
         assert results == [UUID(int=9)]

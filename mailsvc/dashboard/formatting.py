@@ -70,7 +70,7 @@ def clock(moment: datetime) -> str:
     return f"{moment:%H:%M:%S}.{moment.microsecond // 1000:03d}"
 
 
-def octets(count: int) -> str:
+def size(count: int) -> str:
     for limit, unit in ((1 << 20, "MB"), (1 << 10, "kB")):
         if count >= limit:
             return f"{count / limit:.1f} {unit}"
@@ -112,7 +112,7 @@ def environment(**shared: Any) -> Environment:
     folder = Path(__file__).parent / "templates"
     made = Environment(loader=FileSystemLoader(folder), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     made.filters |= {
-        "stamp": stamp, "clock": clock, "octets": octets, "duration": duration, "number": number, "browser": browser, "span": span,
+        "stamp": stamp, "clock": clock, "size": size, "duration": duration, "number": number, "browser": browser, "span": span,
         "address": address,
     }  # fmt: skip
     made.globals |= {"ago": ago, "status_of": status, **shared}
