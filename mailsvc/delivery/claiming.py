@@ -12,19 +12,19 @@ from twisted.internet.defer import DeferredSemaphore, gatherResults
 
 from mailsvc.clock import held
 from mailsvc.delivery import pace
+from mailsvc.delivery.admission.decision import Admission
 from mailsvc.delivery.admission.holds import Holds
 from mailsvc.delivery.connection.route import NoMail, Route
 from mailsvc.delivery.lanes import Lanes
 from mailsvc.delivery.leases import LeaseBook
-from mailsvc.delivery.limits import DeliveryLimits
 from mailsvc.delivery.pace import Wakeup
 from mailsvc.delivery.placing import Placing
 from mailsvc.delivery.tasks import Tasks
 from mailsvc.store.queue.claims import Leased, Queue, Ready
 from mailsvc.store.queue.processes import ProcessRegistration
 
-_FEW, _MANY = 10, 200  # rows of one destination in a claim: to try a destination that has no lane; at most
 _DESTINATIONS, _ROWS = 40, 400  # of one claim; the rows are divided among its destinations
+_FEW = 10  # rows of one destination, however many destinations there are
 _CLAIMS = 4  # at once
 
 
@@ -57,7 +57,7 @@ class Claiming:
     def __init__(
         self,
         clock: Any,
-        limits: DeliveryLimits,
+        admission: Admission,
         region: str,
         process: ProcessRegistration,
         queue: Queue,
@@ -69,7 +69,7 @@ class Claiming:
         tasks: Tasks,
         polling: Wakeup,
     ) -> None:
-        self._clock, self._limits, self._region, self._process, self._queue = clock, limits, region, process, queue
+        self._clock, self._admission, self._region, self._process, self._queue = clock, admission, region, process, queue
         self._holds, self._placing, self._lanes, self._leases = holds, placing, lanes, leases
         self._backlog, self._tasks, self._polling = backlog, tasks, polling
         self._claims = DeferredSemaphore(_CLAIMS)
@@ -119,13 +119,12 @@ class Claiming:
             yield batch
 
     def _limit(self, destination: str) -> int:
-        left = self._limits.emails - len(self._leases.held)
         lane = self._lanes.get(destination)
         if lane is not None:
-            return min(lane.room, left, _MANY)
+            return self._admission.rows(room=lane.room, moves=False, emails=len(self._leases.held))
         known = self._placing.known(destination)
         moves = isinstance(known, NoMail) or (isinstance(known, Route) and known.destination != destination)
-        return min(_MANY if moves else _FEW, left)
+        return self._admission.rows(room=None, moves=moves, emails=len(self._leases.held))
 
     async def _claim(self, wanted: Mapping[str, int]) -> None:
         lease = self._process.id

@@ -11,6 +11,7 @@ import attrs
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from mailsvc.delivery.admission.decision import Admission, EmailFacts
 from mailsvc.delivery.admission.holds import Holds
 from mailsvc.delivery.claiming import Backlog
 from mailsvc.delivery.connection.route import Route, Routes
@@ -48,6 +49,7 @@ class LocalHandoff:
     def __init__(
         self,
         limits: DeliveryLimits,
+        admission: Admission,
         region: str,
         process: ProcessRegistration,
         routes: Routes,
@@ -56,7 +58,7 @@ class LocalHandoff:
         lanes: Lanes,
         leases: LeaseBook,
     ) -> None:
-        self._limits, self._region, self._process, self._routes = limits, region, process, routes
+        self._limits, self._admission, self._region, self._process, self._routes = limits, admission, region, process, routes
         self._holds, self._backlog, self._lanes, self._leases = holds, backlog, lanes, leases
 
     @property
@@ -69,15 +71,17 @@ class LocalHandoff:
         if not isinstance(route, Route):
             return Reservation(domain.lower())
         destination = route.destination
-        if not self._lanes.accepting or not self._process.fresh or self._holds.held(destination) or self._backlog.waits(destination, bulk):
+        lane, leases = self._lanes.get(destination), self._leases
+        facts = EmailFacts(
+            self._lanes.accepting, self._process.fresh, self._holds.held(destination), self._backlog.waits(destination, bulk), bulk, size,
+            1 if lane is None else lane.room, lane.window if bulk and lane is not None else 1, leases.memory.left, len(leases.held),
+        )  # fmt: skip
+        decision = self._admission.reserve(facts)
+        if not decision.admitted:
+            if decision.full:
+                self._backlog.add(destination, bulk)
             return Reservation(destination)
         lane = self._lanes.of(route)
-        # Bulk mail leaves half of the window to transactional mail.
-        room = lane.room - (lane.window // 2 if bulk else 0)
-        if room < 1 or not self._leases.memory.has_room(size) or len(self._leases.held) >= self._limits.emails:
-            self._backlog.add(destination, bulk)
-            lane.forget_when_empty()
-            return Reservation(destination)
         lane.reserve()
         self._leases.memory.charge(size)
         return Reservation(destination, lane, self.lease, size)

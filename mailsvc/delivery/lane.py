@@ -15,6 +15,7 @@ from twisted.logger import Logger
 
 from mailsvc.delivery import pace
 from mailsvc.delivery.admission.budget import Budget
+from mailsvc.delivery.admission.decision import Decision, LaneFacts
 from mailsvc.delivery.admission.health import Health
 from mailsvc.delivery.attempt import AttemptResult
 from mailsvc.delivery.connection.connect import OpenConnection, Unreachable
@@ -22,9 +23,6 @@ from mailsvc.delivery.connection.route import Route
 from mailsvc.delivery.connection.tls_policy import ANY, ConnectionPreference
 from mailsvc.delivery.lane_context import ConnectionWorker, LaneContext
 from mailsvc.delivery.transaction import AccountTurns, Transaction
-
-_PER_CONNECTION = 50  # emails in memory for each connection that there may be
-_UNPROVEN_WINDOW = 10  # emails in memory for a destination that has not proven itself
 
 
 class Lane:
@@ -52,6 +50,7 @@ class Lane:
         self.connections: set[OpenConnection] = set()
         self.closing = False
         self._context, self._limits, self._clock = context, context.limits, context.clock
+        self._admission = context.admission
         self._on_room, self._on_close, self._on_empty = on_room, on_close, on_empty
         self._turns = AccountTurns()
         self._idle: list[Deferred[Transaction | None]] = []
@@ -67,12 +66,8 @@ class Lane:
 
     @property
     def window(self) -> int:
-        """Emails in memory: as many as the connections can use, few until the destination has proven itself."""
-        return (
-            min(self._limits.window, _PER_CONNECTION * self.health.allowed)
-            if self.health.proven
-            else min(self._limits.window, _UNPROVEN_WINDOW)
-        )
+        """How many emails may be in memory."""
+        return self._admission.window(self.health.allowed, self.health.proven)
 
     @property
     def room(self) -> int:
@@ -148,48 +143,67 @@ class Lane:
     # Opening connections
 
     def _open_connections(self) -> None:
-        """Open connections while more mail waits than workers can take."""
-        while self._needs_another():
-            if self.budget.full(self._open_connections) or self._must_wait() or not self._take_slot():
+        """Open connections as long as admission says so."""
+        while self._needs_connection():
+            decision = self._admission.connect(self._facts())
+            if not decision.admitted:
+                self._wait_for_connection(decision)
                 return
-            self.budget.forget(self._open_connections)
-            self.budget.taken()
-            self.budget.opening()
+            self._context.slots.stop_waiting(self._open_connections)
+            self._context.slots.take()
+            self.budget.stop_waiting(self._open_connections)
+            self.budget.take()
+            self.budget.count_opening()
             self._workers += 1
             Deferred.fromCoroutine(self._work()).addErrback(self._worker_failed)
 
-    def _take_slot(self) -> bool:
-        return self._context.slots.take(self.health.proven, self._open_connections, self._turns.transactional)
+    def _needs_connection(self) -> bool:
+        dialing, allowed = len(self._dials), self.health.allowed
+        return self._admission.need(self.closing, self._failing, len(self._turns), dialing, self._workers, allowed).admitted
 
-    def _must_wait(self) -> bool:
-        """Whether the provider's rate forbids another connection now. If so, a timer opens it."""
-        wait = self.budget.wait_to_open()
-        if wait > 0 and self._open_timer is None:
-            self._open_timer = self._clock.callLater(wait, self._open_now)
-        return wait > 0
+    def _wait_for_connection(self, decision: Decision) -> None:
+        """Ask again when what was missing may be there."""
+        match decision.reason:
+            case "provider limit":
+                self.budget.wait(self._open_connections)
+            case "no slot":
+                self._context.slots.wait(self._open_connections, self._turns.transactional)
+            case "provider rate" if self._open_timer is None:
+                self._open_timer = self._clock.callLater(decision.wait, self._open_now)
+
+    def _facts(self) -> LaneFacts:
+        health, budget, slots, turns = self.health, self.budget, self._context.slots, self._turns
+        return LaneFacts(
+            self.closing, self._failing, len(turns), turns.transactional, self._workers, len(self._dials), health.allowed,
+            health.refused > 0, health.retry_in if health.refused else 0.0, budget.open, budget.connections, budget.open_wait,
+            slots.left(health.proven), slots.wanted,
+        )  # fmt: skip
+
+    def _may_keep(self, usable: bool, sent: int) -> bool:
+        """Asked after every mail, with no more facts than are needed."""
+        facts = LaneFacts(
+            transactional=self._turns.transactional, workers=self._workers, allowed=self.health.allowed, provider_open=self.budget.open,
+            provider_limit=self.budget.connections, slot_wanted=self._context.slots.wanted,
+        )  # fmt: skip
+        return self._admission.keep(facts, usable, sent, self.budget.per_connection).admitted
 
     def _open_now(self) -> None:
         self._open_timer = None
         self._open_connections()
 
     def _stop_opening(self) -> None:
-        self._context.slots.forget(self._open_connections)
-        self.budget.forget(self._open_connections)
+        self._context.slots.stop_waiting(self._open_connections)
+        self.budget.stop_waiting(self._open_connections)
         if self._open_timer is not None:
             self._open_timer.cancel()
             self._open_timer = None
-
-    def _needs_another(self) -> bool:
-        if self.closing or self._failing or len(self._turns) <= len(self._dials) or self._workers >= self.health.allowed:
-            return False
-        return not self._workers or self.health.may_grow(len(self._dials))
 
     # A connection worker
 
     async def _work(self) -> None:
         worker = ConnectionWorker()
         if not self.health.proven:
-            self._context.slots.trial(worker.give_up)
+            self._context.slots.start_trial(worker.give_up)
         try:
             await self._open(worker)
             while worker.connection is not None and not self.closing:
@@ -204,13 +218,13 @@ class Lane:
                 if not reusable:
                     await self._replace(worker)
                 if self.health.proven:
-                    self._context.slots.tried(worker.give_up)
+                    self._context.slots.end_trial(worker.give_up)
         finally:
-            self._context.slots.tried(worker.give_up)
+            self._context.slots.end_trial(worker.give_up)
             self._drop(worker)
             self._workers -= 1
-            self._context.slots.give()
-            self.budget.give()
+            self._context.slots.give_back()
+            self.budget.give_back()
             self._open_connections()
             if not self._workers:
                 for waiting in self._ended:
@@ -224,11 +238,13 @@ class Lane:
             transaction = self._turns.next() or await self._wait_for_mail(connection)
             if transaction is None:
                 break
-            wait = self.budget.send()
-            if not wait:
+            rate = self.budget.rate
+            decision = self._admission.send(rate, self.budget.next_send_at, self._clock.seconds())
+            if decision.admitted:
+                self.budget.count_sending(rate)
                 return transaction
             self._put_first(transaction)
-            await self._pause(wait)
+            await self._pause(decision.wait or 0.0)
             if not connection.client.usable:  # the server closed it meanwhile; another is opened for what is left
                 break
         return None
@@ -254,13 +270,13 @@ class Lane:
         self._idle.append(waiting)
         connection.was_idle = True
         timer = self._clock.callLater(self._limits.idle_seconds, give_up)
-        self._context.slots.idle(give_up)
+        self._context.slots.start_idle(give_up)
         try:
             return await waiting
         finally:
             if waiting in self._idle:
                 self._idle.remove(waiting)
-            self._context.slots.busy(give_up)
+            self._context.slots.end_idle(give_up)
             if timer.active():
                 timer.cancel()
 
@@ -288,8 +304,7 @@ class Lane:
         self._follow_up(transaction, result)
         if len(self._turns) + self.reserved <= self.window // 2:
             self._on_room(self)
-        reusable = result.reusable and connection.client.usable and connection.sent < self._per_connection
-        return reusable and not self._too_many and not self._yields
+        return self._may_keep(result.reusable and connection.client.usable, connection.sent)
 
     def _follow_up(self, transaction: Transaction, result: AttemptResult) -> None:
         """What an attempt says about the destination, and what is left to send."""
@@ -313,20 +328,6 @@ class Lane:
         else:
             self._turns.put(transaction, first=True)
 
-    @property
-    def _yields(self) -> bool:
-        """Bulk mail gives up its connection if transactional mail of another lane waits for a slot."""
-        return self._context.slots.wanted and not self._turns.transactional
-
-    @property
-    def _too_many(self) -> bool:
-        """Whether there are more connections than are now allowed: another process shares the limit, or an attempt failed."""
-        return self.budget.over or self._workers > self.health.allowed
-
-    @property
-    def _per_connection(self) -> int:
-        return min(self._limits.messages_per_connection, self.budget.per_connection or self._limits.messages_per_connection)
-
     # A worker's connection
 
     def _prefers_another(self, connection: OpenConnection, preference: ConnectionPreference) -> bool:
@@ -346,7 +347,7 @@ class Lane:
         if self.closing:
             self._put_first(transaction)
             return None
-        self.budget.opening()
+        self.budget.count_opening()
         try:
             await self._dial(worker, preference)
         except Unreachable as why:
@@ -360,12 +361,9 @@ class Lane:
     async def _replace(self, worker: ConnectionWorker) -> None:
         """Replace a connection that cannot be used again, if mail waits for it."""
         self._drop(worker)
-        if self.closing or not self._turns or self._too_many or self._yields:
-            return
-        if self.budget.wait_to_open():
-            return  # a timer opens another
-        self.budget.opening()
-        await self._open(worker)
+        if self._admission.replace(self._facts()).admitted:
+            self.budget.count_opening()
+            await self._open(worker)
 
     async def _open(self, worker: ConnectionWorker) -> None:
         """Give the worker a connection. If there is none, the lane has dealt with that when this returns."""
@@ -420,14 +418,14 @@ class Lane:
             self._open_connections()
 
     def _troubled(self, trouble: str) -> None:
-        if self.health.suffered():
+        if self.health.failed():
             self._fail(Unreachable(trouble))
 
     def _unreachable(self, why: Unreachable) -> None:
         if why.replies and not self.closing:
             self._context.reactions.refused(self.destination, why.replies)
         if self.connections:
-            self.health.crowded(len(self.connections))
+            self.health.refuse(len(self.connections))
         elif self._dials:
             self._failing = True
         else:

@@ -7,6 +7,7 @@ from typing import Any
 import attrs
 from twisted.internet.defer import Deferred
 
+from mailsvc.delivery.admission.decision import Admission
 from mailsvc.delivery.admission.slots import Slots
 from mailsvc.delivery.attempt import Attempts
 from mailsvc.delivery.connection.connect import Connector, OpenConnection
@@ -21,6 +22,7 @@ class LaneContext:
 
     clock: Any
     limits: DeliveryLimits
+    admission: Admission
     connector: Connector
     attempts: Attempts
     slots: Slots

@@ -56,13 +56,17 @@ class Lanes:
 
     def accept(self, route: Route, transaction: Transaction) -> bool:
         """Put claimed mail into the lane of its route. False: it cannot take any now."""
-        if not self.accepting or self._holds.held(route.destination):
-            return False
-        lane = self.of(route)
-        if lane.room < 1 and lane.waiting >= 2 * lane.window:
-            return False
-        lane.put(transaction)
-        return True
+        destination, lane = route.destination, self._open.get(route.destination)
+        decision = self._context.admission.place(
+            accepting=self.accepting,
+            held=self._holds.held(destination),
+            room=1 if lane is None else lane.room,
+            window=1 if lane is None else lane.window,
+            waiting=0 if lane is None else lane.waiting,
+        )
+        if decision.admitted:
+            self.of(route).put(transaction)
+        return decision.admitted
 
     # Closing
 

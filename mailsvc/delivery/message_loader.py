@@ -19,7 +19,7 @@ from mailsvc.delivery.admission.memory import MemoryBudget
 from mailsvc.delivery.transaction import Transaction
 from mailsvc.mail.envelope import EMPTY, StoredEnvelope
 from mailsvc.store.mail.accept import Pieces
-from mailsvc.store.mail.messages import StoredMessage, StoredPieces
+from mailsvc.store.mail.messages import BeforeRest, StoredMessage, StoredPieces
 from mailsvc.store.postgres.errors import Transient
 
 _SIGNATURES = 1000  # kept, for the other destinations of the same email
@@ -43,7 +43,8 @@ class Origin:
 class Messages(Protocol):
     """Where messages are stored: store/mail/messages."""
 
-    async def load(self, account_id: UUID, email_id: UUID) -> StoredMessage | StoredPieces | None: ...
+    async def load(self, account_id: UUID, email_id: UUID, before_rest: BeforeRest) -> StoredMessage | StoredPieces | None:
+        """`before_rest` is given the size, and awaited before most of the message is read."""
 
 
 class Sending(Protocol):
@@ -88,6 +89,7 @@ class MessageLoader:
     def __init__(self, clock: Any, messages: Messages, sending: Sending, memory: MemoryBudget) -> None:
         self._clock, self._messages, self._sending, self._memory = clock, messages, sending, memory
         self._loads = DeferredSemaphore(_LOADS)
+        self._loaded = 0  # bytes of the budget that are charged for loaded messages
         self._copies: OrderedDict[UUID, tuple[bytes, bytes]] = OrderedDict()  # 7-bit copies with their signatures
         self._signatures: OrderedDict[UUID, bytes | list[Deferred[bytes]]] = OrderedDict()  # or those that wait for one
 
@@ -111,7 +113,7 @@ class MessageLoader:
             eight_bit = not body.isascii() if isinstance(body, bytes) else await self._sending.eight_bit(body)
             return LoadedMessage(body, signature, new_signature, size, eight_bit, envelope)
         except BaseException:
-            self._memory.release(size)
+            self._release(size)
             raise
 
     async def seven_bit(self, transaction: Transaction, loaded: LoadedMessage) -> LoadedMessage:
@@ -124,7 +126,7 @@ class MessageLoader:
             body = await self._sending.seven_bit(loaded.body)
             signature = await pace.keep_trying(self._clock, "signing", lambda: self._sending.sign(transaction, body), _lasting)
             self._keep_copy(email_id, body, signature)
-        self._memory.charge(len(body))
+        self._charge(len(body))
         return LoadedMessage(body, signature, False, len(body), False, loaded.envelope)
 
     def _keep_copy(self, email_id: UUID, body: bytes, signature: bytes) -> None:
@@ -134,19 +136,44 @@ class MessageLoader:
 
     def unload(self, loaded: LoadedMessage) -> None:
         if loaded.charged:
-            self._memory.release(loaded.charged)
+            self._release(loaded.charged)
             loaded.charged = 0
 
     async def _stored(self, transaction: Transaction) -> StoredMessage | StoredPieces:
-        async with self._loads:
-            while not self._memory.has_room(0):
-                await pace.sleep(self._clock, 0.05)
-            account, email = transaction.account_id, transaction.email_id
-            stored = await pace.keep_trying(self._clock, "loading a message", lambda: self._messages.load(account, email), _lasting)
+        """Charged before it is read, so that large messages that are loaded together do not exceed the budget."""
+        charged = 0
+
+        async def charge(size: int) -> None:
+            nonlocal charged
+            if not charged:  # a load that failed is repeated
+                await self._room(size)
+                charged = size
+                self._charge(size)
+
+        load = lambda: self._messages.load(transaction.account_id, transaction.email_id, charge)  # noqa: E731
+        try:
+            async with self._loads:
+                stored = await pace.keep_trying(self._clock, "loading a message", load, _lasting)
             if stored is None:
                 raise Gone("The message is no longer stored.")
-            self._memory.charge(len(stored.body))
-            return stored
+        except BaseException:
+            self._release(charged)
+            raise
+        self._charge(len(stored.body) - charged)
+        return stored
+
+    async def _room(self, size: int) -> None:
+        """Wait for room in the budget. One message at a time may exceed it, otherwise a large one might never be sent."""
+        while self._loaded and not self._memory.has_room(size):
+            await pace.sleep(self._clock, 0.05)
+
+    def _charge(self, size: int) -> None:
+        self._loaded += size
+        self._memory.charge(size)
+
+    def _release(self, size: int) -> None:
+        self._loaded -= size
+        self._memory.release(size)
 
     async def _sign(self, transaction: Transaction, body: bytes | Pieces) -> bytes:
         """Once for an email, however many destinations it has: later callers wait for the first."""

@@ -13,6 +13,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from mailsvc.delivery.admission.budget import Budgets
+from mailsvc.delivery.admission.decision import Admission
 from mailsvc.delivery.admission.health import Healths
 from mailsvc.delivery.admission.holds import Holds
 from mailsvc.delivery.admission.memory import MemoryBudget, RecentMessages
@@ -73,7 +74,7 @@ class Delivery(Service):
     ) -> None:
         self._clock, self._limits = clock, limits
         peers = partial(process.peers, "delivery")
-        tasks, wakeup, backlog = Tasks(), Wakeup(clock), Backlog()
+        admission, tasks, wakeup, backlog = Admission.of(limits), Tasks(), Wakeup(clock), Backlog()
         cached = limits.memory // 4
         memory = MemoryBudget(limits.memory - cached)
         leases = LeaseBook(clock, queue, tasks, wakeup, memory, RecentMessages(cached))
@@ -83,13 +84,13 @@ class Delivery(Service):
         holds = Holds(clock, queue, region, limits, random, tasks)
         slots = Slots(limits.connections, clock, limits.patience_seconds)
         reactions = Reactions(shaping, holds, attempts, leases, tasks)
-        context = LaneContext(clock, limits, connector, attempts, slots, leases, reactions)
+        context = LaneContext(clock, limits, admission, connector, attempts, slots, leases, reactions)
         lanes = Lanes(context, Healths(clock, limits, peers), Budgets(clock, shaping, peers, holds.slowdown), holds, tasks)
         placing = Placing(routes, holds, attempts, lanes, leases, limits.recipients_per_message)
-        claiming = Claiming(clock, limits, region, process, queue, holds, placing, lanes, leases, backlog, tasks, wakeup)
+        claiming = Claiming(clock, admission, region, process, queue, holds, placing, lanes, leases, backlog, tasks, wakeup)
         chores = Chores(clock, limits, region, process, queue, holds, lanes, leases, wakeup)
         self._polling = QueuePolling(clock, limits, region, process, queue, holds, lanes, claiming, chores, wakeup)
-        self.handoff = LocalHandoff(limits, region, process, routes, holds, backlog, lanes, leases)
+        self.handoff = LocalHandoff(limits, admission, region, process, routes, holds, backlog, lanes, leases)
         self._tasks, self._wakeup, self._leases, self._chores = tasks, wakeup, leases, chores
         self.memory, self.attempts, self.holds, self.slots, self.lanes = memory, attempts, holds, slots, lanes
 

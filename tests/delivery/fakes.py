@@ -220,11 +220,13 @@ class Store:
 
     # Messages
 
-    async def load(self, account_id: UUID, email_id: UUID) -> StoredMessage | None:
+    async def load(self, account_id: UUID, email_id: UUID, before_rest: Any) -> StoredMessage | None:
         self._call("load")
         body = self.bodies.get(email_id, MESSAGE)
         if isinstance(body, Exception):
             raise body
+        if body is not None:
+            await before_rest(len(body))
         return None if body is None else StoredMessage(self.signatures.get(email_id), body, self.envelopes.get(email_id, EMPTY))
 
     def last(self, email: int, recipient: int = 0) -> Outcome:

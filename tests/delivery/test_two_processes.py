@@ -14,7 +14,7 @@ from mailsvc.delivery.service import Delivery
 from mailsvc.delivery.shaping import Limits, Provider, Reaction, Shaping
 from mailsvc.mail.reply import Reply
 from mailsvc.store.ids import uuid7
-from mailsvc.store.mail.messages import Messages
+from mailsvc.store.mail.messages import InPieces, Messages
 from mailsvc.store.postgres.pool import Pool
 from mailsvc.store.queue.claims import Queue
 from mailsvc.store.queue.processes import ProcessRegistration
@@ -40,7 +40,8 @@ class Half:
         routes = Routes(self.reactor, names, {}, port=25, provider=BIG.provider)
         self.delivery = Delivery(
             self.reactor, terms, REGION, self.process, Queue(pool), routes, Connector(self.reactor, names, self.dial, terms),
-            Messages(pool, self.reactor), Settling(pool, self.reactor), Sending(), lambda: uuid7(self.reactor.seconds()), shaping=BIG,
+            InPieces(Messages(pool, self.reactor)), Settling(pool, self.reactor), Sending(), lambda: uuid7(self.reactor.seconds()),
+            shaping=BIG,
         )  # fmt: skip
 
     @property

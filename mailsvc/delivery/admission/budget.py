@@ -1,6 +1,7 @@
-"""Keeping to what a provider takes: how many connections, how fast they are opened, how fast mail goes over them.
+"""Provider budgets: connections open and connections opened, mail sent, and what a provider allows of each.
 
-All lanes of a provider share one budget, and the processes of a region share its limits evenly. What the limits are: shaping.
+All lanes of a provider share one budget, and the processes of a region share its limits evenly. The limits: shaping. What follows from
+a budget: decision.
 """
 
 from __future__ import annotations
@@ -21,22 +22,18 @@ _SIZE = 10_000
 
 @attrs.define(eq=False)
 class Meter:
-    """So many a second, evenly: each takes its place in time. What is too quick for timers may come in tenths of a second."""
+    """An even rate. Above ten a second they may come in bursts of a tenth of a second, because timers are not that precise."""
 
     next_at: float = float("-inf")
 
-    def wait(self, now: float) -> float:
-        """Seconds until one more is in order."""
-        return max(0.0, self.next_at - now)
-
-    def take(self, now: float, rate: float) -> None:
+    def count(self, now: float, rate: float) -> None:
         self.next_at = max(self.next_at, now - (0.1 if rate > 10 else 0.0)) + 1.0 / rate
 
 
 class Budget:
-    """Of one provider, or of one destination that belongs to none, in this process.
+    """Of one provider, or of one destination without a provider, in this process.
 
-    `peers` tells how many processes share it, `slowdown` what all of them know of its slowness.
+    `peers` returns how many processes share it, `slowdown` whether the region slows it down.
     """
 
     def __init__(self, clock: Any, limits: Limits, peers: Callable[[], int], slowdown: Callable[[], Slowdown | None]) -> None:
@@ -51,23 +48,17 @@ class Budget:
 
     @property
     def slow_until(self) -> float | None:
-        """Until when it is slowed down, as unix time."""
+        """Until when it is slowed down, as Unix time."""
         slowdown = self._slowdown()
         return None if slowdown is None else slowdown.until.timestamp()
 
     @property
     def connections(self) -> int | None:
-        """At once, from this process."""
+        """The limit of open connections from this process."""
         if self._slowdown() is not None:
             return 1
         most = self._limits.connections
         return None if most is None else max(1, int(most) // self._share)
-
-    @property
-    def over(self) -> bool:
-        """Whether there are more connections than there may be by now."""
-        most = self.connections
-        return most is not None and self.open > most
 
     @property
     def per_connection(self) -> int | None:
@@ -75,7 +66,7 @@ class Budget:
 
     @property
     def rate(self) -> float | None:
-        """Emails a second, from this process."""
+        """Emails a second from this process."""
         whole, slowdown = self._limits.messages_per_second, self._slowdown()
         if slowdown is not None:
             slow = slowdown.per_minute / 60.0
@@ -84,28 +75,21 @@ class Budget:
 
     # Connections
 
-    def full(self, wake: Wake) -> bool:
-        """Whether there is no connection to be had now; then `wake` is called once when one was given back."""
-        most = self.connections
-        if most is None or self.open < most:
-            return False
-        self._waiting.setdefault(wake)
-        return True
-
-    def wait_to_open(self) -> float:
+    @property
+    def open_wait(self) -> float:
         """Seconds until the next connection may be opened."""
-        return 0.0 if self._limits.connections_per_minute is None else self._opening.wait(self._clock.seconds())
+        return 0.0 if self._limits.connections_per_minute is None else max(0.0, self._opening.next_at - self._clock.seconds())
 
-    def opening(self) -> None:
+    def count_opening(self) -> None:
         """A connection is being opened."""
         if self._limits.connections_per_minute is not None:
-            self._opening.take(self._clock.seconds(), self._limits.connections_per_minute / 60.0 / self._share)
+            self._opening.count(self._clock.seconds(), self._limits.connections_per_minute / 60.0 / self._share)
 
-    def taken(self) -> None:
+    def take(self) -> None:
         self.open += 1
 
-    def give(self) -> None:
-        """A connection is gone: whoever waits longest asks first."""
+    def give_back(self) -> None:
+        """A connection is gone. Those that wait are woken in order, until one takes its place."""
         self.open -= 1
         for _ in range(len(self._waiting)):
             before = self.open
@@ -114,25 +98,28 @@ class Budget:
             if self.open > before:
                 return
 
-    def forget(self, wake: Wake) -> None:
+    def wait(self, wake: Wake) -> None:
+        """Call `wake` once when a connection is given back."""
+        self._waiting.setdefault(wake)
+
+    def stop_waiting(self, wake: Wake) -> None:
         self._waiting.pop(wake, None)
 
     # Mail
 
-    def send(self) -> float:
-        """0: an email may go now, and is counted. Otherwise the seconds to wait before asking again."""
-        rate = self.rate
-        if rate is None:
-            return 0.0
-        now = self._clock.seconds()
-        wait = self._sending.wait(now)
-        if wait <= 0:
-            self._sending.take(now, rate)
-        return wait
+    @property
+    def next_send_at(self) -> float:
+        """By the clock: when the next email may be sent."""
+        return self._sending.next_at
+
+    def count_sending(self, rate: float | None) -> None:
+        """An email is being sent, at a time when `rate` applies."""
+        if rate is not None:
+            self._sending.count(self._clock.seconds(), rate)
 
 
 class Budgets:
-    """By provider, else by destination; those without open connections and not seen for longest are forgotten."""
+    """By provider, or by destination. The least recently used ones without open connections are forgotten."""
 
     def __init__(self, clock: Any, shaping: Shaping, peers: Callable[[], int], slowdown: Callable[[str], Slowdown | None]) -> None:
         self._clock, self._shaping, self._peers, self._slowdown = clock, shaping, peers, slowdown

@@ -1,4 +1,4 @@
-"""How many connections this process holds, over all lanes."""
+"""Connection slots: how many connections this process has open, over all lanes, and who waits for one."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ Wake = Callable[[], None]
 
 
 class Slots:
-    """Connections to share out. Lanes that have not shown themselves well leave a third to the others.
+    """A third of them is kept for destinations that have proven themselves.
 
-    Whoever finds none is woken once when there may be one, those with transactional mail first. For those who wait, connections
-    that lie idle are closed, and destinations that have not shown in `patience` seconds that they work are given up.
+    Whoever waits is woken once when a slot may be free, transactional mail first. While somebody waits, idle connections are closed,
+    and connections whose destination has not proven itself within `patience` seconds are given up.
     """
 
     def __init__(self, total: int, clock: Any = None, patience: float = 20.0) -> None:
@@ -21,93 +21,94 @@ class Slots:
         self._kept_free = self._total // 3
         self._clock, self._patience = clock, patience
         self.taken = 0
-        self._urgent: OrderedDict[Wake, None] = OrderedDict()
-        self._patient: OrderedDict[Wake, None] = OrderedDict()
+        self._transactional: OrderedDict[Wake, None] = OrderedDict()
+        self._bulk: OrderedDict[Wake, None] = OrderedDict()
         self._idle: OrderedDict[Wake, None] = OrderedDict()
         self._trials: OrderedDict[Wake, float] = OrderedDict()
         self._timer: Any = None
 
     @property
     def waiting(self) -> int:
-        return len(self._urgent) + len(self._patient)
+        return len(self._transactional) + len(self._bulk)
 
     @property
     def wanted(self) -> bool:
-        """Whether transactional mail waits for a connection, so that bulk mail should let it have one."""
-        return bool(self._urgent)
+        """Whether transactional mail waits for a slot."""
+        return bool(self._transactional)
 
-    def take(self, proven: bool, wake: Wake, urgent: bool = True) -> bool:
-        """A slot; or False, and `wake` will be called when it is worth asking again."""
-        limit = self._total if proven else self._total - self._kept_free
-        if self.taken < limit:
-            self.taken += 1
-            self.forget(wake)
-            return True
-        (self._patient if urgent else self._urgent).pop(wake, None)
-        (self._urgent if urgent else self._patient).setdefault(wake)
+    def left(self, proven: bool) -> int:
+        """Slots that a destination may still take."""
+        return (self._total if proven else self._total - self._kept_free) - self.taken
+
+    def take(self) -> None:
+        self.taken += 1
+
+    def wait(self, wake: Wake, transactional: bool) -> None:
+        """Call `wake` when it is worth asking again."""
+        (self._bulk if transactional else self._transactional).pop(wake, None)
+        (self._transactional if transactional else self._bulk).setdefault(wake)
         if self._idle:
             close, _ = self._idle.popitem(last=False)
             close()
-        self._look()
-        return False
+        self._set_timer()
 
-    def give(self) -> None:
-        """A connection is gone. Whoever waits longest is asked first, each at most once."""
+    def stop_waiting(self, wake: Wake) -> None:
+        self._transactional.pop(wake, None)
+        self._bulk.pop(wake, None)
+
+    def give_back(self) -> None:
+        """A connection is gone. Those that wait are woken in order, each at most once, until one takes the slot."""
         self.taken -= 1
-        for line in (self._urgent, self._patient):
-            for _ in range(len(line)):
-                if not line:
+        for queue in (self._transactional, self._bulk):
+            for _ in range(len(queue)):
+                if not queue:
                     break
                 before = self.taken
-                wake, _ = line.popitem(last=False)
+                wake, _ = queue.popitem(last=False)
                 wake()
                 if self.taken > before:
                     return
 
-    def forget(self, wake: Wake) -> None:
-        self._urgent.pop(wake, None)
-        self._patient.pop(wake, None)
-
-    def idle(self, close: Wake) -> None:
-        """A connection waits for mail; `close` ends it when others need its slot."""
+    def start_idle(self, close: Wake) -> None:
+        """A connection has no mail. `close` ends it if others need its slot."""
         if self.waiting:
             close()
         else:
             self._idle[close] = None
 
-    def busy(self, close: Wake) -> None:
+    def end_idle(self, close: Wake) -> None:
         self._idle.pop(close, None)
 
     # Patience
 
-    def trial(self, give_up: Wake) -> None:
-        """A connection to a destination that is yet to show that it works; `give_up` ends it."""
+    def start_trial(self, give_up: Wake) -> None:
+        """A connection to a destination that has not proven itself. `give_up` ends it."""
         self._trials[give_up] = self._clock.seconds() if self._clock is not None else 0.0
-        self._look()
+        self._set_timer()
 
-    def tried(self, give_up: Wake) -> None:
-        """It works, or it is gone."""
+    def end_trial(self, give_up: Wake) -> None:
+        """The destination works, or the connection is gone."""
         self._trials.pop(give_up, None)
 
-    def _look(self) -> None:
+    def _set_timer(self) -> None:
         if self._clock is None or self._timer is not None or not self.waiting or not self._trials:
             return
         left = next(iter(self._trials.values())) + self._patience - self._clock.seconds()
-        self._timer = self._clock.callLater(max(0.0, left), self._lose_patience)
+        self._timer = self._clock.callLater(max(0.0, left), self._end_trials)
 
-    def _lose_patience(self) -> None:
+    def _end_trials(self) -> None:
         self._timer = None
         long_ago = self._clock.seconds() - self._patience
         overdue = [give_up for give_up, since in self._trials.items() if since <= long_ago][: self.waiting]
         for give_up in overdue:
             self._trials.pop(give_up, None)
             give_up()
-        self._look()
+        self._set_timer()
 
     def close(self) -> None:
-        """Nobody waits any more."""
+        """Wake nobody any more."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._urgent.clear()
-        self._patient.clear()
+        self._transactional.clear()
+        self._bulk.clear()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 from uuid import UUID
 
@@ -14,6 +14,7 @@ from mailsvc.store.postgres.prepared import Prepared
 from mailsvc.store.postgres.shared_commits import SharedCommits
 from mailsvc.store.queue.claims_sql import PLAN_BY_INDEX
 
+BeforeRest = Callable[[int], Awaitable[None]]
 AT_ONCE = 16  # first pieces read together: 4 MB at the most
 
 # The signatures and the first pieces; most messages have no other.
@@ -82,11 +83,18 @@ class Messages:
         stored = await self.in_pieces(account_id, email_id, most)
         return None if stored is None else StoredMessage(stored.signature, _joined(stored.body), stored.envelope)
 
-    async def in_pieces(self, account_id: UUID, email_id: UUID, most: int | None = None) -> StoredPieces | None:
-        """A further piece is a round trip of its own, so that no reactor turn is long."""
+    async def in_pieces(
+        self, account_id: UUID, email_id: UUID, most: int | None = None, before_rest: BeforeRest | None = None
+    ) -> StoredPieces | None:
+        """A further piece is a round trip of its own, so that no reactor turn is long.
+
+        `before_rest` is given the message's size once it is known, and awaited before anything but the first piece is read.
+        """
         head = await self._heads.submit((account_id, email_id))
         if head.first is None:
             return None
+        if before_rest is not None:
+            await before_rest(head.size)
         pieces = [head.first]
         have = len(head.first)
         while have < (head.size if most is None else min(most, head.size)):
@@ -116,8 +124,8 @@ class InPieces:
 
     messages: Messages
 
-    async def load(self, account_id: UUID, email_id: UUID) -> StoredPieces | None:
-        return await self.messages.in_pieces(account_id, email_id)
+    async def load(self, account_id: UUID, email_id: UUID, before_rest: BeforeRest) -> StoredPieces | None:
+        return await self.messages.in_pieces(account_id, email_id, before_rest=before_rest)
 
 
 def _joined(body: bytes | Parts) -> bytes:

@@ -1,7 +1,8 @@
-"""Turns, connection slots and the memory of how destinations behave."""
+"""Account turns, connection slots, health of destinations and recent messages."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 from hypothesis import given
@@ -23,16 +24,16 @@ def leased(email: int, recipient: int = 0, account: int = 1, *, bulk: bool = Fal
     )
 
 
-def parcel(email: int, account: int = 1, *, bulk: bool = False) -> Transaction:
+def transaction(email: int, account: int = 1, *, bulk: bool = False) -> Transaction:
     [found] = from_rows([leased(email, account=account, bulk=bulk)], 7, 100)
     return found
 
 
 @given(st.lists(st.tuples(st.integers(1, 4), st.booleans()), max_size=40))
-def test_nobody_waits_for_more_than_one_of_each_other_account_and_nothing_is_lost(puts: list[tuple[int, bool]]) -> None:
+def test_accounts_take_turns_and_nothing_is_lost(puts: list[tuple[int, bool]]) -> None:
     turns = AccountTurns()
     for email, (account, bulk) in enumerate(puts):
-        turns.put(parcel(email, account, bulk=bulk))
+        turns.put(transaction(email, account, bulk=bulk))
     assert len(turns) == len(puts)
     order = turns.drain()
     assert len(turns) == 0
@@ -47,99 +48,106 @@ def test_nobody_waits_for_more_than_one_of_each_other_account_and_nothing_is_los
                 assert position <= (index + 1) * len({each.account_id for each in line})
 
 
-def test_what_was_begun_goes_first() -> None:
+def test_mail_that_was_begun_goes_first() -> None:
     turns = AccountTurns()
     for email in range(3):
-        turns.put(parcel(email, account=email))
-    turns.put(parcel(9, account=2), first=True)
+        turns.put(transaction(email, account=email))
+    turns.put(transaction(9, account=2), first=True)
     assert turns.drain()[0].email_id == number(9)
 
 
-def test_rows_become_parcels_of_bounded_size() -> None:
+def test_rows_become_transactions_of_limited_size() -> None:
     rows = [leased(1, recipient) for recipient in range(250)] + [leased(2, 0)]
-    parcels = list(from_rows(rows, 7, 100))
-    assert [len(each.recipients) for each in parcels] == [100, 100, 50, 1]
-    assert sum(len(each.keys) for each in parcels) == 251
+    transactions = list(from_rows(rows, 7, 100))
+    assert [len(each.recipients) for each in transactions] == [100, 100, 50, 1]
+    assert sum(len(each.keys) for each in transactions) == 251
 
 
-def test_a_third_of_the_connections_is_kept_for_destinations_that_work() -> None:
+def taken(slots: Slots, proven: bool, wake: Callable[[], None]) -> bool:
+    if slots.left(proven) > 0:
+        slots.take()
+        return True
+    slots.wait(wake, transactional=True)
+    return False
+
+
+def test_a_third_of_the_slots_is_kept_for_proven_destinations() -> None:
     slots, woken = Slots(9), list[str]()
 
     def wake() -> None:
         woken.append("new")
 
-    assert [slots.take(False, wake) for _ in range(8)] == [True] * 6 + [False] * 2
-    assert [slots.take(True, wake) for _ in range(4)] == [True] * 3 + [False]
-    slots.give()
+    assert [taken(slots, False, wake) for _ in range(8)] == [True] * 6 + [False] * 2
+    assert [taken(slots, True, wake) for _ in range(4)] == [True] * 3 + [False]
+    slots.give_back()
     assert woken == ["new"]  # once, however often it asked
-    slots.give()
+    slots.give_back()
     assert woken == ["new"]
 
 
-def test_idle_connections_are_closed_for_those_who_wait() -> None:
+def test_idle_connections_are_closed_for_those_that_wait() -> None:
     slots, closed = Slots(1), list[int]()
 
     def close() -> None:
         closed.append(1)
 
-    assert slots.take(True, lambda: None)
-    slots.idle(close)
-    assert not slots.take(True, lambda: None)
+    assert taken(slots, True, lambda: None)
+    slots.start_idle(close)
+    assert not taken(slots, True, lambda: None)
     assert closed == [1]
 
 
-def test_those_who_wait_are_woken_in_order_until_one_takes_the_slot() -> None:
-    slots, taken = Slots(1), list[str]()
+def test_those_that_wait_are_woken_in_order_until_one_takes_the_slot() -> None:
+    slots, woken = Slots(1), list[str]()
 
     def first() -> None:
-        taken.append("first, which needs none any more")
+        woken.append("first, which needs none any more")
 
     def second() -> None:
-        if slots.take(True, second):
-            taken.append("second")
+        if taken(slots, True, second):
+            woken.append("second")
 
-    assert slots.take(True, first)
-    slots.take(True, first)
-    slots.take(True, second)
-    slots.give()
-    assert taken == ["first, which needs none any more", "second"]
+    assert taken(slots, True, first)
+    taken(slots, True, first)
+    taken(slots, True, second)
+    slots.give_back()
+    assert woken == ["first, which needs none any more", "second"]
     assert slots.taken == 1
 
 
-def test_connections_grow_with_success_and_shrink_with_trouble() -> None:
+def test_connections_grow_with_success_and_shrink_with_failure() -> None:
     clock = Clock()
     health = Healths(clock, DeliveryLimits(connections_initial=2, connections_max=8)).of("mx")
     assert (health.allowed, health.proven) == (2, False)
     for _ in range(20):
         health.succeeded()
     assert (health.allowed, health.proven) == (8, True)
-    assert [health.suffered() for _ in range(3)] == [False, False, True]
+    assert [health.failed() for _ in range(3)] == [False, False, True]
     assert health.allowed == 1
     health.succeeded()
-    assert not health.suffered()
+    assert not health.failed()
 
 
-def test_where_one_more_was_refused_it_is_tried_rarely_and_alone() -> None:
+def test_after_a_refused_connection_the_next_try_is_later_each_time() -> None:
     clock = Clock()
     health = Healths(clock, DeliveryLimits()).of("mx")
     for _ in range(10):
         health.succeeded()
-    health.crowded(3)
+    health.refuse(3)
     assert health.allowed == 3
-    assert not health.may_grow(0)
+    assert (health.refused, health.retry_in) == (1, 10)
     clock.advance(10)
-    assert health.may_grow(0)
-    assert not health.may_grow(1)
-    health.crowded(3)
+    assert health.retry_in == 0
+    health.refuse(3)
     clock.advance(19)
-    assert not health.may_grow(0)
+    assert (health.refused, health.retry_in) == (2, 1)
     clock.advance(1)
-    assert health.may_grow(0)
+    assert health.retry_in == 0
     health.grew()
-    assert health.may_grow(5)
+    assert health.refused == 0
 
 
-def test_old_success_is_no_licence_for_many_connections() -> None:
+def test_success_of_long_ago_does_not_count() -> None:
     clock = Clock()
     healths = Healths(clock, DeliveryLimits())
     for _ in range(30):

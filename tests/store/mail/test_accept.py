@@ -93,7 +93,13 @@ async def test_large_messages_are_stored_in_pieces(house: House) -> None:
     assert max(size for (size,) in sizes) <= 256 * 1024
     stored = await house.messages.load(ACCOUNT, mail.email_id)
     assert stored is not None and stored.body == b"".join(Spooled.chunks)
-    pieces = await InPieces(house.messages).load(ACCOUNT, mail.email_id)
+    sizes: list[int] = []
+
+    async def before_rest(size: int) -> None:
+        sizes.append(size)
+
+    pieces = await InPieces(house.messages).load(ACCOUNT, mail.email_id, before_rest)
+    assert sizes == [len(mail.message)]
     assert pieces is not None and b"".join(pieces.body) == stored.body  # type: ignore[arg-type]
     assert len(pieces.body) == len(stored.body)
     assert max(len(piece) for piece in pieces.body) <= 256 * 1024  # type: ignore[arg-type]
