@@ -222,7 +222,7 @@ class Attempts:
             self.tls_counts.count(domain, "no-policy-found", connection.host, result)
 
     def _send(self, connection: OpenConnection, transaction: Transaction, origin: Origin, loaded: LoadedMessage) -> Awaitable[Result]:
-        capabilities = connection.client.offers
+        capabilities = connection.client.capabilities
         if loaded.eight_bit and capabilities is not None and not (capabilities.eight_bit or loaded.envelope.smtputf8):
             return self._send_copy(connection, transaction, origin, loaded)
         return self._transmit(connection, transaction, origin, loaded)
@@ -258,7 +258,7 @@ class Attempts:
         seconds = (ended - started).total_seconds()
         record = AttemptRecord(self._new_id(), host, address, tls, started, seconds, result.transcript, source)
         signature = loaded.signature if loaded.new_signature and reading.retried else None
-        capabilities = connection.client.offers
+        capabilities = connection.client.capabilities
         passed_on = capabilities is not None and capabilities.dsn and bool(loaded.envelope.notify)
         return _settlement(transaction, ended, reading.outcomes, record, signature, passed_on)
 

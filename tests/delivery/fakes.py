@@ -28,7 +28,7 @@ from mailsvc.outcome import Outcome, Uncertain
 from mailsvc.smtp.client.capabilities import Capabilities
 from mailsvc.smtp.client.client import Result
 from mailsvc.smtp.client.envelope import Envelope
-from mailsvc.smtp.client.plan import Manner
+from mailsvc.smtp.client.plan import SendMode
 from mailsvc.store.mail.accept import NewEmail, NewRecipient
 from mailsvc.store.mail.messages import StoredMessage
 from mailsvc.store.queue.claims import Claimed, Hold, Leased, Ready, Slowdown
@@ -312,12 +312,12 @@ class Server:
         self.untrusted = False
         self.hows: list[DialOptions] = []
         self.sent_dot = False  # whether those who wait have sent the whole message
-        self.offers: Capabilities | None = Capabilities(eight_bit=True)
+        self.capabilities: Capabilities | None = Capabilities(eight_bit=True)
         self.connections = 0
         self.open: set[FakeClient] = set()
         self.most_open = 0
         self.mails: list[Mail] = []
-        self.manners: list[Manner] = []  # of each of these
+        self.manners: list[SendMode] = []  # of each of these
         self.dials: list[float] = []
 
 
@@ -326,13 +326,13 @@ class FakeClient:
         server.connections += 1
         self.server, self.number = server, server.connections
         self.usable, self.tls, self.sent = True, server.tls, 0
-        self.offers = server.offers
+        self.capabilities = server.capabilities
         self.waiting: Deferred[Any] | None = None
         self.sent_dot = False
         server.open.add(self)
         server.most_open = max(server.most_open, len(server.open))
 
-    def deliver(self, envelope: Envelope, pieces: Iterable[bytes], may_send_dot: Callable[[], bool], manner: Manner) -> Deferred[Any]:
+    def deliver(self, envelope: Envelope, pieces: Iterable[bytes], may_send_dot: Callable[[], bool], manner: SendMode) -> Deferred[Any]:
         assert self.waiting is None, "one mail at a time"
         self.sent += 1
         octets = b"".join(pieces)
@@ -436,7 +436,7 @@ class World:
         if how.mode in ("encrypted", "verified", "dane") and server.tls is None:
             raise CannotConnect("failed at TLS: it does not offer STARTTLS", tls=True, result="starttls-not-supported")
         if how.mode == "verified" and server.untrusted:
-            raise CannotConnect("failed at TLS: the certificate does not name it", tls=True, result="certificate-host-mismatch")
+            raise CannotConnect("failed at TLS: the certificate is not for it", tls=True, result="certificate-host-mismatch")
         await deferLater(self.clock, LATENCY)
         refusal = server.greeting()
         if isinstance(refusal, Exception):

@@ -434,7 +434,7 @@ def test_what_was_asked_for_goes_on_to_the_next_server() -> None:
 )
 def test_who_was_told_what_to_tell_is_left_to_it(offered: bool, asked: StoredEnvelope, passed: bool) -> None:
     world = World()
-    world.server("example.com", "1.1.1.1").offers = Capabilities(eight_bit=True, dsn=offered)
+    world.server("example.com", "1.1.1.1").capabilities = Capabilities(eight_bit=True, dsn=offered)
     world.store.add(1, "ann@example.com")
     world.store.envelopes[number(1)] = asked
     world.start().run(2)
@@ -456,7 +456,7 @@ EIGHT_BIT = "From: a@x.example\r\n\r\nGrüße\r\n".encode()
 def test_only_a_server_without_8bitmime_gets_a_copy_in_seven_bits() -> None:
     world = World()
     modern, old = world.server("modern.example", "1.1.1.1"), world.server("old.example", "1.1.1.2")
-    old.offers = Capabilities()
+    old.capabilities = Capabilities()
     world.store.add(1, "ann@modern.example")
     world.store.add(1, "bob@old.example", recipient=1)
     world.store.bodies[number(1)] = EIGHT_BIT
@@ -473,7 +473,7 @@ def test_the_copy_in_seven_bits_is_made_once_for_all_destinations(monkeypatch: p
     monkeypatch.setattr(seven_bit, "convert", lambda body: made.append(body) or convert(body))
     servers = [world.server(f"{name}.example", f"1.1.1.{index}") for index, name in enumerate(("one", "two", "three"), 1)]
     for index, server in enumerate(servers):
-        server.offers = Capabilities()
+        server.capabilities = Capabilities()
         world.store.add(1, f"ann@{('one', 'two', 'three')[index]}.example", recipient=index)
     world.store.bodies[number(1)] = EIGHT_BIT
     world.start().run(5)

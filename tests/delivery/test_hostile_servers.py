@@ -93,12 +93,12 @@ def _half_close(server: Server) -> None:
 
 _ENDS: dict[str, tuple[bytes, Callable[[Server], Any], type, str]] = {
     "421 behind the offers": (b"EHLO", lambda server: server.say("250 mx", "421 4.3.2 busy"), Later, "answered 421 4.3.2 busy"),
-    "250 behind the offers": (b"EHLO", lambda server: server.say("250 mx", "250 stray"), Later, "unasked: 250 stray"),
+    "250 behind the offers": (b"EHLO", lambda server: server.say("250 mx", "250 stray"), Later, "unexpected reply: 250 stray"),
     "all replies at the greeting": (
         b"CONNECT",
         lambda server: server.say("220 mx", "250 mx", "250 ok", "354 go"),
         Later,
-        "unasked: 250 mx",
+        "unexpected reply: 250 mx",
     ),
     "a half-closed connection": (b"EHLO", _half_close, Later, "closed"),
     "a close behind the offers": (b"EHLO", lambda server: (server.say("250 mx"), server.transport.loseConnection()), Later, "closed"),
@@ -124,8 +124,8 @@ _INSIDE_TLS: dict[str, tuple[bytes, Callable[[Server], Any], str]] = {
     "a reset at EHLO": (b"EHLO", lambda server: server.transport.abortConnection(), "lost"),
     "421 to EHLO": (b"EHLO", lambda server: server.say("421 4.3.2 busy"), "answered 421 4.3.2 busy"),
     "421 behind EHLO": (b"EHLO", lambda server: server.say("250 mx", "421 4.3.2 busy"), "answered 421 4.3.2 busy"),
-    "250 behind EHLO": (b"EHLO", lambda server: server.say("250 mx", "250 stray"), "unasked: 250 stray"),
-    "garbage at EHLO": (b"EHLO", lambda server: server.say("what?"), "no SMTP reply"),
+    "250 behind EHLO": (b"EHLO", lambda server: server.say("250 mx", "250 stray"), "unexpected reply: 250 stray"),
+    "garbage at EHLO": (b"EHLO", lambda server: server.say("what?"), "not an SMTP reply"),
     "421 to MAIL": (b"MAIL", lambda server: server.say("421 4.3.2 busy"), "answered 421 4.3.2 busy"),
     "a close at MAIL": (b"MAIL", lambda server: server.transport.loseConnection(), "closed"),
 }

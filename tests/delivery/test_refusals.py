@@ -131,7 +131,7 @@ def test_what_this_service_finds_before_sending_is_not_put_into_the_mouth_of_the
     world.run(1)
     outcome = world.store.last(1)
     assert isinstance(outcome, Bounced)
-    assert outcome.reason.startswith("Not sent to mx10.x.example: The server does not take internationalised addresses")
+    assert outcome.reason.startswith("Not sent to mx10.x.example: The server does not support internationalized addresses")
 
 
 # Greetings

@@ -299,5 +299,5 @@ def test_fewer_replies_than_recipients(offers: str) -> None:
     assert isinstance(world.store.last(1, 0), Bounced)
     for recipient in (1, 2):
         outcome: Any = world.store.last(1, recipient)
-        assert isinstance(outcome, Later) and "timed out waiting for: reply to RCPT" in outcome.reason
+        assert isinstance(outcome, Later) and "timed out waiting for reply to RCPT" in outcome.reason
     assert host.mails == 0

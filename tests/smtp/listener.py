@@ -154,7 +154,7 @@ class Server(Protocol):
 
 @attrs.define(eq=False)
 class Listener:
-    """`open` listens; `courier` connects one to it through a real endpoint."""
+    """`open` listens; `client` connects one to it through a real endpoint."""
 
     context: SSL.Context | None = None
     actions: dict[bytes, Callable[[Server], Any]] = attrs.field(factory=dict)
@@ -180,6 +180,6 @@ class Listener:
         self.port = reactor.listenTCP(0, factory, interface="127.0.0.1")
         return self
 
-    async def courier(self, reactor: Any, **options: Any) -> SmtpClient:
+    async def connect(self, reactor: Any, **options: Any) -> SmtpClient:
         endpoint = TCP4ClientEndpoint(reactor, "127.0.0.1", self.port.getHost().port)
         return await connectProtocol(endpoint, SmtpClient(reactor, "me.example", **options))

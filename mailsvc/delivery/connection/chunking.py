@@ -9,7 +9,7 @@ from collections import OrderedDict
 from typing import Any
 
 from mailsvc.delivery.shaping import NO_RULES, Shaping
-from mailsvc.smtp.client.plan import Manner
+from mailsvc.smtp.client.plan import SendMode
 
 _WHILE = 3600.0  # seconds
 _MOST = 10_000  # hosts remembered
@@ -22,7 +22,7 @@ class Chunking:
         self._clock, self._wanted, self._shaping = clock, wanted, shaping
         self._without: OrderedDict[str, float] = OrderedDict()
 
-    def manner(self, destination: str, host: str, proven: bool) -> Manner:
+    def manner(self, destination: str, host: str, proven: bool) -> SendMode:
         """`proven`: the destination took mail lately. From others the recipients' replies are waited for, as patience has it."""
         if not self._wanted or not self._shaping.chunking(destination):
             return "data"

@@ -19,7 +19,7 @@ from mailsvc.smtp.client.tls import ClientTls
 # What a failure is called in reports (8460 §4.3), by a part of its reason.
 _RESULTS = (
     ("does not offer STARTTLS", "starttls-not-supported"),
-    ("does not name", "certificate-host-mismatch"),
+    ("the certificate is not for", "certificate-host-mismatch"),
     ("expired", "certificate-expired"),
     ("TLSA", "tlsa-invalid"),
     ("self-signed", "certificate-not-trusted"),

@@ -1,4 +1,4 @@
-"""What a server offers: its answer to EHLO, read once (RFC 5321 §4.1.1.1)."""
+"""The capabilities that a server announces in its reply to EHLO (RFC 5321 §4.1.1.1)."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from mailsvc.mail.reply import Reply
 
 @attrs.frozen
 class Capabilities:
-    """A server that greeted us. Without `extended` it knew only HELO, and everything else keeps its default."""
+    """Without `extended` the server knows only HELO, and everything else has its default."""
 
-    name: str = ""  # what the server calls itself
+    name: str = ""  # of the server, as it announces itself
     extended: bool = False
-    keywords: Mapping[str, str] = attrs.field(factory=dict)  # upper-case keyword → its parameters as they came
+    keywords: Mapping[str, str] = attrs.field(factory=dict)  # upper-case keyword → its parameters, unchanged
     pipelining: bool = False
     starttls: bool = False
     size: bool = False
-    size_limit: int = 0  # octets; 0: none told
+    size_limit: int = 0  # bytes; 0: not announced
     eight_bit: bool = False
     smtputf8: bool = False
     chunking: bool = False
     dsn: bool = False
     mechanisms: frozenset[str] = frozenset()  # of AUTH
-    rcpt_max: int = 0  # RFC 9422, recipients a transaction; 0: none told
-    mail_max: int = 0  # RFC 9422, transactions a connection; 0: none told
+    rcpt_max: int = 0  # RFC 9422: recipients per transaction; 0: not announced
+    mail_max: int = 0  # RFC 9422: transactions per connection; 0: not announced
 
 
 def from_ehlo(reply: Reply) -> Capabilities:
@@ -35,7 +35,7 @@ def from_ehlo(reply: Reply) -> Capabilities:
     keywords: dict[str, str] = {}
     for line in lines:
         keyword, _, parameters = line.strip().partition(" ")
-        if keyword[:5].upper() == "AUTH=":  # the spelling of old servers
+        if keyword[:5].upper() == "AUTH=":  # the syntax of old servers
             keyword, parameters = "AUTH", f"{keyword[5:]} {parameters}"
         keywords.setdefault(keyword.upper(), parameters.strip())
     limits = _limits(keywords.get("LIMITS", ""))
@@ -67,7 +67,7 @@ def _first_word(text: str) -> str:
 
 
 def _number(text: str) -> int:
-    """A decimal number of at most 20 digits (1870 §5); anything else is as good as none."""
+    """A decimal number of at most 20 digits (1870 §5); 0 for anything else."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 20 else 0
 
 

@@ -1,6 +1,6 @@
-"""What every phase of an outgoing connection needs: replies in, one deadline, one end, and news told at the right moment.
+"""What every phase of an outgoing connection needs: reading replies, one deadline, closing, and firing Deferreds at the right moment.
 
-The phases: opening (until it is ready for mail), client (messages).
+The phases: handshake (until the connection is ready for mail), client (messages).
 """
 
 from __future__ import annotations
@@ -22,88 +22,88 @@ from mailsvc.smtp.client.transcript import ClientTranscript
 
 
 class Connection(Protocol, ABC):
-    """One reply at a time goes to `_take`, which the phases set. Whoever waits is told after all octets at hand were read."""
+    """Each reply goes to `_on_reply`, which the phases set. Results fire after all data at hand was read."""
 
-    transport: Any  # a TCP connection, which startTLS secures in place
-    _take: Callable[[Reply], None]
+    transport: Any  # a TCP connection; startTLS secures it in place
+    _on_reply: Callable[[Reply], None]
 
     def __init__(self, clock: IReactorTime, timeouts: Timeouts, transcript: bool) -> None:
         self._clock = clock
         self._timeouts = timeouts
-        self._answers = ReplyReader()
+        self._replies = ReplyReader()
         self._deadline = Deadline(clock, self._expired)
-        self._dialogue = ClientTranscript(clock.seconds(), transcript)
-        self._open = False  # connected, and not given up by us
+        self._transcript = ClientTranscript(clock.seconds(), transcript)
+        self._open = False  # connected, and not closed by this side
         self._gone = False  # connectionLost was called
-        self._news: list[tuple[Deferred[Any], Any]] = []
-        self._closers: list[Deferred[None]] = []
-        self._heard = 0.0  # when the server said something last
+        self._results: list[tuple[Deferred[Any], Any]] = []
+        self._close_waiters: list[Deferred[None]] = []
+        self._last_data_at = 0.0  # when the server last sent something
 
     def when_closed(self) -> Deferred[None]:
-        """Fires when the connection is gone; for each caller a Deferred of its own."""
+        """Fires when the connection is closed. Each call returns another Deferred."""
         closed: Deferred[None] = Deferred()
         if self._gone:
             closed.callback(None)
         else:
-            self._closers.append(closed)
+            self._close_waiters.append(closed)
         return closed
 
     def abort(self, reason: str) -> None:
-        """End the connection now. Whoever waits for something is told `reason`."""
+        """Close the connection now, for `reason`."""
         self._fail(reason)
-        self._tell()
+        self._fire_results()
 
     def connectionMade(self) -> None:
         self._open = True
         no_delay = getattr(self.transport, "setTcpNoDelay", None)
         if no_delay is not None:
-            no_delay(True)  # commands wait for no acknowledgement of the last ones
-        self._dialogue.started = self._clock.seconds()
+            no_delay(True)  # do not wait for the acknowledgment of earlier commands
+        self._transcript.started = self._clock.seconds()
 
     def dataReceived(self, data: bytes) -> None:
         if not self._open:
             return
-        self._answers.push(data)
-        now = self._heard = self._clock.seconds()
+        self._replies.push(data)
+        now = self._last_data_at = self._clock.seconds()
         try:
-            while self._open and (answer := self._answers.next()) is not None:
-                self._dialogue.server(answer.raw, now)
-                self._take(answer.reply)
+            while self._open and (answer := self._replies.next()) is not None:
+                self._transcript.server(answer.raw, now)
+                self._on_reply(answer.reply)
         except BadReply as fault:
             self._fail(f"the server sent {fault}")
-        self._tell()
+        self._fire_results()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         self._gone = True
         if self._open:
-            self._cut(reason.value or ConnectionLost())
+            self._connection_cut(reason.value or ConnectionLost())
         self._deadline.stop()
-        closers, self._closers = self._closers, []
-        self._news += [(closer, None) for closer in closers]
-        self._tell()
+        closers, self._close_waiters = self._close_waiters, []
+        self._results += [(closer, None) for closer in closers]
+        self._fire_results()
 
     # For the phases
 
     @abstractmethod
     def _fail(self, reason: str) -> None:
-        """The connection cannot be used any more, by our own judgement: close it and remember what to tell."""
+        """Close the connection because of a failure that this side found, and prepare the results."""
 
     @abstractmethod
-    def _cut(self, error: BaseException) -> None:
+    def _connection_cut(self, error: BaseException) -> None:
         """The connection was lost while it was in use."""
 
-    def _say(self, line: bytes) -> None:
-        self._dialogue.client(line)
+    def _send_line(self, line: bytes) -> None:
+        self._transcript.client(line)
         self.transport.write(line + b"\r\n")
 
-    def _rest(self) -> None:
-        """Nothing is asked and nothing is expected."""
+    def _idle(self) -> None:
+        """No command is in progress and no reply is expected."""
         self._deadline.clear()
-        self._take = self._unsolicited
+        self._on_reply = self._unsolicited
 
     def _unsolicited(self, reply: Reply) -> None:
-        """A reply to nothing: 421 is a goodbye (5321 §3.8), and after any other the next one would be taken for what it is not."""
-        self._fail(f"the server said, unasked: {reply}")
+        """421 announces that the server closes the connection (5321 §3.8); after any other, replies no longer match their commands."""
+        self._fail(f"unexpected reply: {reply}")
 
     def _close(self) -> None:
         self._open = False
@@ -111,27 +111,27 @@ class Connection(Protocol, ABC):
         if not self._gone:
             self.transport.abortConnection()
 
-    def _part(self) -> None:
-        """Say goodbye without waiting for the answer; the connection may take `timeouts.quit` to close."""
+    def _close_politely(self) -> None:
+        """Send QUIT and close the connection without waiting for the reply, within `timeouts.quit` seconds."""
         self._open = False
-        self._say(b"QUIT")
+        self._send_line(b"QUIT")
         self._deadline.set(self._clock.seconds() + self._timeouts.quit, "the end of the connection")
         self.transport.loseConnection()
 
-    def _tell(self) -> None:
-        while self._news:
-            waiting, value = self._news.pop(0)
+    def _fire_results(self) -> None:
+        while self._results:
+            result, value = self._results.pop(0)
             if isinstance(value, Exception):
-                waiting.errback(value)
+                result.errback(value)
             else:
-                waiting.callback(value)
+                result.callback(value)
 
     def _expired(self, what: str) -> None:
         if self._open:
-            self._fail(f"timed out waiting for: {what}")
-            self._tell()
+            self._fail(f"timed out waiting for {what}")
+            self._fire_results()
         elif not self._gone:
             self.transport.abortConnection()
 
-    def _canceled(self, _waiting: Deferred[Any]) -> None:
+    def _canceled(self, _result: Deferred[Any]) -> None:
         self.abort("canceled")

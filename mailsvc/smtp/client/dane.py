@@ -1,6 +1,6 @@
-"""DANE for SMTP (RFC 7672): which TLSA records count, and whether a certificate is one of those that they name. Pure.
+"""DANE for SMTP (RFC 7672): which TLSA records are usable, and whether a certificate matches one of them. Pure.
 
-Whether the records may be believed (DNSSEC), and asking for them: delivery/connection/connect.
+Looking up the records, and whether they are authentic (DNSSEC): delivery/connection/connect.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from mailsvc.net.dns import Tlsa
 
 _TA, _EE = 2, 3
 _MATCH: dict[int, Callable[[bytes], bytes]] = {
-    0: lambda octets: octets,
-    1: lambda octets: hashlib.sha256(octets).digest(),
-    2: lambda octets: hashlib.sha512(octets).digest(),
+    0: lambda data: data,
+    1: lambda data: hashlib.sha256(data).digest(),
+    2: lambda data: hashlib.sha512(data).digest(),
 }
 _LENGTH = {1: 32, 2: 64}
 
 
 def usable(record: Tlsa) -> bool:
-    """The usages that need a public authority do not count for SMTP (7672 §3.1.3)."""
+    """The usages that depend on public authorities are unusable for SMTP (7672 §3.1.3)."""
     if record.usage not in (_TA, _EE) or record.selector not in (0, 1) or record.matching not in _MATCH:
         return False
     return len(record.data) == _LENGTH.get(record.matching, len(record.data)) > 0
 
 
 def fault(records: Sequence[Tlsa], chain: Sequence[x509.Certificate], names: Sequence[str], now: datetime) -> str | None:
-    """Why a server's certificates, its own first, are not those that the records name; None: they are."""
+    """Why a server's certificate chain, its own certificate first, matches none of the records; None: it matches."""
     if not chain:
-        return "the server showed no certificate"
-    why = "no TLSA record is for the server's certificate"
+        return "the server sent no certificate"
+    reason = "no TLSA record matches the server's certificate"
     for record in records:
         if not usable(record):
             continue
         if record.usage == _EE:
-            if _matches(record, chain[0]):  # 7672 §3.1.1: neither its names nor its dates matter
+            if _matches(record, chain[0]):  # 7672 §3.1.1: its names and dates are not checked
                 return None
             continue
         anchored = _anchored(record, chain)
@@ -52,12 +52,12 @@ def fault(records: Sequence[Tlsa], chain: Sequence[x509.Certificate], names: Seq
         problem = _path_fault(anchored, names, now)
         if problem is None:
             return None
-        why = problem
-    return why
+        reason = problem
+    return reason
 
 
 def _anchored(record: Tlsa, chain: Sequence[x509.Certificate]) -> list[x509.Certificate] | None:
-    """The server's certificates up to the one that the record names (7672 §3.1.2)."""
+    """The server's certificates up to the one that the record matches (7672 §3.1.2)."""
     for number, certificate in enumerate(chain):
         if _matches(record, certificate):
             return list(chain[: number + 1])
@@ -72,16 +72,16 @@ def _anchored(record: Tlsa, chain: Sequence[x509.Certificate]) -> list[x509.Cert
 def _path_fault(path: Sequence[x509.Certificate], names: Sequence[str], now: datetime) -> str | None:
     for number, certificate in enumerate(path):
         if not certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc:
-            return "a certificate of the server's chain is not valid at this time"
+            return "a certificate in the server's chain is not valid at this time"
         if number and not _is_authority(certificate):
-            return "a certificate of the server's chain may not sign others"
+            return "a certificate in the server's chain is not allowed to sign others"
     for issued, issuer in pairwise(path):
         try:
             issued.verify_directly_issued_by(issuer)
         except (ValueError, TypeError, InvalidSignature):
-            return "the server's certificate does not lead to the one that the TLSA record names"
+            return "the server's certificate does not chain to the one in the TLSA record"
     if not any(_is_named(path[0], name) for name in names):
-        return f"the certificate does not name {names[0]}"
+        return f"the certificate is not for {names[0]}"
     return None
 
 
@@ -101,9 +101,9 @@ def _is_named(certificate: x509.Certificate, name: str) -> bool:
 
 
 def _matches(record: Tlsa, certificate: x509.Certificate) -> bool:
-    octets = (
+    data = (
         certificate.public_bytes(Encoding.DER)
         if record.selector == 0
         else certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     )
-    return _MATCH[record.matching](octets) == record.data
+    return _MATCH[record.matching](data) == record.data

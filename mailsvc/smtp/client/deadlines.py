@@ -1,4 +1,4 @@
-"""How long the client waits for what (RFC 5321 §4.5.3.2), and one timer a connection that keeps it."""
+"""The client's timeouts (RFC 5321 §4.5.3.2), and the one timer of a connection that enforces them."""
 
 from __future__ import annotations
 
@@ -10,28 +10,27 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 @attrs.frozen
 class Timeouts:
-    """Seconds. The defaults are the RFC's minima, where it names one."""
+    """Seconds. The defaults are the RFC's minimums where it has any."""
 
     greeting: float = 300  # 5321 §4.5.3.2.1
     ehlo: float = 300
     tls: float = 60  # STARTTLS and its handshake
     login: float = 60
     setup: float = 900  # all of the above together
-    mail: float = 300  # 5321 §4.5.3.2.2; RSET too
+    mail: float = 300  # 5321 §4.5.3.2.2; also RSET
     rcpt: float = 300  # 5321 §4.5.3.2.3
     data: float = 120  # 5321 §4.5.3.2.4
     block: float = 180  # 5321 §4.5.3.2.5: one slice of the message
-    dot: float = 600  # 5321 §4.5.3.2.6; the reply to BDAT too: a shorter wait makes duplicates
+    dot: float = 600  # 5321 §4.5.3.2.6; also the reply to BDAT. A shorter timeout causes duplicates
     quit: float = 5
-    rate: float = 500  # octets a second that a message makes at least, after its first `block` seconds
-    message: float = 3600  # from MAIL to the end of the message, the wait for its reply not counted
+    rate: float = 500  # minimum bytes per second of a message, after its first `block` seconds
+    message: float = 3600  # from MAIL to the end of the message, without the wait for its reply
 
 
 class Deadline:
-    """One moment after which `expire(what)` is called, moved many times a second at the cost of an assignment.
+    """Calls `expire(what)` at a moment that can be changed many times a second at the cost of an assignment.
 
-    The timer looks at the moment when it fires; it never looks ahead further than `HORIZON`, so that a moment set
-    later than that needs no timer of its own.
+    The timer checks the moment when it fires. It runs for at most `HORIZON` seconds, so that a later moment does not need a new one.
     """
 
     HORIZON = 30.0
@@ -42,34 +41,34 @@ class Deadline:
         self._due: float | None = None
         self._what = ""
         self._timer: IDelayedCall | None = None
-        self._fires = 0.0
+        self._fires_at = 0.0
 
     def set(self, due: float, what: str) -> None:
-        """Expire at `due`, in the clock's seconds, unless set anew or cleared before."""
+        """Expire at `due`, in the clock's seconds, unless it is changed or cleared before."""
         self._due = due
         self._what = what
-        if self._timer is None or due < self._fires:
-            self._look()
+        if self._timer is None or due < self._fires_at:
+            self._start_timer()
 
     def clear(self) -> None:
-        """Nothing is waited for. A timer that is under way finds that out by itself, once."""
+        """Do not expire. A running timer fires once more without effect."""
         self._due = None
 
     def stop(self) -> None:
-        """Leave no timer behind."""
+        """Cancel the timer."""
         self._due = None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _look(self) -> None:
+    def _start_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         if self._due is None:
             return
         wait = min(max(self._due - self._clock.seconds(), 0.0), self.HORIZON)
-        self._fires = self._clock.seconds() + wait
+        self._fires_at = self._clock.seconds() + wait
         self._timer = self._clock.callLater(wait, self._fired)
 
     def _fired(self) -> None:
@@ -78,4 +77,4 @@ class Deadline:
             self._due = None
             self._expire(self._what)
         else:
-            self._look()
+            self._start_timer()

@@ -1,6 +1,6 @@
-"""Message octets on their way to the wire: strict CRLF (RFC 5321 §2.3.8), as DATA wants them or as BDAT does.
+"""Codes a message for DATA (dot-stuffing) or BDAT, and checks that its lines end with CRLF (RFC 5321 §2.3.8).
 
-Either takes the message in any slicing and remembers what crosses a cut. Reading bodies back: smtp/server/framing.
+Both take the message in any pieces and remember what crosses a boundary. The opposite direction: smtp/server/framing.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ SLICE = 65536
 
 
 class BareLineEnd(ValueError):
-    """The message holds a CR without LF or an LF without CR; such octets never reach a connection."""
+    """The message contains a CR without LF or an LF without CR. It is never sent."""
 
 
 class Coding(ABC):
-    """How one message is written: what `feed` makes of its pieces, then `end()`. Raises BareLineEnd."""
+    """Codes one message: `feed` for each piece, then `end()`. Raises BareLineEnd."""
 
     __slots__ = ("_carry", "_ends")
 
     def __init__(self) -> None:
         self._ends = LineEnds()
-        self._carry = b""  # a CR that ended the last piece: its LF has to begin the next one
+        self._carry = b""  # a CR at the end of the last piece; the next piece has to begin with LF
 
     @abstractmethod
     def feed(self, piece: bytes) -> bytes: ...
@@ -45,16 +45,16 @@ class Coding(ABC):
                 return b""
         self._ends.inspect(piece)
         if not self._ends.clean:
-            raise BareLineEnd("the message holds a bare CR or LF")
+            raise BareLineEnd("the message contains a bare CR or LF")
         return piece
 
-    def _look_back(self) -> None:
+    def _check_end(self) -> None:
         if self._carry:
-            raise BareLineEnd("the message ends in a bare CR")
+            raise BareLineEnd("the message ends with a bare CR")
 
 
-class Chunk(Coding):
-    """As the one chunk of `size` octets that BDAT announced (3030 §2): as it is, and never another number of octets."""
+class BdatCoding(Coding):
+    """For BDAT: one chunk, unchanged, of exactly the `size` in bytes that was announced (3030 §2)."""
 
     __slots__ = ("_left",)
 
@@ -66,18 +66,18 @@ class Chunk(Coding):
         piece = self._checked(piece)
         self._left -= len(piece)
         if self._left < 0:
-            raise ValueError("the message is longer than was said")
+            raise ValueError("the message is longer than announced")
         return piece
 
     def end(self) -> bytes:
-        self._look_back()
+        self._check_end()
         if self._left:
-            raise ValueError("the message is shorter than was said")
+            raise ValueError("the message is shorter than announced")
         return b""
 
 
 class DotStuffer(Coding):
-    """As DATA wants it: dots doubled, one final dot."""
+    """For DATA: doubles dots at the start of lines, and ends with a single dot."""
 
     __slots__ = ("_at_line_start",)
 
@@ -89,22 +89,22 @@ class DotStuffer(Coding):
         piece = self._checked(piece)
         if not piece:
             return b""
-        # 5321 §4.5.2: a line that begins with a dot gets a second one. A cut may lie between the two octets.
+        # 5321 §4.5.2: a line that begins with a dot gets a second one. A piece may begin with the dot.
         begins_with_dot = self._at_line_start and piece[0] == 46
         self._at_line_start = piece[-1] == 10
-        stuffed = piece.replace(b"\r\n.", b"\r\n..") if b"." in piece else piece  # base64 has none
+        stuffed = piece.replace(b"\r\n.", b"\r\n..") if b"." in piece else piece  # hot path: base64 has no dot
         return b"." + stuffed if begins_with_dot else stuffed
 
     def end(self) -> bytes:
-        """The end of the message: what is missing of its last line end, and the final dot."""
-        self._look_back()
+        """The final dot, after a line end if the message has none."""
+        self._check_end()
         return b".\r\n" if self._at_line_start else b"\r\n.\r\n"
 
 
 def slices(pieces: Iterable[bytes], size: int = SLICE) -> Iterator[tuple[bytes, bool]]:
-    """The octets of `pieces` in slices of `size`, each with whether it is the last; the last one may be shorter or empty."""
+    """`pieces` in slices of `size` bytes, each with whether it is the last. The last one may be shorter or empty."""
     held = b""
-    for piece in pieces:  # one of them may be the whole message: no more of it is copied at once than a slice
+    for piece in pieces:  # may be the whole message: never copies more than a slice at once
         if len(held) + len(piece) <= size:
             held += piece
             continue
@@ -118,7 +118,7 @@ def slices(pieces: Iterable[bytes], size: int = SLICE) -> Iterator[tuple[bytes, 
 
 
 def stuffed(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """The whole body, final dot included."""
+    """The whole body with its final dot."""
     stuffer = DotStuffer()
     for piece in pieces:
         yield stuffer.feed(piece)

@@ -1,6 +1,6 @@
-"""The envelope of one transaction, and how its commands are written (RFC 5321 §4.1.1.2–3, 1870, 6152, 6531, 3461).
+"""The envelope of one transaction, and its commands (RFC 5321 §4.1.1.2–3, 1870, 6152, 6531, 3461).
 
-An address goes out octet for octet as it is given, or not at all.
+An address is sent exactly as it was given, or not at all.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from attrs.validators import deep_iterable, matches_re, optional
 from mailsvc.mail.xtext import typed, xtext
 from mailsvc.smtp.client.capabilities import Capabilities
 
-_ADDRESS_LIMIT = 320  # octets: 64 + "@" + 255, 5321 §4.5.3.1
+_ADDRESS_LIMIT = 320  # bytes: 64 + "@" + 255, 5321 §4.5.3.1
 
-# 5321 §4.1.2. Dots may stand anywhere in an unquoted local part: such mailboxes exist, and no dot ends a command.
+# 5321 §4.1.2, but with dots anywhere in an unquoted local part: such mailboxes exist, and no dot can end a command.
 _ADDRESS = re.compile(
     rb"""
     (?: [A-Za-z0-9!#$%&'*+/=?^_`{|}~.\x80-\xff-]+                               # a local part without quotes
@@ -34,23 +34,23 @@ _ORIGINAL = re.compile(r"[A-Za-z0-9-]+;[ -~]+|[uU][tT][fF]-8;[^\x00-\x1f\x7f]+")
 
 
 class BadAddress(ValueError):
-    """What was given cannot be written as a path without changing it."""
+    """The address cannot be written as a path without changing it."""
 
 
 @attrs.frozen
 class Envelope:
-    """Who sends one message to whom. `size` is its length in octets before stuffing; 0 when unknown."""
+    """The sender and recipients of one message. `size` is in bytes, before dot-stuffing; 0 if unknown."""
 
     sender: str  # "" is the null reverse-path
     recipients: tuple[str, ...]
     size: int = 0
-    eight_bit: bool = False  # some octet of the message is above 127
-    smtputf8: bool = False  # the message itself needs SMTPUTF8 (an address that does is seen here)
+    eight_bit: bool = False  # the message contains bytes above 127
+    smtputf8: bool = False  # the message itself requires SMTPUTF8 (addresses are checked separately)
     ret: Literal["FULL", "HDRS"] | None = None  # 3461 §4.3
     envid: str | None = None  # 3461 §4.4
     notify: tuple[str | None, ...] = attrs.field(default=(), validator=deep_iterable(optional(matches_re(_NOTIFY))))
-    # 3461 §4.1, each recipient's, in their order; empty: nobody's
-    originals: tuple[str | None, ...] = ()  # 3461 §4.2: type and address that each recipient was first given as
+    # 3461 §4.1, for each recipient, in their order; empty: for none
+    originals: tuple[str | None, ...] = ()  # 3461 §4.2: type and original address of each recipient
 
 
 def path(address: str) -> bytes:
@@ -58,23 +58,23 @@ def path(address: str) -> bytes:
     if not address:
         return b"<>"
     if not address.isprintable():
-        raise BadAddress("an address with a character that cannot be printed")
-    octets = address.encode("utf-8")
-    if len(octets) > _ADDRESS_LIMIT or _ADDRESS.fullmatch(octets) is None:
-        raise BadAddress("not an address of the form local@domain")
-    return b"<" + octets + b">"
+        raise BadAddress("the address contains a control character")
+    data = address.encode("utf-8")
+    if len(data) > _ADDRESS_LIMIT or _ADDRESS.fullmatch(data) is None:
+        raise BadAddress("the address does not have the form local@domain")
+    return b"<" + data + b">"
 
 
-def mail_command(sender: bytes, envelope: Envelope, offers: Capabilities, utf8: bool) -> bytes:
-    """MAIL with what the server offered to understand, and nothing else."""
+def mail_command(sender: bytes, envelope: Envelope, capabilities: Capabilities, utf8: bool) -> bytes:
+    """MAIL with the parameters that the server supports."""
     command = b"MAIL FROM:" + sender
-    if offers.size and envelope.size:
+    if capabilities.size and envelope.size:
         command += b" SIZE=%d" % envelope.size  # 1870 §5
-    if offers.eight_bit and (envelope.eight_bit or utf8):
-        command += b" BODY=8BITMIME"  # 6152 §2; with SMTPUTF8 the header may hold such octets too, 6531 §3.6
+    if capabilities.eight_bit and (envelope.eight_bit or utf8):
+        command += b" BODY=8BITMIME"  # 6152 §2; with SMTPUTF8 the header may contain 8-bit bytes too, 6531 §3.6
     if utf8:
         command += b" SMTPUTF8"
-    if offers.dsn:
+    if capabilities.dsn:
         if envelope.ret:
             command += b" RET=" + envelope.ret.encode("ascii")
         if envelope.envid:
@@ -82,8 +82,8 @@ def mail_command(sender: bytes, envelope: Envelope, offers: Capabilities, utf8: 
     return command + b"\r\n"
 
 
-def rcpt_command(recipient: bytes, number: int, envelope: Envelope, offers: Capabilities) -> bytes:
-    if not offers.dsn or not (envelope.notify or envelope.originals):
+def rcpt_command(recipient: bytes, number: int, envelope: Envelope, capabilities: Capabilities) -> bytes:
+    if not capabilities.dsn or not (envelope.notify or envelope.originals):
         return b"RCPT TO:" + recipient + b"\r\n"
     command = b"RCPT TO:" + recipient
     notify = envelope.notify[number] if envelope.notify else None

@@ -1,7 +1,4 @@
-"""A connection to a server, from its greeting until it is ready for mail: EHLO, STARTTLS, EHLO again, AUTH.
-
-Sending messages is client.Courier's part.
-"""
+"""A connection from the server's greeting until it is ready for mail: EHLO, STARTTLS, EHLO again, AUTH. Sending messages: client."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ TlsPolicy = Literal["opportunistic", "required", "none"]
 
 
 class NotReady(Exception):
-    """The connection never became ready for mail. `transcript` is what was said."""
+    """The connection never became ready for mail. `transcript` is the session's."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -35,7 +32,7 @@ class NotReady(Exception):
 
 
 class GreetingRefused(NotReady):
-    """The server wants no mail from this connection: its reply to the connection itself, to EHLO or to HELO."""
+    """The server refused the connection, EHLO or HELO with `reply`."""
 
     def __init__(self, reply: Reply) -> None:
         super().__init__(str(reply))
@@ -43,24 +40,24 @@ class GreetingRefused(NotReady):
 
 
 class LoginRefused(GreetingRefused):
-    """The server did not take our credentials."""
+    """The server refused the credentials."""
 
 
 class TlsFailed(NotReady):
-    """No TLS where it was required, or a handshake that failed. Without a policy, the same host may be tried in clear."""
+    """TLS was required and not offered, or its handshake failed. If no policy requires TLS, the host may be tried in clear text."""
 
 
 class Lost(NotReady):
-    """The connection ended, or had to be ended, for no reply that could be shown."""
+    """The connection was lost, or had to be closed, without a reply that explains it."""
 
 
 class Canceled(NotReady):
-    """Whoever waited for `ready` canceled it."""
+    """The caller canceled `ready`."""
 
 
 @attrs.frozen
 class Login:
-    """Credentials for a smarthost; used by AUTH PLAIN, inside TLS only."""
+    """Credentials for a smarthost, for AUTH PLAIN inside TLS."""
 
     user: str
     password: str = attrs.field(repr=False)
@@ -68,7 +65,7 @@ class Login:
 
 @implementer(IHandshakeListener)
 class Handshake(Connection):
-    """Becomes ready, or not, once: `ready` fires with the server's offers, or fails with a NotReady."""
+    """`ready` fires once, with the server's capabilities or with a NotReady."""
 
     def __init__(
         self,
@@ -84,171 +81,171 @@ class Handshake(Connection):
     ) -> None:
         super().__init__(clock, timeouts or Timeouts(), transcript)
         self._ehlo_name = ehlo_name.encode("ascii")
-        self._policy: TlsPolicy = tls
+        self._tls_policy: TlsPolicy = tls
         self._tls_options = tls_options or unverified(host)
         self._login = login
-        self._take = self._greeting
-        self._setting_up: Deferred[Capabilities] | None = Deferred(self._given_up)
-        self.ready: Deferred[Capabilities] = self._setting_up
-        self.offers: Capabilities | None = None
+        self._on_reply = self._greeting_reply
+        self._awaiting_ready: Deferred[Capabilities] | None = Deferred(self._ready_canceled)
+        self.ready: Deferred[Capabilities] = self._awaiting_ready
+        self.capabilities: Capabilities | None = None
         self.tls: str | None = None  # version and cipher
-        self._refused_tls = ""  # what was said to STARTTLS, as the beginning of a sentence
-        self._trying_tls = False  # STARTTLS was sent, and the session has not yet shown that it goes on
+        self._refused_tls = ""  # the reply that refused STARTTLS, as the beginning of a sentence
+        self._trying_tls = False  # STARTTLS was sent, and the session has not continued yet
         self._ended = ""  # why the connection ended
 
     def connectionMade(self) -> None:
         super().connectionMade()
         self._connected_at = self._clock.seconds()
-        self._expect(self._greeting, self._timeouts.greeting, "greeting")
+        self._expect_reply(self._greeting_reply, self._timeouts.greeting, "greeting")
 
     def handshakeCompleted(self) -> None:
         if not self._open:
             return
         connection = self.transport.getHandle()
         self.tls = describe(connection)
-        self._dialogue.note(self.tls)
+        self._transcript.note(self.tls)
         try:
             self._tls_options.check(connection)
         except Untrusted as fault:
             self._refuse(TlsFailed(str(fault)))
-            self._tell()
+            self._fire_results()
             return
-        # RFC 3207 §4.2: what the server said before is forgotten.
-        self._answers = ReplyReader()
-        self.offers = None
+        # RFC 3207 §4.2: discard what the server announced before.
+        self._replies = ReplyReader()
+        self.capabilities = None
         self._trying_tls = False
-        self._greet()
+        self._send_ehlo()
 
-    def _expect(self, take: Callable[[Reply], None], seconds: float, what: str) -> None:
-        self._take = take
+    def _expect_reply(self, on_reply: Callable[[Reply], None], seconds: float, what: str) -> None:
+        self._on_reply = on_reply
         self._deadline.set(min(self._clock.seconds() + seconds, self._connected_at + self._timeouts.setup), what)
 
     def _fail(self, reason: str) -> None:
         self._refuse(TlsFailed(f"{self._refused_tls}{reason}") if self._trying_tls else Lost(reason))
 
-    def _cut(self, error: BaseException) -> None:
-        unanswered = self.tls is not None and self.offers is None and isinstance(error, SSL.Error)
+    def _connection_cut(self, error: BaseException) -> None:
+        before_ehlo = self.tls is not None and self.capabilities is None and isinstance(error, SSL.Error)
         if self._trying_tls:
             self._fail(self._tls_options.fault or explain(error))
-        elif unanswered:  # TLS 1.3: the server's objection comes after our handshake
+        elif before_ehlo:  # in TLS 1.3 the server's alert arrives after this side has completed the handshake
             self._refuse(TlsFailed(self._tls_options.fault or explain(error)))
         else:
             self._fail(explain(error))
 
-    def _given_up(self, _waiting: Deferred[Capabilities]) -> None:
+    def _ready_canceled(self, _result: Deferred[Capabilities]) -> None:
         self._refuse(Canceled("canceled"))
-        self._tell()
+        self._fire_results()
 
     def _refuse(self, error: NotReady, polite: bool = False) -> None:
-        """The end of the connection, which was not ready or is not any more."""
+        """Close the connection for `error`, and fail what waits for it; `polite`: send QUIT first."""
         if not self._open:
             return
         if polite:
-            self._part()
+            self._close_politely()
         else:
             self._close()
-        begun = self._answers.begun()
+        begun = self._replies.begun()
         if begun is not None:
-            self._dialogue.server(begun.raw, self._clock.seconds())
+            self._transcript.server(begun.raw, self._clock.seconds())
         self._ended = error.reason
-        self._dialogue.note(error.reason)
-        waiting, self._setting_up = self._setting_up, None
-        if waiting is None:
+        self._transcript.note(error.reason)
+        ready, self._awaiting_ready = self._awaiting_ready, None
+        if ready is None:
             self._failed(error.reason)
             return
-        error.transcript = str(self._dialogue)
-        self._news.append((waiting, error))
+        error.transcript = str(self._transcript)
+        self._results.append((ready, error))
 
     def _failed(self, reason: str) -> None:
-        """The connection ended after it had become ready."""
+        """The connection failed after it had become ready."""
 
     # Greeting, EHLO, HELO
 
-    def _greeting(self, reply: Reply) -> None:
+    def _greeting_reply(self, reply: Reply) -> None:
         if reply.code >= 300:
-            self._turned_away(reply)
+            self._session_refused(reply)
         else:
-            self._greet()
+            self._send_ehlo()
 
-    def _turned_away(self, reply: Reply) -> None:
-        self._refuse(GreetingRefused(reply), polite=reply.code != 421)  # 5321 §3.1: QUIT, unless the server is leaving
+    def _session_refused(self, reply: Reply) -> None:
+        self._refuse(GreetingRefused(reply), polite=reply.code != 421)  # 5321 §3.1: QUIT, unless the server closes the connection
 
-    def _greet(self) -> None:
-        self._ask(b"EHLO " + self._ehlo_name, self._ehlo, self._timeouts.ehlo, "reply to EHLO")
+    def _send_ehlo(self) -> None:
+        self._send_command(b"EHLO " + self._ehlo_name, self._ehlo_reply, self._timeouts.ehlo, "reply to EHLO")
 
-    def _ask(self, command: bytes, take: Callable[[Reply], None], seconds: float, what: str, shown: bytes = b"") -> None:
-        """Send a command; `shown` stands in the transcript instead of it. What has arrived before cannot be the reply to it."""
-        if self._hears_out():
+    def _send_command(self, command: bytes, on_reply: Callable[[Reply], None], seconds: float, what: str, shown: bytes = b"") -> None:
+        """Send a command; the transcript shows `shown` instead, if given. Data that arrived before cannot be its reply."""
+        if self._read_unasked_reply():
             return
-        self._dialogue.client(shown or command)
+        self._transcript.client(shown or command)
         self.transport.write(command + b"\r\n")
-        self._expect(take, seconds, what)
+        self._expect_reply(on_reply, seconds, what)
 
-    def _hears_out(self) -> bool:
-        """Whether the server said more than it was asked, so that the session ends with what that says."""
-        if self._answers.pending:
-            self._expect(self._unasked, self._timeouts.ehlo, "the rest of a reply that was not asked for")
+    def _read_unasked_reply(self) -> bool:
+        """Whether the server sent more than a reply; the session then ends with what that says."""
+        if self._replies.pending:
+            self._expect_reply(self._unasked_reply, self._timeouts.ehlo, "the rest of an unexpected reply")
             return True
         return False
 
-    def _unasked(self, reply: Reply) -> None:
+    def _unasked_reply(self, reply: Reply) -> None:
         if reply.code >= 400:
-            self._turned_away(reply)
+            self._session_refused(reply)
         else:
             self._unsolicited(reply)
 
-    def _ehlo(self, reply: Reply) -> None:
+    def _ehlo_reply(self, reply: Reply) -> None:
         if reply.code < 300:
-            self._greeted(from_ehlo(reply))
-        elif reply.code in (500, 502):  # 5321 §3.2: it does not know the word; anything else is a refusal
-            self._ask(b"HELO " + self._ehlo_name, self._helo, self._timeouts.ehlo, "reply to HELO")
+            self._capabilities_known(from_ehlo(reply))
+        elif reply.code in (500, 502):  # 5321 §3.2: the server does not know EHLO; any other code is a refusal
+            self._send_command(b"HELO " + self._ehlo_name, self._helo_reply, self._timeouts.ehlo, "reply to HELO")
         else:
-            self._turned_away(reply)
+            self._session_refused(reply)
 
-    def _helo(self, reply: Reply) -> None:
+    def _helo_reply(self, reply: Reply) -> None:
         if reply.code < 300:
-            self._greeted(from_helo(reply))
+            self._capabilities_known(from_helo(reply))
         else:
-            self._turned_away(reply)
+            self._session_refused(reply)
 
-    def _greeted(self, offers: Capabilities) -> None:
-        self.offers = offers
-        if self.tls is not None or self._policy == "none" or self._refused_tls:
+    def _capabilities_known(self, capabilities: Capabilities) -> None:
+        self.capabilities = capabilities
+        if self.tls is not None or self._tls_policy == "none" or self._refused_tls:
             self._trying_tls = False
             self._log_in()
-        elif offers.starttls:
-            self._ask(b"STARTTLS", self._starttls, self._timeouts.tls, "reply to STARTTLS")
-            self._trying_tls = self._take == self._starttls
-        elif self._policy == "required":
-            self._refuse(TlsFailed("TLS is required, and the server does not offer STARTTLS"), polite=True)
+        elif capabilities.starttls:
+            self._send_command(b"STARTTLS", self._starttls_reply, self._timeouts.tls, "reply to STARTTLS")
+            self._trying_tls = self._on_reply == self._starttls_reply
+        elif self._tls_policy == "required":
+            self._refuse(TlsFailed("TLS is required, but the server does not offer STARTTLS"), polite=True)
         else:
             self._log_in()
 
     # TLS (RFC 3207)
 
-    def _starttls(self, reply: Reply) -> None:
+    def _starttls_reply(self, reply: Reply) -> None:
         if reply.code == 421:
-            self._turned_away(reply)
+            self._session_refused(reply)
         elif reply.code < 300:
-            self._secure()
-        elif self._policy == "required":
+            self._start_tls()
+        elif self._tls_policy == "required":
             self._refuse(TlsFailed(f"STARTTLS was refused: {reply}"), polite=True)
-        else:  # EHLO again: many a server closes now, and that is then known before a mail depends on it
+        else:  # EHLO again: many servers close the connection now, and this shows it before a mail depends on it
             self._refused_tls = f"STARTTLS was refused: {reply}; then "
-            self._greet()
+            self._send_ehlo()
 
-    def _secure(self) -> None:
-        if self._answers.pending:  # written by someone who could not have known the keys
-            self._refuse(TlsFailed("octets in clear followed the reply to STARTTLS"))
+    def _start_tls(self) -> None:
+        if self._replies.pending:  # may have been injected: it came before the keys were known
+            self._refuse(TlsFailed("clear-text data followed the reply to STARTTLS"))
             return
-        self._expect(self._octets_in_clear, self._timeouts.tls, "TLS handshake")
+        self._expect_reply(self._clear_text_reply, self._timeouts.tls, "TLS handshake")
         try:
             self.transport.startTLS(self._tls_options)
         except Exception as error:
             self._refuse(TlsFailed(explain(error)))
 
-    def _octets_in_clear(self, _reply: Reply) -> None:
-        self._refuse(TlsFailed("a reply in clear during the handshake"))
+    def _clear_text_reply(self, _reply: Reply) -> None:
+        self._refuse(TlsFailed("a clear-text reply during the TLS handshake"))
 
     # AUTH (RFC 4954)
 
@@ -256,23 +253,24 @@ class Handshake(Connection):
         if self._login is None:
             self._become_ready()
         elif self.tls is None:
-            self._refuse(TlsFailed("credentials are sent inside TLS only, and there is none"), polite=True)
-        elif self.offers is None or "PLAIN" not in self.offers.mechanisms:
+            self._refuse(TlsFailed("credentials are only sent inside TLS, and the connection has none"), polite=True)
+        elif self.capabilities is None or "PLAIN" not in self.capabilities.mechanisms:
             self._refuse(LoginRefused(Reply(504, "The server does not offer AUTH PLAIN", "5.5.4")), polite=True)
         else:
             secret = base64.b64encode(f"\0{self._login.user}\0{self._login.password}".encode())
-            self._ask(b"AUTH PLAIN " + secret, self._logged_in, self._timeouts.login, "reply to AUTH", b"AUTH PLAIN (credentials)")
+            shown = b"AUTH PLAIN (credentials)"
+            self._send_command(b"AUTH PLAIN " + secret, self._auth_reply, self._timeouts.login, "reply to AUTH", shown)
 
-    def _logged_in(self, reply: Reply) -> None:
+    def _auth_reply(self, reply: Reply) -> None:
         if reply.code < 300:
             self._become_ready()
         else:
             self._refuse(LoginRefused(reply), polite=reply.code != 421)
 
     def _become_ready(self) -> None:
-        if self._hears_out():
+        if self._read_unasked_reply():
             return
-        waiting, self._setting_up = self._setting_up, None
-        self._rest()
-        if waiting is not None:
-            self._news.append((waiting, self.offers))
+        ready, self._awaiting_ready = self._awaiting_ready, None
+        self._idle()
+        if ready is not None:
+            self._results.append((ready, self.capabilities))

@@ -1,4 +1,4 @@
-"""A message on its way onto a connection: in slices, in the coding of DATA or of BDAT, no faster than the peer reads."""
+"""Writes a message to a connection in slices, coded for DATA or BDAT, no faster than the server reads."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from mailsvc.smtp.client.dot_stuffing import Coding, slices
 
 @implementer(IPushProducer)
 class MessageWriter:
-    """Writes the commands in `head`, then `pieces` and the end that `coding` makes of them, to `transport`.
+    """Writes the commands in `head`, then `pieces` as `coding` codes them, to `transport`.
 
-    `may_end` is asked right before the slice that holds the end is written; when it says no, that slice is not.
-    `moved` is told the octets of each other slice. `failed` gets what `pieces`, the coding or `may_end` raised;
-    nothing is written after that. A message of one slice is one write, with its head.
+    `may_end` is called before the last slice is written; if it returns False, that slice is not written. `written` gets the size of each
+    other slice. `failed` gets what `pieces`, the coding or `may_end` raised, and nothing is written after that. A message of one slice is
+    one write together with its head.
     """
 
     def __init__(
@@ -26,26 +26,26 @@ class MessageWriter:
         pieces: Iterable[bytes],
         coding: Coding,
         may_end: Callable[[], bool],
-        moved: Callable[[int], None],
+        written: Callable[[int], None],
         failed: Callable[[Exception], None],
     ) -> None:
         self._transport = transport
         self._slices = slices(pieces)
         self._head, self._coding = head, coding
         self._may_end = may_end
-        self._moved = moved
+        self._slice_written = written
         self._failed = failed
         self._registered = False
         self._paused = False
         self._writing = False
-        self._over = False
+        self._done = False
 
     def start(self) -> None:
         self.resumeProducing()
 
     def stop(self) -> None:
         """Write nothing more."""
-        self._over = True
+        self._done = True
         if self._registered:
             self._registered = False
             self._transport.unregisterProducer()
@@ -55,11 +55,11 @@ class MessageWriter:
 
     def resumeProducing(self) -> None:
         self._paused = False
-        if self._writing or self._over:
+        if self._writing or self._done:
             return
         self._writing = True
         try:
-            while not self._paused and not self._over:
+            while not self._paused and not self._done:
                 self._write_slice()
         except Exception as error:
             self.stop()
@@ -68,24 +68,24 @@ class MessageWriter:
             self._writing = False
 
     def stopProducing(self) -> None:
-        """The connection is gone."""
-        self._over = True
+        """The connection is lost."""
+        self._done = True
         self._registered = False
 
     def _write_slice(self) -> None:
-        octets, last = next(self._slices)
-        octets = self._head + self._coding.feed(octets)
+        data, last = next(self._slices)
+        data = self._head + self._coding.feed(data)
         self._head = b""
         if last:
-            octets += self._coding.end()
+            data += self._coding.end()
             self.stop()
             if self._may_end():
-                self._transport.write(octets)
+                self._transport.write(data)
             return
         if not self._registered:
             self._registered = True
             self._transport.registerProducer(self, True)
-            if self._over:
+            if self._done:
                 return
-        self._transport.write(octets)
-        self._moved(len(octets))
+        self._transport.write(data)
+        self._slice_written(len(data))

@@ -1,6 +1,6 @@
-"""TLS for outgoing connections: unverified for opportunistic use (RFC 7435), verified where a policy asks for it.
+"""TLS for outgoing connections: unverified for opportunistic use (RFC 7435), verified if a policy requires it.
 
-Contexts are made once and shared; what differs between connections is the name and the check.
+Contexts are created once and shared. Connections differ in the host name and in the check after the handshake.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from zope.interface import implementer
 from mailsvc.net.dns import Tlsa
 from mailsvc.smtp.client import dane
 
-# What OpenSSL's numbers mean to the one who has to repair it (X509_V_ERR_*).
+# OpenSSL's error numbers (X509_V_ERR_*), explained.
 _FAULTS = {
     9: "the certificate is not valid yet",
     10: "the certificate has expired",
     18: "the certificate is self-signed",
-    19: "the certificate's chain ends in an unknown root",
+    19: "the certificate chain ends in an unknown root",
     20: "the certificate's issuer is unknown",
     21: "the certificate's issuer is unknown",
 }
 
 
 class Untrusted(Exception):
-    """The handshake went well, but the certificate is not the one to speak to. The text says why."""
+    """The handshake succeeded, but the certificate is not acceptable. The text says why."""
 
 
 @implementer(IOpenSSLClientConnectionCreator)
 class ClientTls:
-    """How one connection is secured: its context, the name to ask for (SNI), and what is checked after the handshake.
+    """The TLS of one connection: its context, the name to request (SNI), and the check after the handshake.
 
-    `check` raises Untrusted; nothing has been written over the connection when it is called.
+    `check` raises Untrusted. It is called before anything is written over TLS.
     """
 
     def __init__(self, context: SSL.Context, host: str, check: Callable[[SSL.Connection], None] | None = None) -> None:
@@ -50,7 +50,7 @@ class ClientTls:
 
     def clientConnectionForTLS(self, protocol: object) -> SSL.Connection:
         connection = SSL.Connection(self._context, None)
-        if self._host and not _is_ip(self._host):  # RFC 6066 §3: no addresses
+        if self._host and not _is_ip(self._host):  # RFC 6066 §3: no IP addresses
             connection.set_tlsext_host_name(self._host.rstrip(".").encode("ascii"))
         if self._context.get_verify_mode() != SSL.VERIFY_NONE:
             connection.set_verify(SSL.VERIFY_PEER, self._remember)
@@ -67,17 +67,17 @@ class ClientTls:
 
 
 def unverified(host: str) -> ClientTls:
-    """Any certificate will do: what it keeps out is who only listens."""
+    """Accepts any certificate: protects against passive listeners only."""
     return ClientTls(_context(verify=False), host)
 
 
 def verified(host: str, roots: str | None = None) -> ClientTls:
-    """The certificate must be trusted and name `host`. `roots` is a PEM file to trust instead of the system's store."""
+    """Requires a trusted certificate for `host`. `roots` is a PEM file to trust instead of the system's store."""
     return ClientTls(_context(verify=True, roots=roots), host, lambda connection: _check_name(connection, host.rstrip(".")))
 
 
 def by_dane(host: str, records: Sequence[Tlsa], names: Sequence[str]) -> ClientTls:
-    """The certificate must be one that the TLSA records name; no authority is asked (7672 §3.1)."""
+    """Requires a certificate that matches a TLSA record; public authorities do not matter (7672 §3.1)."""
 
     def check(connection: SSL.Connection) -> None:
         chain = [certificate.to_cryptography() for certificate in connection.get_peer_cert_chain() or ()]
@@ -94,7 +94,7 @@ def describe(connection: SSL.Connection) -> str:
 
 
 def explain(error: BaseException) -> str:
-    """Why a connection ended, in words; OpenSSL's reasons without its function names."""
+    """Why a connection ended; OpenSSL's reasons without its function names."""
     if isinstance(error, SSL.Error) and error.args and isinstance(error.args[0], list):
         return "; ".join(str(entry[-1]) for entry in error.args[0] if entry) or "TLS failed"
     if isinstance(error, ConnectionDone):
@@ -111,7 +111,7 @@ def _context(*, verify: bool, roots: str | None = None) -> SSL.Context:
     context.set_options(SSL.OP_NO_COMPRESSION | SSL.OP_NO_RENEGOTIATION)
     context.set_mode(SSL.MODE_RELEASE_BUFFERS)  # idle connections keep no buffers
     if not verify:
-        # RFC 7435 §3: a weak key is better than the clear text that would follow its refusal.
+        # RFC 7435 §3: a weak key is better than clear text, which would follow if it were refused.
         context.set_cipher_list(b"DEFAULT:@SECLEVEL=0")
         return context
     context.set_verify(SSL.VERIFY_PEER, lambda _connection, _certificate, _error, _depth, ok: bool(ok))
@@ -129,7 +129,7 @@ def _check_name(connection: SSL.Connection, host: str) -> None:
         else:
             verify_hostname(connection, host)
     except (VerificationError, CertificateError) as error:
-        raise Untrusted(f"the certificate does not name {host}") from error
+        raise Untrusted(f"the certificate is not for {host}") from error
 
 
 def _is_ip(host: str) -> bool:

@@ -1,6 +1,6 @@
-"""One mail transaction as replies see it: which commands are next, whose reply came, what became of each recipient.
+"""The state machine of one mail transaction: which commands are next, which one a reply answers, and the outcome for each recipient.
 
-No transport, no clock, no message: client.Courier writes what this says and hands in the replies.
+No transport, no clock, no message: SmtpClient (client) writes the commands and passes on the replies.
 """
 
 from __future__ import annotations
@@ -15,192 +15,192 @@ from mailsvc.smtp.client.plan import Plan
 
 Stage = Literal["mail", "rcpt", "data", "dot", "ours"]
 
-# Octets of commands that may be on their way without a reply: less than any TCP window, so that neither side can wait
-# for the other to read (2920 §3.1).
+# Bytes of commands in one write: less than any TCP window, so that the two sides never wait for each other to read (2920 §3.1).
 GROUP = 16384
 
-# What a server says to BDAT when it offers CHUNKING without knowing it. Were it a verdict on the message, DATA gets the same one.
+# Replies to BDAT of servers that announce CHUNKING without supporting it. If such a reply is about the message, DATA will get it too.
 _UNKNOWN = (500, 501, 502, 503, 504)
-_TAKEN_ANYWAY = "recipients were taken after MAIL had been refused"
+_ACCEPTED_ANYWAY = "the server refused MAIL but accepted recipients"
 
 
 @attrs.frozen
 class Result:
-    """What became of one message on one connection.
+    """The outcome of one message on one connection.
 
-    A recipient's verdict is the reply that decided it, and `stages` says what it was a reply to ("ours": the server was not
-    asked). None is no verdict: `lost` says why. `sent_dot` with neither verdict nor `final` is RFC 1047's case: the server
-    may have the message.
+    A recipient's verdict is the reply that decided it, and `stages` says which command that reply answered ("ours": nothing was sent).
+    If the verdict is None, `lost` says why. `sent_dot` with neither verdicts nor `final` is the case of RFC 1047: the server may have
+    the message.
     """
 
     sender: Reply | None  # to MAIL
     recipients: tuple[Reply | None, ...]
     stages: tuple[Stage | None, ...]
-    final: Reply | None  # to the message: after the dot, or before it when the server broke in
+    final: Reply | None  # to the message: after its end, or before it if the server interrupted
     sent_dot: bool
     lost: str | None
-    stale: bool = False  # nothing was tried: a connection used before was over, or BDAT is not known where it is offered
-    unchunked: bool = False  # BDAT was not known, or got no answer: this host had better be given DATA
+    stale: bool = False  # nothing was attempted: a reused connection turned out to be closed, or announced BDAT is not supported
+    unchunked: bool = False  # BDAT is not supported or got no reply: use DATA with this host
     transcript: str = ""
 
 
 class Step(Enum):
-    WAIT = "more replies are under way"
+    WAIT = "wait for more replies"
     SEND = "write the next commands"
     BODY = "write the message"
-    EMPTY = "write a lone dot: the server wants a message and nobody is there to get it"
-    DONE = "over; the connection is good for another"
-    STOP = "over; the connection is not to be used again"
+    EMPTY = "write a single dot: the server expects a message, but no recipient was accepted"
+    DONE = "finished; the connection can be reused"
+    STOP = "finished; the connection must not be reused"
 
 
 class Transaction:
-    """Hand in every reply by `take`; do what it says.
+    """Pass every reply to `on_reply`, and do what it returns.
 
-    `chunked`: the message goes behind BDAT, which is the last of the plan's commands, and the reply to that is the one to the
-    message. `prompt`: BDAT does not wait for the replies to MAIL and RCPT.
+    `chunked`: the message follows BDAT, the last command of the plan, and the reply to BDAT is the reply to the message. `at_once`: BDAT
+    does not wait for the replies to MAIL and RCPT.
     """
 
     def __init__(
-        self, plan: Plan, recipients: int, *, pipelining: bool, reset: bool, reused: bool, chunked: bool = False, prompt: bool = False
+        self, plan: Plan, recipients: int, *, pipelining: bool, reset: bool, reused: bool, chunked: bool = False, at_once: bool = False
     ) -> None:
         self._commands = (b"RSET\r\n", *plan.commands) if reset else plan.commands
         self._mail_at = 1 if reset else 0
         self._tried = plan.tried
         self._pipelining = pipelining
         self.chunked = chunked
-        self._together = len(self._commands) - (chunked and not prompt)  # commands that may go in one group
+        self._group_end = len(self._commands) - (chunked and not at_once)  # commands that may be sent in one group
         self._reused = reused
         self._written = 0
         self._answered = 0
         self._accepted: list[int] = []
-        self._repeated = False  # a second 354 has been passed over
+        self._extra_354 = False  # a second 354 was ignored
         self._verdicts: list[Reply | None] = [None] * recipients
         self._stages: list[Stage | None] = [None] * recipients
         for number, reply in plan.refused.items():
             self._decide(number, reply, "ours")
         self.sender: Reply | None = None
-        self._welcome = False  # it took MAIL
+        self._sender_accepted = False
         self.final: Reply | None = None
         self.sent_dot = False
         self.lost: str | None = None
-        self._closing = False  # 421 came
-        self._stranger = False  # it does not know the BDAT that it offers, and has no message because of it
+        self._closing = False  # the server replied 421
+        self._bdat_unknown = False  # the server announces BDAT without supporting it, so it does not have the message
 
     # What to write
 
     def next_commands(self) -> bytes:
-        """All that may go out in one write: one command, or a group when the server pipelines (2920)."""
+        """The commands to write at once: one, or a group if the server supports PIPELINING (2920)."""
         start = self._written
         self._written += 1
         if self._pipelining:
             size = len(self._commands[start])
-            while self._written < self._together and size + len(self._commands[self._written]) <= GROUP:
+            while self._written < self._group_end and size + len(self._commands[self._written]) <= GROUP:
                 size += len(self._commands[self._written])
                 self._written += 1
         return b"".join(self._commands[start : self._written])
 
     @property
     def message_next(self) -> bool:
-        """Whether what is written next is the message, behind the BDAT that was the last command."""
+        """Whether the message is to be written next, after BDAT."""
         return self.chunked and self._written == len(self._commands)
 
     @property
     def stage(self) -> Stage:
-        """What the next reply answers; RSET counts as MAIL."""
+        """The command that the next reply answers; RSET counts as MAIL."""
         return self._stage_of(self._answered)
 
-    # What came back
+    # Replies
 
-    def take(self, reply: Reply) -> Step:
-        """The reply to the oldest command without one."""
+    def on_reply(self, reply: Reply) -> Step:
+        """The reply to the oldest command that has none."""
         number, self._answered = self._answered, self._answered + 1
         if self.chunked and number == len(self._commands) - 1:
-            return self.early(reply) if reply.positive and not self.sent_dot else self._chunk(reply)
-        if reply.code == 421:  # 5321 §3.8: whatever it was a reply to, the server is leaving
-            return self._leave(reply, self._stage_of(number))
+            return self.on_early_reply(reply) if reply.positive and not self.sent_dot else self._bdat_reply(reply)
+        if reply.code == 421:  # 5321 §3.8: the server closes the connection, whichever command this answers
+            return self._server_leaves(reply, self._stage_of(number))
         if number < self._mail_at:
             return self._next() if reply.code < 300 else self._broken(f"RSET was refused: {reply}")
         if number == len(self._commands) - 1:
-            return self._data(reply)
+            return self._data_reply(reply)
         if 300 <= reply.code < 400:
-            return self._broken(f"a reply that asks for more, to {self._stage_of(number).upper()}: {reply}")
+            return self._broken(f"unexpected intermediate reply to {self._stage_of(number).upper()}: {reply}")
         if number > self._mail_at:
-            self._recipient(self._tried[number - self._mail_at - 1], reply)
-        elif reply.code == 503 and self._reused:  # what it refuses is the order of commands, hence its memory of the last mail
-            self.sent_dot = False  # whatever was behind it belongs to no mail
-            return self._broken(f"MAIL after another mail was refused: {reply}")
+            self._rcpt_reply(self._tried[number - self._mail_at - 1], reply)
+        elif reply.code == 503 and self._reused:  # bad sequence: the server still remembers the previous transaction
+            self.sent_dot = False  # what followed belongs to no mail
+            return self._broken(f"MAIL after a previous mail was refused: {reply}")
         else:
-            self.sender, self._welcome = reply, reply.positive
+            self.sender, self._sender_accepted = reply, reply.positive
         return self._next()
 
-    def early(self, reply: Reply) -> Step:
-        """A reply before all of the message was sent: it may refuse the message, but it cannot accept it."""
+    def on_early_reply(self, reply: Reply) -> Step:
+        """A reply before the end of the message was sent. It may refuse the message but cannot accept it."""
         if self.chunked and reply.code in _UNKNOWN:
-            return self._unknown(reply)
-        if self._again(reply):
+            return self._refused_as_unknown(reply)
+        if self._is_extra_354(reply):
             return Step.WAIT
         self.sent_dot = False
         if reply.positive:
-            return self._broken(f"a reply to the message before its end: {reply}")
+            return self._broken(f"the server accepted the message before its end: {reply}")
         self.final = reply
-        return self._leave(reply, "data")
+        return self._server_leaves(reply, "data")
 
-    def ahead(self, reply: Reply) -> Step:
-        """A reply that had arrived before the next command was written. It answers nothing, except that 421 ends the session."""
+    def on_unasked_reply(self, reply: Reply) -> Step:
+        """A reply that arrived before the next command was written. Only 421 has a meaning."""
         if reply.code == 421:
-            return self._leave(reply, self.stage)
-        return self._broken(f"the server replied before it was asked: {reply}")
+            return self._server_leaves(reply, self.stage)
+        return self._broken(f"the server replied before the command was sent: {reply}")
 
     def cut_short(self, reply: Reply, reason: str) -> None:
-        """The session ended within a reply, for `reason`. A refusal counts by its first line, and so does the reply to the message."""
+        """The session ended in the middle of a reply. The first line is enough for a refusal, and for the reply to the message."""
         if self._answered < self._written:
             if reply.code >= 400 or (self.stage == "dot" and self.sent_dot):
-                self.take(reply)
+                self.on_reply(reply)
         elif self.sent_dot:
-            self.take_final(reply)
+            self.on_final_reply(reply)
         elif reply.code >= 400:
-            self.early(reply)
-        self.lose(reason)
+            self.on_early_reply(reply)
+        self.break_off(reason)
 
-    def lose(self, reason: str) -> None:
-        """The session has ended. What was refused before that stays refused."""
+    def break_off(self, reason: str) -> None:
+        """The session has ended. Recipients that were refused before stay refused."""
         if self.lost is None:
             self._broken(reason)
 
-    def take_final(self, reply: Reply) -> Step:
-        """The reply to the message: to the final dot, or to BDAT."""
-        if self._again(reply):
+    def on_final_reply(self, reply: Reply) -> Step:
+        """The reply to the message, after the final dot or BDAT."""
+        if self._is_extra_354(reply):
             return Step.WAIT
         if 300 <= reply.code < 400:
-            return self._broken(f"a reply that asks for more, after the message: {reply}")
+            return self._broken(f"unexpected intermediate reply to the message: {reply}")
         self.final = reply
         if reply.code == 421:
-            return self._leave(reply, "dot")
+            return self._server_leaves(reply, "dot")
         for number in self._accepted:
             self._decide(number, reply, "dot")
         return Step.DONE
 
-    def take_void(self, reply: Reply) -> Step:
-        """The reply to a lone dot."""
+    def on_empty_reply(self, reply: Reply) -> Step:
+        """The reply to a message that consists of a single dot."""
         return Step.STOP if reply.code == 421 or 300 <= reply.code < 400 else Step.DONE
 
     def refuse(self, reply: Reply) -> None:
-        """Our own verdict for everyone who has none."""
+        """Set this verdict, which is not the server's, for all recipients that have none."""
         self._decide_open(reply, "ours")
 
-    # What became of it
+    # The outcome
 
     @property
     def needs_reset(self) -> bool:
-        """Whether the server may still remember this transaction; or what it read a refused chunk for."""
+        """Whether the server may still be in this transaction, or may have taken a refused chunk for commands."""
         if self.sender is None or (self.final is not None and self.final.positive):
             return False
-        return self._welcome or self.sent_dot
+        return self._sender_accepted or self.sent_dot
 
     def result(self, transcript: str) -> Result:
         failed = self._closing or (self.lost is not None and self.sender is None)
-        silent = self.sent_dot and self.final is None and self.lost is not None
-        unheard = self.sent_dot and not self._answered  # the message went out with its MAIL, and nothing is known of either
+        no_final_reply = self.sent_dot and self.final is None and self.lost is not None
+        no_reply = self.sent_dot and not self._answered  # MAIL and the message were sent together
+        stale_connection = self._reused and failed and not self._sender_accepted and not no_reply
         return Result(
             sender=self.sender,
             recipients=tuple(self._verdicts),
@@ -208,59 +208,59 @@ class Transaction:
             final=self.final,
             sent_dot=self.sent_dot,
             lost=self.lost,
-            stale=(self._stranger and None in self._verdicts) or (self._reused and failed and not self._welcome and not unheard),
-            unchunked=self.chunked and (self._stranger or silent),
+            stale=(self._bdat_unknown and None in self._verdicts) or stale_connection,
+            unchunked=self.chunked and (self._bdat_unknown or no_final_reply),
             transcript=transcript,
         )
 
-    # Inside
+    # Internals
 
     def _next(self) -> Step:
         if self._answered < self._written:
             return Step.WAIT
-        if self.sender is not None and not self._welcome:
+        if self.sender is not None and not self._sender_accepted:
             return self._without_message()
         if self._answered == len(self._commands) - 1 and not self._accepted:
             return self._without_message()
         return Step.SEND
 
-    def _data(self, reply: Reply) -> Step:
+    def _data_reply(self, reply: Reply) -> Step:
         if reply.code >= 400:
             self._refused_data(reply)
             return self._without_message()
         if reply.code < 300:
-            return self._broken(f"a reply that asks for no message, to DATA: {reply}")
-        if self._welcome and self._accepted:
+            return self._broken(f"unexpected positive reply to DATA: {reply}")
+        if self._sender_accepted and self._accepted:
             return Step.BODY
         if not self._accepted:
             self._sender_verdict()
             return Step.EMPTY  # 2920 §3.1
-        return self._broken(_TAKEN_ANYWAY)
+        return self._broken(_ACCEPTED_ANYWAY)
 
-    def _chunk(self, reply: Reply) -> Step:
-        """The reply to BDAT, whoever is there to get the message."""
-        welcome = self._welcome and self._accepted
-        if reply.code in _UNKNOWN and (welcome or reply.code != 503):
-            return self._unknown(reply)
-        if welcome:
-            return self.take_final(reply)
+    def _bdat_reply(self, reply: Reply) -> Step:
+        """The reply to BDAT, whether or not any recipient was accepted."""
+        accepted = self._sender_accepted and self._accepted
+        if reply.code in _UNKNOWN and (accepted or reply.code != 503):
+            return self._refused_as_unknown(reply)
+        if accepted:
+            return self.on_final_reply(reply)
         if reply.code == 421:
-            return self._leave(reply, "dot")
+            return self._server_leaves(reply, "dot")
         if 300 <= reply.code < 400:
-            return self._broken(f"a reply that asks for more, to BDAT: {reply}")
+            return self._broken(f"unexpected intermediate reply to BDAT: {reply}")
         if reply.positive and self._accepted:
-            return self._broken(_TAKEN_ANYWAY)
+            return self._broken(_ACCEPTED_ANYWAY)
         return self._without_message()
 
-    def _unknown(self, reply: Reply) -> Step:
-        """It may be reading the message for commands, so that nothing it says from now on means anything."""
+    def _refused_as_unknown(self, reply: Reply) -> Step:
+        """The server may take the message for commands, so no later reply means anything."""
         self.sent_dot = False
         self._sender_verdict()
-        self._stranger = True
-        return self._broken(f"the server offers CHUNKING and refused BDAT: {reply}")
+        self._bdat_unknown = True
+        return self._broken(f"the server announces CHUNKING but refused BDAT: {reply}")
 
     def _refused_data(self, reply: Reply) -> None:
-        if self._welcome:
+        if self._sender_accepted:
             for number in self._accepted:
                 self._decide(number, reply, "data")
 
@@ -269,26 +269,26 @@ class Transaction:
         return Step.DONE
 
     def _sender_verdict(self) -> None:
-        """A refused MAIL is everyone's verdict, whatever the RCPTs behind it got."""
-        if self.sender is None or self._welcome:
+        """If MAIL was refused, that is the verdict for every recipient, whatever the replies to RCPT were."""
+        if self.sender is None or self._sender_accepted:
             return
         for number in self._tried:
             self._decide(number, self.sender, "mail")
 
-    def _recipient(self, number: int, reply: Reply) -> None:
+    def _rcpt_reply(self, number: int, reply: Reply) -> None:
         if reply.positive:
             self._accepted.append(number)
         else:
             self._decide(number, reply, "rcpt")
 
-    def _again(self, reply: Reply) -> bool:
-        """One 354 too many is harmless: no server can mean the message's fate by it."""
-        if reply.code != 354 or self._repeated:
+    def _is_extra_354(self, reply: Reply) -> bool:
+        """Whether to ignore this 354: an extra one is harmless, because it cannot be about the message."""
+        if reply.code != 354 or self._extra_354:
             return False
-        self._repeated = True
+        self._extra_354 = True
         return True
 
-    def _leave(self, reply: Reply, stage: Stage) -> Step:
+    def _server_leaves(self, reply: Reply, stage: Stage) -> Step:
         self._closing = reply.code == 421
         if self.sender is None and stage == "mail":
             self.sender = reply

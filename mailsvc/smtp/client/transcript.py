@@ -1,4 +1,4 @@
-"""The transcript of what the client said and heard: commands and replies, no message, no secret, of bounded size."""
+"""The client's transcript: commands and replies, no messages, no secrets, of bounded size."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import attrs
 
 LIMIT = 32768  # characters of a transcript
 _LINE = 1024  # characters kept of a line
-_TAIL = 8192  # of these, how many belong to the newest lines
+_TAIL = 8192  # characters of a shortened transcript that show the latest lines
 
-_Entry = tuple[float, str, str]  # seconds since the start, who, lines
+_Entry = tuple[float, str, str]  # seconds since the start, prefix, lines
 
 
 @attrs.define(eq=False)
 class ClientTranscript:
-    """Commands are `C: `, replies `S: ` with the seconds that had passed, notes of ours `* `. Written out only when asked for."""
+    """Commands begin with `C: `, replies with `S: ` (and end with the time that passed), notes with `* `. Formatted on demand."""
 
     started: float
     wanted: bool = True
@@ -33,27 +33,27 @@ class ClientTranscript:
         if self.wanted:
             self._add(0.0, "* ", text)
 
-    def _add(self, seconds: float, who: str, lines: str) -> None:
-        self._entries.append((seconds, who, lines))
+    def _add(self, seconds: float, prefix: str, lines: str) -> None:
+        self._entries.append((seconds, prefix, lines))
         self._size += len(lines)
-        if self._size > 4 * LIMIT:  # a talkative server does not make us keep what nobody will read
+        if self._size > 4 * LIMIT:  # bounds the memory even with a server that never stops sending
             self._entries, self._size = [(0.0, "", str(self))], LIMIT
 
     def __str__(self) -> str:
         lines: list[str] = []
-        for seconds, who, text in self._entries:
+        for seconds, prefix, text in self._entries:
             if len(text) > _LINE or "\n" in text:
-                lines += [who + line[:_LINE] for line in text.split("\n")]
-            else:  # as most are
-                lines.append(who + text)
-            if who == "S: ":
+                lines += [prefix + line[:_LINE] for line in text.split("\n")]
+            else:  # nearly every line
+                lines.append(prefix + text)
+            if prefix == "S: ":
                 lines[-1] += f"  [{seconds:.3f} s]"
         transcript = "\n".join(lines)
         return transcript if len(transcript) <= LIMIT else _shortened(lines)
 
 
 def _shortened(lines: list[str]) -> str:
-    """The first lines and the newest ones; how many were between them is said."""
+    """The first and the latest lines, and how many were left out between them."""
     head, tail = 0, len(lines)
     room = LIMIT - _TAIL
     while room >= len(lines[head]) + 1:

@@ -1,7 +1,7 @@
-"""The last moment at which a message can be held back: when the system is given its octets.
+"""The last moment at which a message can be held back: before its bytes reach the socket.
 
-What is written to a connection goes out once its socket can take it, which is later. A process that is stopped in between, for so long
-that others take over its work, would otherwise complete the message when it goes on.
+What is written to a connection is buffered until its socket accepts more. A process that is suspended in between, for so long that
+others take over its leases, would otherwise complete the message when it resumes.
 """
 
 from __future__ import annotations
@@ -13,34 +13,35 @@ from twisted.internet.error import ConnectionLost
 
 
 class WriteGuard:
-    """Of one connection. While it asks, each piece needs a yes; after a no the connection is lost, and the message incomplete."""
+    """Guards one connection. From `require` until all data is sent, each write to the socket needs permission; without it, the
+    connection is lost and the message stays incomplete."""
 
     def __init__(self) -> None:
-        self._may_go: Callable[[], bool] | None = None
-        self._standing = False
+        self._allowed: Callable[[], bool] | None = None
+        self._attached = False
 
     @property
-    def holding(self) -> bool:
-        """Whether part of the message is still on our side, so that no reply can be to all of it."""
-        return self._standing and self._may_go is not None
+    def pending(self) -> bool:
+        """Whether part of the message has not reached the socket yet, so that no reply can answer all of it."""
+        return self._attached and self._allowed is not None
 
-    def stand_before(self, transport: Any) -> None:
-        """What a TCP connection gives to the system passes here, also when TLS is laid over it later. Others have no such moment."""
-        give = getattr(transport, "writeSomeData", None)
-        if give is None:
+    def attach(self, transport: Any) -> None:
+        """Intercept a TCP connection's writes to its socket, also below TLS that starts later. Other transports are not guarded."""
+        write = getattr(transport, "writeSomeData", None)
+        if write is None:
             return
 
-        def give_if_allowed(octets: Any) -> Any:
-            if self._may_go is not None and not self._may_go():
+        def guarded_write(data: Any) -> Any:
+            if self._allowed is not None and not self._allowed():
                 return ConnectionLost("held back")
-            given = give(octets)
-            if given == len(octets):
-                self._may_go = None  # the end is on its way, and what comes after it is nobody's message
-            return given
+            written = write(data)
+            if written == len(data):
+                self._allowed = None  # the end of the message was sent; what follows is not part of it
+            return written
 
-        transport.writeSomeData = give_if_allowed
-        self._standing = True
+        transport.writeSomeData = guarded_write
+        self._attached = True
 
-    def ask(self, may_go: Callable[[], bool]) -> None:
-        """Before each piece, until all that is written has gone."""
-        self._may_go = may_go
+    def require(self, allowed: Callable[[], bool]) -> None:
+        """Call `allowed` before each write, until everything that was written so far has been sent."""
+        self._allowed = allowed

@@ -30,7 +30,7 @@ import attrs
 from twisted.internet.error import ConnectionLost
 
 from tests.smtp.dialogue import octets
-from tests.smtp.peer import Peer, codes
+from tests.smtp.fake_server import FakeServer, codes
 
 Step = tuple[str, bytes]  # "S", "C", or what somebody does
 
@@ -67,34 +67,34 @@ def read(path: Path) -> Script:
 
 def play(script: Script, *, split: bool = False) -> None:
     wanted = script.directions
-    peer = Peer((1,) if split else (), tls=wanted.get("tls", "none"))
+    server = FakeServer((1,) if split else (), tls=wanted.get("tls", "none"))
     if "stuck" in wanted:
-        peer.stuck()
+        server.stop_reading()
     result: list[Any] | None = None
     for number, (who, said) in enumerate(script.steps):
         if who == "S":
-            peer.sends(said)
+            server.send(said)
         elif who == "S! gone":
-            peer.closes(ConnectionLost("reset"))
+            server.close(ConnectionLost("reset"))
         elif who == "C! tls":
-            assert peer.wire.secured is not None
-            peer.handshake()
+            assert server.wire.secured is not None
+            server.handshake()
         elif who == "C! gone":
-            assert peer.wire.disconnecting
+            assert server.wire.disconnecting
         else:
-            heard, end = peer.hears(), said.find("…".encode())
+            heard, end = server.received(), said.find("…".encode())
             assert (heard[:end] if end >= 0 else heard) == (said[:end] if end >= 0 else said), f"step {number}"
-        if "to" in wanted and result is None and who != "C" and peer.courier.usable:
+        if "to" in wanted and result is None and who != "C" and server.client.usable:
             body = octets(wanted.get("body", "x\\r\\n"))
-            result = peer.deliver(*wanted["to"].split(), body=body, chunking="chunking" in wanted)
+            result = server.deliver(*wanted["to"].split(), body=body, chunking="chunking" in wanted)
     if "stuck" not in wanted:
-        assert peer.hears() == b""
-    if not peer.wire.disconnecting:
-        peer.closes()
-    assert not peer.clock.getDelayedCalls()
+        assert server.received() == b""
+    if not server.wire.disconnecting:
+        server.close()
+    assert not server.clock.getDelayedCalls()
     if "verdicts" in wanted:
         assert result is not None and [str(code or "-") for code in codes(result[0])] == wanted["verdicts"].split()
     if "dot" in wanted:
         assert result is not None and result[0].sent_dot == (wanted["dot"] == "yes")
     if "fate" in wanted:
-        assert [type(error).__name__ for error in peer.fate] == [wanted["fate"]]
+        assert [type(error).__name__ for error in server.ready_result] == [wanted["fate"]]

@@ -8,12 +8,12 @@ from mailsvc.mail.reply import Reply
 from mailsvc.smtp.client.capabilities import Capabilities, from_ehlo, from_helo
 
 
-def offers(*lines: str) -> Capabilities:
+def capabilities(*lines: str) -> Capabilities:
     return from_ehlo(Reply(250, "\n".join(["mx.example.org at your service", *lines])))
 
 
 def test_keywords_in_any_case() -> None:
-    found = offers("starttls", "PipeLining", "8bitmime", "smtputf8", "dsn", "size 1000")
+    found = capabilities("starttls", "PipeLining", "8bitmime", "smtputf8", "dsn", "size 1000")
     assert found.starttls and found.pipelining and found.eight_bit and found.smtputf8 and found.dsn and found.size
     assert found.size_limit == 1000
 
@@ -29,17 +29,17 @@ def test_the_greeting_line_is_no_keyword() -> None:
     ("line", "limit"), [("SIZE", 0), ("SIZE 0", 0), ("SIZE abc", 0), ("SIZE -5", 0), ("SIZE ²", 0), (f"SIZE {'9' * 21}", 0), ("SIZE 9", 9)]
 )
 def test_size(line: str, limit: int) -> None:
-    found = offers(line)
+    found = capabilities(line)
     assert found.size and found.size_limit == limit
 
 
 def test_auth_in_both_spellings() -> None:
-    assert offers("AUTH LOGIN plain").mechanisms == {"LOGIN", "PLAIN"}
-    assert offers("AUTH=LOGIN PLAIN").mechanisms == {"LOGIN", "PLAIN"}
+    assert capabilities("AUTH LOGIN plain").mechanisms == {"LOGIN", "PLAIN"}
+    assert capabilities("AUTH=LOGIN PLAIN").mechanisms == {"LOGIN", "PLAIN"}
 
 
 def test_limits() -> None:
-    found = offers("LIMITS RCPTMAX=20 MAILMAX=5 RCPTDOMAINMAX=1 X=y")
+    found = capabilities("LIMITS RCPTMAX=20 MAILMAX=5 RCPTDOMAINMAX=1 X=y")
     assert (found.rcpt_max, found.mail_max) == (20, 5)
 
 

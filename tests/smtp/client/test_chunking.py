@@ -11,22 +11,22 @@ from twisted.internet.error import ConnectionDone, ConnectionLost
 
 from mailsvc.mail.reply import Reply
 from mailsvc.smtp.client.client import Envelope, Result, Timeouts
-from mailsvc.smtp.client.dot_stuffing import SLICE, BareLineEnd, Chunk
-from tests.smtp.peer import BODY, CHUNKING, PIPELINING, STUFFED, Peer, codes, ready, told
+from mailsvc.smtp.client.dot_stuffing import SLICE, BareLineEnd, BdatCoding
+from tests.smtp.fake_server import BODY, CHUNKING, PIPELINING, STUFFED, FakeServer, codes, ready, results_of
 
 OK = "250 2.0.0 ok"
 COMMANDS = b"MAIL FROM:<b@example.net> SIZE=%d\r\nRCPT TO:<a@example.org>\r\nRCPT TO:<b@example.org>\r\nBDAT %d LAST\r\n"
 LARGE = [b"x" * 98 + b"\r\n"] * 5000
 
 
-def open_(**options) -> Peer:
-    return ready(offers=CHUNKING, **options)
+def open_(**options) -> FakeServer:
+    return ready(ehlo=CHUNKING, **options)
 
 
-def sent(peer: Peer, *recipients: str, **more) -> list:
+def sent(server: FakeServer, *recipients: str, **more) -> list:
     """A message to two recipients, unless others are named, which has been written."""
-    result = peer.deliver(*recipients or ("a@example.org", "b@example.org"), chunking=True, **more)
-    peer.hears()
+    result = server.deliver(*recipients or ("a@example.org", "b@example.org"), chunking=True, **more)
+    server.received()
     return result
 
 
@@ -34,22 +34,22 @@ def sent(peer: Peer, *recipients: str, **more) -> list:
 
 
 def test_everything_is_one_write() -> None:
-    peer = open_()
+    server = open_()
     writes: list[bytes] = []
-    peer.wire.write = writes.append  # type: ignore[method-assign]
-    result = peer.deliver("a@example.org", "b@example.org", chunking=True)
+    server.wire.write = writes.append  # type: ignore[method-assign]
+    result = server.deliver("a@example.org", "b@example.org", chunking=True)
     assert writes == [COMMANDS % (len(BODY), len(BODY)) + BODY], "as it is: no dot is doubled, none is added"
-    peer.says(OK, OK, OK)
+    server.reply(OK, OK, OK)
     assert not result
-    peer.says("250 2.0.0 queued as 7F")
+    server.reply("250 2.0.0 queued as 7F")
     assert result[0].final == Reply(250, "queued as 7F", "2.0.0")
     assert (codes(result[0]), result[0].stages) == ([250, 250], ("dot", "dot"))
     assert (result[0].sent_dot, result[0].lost, result[0].stale, result[0].unchunked) == (True, None, False, False)
-    assert peer.courier.usable and len(writes) == 1
+    assert server.client.usable and len(writes) == 1
 
 
 @pytest.mark.parametrize(
-    ("offers", "wanted", "size"),
+    ("ehlo", "wanted", "size"),
     [
         (CHUNKING, False, len(BODY)),
         (PIPELINING, True, len(BODY)),
@@ -58,36 +58,36 @@ def test_everything_is_one_write() -> None:
     ],
     ids=["not wanted", "not offered", "no pipelining", "size not known"],
 )
-def test_otherwise_it_goes_by_data(offers: tuple[str, ...], wanted: bool, size: int) -> None:
-    peer = ready(offers=offers)
-    result = peer.deliver(chunking=wanted, size=size)
+def test_otherwise_it_goes_by_data(ehlo: tuple[str, ...], wanted: bool, size: int) -> None:
+    server = ready(ehlo=ehlo)
+    result = server.deliver(chunking=wanted, size=size)
     for _ in range(3):
-        assert b"BDAT" not in peer.hears()
-        peer.says("354 go" if peer.wire.value().endswith(b"DATA\r\n") else OK)
+        assert b"BDAT" not in server.received()
+        server.reply("354 go" if server.wire.value().endswith(b"DATA\r\n") else OK)
         if result:
             break
-    assert b"BDAT" not in peer.hears()
+    assert b"BDAT" not in server.received()
 
 
 def test_a_message_without_a_last_line_end_stays_so() -> None:
-    peer = open_()
-    peer.deliver(chunking=True, body=b"Subject: x\r\n\r\nend")
-    assert peer.hears().endswith(b"\r\nBDAT 17 LAST\r\nSubject: x\r\n\r\nend")
+    server = open_()
+    server.deliver(chunking=True, body=b"Subject: x\r\n\r\nend")
+    assert server.received().endswith(b"\r\nBDAT 17 LAST\r\nSubject: x\r\n\r\nend")
 
 
 def test_many_messages() -> None:
-    peer = open_()
+    server = open_()
     for _ in range(3):
-        result = peer.deliver(chunking=True)
-        assert peer.hears().startswith(b"MAIL")
-        peer.says(OK, OK, OK)
+        result = server.deliver(chunking=True)
+        assert server.received().startswith(b"MAIL")
+        server.reply(OK, OK, OK)
         assert codes(result[0]) == [250]
 
 
 def test_the_transcript() -> None:
-    peer = open_()
-    result = peer.deliver(chunking=True)
-    peer.waits(0.25).says("250 2.1.0 ok", "250 2.1.5 ok").waits(0.5).says("250 2.0.0 as 7")
+    server = open_()
+    result = server.deliver(chunking=True)
+    server.advance(0.25).reply("250 2.1.0 ok", "250 2.1.5 ok").advance(0.5).reply("250 2.0.0 as 7")
     assert result[0].transcript.splitlines()[-7:] == [
         f"C: MAIL FROM:<b@example.net> SIZE={len(BODY)}",
         "C: RCPT TO:<to@example.org>",
@@ -104,73 +104,73 @@ def test_the_transcript() -> None:
 
 
 def test_a_large_message_waits_for_the_recipients() -> None:
-    peer = open_()
+    server = open_()
     size = sum(map(len, LARGE))
-    result = peer.deliver("a@example.org", "b@example.org", body=LARGE, chunking=True)
-    assert peer.hears() == (COMMANDS % (size, size)).rpartition(b"BDAT")[0]
-    assert peer.says(OK, "550 5.1.1 no").hears() == b""
-    assert peer.says(OK).hears() == b"BDAT %d LAST\r\n" % size + b"".join(LARGE)
-    peer.says(OK)
+    result = server.deliver("a@example.org", "b@example.org", body=LARGE, chunking=True)
+    assert server.received() == (COMMANDS % (size, size)).rpartition(b"BDAT")[0]
+    assert server.reply(OK, "550 5.1.1 no").received() == b""
+    assert server.reply(OK).received() == b"BDAT %d LAST\r\n" % size + b"".join(LARGE)
+    server.reply(OK)
     assert (codes(result[0]), result[0].stages) == ([550, 250], ("rcpt", "dot"))
 
 
 def test_a_large_message_that_nobody_gets_is_not_sent() -> None:
-    peer = open_()
-    result = sent(peer, body=LARGE)
-    peer.says(OK, "550 5.1.1 no", "450 4.2.1 later")
+    server = open_()
+    result = sent(server, body=LARGE)
+    server.reply(OK, "550 5.1.1 no", "450 4.2.1 later")
     assert codes(result[0]) == [550, 450]
-    assert peer.hears() == b"" and not result[0].sent_dot
-    assert peer.courier.usable
+    assert server.received() == b"" and not result[0].sent_dot
+    assert server.client.usable
 
 
 @pytest.mark.parametrize(("size", "together"), [(SLICE, True), (SLICE + 1, False)])
 def test_what_is_large(size: int, together: bool) -> None:
-    peer = open_()
-    peer.deliver(body=[b"x" * (size - 2), b"\r\n"], chunking=True)
-    assert (b"BDAT" in peer.hears()) is together
+    server = open_()
+    server.deliver(body=[b"x" * (size - 2), b"\r\n"], chunking=True)
+    assert (b"BDAT" in server.received()) is together
 
 
 def test_after_a_refused_mail_the_server_is_asked_first() -> None:
     """Its memory of that one is ended, and what a server says that read a refused chunk for commands is no reply to the next."""
-    peer = open_()
-    result = sent(peer)
-    peer.says("550 5.7.1 no", "503 no", "503 no", "503 no")
+    server = open_()
+    result = sent(server)
+    server.reply("550 5.7.1 no", "503 no", "503 no", "503 no")
     assert codes(result[0]) == [550, 550]
-    result = peer.deliver(chunking=True)
-    assert peer.hears() == b"RSET\r\nMAIL FROM:<b@example.net> SIZE=%d\r\nRCPT TO:<to@example.org>\r\n" % len(BODY)
-    peer.says("500 5.5.2 what?")
+    result = server.deliver(chunking=True)
+    assert server.received() == b"RSET\r\nMAIL FROM:<b@example.net> SIZE=%d\r\nRCPT TO:<to@example.org>\r\n" % len(BODY)
+    server.reply("500 5.5.2 what?")
     assert result[0].stale and codes(result[0]) == [None]
-    assert peer.wire.aborted
+    assert server.wire.aborted
 
 
 def test_after_a_silence_the_server_is_asked_first() -> None:
-    peer = open_().waits(11)
-    result = peer.deliver(chunking=True)
-    assert b"BDAT" not in peer.hears()
-    assert peer.says(OK, OK).hears() == b"BDAT %d LAST\r\n" % len(BODY) + BODY
-    peer.says(OK)
+    server = open_().advance(11)
+    result = server.deliver(chunking=True)
+    assert b"BDAT" not in server.received()
+    assert server.reply(OK, OK).received() == b"BDAT %d LAST\r\n" % len(BODY) + BODY
+    server.reply(OK)
     assert codes(result[0]) == [250]
 
 
 def test_where_it_has_to_wait_a_small_message_does_too() -> None:
-    peer = open_()
-    result = told(peer.courier.deliver(Envelope("b@example.net", ("a@example.org",), len(BODY)), [BODY], lambda: True, "bdat"))
-    assert b"BDAT" not in peer.hears()
-    assert peer.says(OK, OK).hears() == b"BDAT %d LAST\r\n" % len(BODY) + BODY
-    peer.says(OK)
+    server = open_()
+    result = results_of(server.client.deliver(Envelope("b@example.net", ("a@example.org",), len(BODY)), [BODY], lambda: True, "bdat"))
+    assert b"BDAT" not in server.received()
+    assert server.reply(OK, OK).received() == b"BDAT %d LAST\r\n" % len(BODY) + BODY
+    server.reply(OK)
     assert codes(result[0]) == [250]
 
 
 def test_many_recipients_go_in_groups_and_the_message_with_the_last() -> None:
-    peer = open_()
-    result = peer.deliver(*(f"{'x' * 50}{number}@example.org" for number in range(1000)), chunking=True)
+    server = open_()
+    result = server.deliver(*(f"{'x' * 50}{number}@example.org" for number in range(1000)), chunking=True)
     groups = 0
     while not result:
-        heard = peer.hears()
+        heard = server.received()
         groups += 1
         commands, _, body = heard.partition(b" LAST\r\n")
         assert 0 < len(commands) <= 16384
-        peer.says(*[OK] * (commands.count(b"\r\n") + (1 if body else 0)))
+        server.reply(*[OK] * (commands.count(b"\r\n") + (1 if body else 0)))
     assert groups == 5 and body == BODY
     assert codes(result[0]) == [250] * 1000
 
@@ -210,11 +210,11 @@ TALKS = {
 
 
 def converse(name: str, cuts: list[int]) -> tuple[Result, bytes, bool, bool]:
-    peer = open_(cuts=cuts)
-    result = sent(peer)
-    peer.sends("".join(f"{line}\r\n" for line in TALKS[name][0].split("|")).encode())
+    server = open_(cuts=cuts)
+    result = sent(server)
+    server.send("".join(f"{line}\r\n" for line in TALKS[name][0].split("|")).encode())
     assert len(result) == 1
-    return result[0], peer.hears(), peer.courier.usable, peer.wire.aborted
+    return result[0], server.received(), server.client.usable, server.wire.aborted
 
 
 @pytest.mark.parametrize("name", TALKS)
@@ -236,13 +236,13 @@ def test_the_result_is_the_same_in_any_chunking(name: str, cuts: list[int]) -> N
 @given(st.lists(st.binary(max_size=30), max_size=6))
 @settings(max_examples=200)
 def test_no_octets_of_a_server_make_us_raise(chunks: list[bytes]) -> None:
-    peer = open_()
-    result = peer.deliver(chunking=True)
+    server = open_()
+    result = server.deliver(chunking=True)
     for chunk in chunks:
-        peer.sends(chunk.replace(b"\xff", b"\r\n"))
-    peer.closes()
-    assert len(result) == 1 and not peer.clock.getDelayedCalls()
-    assert peer.hears().endswith(BODY), "nothing is said behind it"
+        server.send(chunk.replace(b"\xff", b"\r\n"))
+    server.close()
+    assert len(result) == 1 and not server.clock.getDelayedCalls()
+    assert server.received().endswith(BODY), "nothing is said behind it"
 
 
 # Where BDAT is offered and not known
@@ -251,29 +251,29 @@ def test_no_octets_of_a_server_make_us_raise(chunks: list[bytes]) -> None:
 @pytest.mark.parametrize("reply", ["500 5.5.1 unknown", "501 no", "502 5.5.1 not implemented", "503 5.5.1 bad sequence", "504 no"])
 @pytest.mark.parametrize("body", [BODY, LARGE])
 def test_a_server_that_does_not_know_what_it_offers(reply: str, body) -> None:
-    peer = open_()
-    result = sent(peer, body=body)
-    peer.says(OK, OK, OK)
-    peer.hears()
-    peer.says(reply)
+    server = open_()
+    result = sent(server, body=body)
+    server.reply(OK, OK, OK)
+    server.received()
+    server.reply(reply)
     assert codes(result[0]) == [None, None]
     assert (result[0].stale, result[0].unchunked, result[0].sent_dot, result[0].final) == (True, True, False, None)
-    assert peer.wire.aborted, "it may be reading the message for commands"
+    assert server.wire.aborted, "it may be reading the message for commands"
 
 
 def test_the_same_while_the_message_is_written() -> None:
-    peer = open_()
-    result = sent(peer, body=LARGE)
-    peer.stuck().says(OK, OK, "550 no")
-    assert peer.wire.producer is not None
-    peer.says("502 5.5.1 not implemented")
+    server = open_()
+    result = sent(server, body=LARGE)
+    server.stop_reading().reply(OK, OK, "550 no")
+    assert server.wire.producer is not None
+    server.reply("502 5.5.1 not implemented")
     assert (codes(result[0]), result[0].stale, result[0].unchunked) == ([None, 550], True, True)
 
 
 def test_no_answer_to_bdat_speaks_against_it() -> None:
-    peer = open_()
-    result = sent(peer)
-    peer.says(OK, OK, OK).waits(601)
+    server = open_()
+    result = sent(server)
+    server.reply(OK, OK, OK).advance(601)
     assert (result[0].sent_dot, result[0].final, result[0].unchunked, result[0].stale) == (True, None, True, False)
     assert codes(result[0]) == [None, None]
 
@@ -292,50 +292,50 @@ STEPS = [
 
 @pytest.mark.parametrize(("before", "stage", "verdicts"), STEPS)
 def test_421_at_each_step(before: list[str], stage: str, verdicts: list[int]) -> None:
-    peer = open_()
-    result = sent(peer, "a@example.org", "b@example.org", "c@example.org")
-    peer.says(*before).says("421 4.3.2 leaving")
+    server = open_()
+    result = sent(server, "a@example.org", "b@example.org", "c@example.org")
+    server.reply(*before).reply("421 4.3.2 leaving")
     assert codes(result[0]) == verdicts
     assert {stage_ for stage_, code in zip(result[0].stages, verdicts, strict=True) if code == 421} == {stage}
     assert result[0].lost is None and not result[0].stale
-    assert peer.wire.aborted and not peer.courier.usable
+    assert server.wire.aborted and not server.client.usable
 
 
 @pytest.mark.parametrize(("before", "stage", "verdicts"), STEPS)
 @pytest.mark.parametrize("reused", [False, True])
-@pytest.mark.parametrize("error", [ConnectionDone(), ConnectionLost("reset by peer")])
+@pytest.mark.parametrize("error", [ConnectionDone(), ConnectionLost("reset by server")])
 def test_lost_at_each_step_is_uncertain(before: list[str], stage: str, verdicts: list[int], reused: bool, error: Exception) -> None:
     """RFC 1047: the server may have it, whatever of its replies got lost; so nothing is tried again at once."""
-    peer = open_()
+    server = open_()
     if reused:
-        sent(peer, "first@example.org")
-        peer.says(OK, OK, OK)
-    result = sent(peer, "a@example.org", "b@example.org", "c@example.org")
-    peer.says(*before).closes(error)
+        sent(server, "first@example.org")
+        server.reply(OK, OK, OK)
+    result = sent(server, "a@example.org", "b@example.org", "c@example.org")
+    server.reply(*before).close(error)
     assert codes(result[0]) == [None if code == 421 else code for code in verdicts]
     assert (result[0].sent_dot, result[0].final, result[0].stale) == (True, None, False)
     assert result[0].lost
-    assert not peer.clock.getDelayedCalls()
+    assert not server.clock.getDelayedCalls()
 
 
 @pytest.mark.parametrize(("before", "stage", "verdicts"), STEPS[:4])
 def test_lost_before_the_message_was_sent_is_not(before: list[str], stage: str, verdicts: list[int]) -> None:
-    peer = open_()
-    result = sent(peer, "a@example.org", "b@example.org", "c@example.org", body=LARGE)
-    peer.says(*before).closes(ConnectionLost("reset by peer"))
+    server = open_()
+    result = sent(server, "a@example.org", "b@example.org", "c@example.org", body=LARGE)
+    server.reply(*before).close(ConnectionLost("reset by server"))
     assert (result[0].sent_dot, result[0].stale, result[0].unchunked) == (False, False, False)
 
 
 @pytest.mark.parametrize("reply", ["421 4.4.2 idle too long", "503 5.5.1 Sender already specified"])
 def test_a_mail_that_a_used_connection_does_not_take_is_tried_again(reply: str) -> None:
-    peer = open_()
-    sent(peer)
-    peer.says(OK, OK, OK, OK)
-    result = sent(peer)
-    peer.says(reply)
+    server = open_()
+    sent(server)
+    server.reply(OK, OK, OK, OK)
+    result = sent(server)
+    server.reply(reply)
     assert result[0].stale and not result[0].unchunked
     assert reply.startswith("421") or not result[0].sent_dot
-    assert peer.wire.aborted
+    assert server.wire.aborted
 
 
 # Permission, faults
@@ -343,12 +343,12 @@ def test_a_mail_that_a_used_connection_does_not_take_is_tried_again(reply: str) 
 
 @pytest.mark.parametrize("body", [BODY, LARGE])
 def test_without_permission_there_is_no_whole_message(body) -> None:
-    peer = open_()
+    server = open_()
     asked: list[None] = []
-    result = peer.deliver("a@example.org", "b@example.org", body=body, chunking=True, may_send_dot=lambda: bool(asked.append(None)))
-    peer.says(OK, OK, OK)
-    written = peer.hears()
-    assert len(asked) == 1 and peer.wire.aborted
+    result = server.deliver("a@example.org", "b@example.org", body=body, chunking=True, may_send_dot=lambda: bool(asked.append(None)))
+    server.reply(OK, OK, OK)
+    written = server.received()
+    assert len(asked) == 1 and server.wire.aborted
     assert written == b"" or len(written.partition(b" LAST\r\n")[2]) < sum(map(len, LARGE))
     assert (result[0].sent_dot, result[0].final, codes(result[0])) == (False, None, [None, None])
     assert "withheld" in result[0].lost
@@ -356,12 +356,12 @@ def test_without_permission_there_is_no_whole_message(body) -> None:
 
 @pytest.mark.parametrize("size", [len(BODY) - 1, len(BODY) + 1, SLICE + 1])
 def test_a_message_of_another_size_is_never_whole(size: int) -> None:
-    peer = open_()
-    result = peer.deliver(chunking=True, size=size)
-    peer.says(OK, OK)
+    server = open_()
+    result = server.deliver(chunking=True, size=size)
+    server.reply(OK, OK)
     assert isinstance(result[0], ValueError)
-    assert peer.wire.aborted
-    assert len(peer.hears().partition(b" LAST\r\n")[2]) < size
+    assert server.wire.aborted
+    assert len(server.received().partition(b" LAST\r\n")[2]) < size
 
 
 @pytest.mark.parametrize("fault", ["pieces", "permission"])
@@ -374,21 +374,21 @@ def test_an_exception_of_the_caller_ends_the_connection_and_is_told(fault: str) 
     def permission() -> bool:
         raise KeyError("gone")
 
-    peer = open_()
-    result = peer.deliver(body=pieces(), size=3, chunking=True, may_send_dot=permission if fault == "permission" else None)
+    server = open_()
+    result = server.deliver(body=pieces(), size=3, chunking=True, may_send_dot=permission if fault == "permission" else None)
     assert isinstance(result[0], KeyError)
-    assert peer.wire.aborted and peer.hears() == b""
+    assert server.wire.aborted and server.received() == b""
 
 
 @pytest.mark.parametrize("body", [b"a\nb\r\n", b"a\r", [b"a\r", b"b\r\n"], [b"x" * 200_000, b"\n.\n"]])
 def test_a_message_with_a_bare_line_end_is_refused_by_us(body) -> None:
-    peer = open_()
-    result = peer.deliver("a@example.org", "b@example.org", body=body, chunking=True)
-    peer.says(OK, OK, OK)
+    server = open_()
+    result = server.deliver("a@example.org", "b@example.org", body=body, chunking=True)
+    server.reply(OK, OK, OK)
     assert [str(reply)[:5] for reply in result[0].recipients] == ["554 5"] * 2
     assert result[0].stages == ("ours", "ours") and not result[0].sent_dot
-    assert peer.wire.aborted
-    assert b"\n.\n" not in peer.hears()
+    assert server.wire.aborted
+    assert b"\n.\n" not in server.received()
 
 
 # Time
@@ -398,41 +398,41 @@ def test_a_message_with_a_bare_line_end_is_refused_by_us(body) -> None:
 @pytest.mark.parametrize("body", [BODY, LARGE])
 def test_waiting_for_each_reply(before: int, seconds: float, what: str, body) -> None:
     """5321 §4.5.3.2: the reply to BDAT has the time of the one to the final dot."""
-    peer = open_()
-    result = sent(peer, body=body)
+    server = open_()
+    result = sent(server, body=body)
     for _ in range(before):
-        peer.waits(1).says(OK)
-    peer.waits(seconds - 0.5)
+        server.advance(1).reply(OK)
+    server.advance(seconds - 0.5)
     assert not result
-    peer.waits(1)
-    assert what in result[0].lost and peer.wire.aborted
+    server.advance(1)
+    assert what in result[0].lost and server.wire.aborted
     assert result[0].sent_dot is (body is BODY or what == "message")
 
 
 def test_a_server_that_reads_nothing() -> None:
-    peer = open_()
-    result = sent(peer, body=LARGE)
-    peer.stuck().says(OK, OK, OK).waits(181)
+    server = open_()
+    result = sent(server, body=LARGE)
+    server.stop_reading().reply(OK, OK, OK).advance(181)
     assert "timed out" in result[0].lost and not result[0].sent_dot
 
 
 def test_one_timer_for_many_messages() -> None:
-    peer = open_()
+    server = open_()
     made: list[tuple] = []
-    real = peer.clock.callLater
-    peer.clock.callLater = lambda *args: (made.append(args), real(*args))[1]  # type: ignore[method-assign]
+    real = server.clock.callLater
+    server.clock.callLater = lambda *args: (made.append(args), real(*args))[1]  # type: ignore[method-assign]
     for _ in range(100):
-        sent(peer, "a@example.org")
-        peer.says(OK, OK, OK).waits(0.01)
+        sent(server, "a@example.org")
+        server.reply(OK, OK, OK).advance(0.01)
     assert len(made) <= 1
 
 
 def test_the_hour_of_a_message_ends_with_its_last_octet() -> None:
-    peer = open_(timeouts=Timeouts(message=10))
-    result = sent(peer)
-    peer.says(OK, OK, OK).waits(599)
+    server = open_(timeouts=Timeouts(message=10))
+    result = sent(server)
+    server.reply(OK, OK, OK).advance(599)
     assert not result
-    peer.says(OK)
+    server.reply(OK)
     assert codes(result[0]) == [250, 250]
 
 
@@ -448,27 +448,27 @@ def test_any_slicing_and_any_pauses_give_the_same_octets(text: bytes, sizes: lis
         size = sizes[len(pieces) % len(sizes)]
         pieces.append(lines[at : at + size])
         at += size
-    peer = open_()
-    real_write = peer.wire.write
+    server = open_()
+    real_write = server.wire.write
 
     def write(octets: bytes) -> None:
         real_write(octets)
-        if peer.wire.producer and data.draw(st.booleans()):
-            peer.wire.producer.pauseProducing()
+        if server.wire.producer and data.draw(st.booleans()):
+            server.wire.producer.pauseProducing()
 
-    peer.wire.write = write  # type: ignore[method-assign]
-    peer.deliver(body=pieces, chunking=True, size=len(lines))
-    peer.says(OK, OK)
-    while peer.wire.producer:
-        peer.wire.producer.resumeProducing()
-    assert peer.hears().partition(b"BDAT %d LAST\r\n" % len(lines))[2] == lines
+    server.wire.write = write  # type: ignore[method-assign]
+    server.deliver(body=pieces, chunking=True, size=len(lines))
+    server.reply(OK, OK)
+    while server.wire.producer:
+        server.wire.producer.resumeProducing()
+    assert server.received().partition(b"BDAT %d LAST\r\n" % len(lines))[2] == lines
 
 
 @given(st.lists(st.sampled_from([b"\r", b"\n", b"\r\n", b".", b"a"]), max_size=12).map(b"".join), st.lists(st.integers(0, 12), max_size=5))
 @settings(max_examples=200)
 def test_a_chunk_is_the_message_or_a_bare_line_end(body: bytes, at: list[int]) -> None:
     cuts = [0, *sorted(min(cut, len(body)) for cut in at), len(body)]
-    chunk = Chunk(len(body))
+    chunk = BdatCoding(len(body))
     bare = body.replace(b"\r\n", b"")
     try:
         written = b"".join([chunk.feed(body[start:end]) for start, end in pairwise(cuts)]) + chunk.end()
@@ -479,6 +479,6 @@ def test_a_chunk_is_the_message_or_a_bare_line_end(body: bytes, at: list[int]) -
 
 
 def test_the_same_message_by_data_is_stuffed() -> None:
-    peer = open_()
-    peer.deliver()
-    assert peer.says(OK, OK, "354 go").hears().endswith(STUFFED)
+    server = open_()
+    server.deliver()
+    assert server.reply(OK, OK, "354 go").received().endswith(STUFFED)

@@ -41,11 +41,11 @@ class Ours:
         self.recorders.append(Recorder(session))
         return self.recorders[-1]
 
-    async def courier(self, **options) -> SmtpClient:
+    async def connect(self, **options) -> SmtpClient:
         endpoint = TCP4ClientEndpoint(self.reactor, "127.0.0.1", self.port.getHost().port)  # type: ignore[attr-defined]
-        courier = await connectProtocol(endpoint, SmtpClient(self.reactor, "me.example", **options))
-        await courier.ready
-        return courier
+        client = await connectProtocol(endpoint, SmtpClient(self.reactor, "me.example", **options))
+        await client.ready
+        return client
 
     @property
     def mails(self) -> list[Mail]:
@@ -78,10 +78,10 @@ def yes() -> bool:
 
 @pytest_twisted.ensureDeferred
 async def test_a_large_message_is_held_back_in_its_midst(reactor, listener: Listener) -> None:
-    courier = await listener.courier(reactor)
-    await courier.ready
+    client = await listener.connect(reactor)
+    await client.ready
     asked: list[int] = []
-    result = await courier.deliver(envelope(size=sum(map(len, LARGE))), LARGE, lambda: not asked.append(1) and len(asked) < 2, "together")
+    result = await client.deliver(envelope(size=sum(map(len, LARGE))), LARGE, lambda: not asked.append(1) and len(asked) < 2, "together")
     assert (result.final, len(asked)) == (None, 2) and result.lost is not None
     await listener.closed
     assert listener.messages == [] and listener.heard[-1] == b"BDAT"
@@ -90,11 +90,11 @@ async def test_a_large_message_is_held_back_in_its_midst(reactor, listener: List
 @pytest_twisted.ensureDeferred
 async def test_a_close_behind_the_message(reactor, listener: Listener) -> None:
     listener.actions[b"LAST"] = lambda server: server.transport.abortConnection()
-    courier = await listener.courier(reactor)
-    await courier.ready
-    result = await courier.deliver(envelope(), [BODY], yes, "together")
+    client = await listener.connect(reactor)
+    await client.ready
+    result = await client.deliver(envelope(), [BODY], yes, "together")
     assert (result.sent_dot, result.final, result.unchunked) == (True, None, True)
-    await courier.when_closed()
+    await client.when_closed()
     assert listener.messages == [BODY] and len(listener.servers) == 1
 
 
@@ -104,19 +104,19 @@ async def test_a_close_behind_the_message(reactor, listener: Listener) -> None:
 @pytest.mark.parametrize("policy", ["none", "required"])
 @pytest_twisted.ensureDeferred
 async def test_our_own_receiver_takes_it(ours: Ours, policy: str) -> None:
-    courier = await ours.courier(tls=policy)
+    client = await ours.connect(tls=policy)
     for pieces in ([BODY], LARGE, [b"a", BODY]):
-        result = await courier.deliver(envelope("a@d.example", "unknown@d.example", size=sum(map(len, pieces))), pieces, yes, "together")
+        result = await client.deliver(envelope("a@d.example", "unknown@d.example", size=sum(map(len, pieces))), pieces, yes, "together")
         assert [reply.code for reply in result.recipients if reply] == [250, 550]
         assert "C: BDAT" in result.transcript and "C: DATA" not in result.transcript
     assert [mail.body for mail in ours.mails] == [BODY, b"".join(LARGE), b"a" + BODY]
     assert [mail.recipients for mail in ours.mails] == [["a@d.example"]] * 3
-    await courier.quit()
+    await client.quit()
 
 
 @pytest_twisted.ensureDeferred
 async def test_what_our_own_receiver_refuses(ours: Ours) -> None:
-    courier = await ours.courier(tls="none")
+    client = await ours.connect(tls="none")
     refused = [
         (envelope("a@d.example", sender="refused@e.example"), [550]),
         (envelope("unknown@d.example"), [550]),
@@ -124,10 +124,10 @@ async def test_what_our_own_receiver_refuses(ours: Ours) -> None:
         (envelope("a@d.example", sender="down@e.example"), [451]),
     ]
     for asked, codes in refused:
-        result = await courier.deliver(asked, [BODY], yes, "together")
+        result = await client.deliver(asked, [BODY], yes, "together")
         assert [reply.code for reply in result.recipients if reply] == codes
-        assert courier.usable, "a refused chunk is read to its end"
+        assert client.usable, "a refused chunk is read to its end"
     assert ours.mails == []
-    result = await courier.deliver(envelope("a@d.example"), [BODY], yes, "together")
+    result = await client.deliver(envelope("a@d.example"), [BODY], yes, "together")
     assert [mail.body for mail in ours.mails] == [BODY]
-    await courier.quit()
+    await client.quit()

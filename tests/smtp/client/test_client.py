@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mailsvc.mail.reply import Reply
-from tests.smtp.peer import BODY, PIPELINING, PLAIN, STUFFED, Peer, codes, ready
+from tests.smtp.fake_server import BODY, PIPELINING, PLAIN, STUFFED, FakeServer, codes, ready
 
 OK = "250 2.0.0 ok"
 GO = "354 go ahead"
@@ -20,150 +20,150 @@ GO = "354 go ahead"
 
 
 def test_one_write_for_the_commands_and_one_for_the_message() -> None:
-    peer = ready()
+    server = ready()
     writes = []
-    peer.wire.write = writes.append  # type: ignore[method-assign]
-    result = peer.deliver("a@example.org", "b@example.org", size=len(BODY))
+    server.wire.write = writes.append  # type: ignore[method-assign]
+    result = server.deliver("a@example.org", "b@example.org", size=len(BODY))
     assert writes == [
         f"MAIL FROM:<b@example.net> SIZE={len(BODY)}\r\nRCPT TO:<a@example.org>\r\nRCPT TO:<b@example.org>\r\nDATA\r\n".encode()
     ]
-    peer.says(OK, OK, OK, GO)
+    server.reply(OK, OK, OK, GO)
     assert writes[1:] == [STUFFED]
     assert not result
-    peer.says("250 2.0.0 queued as 7F")
+    server.reply("250 2.0.0 queued as 7F")
     assert result[0].final == Reply(250, "queued as 7F", "2.0.0"), "the server's own words are kept"
     assert codes(result[0]) == [250, 250]
     assert result[0].stages == ("dot", "dot")
     assert (result[0].sent_dot, result[0].lost, result[0].stale) == (True, None, False)
-    assert peer.courier.usable
+    assert server.client.usable
 
 
 def test_one_by_one_without_pipelining() -> None:
-    peer = ready(offers=PLAIN)
-    result = peer.deliver("a@example.org", "b@example.org")
+    server = ready(ehlo=PLAIN)
+    result = server.deliver("a@example.org", "b@example.org")
     for command in [b"MAIL FROM:<b@example.net>\r\n", b"RCPT TO:<a@example.org>\r\n", b"RCPT TO:<b@example.org>\r\n"]:
-        assert peer.hears() == command
-        peer.says("250 ok")
-    assert peer.hears() == b"DATA\r\n"
-    assert peer.says(GO).hears() == STUFFED
-    peer.says("250 done")
+        assert server.received() == command
+        server.reply("250 ok")
+    assert server.received() == b"DATA\r\n"
+    assert server.reply(GO).received() == STUFFED
+    server.reply("250 done")
     assert codes(result[0]) == [250, 250]
 
 
-@pytest.mark.parametrize("offers", [PIPELINING, PLAIN])
-def test_each_recipient_has_its_own_reply(offers: tuple[str, ...]) -> None:
-    peer = ready(offers=offers)
-    result = peer.deliver(*(f"r{number}@example.org" for number in range(5)))
-    peer.says("250 ok")
+@pytest.mark.parametrize("ehlo", [PIPELINING, PLAIN])
+def test_each_recipient_has_its_own_reply(ehlo: tuple[str, ...]) -> None:
+    server = ready(ehlo=ehlo)
+    result = server.deliver(*(f"r{number}@example.org" for number in range(5)))
+    server.reply("250 ok")
     for line in ["250 ok", "550-5.1.1 no such", "450 4.2.1 later", "251 forwarded", "452 4.5.3 too many"]:
-        peer.says(line.replace("550-", "550 "))
-    peer.says(GO).says("250 2.6.0 got it")
+        server.reply(line.replace("550-", "550 "))
+    server.reply(GO).reply("250 2.6.0 got it")
     assert codes(result[0]) == [250, 550, 450, 250, 452]
     assert result[0].stages == ("dot", "rcpt", "rcpt", "dot", "rcpt")
     assert result[0].recipients[1] == Reply(550, "no such", "5.1.1")
 
 
 def test_all_recipients_refused_each_for_its_own_reason() -> None:
-    peer = ready()
-    result = peer.deliver("a@example.org", "b@example.org")
-    peer.says("250 ok", "550 5.1.1 no", "451 4.3.0 later", "554 5.5.1 no valid recipients")
+    server = ready()
+    result = server.deliver("a@example.org", "b@example.org")
+    server.reply("250 ok", "550 5.1.1 no", "451 4.3.0 later", "554 5.5.1 no valid recipients")
     assert codes(result[0]) == [550, 451]
     assert (result[0].sent_dot, result[0].final) == (False, None)
-    assert peer.courier.usable
+    assert server.client.usable
 
 
 def test_a_354_with_nobody_to_write_to_gets_a_lone_dot() -> None:
     """2920 §3.1."""
-    peer = ready()
-    result = peer.deliver("a@example.org", "b@example.org")
-    peer.hears()
-    peer.says("250 ok", "550 5.1.1 no", "450 4.2.1 later", GO)
-    assert peer.hears() == b".\r\n"
+    server = ready()
+    result = server.deliver("a@example.org", "b@example.org")
+    server.received()
+    server.reply("250 ok", "550 5.1.1 no", "450 4.2.1 later", GO)
+    assert server.received() == b".\r\n"
     assert not result
-    peer.says("554 no valid recipients")
+    server.reply("554 no valid recipients")
     assert codes(result[0]) == [550, 450]
     assert result[0].sent_dot is False
-    assert peer.courier.usable
+    assert server.client.usable
 
 
 def test_without_pipelining_no_data_after_all_recipients_were_refused() -> None:
-    peer = ready(offers=PLAIN)
-    result = peer.deliver("a@example.org")
-    peer.says("250 ok")
-    peer.hears()
-    peer.says("550 no")
-    assert peer.hears() == b""
+    server = ready(ehlo=PLAIN)
+    result = server.deliver("a@example.org")
+    server.reply("250 ok")
+    server.received()
+    server.reply("550 no")
+    assert server.received() == b""
     assert codes(result[0]) == [550]
-    assert peer.courier.usable
+    assert server.client.usable
 
 
 @pytest.mark.parametrize("last", ["503 no", "554 no"])
 def test_a_refused_sender_is_the_verdict_for_all(last: str) -> None:
-    peer = ready()
-    result = peer.deliver("a@example.org", "b@example.org")
-    peer.says("550 5.7.1 not you", "503 what?", "503 what?", last)
+    server = ready()
+    result = server.deliver("a@example.org", "b@example.org")
+    server.reply("550 5.7.1 not you", "503 what?", "503 what?", last)
     assert codes(result[0]) == [550, 550]
     assert result[0].stages == ("mail", "mail")
     assert result[0].sender == Reply(550, "not you", "5.7.1")
-    assert peer.courier.usable
+    assert server.client.usable
 
 
 def test_a_refused_sender_ends_it_without_pipelining() -> None:
-    peer = ready(offers=PLAIN)
-    result = peer.deliver("a@example.org")
-    peer.hears()
-    peer.says("450 4.7.1 later")
+    server = ready(ehlo=PLAIN)
+    result = server.deliver("a@example.org")
+    server.received()
+    server.reply("450 4.7.1 later")
     assert codes(result[0]) == [450]
-    assert peer.hears() == b""
+    assert server.received() == b""
 
 
 def test_a_refused_data_is_the_verdict_for_those_who_were_taken() -> None:
-    peer = ready()
-    result = peer.deliver("a@example.org", "b@example.org")
-    peer.says("250 ok", "250 ok", "550 5.1.1 no", "451 4.3.0 disk")
+    server = ready()
+    result = server.deliver("a@example.org", "b@example.org")
+    server.reply("250 ok", "250 ok", "550 5.1.1 no", "451 4.3.0 disk")
     assert codes(result[0]) == [451, 550]
     assert result[0].stages == ("data", "rcpt")
 
 
 @pytest.mark.parametrize("reply", ["552 5.3.4 too big", "451 4.3.0 try again", "554 5.7.1 spam"])
 def test_a_message_refused_after_the_dot(reply: str) -> None:
-    peer = ready()
-    result = peer.deliver("a@example.org", "b@example.org")
-    peer.says("250 ok", "250 ok", "550 5.1.1 no", GO).says(reply)
+    server = ready()
+    result = server.deliver("a@example.org", "b@example.org")
+    server.reply("250 ok", "250 ok", "550 5.1.1 no", GO).reply(reply)
     assert codes(result[0]) == [int(reply[:3]), 550]
     assert result[0].stages == ("dot", "rcpt")
     assert result[0].sent_dot
-    assert peer.courier.usable
+    assert server.client.usable
 
 
 def test_nothing_to_send_to() -> None:
-    peer = ready()
-    (result,) = peer.deliver("", "not an address")
+    server = ready()
+    (result,) = server.deliver("", "not an address")
     assert codes(result) == [553, 553]
     assert result.stages == ("ours", "ours")
-    assert peer.hears() == b""
+    assert server.received() == b""
 
 
 # What this server cannot take
 
 
 def test_a_message_larger_than_the_server_takes_is_not_tried() -> None:
-    peer = ready()
-    (result,) = peer.deliver("a@example.org", "b@example.org", size=1_000_001)
+    server = ready()
+    (result,) = server.deliver("a@example.org", "b@example.org", size=1_000_001)
     assert [str(reply)[:9] for reply in result.recipients] == ["552 5.3.4"] * 2
     assert result.stages == ("ours", "ours")
     assert (result.sender, result.final, result.sent_dot) == (None, None, False)
-    assert peer.hears() == b""
-    assert peer.courier.usable
-    peer.deliver(size=1_000_000)
-    assert b"SIZE=1000000" in peer.hears()
+    assert server.received() == b""
+    assert server.client.usable
+    server.deliver(size=1_000_000)
+    assert b"SIZE=1000000" in server.received()
 
 
 def test_internationalised_addresses_need_smtputf8() -> None:
-    peer = ready()
-    result = peer.deliver("ü@example.org", "a@example.org", "a@bücher.example")
-    assert peer.hears() == b"MAIL FROM:<b@example.net>\r\nRCPT TO:<a@example.org>\r\nDATA\r\n"
-    peer.says("250 ok", "250 ok", GO).says(OK)
+    server = ready()
+    result = server.deliver("ü@example.org", "a@example.org", "a@bücher.example")
+    assert server.received() == b"MAIL FROM:<b@example.net>\r\nRCPT TO:<a@example.org>\r\nDATA\r\n"
+    server.reply("250 ok", "250 ok", GO).reply(OK)
     assert [str(reply)[:9] for reply in result[0].recipients] == ["550 5.6.7", "250 2.0.0", "550 5.6.7"]
     assert result[0].stages == ("ours", "dot", "ours")
 
@@ -175,84 +175,84 @@ def test_an_internationalised_message_needs_smtputf8(envelope) -> None:
 
 
 def test_smtputf8_is_used_where_it_is_offered() -> None:
-    peer = ready(offers=("250-mx", "250-SMTPUTF8", "250-8BITMIME", "250 PIPELINING"))
-    peer.deliver("ü@example.org")
-    assert peer.hears() == "MAIL FROM:<b@example.net> BODY=8BITMIME SMTPUTF8\r\nRCPT TO:<ü@example.org>\r\nDATA\r\n".encode()
+    server = ready(ehlo=("250-mx", "250-SMTPUTF8", "250-8BITMIME", "250 PIPELINING"))
+    server.deliver("ü@example.org")
+    assert server.received() == "MAIL FROM:<b@example.net> BODY=8BITMIME SMTPUTF8\r\nRCPT TO:<ü@example.org>\r\nDATA\r\n".encode()
 
 
 def test_an_8_bit_message_needs_8bitmime() -> None:
-    (result,) = ready(offers=PLAIN).deliver(eight_bit=True)
+    (result,) = ready(ehlo=PLAIN).deliver(eight_bit=True)
     assert str(result.recipients[0]).startswith("554 5.6.3")
-    peer = ready()
-    peer.deliver(eight_bit=True)
-    assert peer.hears().startswith(b"MAIL FROM:<b@example.net> BODY=8BITMIME\r\n")
+    server = ready()
+    server.deliver(eight_bit=True)
+    assert server.received().startswith(b"MAIL FROM:<b@example.net> BODY=8BITMIME\r\n")
 
 
 def test_a_bad_sender_is_not_sent() -> None:
-    peer = ready()
-    (result,) = peer.deliver(sender="b@example.net>\r\nRCPT TO:<x")
+    server = ready()
+    (result,) = server.deliver(sender="b@example.net>\r\nRCPT TO:<x")
     assert str(result.recipients[0]).startswith("553 5.1.7")
-    assert peer.hears() == b""
+    assert server.received() == b""
 
 
 def test_the_limits_of_rfc_9422() -> None:
-    peer = ready(offers=("250-mx", "250-PIPELINING", "250 LIMITS RCPTMAX=2 MAILMAX=1"))
-    result = peer.deliver("a@example.org", "b@example.org", "c@example.org")
-    assert peer.hears().count(b"RCPT") == 2
-    peer.says("250 ok", "250 ok", "250 ok", GO).says(OK)
+    server = ready(ehlo=("250-mx", "250-PIPELINING", "250 LIMITS RCPTMAX=2 MAILMAX=1"))
+    result = server.deliver("a@example.org", "b@example.org", "c@example.org")
+    assert server.received().count(b"RCPT") == 2
+    server.reply("250 ok", "250 ok", "250 ok", GO).reply(OK)
     assert codes(result[0]) == [250, 250, 452]
-    assert not peer.courier.usable
+    assert not server.client.usable
 
 
 def test_many_recipients_go_in_groups_that_fit_a_window() -> None:
-    peer = ready()
-    result = peer.deliver(*(f"{'x' * 50}{number}@example.org" for number in range(1000)))
+    server = ready()
+    result = server.deliver(*(f"{'x' * 50}{number}@example.org" for number in range(1000)))
     groups = 0
     while not result:
-        commands = peer.hears()
+        commands = server.received()
         assert 0 < len(commands) <= 16384
         groups += 1
-        peer.says(*["250 ok"] * (commands.count(b"\r\n") - commands.count(b"DATA\r\n")))
+        server.reply(*["250 ok"] * (commands.count(b"\r\n") - commands.count(b"DATA\r\n")))
         if commands.endswith(b"DATA\r\n"):
-            peer.says(GO).says(OK)
+            server.reply(GO).reply(OK)
     assert groups == 5
     assert codes(result[0]) == [250] * 1000
 
 
 def test_no_further_group_after_a_refused_sender() -> None:
-    peer = ready()
-    result = peer.deliver(*(f"{'x' * 50}{number}@example.org" for number in range(1000)))
-    commands = peer.hears()
-    peer.says("550 no", *["503 no"] * (commands.count(b"\r\n") - 1))
+    server = ready()
+    result = server.deliver(*(f"{'x' * 50}{number}@example.org" for number in range(1000)))
+    commands = server.received()
+    server.reply("550 no", *["503 no"] * (commands.count(b"\r\n") - 1))
     assert codes(result[0]) == [550] * 1000
-    assert peer.hears() == b""
+    assert server.received() == b""
 
 
 # Permission to end
 
 
 def test_without_permission_there_is_no_dot() -> None:
-    peer = ready()
+    server = ready()
     asked = []
-    result = peer.deliver(may_send_dot=lambda: bool(asked.append(peer.wire.value())))
-    peer.hears()
-    peer.says("250 ok", "250 ok", GO)
+    result = server.deliver(may_send_dot=lambda: bool(asked.append(server.wire.value())))
+    server.received()
+    server.reply("250 ok", "250 ok", GO)
     assert asked == [b""], "asked once, before the last octets"
-    assert peer.hears() == b""
-    assert peer.wire.aborted
+    assert server.received() == b""
+    assert server.wire.aborted
     assert (result[0].sent_dot, result[0].final) == (False, None)
     assert codes(result[0]) == [None]
     assert "withheld" in result[0].lost
 
 
 def test_a_large_message_is_asked_about_at_its_end() -> None:
-    peer = ready()
+    server = ready()
     asked = []
-    result = peer.deliver(body=[b"x" * 98 + b"\r\n"] * 2000, may_send_dot=lambda: bool(asked.append(len(peer.wire.value()))))
-    peer.hears()
-    peer.says("250 ok", "250 ok", GO)
+    result = server.deliver(body=[b"x" * 98 + b"\r\n"] * 2000, may_send_dot=lambda: bool(asked.append(len(server.wire.value()))))
+    server.received()
+    server.reply("250 ok", "250 ok", GO)
     assert len(asked) == 1 and asked[0] >= 131_072
-    written = peer.hears()
+    written = server.received()
     assert b"\r\n.\r\n" not in written
     assert len(written) < 200_000
     assert result[0].sent_dot is False
@@ -268,65 +268,65 @@ def test_an_exception_of_the_caller_ends_the_connection_and_is_told(fault: str) 
     def permission() -> bool:
         raise KeyError("gone")
 
-    peer = ready()
-    result = peer.deliver(body=pieces(), may_send_dot=permission if fault == "permission" else None)
-    peer.hears()
-    peer.says("250 ok", "250 ok", GO)
+    server = ready()
+    result = server.deliver(body=pieces(), may_send_dot=permission if fault == "permission" else None)
+    server.received()
+    server.reply("250 ok", "250 ok", GO)
     assert isinstance(result[0], KeyError)
-    assert peer.wire.aborted
-    assert b".\r\n" not in peer.hears()
+    assert server.wire.aborted
+    assert b".\r\n" not in server.received()
 
 
 @pytest.mark.parametrize("body", [b"a\nb\r\n", b"a\r", [b"a\r", b"b\r\n"], [b"x" * 200_000, b"\n.\n"]])
 def test_a_message_with_a_bare_line_end_is_refused_by_us(body) -> None:
-    peer = ready()
-    result = peer.deliver("a@example.org", "b@example.org", body=body)
-    peer.says("250 ok", "250 ok", "550 no", GO)
+    server = ready()
+    result = server.deliver("a@example.org", "b@example.org", body=body)
+    server.reply("250 ok", "250 ok", "550 no", GO)
     assert [str(reply)[:5] for reply in result[0].recipients] == ["554 5", "550 n"]
     assert result[0].stages == ("ours", "rcpt")
     assert result[0].sent_dot is False
-    assert peer.wire.aborted
-    assert b"\r\n.\r\n" not in peer.hears()
+    assert server.wire.aborted
+    assert b"\r\n.\r\n" not in server.received()
 
 
 def test_one_message_at_a_time() -> None:
-    peer = ready()
-    peer.deliver()
+    server = ready()
+    server.deliver()
     with pytest.raises(RuntimeError):
-        peer.deliver()
+        server.deliver()
     with pytest.raises(RuntimeError):
-        Peer().deliver()
+        FakeServer().deliver()
 
 
 # Back-pressure
 
 
 def test_a_large_message_waits_for_the_peer_to_read() -> None:
-    peer = ready()
+    server = ready()
     body = b"." + b"x" * 97 + b"\r\n"
-    result = peer.deliver(body=[body] * 5000)
-    peer.hears()
+    result = server.deliver(body=[body] * 5000)
+    server.received()
     written = b""
-    real_write = peer.wire.write
+    real_write = server.wire.write
 
     def write(octets: bytes) -> None:
         real_write(octets)
-        if peer.wire.producer:
-            peer.wire.producer.pauseProducing()
+        if server.wire.producer:
+            server.wire.producer.pauseProducing()
 
-    peer.wire.write = write  # type: ignore[method-assign]
-    peer.says("250 ok", "250 ok", GO)
+    server.wire.write = write  # type: ignore[method-assign]
+    server.reply("250 ok", "250 ok", GO)
     rounds = 0
-    while peer.wire.producer:
-        slice_ = peer.hears()
+    while server.wire.producer:
+        slice_ = server.received()
         assert len(slice_) <= 2 * 65536
         written += slice_
         rounds += 1
-        peer.wire.producer.resumeProducing()
-    written += peer.hears()
+        server.wire.producer.resumeProducing()
+    written += server.received()
     assert rounds > 5
     assert written == (b"." + body) * 5000 + b".\r\n"
-    peer.says(OK)
+    server.reply(OK)
     assert result[0].final.code == 250
 
 
@@ -339,21 +339,21 @@ def test_any_slicing_and_any_pauses_give_the_same_octets(text: bytes, sizes: lis
         size = sizes[len(pieces) % len(sizes)]
         pieces.append(lines[at : at + size])
         at += size
-    peer = ready()
-    peer.deliver(body=pieces)
-    peer.hears()
-    real_write = peer.wire.write
+    server = ready()
+    server.deliver(body=pieces)
+    server.received()
+    real_write = server.wire.write
 
     def write(octets: bytes) -> None:
         real_write(octets)
-        if peer.wire.producer and data.draw(st.booleans()):
-            peer.wire.producer.pauseProducing()
+        if server.wire.producer and data.draw(st.booleans()):
+            server.wire.producer.pauseProducing()
 
-    peer.wire.write = write  # type: ignore[method-assign]
-    peer.says("250 ok", "250 ok", GO)
-    while peer.wire.producer:
-        peer.wire.producer.resumeProducing()
-    wire = peer.hears()
+    server.wire.write = write  # type: ignore[method-assign]
+    server.reply("250 ok", "250 ok", GO)
+    while server.wire.producer:
+        server.wire.producer.resumeProducing()
+    wire = server.received()
     end = b".\r\n" if not lines or lines.endswith(b"\r\n") else b"\r\n.\r\n"
     stuffed = (b"." if lines.startswith(b".") else b"") + lines.replace(b"\r\n.", b"\r\n..")
     assert wire == stuffed + end

@@ -84,7 +84,7 @@ def test_certificates_and_records(record: Tlsa, chain: list[x509.Certificate], g
 
 def test_an_anchor_needs_the_name_too() -> None:
     record = Tlsa(2, 0, 1, sha256(der(ROOT)))
-    assert fault([record], CHAIN, ["other.example.com"], NOW) == "the certificate does not name other.example.com"
+    assert fault([record], CHAIN, ["other.example.com"], NOW) == "the certificate is not for other.example.com"
     assert fault([record], CHAIN, ["other.example.com", "mx.example.com"], NOW) is None
 
 

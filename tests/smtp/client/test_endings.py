@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mailsvc.smtp.client.client import Timeouts
-from tests.smtp.peer import PIPELINING, PLAIN, STUFFED, codes, ready
+from tests.smtp.fake_server import PIPELINING, PLAIN, STUFFED, codes, ready
 
 GO = "354 go ahead"
 
@@ -24,47 +24,47 @@ AHEAD = {
 @pytest.mark.parametrize("size", [100, 1_000_000])
 def test_a_reply_that_came_before_the_message_was_sent_does_not_accept_it(name: str, size: int) -> None:
     said, verdicts, sent_dot = AHEAD[name]
-    peer = ready()
-    result = peer.deliver("a@example.org", "b@example.org", body=b"x" * size + b"\r\n")
-    peer.hears()
-    peer.sends("".join(f"{line}\r\n" for line in ["250 ok", "250 ok", "250 ok", *said.split("|")]).encode())
+    server = ready()
+    result = server.deliver("a@example.org", "b@example.org", body=b"x" * size + b"\r\n")
+    server.received()
+    server.send("".join(f"{line}\r\n" for line in ["250 ok", "250 ok", "250 ok", *said.split("|")]).encode())
     assert (codes(result[0]), result[0].sent_dot) == (verdicts, sent_dot)
-    assert peer.hears() == b"" and peer.wire.aborted
+    assert server.received() == b"" and server.wire.aborted
 
 
 def test_a_reply_of_which_the_first_half_came_too_early() -> None:
-    peer = ready()
-    result = peer.deliver("a@example.org")
-    peer.hears()
-    peer.sends(b"250 ok\r\n250 ok\r\n354 go\r\n25").sends(b"0 ok\r\n")
-    assert (codes(result[0]), result[0].sent_dot, peer.hears()) == ([None], False, b"")
-    assert result[0].lost == "a reply to the message before its end: 250 ok"
+    server = ready()
+    result = server.deliver("a@example.org")
+    server.received()
+    server.send(b"250 ok\r\n250 ok\r\n354 go\r\n25").send(b"0 ok\r\n")
+    assert (codes(result[0]), result[0].sent_dot, server.received()) == ([None], False, b"")
+    assert result[0].lost == "the server accepted the message before its end: 250 ok"
 
 
 def test_a_second_354_may_come_in_parts() -> None:
-    peer = ready()
-    result = peer.deliver("a@example.org")
-    peer.hears()
-    peer.sends(b"250 ok\r\n250 ok\r\n354 go\r\n35").sends(b"4 go\r\n")
-    assert peer.hears() == STUFFED
-    peer.says("250 ok")
-    assert codes(result[0]) == [250] and peer.courier.usable
+    server = ready()
+    result = server.deliver("a@example.org")
+    server.received()
+    server.send(b"250 ok\r\n250 ok\r\n354 go\r\n35").send(b"4 go\r\n")
+    assert server.received() == STUFFED
+    server.reply("250 ok")
+    assert codes(result[0]) == [250] and server.client.usable
 
 
 @pytest.mark.parametrize("more", ["250 ok", "550 no", "250 ok|250 ok|354 go"])
 def test_a_server_that_replies_before_it_is_asked(more: str) -> None:
-    peer = ready(offers=PLAIN)
-    result = peer.deliver("a@example.org")
-    peer.hears()
-    peer.says("250 ok", *more.split("|"))
-    assert codes(result[0]) == [None] and peer.hears() == b"" and peer.wire.aborted
-    assert result[0].lost == f"the server replied before it was asked: {more.partition('|')[0]}"
+    server = ready(ehlo=PLAIN)
+    result = server.deliver("a@example.org")
+    server.received()
+    server.reply("250 ok", *more.split("|"))
+    assert codes(result[0]) == [None] and server.received() == b"" and server.wire.aborted
+    assert result[0].lost == f"the server replied before the command was sent: {more.partition('|')[0]}"
 
 
 def test_421_together_with_the_reply_to_mail() -> None:
-    peer = ready(offers=PLAIN)
-    result = peer.deliver("a@example.org")
-    peer.says("250 ok", "421 4.3.2 leaving")
+    server = ready(ehlo=PLAIN)
+    result = server.deliver("a@example.org")
+    server.reply("250 ok", "421 4.3.2 leaving")
     assert (codes(result[0]), result[0].stages) == ([421], ("rcpt",))
 
 
@@ -87,26 +87,26 @@ def test_421_together_with_the_reply_to_mail() -> None:
 def test_the_first_line_of_the_reply_to_the_message_decides(said: bytes, code: int, cut: int) -> None:
     if cut == 1 and len(said) > 100_000:
         said = said[:5000]
-    peer = ready()
-    result = peer.deliver("a@example.org", "b@example.org")
-    peer.says("250 ok", "250 ok", "550 no", GO)
+    server = ready()
+    result = server.deliver("a@example.org", "b@example.org")
+    server.reply("250 ok", "250 ok", "550 no", GO)
     for start in range(0, len(said), cut):
-        peer.sends(said[start : start + cut])
+        server.send(said[start : start + cut])
     if not result:
-        peer.closes()
+        server.close()
     assert codes(result[0]) == [code, 550]
     assert (result[0].final.code, result[0].stages) == (code, ("dot", "rcpt"))
-    assert not peer.courier.usable
+    assert not server.client.usable
     assert len(str(result[0].final)) < 100_000
     assert said[:10].decode() in result[0].transcript
 
 
 def test_a_reply_to_the_message_that_never_ends_counts_when_its_time_is_over() -> None:
-    peer = ready(timeouts=Timeouts(dot=60))
-    result = peer.deliver()
-    peer.says("250 ok", "250 ok", GO).says("250-2.0.0 queued")
+    server = ready(timeouts=Timeouts(dot=60))
+    result = server.deliver()
+    server.reply("250 ok", "250 ok", GO).reply("250-2.0.0 queued")
     assert not result
-    peer.waits(31).waits(31)
+    server.advance(31).advance(31)
     assert codes(result[0]) == [250]
 
 
@@ -114,35 +114,35 @@ def test_a_reply_to_the_message_that_never_ends_counts_when_its_time_is_over() -
 def test_a_refusal_counts_by_its_first_line(end: str) -> None:
     """Of a recipient, or of the sender: what is left open by it is open, and what it says is settled."""
     for lines, verdicts in ((["250 ok", "550-no such"], [550, None]), (["550-not you"], [550, 550])):
-        peer = ready(timeouts=Timeouts(rcpt=60, mail=60))
-        result = peer.deliver("a@example.org", "b@example.org")
-        peer.says(*lines)
+        server = ready(timeouts=Timeouts(rcpt=60, mail=60))
+        result = server.deliver("a@example.org", "b@example.org")
+        server.reply(*lines)
         if end == "closes":
-            peer.closes()
+            server.close()
         elif end == "more lines":
-            peer.says(*["550-and on"] * 200)
+            server.reply(*["550-and on"] * 200)
         else:
-            peer.waits(31).waits(31)
+            server.advance(31).advance(31)
         assert codes(result[0]) == verdicts
         assert result[0].lost
 
 
-@pytest.mark.parametrize("offers", [PIPELINING, PLAIN])
+@pytest.mark.parametrize("ehlo", [PIPELINING, PLAIN])
 @pytest.mark.parametrize("refusal", ["550 5.7.1 not from you", "450 4.1.8 no such domain", "530 5.7.0 Must issue STARTTLS first"])
-def test_mail_refused_and_closed(offers: tuple[str, ...], refusal: str) -> None:
-    peer = ready(offers=offers)
-    result = peer.deliver("a@example.org", "b@example.org")
-    peer.says(refusal).closes()
+def test_mail_refused_and_closed(ehlo: tuple[str, ...], refusal: str) -> None:
+    server = ready(ehlo=ehlo)
+    result = server.deliver("a@example.org", "b@example.org")
+    server.reply(refusal).close()
     assert [str(reply) for reply in result[0].recipients] == [refusal, refusal]
     assert (result[0].stages, result[0].stale) == (("mail", "mail"), False)
 
 
 def test_a_reused_connection_that_refuses_mail_and_closes_is_not_tried_again_at_once() -> None:
-    peer = ready()
-    peer.deliver("a@example.org")
-    peer.says("250 ok", "250 ok", GO).says("250 ok")
-    result = peer.deliver("b@example.org")
-    peer.says("550 5.7.1 no more from you").closes()
+    server = ready()
+    server.deliver("a@example.org")
+    server.reply("250 ok", "250 ok", GO).reply("250 ok")
+    result = server.deliver("b@example.org")
+    server.reply("550 5.7.1 no more from you").close()
     assert codes(result[0]) == [550] and not result[0].stale
 
 
@@ -150,7 +150,7 @@ def test_a_reused_connection_that_refuses_mail_and_closes_is_not_tried_again_at_
     ("said", "what"), [("", "MAIL"), ("250 ok\r\n", "RCPT"), ("250 ok\r\n25", "RCPT"), ("250 ok\r\n250-a\r\n", "RCPT")]
 )
 def test_a_timeout_names_the_command_that_got_no_reply(said: str, what: str) -> None:
-    peer = ready(timeouts=Timeouts(mail=60, rcpt=60))
-    result = peer.deliver("a@example.org")
-    peer.sends(said.encode()).waits(31).waits(31)
-    assert result[0].lost == f"timed out waiting for: reply to {what}"
+    server = ready(timeouts=Timeouts(mail=60, rcpt=60))
+    result = server.deliver("a@example.org")
+    server.send(said.encode()).advance(31).advance(31)
+    assert result[0].lost == f"timed out waiting for reply to {what}"

@@ -99,8 +99,8 @@ def test_a_long_address_is_refused_in_no_time() -> None:
         path('"' + "\\a" * 100_000)
 
 
-def mail(offers: Capabilities, utf8: bool = False, **fields) -> bytes:
-    return mail_command(b"<a@x.example>", Envelope("a@x.example", (), **fields), offers, utf8)
+def mail(capabilities: Capabilities, utf8: bool = False, **fields) -> bytes:
+    return mail_command(b"<a@x.example>", Envelope("a@x.example", (), **fields), capabilities, utf8)
 
 
 def test_parameters_that_were_offered() -> None:

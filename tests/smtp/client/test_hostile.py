@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from twisted.internet.error import ConnectionDone, ConnectionLost
 
 from mailsvc.smtp.client.client import GreetingRefused, Lost, Result, Timeouts, TlsFailed
-from tests.smtp.peer import GREETING, PIPELINING, PLAIN, STUFFED, Peer, codes, ready, told
+from tests.smtp.fake_server import GREETING, PIPELINING, PLAIN, STUFFED, FakeServer, codes, ready, results_of
 
 OK = "250 2.0.0 ok"
 GO = "354 go ahead"
 
-# Whole conversations as a server has them: its turns, given the offers and two recipients a@ and b@; then what becomes of
+# Whole conversations as a server has them: its turns, given the ehlo and two recipients a@ and b@; then what becomes of
 # it: the verdicts, whether the final dot went out, whether the connection can be used again.
 PIPELINED = {
     "fine": (["250 ok|250 ok|250 ok|354 go", "250 2.0.0 queued"], [250, 250], True, True),
@@ -51,12 +51,12 @@ PIPELINED = {
 
 
 def converse(name: str, cuts: list[int]) -> tuple[Result, bytes, bool, bool]:
-    peer = ready(cuts=cuts)
-    result = peer.deliver("a@example.org", "b@example.org")
+    server = ready(cuts=cuts)
+    result = server.deliver("a@example.org", "b@example.org")
     for turn in PIPELINED[name][0]:
-        peer.sends("".join(f"{line}\r\n" for line in turn.split("|")).encode("latin-1"))
+        server.send("".join(f"{line}\r\n" for line in turn.split("|")).encode("latin-1"))
     assert len(result) == 1
-    return result[0], peer.hears(), peer.courier.usable, peer.wire.aborted
+    return result[0], server.received(), server.client.usable, server.wire.aborted
 
 
 @pytest.mark.parametrize("name", PIPELINED)
@@ -78,19 +78,19 @@ def test_the_result_is_the_same_in_any_chunking(name: str, cuts: list[int]) -> N
 
 @given(st.lists(st.binary(max_size=30), max_size=6), st.sampled_from([PIPELINING, PLAIN]))
 @settings(max_examples=200)
-def test_no_octets_of_a_server_make_us_raise_or_write_half_a_dialogue(chunks: list[bytes], offers: tuple[str, ...]) -> None:
-    peer = Peer().says(GREETING)
+def test_no_octets_of_a_server_make_us_raise_or_write_half_a_dialogue(chunks: list[bytes], ehlo: tuple[str, ...]) -> None:
+    server = FakeServer().reply(GREETING)
     for chunk in chunks[:2]:
-        peer.sends(chunk)
-    peer = ready(offers=offers)
-    result = peer.deliver()
+        server.send(chunk)
+    server = ready(ehlo=ehlo)
+    result = server.deliver()
     for chunk in chunks:
-        peer.sends(chunk.replace(b"\xff", b"\r\n"))
-    peer.closes()
+        server.send(chunk.replace(b"\xff", b"\r\n"))
+    server.close()
     assert len(result) == 1
-    written = peer.hears()
+    written = server.received()
     assert written.count(b"\r") == written.count(b"\n") == written.count(b"\r\n")
-    assert not peer.clock.getDelayedCalls()
+    assert not server.clock.getDelayedCalls()
 
 
 # Greetings and answers
@@ -110,43 +110,43 @@ def test_no_octets_of_a_server_make_us_raise_or_write_half_a_dialogue(chunks: li
     ],
 )
 def test_what_is_no_greeting_ends_the_connection(octets: bytes) -> None:
-    peer = Peer().sends(octets)
-    (error,) = peer.fate
+    server = FakeServer().send(octets)
+    (error,) = server.ready_result
     assert isinstance(error, Lost)
     assert "the server sent" in error.reason
-    assert peer.wire.aborted
+    assert server.wire.aborted
 
 
 @pytest.mark.parametrize("octets", [b"220\r\n", b"220 mx\n", "220 mx grüß\r\n".encode(), b"220 mx gr\xfc\xdf\r\n"])
 def test_odd_greetings_that_are_greetings(octets: bytes) -> None:
-    assert Peer().sends(octets).hears() == b"EHLO me.example\r\n"
+    assert FakeServer().send(octets).received() == b"EHLO me.example\r\n"
 
 
 def test_endless_offers() -> None:
-    peer = Peer().says(GREETING)
-    peer.sends(b"250-X-MORE\r\n" * 50_000)
-    assert isinstance(peer.fate[0], Lost)
-    assert peer.wire.aborted
+    server = FakeServer().reply(GREETING)
+    server.send(b"250-X-MORE\r\n" * 50_000)
+    assert isinstance(server.ready_result[0], Lost)
+    assert server.wire.aborted
 
 
 def test_an_endless_reply_to_a_recipient() -> None:
-    peer = ready()
-    result = peer.deliver("a@example.org", "b@example.org")
-    peer.says("250 ok", "550 no", *["250-more"] * 200)
+    server = ready()
+    result = server.deliver("a@example.org", "b@example.org")
+    server.reply("250 ok", "550 no", *["250-more"] * 200)
     assert codes(result[0]) == [550, None]
     assert "lines" in result[0].lost
-    assert peer.wire.aborted
+    assert server.wire.aborted
 
 
 @pytest.mark.parametrize("keyword", ["STARTTLS", "starttls", "StartTLS"])
 def test_keywords_in_any_case_are_seen(keyword: str) -> None:
-    peer = Peer(tls="opportunistic").says(GREETING).says("250-mx", f"250 {keyword}")
-    assert peer.hears().endswith(b"STARTTLS\r\n")
+    server = FakeServer(tls="opportunistic").reply(GREETING).reply("250-mx", f"250 {keyword}")
+    assert server.received().endswith(b"STARTTLS\r\n")
 
 
 def test_a_greeting_line_that_looks_like_an_offer() -> None:
-    peer = Peer(tls="opportunistic").says(GREETING).says("250-STARTTLS", "250 SIZE 5")
-    assert peer.courier.offers.starttls is False
+    server = FakeServer(tls="opportunistic").reply(GREETING).reply("250-STARTTLS", "250 SIZE 5")
+    assert server.client.capabilities.starttls is False
 
 
 # STARTTLS (RFC 3207 §6)
@@ -158,48 +158,48 @@ def test_a_greeting_line_that_looks_like_an_offer() -> None:
 )
 @pytest.mark.parametrize("policy", ["opportunistic", "required"])
 def test_replies_injected_before_the_handshake(more: bytes, policy: str) -> None:
-    peer = Peer(tls=policy).says(GREETING).says("250-mx", "250 STARTTLS")
-    peer.hears()
-    peer.sends(b"220 go\r\n" + more)
-    assert isinstance(peer.fate[0], TlsFailed)
-    assert peer.wire.secured is None
-    assert peer.wire.aborted
-    assert peer.hears() == b""
+    server = FakeServer(tls=policy).reply(GREETING).reply("250-mx", "250 STARTTLS")
+    server.received()
+    server.send(b"220 go\r\n" + more)
+    assert isinstance(server.ready_result[0], TlsFailed)
+    assert server.wire.secured is None
+    assert server.wire.aborted
+    assert server.received() == b""
 
 
 def test_what_was_offered_in_clear_is_forgotten() -> None:
-    peer = Peer(tls="required").says(GREETING).says("250-mx", "250-PIPELINING", "250-SIZE 5", "250 STARTTLS").says("220 go")
-    peer.hears()
-    peer.handshake()
-    assert peer.hears() == b"EHLO me.example\r\n"
-    assert peer.courier.offers is None
-    peer.says("250 mx")
-    assert not peer.courier.offers.pipelining and peer.courier.offers.size_limit == 0
-    peer.deliver()
-    assert peer.hears() == b"MAIL FROM:<b@example.net>\r\n"
+    server = FakeServer(tls="required").reply(GREETING).reply("250-mx", "250-PIPELINING", "250-SIZE 5", "250 STARTTLS").reply("220 go")
+    server.received()
+    server.handshake()
+    assert server.received() == b"EHLO me.example\r\n"
+    assert server.client.capabilities is None
+    server.reply("250 mx")
+    assert not server.client.capabilities.pipelining and server.client.capabilities.size_limit == 0
+    server.deliver()
+    assert server.received() == b"MAIL FROM:<b@example.net>\r\n"
 
 
 def test_starttls_is_not_said_twice() -> None:
-    peer = Peer(tls="required").says(GREETING).says("250-mx", "250 STARTTLS").says("220 go")
-    peer.hears()
-    peer.handshake()
-    peer.hears()
-    peer.says("250-mx", "250 STARTTLS")
-    assert peer.courier.usable
-    assert peer.hears() == b""
+    server = FakeServer(tls="required").reply(GREETING).reply("250-mx", "250 STARTTLS").reply("220 go")
+    server.received()
+    server.handshake()
+    server.received()
+    server.reply("250-mx", "250 STARTTLS")
+    assert server.client.usable
+    assert server.received() == b""
 
 
 @pytest.mark.parametrize("reply", ["421 bye", "550 no", "450 no"])
 def test_ehlo_refused_inside_tls(reply: str) -> None:
-    peer = Peer(tls="opportunistic").says(GREETING).says("250-mx", "250 STARTTLS").says("220 go")
-    peer.handshake()
-    peer.says(reply)
-    assert isinstance(peer.fate[0], GreetingRefused)
+    server = FakeServer(tls="opportunistic").reply(GREETING).reply("250-mx", "250 STARTTLS").reply("220 go")
+    server.handshake()
+    server.reply(reply)
+    assert isinstance(server.ready_result[0], GreetingRefused)
 
 
 def test_the_peer_leaves_during_the_handshake() -> None:
-    peer = Peer(tls="opportunistic").says(GREETING).says("250-mx", "250 STARTTLS").says("220 go").closes(ConnectionLost())
-    assert isinstance(peer.fate[0], TlsFailed)
+    server = FakeServer(tls="opportunistic").reply(GREETING).reply("250-mx", "250 STARTTLS").reply("220 go").close(ConnectionLost())
+    assert isinstance(server.ready_result[0], TlsFailed)
 
 
 # 421 and lost connections, at each step
@@ -213,30 +213,30 @@ STEPS = [
 
 @pytest.mark.parametrize(("step", "before"), STEPS)
 def test_421_before_the_connection_is_ready(step: str, before: list[str]) -> None:
-    peer = Peer(tls="opportunistic")
+    server = FakeServer(tls="opportunistic")
     for line in before:
-        peer.says(line.replace("250 STARTTLS", "250-mx\r\n250 STARTTLS"))
-    peer.hears()
-    peer.says("421 4.3.2 not now")
-    (error,) = peer.fate
+        server.reply(line.replace("250 STARTTLS", "250-mx\r\n250 STARTTLS"))
+    server.received()
+    server.reply("421 4.3.2 not now")
+    (error,) = server.ready_result
     assert isinstance(error, GreetingRefused)
     assert error.reply.code == 421
-    assert peer.hears() == b""
-    assert peer.wire.disconnecting
+    assert server.received() == b""
+    assert server.wire.disconnecting
 
 
 @pytest.mark.parametrize(("step", "before"), STEPS)
 @pytest.mark.parametrize("error", [ConnectionDone(), ConnectionLost("reset")])
 def test_a_connection_lost_before_it_is_ready(step: str, before: list[str], error: Exception) -> None:
-    peer = Peer(tls="opportunistic")
+    server = FakeServer(tls="opportunistic")
     for line in before:
-        peer.says(line.replace("250 STARTTLS", "250-mx\r\n250 STARTTLS"))
-    closed = told(peer.courier.when_closed())
-    peer.closes(error)
-    assert isinstance(peer.fate[0], TlsFailed if step == "STARTTLS" else Lost)
-    assert peer.fate[0].reason and peer.fate[0].transcript.endswith(peer.fate[0].reason)
+        server.reply(line.replace("250 STARTTLS", "250-mx\r\n250 STARTTLS"))
+    closed = results_of(server.client.when_closed())
+    server.close(error)
+    assert isinstance(server.ready_result[0], TlsFailed if step == "STARTTLS" else Lost)
+    assert server.ready_result[0].reason and server.ready_result[0].transcript.endswith(server.ready_result[0].reason)
     assert closed == [None]
-    assert not peer.clock.getDelayedCalls()
+    assert not server.clock.getDelayedCalls()
 
 
 MAIL_STEPS = [
@@ -250,150 +250,150 @@ MAIL_STEPS = [
 
 
 @pytest.mark.parametrize(("before", "stage", "verdicts"), MAIL_STEPS)
-@pytest.mark.parametrize("offers", [PIPELINING, PLAIN])
-def test_421_at_each_step(before: list[str], stage: str, verdicts: list[int], offers: tuple[str, ...]) -> None:
-    peer = ready(offers=offers)
-    result = peer.deliver("a@example.org", "b@example.org", "c@example.org")
+@pytest.mark.parametrize("ehlo", [PIPELINING, PLAIN])
+def test_421_at_each_step(before: list[str], stage: str, verdicts: list[int], ehlo: tuple[str, ...]) -> None:
+    server = ready(ehlo=ehlo)
+    result = server.deliver("a@example.org", "b@example.org", "c@example.org")
     for line in before:
-        peer.says(line)
-    peer.hears()
-    peer.says("421 4.3.2 leaving")
+        server.reply(line)
+    server.received()
+    server.reply("421 4.3.2 leaving")
     assert codes(result[0]) == verdicts
     assert {stage_ for stage_, code in zip(result[0].stages, verdicts, strict=True) if code == 421} == {stage}
     assert (result[0].sent_dot, result[0].lost, result[0].final) == (False, None, None)
-    assert peer.wire.aborted and not peer.courier.usable
-    assert peer.hears() == b""
+    assert server.wire.aborted and not server.client.usable
+    assert server.received() == b""
 
 
 @pytest.mark.parametrize(("before", "stage", "verdicts"), MAIL_STEPS)
-@pytest.mark.parametrize("offers", [PIPELINING, PLAIN])
-def test_lost_at_each_step(before: list[str], stage: str, verdicts: list[int], offers: tuple[str, ...]) -> None:
-    peer = ready(offers=offers)
-    result = peer.deliver("a@example.org", "b@example.org", "c@example.org")
+@pytest.mark.parametrize("ehlo", [PIPELINING, PLAIN])
+def test_lost_at_each_step(before: list[str], stage: str, verdicts: list[int], ehlo: tuple[str, ...]) -> None:
+    server = ready(ehlo=ehlo)
+    result = server.deliver("a@example.org", "b@example.org", "c@example.org")
     for line in before:
-        peer.says(line)
-    peer.closes(ConnectionLost("reset by peer"))
+        server.reply(line)
+    server.close(ConnectionLost("reset by server"))
     assert codes(result[0]) == [None if code == 421 else code for code in verdicts]
     assert result[0].sent_dot is False
     assert "lost" in result[0].lost
-    assert not peer.courier.usable
-    assert not peer.clock.getDelayedCalls()
+    assert not server.client.usable
+    assert not server.clock.getDelayedCalls()
 
 
 def test_421_after_the_dot_is_the_reply_to_the_message() -> None:
-    peer = ready()
-    result = peer.deliver("a@example.org", "b@example.org")
-    peer.says("250 ok", "250 ok", "550 no", GO).says("421 4.3.0 later")
+    server = ready()
+    result = server.deliver("a@example.org", "b@example.org")
+    server.reply("250 ok", "250 ok", "550 no", GO).reply("421 4.3.0 later")
     assert codes(result[0]) == [421, 550]
     assert result[0].stages == ("dot", "rcpt")
     assert result[0].sent_dot and result[0].final.code == 421
-    assert not peer.courier.usable
+    assert not server.client.usable
 
 
 @pytest.mark.parametrize("error", [ConnectionDone(), ConnectionLost("reset")])
 @pytest.mark.parametrize("half", [b"", b"25", b"250", b"what?\r\n250 ok\r\n"])
 def test_lost_after_the_dot_is_uncertain(error: Exception, half: bytes) -> None:
     """RFC 1047: the server may have it. Nothing is sent again by the connection itself."""
-    peer = ready()
-    result = peer.deliver("a@example.org", "b@example.org")
-    peer.hears()
-    peer.says("250 ok", "250 ok", "550 no", GO)
-    assert peer.hears() == STUFFED
-    peer.sends(half).closes(error)
+    server = ready()
+    result = server.deliver("a@example.org", "b@example.org")
+    server.received()
+    server.reply("250 ok", "250 ok", "550 no", GO)
+    assert server.received() == STUFFED
+    server.send(half).close(error)
     assert (result[0].sent_dot, result[0].final) == (True, None)
     assert codes(result[0]) == [None, 550]
     assert result[0].lost
-    assert peer.hears() == b""
+    assert server.received() == b""
 
 
 def test_an_abort_from_outside_after_the_dot_is_uncertain_too() -> None:
-    peer = ready()
-    result = peer.deliver()
-    peer.says("250 ok", "250 ok", GO)
-    peer.courier.abort("shutting down")
+    server = ready()
+    result = server.deliver()
+    server.reply("250 ok", "250 ok", GO)
+    server.client.abort("shutting down")
     assert (result[0].sent_dot, result[0].final, result[0].lost) == (True, None, "shutting down")
-    peer.closes()
+    server.close()
     assert len(result) == 1
 
 
 # While the message is written
 
 
-def writing() -> tuple[Peer, list]:
-    """A connection whose peer reads no more than the first slice of a large message."""
-    peer = ready()
-    result = peer.deliver("a@example.org", "b@example.org", body=[b"x" * 98 + b"\r\n"] * 5000)
-    peer.stuck().says("250 ok", "250 ok", "550 no", GO)
-    assert peer.wire.producer is not None
-    peer.hears()
-    return peer, result
+def writing() -> tuple[FakeServer, list]:
+    """A connection whose server reads no more than the first slice of a large message."""
+    server = ready()
+    result = server.deliver("a@example.org", "b@example.org", body=[b"x" * 98 + b"\r\n"] * 5000)
+    server.stop_reading().reply("250 ok", "250 ok", "550 no", GO)
+    assert server.wire.producer is not None
+    server.received()
+    return server, result
 
 
 @pytest.mark.parametrize("reply", ["552 5.3.4 too big", "451 4.3.1 disk", "421 4.3.2 bye"])
 def test_a_reply_before_the_end_stops_the_message(reply: str) -> None:
-    peer, result = writing()
-    peer.says(reply)
+    server, result = writing()
+    server.reply(reply)
     code = int(reply[:3])
     assert codes(result[0]) == [code, 550]
     assert result[0].stages == ("data", "rcpt")
     assert result[0].final.code == code
     assert result[0].sent_dot is False
-    assert peer.wire.aborted
-    assert peer.wire.producer is None
-    assert peer.hears() == b"", "no command in the middle of a message"
+    assert server.wire.aborted
+    assert server.wire.producer is None
+    assert server.received() == b"", "no command in the middle of a message"
 
 
 @pytest.mark.parametrize("reply", ["250 got it", "220 hello", "334 what?"])
 def test_a_nonsensical_reply_before_the_end(reply: str) -> None:
-    peer, result = writing()
-    peer.says(reply)
+    server, result = writing()
+    server.reply(reply)
     assert codes(result[0]) == [None, 550]
     assert result[0].sent_dot is False and "before its end" in result[0].lost
-    assert peer.wire.aborted
+    assert server.wire.aborted
 
 
 def test_lost_in_the_middle_of_the_message() -> None:
-    peer, result = writing()
-    producer = peer.wire.producer
+    server, result = writing()
+    producer = server.wire.producer
     producer.stopProducing()  # as a transport does
-    peer.wire.producer = None
-    peer.closes(ConnectionLost("reset"))
+    server.wire.producer = None
+    server.close(ConnectionLost("reset"))
     assert codes(result[0]) == [None, 550]
     assert result[0].sent_dot is False
     producer.resumeProducing()
-    assert peer.hears() == b""
+    assert server.received() == b""
 
 
 def test_a_peer_that_reads_nothing() -> None:
-    peer, result = writing()
-    peer.waits(179)
+    server, result = writing()
+    server.advance(179)
     assert not result
-    peer.waits(2)
+    server.advance(2)
     assert "timed out" in result[0].lost
-    assert peer.wire.aborted and peer.wire.producer is None
+    assert server.wire.aborted and server.wire.producer is None
 
 
 def test_a_peer_that_reads_too_slowly() -> None:
     """One slice in each 179 seconds would be in time for the block, not for the rate."""
-    peer, result = writing()
+    server, result = writing()
     slices = 0
     while not result and slices < 100:
-        peer.waits(179)
+        server.advance(179)
         if not result:
-            peer.wire.producer.resumeProducing()
+            server.wire.producer.resumeProducing()
             slices += 1
     assert result[0].sent_dot is False
     assert 1 <= slices < 10
 
 
 def test_a_message_has_an_hour() -> None:
-    peer = ready(timeouts=Timeouts(rate=0.001, message=3600))
-    result = peer.deliver(body=[b"x" * 98 + b"\r\n"] * 100_000)
-    peer.stuck().says("250 ok", "250 ok", GO)
+    server = ready(timeouts=Timeouts(rate=0.001, message=3600))
+    result = server.deliver(body=[b"x" * 98 + b"\r\n"] * 100_000)
+    server.stop_reading().reply("250 ok", "250 ok", GO)
     minutes = 0
     while not result:
-        peer.waits(60)
+        server.advance(60)
         minutes += 1
         if not result:
-            peer.wire.producer.resumeProducing()
+            server.wire.producer.resumeProducing()
     assert minutes == 60

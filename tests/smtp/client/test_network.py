@@ -13,7 +13,7 @@ from OpenSSL import SSL
 
 from mailsvc.net.dns import Tlsa
 from mailsvc.smtp.client.client import Envelope, Lost, SmtpClient, Timeouts, TlsFailed
-from mailsvc.smtp.client.plan import Manner
+from mailsvc.smtp.client.plan import SendMode
 from mailsvc.smtp.client.tls import by_dane, unverified, verified
 from tests.smtp.listener import Certificate, Listener
 
@@ -25,12 +25,12 @@ def envelope(body: bytes = BODY) -> Envelope:
     return Envelope("b@example.net", ("to@example.org",), len(body))
 
 
-async def mailed(courier: SmtpClient) -> None:
-    await courier.ready
+async def mailed(client: SmtpClient) -> None:
+    await client.ready
     for _ in range(2):
-        result = await courier.deliver(envelope(), [BODY])
+        result = await client.deliver(envelope(), [BODY])
         assert result.final is not None and result.final.code == 250
-    await courier.quit()
+    await client.quit()
 
 
 # TCP
@@ -38,19 +38,19 @@ async def mailed(courier: SmtpClient) -> None:
 
 @pytest.mark.parametrize("secured", [False, True])
 @pytest.mark.parametrize("yeses", [0, 1])
-@pytest.mark.parametrize(("manner", "end"), [("data", b"."), ("together", b"BDAT")])
+@pytest.mark.parametrize(("mode", "end"), [("data", b"."), ("together", b"BDAT")])
 @pytest_twisted.ensureDeferred
 async def test_a_message_is_held_back_until_the_system_has_it(
-    reactor, listener: Listener, certificate: Certificate, secured: bool, yeses: int, manner: Manner, end: bytes
+    reactor, listener: Listener, certificate: Certificate, secured: bool, yeses: int, mode: SendMode, end: bytes
 ) -> None:
     if secured:
         listener.use(certificate)
-    courier = await listener.courier(
+    client = await listener.connect(
         reactor, tls="required" if secured else "none", tls_options=unverified("mx.example.org") if secured else None
     )
-    await courier.ready
+    await client.ready
     answers = [True] * yeses
-    result = await courier.deliver(envelope(), [BODY], lambda: bool(answers and answers.pop()), manner)
+    result = await client.deliver(envelope(), [BODY], lambda: bool(answers and answers.pop()), mode)
     assert (result.final, result.sent_dot, answers) == (None, yeses == 1, [])
     assert result.lost is not None
     await listener.closed
@@ -59,13 +59,13 @@ async def test_a_message_is_held_back_until_the_system_has_it(
 
 @pytest_twisted.ensureDeferred
 async def test_a_large_message_is_held_back_in_its_midst_and_others_are_asked_for_twice(reactor, listener: Listener) -> None:
-    courier = await listener.courier(reactor)
-    await courier.ready
+    client = await listener.connect(reactor)
+    await client.ready
     asked: list[int] = []
-    result = await courier.deliver(envelope(), [BODY], lambda: not asked.append(1))
+    result = await client.deliver(envelope(), [BODY], lambda: not asked.append(1))
     assert result.final is not None and len(asked) == 2
     asked.clear()
-    result = await courier.deliver(envelope(b"".join(LARGE)), LARGE, lambda: not asked.append(1) and len(asked) < 2)
+    result = await client.deliver(envelope(b"".join(LARGE)), LARGE, lambda: not asked.append(1) and len(asked) < 2)
     assert result.final is None and result.lost is not None
     await listener.closed
     assert listener.messages == [BODY]
@@ -73,8 +73,8 @@ async def test_a_large_message_is_held_back_in_its_midst_and_others_are_asked_fo
 
 @pytest_twisted.ensureDeferred
 async def test_two_messages_and_goodbye(reactor, listener: Listener) -> None:
-    courier = await listener.courier(reactor)
-    await mailed(courier)
+    client = await listener.connect(reactor)
+    await mailed(client)
     assert listener.messages == [BODY, BODY]
     assert listener.heard == [b"CONNECT", b"EHLO", *[b"MAIL", b"RCPT", b"DATA", b"."] * 2, b"QUIT"]
 
@@ -86,11 +86,11 @@ async def test_a_server_that_closes_after_its_greeting_is_told_through_an_endpoi
         server.transport.loseConnection()
 
     listener.actions[b"CONNECT"] = leave
-    courier = await listener.courier(reactor)
+    client = await listener.connect(reactor)
     with pytest.raises(Lost) as lost:
-        await courier.ready
+        await client.ready
     assert "220 mx" in lost.value.transcript
-    await courier.when_closed()
+    await client.when_closed()
     assert len(listener.servers) == 1, "one connection, never a second by itself"
 
 
@@ -100,13 +100,13 @@ async def test_a_large_message_arrives_whole_and_in_bounded_memory(reactor, list
 
     def pieces():
         for piece in LARGE:
-            transport = courier.transport
+            transport = client.transport
             waiting.append(len(transport.dataBuffer) + transport._tempDataLen)
             yield piece
 
-    courier = await listener.courier(reactor)
-    await courier.ready
-    result = await courier.deliver(envelope(b"".join(LARGE)), pieces())
+    client = await listener.connect(reactor)
+    await client.ready
+    result = await client.deliver(envelope(b"".join(LARGE)), pieces())
     assert result.final.code == 250
     assert listener.messages == [b"".join(LARGE)]
     assert max(waiting) <= 400_000
@@ -120,12 +120,12 @@ async def test_an_early_refusal_with_a_close_behind_it_is_heard(reactor, listene
         server.transport.loseConnection()
 
     listener.actions[b"DATA"] = refuse
-    courier = await listener.courier(reactor)
-    await courier.ready
-    result = await courier.deliver(envelope(b"".join(LARGE)), LARGE)
+    client = await listener.connect(reactor)
+    await client.ready
+    result = await client.deliver(envelope(b"".join(LARGE)), LARGE)
     assert result.recipients[0].code == 552
     assert result.sent_dot is False
-    await courier.when_closed()
+    await client.when_closed()
     assert listener.heard[-1] == b"DATA", "no command in the message"
 
 
@@ -136,12 +136,12 @@ async def test_a_server_that_never_reads_the_message(reactor, listener: Listener
         server.transport.pauseProducing()
 
     listener.actions[b"DATA"] = freeze
-    courier = await listener.courier(reactor, timeouts=Timeouts(block=0.3))
-    await courier.ready
-    result = await courier.deliver(envelope(b"".join(LARGE * 4)), LARGE * 4)
+    client = await listener.connect(reactor, timeouts=Timeouts(block=0.3))
+    await client.ready
+    result = await client.deliver(envelope(b"".join(LARGE * 4)), LARGE * 4)
     assert "timed out" in result.lost
     assert result.sent_dot is False
-    await courier.when_closed()
+    await client.when_closed()
 
 
 @pytest_twisted.ensureDeferred
@@ -152,9 +152,9 @@ async def test_a_reset_in_the_middle_of_the_message(reactor, listener: Listener)
         reactor.callLater(0, server.transport.abortConnection)
 
     listener.actions[b"DATA"] = reset
-    courier = await listener.courier(reactor)
-    await courier.ready
-    result = await courier.deliver(envelope(b"".join(LARGE)), LARGE)
+    client = await listener.connect(reactor)
+    await client.ready
+    result = await client.deliver(envelope(b"".join(LARGE)), LARGE)
     assert result.lost and result.recipients == (None,)
     assert result.sent_dot is False
 
@@ -162,25 +162,25 @@ async def test_a_reset_in_the_middle_of_the_message(reactor, listener: Listener)
 @pytest_twisted.ensureDeferred
 async def test_a_close_after_the_dot(reactor, listener: Listener) -> None:
     listener.actions[b"."] = lambda server: server.transport.abortConnection()
-    courier = await listener.courier(reactor)
-    await courier.ready
-    result = await courier.deliver(envelope(), [BODY])
+    client = await listener.connect(reactor)
+    await client.ready
+    result = await client.deliver(envelope(), [BODY])
     assert (result.sent_dot, result.final, result.recipients) == (True, None, (None,))
     assert result.lost
-    await courier.when_closed()
+    await client.when_closed()
     assert listener.messages == [BODY]
     assert len(listener.servers) == 1
 
 
 @pytest_twisted.ensureDeferred
 async def test_a_goodbye_while_the_connection_rests(reactor, listener: Listener) -> None:
-    courier = await listener.courier(reactor)
-    await courier.ready
+    client = await listener.connect(reactor)
+    await client.ready
     listener.servers[0].say("421 4.4.2 idle")
     listener.servers[0].transport.loseConnection()
-    await courier.when_closed()
-    assert not courier.usable
-    result = await courier.deliver(envelope(), [BODY])
+    await client.when_closed()
+    assert not client.usable
+    result = await client.deliver(envelope(), [BODY])
     assert result.stale and not result.sent_dot
 
 
@@ -192,10 +192,10 @@ async def test_a_goodbye_while_the_connection_rests(reactor, listener: Listener)
 @pytest_twisted.ensureDeferred
 async def test_mail_inside_tls(reactor, listener: Listener, certificate: Certificate, version: int, policy: str) -> None:
     listener.use(certificate, version)
-    courier = await listener.courier(reactor, tls=policy, host="mx.example.org")
-    await mailed(courier)
+    client = await listener.connect(reactor, tls=policy, host="mx.example.org")
+    await mailed(client)
     assert listener.messages == [BODY, BODY]
-    assert courier.tls.startswith("TLSv1.2 " if version == SSL.TLS1_2_VERSION else "TLSv1.3 ")
+    assert client.tls.startswith("TLSv1.2 " if version == SSL.TLS1_2_VERSION else "TLSv1.3 ")
     assert listener.names == [b"mx.example.org"]
     assert listener.heard[:4] == [b"CONNECT", b"EHLO", b"STARTTLS", b"EHLO"]
 
@@ -203,8 +203,8 @@ async def test_mail_inside_tls(reactor, listener: Listener, certificate: Certifi
 @pytest_twisted.ensureDeferred
 async def test_no_tls_when_it_is_not_wanted(reactor, listener: Listener, certificate: Certificate) -> None:
     listener.use(certificate)
-    courier = await listener.courier(reactor, tls="none")
-    await mailed(courier)
+    client = await listener.connect(reactor, tls="none")
+    await mailed(client)
     assert b"STARTTLS" not in listener.heard
 
 
@@ -212,9 +212,9 @@ async def test_no_tls_when_it_is_not_wanted(reactor, listener: Listener, certifi
 @pytest_twisted.ensureDeferred
 async def test_a_large_message_inside_tls(reactor, listener: Listener, certificate: Certificate, version: int) -> None:
     listener.use(certificate, version)
-    courier = await listener.courier(reactor, host="mx.example.org")
-    await courier.ready
-    result = await courier.deliver(envelope(b"".join(LARGE)), LARGE)
+    client = await listener.connect(reactor, host="mx.example.org")
+    await client.ready
+    result = await client.deliver(envelope(b"".join(LARGE)), LARGE)
     assert result.final.code == 250
     assert listener.messages == [b"".join(LARGE)]
 
@@ -223,8 +223,8 @@ async def test_a_large_message_inside_tls(reactor, listener: Listener, certifica
 async def test_a_verified_certificate(reactor, listener: Listener, certificate: Certificate) -> None:
     listener.use(certificate)
     options = verified("mx.example.org", str(certificate.certificate))
-    courier = await listener.courier(reactor, tls="required", tls_options=options)
-    await mailed(courier)
+    client = await listener.connect(reactor, tls="required", tls_options=options)
+    await mailed(client)
     assert listener.messages == [BODY, BODY]
 
 
@@ -233,7 +233,7 @@ async def test_a_certificate_for_an_address(reactor, listener: Listener, tmp_pat
     certificate = Certificate.make(tmp_path, "127.0.0.1")
     listener.use(certificate)
     options = verified("127.0.0.1", str(certificate.certificate))
-    await mailed(await listener.courier(reactor, tls="required", tls_options=options))
+    await mailed(await listener.connect(reactor, tls="required", tls_options=options))
     assert listener.names == [None], "an address is no server name"
 
 
@@ -248,13 +248,13 @@ async def test_a_certificate_that_does_not_hold(
     if fault == "root":
         options, reason = verified("mx.example.org"), "the certificate is self-signed"
     elif fault == "name":
-        options, reason = verified("mx.example.com", str(shown.certificate)), "the certificate does not name mx.example.com"
+        options, reason = verified("mx.example.com", str(shown.certificate)), "the certificate is not for mx.example.com"
     else:
         options, reason = verified("mx.example.org", str(shown.certificate)), "the certificate has expired"
-    courier = await listener.courier(reactor, tls="required", tls_options=options)
+    client = await listener.connect(reactor, tls="required", tls_options=options)
     with pytest.raises(TlsFailed, match=reason):
-        await courier.ready
-    await courier.when_closed()
+        await client.ready
+    await client.when_closed()
     assert listener.heard == [b"CONNECT", b"EHLO", b"STARTTLS"], "nothing was said inside"
 
 
@@ -266,14 +266,14 @@ async def test_a_certificate_that_dane_names(reactor, listener: Listener, certif
     der = x509.load_pem_x509_certificate(certificate.certificate.read_bytes()).public_bytes(Encoding.DER)
     record = Tlsa(usage, 0, 1, hashlib.sha256(der).digest())
     options = by_dane("mx.example.org", [record], ["mx.example.org"])
-    await mailed(await listener.courier(reactor, tls="required", tls_options=options))
+    await mailed(await listener.connect(reactor, tls="required", tls_options=options))
     assert listener.messages == [BODY, BODY]
     listener.heard.clear()
     other = by_dane("mx.example.org", [Tlsa(usage, 0, 1, b"x" * 32)], ["mx.example.org"])
-    courier = await listener.courier(reactor, tls="required", tls_options=other)
-    with pytest.raises(TlsFailed, match="no TLSA record is for the server's certificate"):
-        await courier.ready
-    await courier.when_closed()
+    client = await listener.connect(reactor, tls="required", tls_options=other)
+    with pytest.raises(TlsFailed, match="no TLSA record matches the server's certificate"):
+        await client.ready
+    await client.when_closed()
     assert listener.heard == [b"CONNECT", b"EHLO", b"STARTTLS"], "nothing was said inside"
 
 
@@ -284,9 +284,9 @@ async def test_octets_in_clear_instead_of_a_handshake(reactor, listener: Listene
         server.say("220 go"),
         reactor.callLater(0.05, server.say, "250-mx", "250 PIPELINING"),
     )
-    courier = await listener.courier(reactor)
+    client = await listener.connect(reactor)
     with pytest.raises(TlsFailed):
-        await courier.ready
+        await client.ready
 
 
 @pytest_twisted.ensureDeferred
@@ -298,10 +298,10 @@ async def test_replies_injected_behind_the_go_ahead(reactor, listener: Listener,
         server.secure()
 
     listener.actions[b"STARTTLS"] = inject
-    courier = await listener.courier(reactor)
-    with pytest.raises(TlsFailed, match="in clear"):
-        await courier.ready
-    await courier.when_closed()
+    client = await listener.connect(reactor)
+    with pytest.raises(TlsFailed, match="clear-text"):
+        await client.ready
+    await client.when_closed()
     assert listener.heard == [b"CONNECT", b"EHLO", b"STARTTLS"]
 
 
@@ -310,28 +310,28 @@ async def test_replies_injected_behind_the_go_ahead(reactor, listener: Listener,
 async def test_a_server_that_objects_to_our_handshake(reactor, listener: Listener, certificate: Certificate, version: int) -> None:
     listener.use(certificate, version)
     listener.context.set_verify(SSL.VERIFY_PEER | SSL.VERIFY_FAIL_IF_NO_PEER_CERT, lambda *_: False)
-    courier = await listener.courier(reactor)
+    client = await listener.connect(reactor)
     with pytest.raises(TlsFailed):
-        await courier.ready
+        await client.ready
 
 
 @pytest_twisted.ensureDeferred
 async def test_a_server_that_leaves_during_the_handshake(reactor, listener: Listener, certificate: Certificate) -> None:
     listener.use(certificate)
     listener.actions[b"STARTTLS"] = lambda server: (server.say("220 go"), server.transport.loseConnection())
-    courier = await listener.courier(reactor)
+    client = await listener.connect(reactor)
     with pytest.raises(TlsFailed):
-        await courier.ready
+        await client.ready
 
 
 @pytest_twisted.ensureDeferred
 async def test_a_server_that_never_shakes_hands(reactor, listener: Listener, certificate: Certificate) -> None:
     listener.use(certificate)
     listener.actions[b"STARTTLS"] = lambda server: server.say("220 go")
-    courier = await listener.courier(reactor, timeouts=Timeouts(tls=1))
+    client = await listener.connect(reactor, timeouts=Timeouts(tls=1))
     with pytest.raises(TlsFailed, match="timed out"):
-        await courier.ready
-    await courier.when_closed()
+        await client.ready
+    await client.when_closed()
 
 
 @pytest.mark.parametrize("version", [SSL.TLS1_2_VERSION, SSL.TLS1_3_VERSION])
@@ -340,9 +340,9 @@ async def test_tls_cut_off_after_the_dot_is_uncertain(reactor, listener: Listene
     """No close_notify: what came before it still counts, and no reply came."""
     listener.use(certificate, version)
     listener.actions[b"."] = lambda server: server.transport.abortConnection()
-    courier = await listener.courier(reactor)
-    await courier.ready
-    result = await courier.deliver(envelope(), [BODY])
+    client = await listener.connect(reactor)
+    await client.ready
+    result = await client.deliver(envelope(), [BODY])
     assert (result.sent_dot, result.final) == (True, None)
     assert result.lost
 
@@ -356,12 +356,12 @@ async def test_a_server_inside_tls_that_never_reads(reactor, listener: Listener,
 
     listener.use(certificate, version)
     listener.actions[b"DATA"] = freeze
-    courier = await listener.courier(reactor, timeouts=Timeouts(block=0.3))
-    await courier.ready
-    result = await courier.deliver(envelope(b"".join(LARGE * 4)), LARGE * 4)
+    client = await listener.connect(reactor, timeouts=Timeouts(block=0.3))
+    await client.ready
+    result = await client.deliver(envelope(b"".join(LARGE * 4)), LARGE * 4)
     assert "timed out" in result.lost
     assert result.sent_dot is False
-    await courier.when_closed()
+    await client.when_closed()
 
 
 def test_contexts_are_shared() -> None:

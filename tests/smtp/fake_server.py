@@ -40,7 +40,7 @@ class Wire(StringTransport):
         super().abortConnection()
 
 
-class Peer:
+class FakeServer:
     """`cuts` are where the server's octets are cut into chunks: every number of octets in turn, over and over."""
 
     def __init__(self, cuts: Iterable[int] = (), **options: Any) -> None:
@@ -49,15 +49,15 @@ class Peer:
         self.cuts = tuple(cuts)
         self._turn = 0
         options.setdefault("tls", "none")
-        self.courier = SmtpClient(self.clock, "me.example", **options)
-        self.fate = told(self.courier.ready)
-        self.courier.makeConnection(self.wire)
+        self.client = SmtpClient(self.clock, "me.example", **options)
+        self.ready_result = results_of(self.client.ready)
+        self.client.makeConnection(self.wire)
 
-    def says(self, *lines: str) -> Peer:
+    def reply(self, *lines: str) -> FakeServer:
         """Complete lines of the server."""
-        return self.sends("".join(f"{line}\r\n" for line in lines).encode())
+        return self.send("".join(f"{line}\r\n" for line in lines).encode())
 
-    def sends(self, octets: bytes) -> Peer:
+    def send(self, octets: bytes) -> FakeServer:
         while octets:
             size = len(octets)
             if self.cuts:
@@ -65,20 +65,20 @@ class Peer:
                 self._turn += 1
             chunk, octets = octets[:size], octets[size:]
             if not self.wire.disconnecting:
-                self.courier.dataReceived(chunk)
+                self.client.dataReceived(chunk)
         return self
 
-    def hears(self) -> bytes:
+    def received(self) -> bytes:
         """What the client wrote since this was asked last."""
         written: bytes = self.wire.value()
         self.wire.clear()
         return written
 
-    def closes(self, error: Exception | None = None) -> Peer:
-        self.courier.connectionLost(Failure(error or ConnectionDone()))
+    def close(self, error: Exception | None = None) -> FakeServer:
+        self.client.connectionLost(Failure(error or ConnectionDone()))
         return self
 
-    def handshake(self) -> Peer:
+    def handshake(self) -> FakeServer:
         """TLS is up."""
 
         class Handle:
@@ -89,10 +89,10 @@ class Peer:
                 return "TLS_AES_128_GCM_SHA256"
 
         self.wire.getHandle = Handle
-        self.courier.handshakeCompleted()
+        self.client.handshakeCompleted()
         return self
 
-    def stuck(self) -> Peer:
+    def stop_reading(self) -> FakeServer:
         """From now on one slice of a message is read, and no more."""
         write = self.wire.write
 
@@ -104,23 +104,23 @@ class Peer:
         self.wire.write = once  # type: ignore[method-assign]
         return self
 
-    def waits(self, seconds: float) -> Peer:
+    def advance(self, seconds: float) -> FakeServer:
         self.clock.advance(seconds)
         return self
 
     def deliver(
         self, *recipients: str, body: bytes | Iterable[bytes] = BODY, may_send_dot: Any = None, chunking: bool = False, **envelope: Any
     ) -> list[Any]:
-        """The Result, or what it failed with, is in the list as soon as it is known. By BDAT the size is told, when it can be."""
+        """The Result, or what it failed with, is in the list as soon as it is known. By BDAT the size is results_of, when it can be."""
         pieces = [body] if isinstance(body, bytes) else body
         envelope.setdefault("sender", "b@example.net")
         if chunking and not hasattr(pieces, "__next__"):
             envelope.setdefault("size", sum(map(len, pieces)))
         asked = Envelope(recipients=recipients or ("to@example.org",), **envelope)
-        return told(self.courier.deliver(asked, pieces, may_send_dot or (lambda: True), "together" if chunking else "data"))
+        return results_of(self.client.deliver(asked, pieces, may_send_dot or (lambda: True), "together" if chunking else "data"))
 
 
-def told(deferred: Deferred[Any]) -> list[Any]:
+def results_of(deferred: Deferred[Any]) -> list[Any]:
     """What the Deferred fires with, as soon as it does."""
     news: list[Any] = []
 
@@ -131,12 +131,12 @@ def told(deferred: Deferred[Any]) -> list[Any]:
     return news
 
 
-def ready(*, cuts: Iterable[int] = (), offers: tuple[str, ...] = PIPELINING, **options: Any) -> Peer:
+def ready(*, cuts: Iterable[int] = (), ehlo: tuple[str, ...] = PIPELINING, **options: Any) -> FakeServer:
     """A connection that waits for its first message."""
-    peer = Peer(cuts, **options).says(GREETING).says(*offers)
-    assert peer.courier.usable
-    peer.hears()
-    return peer
+    server = FakeServer(cuts, **options).reply(GREETING).reply(*ehlo)
+    assert server.client.usable
+    server.received()
+    return server
 
 
 def codes(result: Result) -> list[int | None]:
