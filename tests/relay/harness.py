@@ -1,4 +1,4 @@
-"""The relay behind a connection in memory: keys, an intake that remembers, and everything that may say no."""
+"""The relay with connections in memory: API keys, an intake that records its emails, and everything that can refuse a mail."""
 
 from __future__ import annotations
 

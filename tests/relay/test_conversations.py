@@ -1,4 +1,4 @@
-"""Every dialogue of tests/conversations/relay with the relay itself, whole and with each octet in a segment of its own."""
+"""Plays every dialogue of tests/conversations/relay, as a whole and byte by byte."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.smtp.dialogue import RELAY, converse, read
 DIALOGUES = sorted(RELAY.glob("*.txt"))
 
 
-def test_there_are_dialogues() -> None:
+def test_dialogues_exist() -> None:
     assert len(DIALOGUES) >= 5
 
 
@@ -28,7 +28,7 @@ def test_conversation(path: Path, split: bool) -> None:
     assert client.greeting == dialogue.turns[0].expected.pop(0) + "\r\n"
     converse(dialogue, client.client, split=split)
     assert len(world.intake.emails) == dialogue.mails
-    if dialogue.body is not None:  # it stands behind the trace, which is ours
+    if dialogue.body is not None:  # after the Received field
         assert re.sub(rb"\AReceived: .*\r\n(?:[ \t].*\r\n)*", b"", world.intake.messages[-1]) == dialogue.body
     assert world.budget.used == 0 and len(world.relay.per_address) == len(world.relay.per_key) == 0
     assert not world.clock.getDelayedCalls(), "a timer is left"

@@ -77,7 +77,7 @@ def about(**changes: Any) -> Notice:
 
 
 @pytest.mark.parametrize("sender", ["someone@elsewhere.example", "me@example.com", '"odd one"@x.example'])
-def test_whoever_stands_in_the_envelope_is_told(sender: str) -> None:
+def test_dsns_go_to_the_envelope_sender(sender: str) -> None:
     world = World([about(envelope=StoredEnvelope(sender, envid="e 1"))])
     [message] = send_due(world)
     [email] = world.sent
@@ -88,12 +88,12 @@ def test_whoever_stands_in_the_envelope_is_told(sender: str) -> None:
 
 
 @pytest.mark.parametrize("changes", [{"envelope": EMPTY}, {"envelope": StoredEnvelope("no address")}, {"told": ()}])
-def test_where_there_is_nobody_or_nothing_to_tell_it_is_done(changes: dict[str, Any]) -> None:
+def test_notices_without_recipient_or_content_are_done(changes: dict[str, Any]) -> None:
     world = World([about(**changes)])
     assert send_due(world) == [] and world.finished == [NOTICE.report]
 
 
-def test_a_recipient_on_the_suppression_list_is_told_of() -> None:
+def test_suppressed_recipients_are_reported() -> None:
     reason = "The address is on the suppression list."
     [message] = send_due(World([about(told=(attrs.evolve(GONE, type="email.suppressed", data={"reason": reason}),))]))
     found = dsn_reader.read(report.read(message))
@@ -101,7 +101,7 @@ def test_a_recipient_on_the_suppression_list_is_told_of() -> None:
     assert reason.encode() in message
 
 
-def test_what_another_server_said_is_told_in_its_words() -> None:
+def test_reports_of_other_servers_are_forwarded_unchanged() -> None:
     data = {"action": "delivered", "said": "250 2.1.5 in the mailbox", "reporter": "mx.example.net"}
     told = (attrs.evolve(GONE, type="passed", data=data), Told("b@example.net", 1, "email.delivered", NOW, {"reply": "250 ok"}))
     [message] = send_due(World([about(told=told)]))
@@ -113,7 +113,7 @@ def test_what_another_server_said_is_told_in_its_words() -> None:
     ]
 
 
-def test_a_sender_beyond_ascii_gets_the_form_for_them() -> None:
+def test_internationalized_senders_get_the_rfc_6533_format() -> None:
     world = World([about(envelope=StoredEnvelope("jörg@elsewhere.example", smtputf8=True, orcpt=("utf-8;ö@example.net",)))])
     [message] = send_due(world)
     assert isinstance(world.sent[0].content, AsReceived)
@@ -121,14 +121,14 @@ def test_a_sender_beyond_ascii_gets_the_form_for_them() -> None:
     assert b"report-type=global-delivery-status" in message and "Original-Recipient: utf-8; ö@example.net".encode() in message
 
 
-@pytest.mark.parametrize(("octets", "whole"), [(1000, True), (FULL_LIMIT + 1, False)])
-def test_a_large_mail_does_not_go_back_whole(octets: int, whole: bool) -> None:
-    world = World([about(envelope=StoredEnvelope("me@example.com", ret="FULL"))], MESSAGE + b"x" * (octets - len(MESSAGE)))
+@pytest.mark.parametrize(("content", "whole"), [(1000, True), (FULL_LIMIT + 1, False)])
+def test_of_a_large_mail_only_the_header_is_returned(content: int, whole: bool) -> None:
+    world = World([about(envelope=StoredEnvelope("me@example.com", ret="FULL"))], MESSAGE + b"x" * (content - len(MESSAGE)))
     [message] = send_due(world)
     assert (b"the body" in message) == whole and world.loaded == [FULL_LIMIT + 1]
 
 
-def test_one_that_cannot_be_accepted_just_now_is_told_later() -> None:
+def test_a_busy_intake_is_retried() -> None:
     world = World([NOTICE], answer=Busy())
     send_due(world)
     assert world.finished == []

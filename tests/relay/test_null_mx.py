@@ -1,4 +1,4 @@
-"""A domain that says that it takes no mail is refused at RCPT when that is known soon; nobody is when DNS is slow or away."""
+"""Recipients whose domain accepts no mail are refused at RCPT if DNS answers in time; slow or failing DNS refuses none."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def rcpt(client: RelayClient, domain: str) -> str:
     return client.client.received().decode().removesuffix("\r\n")
 
 
-def test_what_is_known_is_told_at_once_and_the_others_get_the_mail() -> None:
+def test_a_known_null_mx_is_refused_and_the_others_get_the_mail() -> None:
     world = World()
     world.resolver.known["no.example"] = NULL
     client = begun(world)
@@ -40,13 +40,13 @@ def test_what_is_known_is_told_at_once_and_the_others_get_the_mail() -> None:
 @pytest.mark.parametrize(
     "found", [Records("x.example", (Mx(0, ""), Mx(10, "mx.example"))), Records("x.example"), NxDomain("x.example"), Temporary("away")]
 )
-def test_everything_else_is_accepted(found: Any) -> None:
+def test_other_domains_are_accepted(found: Any) -> None:
     world = World()
     world.resolver.known["x.example"] = found
     assert rcpt(begun(world), "x.example") == OK
 
 
-def test_an_answer_is_waited_for() -> None:
+def test_rcpt_waits_for_the_lookup() -> None:
     world = World()
     world.resolver.pending["no.example"] = []
     client = begun(world)
@@ -57,7 +57,7 @@ def test_an_answer_is_waited_for() -> None:
     assert not client.closed
 
 
-def test_the_recipients_of_a_mail_wait_a_quarter_of_a_second_in_all() -> None:
+def test_the_recipients_of_a_mail_share_the_wait() -> None:
     world = World()
     world.resolver.pending |= {"a.example": [], "b.example": [], "c.example": []}
     client = begun(world)
@@ -73,7 +73,7 @@ def test_the_recipients_of_a_mail_wait_a_quarter_of_a_second_in_all() -> None:
     assert rcpt(client, "c.example") == "" and len(world.resolver.pending["c.example"]) == 1
 
 
-def test_no_more_than_so_many_are_waited_for_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_lookups_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(null_mx, "MAX_LOOKUPS", 1)
     world = World()
     world.resolver.pending |= {"a.example": [], "b.example": []}
@@ -91,7 +91,7 @@ def test_a_domain_with_a_route_is_not_looked_up() -> None:
     assert rcpt(begun(world), "routed.example") == OK
 
 
-def test_strangers_make_no_look_ups() -> None:
+def test_unauthenticated_clients_cause_no_lookups() -> None:
     world = World()
     world.resolver.pending["no.example"] = []
     client = world.connect("25")
@@ -99,7 +99,7 @@ def test_strangers_make_no_look_ups() -> None:
     assert rcpt(client, "no.example").startswith("550 5.1.1") and world.resolver.pending["no.example"] == []
 
 
-def test_a_look_up_that_fails_is_no_refusal() -> None:
+def test_a_failed_lookup_accepts_the_recipient() -> None:
     world = World()
     waiting: list[Deferred[Any]] = []
     world.resolver.pending["a.example"] = waiting

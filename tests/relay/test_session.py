@@ -1,4 +1,4 @@
-"""Who gets in, what is answered when something says no, and that the next command is in step whatever was said before."""
+"""Logins, connection limits, recipients, and the reply for each refusal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.relay.harness import ACCOUNT, ME, OTHER, SECRET, SUSPENDED, TOKEN, Wo
 EMAIL = UUID(int=7)
 
 
-def test_either_permission_may_log_in() -> None:
+def test_both_permissions_can_log_in() -> None:
     for token in (TOKEN, OTHER):
         assert World().logged_in(token).mail(ME + b"\r\nx\r\n").startswith("250 2.0.0 Queued as ")
 
@@ -33,7 +33,7 @@ def test_either_permission_may_log_in() -> None:
         (SUSPENDED, "somebody", "535 5.7.8 Authentication credentials invalid"),
     ],
 )
-def test_a_login_that_fails(token: str, user: str, reply: str) -> None:
+def test_failed_logins(token: str, user: str, reply: str) -> None:
     client = World().connect("465")
     client.client.protocol.session.tls = {"version": "TLSv1.3", "cipher": "X"}
     client.command("EHLO me")
@@ -41,7 +41,7 @@ def test_a_login_that_fails(token: str, user: str, reply: str) -> None:
     assert client.command("MAIL FROM:<a@b.example>").startswith("530 5.7.0")
 
 
-def test_a_key_store_that_is_away_is_no_refusal() -> None:
+def test_an_unavailable_key_store_is_a_temporary_failure() -> None:
     world = World()
     world.keys.error = Unavailable("away")
     client = world.connect("465")
@@ -72,7 +72,7 @@ def test_five_failed_logins_a_minute_from_one_address() -> None:
     world.logged_in()
 
 
-def test_a_key_that_is_revoked_sends_nothing_more() -> None:
+def test_a_revoked_key_cannot_send() -> None:
     world = World()
     client = world.logged_in()
     assert client.mail(ME + b"\r\nx\r\n").startswith("250")
@@ -80,7 +80,7 @@ def test_a_key_that_is_revoked_sends_nothing_more() -> None:
     assert client.mail(ME + b"\r\nx\r\n") == "550 5.7.1 The API key is no longer valid"
 
 
-def test_connections_by_address_by_key_and_in_all() -> None:
+def test_connection_limits() -> None:
     world = World()
     lines = [world.logged_in() for _ in range(2)]
     third = world.connect()
@@ -98,7 +98,7 @@ def test_connections_by_address_by_key_and_in_all() -> None:
     world.logged_in()
 
 
-def test_a_flood_of_connections_that_break_leaves_nothing() -> None:
+def test_broken_connections_release_everything() -> None:
     world = World()
     for n in range(2000):
         client = world.connect("587" if n % 2 else "25")
@@ -108,12 +108,12 @@ def test_a_flood_of_connections_that_break_leaves_nothing() -> None:
     assert world.logged_in().mail(ME + b"\r\nx\r\n").startswith("250")
 
 
-def test_an_address_of_ipv6_is_its_network() -> None:
+def test_an_ipv6_address_counts_as_its_network() -> None:
     assert client_network("2001:db8::1") == client_network("2001:db8::ffff") != client_network("2001:db8:0:1::1")
     assert client_network("::ffff:192.0.2.1") == "192.0.2.1" and client_network("fe80::1%eth0") == "fe80::/64" and client_network("") == ""
 
 
-def test_what_is_over_the_rate_is_asked_to_come_back() -> None:
+def test_mail_over_the_rate_limit_is_deferred() -> None:
     world = World(rate=2)
     client = world.logged_in()
     assert [client.mail(ME + b"\r\nx\r\n")[:9] for _ in range(3)] == ["250 2.0.0", "250 2.0.0", "451 4.7.1"]
@@ -141,7 +141,7 @@ def test_what_is_over_the_rate_is_asked_to_come_back() -> None:
         (Rejected({0: Refusal("content", None, "No.")}), "550 5.6.0 No."),
     ],
 )
-def test_every_no_has_its_reply(answer: object, reply: str) -> None:
+def test_each_refusal_of_intake_has_a_reply(answer: object, reply: str) -> None:
     world = World()
     client = world.logged_in()
     world.intake.answer = answer
@@ -151,7 +151,7 @@ def test_every_no_has_its_reply(answer: object, reply: str) -> None:
     assert world.budget.used == 0
 
 
-def test_recipients_that_are_not_relayed_to() -> None:
+def test_recipients_that_are_refused() -> None:
     client = World().logged_in()
     client.command("MAIL FROM:<>")
     assert client.command("RCPT TO:<a@[192.0.2.1]>").startswith("550 5.1.2")
@@ -160,7 +160,7 @@ def test_recipients_that_are_not_relayed_to() -> None:
     assert client.command("RCPT TO:<a@example.net>").startswith("250 2.1.5")
 
 
-def test_a_session_leaves_a_receipt() -> None:
+def test_sessions_are_logged() -> None:
     world = World()
     client = world.logged_in()
     client.mail(ME + b"\r\nthe body\r\n")
@@ -183,7 +183,7 @@ def test_a_session_leaves_a_receipt() -> None:
 PATH = return_path.make("send.example.com", 1, EMAIL, SECRET)
 
 
-def test_a_return_path_of_ours_is_taken_from_anybody() -> None:
+def test_return_paths_accept_mail_without_a_login() -> None:
     world = World()
     client = world.connect("25")
     client.command("EHLO mx.other.example")
@@ -196,7 +196,7 @@ def test_a_return_path_of_ours_is_taken_from_anybody() -> None:
 @pytest.mark.parametrize(
     "recipient", [PATH.replace("b-a", "b-b", 1), "a@example.net", "b-@send.example.com", "postmaster@example.net", "root"]
 )
-def test_nobody_else_is(recipient: str) -> None:
+def test_other_recipients_are_refused(recipient: str) -> None:
     world = World()
     client = world.connect("25")
     client.command("EHLO mx.other.example")
@@ -204,7 +204,7 @@ def test_nobody_else_is(recipient: str) -> None:
     assert not world.returned
 
 
-def test_without_anybody_to_take_it_it_is_not_accepted() -> None:
+def test_without_consumers_inbound_mail_is_refused() -> None:
     client = World(late=False).connect("25")
     client.command("HELO mx.other.example")
     assert client.mail(b"x\r\n", PATH).startswith("550 5.1.1")
@@ -212,7 +212,7 @@ def test_without_anybody_to_take_it_it_is_not_accepted() -> None:
 
 
 @pytest.mark.parametrize("recipient", ["postmaster", "Postmaster@mx.test", "ABUSE@MX.test"])
-def test_the_operator_gets_the_mail_for_their_roles(recipient: str) -> None:
+def test_postmaster_mail_is_forwarded(recipient: str) -> None:
     world = World()
     client = world.connect("25")
     client.command("EHLO mx.other.example")
@@ -220,7 +220,7 @@ def test_the_operator_gets_the_mail_for_their_roles(recipient: str) -> None:
     assert [mail.message for mail in world.forwarded] == [b"help\r\n"] and len(world.returned) == 1
 
 
-def test_a_bounce_that_cannot_be_kept_is_asked_for_again() -> None:
+def test_a_bounce_that_cannot_be_stored_is_deferred() -> None:
     world = World()
     world.failure = Unavailable("away")
     client = world.connect("25")
@@ -228,7 +228,7 @@ def test_a_bounce_that_cannot_be_kept_is_asked_for_again() -> None:
     assert client.mail(b"x\r\n", PATH).startswith("451 4.3.0")
 
 
-def test_a_customer_may_also_come_to_that_port() -> None:
+def test_customers_can_use_port_25() -> None:
     world = World()
     client = world.connect("25")
     client.command("EHLO me")
@@ -239,7 +239,7 @@ def test_a_customer_may_also_come_to_that_port() -> None:
     assert client.mail(ME + b"\r\nx\r\n", "a@example.net").startswith("250 2.0.0 Queued as ")
 
 
-def test_a_shutdown_lets_a_body_finish() -> None:
+def test_a_shutdown_lets_bodies_finish() -> None:
     world = World()
     client = world.logged_in()
     client.command("MAIL FROM:<me@example.com>", "RCPT TO:<a@example.net>", "DATA")
@@ -251,7 +251,7 @@ def test_a_shutdown_lets_a_body_finish() -> None:
     assert next(r.transcript for _, r in world.sessions.entries).endswith("S: 421 4.3.2 Server is shutting down")  # type: ignore[union-attr]
 
 
-def test_failures_and_crowds_forget() -> None:
+def test_counters_release_memory() -> None:
     world = World()
     failures, crowd = LoginFailures(world.clock, 2), ConnectionLimits(1)
     failures.add("a")

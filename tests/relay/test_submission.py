@@ -1,4 +1,4 @@
-"""What becomes of a mail between the final dot and intake."""
+"""What happens to a mail between the final dot and intake."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def content(email: Incoming) -> AsReceived:
     return email.content
 
 
-def test_lines_come_in_front_and_nothing_else_changes() -> None:
+def test_header_lines_are_prepended_and_nothing_else_changes() -> None:
     world = World()
     message = b"X-Odd:  a\r\n\tb \r\nBcc: c@example.net\r\n" + ME + b"DKIM-Signature: v=1; b=abc\r\n\r\n.\xff..\r\n \r\n"
     assert world.logged_in().mail(message.replace(b"\r\n.", b"\r\n..")).startswith("250")
@@ -45,7 +45,7 @@ def test_lines_come_in_front_and_nothing_else_changes() -> None:
     )
 
 
-def test_the_group_of_the_key_exchange_stands_in_the_trace_where_it_is_known() -> None:
+def test_received_has_the_key_exchange_group() -> None:
     world = World()
     client = world.logged_in()
     client.client.protocol.session.tls = {"version": "TLSv1.3", "cipher": "TLS_AES_256_GCM_SHA384", "group": "x25519"}
@@ -53,7 +53,7 @@ def test_the_group_of_the_key_exchange_stands_in_the_trace_where_it_is_known() -
     assert b" tls TLS_AES_256_GCM_SHA384 group x25519; " in world.intake.messages[0]
 
 
-def test_the_envelope_rules() -> None:
+def test_the_envelope_determines_the_recipients() -> None:
     world = World()
     client = world.logged_in()
     client.mail(ME + b"To: x@example.org\r\nCc: b@example.net\r\n\r\nx\r\n", "a@example.net", "b@example.net", "a@example.net")
@@ -63,7 +63,7 @@ def test_the_envelope_rules() -> None:
     assert [box.address for box in email.bcc] == ["a@example.net", "a@example.net"] and email.source == "smtp"
 
 
-def test_an_envelope_that_asks_for_nothing_is_described_as_any_is() -> None:
+def test_stored_envelope_without_rcpt_parameters() -> None:
     paths = [Path("a", "example.net"), Path("b", "example.net"), Path("a", "example.net")]
     asked = MailParameters(ret="FULL", envid="x")
     for parameters, utf8 in ((MailParameters(), False), (MailParameters(), True), (asked, False), (asked, True)):
@@ -76,7 +76,7 @@ def test_an_envelope_that_asks_for_nothing_is_described_as_any_is() -> None:
         )
 
 
-def test_what_was_asked_for_is_kept_by_recipient() -> None:
+def test_dsn_options_are_stored_by_recipient() -> None:
     world = World()
     client = world.logged_in()
     client.command("MAIL FROM:<me@example.com> RET=HDRS ENVID=a+2Bb SMTPUTF8 BODY=8BITMIME")
@@ -94,7 +94,7 @@ def test_what_was_asked_for_is_kept_by_recipient() -> None:
     assert b" with UTF8SMTPSA id " in world.intake.messages[0].replace(b"\r\n", b"")
 
 
-def test_a_key_and_its_fingerprint() -> None:
+def test_idempotency_key_and_fingerprint() -> None:
     world = World()
     client = world.logged_in()
     for head in (b"Date: 1\r\nMessage-ID: <1@x>\r\n", b"Date: 2\r\n"):
@@ -128,7 +128,7 @@ def test_a_key_and_its_fingerprint() -> None:
         (ME + b"\r\n" + b"x" * 999 + b"\r\n", "554 5.6.0"),
     ],
 )
-def test_a_message_that_nobody_should_get(message: bytes, reply: str) -> None:
+def test_invalid_messages_are_refused(message: bytes, reply: str) -> None:
     world = World()
     client = world.logged_in()
     assert client.mail(message).startswith(reply)
@@ -139,7 +139,7 @@ def test_a_message_that_nobody_should_get(message: bytes, reply: str) -> None:
 LARGE = ME + b"Subject: large\r\n\r\n" + (b"x" * 998 + b"\r\n") * 4000
 
 
-def test_a_large_mail_waits_on_disk() -> None:
+def test_a_large_mail_is_spooled_to_disk() -> None:
     world = World()
     client = world.logged_in()
     client.command("MAIL FROM:<me@example.com>", *(f"RCPT TO:<r{n}@example.net>" for n in range(50)), "DATA")
@@ -157,7 +157,7 @@ def test_a_large_mail_waits_on_disk() -> None:
 
 
 class Mapped(mmap.mmap):
-    """A mapped file that knows who reads it: how many octets in a thread, and how many on the reactor's."""
+    """A mapped file that counts the bytes read in threads and in the reactor's thread."""
 
     in_thread = False
     read: ClassVar[Counter[bool]] = Counter()
@@ -174,7 +174,7 @@ class Mapped(mmap.mmap):
         return at
 
 
-def test_a_large_mail_is_written_and_read_in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_mail_is_processed_in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
 
     async def in_thread(work: Callable[[], Any]) -> Any:
@@ -188,11 +188,11 @@ def test_a_large_mail_is_written_and_read_in_threads(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("mailsvc.relay.spool.mmap.mmap", Mapped)
     append, written = spool._append, 0
 
-    def counted(file: Any, octets: bytearray) -> Any:
+    def counted(file: Any, data: bytearray) -> Any:
         nonlocal written
         assert Mapped.in_thread
-        written += len(octets)
-        return append(file, octets)
+        written += len(data)
+        return append(file, data)
 
     monkeypatch.setattr(spool, "_append", counted)
     Mapped.read.clear()
@@ -204,7 +204,7 @@ def test_a_large_mail_is_written_and_read_in_threads(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("gives_up", [False, True])
-def test_while_the_disk_takes_its_time_a_mail_goes_on_coming_in_and_may_be_given_up(gives_up: bool) -> None:
+def test_a_slow_disk_does_not_block_the_session(gives_up: bool) -> None:
     world = World()
     writes: list[tuple[Callable[[], Any], Deferred[Any]]] = []
 
@@ -230,7 +230,7 @@ def test_while_the_disk_takes_its_time_a_mail_goes_on_coming_in_and_may_be_given
     assert gives_up or world.intake.messages[0].endswith(LARGE[:400_000] + b"\r\n")
 
 
-def test_a_large_mail_has_the_same_fingerprint_and_faults_as_a_small_one() -> None:
+def test_large_and_small_mails_have_the_same_fingerprint_and_faults() -> None:
     world = World()
     client = world.logged_in()
     client.mail(b"Idempotency-Key: k\r\n" + LARGE)
@@ -241,7 +241,7 @@ def test_a_large_mail_has_the_same_fingerprint_and_faults_as_a_small_one() -> No
     assert client.mail(head + deep + LARGE).startswith("550 5.6.0 The parts")
 
 
-def test_more_than_may_be_in_work_at_once_is_asked_to_come_back() -> None:
+def test_mail_over_the_memory_budget_is_deferred() -> None:
     world = World(in_flight=1_000_000)
     first, second = world.logged_in(), world.logged_in()
     first.command("MAIL FROM:<me@example.com>", "RCPT TO:<a@example.net>", "DATA")
@@ -255,7 +255,7 @@ def test_more_than_may_be_in_work_at_once_is_asked_to_come_back() -> None:
     assert world.budget.used == 0
 
 
-def test_what_other_clients_announce_or_send_leaves_room_for_a_customer() -> None:
+def test_unauthenticated_clients_leave_room_for_customers() -> None:
     world = World(in_flight=16_000_000, spool=16_000_000)
     for host in ("192.0.2.8", "192.0.2.9"):
         stranger = world.connect("25", host)
@@ -270,7 +270,7 @@ def test_what_other_clients_announce_or_send_leaves_room_for_a_customer() -> Non
     assert world.logged_in().mail(ME + b"\r\nx\r\n").startswith("250")
 
 
-def test_a_large_mail_waits_for_its_turn_and_is_asked_to_come_back_when_that_takes_too_long() -> None:
+def test_a_large_mail_waits_for_memory_and_is_deferred_after_a_timeout() -> None:
     world = World()
     client = world.logged_in()
     turns = world.budget.submission.work
@@ -285,7 +285,7 @@ def test_a_large_mail_waits_for_its_turn_and_is_asked_to_come_back_when_that_tak
     assert world.budget.used == 0
 
 
-def test_a_full_disk_is_told_and_the_next_command_is_in_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_gets_a_452_and_the_session_continues(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
     client = world.logged_in()
 
@@ -298,7 +298,7 @@ def test_a_full_disk_is_told_and_the_next_command_is_in_step(monkeypatch: pytest
     assert client.mail(LARGE).startswith("250") and world.budget.used == 0
 
 
-def test_a_chunked_mail_is_the_same_mail() -> None:
+def test_a_chunked_mail_is_stored_unchanged() -> None:
     world = World()
     client = world.logged_in()
     client.command("MAIL FROM:<me@example.com>", "RCPT TO:<a@example.net>")
@@ -308,7 +308,7 @@ def test_a_chunked_mail_is_the_same_mail() -> None:
 
 
 @pytest.mark.parametrize(("period", "reply"), [("day", "451 4.7.1"), ("month", "550 5.7.1")])
-def test_a_plan_that_is_used_up(period: Period, reply: str) -> None:
+def test_an_exhausted_plan(period: Period, reply: str) -> None:
     """Tomorrow it fits again, so the client may keep it; a month is too long to wait for."""
     world = World()
     world.intake.answer = Exhausted(period, 1, 100, 100, datetime(2026, 11, 22, tzinfo=UTC))

@@ -1,4 +1,4 @@
-"""Who is a neighbour, whose key that is, and that nobody becomes one by what they say. Dialogues: tests/conversations/relay."""
+"""Which clients are in a trusted network, with which key, and that nothing they send changes that. Dialogues: tests/conversations/relay."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ NEAR, HOST = UUID(int=1), UUID(int=2)
         ("", None),
     ],
 )
-def test_whose_key_an_address_stands_for(address: str, key: UUID | None) -> None:
+def test_the_key_of_an_address(address: str, key: UUID | None) -> None:
     networks = {"10.1.2.0/24": str(NEAR), "10.1.2.7": str(HOST), "2001:db8::/32": str(NEAR), "fe80::/10": str(NEAR)}
     balancers = [ip_network(text) for text in ("10.1.2.9", "2001:db8::9", "::ffff:10.1.2.11")]
     assert TrustedNetworks.of(networks, balancers).key_of(address) == key
@@ -65,7 +65,7 @@ def trace(world: World) -> str:
     return world.intake.messages[-1].partition(b" with ")[2].split()[0].decode()
 
 
-def test_the_trace_says_that_nobody_authenticated() -> None:
+def test_received_does_not_claim_authentication() -> None:
     world = World()
     client = neighbour(world)
     assert send(client).startswith("250 2.0.0 Queued as ") and trace(world) == "ESMTP"
@@ -80,7 +80,7 @@ def test_the_trace_says_that_nobody_authenticated() -> None:
     assert [caller.key_id for caller in world.intake.callers] == [KEY] * 3 + [UUID(int=3)] * 2
 
 
-def test_a_key_that_is_revoked_in_the_middle_is_as_if_there_was_no_such_network() -> None:
+def test_a_revoked_key_ends_the_trust_in_open_sessions() -> None:
     world = World()
     client = neighbour(world)
     assert send(client).startswith("250")
@@ -94,7 +94,7 @@ def test_a_key_that_is_revoked_in_the_middle_is_as_if_there_was_no_such_network(
     assert client.login(OTHER).startswith("235") and send(client).startswith("250")
 
 
-def test_a_key_store_that_is_away_is_no_refusal() -> None:
+def test_an_unavailable_key_store_is_a_temporary_failure() -> None:
     world = World()
     world.keys.error = Unavailable("away")
     client = neighbour(world)
@@ -105,7 +105,7 @@ def test_a_key_store_that_is_away_is_no_refusal() -> None:
     assert send(client) == "451 4.3.0 Mail cannot be stored at the moment, try again later"
 
 
-def test_a_neighbour_has_the_places_and_the_rate_of_the_key() -> None:
+def test_trusted_clients_share_the_connections_and_rate_of_the_key() -> None:
     world = World(rate=2)
     lines = [neighbour(world, host=f"10.1.2.{n}") for n in (1, 2, 3)]
     assert [send(client)[:9] for client in lines] == ["250 2.0.0", "250 2.0.0", "421 4.7.0"] and lines[2].closed
@@ -124,7 +124,7 @@ def test_a_neighbour_has_the_places_and_the_rate_of_the_key() -> None:
     assert send(neighbour(world)).startswith("250")
 
 
-def test_a_login_frees_the_place_of_the_network_and_needs_none_before_a_mail() -> None:
+def test_a_login_releases_the_connection_of_the_networks_key() -> None:
     world = World()
     full = [neighbour(world) for _ in range(2)]
     assert all(send(client).startswith("250") for client in full)
@@ -138,7 +138,7 @@ def test_a_login_frees_the_place_of_the_network_and_needs_none_before_a_mail() -
     assert send(neighbour(world)).startswith("250")
 
 
-def test_what_was_said_before_a_login_is_not_for_the_account_that_logged_in() -> None:
+def test_the_session_log_is_split_at_a_login() -> None:
     world = World()
     world.keys.callers[digest(OTHER)] = Caller(UUID(int=8), UUID(int=3), "sending_access", None, None)
     client = neighbour(world, "465")
@@ -152,7 +152,7 @@ def test_what_was_said_before_a_login_is_not_for_the_account_that_logged_in() ->
     assert (second, after.key_id, after.mails) == (UUID(int=8), UUID(int=3), 1) and "secret@" not in (after.transcript or "")
 
 
-def test_the_same_key_by_a_login_goes_on_in_the_same_receipt() -> None:
+def test_a_login_with_the_same_key_continues_the_session_log() -> None:
     world = World()
     client = neighbour(world)
     send(client)
@@ -164,7 +164,7 @@ def test_the_same_key_by_a_login_goes_on_in_the_same_receipt() -> None:
     assert (account, receipt.mails) == (ACCOUNT, 2)
 
 
-def test_a_neighbour_that_only_looks_leaves_nothing_and_is_no_stranger() -> None:
+def test_a_trusted_client_without_mail_leaves_no_log_and_has_no_limits() -> None:
     world = World(unauthenticated_bytes=100)
     client = neighbour(world)
     world.clock.advance(61)
@@ -173,24 +173,24 @@ def test_a_neighbour_that_only_looks_leaves_nothing_and_is_no_stranger() -> None
     assert not client.closed and len(world.relay.per_key) == 0
     client.command("QUIT")
     assert not world.sessions.entries
-    stranger = world.connect("25", "10.1.2.3")  # where nobody has to log in
+    other = world.connect("25", "10.1.2.3")  # where no login is required
     world.clock.advance(61)
-    assert stranger.closed
+    assert other.closed
 
 
 # Behind a load balancer
 
 
-def behind(world: World, host: str, octets: bytes) -> tuple[Any, bytes]:
-    """A connection from `host` to a port with PROXY, and what it hears when it says `octets` and then sends a mail in clear."""
+def behind(world: World, host: str, data: bytes) -> tuple[Any, bytes]:
+    """A connection from `host` to a port with PROXY, and what it hears when it says `bytes` and then sends a mail in clear."""
     ports = Ports("mx.test", Limits(), object(), world.relay.open_session, world.clock, [BALANCER])
     [port] = ports.make({"587": "haproxy:tcp:587"})
     address, transport = IPv4Address("TCP", host, 999), Transport()
     transport.peerAddr = address  # type: ignore[assignment]
     transport.protocol = port.factory.buildProtocol(address)
     transport.protocol.makeConnection(transport)
-    for octet in octets + b"EHLO me\r\nMAIL FROM:<me@example.com>\r\n":
-        transport.protocol.dataReceived(bytes([octet]))
+    for byte in data + b"EHLO me\r\nMAIL FROM:<me@example.com>\r\n":
+        transport.protocol.dataReceived(bytes([byte]))
     heard: bytes = transport.value()
     transport.protocol.connectionLost()
     return transport, heard
@@ -205,7 +205,7 @@ def behind(world: World, host: str, octets: bytes) -> tuple[Any, bytes]:
         ("10.1.2.3", b""),  # not by way of the balancer
     ],
 )
-def test_who_is_named_by_a_balancer_is_a_neighbour(host: str, header: bytes) -> None:
+def test_an_address_from_a_balancer_can_be_trusted(host: str, header: bytes) -> None:
     _, heard = behind(World(), host, header)
     assert heard.startswith(b"220 ") and heard.endswith(b"250 2.1.0 Sender OK\r\n")
 
@@ -221,18 +221,18 @@ def test_who_is_named_by_a_balancer_is_a_neighbour(host: str, header: bytes) -> 
         ("10.1.2.9", b"PROXY UNKNOWN\r\n"),
         ("10.1.2.9", SIGNATURE + b"\x20\x00\x00\x00"),
         ("10.1.2.9", SIGNATURE + b"\x21\x31\x00\x02xx"),
-        ("10.1.2.9", b"PROXY TCP4 127.0.0.1 127.0.0.1 4000 587\r\n"),  # its loopback is not ours
+        ("10.1.2.9", b"PROXY TCP4 127.0.0.1 127.0.0.1 4000 587\r\n"),  # the balancer's loopback is another machine
         ("10.1.2.9", b"PROXY TCP6 ::ffff:127.0.0.1 ::1 4000 587\r\n"),
         ("10.1.2.9", b"PROXY TCP6 ::1 ::1 4000 587\r\n"),
     ],
 )
-def test_nobody_else_is(host: str, header: bytes) -> None:
+def test_other_addresses_are_not_trusted(host: str, header: bytes) -> None:
     world = World()
     world.relay.trusted_networks = TrustedNetworks.of({"10.1.2.0/24": str(KEY), "127.0.0.1": str(KEY), "::1": str(KEY)}, [BALANCER])
     _, heard = behind(world, host, header)
     assert b"2.1.0" not in heard and heard.endswith(b"530 5.7.0 Must issue a STARTTLS command first\r\n")
 
 
-def test_a_balancer_that_names_nobody_properly_is_cut_off() -> None:
+def test_an_invalid_proxy_header_is_disconnected() -> None:
     transport, heard = behind(World(), "10.1.2.9", b"PROXY TCP4 10.1.2.3,192.0.2.1 10.1.2.1 4000 587\r\n")
     assert transport.aborted and not heard

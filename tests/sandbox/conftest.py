@@ -1,4 +1,4 @@
-"""No conversation outlives its test."""
+"""Disconnects all clients after each test."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def envelope(client: Client, *recipients: str, sender: str = RETURN_PATH) -> lis
     return client.received().decode().splitlines()[1:]
 
 
-def test_keeps_what_came_in(client: Client, store: Store) -> None:
+def test_messages_are_stored(client: Client, store: Store) -> None:
     assert envelope(client, "delivered@localhost", "anyone@example.org") == ["250 2.1.5 Recipient OK"] * 2
     client.send(b"DATA\r\n")
     client.send(b"Subject: hi\r\n\r\n..dots\r\n.\r\n")
@@ -68,7 +68,7 @@ def test_keeps_what_came_in(client: Client, store: Store) -> None:
     assert mail.received_at.timestamp() == 1_780_000_000
 
 
-def test_knows_our_message_id_when_the_return_path_is_not_ours(client: Client, store: Store) -> None:
+def test_the_message_id_identifies_the_email_without_a_return_path(client: Client, store: Store) -> None:
     envelope(client, "a@example.org", sender="someone@example.net")
     client.send(b"DATA\r\n")
     client.send(f"Subject: hi\r\nMessage-ID: <{OTHER}@example.com>\r\n\r\nMessage-ID: <{EMAIL}@example.com>\r\n.\r\n".encode())
@@ -81,7 +81,7 @@ def test_bounces(client: Client, recipient: str) -> None:
 
 
 @pytest.mark.parametrize("recipient", ["unbounced@example.org", "bounced.not@example.org", "delayedx@example.org"])
-def test_only_the_very_local_part_counts(client: Client, recipient: str) -> None:
+def test_only_the_exact_local_part_counts(client: Client, recipient: str) -> None:
     assert envelope(client, recipient)[0].startswith("250 ")
 
 
@@ -101,7 +101,7 @@ def test_delays_twice_per_email_and_recipient(client: Client) -> None:
     assert codes("delayed@a.test", sender=other) == ["250"]
 
 
-def test_nobody_is_sent_away_for_many_bounces(client: Client) -> None:
+def test_many_bounces_do_not_close_the_connection(client: Client) -> None:
     assert len(envelope(client, *["bounced@a.test"] * 500)) == 500
     assert not client.closed
 
@@ -135,7 +135,7 @@ class World:
 
 
 @pytest.mark.parametrize(("mailbox", "kind"), [("complained", "complaint"), ("bounced-later", "bounce")])
-def test_reports_go_to_the_return_path_and_are_understood(mailbox: str, kind: str) -> None:
+def test_reports_go_to_the_return_path_and_can_be_parsed(mailbox: str, kind: str) -> None:
     world = World()
     assert world.send(f"{mailbox}+1@example.org", "other@example.org").startswith("250 ")
     [(to, message)] = world.reports.posted
@@ -146,7 +146,7 @@ def test_reports_go_to_the_return_path_and_are_understood(mailbox: str, kind: st
     assert b"\n" not in message.replace(b"\r\n", b"")
 
 
-def test_who_asks_is_told_of_the_delivery() -> None:
+def test_notify_success_returns_a_report() -> None:
     world = World()
     world.send("a@example.org> NOTIFY=SUCCESS,FAILURE ORCPT=rfc822;a@example.org")
     world.send("b@example.org> NOTIFY=FAILURE ORCPT=rfc822;b", "c@example.org", "bounced-later@example.org> NOTIFY=NEVER ORCPT=rfc822;b")
@@ -156,7 +156,7 @@ def test_who_asks_is_told_of_the_delivery() -> None:
     assert [(each.recipient, each.action) for each in report.forwardable(["x@example.org", "a@example.org"])] == [(1, "delivered")]
 
 
-def test_strangers_get_no_report() -> None:
+def test_other_senders_get_no_report() -> None:
     world = World()
     world.send("complained@example.org", sender="someone@example.net")
     world.send("complained@example.org", sender="")

@@ -1,4 +1,4 @@
-"""DKIM verdicts of the sandbox: our own signatures, checked by dkimpy."""
+"""DKIM verdicts of the sandbox, on the service's own signatures."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_changed_message_fails(old: bytes, new: bytes) -> None:
 
 @pytest.mark.parametrize("canonicalization", [b"simple/simple", b"simple/relaxed", b"relaxed/simple", b"relaxed/relaxed"])
 @pytest.mark.parametrize("length", [False, True])
-def test_signatures_of_others_with_every_canonicalization(canonicalization: bytes, length: bool) -> None:
+def test_other_signatures_with_every_canonicalization(canonicalization: bytes, length: bool) -> None:
     private = load_der_private_key(PAIRS["s1"][0], None).private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption())
     message = MESSAGE + b"more  text \r\n\r\n\r\n"
     canonical = canonicalization.split(b"/")
@@ -60,7 +60,7 @@ def test_signatures_of_others_with_every_canonicalization(canonicalization: byte
     assert [verdict.result for verdict in check(field + message + b"appended\r\n", "s1")] == ["pass" if length else "fail"]
 
 
-def test_only_the_header_is_parsed_by_expressions_that_hold_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_regular_expressions_run_over_the_header_only(monkeypatch: pytest.MonkeyPatch) -> None:
     parse, sizes = reference.rfc822_parse, []
 
     def parsed(message: bytes) -> object:
@@ -80,7 +80,7 @@ def test_a_huge_header_is_not_verified(header: bytes) -> None:
     assert (verdict.result, verdict.reason) == ("invalid", TOO_LARGE)
 
 
-def test_an_unpublished_key_is_said() -> None:
+def test_an_unpublished_key_has_its_own_verdict() -> None:
     found = {verdict.selector: verdict for verdict in check(SIGNED, "s1")}
     assert found["s1"].result == "pass"
     assert found["s2"].result == "nokey"
@@ -91,7 +91,7 @@ def test_an_unpublished_key_is_said() -> None:
     "field",
     [b"DKIM-Signature: \r\n", b"DKIM-Signature: ;;=;\r\n", b"DKIM-Signature: d=example.com; s=s1\r\n", b"dkim-signature: d=\xff; s=s1\r\n"],
 )
-def test_a_broken_signature_is_no_error(field: bytes) -> None:
+def test_a_malformed_signature_is_invalid(field: bytes) -> None:
     assert [verdict.result == "pass" for verdict in check(field + MESSAGE, "s1")] == [False]
 
 
@@ -100,5 +100,5 @@ def test_unsigned(message: bytes) -> None:
     assert check(message) == ()
 
 
-def test_signatures_are_counted() -> None:
+def test_the_number_of_signatures_is_limited() -> None:
     assert len(check(b"DKIM-Signature: a=b\r\n" * 50 + MESSAGE)) == MAX_SIGNATURES

@@ -1,4 +1,4 @@
-"""The first run: somebody to be, told to the person and to scripts."""
+"""The first start of a development server: account, domain, key, greeting and file."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def welcome(pool: Pool, file: Path) -> Welcome:
 
 
 @pytest_twisted.ensureDeferred
-async def test_the_file_has_what_scripts_need_and_goes_with_the_daemon(pool: Pool, tmp_path: Path, said: io.StringIO) -> None:
+async def test_the_file_is_written_and_removed(pool: Pool, tmp_path: Path, said: io.StringIO) -> None:
     file = tmp_path / "var" / "dev.json"
     first = welcome(pool, file)
     await first.begin()
@@ -63,7 +63,7 @@ async def test_the_file_has_what_scripts_need_and_goes_with_the_daemon(pool: Poo
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_second_run_is_the_same_somebody(pool: Pool, tmp_path: Path, said: io.StringIO) -> None:
+async def test_a_second_start_uses_the_same_account_and_key(pool: Pool, tmp_path: Path, said: io.StringIO) -> None:
     file = tmp_path / "dev.json"
     await welcome(pool, file).begin()
     facts = json.loads(file.read_text())
@@ -91,7 +91,7 @@ async def test_a_second_run_is_the_same_somebody(pool: Pool, tmp_path: Path, sai
 
 @pytest.mark.parametrize("left", ["", "[]", "{}", '{"api_key": 7}', "\xff"])
 @pytest_twisted.ensureDeferred
-async def test_a_key_of_somebodys_own_is_let_alone_whatever_it_is_called(pool: Pool, tmp_path: Path, said: io.StringIO, left: str) -> None:
+async def test_other_keys_are_not_revoked(pool: Pool, tmp_path: Path, said: io.StringIO, left: str) -> None:
     file = tmp_path / "dev.json"
     only = welcome(pool, file)
     account = await only.customers.accounts.create("Development")
@@ -103,7 +103,7 @@ async def test_a_key_of_somebodys_own_is_let_alone_whatever_it_is_called(pool: P
 
 @pytest.mark.parametrize("left", ["", "ms_unknown", "\0"])
 @pytest_twisted.ensureDeferred
-async def test_what_an_earlier_run_left_is_used_only_when_it_works(pool: Pool, tmp_path: Path, said: io.StringIO, left: str) -> None:
+async def test_an_earlier_key_is_used_only_if_it_is_valid(pool: Pool, tmp_path: Path, said: io.StringIO, left: str) -> None:
     file = tmp_path / "dev.json"
     file.with_suffix(".key").write_text(left)
     only = welcome(pool, file)
@@ -111,7 +111,7 @@ async def test_what_an_earlier_run_left_is_used_only_when_it_works(pool: Pool, t
     assert await only.customers.keys.find(digest(json.loads(file.read_text())["api_key"])) is not None
 
 
-def test_the_greeting_is_three_facts_and_a_line_to_paste() -> None:
+def test_the_greeting() -> None:
     facts = {"http": "http://localhost:8025", "api_key": "ms_x", "domain": "mailsvc.example", "smtp": {}}
     lines = greeting(facts).strip().splitlines()
     assert [line.split()[0] for line in lines] == ["mailsvc", "API", "send"]

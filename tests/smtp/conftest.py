@@ -1,4 +1,4 @@
-"""No conversation outlives its test. And what tests of the client on real connections need: a server, a certificate."""
+"""Disconnects all clients after each test, and provides a server and a certificate for tests over real connections."""
 
 from __future__ import annotations
 

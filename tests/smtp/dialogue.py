@@ -82,7 +82,7 @@ def everything() -> list[Path]:
     return sorted(path for path in FOLDER.rglob("*.txt") if path.parent not in (RELAY, CLIENT))
 
 
-def octets(text: str) -> bytes:
+def unescape(text: str) -> bytes:
     raw = text.encode("utf-8").decode("latin-1")
     unescaped = re.sub(r"\\(r|n|t|0|\\|x[0-9a-f]{2})", lambda found: _ESCAPES.get(found[1]) or chr(int(found[1][1:], 16)), raw)
     return _REPEAT.sub(lambda found: found[1] * int(found[2]), unescaped.encode("latin-1"))
@@ -106,7 +106,7 @@ def read(path: Path) -> Dialogue:
         if kind in ("C: ", "C> "):
             if dialogue.turns[-1].expected:
                 dialogue.turns.append(Turn(line=number))
-            dialogue.turns[-1].sent += octets(text) + (b"\r\n" if kind == "C: " else b"")
+            dialogue.turns[-1].sent += unescape(text) + (b"\r\n" if kind == "C: " else b"")
         elif kind == "S: ":
             dialogue.turns[-1].expected += said(text)
         elif kind in ("W: ", "C! "):
@@ -140,7 +140,7 @@ def _direct(dialogue: Dialogue, text: str) -> None:
         case "mails":
             dialogue.mails = int(value)
         case "body":
-            dialogue.body = octets(value)
+            dialogue.body = unescape(value)
         case _:
             raise ValueError(f"no such direction: {text}")
 

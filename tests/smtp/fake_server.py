@@ -1,4 +1,4 @@
-"""A server played by hand: what it says goes in by octets, what the client wrote is read back. No network, no waiting."""
+"""A fake server without a network: the test feeds its replies to the client and reads what the client wrote."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STUFFED = b"Subject: x\r\n\r\n..dot\r\nend\r\n.\r\n"
 
 
 class Wire(StringTransport):
-    """A connection that records what is done to it. TLS is only noted: what follows is still read in clear."""
+    """A transport that records what is done to it. TLS is only recorded: data stays in clear text."""
 
     no_delay = False
     getHandle: Any = None
@@ -41,7 +41,7 @@ class Wire(StringTransport):
 
 
 class FakeServer:
-    """`cuts` are where the server's octets are cut into chunks: every number of octets in turn, over and over."""
+    """`cuts`: the sizes of the pieces in which the server's data arrives, repeated over and over."""
 
     def __init__(self, cuts: Iterable[int] = (), **options: Any) -> None:
         self.clock = Clock()
@@ -54,22 +54,22 @@ class FakeServer:
         self.client.makeConnection(self.wire)
 
     def reply(self, *lines: str) -> FakeServer:
-        """Complete lines of the server."""
+        """Send complete reply lines."""
         return self.send("".join(f"{line}\r\n" for line in lines).encode())
 
-    def send(self, octets: bytes) -> FakeServer:
-        while octets:
-            size = len(octets)
+    def send(self, data: bytes) -> FakeServer:
+        while data:
+            size = len(data)
             if self.cuts:
                 size = self.cuts[self._turn % len(self.cuts)]
                 self._turn += 1
-            chunk, octets = octets[:size], octets[size:]
+            chunk, data = data[:size], data[size:]
             if not self.wire.disconnecting:
                 self.client.dataReceived(chunk)
         return self
 
     def received(self) -> bytes:
-        """What the client wrote since this was asked last."""
+        """What the client wrote since the last call."""
         written: bytes = self.wire.value()
         self.wire.clear()
         return written
@@ -79,7 +79,7 @@ class FakeServer:
         return self
 
     def handshake(self) -> FakeServer:
-        """TLS is up."""
+        """Complete the TLS handshake."""
 
         class Handle:
             def get_protocol_version_name(self) -> str:
@@ -93,11 +93,11 @@ class FakeServer:
         return self
 
     def stop_reading(self) -> FakeServer:
-        """From now on one slice of a message is read, and no more."""
+        """Read only one slice of a message from now on."""
         write = self.wire.write
 
-        def once(octets: bytes) -> None:
-            write(octets)
+        def once(data: bytes) -> None:
+            write(data)
             if self.wire.producer:
                 self.wire.producer.pauseProducing()
 
@@ -121,18 +121,18 @@ class FakeServer:
 
 
 def results_of(deferred: Deferred[Any]) -> list[Any]:
-    """What the Deferred fires with, as soon as it does."""
-    news: list[Any] = []
+    """A list that gets the result or error of the Deferred."""
+    results: list[Any] = []
 
     def failed(failure: Failure) -> None:
-        news.append(failure.value)
+        results.append(failure.value)
 
-    deferred.addCallbacks(news.append, failed)
-    return news
+    deferred.addCallbacks(results.append, failed)
+    return results
 
 
 def ready(*, cuts: Iterable[int] = (), ehlo: tuple[str, ...] = PIPELINING, **options: Any) -> FakeServer:
-    """A connection that waits for its first message."""
+    """A connection that is ready for its first message."""
     server = FakeServer(cuts, **options).reply(GREETING).reply(*ehlo)
     assert server.client.usable
     server.received()

@@ -1,7 +1,7 @@
-"""`python -m tests.smtp.fuzz --inputs 100000 --seed 1`: as many dialogues, damaged at random, against framing, parser and conversation.
+"""`python -m tests.smtp.fuzz --inputs 100000 --seed 1`: plays randomly damaged dialogues against framing, parser and conversation.
 
-Each is answered by well-formed replies and nothing worse, raises nothing, leaves no timer, and says the same however it is cut.
-A failure prints its input. The same inputs come with the same seed.
+Each must get well-formed replies, the same in any segments, and must raise nothing and leave no timer. A failure prints its input. The
+same seed gives the same inputs.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from tests.smtp.server.test_mutations import DIALOGUES, MORE, insert, lose, outc
 REPLY = re.compile(rb"(?:[2-5]\d\d[ -][\x20-\x7e]*\r\n)*")
 
 
-def damaged(chance: random.Random, octets: bytes) -> bytes:
+def damaged(chance: random.Random, data: bytes) -> bytes:
     for _ in range(chance.randint(1, 8)):
         place, kind = chance.random(), chance.randrange(5)
         if kind == 0:
-            octets = insert(place, chance.choice(MORE))(octets)
+            data = insert(place, chance.choice(MORE))(data)
         elif kind == 1:
-            octets = insert(place, chance.randbytes(chance.randint(1, 6)))(octets)
+            data = insert(place, chance.randbytes(chance.randint(1, 6)))(data)
         elif kind == 2:
-            octets = lose(place, chance.randint(1, 30))(octets)
+            data = lose(place, chance.randint(1, 30))(data)
         elif kind == 3:
-            octets = repeat(place, chance.randint(1, 60))(octets)
+            data = repeat(place, chance.randint(1, 60))(data)
         else:
             other = chance.choice(DIALOGUES)[1]
-            octets = insert(place, other[: chance.randint(1, len(other))])(octets)
-    return octets
+            data = insert(place, other[: chance.randint(1, len(other))])(data)
+    return data
 
 
 def run(inputs: int, seed: int) -> int:
@@ -48,14 +48,14 @@ def run(inputs: int, seed: int) -> int:
     globalLogPublisher.addObserver(watch)
     try:
         for _ in range(inputs):
-            listener, octets = chance.choice(DIALOGUES)
-            octets = damaged(chance, octets)
-            cuts = sorted(chance.randint(0, len(octets)) for _ in range(chance.randint(0, 6)))
-            whole = outcome(listener, [octets])
-            pieces = [octets[a:b] for a, b in zip([0, *cuts], [*cuts, len(octets)], strict=True)]
-            assert REPLY.fullmatch(whole[0]), (listener, octets, whole[0])
-            assert outcome(listener, pieces, slow=chance.random() < 0.2) == whole, (listener, octets, cuts)
-            assert not failures, (listener, octets, failures)
+            listener, data = chance.choice(DIALOGUES)
+            data = damaged(chance, data)
+            cuts = sorted(chance.randint(0, len(data)) for _ in range(chance.randint(0, 6)))
+            whole = outcome(listener, [data])
+            pieces = [data[a:b] for a, b in zip([0, *cuts], [*cuts, len(data)], strict=True)]
+            assert REPLY.fullmatch(whole[0]), (listener, data, whole[0])
+            assert outcome(listener, pieces, slow=chance.random() < 0.2) == whole, (listener, data, cuts)
+            assert not failures, (listener, data, failures)
             Client.all.clear()
             replies += whole[0].count(b"\n")
     finally:

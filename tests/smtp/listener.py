@@ -1,4 +1,4 @@
-"""A real SMTP server on loopback, as small as can be, that can be told to misbehave."""
+"""A minimal SMTP server on a real port, which tests can make misbehave."""
 
 from __future__ import annotations
 
@@ -66,13 +66,13 @@ class _Contexts:
 
 
 class Server(Protocol):
-    """Takes mail by the book. `listener.on(b"VERB")` replaces what it does then."""
+    """Accepts mail as RFC 5321 says. `listener.actions[b"VERB"]` replaces its reaction to a command."""
 
     def __init__(self, listener: Listener) -> None:
         self.listener = listener
         self.buffer = b""
         self.body: bytes | None = None
-        self.chunk = 0  # octets of a message by BDAT
+        self.chunk = 0  # bytes of a message by BDAT
         self.secured = False
 
     def connectionMade(self) -> None:
@@ -154,14 +154,14 @@ class Server(Protocol):
 
 @attrs.define(eq=False)
 class Listener:
-    """`open` listens; `client` connects one to it through a real endpoint."""
+    """`open` listens; `connect` connects a client through a real endpoint."""
 
     context: SSL.Context | None = None
     actions: dict[bytes, Callable[[Server], Any]] = attrs.field(factory=dict)
     servers: list[Server] = attrs.field(factory=list)
     heard: list[bytes] = attrs.field(factory=list)
     messages: list[bytes] = attrs.field(factory=list)
-    names: list[bytes | None] = attrs.field(factory=list)  # what clients asked for by SNI
+    names: list[bytes | None] = attrs.field(factory=list)  # requested by clients with SNI
     closed: Deferred[None] = attrs.field(factory=Deferred)
     port: Any = None
 

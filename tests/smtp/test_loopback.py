@@ -1,4 +1,4 @@
-"""On real ports of this machine: smtplib, TLS 1.2 and 1.3, the dialogues that touch TLS."""
+"""The server on real ports: smtplib, TLS 1.2 and 1.3, and the dialogues that involve TLS."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ async def test_smtplib_logs_in_and_sends(ports: Ports, version: str, implicit: b
 
 
 @pytest_twisted.ensureDeferred
-async def test_login_by_both_mechanisms(ports: Ports) -> None:
+async def test_login_with_both_mechanisms(ports: Ports) -> None:
     port = ports.open(LISTENERS["submission"], implicit=True)
 
     def log_in(mechanism: str) -> int:
@@ -152,7 +152,7 @@ async def test_old_tls_is_refused(ports: Ports) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_megabyte_in_clear_after_starttls_is_no_handshake(ports: Ports) -> None:
+async def test_a_megabyte_of_clear_text_after_starttls(ports: Ports) -> None:
     port = ports.open(LISTENERS["submission"])
 
     def inject() -> bytes:
@@ -199,7 +199,7 @@ IMPLICIT, STARTTLS = [path for path in EVERY if over_tls(path)], [path for path 
 IN_CLEAR = [path for path in EVERY if read(path).clear]
 
 
-def test_there_are_dialogues() -> None:
+def test_dialogues_exist() -> None:
     assert len(IMPLICIT) > 30
     assert len(STARTTLS) > 10
     assert len(IN_CLEAR) == 2
@@ -239,7 +239,7 @@ async def test_dialogue_with_starttls(ports: Ports, path: Path, version: str) ->
 
 @pytest.mark.parametrize("path", IN_CLEAR, ids=lambda path: str(path.relative_to(FOLDER).with_suffix("")))
 @pytest_twisted.ensureDeferred
-async def test_dialogue_in_clear_where_tls_belongs(ports: Ports, path: Path) -> None:
+async def test_dialogue_in_clear_text_instead_of_tls(ports: Ports, path: Path) -> None:
     dialogue = read(path)
     port = ports.open(LISTENERS[dialogue.listener])
 
@@ -260,15 +260,15 @@ async def test_dialogue_in_clear_where_tls_belongs(ports: Ports, path: Path) -> 
 def read_to_the_end(wire: socket.socket) -> bytes:
     heard = b""
     try:
-        while octets := wire.recv(1000):
-            heard += octets
+        while data := wire.recv(1000):
+            heard += data
     except ConnectionError:
         pass
     return heard
 
 
 def converse(dialogue: Dialogue, wire: socket.socket, version: str) -> None:
-    """Each octet of short turns in a segment, or a TLS record, of its own."""
+    """Sends each byte of short turns in its own segment or TLS record."""
     wire.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     for turn in dialogue.turns:
         pieces = [turn.sent] if len(turn.sent) > 300 else [turn.sent[i : i + 1] for i in range(len(turn.sent))]
@@ -283,13 +283,13 @@ def converse(dialogue: Dialogue, wire: socket.socket, version: str) -> None:
 
 
 def hear(wire: socket.socket, count: int) -> list[str]:
-    octets = b""
-    while octets.count(b"\n") < count:
+    data = b""
+    while data.count(b"\n") < count:
         try:
             more = wire.recv(65536)
         except ConnectionError:
             more = b""
-        octets += more or b"(closed)\r\n"
+        data += more or b"(closed)\r\n"
         if not more:
             break
-    return octets.decode().split("\r\n")[:-1]
+    return data.decode().split("\r\n")[:-1]

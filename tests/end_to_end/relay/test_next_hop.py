@@ -1,4 +1,4 @@
-"""A next hop of another make that offers CHUNKING: a Postfix that takes everything and throws it away."""
+"""A next hop with CHUNKING: a Postfix that accepts and discards everything."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def postfix() -> Iterator[tuple[Instance, int]]:
         instance.stop()
 
 
-def test_postfix_takes_it_by_bdat(postfix: tuple[Instance, int], tmp_path: Path, database: str) -> None:
+def test_postfix_accepts_bdat(postfix: tuple[Instance, int], tmp_path: Path, database: str) -> None:
     """The first mail waits for the recipients' replies, a large one too, the others do not; a refused recipient is refused alone."""
     instance, port = postfix
     delivery = {"routes": {"*": f"smtp://127.0.0.1:{port}"}, "connections_initial": 1, "connections_max": 1}

@@ -16,7 +16,7 @@ daemon = pytest.fixture(relaying, scope="module")
 
 
 @pytest.mark.parametrize("number", NUMBERS)
-def test_each_port_takes_mail_and_the_same_octets_leave(daemon: Daemon, sink: Sink, number: str) -> None:
+def test_each_port_accepts_mail_and_the_bytes_stay_the_same(daemon: Daemon, sink: Sink, number: str) -> None:
     me = f"me@{daemon.facts['domain']}"
     head = f"From: Me <{me}>\r\nSubject: =?utf-8?q?Gr=C3=BC=C3=9Fe?= on port {number}\r\nX-Odd:  two   spaces\r\n folded\r\n"
     body = "\r\n.a dot\r\n..two\r\n \ttrailing \r\nGrüße\r\n"
@@ -50,7 +50,7 @@ def test_many_recipients_are_one_email(daemon: Daemon, sink: Sink) -> None:
     assert all(b"hidden@" not in mail.raw and mail.message["Bcc"] is None for mail in mails)
 
 
-def test_the_same_key_is_the_same_mail(daemon: Daemon, sink: Sink) -> None:
+def test_an_idempotency_key_returns_the_first_email(daemon: Daemon, sink: Sink) -> None:
     me = f"me@{daemon.facts['domain']}"
 
     def send(date: str, text: str = "once", to: str = "a@example.net", header: str = "Idempotency-Key") -> tuple[int, bytes]:
@@ -71,7 +71,7 @@ def test_the_same_key_is_the_same_mail(daemon: Daemon, sink: Sink) -> None:
     assert len(sink.having("Subject: keyed")) == 1
 
 
-def test_refusals_have_the_sentence_of_the_api(daemon: Daemon) -> None:
+def test_refusals_have_the_text_of_the_api(daemon: Daemon) -> None:
     me = f"me@{daemon.facts['domain']}"
     sentence = b"5.7.1 The `elsewhere.example` domain is not verified. Please, add and verify your domain."
     with connect(daemon) as client:
@@ -87,7 +87,7 @@ def test_refusals_have_the_sentence_of_the_api(daemon: Daemon) -> None:
         assert client.noop()[0] == 250
 
 
-def test_a_receipt_has_the_refusals_and_no_secret(daemon: Daemon, module_database: str) -> None:
+def test_the_session_log_has_refusals_and_no_secrets(daemon: Daemon, module_database: str) -> None:
     with connect(daemon) as client:
         client.mail(f"me@{daemon.facts['domain']}")
         assert client.rcpt("someone@[192.0.2.1]")[0] == 550
@@ -99,7 +99,7 @@ def test_a_receipt_has_the_refusals_and_no_secret(daemon: Daemon, module_databas
     assert daemon.facts["api_key"] not in transcript
 
 
-def test_what_became_of_a_mail_is_told_when_asked_for(daemon: Daemon, sink: Sink) -> None:
+def test_requested_dsns_are_sent(daemon: Daemon, sink: Sink) -> None:
     me = f"asks@{daemon.facts['domain']}"
     sink.refuse["gone@example.net"] = "550 5.1.1 nobody of that name"
     with connect(daemon) as client:
@@ -119,7 +119,7 @@ def test_what_became_of_a_mail_is_told_when_asked_for(daemon: Daemon, sink: Sink
     assert "quiet@" not in report.raw.decode() and "please tell" in str(returned) and b"secret body" not in report.raw
 
 
-def test_nothing_is_relayed_for_strangers(daemon: Daemon) -> None:
+def test_nothing_is_relayed_without_a_login(daemon: Daemon) -> None:
     with connect(daemon, "25", login=False) as client:
         client.mail("someone@example.org")
         for address in ("a@example.net", f"b@{daemon.facts['domain']}", "postmaster", "b-" + "a" * 48 + "@send.example.net"):
@@ -128,7 +128,7 @@ def test_nothing_is_relayed_for_strangers(daemon: Daemon) -> None:
         assert client.mail("someone@example.org")[0] == 530
 
 
-def test_a_wrong_key_gets_in_nowhere(daemon: Daemon) -> None:
+def test_a_wrong_key_is_refused_on_every_port(daemon: Daemon) -> None:
     for number in ("25", "465"):
         with connect(daemon, number, login=False) as client, pytest.raises(smtplib.SMTPAuthenticationError) as refused:
             client.login("mailsvc", daemon.facts["api_key"].swapcase())

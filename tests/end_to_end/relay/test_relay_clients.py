@@ -1,4 +1,4 @@
-"""Mail programs that others use, each through every port that it can use: swaks, nodemailer, and a Postfix whose smarthost we are."""
+"""Common mail programs, each through every port that it supports: swaks, nodemailer, and a Postfix with mailsvc as its smarthost."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_nodemailer(daemon: Daemon, sink: Sink) -> None:
     assert all(next(mail.message.iter_attachments()).get_content() == b"\7" * 100_000 for mail in mails)
 
 
-def test_a_postfix_whose_smarthost_we_are(daemon: Daemon, sink: Sink) -> None:
+def test_postfix_with_mailsvc_as_smarthost(daemon: Daemon, sink: Sink) -> None:
     needs(missing())
     facts = daemon.facts
     me = f"me@{facts['domain']}"

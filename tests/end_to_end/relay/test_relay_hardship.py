@@ -1,4 +1,4 @@
-"""The relay in hard times, as a whole daemon: many clients, large mails, a renewed certificate, a database that is away, a shutdown."""
+"""The relay under stress, as a whole daemon: many clients, large mails, a renewed certificate, an unavailable database, a shutdown."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def subject_of(daemon: Daemon, number: str = "465", *, before: bytes = b"") -> s
     return re.findall(r"[a-z]+\.example", der.decode("latin-1"))[0]
 
 
-def test_a_renewed_certificate_needs_no_restart(daemon: Daemon) -> None:
+def test_a_renewed_certificate_is_used_without_a_restart(daemon: Daemon) -> None:
     assert subject_of(daemon) == "old.example"
     certbot(daemon.folder / "live", "new.example")
     deadline = time.monotonic() + 20
@@ -119,14 +119,14 @@ def test_a_port_behind_a_load_balancer(daemon: Daemon) -> None:
         context().wrap_socket(wire)
 
 
-def test_a_domain_that_takes_no_mail_is_refused_at_once(daemon: Daemon) -> None:
+def test_a_null_mx_domain_is_refused(daemon: Daemon) -> None:
     with connect(daemon) as client:
         client.mail(f"me@{daemon.facts['domain']}")
         assert client.rcpt("a@none.example") == (556, b"5.1.10 The recipient's domain does not accept mail (null MX)")
         assert [client.rcpt(address)[0] for address in ("a@unheard.example", "a@example.net")] == [250, 250]
 
 
-def test_the_operator_gets_the_mail_of_strangers(daemon: Daemon, sink: Sink) -> None:
+def test_postmaster_mail_from_outside_is_forwarded(daemon: Daemon, sink: Sink) -> None:
     with connect(daemon, "25", login=False) as client:
         client.mail("someone@example.org")
         assert client.rcpt("postmaster")[0] == 250
@@ -135,7 +135,7 @@ def test_the_operator_gets_the_mail_of_strangers(daemon: Daemon, sink: Sink) -> 
     assert b"\r\nSubject: to whom it may concern\r\n\r\nhelp\r\n" in raw and raw.count(b"DKIM-Signature:") == 2
 
 
-def test_a_database_that_is_away_refuses_nothing_for_good(daemon: Daemon, sink: Sink, module_database: str) -> None:
+def test_an_unavailable_database_causes_temporary_refusals_only(daemon: Daemon, sink: Sink, module_database: str) -> None:
     name = re.search(r"dbname=(\S+)", module_database)
     assert name is not None
     with contextlib.closing(psycopg2.connect(re.sub(r"dbname=\S+ user=\S+|dbname=\S+", "dbname=postgres", module_database))) as operator:
@@ -178,7 +178,7 @@ def test_two_thousand_idle_connections(daemon: Daemon, sink: Sink) -> None:
 
 
 @pytest.mark.slow
-def test_forty_megabytes_to_fifty_are_not_held_fifty_times(daemon: Daemon, sink: Sink) -> None:
+def test_forty_megabytes_to_fifty_recipients_are_in_memory_once(daemon: Daemon, sink: Sink) -> None:
     me = f"me@{daemon.facts['domain']}"
     head = f"From: {me}\r\nSubject: the large one\r\n\r\n".encode()
     message = (head + (b"x" * 76 + b"\r\n") * (41_943_040 // 78))[: 41_943_040 - 2] + b"\r\n"
@@ -194,7 +194,7 @@ def test_forty_megabytes_to_fifty_are_not_held_fifty_times(daemon: Daemon, sink:
         assert client.mail(me, [f"SIZE={41_943_041}"])[0] == 552
 
 
-def test_a_shutdown_lets_a_mail_finish(daemon: Daemon) -> None:
+def test_a_shutdown_lets_mail_finish(daemon: Daemon) -> None:
     me = f"me@{daemon.facts['domain']}"
     with connect(daemon) as client:
         client.mail(me)

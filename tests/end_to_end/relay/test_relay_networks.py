@@ -1,4 +1,4 @@
-"""Programs beside the relay, who send without TLS and login because of where they are; and who only says to be there."""
+"""Programs in trusted networks send without TLS and login; others that claim to be there cannot."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def receipt(database: str, text: str) -> tuple[str, int, str]:
     return found[0], found[1], found[2]
 
 
-def test_from_clear_over_tls_to_the_login_of_another(house: House, module_database: str, sink: Sink) -> None:
+def test_clear_text_then_tls_then_another_login(house: House, module_database: str, sink: Sink) -> None:
     with come(house, NEAR) as client:
         assert client.has_extn("starttls") and not client.has_extn("auth")
         clear = send(house, client, "in clear")
@@ -117,7 +117,7 @@ def test_from_clear_over_tls_to_the_login_of_another(house: House, module_databa
     assert after[:2] == (key_of(module_database, another), 1) and "over.TLS@" not in after[2]
 
 
-def test_inside_tls_and_behind_a_balancer(house: House, module_database: str, sink: Sink) -> None:
+def test_inside_tls_and_through_a_balancer(house: House, module_database: str, sink: Sink) -> None:
     with come(house, NEAR, "465") as client:
         assert key_of(module_database, send(house, client, "on 465")) == house.near
     with come(house, BALANCER, "2587") as client:
@@ -144,13 +144,13 @@ def test_nobody_else_is_trusted(house: House, host: str, number: str, header: by
     assert heard.endswith(b"250 STARTTLS\r\n530 5.7.0 Must issue a STARTTLS command first\r\n221 2.0.0 Bye\r\n")
 
 
-def test_port_25_knows_no_neighbours(house: House) -> None:
+def test_trusted_networks_do_not_apply_to_port_25(house: House) -> None:
     with come(house, NEAR, "25") as client:
         client.mail(f"me@{house.daemon.facts['domain']}")
         assert client.rcpt("a@example.net")[0] == 550
 
 
-def test_the_networks_are_named_and_a_revoked_key_ends_it(house: House) -> None:
+def test_trusted_networks_are_logged_and_end_with_their_key(house: House) -> None:
     daemon = house.daemon
     assert re.search(rf"comes from {re.escape(LEAVING)} .* without TLS and login, for the API key {house.leaving}", daemon.log)
     with come(house, LEAVING) as client:

@@ -1,24 +1,24 @@
-"""Reads and plays the dialogues of tests/conversations/client, where the server is the one to watch.
+"""Reads and plays the dialogues of tests/conversations/client, which test the client against a scripted server.
 
-A dialogue is lines:
+A dialogue consists of lines:
 
-    # a remark
-    ! tls opportunistic      what the client wants of TLS; `none` unless it is said
-    ! to a@x.example b@…     to whom it delivers as soon as it can
-    ! body Hi.\\r\\n            what it delivers
-    ! chunking               it may deliver by BDAT
+    # a comment
+    ! tls opportunistic      the client's TLS policy; `none` by default
+    ! to a@x.example b@…     the recipients of a message that is delivered as soon as the client is ready
+    ! body Hi.\\r\\n            the message
+    ! chunking               BDAT may be used
     ! stuck                  the server reads the first slice of a message and no more
-    ! whole                  it is about what stands in one segment, so it is not played octet by octet
-    S: 250 ok                what the server says, with CRLF; `{250-more\\r\\n*1000}` is a thousand times that, as in S>
+    ! whole                  the dialogue tests what arrives in one segment, so it is not played byte by byte
+    S: 250 ok                what the server sends, with CRLF; `{250-more\\r\\n*1000}` repeats it a thousand times, as in S>
     S> half a line           the same without CRLF
     S! gone                  the server breaks the connection
-    C: QUIT                  what the client says to that; a line that ends with … is compared up to there
+    C: QUIT                  what the client sends next; a line that ends with … is compared up to there
     C> {x*1000}              the same without CRLF
-    C! tls                   the client starts TLS, and the handshake is done
-    C! gone                  the client leaves
+    C! tls                   the client starts TLS, and the handshake completes
+    C! gone                  the client closes the connection
     ! verdicts 250 421 -     the code for each recipient; -: none
-    ! dot yes                whether the final dot went out
-    ! fate GreetingRefused   why there is no connection to deliver over
+    ! dot yes                whether the final dot was sent
+    ! error GreetingRefused  why the connection did not become ready
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import Any
 import attrs
 from twisted.internet.error import ConnectionLost
 
-from tests.smtp.dialogue import octets
+from tests.smtp.dialogue import unescape
 from tests.smtp.fake_server import FakeServer, codes
 
 Step = tuple[str, bytes]  # "S", "C", or what somebody does
@@ -52,9 +52,9 @@ def read(path: Path) -> Script:
     for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
         kind, text = line[:2], line[3:]
         if kind in ("S:", "C:"):
-            script.add(kind[0], octets(text) + b"\r\n")
+            script.add(kind[0], unescape(text) + b"\r\n")
         elif kind in ("S>", "C>"):
-            script.add(kind[0], octets(text))
+            script.add(kind[0], unescape(text))
         elif kind in ("S!", "C!"):
             script.add(f"{kind} {text}", b"")
         elif line.startswith("! "):
@@ -85,7 +85,7 @@ def play(script: Script, *, split: bool = False) -> None:
             heard, end = server.received(), said.find("…".encode())
             assert (heard[:end] if end >= 0 else heard) == (said[:end] if end >= 0 else said), f"step {number}"
         if "to" in wanted and result is None and who != "C" and server.client.usable:
-            body = octets(wanted.get("body", "x\\r\\n"))
+            body = unescape(wanted.get("body", "x\\r\\n"))
             result = server.deliver(*wanted["to"].split(), body=body, chunking="chunking" in wanted)
     if "stuck" not in wanted:
         assert server.received() == b""
@@ -96,5 +96,5 @@ def play(script: Script, *, split: bool = False) -> None:
         assert result is not None and [str(code or "-") for code in codes(result[0])] == wanted["verdicts"].split()
     if "dot" in wanted:
         assert result is not None and result[0].sent_dot == (wanted["dot"] == "yes")
-    if "fate" in wanted:
-        assert [type(error).__name__ for error in server.ready_result] == [wanted["fate"]]
+    if "error" in wanted:
+        assert [type(error).__name__ for error in server.ready_result] == [wanted["error"]]

@@ -1,4 +1,4 @@
-"""5321 §4.1.1.1: an EHLO answer is read once, whatever the case of its words."""
+"""5321 §4.1.1.1: parsing replies to EHLO."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_keywords_in_any_case() -> None:
     assert found.size_limit == 1000
 
 
-def test_the_greeting_line_is_no_keyword() -> None:
+def test_the_first_line_is_not_a_keyword() -> None:
     found = from_ehlo(Reply(250, "PIPELINING STARTTLS\n8BITMIME"))
     assert found.name == "PIPELINING"
     assert not found.pipelining and not found.starttls and found.eight_bit
@@ -33,7 +33,7 @@ def test_size(line: str, limit: int) -> None:
     assert found.size and found.size_limit == limit
 
 
-def test_auth_in_both_spellings() -> None:
+def test_auth_in_both_syntaxes() -> None:
     assert capabilities("AUTH LOGIN plain").mechanisms == {"LOGIN", "PLAIN"}
     assert capabilities("AUTH=LOGIN PLAIN").mechanisms == {"LOGIN", "PLAIN"}
 
@@ -43,11 +43,11 @@ def test_limits() -> None:
     assert (found.rcpt_max, found.mail_max) == (20, 5)
 
 
-def test_a_server_that_knows_helo_only_offers_nothing() -> None:
+def test_helo_announces_nothing() -> None:
     found = from_helo(Reply(250, "mx.example.org PIPELINING"))
     assert found == Capabilities(name="mx.example.org")
     assert not found.extended
 
 
-def test_an_empty_answer() -> None:
+def test_an_empty_reply() -> None:
     assert from_ehlo(Reply(250, "")).name == ""

@@ -1,4 +1,4 @@
-"""Messages by BDAT (RFC 3030): what goes in one write, whose reply is whose, and what is known when it goes wrong."""
+"""Messages sent with BDAT (RFC 3030): writes, the command that each reply answers, and the outcome after failures."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_everything_is_one_write() -> None:
     ],
     ids=["not wanted", "not offered", "no pipelining", "size not known"],
 )
-def test_otherwise_it_goes_by_data(ehlo: tuple[str, ...], wanted: bool, size: int) -> None:
+def test_data_is_used_otherwise(ehlo: tuple[str, ...], wanted: bool, size: int) -> None:
     server = ready(ehlo=ehlo)
     result = server.deliver(chunking=wanted, size=size)
     for _ in range(3):
@@ -69,7 +69,7 @@ def test_otherwise_it_goes_by_data(ehlo: tuple[str, ...], wanted: bool, size: in
     assert b"BDAT" not in server.received()
 
 
-def test_a_message_without_a_last_line_end_stays_so() -> None:
+def test_a_missing_last_line_end_is_not_added() -> None:
     server = open_()
     server.deliver(chunking=True, body=b"Subject: x\r\n\r\nend")
     assert server.received().endswith(b"\r\nBDAT 17 LAST\r\nSubject: x\r\n\r\nend")
@@ -114,7 +114,7 @@ def test_a_large_message_waits_for_the_recipients() -> None:
     assert (codes(result[0]), result[0].stages) == ([550, 250], ("rcpt", "dot"))
 
 
-def test_a_large_message_that_nobody_gets_is_not_sent() -> None:
+def test_a_large_message_without_recipients_is_not_sent() -> None:
     server = open_()
     result = sent(server, body=LARGE)
     server.reply(OK, "550 5.1.1 no", "450 4.2.1 later")
@@ -124,13 +124,13 @@ def test_a_large_message_that_nobody_gets_is_not_sent() -> None:
 
 
 @pytest.mark.parametrize(("size", "together"), [(SLICE, True), (SLICE + 1, False)])
-def test_what_is_large(size: int, together: bool) -> None:
+def test_the_size_of_a_large_message(size: int, together: bool) -> None:
     server = open_()
     server.deliver(body=[b"x" * (size - 2), b"\r\n"], chunking=True)
     assert (b"BDAT" in server.received()) is together
 
 
-def test_after_a_refused_mail_the_server_is_asked_first() -> None:
+def test_after_a_refused_mail_the_message_waits_for_replies() -> None:
     """Its memory of that one is ended, and what a server says that read a refused chunk for commands is no reply to the next."""
     server = open_()
     result = sent(server)
@@ -143,7 +143,7 @@ def test_after_a_refused_mail_the_server_is_asked_first() -> None:
     assert server.wire.aborted
 
 
-def test_after_a_silence_the_server_is_asked_first() -> None:
+def test_after_a_silence_the_message_waits_for_replies() -> None:
     server = open_().advance(11)
     result = server.deliver(chunking=True)
     assert b"BDAT" not in server.received()
@@ -152,7 +152,7 @@ def test_after_a_silence_the_server_is_asked_first() -> None:
     assert codes(result[0]) == [250]
 
 
-def test_where_it_has_to_wait_a_small_message_does_too() -> None:
+def test_mode_bdat_waits_for_replies_also_with_small_messages() -> None:
     server = open_()
     result = results_of(server.client.deliver(Envelope("b@example.net", ("a@example.org",), len(BODY)), [BODY], lambda: True, "bdat"))
     assert b"BDAT" not in server.received()
@@ -161,7 +161,7 @@ def test_where_it_has_to_wait_a_small_message_does_too() -> None:
     assert codes(result[0]) == [250]
 
 
-def test_many_recipients_go_in_groups_and_the_message_with_the_last() -> None:
+def test_the_message_is_sent_with_the_last_group_of_recipients() -> None:
     server = open_()
     result = server.deliver(*(f"{'x' * 50}{number}@example.org" for number in range(1000)), chunking=True)
     groups = 0
@@ -229,13 +229,13 @@ def test_conversations(name: str, cuts: list[int]) -> None:
 
 @given(st.sampled_from(sorted(TALKS)), st.lists(st.integers(1, 20), min_size=1, max_size=6))
 @settings(max_examples=200)
-def test_the_result_is_the_same_in_any_chunking(name: str, cuts: list[int]) -> None:
+def test_the_result_is_the_same_in_any_segments(name: str, cuts: list[int]) -> None:
     assert converse(name, cuts) == converse(name, [])
 
 
 @given(st.lists(st.binary(max_size=30), max_size=6))
 @settings(max_examples=200)
-def test_no_octets_of_a_server_make_us_raise(chunks: list[bytes]) -> None:
+def test_no_reply_makes_the_client_raise(chunks: list[bytes]) -> None:
     server = open_()
     result = server.deliver(chunking=True)
     for chunk in chunks:
@@ -250,7 +250,7 @@ def test_no_octets_of_a_server_make_us_raise(chunks: list[bytes]) -> None:
 
 @pytest.mark.parametrize("reply", ["500 5.5.1 unknown", "501 no", "502 5.5.1 not implemented", "503 5.5.1 bad sequence", "504 no"])
 @pytest.mark.parametrize("body", [BODY, LARGE])
-def test_a_server_that_does_not_know_what_it_offers(reply: str, body) -> None:
+def test_a_server_that_does_not_know_bdat(reply: str, body) -> None:
     server = open_()
     result = sent(server, body=body)
     server.reply(OK, OK, OK)
@@ -270,7 +270,7 @@ def test_the_same_while_the_message_is_written() -> None:
     assert (codes(result[0]), result[0].stale, result[0].unchunked) == ([None, 550], True, True)
 
 
-def test_no_answer_to_bdat_speaks_against_it() -> None:
+def test_no_reply_to_bdat_marks_the_host_as_unchunked() -> None:
     server = open_()
     result = sent(server)
     server.reply(OK, OK, OK).advance(601)
@@ -319,7 +319,7 @@ def test_lost_at_each_step_is_uncertain(before: list[str], stage: str, verdicts:
 
 
 @pytest.mark.parametrize(("before", "stage", "verdicts"), STEPS[:4])
-def test_lost_before_the_message_was_sent_is_not(before: list[str], stage: str, verdicts: list[int]) -> None:
+def test_lost_before_the_message_was_sent_is_not_uncertain(before: list[str], stage: str, verdicts: list[int]) -> None:
     server = open_()
     result = sent(server, "a@example.org", "b@example.org", "c@example.org", body=LARGE)
     server.reply(*before).close(ConnectionLost("reset by server"))
@@ -327,7 +327,7 @@ def test_lost_before_the_message_was_sent_is_not(before: list[str], stage: str, 
 
 
 @pytest.mark.parametrize("reply", ["421 4.4.2 idle too long", "503 5.5.1 Sender already specified"])
-def test_a_mail_that_a_used_connection_does_not_take_is_tried_again(reply: str) -> None:
+def test_a_mail_on_a_stale_connection_can_be_retried(reply: str) -> None:
     server = open_()
     sent(server)
     server.reply(OK, OK, OK, OK)
@@ -342,7 +342,7 @@ def test_a_mail_that_a_used_connection_does_not_take_is_tried_again(reply: str) 
 
 
 @pytest.mark.parametrize("body", [BODY, LARGE])
-def test_without_permission_there_is_no_whole_message(body) -> None:
+def test_without_permission_the_message_stays_incomplete(body) -> None:
     server = open_()
     asked: list[None] = []
     result = server.deliver("a@example.org", "b@example.org", body=body, chunking=True, may_send_dot=lambda: bool(asked.append(None)))
@@ -355,7 +355,7 @@ def test_without_permission_there_is_no_whole_message(body) -> None:
 
 
 @pytest.mark.parametrize("size", [len(BODY) - 1, len(BODY) + 1, SLICE + 1])
-def test_a_message_of_another_size_is_never_whole(size: int) -> None:
+def test_a_message_of_another_size_stays_incomplete(size: int) -> None:
     server = open_()
     result = server.deliver(chunking=True, size=size)
     server.reply(OK, OK)
@@ -365,7 +365,7 @@ def test_a_message_of_another_size_is_never_whole(size: int) -> None:
 
 
 @pytest.mark.parametrize("fault", ["pieces", "permission"])
-def test_an_exception_of_the_caller_ends_the_connection_and_is_told(fault: str) -> None:
+def test_an_exception_of_the_caller_closes_the_connection_and_is_raised(fault: str) -> None:
     def pieces():
         yield b"x\r\n"
         if fault == "pieces":
@@ -381,7 +381,7 @@ def test_an_exception_of_the_caller_ends_the_connection_and_is_told(fault: str) 
 
 
 @pytest.mark.parametrize("body", [b"a\nb\r\n", b"a\r", [b"a\r", b"b\r\n"], [b"x" * 200_000, b"\n.\n"]])
-def test_a_message_with_a_bare_line_end_is_refused_by_us(body) -> None:
+def test_a_message_with_a_bare_line_end_is_not_sent(body) -> None:
     server = open_()
     result = server.deliver("a@example.org", "b@example.org", body=body, chunking=True)
     server.reply(OK, OK, OK)
@@ -427,7 +427,7 @@ def test_one_timer_for_many_messages() -> None:
     assert len(made) <= 1
 
 
-def test_the_hour_of_a_message_ends_with_its_last_octet() -> None:
+def test_the_timeout_of_a_message_ends_with_its_last_byte() -> None:
     server = open_(timeouts=Timeouts(message=10))
     result = sent(server)
     server.reply(OK, OK, OK).advance(599)
@@ -436,12 +436,12 @@ def test_the_hour_of_a_message_ends_with_its_last_octet() -> None:
     assert codes(result[0]) == [250, 250]
 
 
-# The octets
+# The bytes
 
 
 @given(st.binary(max_size=300), st.lists(st.integers(1, 70_000), min_size=1, max_size=5), st.data())
 @settings(max_examples=50)
-def test_any_slicing_and_any_pauses_give_the_same_octets(text: bytes, sizes: list[int], data) -> None:
+def test_the_bytes_are_the_same_in_any_pieces_and_with_any_pauses(text: bytes, sizes: list[int], data) -> None:
     lines = text.replace(b"\r", b"").replace(b"\n", b"\r\n.") * 300 + b"\r\n"
     pieces, at = [], 0
     while at < len(lines):
@@ -451,8 +451,8 @@ def test_any_slicing_and_any_pauses_give_the_same_octets(text: bytes, sizes: lis
     server = open_()
     real_write = server.wire.write
 
-    def write(octets: bytes) -> None:
-        real_write(octets)
+    def write(content: bytes) -> None:
+        real_write(content)
         if server.wire.producer and data.draw(st.booleans()):
             server.wire.producer.pauseProducing()
 

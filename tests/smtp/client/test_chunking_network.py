@@ -1,4 +1,4 @@
-"""BDAT on real connections: to a server that notes it, and to our own receiver, in clear and inside TLS."""
+"""BDAT over real connections: to a server that records it, and to mailsvc's own server, in clear text and inside TLS."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def yes() -> bool:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_large_message_is_held_back_in_its_midst(reactor, listener: Listener) -> None:
+async def test_a_large_message_is_withheld_in_the_middle(reactor, listener: Listener) -> None:
     client = await listener.connect(reactor)
     await client.ready
     asked: list[int] = []
@@ -88,7 +88,7 @@ async def test_a_large_message_is_held_back_in_its_midst(reactor, listener: List
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_close_behind_the_message(reactor, listener: Listener) -> None:
+async def test_a_close_after_the_message(reactor, listener: Listener) -> None:
     listener.actions[b"LAST"] = lambda server: server.transport.abortConnection()
     client = await listener.connect(reactor)
     await client.ready
@@ -103,7 +103,7 @@ async def test_a_close_behind_the_message(reactor, listener: Listener) -> None:
 
 @pytest.mark.parametrize("policy", ["none", "required"])
 @pytest_twisted.ensureDeferred
-async def test_our_own_receiver_takes_it(ours: Ours, policy: str) -> None:
+async def test_mailsvc_server_accepts_bdat(ours: Ours, policy: str) -> None:
     client = await ours.connect(tls=policy)
     for pieces in ([BODY], LARGE, [b"a", BODY]):
         result = await client.deliver(envelope("a@d.example", "unknown@d.example", size=sum(map(len, pieces))), pieces, yes, "together")
@@ -115,7 +115,7 @@ async def test_our_own_receiver_takes_it(ours: Ours, policy: str) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_our_own_receiver_refuses(ours: Ours) -> None:
+async def test_mailsvc_server_refuses_bdat(ours: Ours) -> None:
     client = await ours.connect(tls="none")
     refused = [
         (envelope("a@d.example", sender="refused@e.example"), [550]),

@@ -1,4 +1,4 @@
-"""One message to a server that keeps to RFC 5321: commands, replies, permission, back-pressure."""
+"""One message to a server that follows RFC 5321: commands, replies, permission, back-pressure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GO = "354 go ahead"
 # One message
 
 
-def test_one_write_for_the_commands_and_one_for_the_message() -> None:
+def test_commands_are_one_write_and_the_message_another() -> None:
     server = ready()
     writes = []
     server.wire.write = writes.append  # type: ignore[method-assign]
@@ -38,7 +38,7 @@ def test_one_write_for_the_commands_and_one_for_the_message() -> None:
     assert server.client.usable
 
 
-def test_one_by_one_without_pipelining() -> None:
+def test_without_pipelining_commands_are_sent_one_by_one() -> None:
     server = ready(ehlo=PLAIN)
     result = server.deliver("a@example.org", "b@example.org")
     for command in [b"MAIL FROM:<b@example.net>\r\n", b"RCPT TO:<a@example.org>\r\n", b"RCPT TO:<b@example.org>\r\n"]:
@@ -63,7 +63,7 @@ def test_each_recipient_has_its_own_reply(ehlo: tuple[str, ...]) -> None:
     assert result[0].recipients[1] == Reply(550, "no such", "5.1.1")
 
 
-def test_all_recipients_refused_each_for_its_own_reason() -> None:
+def test_each_refused_recipient_has_its_own_verdict() -> None:
     server = ready()
     result = server.deliver("a@example.org", "b@example.org")
     server.reply("250 ok", "550 5.1.1 no", "451 4.3.0 later", "554 5.5.1 no valid recipients")
@@ -72,7 +72,7 @@ def test_all_recipients_refused_each_for_its_own_reason() -> None:
     assert server.client.usable
 
 
-def test_a_354_with_nobody_to_write_to_gets_a_lone_dot() -> None:
+def test_a_354_without_recipients_gets_a_single_dot() -> None:
     """2920 §3.1."""
     server = ready()
     result = server.deliver("a@example.org", "b@example.org")
@@ -86,7 +86,7 @@ def test_a_354_with_nobody_to_write_to_gets_a_lone_dot() -> None:
     assert server.client.usable
 
 
-def test_without_pipelining_no_data_after_all_recipients_were_refused() -> None:
+def test_without_pipelining_there_is_no_data_after_all_recipients_were_refused() -> None:
     server = ready(ehlo=PLAIN)
     result = server.deliver("a@example.org")
     server.reply("250 ok")
@@ -108,7 +108,7 @@ def test_a_refused_sender_is_the_verdict_for_all(last: str) -> None:
     assert server.client.usable
 
 
-def test_a_refused_sender_ends_it_without_pipelining() -> None:
+def test_without_pipelining_a_refused_sender_ends_the_transaction() -> None:
     server = ready(ehlo=PLAIN)
     result = server.deliver("a@example.org")
     server.received()
@@ -117,7 +117,7 @@ def test_a_refused_sender_ends_it_without_pipelining() -> None:
     assert server.received() == b""
 
 
-def test_a_refused_data_is_the_verdict_for_those_who_were_taken() -> None:
+def test_a_refused_data_is_the_verdict_for_accepted_recipients() -> None:
     server = ready()
     result = server.deliver("a@example.org", "b@example.org")
     server.reply("250 ok", "250 ok", "550 5.1.1 no", "451 4.3.0 disk")
@@ -136,7 +136,7 @@ def test_a_message_refused_after_the_dot(reply: str) -> None:
     assert server.client.usable
 
 
-def test_nothing_to_send_to() -> None:
+def test_no_valid_recipients() -> None:
     server = ready()
     (result,) = server.deliver("", "not an address")
     assert codes(result) == [553, 553]
@@ -147,7 +147,7 @@ def test_nothing_to_send_to() -> None:
 # What this server cannot take
 
 
-def test_a_message_larger_than_the_server_takes_is_not_tried() -> None:
+def test_a_message_over_the_servers_size_limit_is_not_sent() -> None:
     server = ready()
     (result,) = server.deliver("a@example.org", "b@example.org", size=1_000_001)
     assert [str(reply)[:9] for reply in result.recipients] == ["552 5.3.4"] * 2
@@ -159,7 +159,7 @@ def test_a_message_larger_than_the_server_takes_is_not_tried() -> None:
     assert b"SIZE=1000000" in server.received()
 
 
-def test_internationalised_addresses_need_smtputf8() -> None:
+def test_internationalized_addresses_require_smtputf8() -> None:
     server = ready()
     result = server.deliver("ü@example.org", "a@example.org", "a@bücher.example")
     assert server.received() == b"MAIL FROM:<b@example.net>\r\nRCPT TO:<a@example.org>\r\nDATA\r\n"
@@ -169,18 +169,18 @@ def test_internationalised_addresses_need_smtputf8() -> None:
 
 
 @pytest.mark.parametrize("envelope", [{"smtputf8": True}, {"sender": "ü@example.net"}])
-def test_an_internationalised_message_needs_smtputf8(envelope) -> None:
+def test_an_internationalized_message_requires_smtputf8(envelope) -> None:
     (result,) = ready().deliver("a@example.org", **envelope)
     assert str(result.recipients[0]).startswith("550 5.6.7")
 
 
-def test_smtputf8_is_used_where_it_is_offered() -> None:
+def test_smtputf8_is_used_if_announced() -> None:
     server = ready(ehlo=("250-mx", "250-SMTPUTF8", "250-8BITMIME", "250 PIPELINING"))
     server.deliver("ü@example.org")
     assert server.received() == "MAIL FROM:<b@example.net> BODY=8BITMIME SMTPUTF8\r\nRCPT TO:<ü@example.org>\r\nDATA\r\n".encode()
 
 
-def test_an_8_bit_message_needs_8bitmime() -> None:
+def test_an_8_bit_message_requires_8bitmime() -> None:
     (result,) = ready(ehlo=PLAIN).deliver(eight_bit=True)
     assert str(result.recipients[0]).startswith("554 5.6.3")
     server = ready()
@@ -204,7 +204,7 @@ def test_the_limits_of_rfc_9422() -> None:
     assert not server.client.usable
 
 
-def test_many_recipients_go_in_groups_that_fit_a_window() -> None:
+def test_many_recipients_are_sent_in_groups() -> None:
     server = ready()
     result = server.deliver(*(f"{'x' * 50}{number}@example.org" for number in range(1000)))
     groups = 0
@@ -231,13 +231,13 @@ def test_no_further_group_after_a_refused_sender() -> None:
 # Permission to end
 
 
-def test_without_permission_there_is_no_dot() -> None:
+def test_without_permission_the_dot_is_not_sent() -> None:
     server = ready()
     asked = []
     result = server.deliver(may_send_dot=lambda: bool(asked.append(server.wire.value())))
     server.received()
     server.reply("250 ok", "250 ok", GO)
-    assert asked == [b""], "asked once, before the last octets"
+    assert asked == [b""], "asked once, before the last bytes"
     assert server.received() == b""
     assert server.wire.aborted
     assert (result[0].sent_dot, result[0].final) == (False, None)
@@ -245,7 +245,7 @@ def test_without_permission_there_is_no_dot() -> None:
     assert "withheld" in result[0].lost
 
 
-def test_a_large_message_is_asked_about_at_its_end() -> None:
+def test_permission_for_a_large_message_is_checked_at_its_end() -> None:
     server = ready()
     asked = []
     result = server.deliver(body=[b"x" * 98 + b"\r\n"] * 2000, may_send_dot=lambda: bool(asked.append(len(server.wire.value()))))
@@ -259,7 +259,7 @@ def test_a_large_message_is_asked_about_at_its_end() -> None:
 
 
 @pytest.mark.parametrize("fault", ["pieces", "permission"])
-def test_an_exception_of_the_caller_ends_the_connection_and_is_told(fault: str) -> None:
+def test_an_exception_of_the_caller_closes_the_connection_and_is_raised(fault: str) -> None:
     def pieces():
         yield b"x\r\n"
         if fault == "pieces":
@@ -278,7 +278,7 @@ def test_an_exception_of_the_caller_ends_the_connection_and_is_told(fault: str) 
 
 
 @pytest.mark.parametrize("body", [b"a\nb\r\n", b"a\r", [b"a\r", b"b\r\n"], [b"x" * 200_000, b"\n.\n"]])
-def test_a_message_with_a_bare_line_end_is_refused_by_us(body) -> None:
+def test_a_message_with_a_bare_line_end_is_not_sent(body) -> None:
     server = ready()
     result = server.deliver("a@example.org", "b@example.org", body=body)
     server.reply("250 ok", "250 ok", "550 no", GO)
@@ -301,7 +301,7 @@ def test_one_message_at_a_time() -> None:
 # Back-pressure
 
 
-def test_a_large_message_waits_for_the_peer_to_read() -> None:
+def test_a_large_message_waits_for_the_server_to_read() -> None:
     server = ready()
     body = b"." + b"x" * 97 + b"\r\n"
     result = server.deliver(body=[body] * 5000)
@@ -309,8 +309,8 @@ def test_a_large_message_waits_for_the_peer_to_read() -> None:
     written = b""
     real_write = server.wire.write
 
-    def write(octets: bytes) -> None:
-        real_write(octets)
+    def write(content: bytes) -> None:
+        real_write(content)
         if server.wire.producer:
             server.wire.producer.pauseProducing()
 
@@ -332,7 +332,7 @@ def test_a_large_message_waits_for_the_peer_to_read() -> None:
 
 @given(st.binary(max_size=300), st.lists(st.integers(1, 70_000), min_size=1, max_size=5), st.data())
 @settings(max_examples=50)
-def test_any_slicing_and_any_pauses_give_the_same_octets(text: bytes, sizes: list[int], data) -> None:
+def test_the_bytes_are_the_same_in_any_pieces_and_with_any_pauses(text: bytes, sizes: list[int], data) -> None:
     lines = text.replace(b"\r", b"").replace(b"\n", b"\r\n.") * 300
     pieces, at = [], 0
     while at < len(lines):
@@ -344,8 +344,8 @@ def test_any_slicing_and_any_pauses_give_the_same_octets(text: bytes, sizes: lis
     server.received()
     real_write = server.wire.write
 
-    def write(octets: bytes) -> None:
-        real_write(octets)
+    def write(content: bytes) -> None:
+        real_write(content)
         if server.wire.producer and data.draw(st.booleans()):
             server.wire.producer.pauseProducing()
 
@@ -359,6 +359,6 @@ def test_any_slicing_and_any_pauses_give_the_same_octets(text: bytes, sizes: lis
     assert wire == stuffed + end
 
 
-def test_the_client_leaves_the_choice_of_a_reactor_open() -> None:
+def test_importing_the_client_does_not_install_a_reactor() -> None:
     code = "import sys, mailsvc.smtp.client.client; sys.exit('twisted.internet.reactor' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

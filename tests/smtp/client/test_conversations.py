@@ -1,4 +1,4 @@
-"""Every dialogue of tests/conversations/client: what our client makes of a server, whole and octet by octet."""
+"""Plays every client dialogue of tests/conversations/client, as a whole and byte by byte."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DIALOGUES = sorted(CLIENT.glob("*.txt"))
 SPLIT = [path for path in DIALOGUES if "whole" not in read(path).directions]
 
 
-def test_there_are_dialogues() -> None:
+def test_dialogues_exist() -> None:
     assert len(DIALOGUES) >= 27
 
 
@@ -23,5 +23,5 @@ def test_conversation(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", SPLIT, ids=lambda path: path.stem)
-def test_conversation_octet_by_octet(path: Path) -> None:
+def test_conversation_byte_by_byte(path: Path) -> None:
     play(read(path), split=True)

@@ -1,4 +1,4 @@
-"""DANE: which TLSA records count, and which certificates they are for (RFC 7672 §3.1)."""
+"""DANE: usable TLSA records, and the certificates that match them (RFC 7672 §3.1)."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def der(made: tuple[x509.Certificate, Any]) -> bytes:
     return made[0].public_bytes(Encoding.DER)
 
 
-def sha256(octets: bytes) -> bytes:
-    return hashlib.sha256(octets).digest()
+def sha256(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()
 
 
 @pytest.mark.parametrize(
@@ -82,13 +82,13 @@ def test_certificates_and_records(record: Tlsa, chain: list[x509.Certificate], g
     assert (found is None) is good, found
 
 
-def test_an_anchor_needs_the_name_too() -> None:
+def test_a_trust_anchor_also_requires_the_name() -> None:
     record = Tlsa(2, 0, 1, sha256(der(ROOT)))
     assert fault([record], CHAIN, ["other.example.com"], NOW) == "the certificate is not for other.example.com"
     assert fault([record], CHAIN, ["other.example.com", "mx.example.com"], NOW) is None
 
 
-def test_one_good_record_among_others_is_enough() -> None:
+def test_one_matching_record_is_enough() -> None:
     records = [Tlsa(3, 1, 1, b"\0" * 32), Tlsa(0, 0, 1, b"\0" * 32), Tlsa(3, 1, 1, sha256(spki(LEAF)))]
     assert fault(records, CHAIN, ["mx.example.com"], NOW) is None
 
@@ -105,5 +105,5 @@ def test_one_good_record_among_others_is_enough() -> None:
         (Tlsa(3, 0, 0, b""), False),
     ],
 )
-def test_records_that_count(record: Tlsa, counts: bool) -> None:
+def test_usable_records(record: Tlsa, counts: bool) -> None:
     assert usable(record) is counts

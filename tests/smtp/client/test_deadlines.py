@@ -1,4 +1,4 @@
-"""5321 §4.5.3.2: nobody waits for ever, and nobody is given up too early."""
+"""5321 §4.5.3.2: the client waits long enough, but not forever."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def expect_timeout_at(server: FakeServer, seconds: float, over: list) -> None:
     assert over and server.wire.aborted
 
 
-def test_the_times_are_those_of_the_standard() -> None:
+def test_default_timeouts_are_those_of_rfc_5321() -> None:
     """5321 §4.5.3.2."""
     times = Timeouts()
     assert (times.greeting, times.mail, times.rcpt, times.data, times.block, times.dot) == (300, 300, 300, 120, 180, 600)
@@ -30,17 +30,17 @@ def test_waiting_for_the_greeting() -> None:
     assert "greeting" in server.ready_result[0].reason
 
 
-def test_a_greeting_that_comes_late() -> None:
+def test_a_late_greeting_is_accepted() -> None:
     server = FakeServer().advance(299).reply(GREETING)
     assert server.received() == b"EHLO me.example\r\n"
     expect_timeout_at(server, 300, server.ready_result)
     assert "EHLO" in server.ready_result[0].reason
 
 
-def test_a_greeting_that_drips_does_not_gain_time() -> None:
+def test_a_slow_greeting_does_not_extend_the_timeout() -> None:
     server = FakeServer()
-    for octet in b"220 mx.example.org":
-        server.advance(20).send(bytes([octet]))
+    for byte in b"220 mx.example.org":
+        server.advance(20).send(bytes([byte]))
     assert isinstance(server.ready_result[0], Lost)
 
 
@@ -50,7 +50,7 @@ def test_waiting_for_tls() -> None:
     assert isinstance(server.ready_result[0], TlsFailed)
 
 
-def test_the_set_up_as_a_whole() -> None:
+def test_the_handshake_as_a_whole_times_out() -> None:
     server = FakeServer(tls="opportunistic", timeouts=Timeouts(setup=400)).advance(299).reply(GREETING)
     expect_timeout_at(server, 101, server.ready_result)
 
@@ -73,20 +73,20 @@ def test_waiting_for_each_reply(before: list[str], seconds: float, what: str, eh
         server.advance(1).reply(line)
         server.received()
     if ehlo is PLAIN and what == "empty message":
-        return  # no DATA was said
+        return  # DATA was not sent
     expect_timeout_at(server, seconds, result)
     assert what in result[0].lost
     assert result[0].sent_dot is (what == "message")
 
 
-def test_nine_minutes_after_the_dot_are_not_too_late() -> None:
+def test_a_reply_nine_minutes_after_the_dot_is_accepted() -> None:
     server = ready()
     result = server.deliver()
     server.reply("250 ok", "250 ok", GO).advance(540).reply("250 2.0.0 at last")
     assert codes(result[0]) == [250]
 
 
-def test_each_reply_has_its_own_time_but_a_message_has_one_in_all() -> None:
+def test_each_reply_has_its_own_timeout_and_the_message_a_total_one() -> None:
     server = ready(timeouts=Timeouts(message=1000))
     result = server.deliver(*(f"r{number}@example.org" for number in range(10)))
     for _ in range(4):
@@ -95,7 +95,7 @@ def test_each_reply_has_its_own_time_but_a_message_has_one_in_all() -> None:
     expect_timeout_at(server, 40, result)
 
 
-def test_a_connection_at_rest_has_no_deadline() -> None:
+def test_an_idle_connection_has_no_timeout() -> None:
     server = ready()
     server.deliver()
     server.reply("250 ok", "250 ok", GO).reply(OK)

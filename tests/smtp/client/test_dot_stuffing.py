@@ -1,4 +1,4 @@
-"""5321 §2.3.8, §4.5.2: what DATA writes ends once, at its end, however it was sliced."""
+"""5321 §2.3.8, §4.5.2: the coding for DATA ends exactly once, in any pieces."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def unstuffed(wire: bytes) -> bytes:
 
 @given(bodies, cuts)
 @settings(max_examples=200)
-def test_the_receiver_gets_the_message_whatever_the_slicing(body: bytes, at: list[int]) -> None:
+def test_messages_round_trip_in_any_pieces(body: bytes, at: list[int]) -> None:
     wire = b"".join(stuffed(sliced(body, at)))
     assert unstuffed(wire) == (body if body.endswith(b"\r\n") or not body else body + b"\r\n")
     assert wire == b"".join(stuffed([body]))
@@ -44,7 +44,7 @@ def test_the_receiver_gets_the_message_whatever_the_slicing(body: bytes, at: lis
 
 @given(st.lists(st.sampled_from([b"\r", b"\n", b"\r\n", b".", b"a"]), max_size=12).map(b"".join), cuts)
 @settings(max_examples=200)
-def test_a_bare_line_end_is_refused_whatever_the_slicing(body: bytes, at: list[int]) -> None:
+def test_bare_line_ends_are_refused_in_any_pieces(body: bytes, at: list[int]) -> None:
     bare = body.replace(b"\r\n", b"")
     if b"\r" in bare or b"\n" in bare:
         with pytest.raises(BareLineEnd):
@@ -69,7 +69,7 @@ def test_a_dot_at_a_slice_boundary(offset: int, size: int, line: bytes) -> None:
     "end", [b"\n.\n", b"\n.\r\n", b"\r\n.\n", b"\r.\r", b"\r.\r\n", b"\r\n.\r", b"\n.\r", b"\r.\n", b"\r\r\n.\r\r\n", b"\r\n.\r\r\n"]
 )
 @pytest.mark.parametrize("cut", range(12))
-def test_no_smuggled_end_reaches_the_wire(end: bytes, cut: int) -> None:
+def test_smuggled_ends_are_never_sent(end: bytes, cut: int) -> None:
     body = b"x" + end + b"MAIL FROM:<x>\r\n"
     with pytest.raises(BareLineEnd):
         list(stuffed([body[:cut], body[cut:]]))
@@ -79,7 +79,7 @@ def test_a_nul_before_a_dot_is_text() -> None:
     assert b"".join(stuffed([b"\r\n\0.\r\nMAIL\r\n"])) == b"\r\n\0.\r\nMAIL\r\n.\r\n"
 
 
-def test_an_empty_message_is_a_lone_dot() -> None:
+def test_an_empty_message_is_a_single_dot() -> None:
     assert b"".join(stuffed([])) == b"".join(stuffed([b""])) == b".\r\n"
 
 
@@ -89,11 +89,11 @@ def test_a_missing_last_line_end_is_added() -> None:
 
 
 @given(st.lists(st.binary(max_size=40), max_size=9), st.integers(1, 20))
-def test_slices_keep_every_octet_and_have_one_end(pieces: list[bytes], size: int) -> None:
+def test_slices_keep_every_byte_and_have_one_end(pieces: list[bytes], size: int) -> None:
     found = list(slices(pieces, size))
-    assert b"".join(octets for octets, _ in found) == b"".join(pieces)
+    assert b"".join(data for data, _ in found) == b"".join(pieces)
     assert [last for _, last in found] == [False] * (len(found) - 1) + [True]
-    assert all(len(octets) == size for octets, _ in found[:-1])
+    assert all(len(data) == size for data, _ in found[:-1])
     assert len(found[-1][0]) <= size
 
 

@@ -1,4 +1,4 @@
-"""Replies that come too early, too long or not to their end: what still counts, and what does not."""
+"""Replies that come too early, are too long or incomplete: which of them count."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ AHEAD = {
 
 @pytest.mark.parametrize("name", AHEAD)
 @pytest.mark.parametrize("size", [100, 1_000_000])
-def test_a_reply_that_came_before_the_message_was_sent_does_not_accept_it(name: str, size: int) -> None:
+def test_a_reply_before_the_message_does_not_accept_it(name: str, size: int) -> None:
     said, verdicts, sent_dot = AHEAD[name]
     server = ready()
     result = server.deliver("a@example.org", "b@example.org", body=b"x" * size + b"\r\n")
@@ -32,7 +32,7 @@ def test_a_reply_that_came_before_the_message_was_sent_does_not_accept_it(name: 
     assert server.received() == b"" and server.wire.aborted
 
 
-def test_a_reply_of_which_the_first_half_came_too_early() -> None:
+def test_a_reply_whose_first_half_is_too_early() -> None:
     server = ready()
     result = server.deliver("a@example.org")
     server.received()
@@ -41,7 +41,7 @@ def test_a_reply_of_which_the_first_half_came_too_early() -> None:
     assert result[0].lost == "the server accepted the message before its end: 250 ok"
 
 
-def test_a_second_354_may_come_in_parts() -> None:
+def test_a_second_354_may_arrive_in_pieces() -> None:
     server = ready()
     result = server.deliver("a@example.org")
     server.received()
@@ -52,7 +52,7 @@ def test_a_second_354_may_come_in_parts() -> None:
 
 
 @pytest.mark.parametrize("more", ["250 ok", "550 no", "250 ok|250 ok|354 go"])
-def test_a_server_that_replies_before_it_is_asked(more: str) -> None:
+def test_a_server_that_replies_before_the_command(more: str) -> None:
     server = ready(ehlo=PLAIN)
     result = server.deliver("a@example.org")
     server.received()
@@ -101,7 +101,7 @@ def test_the_first_line_of_the_reply_to_the_message_decides(said: bytes, code: i
     assert said[:10].decode() in result[0].transcript
 
 
-def test_a_reply_to_the_message_that_never_ends_counts_when_its_time_is_over() -> None:
+def test_an_endless_reply_to_the_message_counts_after_the_timeout() -> None:
     server = ready(timeouts=Timeouts(dot=60))
     result = server.deliver()
     server.reply("250 ok", "250 ok", GO).reply("250-2.0.0 queued")
@@ -111,7 +111,7 @@ def test_a_reply_to_the_message_that_never_ends_counts_when_its_time_is_over() -
 
 
 @pytest.mark.parametrize("end", ["closes", "more lines", "waits"])
-def test_a_refusal_counts_by_its_first_line(end: str) -> None:
+def test_the_first_line_of_a_refusal_counts(end: str) -> None:
     """Of a recipient, or of the sender: what is left open by it is open, and what it says is settled."""
     for lines, verdicts in ((["250 ok", "550-no such"], [550, None]), (["550-not you"], [550, 550])):
         server = ready(timeouts=Timeouts(rcpt=60, mail=60))
@@ -137,7 +137,7 @@ def test_mail_refused_and_closed(ehlo: tuple[str, ...], refusal: str) -> None:
     assert (result[0].stages, result[0].stale) == (("mail", "mail"), False)
 
 
-def test_a_reused_connection_that_refuses_mail_and_closes_is_not_tried_again_at_once() -> None:
+def test_a_421_to_mail_on_a_reused_connection_is_a_verdict() -> None:
     server = ready()
     server.deliver("a@example.org")
     server.reply("250 ok", "250 ok", GO).reply("250 ok")

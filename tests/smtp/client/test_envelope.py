@@ -1,4 +1,4 @@
-"""5321 §4.1.2–3, 3461: an address goes out octet for octet or not at all; parameters only when they were offered."""
+"""5321 §4.1.2–3, 3461: addresses are sent unchanged or not at all; parameters only if they were announced."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ALL = Capabilities(extended=True, size=True, eight_bit=True, smtputf8=True, dsn=
         "x" * 65 + "@example.org",
     ],
 )
-def test_an_address_goes_out_as_it_is(address: str) -> None:
+def test_addresses_are_sent_unchanged(address: str) -> None:
     assert path(address) == b"<" + address.encode() + b">"
 
 
@@ -76,7 +76,7 @@ def test_the_null_path() -> None:
         "Name <a@x.example>",
     ],
 )
-def test_what_is_no_address_goes_nowhere(address: str) -> None:
+def test_invalid_addresses_are_not_sent(address: str) -> None:
     with pytest.raises(BadAddress):
         path(address)
 
@@ -94,7 +94,7 @@ def test_a_path_is_one_word_of_one_line(address: str) -> None:
         assert b" " not in written and written.count(b">") == 1
 
 
-def test_a_long_address_is_refused_in_no_time() -> None:
+def test_a_long_address_is_refused_quickly() -> None:
     with pytest.raises(BadAddress):
         path('"' + "\\a" * 100_000)
 
@@ -103,14 +103,14 @@ def mail(capabilities: Capabilities, utf8: bool = False, **fields) -> bytes:
     return mail_command(b"<a@x.example>", Envelope("a@x.example", (), **fields), capabilities, utf8)
 
 
-def test_parameters_that_were_offered() -> None:
+def test_announced_parameters() -> None:
     assert mail(ALL, size=123) == b"MAIL FROM:<a@x.example> SIZE=123\r\n"
     assert mail(ALL, eight_bit=True) == b"MAIL FROM:<a@x.example> BODY=8BITMIME\r\n"
     assert mail(ALL, utf8=True) == b"MAIL FROM:<a@x.example> BODY=8BITMIME SMTPUTF8\r\n"
     assert mail(ALL, ret="HDRS", envid="a+b=c d") == b"MAIL FROM:<a@x.example> RET=HDRS ENVID=a+2Bb+3Dc+20d\r\n"
 
 
-def test_parameters_that_were_not_offered_are_not_sent() -> None:
+def test_other_parameters_are_not_sent() -> None:
     assert mail(Capabilities(), size=123, eight_bit=True, ret="FULL", envid="x") == b"MAIL FROM:<a@x.example>\r\n"
 
 

@@ -1,4 +1,4 @@
-"""The way to a connection that is ready for mail: greeting, EHLO, STARTTLS, AUTH (5321 §3.1–3.2, 3207, 4954)."""
+"""From the connection to a client that is ready for mail: greeting, EHLO, STARTTLS, AUTH (RFC 5321 §3.1, 3207, 4954)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GO = "354 go ahead"
 # Set-up
 
 
-def test_the_way_to_ready() -> None:
+def test_a_handshake_without_tls() -> None:
     server = FakeServer()
     assert server.received() == b"", "5321 §3.1: the server speaks first"
     server.reply(GREETING)
@@ -38,7 +38,7 @@ def test_helo_for_a_server_that_does_not_know_ehlo(code: int) -> None:
 
 
 @pytest.mark.parametrize("code", [421, 450, 501, 504, 530, 550, 554])
-def test_a_refused_ehlo_is_no_reason_for_helo(code: int) -> None:
+def test_helo_is_not_sent_after_a_refused_ehlo(code: int) -> None:
     server = FakeServer().reply(GREETING).reply(f"{code} 5.7.1 policy" if code > 499 else f"{code} later")
     assert b"HELO" not in server.received().replace(b"EHLO", b"")
     assert isinstance(server.ready_result[0], GreetingRefused)
@@ -74,7 +74,7 @@ def test_a_greeting_of_five_lines() -> None:
 # TLS policy and credentials (the handshake itself: test_client_tls)
 
 
-def test_tls_is_used_when_it_is_offered() -> None:
+def test_tls_is_used_if_announced() -> None:
     server = FakeServer(tls="opportunistic", host="mx.example.org").reply(GREETING).reply("250-mx", "250 starttls")
     assert server.received().endswith(b"STARTTLS\r\n")
     assert server.wire.secured is None
@@ -83,7 +83,7 @@ def test_tls_is_used_when_it_is_offered() -> None:
     assert server.received() == b"", "nothing before the handshake is over"
 
 
-def test_clear_text_when_tls_is_not_offered_or_refused() -> None:
+def test_clear_text_if_tls_is_not_announced_or_refused() -> None:
     server = FakeServer(tls="opportunistic").reply(GREETING).reply(*PLAIN)
     assert server.client.usable
     server = FakeServer(tls="opportunistic").reply(GREETING).reply("250-mx", "250 STARTTLS").reply("454 4.7.0 not now")
@@ -94,7 +94,7 @@ def test_clear_text_when_tls_is_not_offered_or_refused() -> None:
 
 
 @pytest.mark.parametrize("end", ["closes", "waits", "says nonsense"])
-def test_a_session_that_ends_over_a_refused_starttls_failed_at_tls_and_shows_the_reply(end: str) -> None:
+def test_a_close_after_a_refused_starttls_is_a_tls_failure(end: str) -> None:
     server = FakeServer(tls="opportunistic").reply(GREETING).reply("250-mx", "250 STARTTLS").reply("454 4.7.0 not now")
     if end == "closes":
         server.close()
@@ -109,7 +109,7 @@ def test_a_session_that_ends_over_a_refused_starttls_failed_at_tls_and_shows_the
 @pytest.mark.parametrize(
     "answer", [PLAIN, ("500 what?", "250 mx"), ("250-mx", "250 STARTTLS", "454 4.7.0 not now"), ("250-mx", "250 STARTTLS", "554 no")]
 )
-def test_required_tls_is_never_left_out(answer: tuple[str, ...]) -> None:
+def test_required_tls_is_enforced(answer: tuple[str, ...]) -> None:
     server = FakeServer(tls="required").reply(GREETING)
     for line in answer:
         server.reply(line)
@@ -117,7 +117,7 @@ def test_required_tls_is_never_left_out(answer: tuple[str, ...]) -> None:
     assert not server.client.usable
 
 
-def test_a_server_that_leaves_at_starttls() -> None:
+def test_a_421_to_starttls() -> None:
     server = FakeServer(tls="opportunistic").reply(GREETING).reply("250-mx", "250 STARTTLS").reply("421 bye")
     assert isinstance(server.ready_result[0], GreetingRefused)
 
@@ -136,7 +136,7 @@ def test_credentials_are_sent_inside_tls_only() -> None:
 
 
 @pytest.mark.parametrize("reply", ["235 2.7.0 welcome", "535 5.7.8 no", "334 "])
-def test_credentials_are_nowhere_to_read(reply: str) -> None:
+def test_credentials_are_not_logged(reply: str) -> None:
     server = FakeServer(login=Login("user", "secret"))
     server.client.tls = "TLSv1.3"  # as after a handshake
     server.reply(GREETING).reply("250-mx", "250 AUTH PLAIN")

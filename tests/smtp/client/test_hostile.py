@@ -1,4 +1,4 @@
-"""Servers that break the rules, break off, or are broken: no octet is read for what it is not, nobody waits for ever."""
+"""Servers that break the rules, disconnect, or are broken: no reply is misread, and nothing waits forever."""
 
 from __future__ import annotations
 
@@ -71,14 +71,14 @@ def test_conversations(name: str, cuts: list[int]) -> None:
 
 @given(st.sampled_from(sorted(PIPELINED)), st.lists(st.integers(1, 20), min_size=1, max_size=6))
 @settings(max_examples=200)
-def test_the_result_is_the_same_in_any_chunking(name: str, cuts: list[int]) -> None:
+def test_the_result_is_the_same_in_any_segments(name: str, cuts: list[int]) -> None:
     (result, *rest), (whole, *others) = converse(name, cuts), converse(name, [])
     assert (attrs.evolve(result, transcript=""), rest) == (attrs.evolve(whole, transcript=""), others)
 
 
 @given(st.lists(st.binary(max_size=30), max_size=6), st.sampled_from([PIPELINING, PLAIN]))
 @settings(max_examples=200)
-def test_no_octets_of_a_server_make_us_raise_or_write_half_a_dialogue(chunks: list[bytes], ehlo: tuple[str, ...]) -> None:
+def test_no_reply_makes_the_client_raise_or_write_half_a_command(chunks: list[bytes], ehlo: tuple[str, ...]) -> None:
     server = FakeServer().reply(GREETING)
     for chunk in chunks[:2]:
         server.send(chunk)
@@ -97,7 +97,7 @@ def test_no_octets_of_a_server_make_us_raise_or_write_half_a_dialogue(chunks: li
 
 
 @pytest.mark.parametrize(
-    "octets",
+    "data",
     [
         b"HTTP/1.1 400 Bad Request\r\n",
         b"\x15\x03\x01\x00\x02\x02\x46\r\n",
@@ -109,20 +109,20 @@ def test_no_octets_of_a_server_make_us_raise_or_write_half_a_dialogue(chunks: li
         b"220-x\r\n" * 1000,
     ],
 )
-def test_what_is_no_greeting_ends_the_connection(octets: bytes) -> None:
-    server = FakeServer().send(octets)
+def test_an_invalid_greeting_closes_the_connection(data: bytes) -> None:
+    server = FakeServer().send(data)
     (error,) = server.ready_result
     assert isinstance(error, Lost)
     assert "the server sent" in error.reason
     assert server.wire.aborted
 
 
-@pytest.mark.parametrize("octets", [b"220\r\n", b"220 mx\n", "220 mx grüß\r\n".encode(), b"220 mx gr\xfc\xdf\r\n"])
-def test_odd_greetings_that_are_greetings(octets: bytes) -> None:
-    assert FakeServer().send(octets).received() == b"EHLO me.example\r\n"
+@pytest.mark.parametrize("data", [b"220\r\n", b"220 mx\n", "220 mx grüß\r\n".encode(), b"220 mx gr\xfc\xdf\r\n"])
+def test_unusual_greetings_are_accepted(data: bytes) -> None:
+    assert FakeServer().send(data).received() == b"EHLO me.example\r\n"
 
 
-def test_endless_offers() -> None:
+def test_an_endless_ehlo_reply() -> None:
     server = FakeServer().reply(GREETING)
     server.send(b"250-X-MORE\r\n" * 50_000)
     assert isinstance(server.ready_result[0], Lost)
@@ -144,7 +144,7 @@ def test_keywords_in_any_case_are_seen(keyword: str) -> None:
     assert server.received().endswith(b"STARTTLS\r\n")
 
 
-def test_a_greeting_line_that_looks_like_an_offer() -> None:
+def test_a_first_line_that_looks_like_a_keyword() -> None:
     server = FakeServer(tls="opportunistic").reply(GREETING).reply("250-STARTTLS", "250 SIZE 5")
     assert server.client.capabilities.starttls is False
 
@@ -167,7 +167,7 @@ def test_replies_injected_before_the_handshake(more: bytes, policy: str) -> None
     assert server.received() == b""
 
 
-def test_what_was_offered_in_clear_is_forgotten() -> None:
+def test_capabilities_from_before_tls_are_discarded() -> None:
     server = FakeServer(tls="required").reply(GREETING).reply("250-mx", "250-PIPELINING", "250-SIZE 5", "250 STARTTLS").reply("220 go")
     server.received()
     server.handshake()
@@ -179,7 +179,7 @@ def test_what_was_offered_in_clear_is_forgotten() -> None:
     assert server.received() == b"MAIL FROM:<b@example.net>\r\n"
 
 
-def test_starttls_is_not_said_twice() -> None:
+def test_starttls_is_not_sent_twice() -> None:
     server = FakeServer(tls="required").reply(GREETING).reply("250-mx", "250 STARTTLS").reply("220 go")
     server.received()
     server.handshake()
@@ -197,7 +197,7 @@ def test_ehlo_refused_inside_tls(reply: str) -> None:
     assert isinstance(server.ready_result[0], GreetingRefused)
 
 
-def test_the_peer_leaves_during_the_handshake() -> None:
+def test_the_server_closes_during_the_handshake() -> None:
     server = FakeServer(tls="opportunistic").reply(GREETING).reply("250-mx", "250 STARTTLS").reply("220 go").close(ConnectionLost())
     assert isinstance(server.ready_result[0], TlsFailed)
 
@@ -306,7 +306,7 @@ def test_lost_after_the_dot_is_uncertain(error: Exception, half: bytes) -> None:
     assert server.received() == b""
 
 
-def test_an_abort_from_outside_after_the_dot_is_uncertain_too() -> None:
+def test_abort_after_the_dot_is_uncertain() -> None:
     server = ready()
     result = server.deliver()
     server.reply("250 ok", "250 ok", GO)
@@ -344,7 +344,7 @@ def test_a_reply_before_the_end_stops_the_message(reply: str) -> None:
 
 
 @pytest.mark.parametrize("reply", ["250 got it", "220 hello", "334 what?"])
-def test_a_nonsensical_reply_before_the_end(reply: str) -> None:
+def test_an_invalid_reply_before_the_end(reply: str) -> None:
     server, result = writing()
     server.reply(reply)
     assert codes(result[0]) == [None, 550]
@@ -364,7 +364,7 @@ def test_lost_in_the_middle_of_the_message() -> None:
     assert server.received() == b""
 
 
-def test_a_peer_that_reads_nothing() -> None:
+def test_a_server_that_reads_nothing() -> None:
     server, result = writing()
     server.advance(179)
     assert not result
@@ -373,7 +373,7 @@ def test_a_peer_that_reads_nothing() -> None:
     assert server.wire.aborted and server.wire.producer is None
 
 
-def test_a_peer_that_reads_too_slowly() -> None:
+def test_a_server_that_reads_too_slowly() -> None:
     """One slice in each 179 seconds would be in time for the block, not for the rate."""
     server, result = writing()
     slices = 0
@@ -386,7 +386,7 @@ def test_a_peer_that_reads_too_slowly() -> None:
     assert 1 <= slices < 10
 
 
-def test_a_message_has_an_hour() -> None:
+def test_a_message_has_a_total_timeout() -> None:
     server = ready(timeouts=Timeouts(rate=0.001, message=3600))
     result = server.deliver(body=[b"x" * 98 + b"\r\n"] * 100_000)
     server.stop_reading().reply("250 ok", "250 ok", GO)

@@ -1,4 +1,4 @@
-"""The client on real connections: TCP and TLS on loopback, endpoints, back-pressure, peers that vanish."""
+"""The client over real connections: TCP and TLS, endpoints, back-pressure, servers that disappear."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def mailed(client: SmtpClient) -> None:
 @pytest.mark.parametrize("yeses", [0, 1])
 @pytest.mark.parametrize(("mode", "end"), [("data", b"."), ("together", b"BDAT")])
 @pytest_twisted.ensureDeferred
-async def test_a_message_is_held_back_until_the_system_has_it(
+async def test_a_message_can_be_withheld_until_the_socket_has_it(
     reactor, listener: Listener, certificate: Certificate, secured: bool, yeses: int, mode: SendMode, end: bytes
 ) -> None:
     if secured:
@@ -58,7 +58,7 @@ async def test_a_message_is_held_back_until_the_system_has_it(
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_large_message_is_held_back_in_its_midst_and_others_are_asked_for_twice(reactor, listener: Listener) -> None:
+async def test_a_large_message_is_withheld_in_the_middle_and_others_are_checked_twice(reactor, listener: Listener) -> None:
     client = await listener.connect(reactor)
     await client.ready
     asked: list[int] = []
@@ -72,7 +72,7 @@ async def test_a_large_message_is_held_back_in_its_midst_and_others_are_asked_fo
 
 
 @pytest_twisted.ensureDeferred
-async def test_two_messages_and_goodbye(reactor, listener: Listener) -> None:
+async def test_two_messages_and_quit(reactor, listener: Listener) -> None:
     client = await listener.connect(reactor)
     await mailed(client)
     assert listener.messages == [BODY, BODY]
@@ -80,7 +80,7 @@ async def test_two_messages_and_goodbye(reactor, listener: Listener) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_server_that_closes_after_its_greeting_is_told_through_an_endpoint(reactor, listener: Listener) -> None:
+async def test_a_close_after_the_greeting_fails_ready(reactor, listener: Listener) -> None:
     def leave(server):
         server.say("220 mx")
         server.transport.loseConnection()
@@ -113,7 +113,7 @@ async def test_a_large_message_arrives_whole_and_in_bounded_memory(reactor, list
 
 
 @pytest_twisted.ensureDeferred
-async def test_an_early_refusal_with_a_close_behind_it_is_heard(reactor, listener: Listener) -> None:
+async def test_an_early_refusal_before_a_close_is_read(reactor, listener: Listener) -> None:
     def refuse(server):
         server.say("354 go")
         server.say("552 5.3.4 too big")
@@ -173,7 +173,7 @@ async def test_a_close_after_the_dot(reactor, listener: Listener) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_goodbye_while_the_connection_rests(reactor, listener: Listener) -> None:
+async def test_a_421_while_the_connection_is_idle(reactor, listener: Listener) -> None:
     client = await listener.connect(reactor)
     await client.ready
     listener.servers[0].say("421 4.4.2 idle")
@@ -201,7 +201,7 @@ async def test_mail_inside_tls(reactor, listener: Listener, certificate: Certifi
 
 
 @pytest_twisted.ensureDeferred
-async def test_no_tls_when_it_is_not_wanted(reactor, listener: Listener, certificate: Certificate) -> None:
+async def test_no_tls_if_the_policy_is_none(reactor, listener: Listener, certificate: Certificate) -> None:
     listener.use(certificate)
     client = await listener.connect(reactor, tls="none")
     await mailed(client)
@@ -229,7 +229,7 @@ async def test_a_verified_certificate(reactor, listener: Listener, certificate: 
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_certificate_for_an_address(reactor, listener: Listener, tmp_path: Path) -> None:
+async def test_a_certificate_for_an_ip_address(reactor, listener: Listener, tmp_path: Path) -> None:
     certificate = Certificate.make(tmp_path, "127.0.0.1")
     listener.use(certificate)
     options = verified("127.0.0.1", str(certificate.certificate))
@@ -240,7 +240,7 @@ async def test_a_certificate_for_an_address(reactor, listener: Listener, tmp_pat
 @pytest.mark.parametrize("version", [SSL.TLS1_2_VERSION, SSL.TLS1_3_VERSION])
 @pytest.mark.parametrize("fault", ["name", "root", "expired"])
 @pytest_twisted.ensureDeferred
-async def test_a_certificate_that_does_not_hold(
+async def test_an_invalid_certificate(
     reactor, listener: Listener, certificate: Certificate, tmp_path: Path, fault: str, version: int
 ) -> None:
     shown = Certificate.make(tmp_path, days=-1) if fault == "expired" else certificate
@@ -261,7 +261,7 @@ async def test_a_certificate_that_does_not_hold(
 @pytest.mark.parametrize("version", [SSL.TLS1_2_VERSION, SSL.TLS1_3_VERSION])
 @pytest.mark.parametrize("usage", [2, 3])
 @pytest_twisted.ensureDeferred
-async def test_a_certificate_that_dane_names(reactor, listener: Listener, certificate: Certificate, usage: int, version: int) -> None:
+async def test_a_certificate_that_matches_dane(reactor, listener: Listener, certificate: Certificate, usage: int, version: int) -> None:
     listener.use(certificate, version)
     der = x509.load_pem_x509_certificate(certificate.certificate.read_bytes()).public_bytes(Encoding.DER)
     record = Tlsa(usage, 0, 1, hashlib.sha256(der).digest())
@@ -278,7 +278,7 @@ async def test_a_certificate_that_dane_names(reactor, listener: Listener, certif
 
 
 @pytest_twisted.ensureDeferred
-async def test_octets_in_clear_instead_of_a_handshake(reactor, listener: Listener, certificate: Certificate) -> None:
+async def test_clear_text_instead_of_a_handshake(reactor, listener: Listener, certificate: Certificate) -> None:
     listener.use(certificate)
     listener.actions[b"STARTTLS"] = lambda server: (
         server.say("220 go"),
@@ -290,7 +290,7 @@ async def test_octets_in_clear_instead_of_a_handshake(reactor, listener: Listene
 
 
 @pytest_twisted.ensureDeferred
-async def test_replies_injected_behind_the_go_ahead(reactor, listener: Listener, certificate: Certificate) -> None:
+async def test_replies_injected_after_the_reply_to_starttls(reactor, listener: Listener, certificate: Certificate) -> None:
     listener.use(certificate)
 
     def inject(server):
@@ -307,7 +307,7 @@ async def test_replies_injected_behind_the_go_ahead(reactor, listener: Listener,
 
 @pytest.mark.parametrize("version", [SSL.TLS1_2_VERSION, SSL.TLS1_3_VERSION])
 @pytest_twisted.ensureDeferred
-async def test_a_server_that_objects_to_our_handshake(reactor, listener: Listener, certificate: Certificate, version: int) -> None:
+async def test_a_server_that_rejects_the_handshake(reactor, listener: Listener, certificate: Certificate, version: int) -> None:
     listener.use(certificate, version)
     listener.context.set_verify(SSL.VERIFY_PEER | SSL.VERIFY_FAIL_IF_NO_PEER_CERT, lambda *_: False)
     client = await listener.connect(reactor)
@@ -316,7 +316,7 @@ async def test_a_server_that_objects_to_our_handshake(reactor, listener: Listene
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_server_that_leaves_during_the_handshake(reactor, listener: Listener, certificate: Certificate) -> None:
+async def test_a_server_that_closes_during_the_handshake(reactor, listener: Listener, certificate: Certificate) -> None:
     listener.use(certificate)
     listener.actions[b"STARTTLS"] = lambda server: (server.say("220 go"), server.transport.loseConnection())
     client = await listener.connect(reactor)
@@ -325,7 +325,7 @@ async def test_a_server_that_leaves_during_the_handshake(reactor, listener: List
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_server_that_never_shakes_hands(reactor, listener: Listener, certificate: Certificate) -> None:
+async def test_a_server_that_never_completes_the_handshake(reactor, listener: Listener, certificate: Certificate) -> None:
     listener.use(certificate)
     listener.actions[b"STARTTLS"] = lambda server: server.say("220 go")
     client = await listener.connect(reactor, timeouts=Timeouts(tls=1))

@@ -1,4 +1,4 @@
-"""Many messages on one connection, its end, and what is written down of it."""
+"""Many messages on one connection, its end, and its transcripts."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_rset_after_a_transaction_that_may_be_open(ending: list[str]) -> None:
     assert server.received().startswith(b"MAIL")
 
 
-def test_rset_alone_without_pipelining() -> None:
+def test_without_pipelining_rset_is_sent_alone() -> None:
     server = ready(ehlo=PLAIN)
     server.deliver()
     server.reply("250 ok").reply("550 no")
@@ -65,7 +65,7 @@ def test_rset_alone_without_pipelining() -> None:
 @pytest.mark.parametrize(
     "replies", [["503 bad sequence", "250 ok", "250 ok", GO], ["500 what?", "503 sender already specified", "503 no", "503 no"]]
 )
-def test_a_refused_rset_is_not_the_mails_fault(replies: list[str]) -> None:
+def test_a_refused_rset_is_no_verdict(replies: list[str]) -> None:
     server = ready()
     server.deliver()
     server.reply("250 ok", "550 no", "503 no")
@@ -79,7 +79,7 @@ def test_a_refused_rset_is_not_the_mails_fault(replies: list[str]) -> None:
     assert server.wire.aborted and server.received() == b""
 
 
-def test_a_server_that_does_not_let_go_of_the_last_mail() -> None:
+def test_a_server_that_remembers_the_last_transaction() -> None:
     server = ready()
     server.deliver()
     server.reply("250 ok", "250 ok", GO).reply(OK)
@@ -99,7 +99,7 @@ def test_a_503_to_the_first_mail_is_a_verdict() -> None:
 
 
 @pytest.mark.parametrize("line", ["421 4.4.2 idle", "250 2.0.0 what?"])
-def test_a_reply_to_nothing_ends_a_waiting_connection(line: str) -> None:
+def test_an_unexpected_reply_closes_an_idle_connection(line: str) -> None:
     server = ready()
     closed = results_of(server.client.when_closed())
     server.reply(line)
@@ -112,7 +112,7 @@ def test_a_reply_to_nothing_ends_a_waiting_connection(line: str) -> None:
     assert server.received() == b""
 
 
-def test_a_421_that_crosses_with_the_next_mail() -> None:
+def test_a_421_that_crosses_the_next_mail() -> None:
     server = ready()
     server.deliver()
     server.reply("250 ok", "250 ok", GO).reply(OK)
@@ -122,7 +122,7 @@ def test_a_421_that_crosses_with_the_next_mail() -> None:
     assert codes(result[0]) == [421]
 
 
-def test_a_421_right_behind_the_last_reply() -> None:
+def test_a_421_right_after_the_last_reply() -> None:
     server = ready()
     result = server.deliver()
     server.reply("250 ok", "250 ok", GO)
@@ -142,7 +142,7 @@ def test_half_a_line_makes_a_connection_unusable() -> None:
     assert server.received() == b""
 
 
-def test_the_transcript_of_the_second_message_is_its_own() -> None:
+def test_each_message_has_its_own_transcript() -> None:
     server = ready()
     first = server.deliver("a@example.org")
     server.reply("250 ok", "250 ok", GO).reply(OK)
@@ -171,7 +171,7 @@ def test_quit() -> None:
     assert not server.clock.getDelayedCalls()
 
 
-def test_quit_does_not_wait_long() -> None:
+def test_quit_times_out() -> None:
     server = ready(timeouts=Timeouts(quit=5))
     server.client.quit()
     server.advance(4.9)
@@ -185,7 +185,7 @@ def test_quit_of_a_closed_connection() -> None:
     assert results_of(server.client.quit()) == [None]
 
 
-def test_quit_during_a_message_gives_it_up() -> None:
+def test_quit_during_a_message_aborts_it() -> None:
     server = ready()
     result = server.deliver()
     server.client.quit()
@@ -193,7 +193,7 @@ def test_quit_during_a_message_gives_it_up() -> None:
     assert result[0].lost == "given up"
 
 
-def test_a_canceled_delivery_says_what_was_sent() -> None:
+def test_a_canceled_delivery_has_a_result() -> None:
     server = ready()
     result = server.deliver()
     server.reply("250 ok", "250 ok", GO)
@@ -202,7 +202,7 @@ def test_a_canceled_delivery_says_what_was_sent() -> None:
     assert server.wire.aborted
 
 
-def test_a_canceled_set_up() -> None:
+def test_a_canceled_handshake() -> None:
     server = FakeServer()
     server.client.ready.cancel()
     assert server.wire.aborted
@@ -231,14 +231,14 @@ def test_the_transcript() -> None:
     assert "Subject" not in result[0].transcript
 
 
-def test_no_transcript_when_none_is_wanted() -> None:
+def test_no_transcript_if_not_wanted() -> None:
     server = ready(transcript=False)
     result = server.deliver()
     server.reply("250 ok", "250 ok", GO).reply(OK)
     assert result[0].transcript == ""
 
 
-def test_a_transcript_is_of_bounded_size_and_keeps_the_end() -> None:
+def test_a_transcript_is_bounded_and_keeps_the_end() -> None:
     server = ready()
     result = server.deliver(*(f"{'x' * 50}{number}@example.org" for number in range(1000)))
     while not result:
@@ -253,7 +253,7 @@ def test_a_transcript_is_of_bounded_size_and_keeps_the_end() -> None:
     assert "queued as 7" in transcript.splitlines()[-1]
 
 
-def test_a_talkative_server_does_not_fill_the_memory() -> None:
+def test_the_transcript_of_a_talkative_server_is_bounded() -> None:
     server = ready(ehlo=PLAIN)
     result = server.deliver(*(f"r{number}@example.org" for number in range(100)))
     server.reply("250 ok")

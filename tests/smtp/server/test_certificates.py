@@ -1,4 +1,4 @@
-"""A certificate that is renewed while we run."""
+"""Certificates that are renewed while the server runs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def replace(folder: Path, name: str) -> None:
         os.replace(new, old)
 
 
-def test_a_renewed_pair_is_used_from_the_next_connection_on(tmp_path: Path) -> None:
+def test_new_connections_use_a_renewed_certificate(tmp_path: Path) -> None:
     clock = Clock()
     certificates = Certificates(*self_signed(tmp_path, "old.example"), clock.seconds)
     before = certificates.serverConnectionForTLS(None)
@@ -59,7 +59,7 @@ def test_old_ciphers_are_refused(tmp_path: Path, ciphers: bytes, taken: bool) ->
             names(connection, old)
 
 
-def test_half_a_pair_changes_nothing(tmp_path: Path) -> None:
+def test_an_incomplete_pair_is_ignored(tmp_path: Path) -> None:
     clock = Clock()
     certificate, key = self_signed(tmp_path, "old.example")
     certificates = Certificates(certificate, key, clock.seconds)
@@ -75,14 +75,14 @@ def test_half_a_pair_changes_nothing(tmp_path: Path) -> None:
     assert names(certificates.serverConnectionForTLS(None)) == "new.example"
 
 
-def test_the_first_pair_must_be_good(tmp_path: Path) -> None:
+def test_the_first_pair_must_be_valid(tmp_path: Path) -> None:
     certificate, key = self_signed(tmp_path, "old.example")
     certificate.write_text("nothing")
     with pytest.raises(ValueError):
         Certificates(certificate, key, lambda: 0.0)
 
 
-def test_a_key_of_our_making_is_for_its_owner_alone(tmp_path: Path) -> None:
+def test_a_generated_key_is_readable_by_its_owner_only(tmp_path: Path) -> None:
     certificate, key = self_signed(tmp_path / "tls", "mx.example")
     assert stat.S_IMODE(key.stat().st_mode) == 0o600
     assert self_signed(tmp_path / "tls", "other.example") == (certificate, key)

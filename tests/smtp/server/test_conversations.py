@@ -1,4 +1,4 @@
-"""Every dialogue of tests/conversations with our server, whole and with each octet in a segment of its own."""
+"""Plays every server dialogue of tests/conversations, as a whole and byte by byte."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DIALOGUES = {str(path.relative_to(FOLDER).with_suffix("")): path for path in eve
 SPLIT = [name for name, path in DIALOGUES.items() if not read(path).whole]
 
 
-def test_there_are_dialogues() -> None:
+def test_dialogues_exist() -> None:
     assert len(DIALOGUES) > 90 and len(SPLIT) > 80
 
 
@@ -22,5 +22,5 @@ def test_conversation(path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", SPLIT)
-def test_conversation_octet_by_octet(name: str) -> None:
+def test_conversation_byte_by_byte(name: str) -> None:
     play(read(DIALOGUES[name]), split=True)

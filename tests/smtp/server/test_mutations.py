@@ -1,4 +1,4 @@
-"""Dialogues with octets inserted, lost, changed and repeated: nothing worse than a reply, and the same one however they are cut."""
+"""Dialogues with bytes inserted, deleted, changed and repeated get valid replies, the same in any segments."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tests.smtp.harness import Client
 
 # The harness can do no TLS in the middle of a segment, and crashes on purpose for one sender.
 DIALOGUES = [
-    (dialogue.listener, octets)
+    (dialogue.listener, data)
     for dialogue in map(read, everything())
     if dialogue.plain
-    and len(octets := b"".join(turn.sent for turn in dialogue.turns)) < 5000
-    and b"STARTTLS" not in octets
-    and b"crash@" not in octets
+    and len(data := b"".join(turn.sent for turn in dialogue.turns)) < 5000
+    and b"STARTTLS" not in data
+    and b"crash@" not in data
 ]
 MORE = [b"\r\n", b"\r", b"\n", b".", b"\0", b"\xff", b" ", b"<", b">", b'"', b"=", b"\r\n.\r\n", b"x" * 999, b"x" * 2050]
 MORE += [
@@ -35,15 +35,15 @@ Edit = Callable[[bytes], bytes]
 
 
 def insert(place: float, more: bytes) -> Edit:
-    return lambda octets: octets[: (i := int(place * (len(octets) + 1)))] + more + octets[i:]
+    return lambda data: data[: (i := int(place * (len(data) + 1)))] + more + data[i:]
 
 
 def lose(place: float, count: int) -> Edit:
-    return lambda octets: octets[: (i := int(place * len(octets)))] + octets[i + count :]
+    return lambda data: data[: (i := int(place * len(data)))] + data[i + count :]
 
 
 def repeat(place: float, count: int) -> Edit:
-    return lambda octets: octets[: (i := int(place * len(octets))) + count] + octets[i:]
+    return lambda data: data[: (i := int(place * len(data))) + count] + data[i:]
 
 
 EDITS = st.one_of(
@@ -78,22 +78,22 @@ def test_mutated_dialogues(dialogue: tuple[str, bytes], edits: list[Edit], place
         if "log_failure" in event and "No space left" not in str(event["log_failure"]):
             failures.append(event)
 
-    listener, octets = dialogue
+    listener, data = dialogue
     for edit in edits:
-        octets = edit(octets)
-    cuts = sorted(int(place * (len(octets) + 1)) for place in places)
+        data = edit(data)
+    cuts = sorted(int(place * (len(data) + 1)) for place in places)
     globalLogPublisher.addObserver(watch)
     try:
-        whole = outcome(listener, [octets])
-        assert outcome(listener, [octets[a:b] for a, b in zip([0, *cuts], [*cuts, len(octets)], strict=True)], slow=slow) == whole
-        assert outcome(listener, [octets[i : i + 1] for i in range(len(octets))]) == whole
+        whole = outcome(listener, [data])
+        assert outcome(listener, [data[a:b] for a, b in zip([0, *cuts], [*cuts, len(data)], strict=True)], slow=slow) == whole
+        assert outcome(listener, [data[i : i + 1] for i in range(len(data))]) == whole
     finally:
         globalLogPublisher.removeObserver(watch)
     assert failures == []
 
 
-def test_the_first_of_the_fuzzer() -> None:
-    """A run of tests/smtp/fuzz as long as a suite can bear; longer ones are for whoever changes the framing or the parser."""
+def test_the_fuzzer_with_one_seed() -> None:
+    """A short run of tests/smtp/fuzz. Run a longer one after changes to the framing or the parser."""
     from tests.smtp import fuzz
 
     assert fuzz.run(1000, seed=3) > 5000

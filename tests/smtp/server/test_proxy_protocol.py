@@ -1,4 +1,4 @@
-"""The PROXY header: believed from whom it may come, taken for SMTP from anybody else."""
+"""The PROXY header is believed from listed proxies only; the bytes of any other client are SMTP."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ V2_6 = SIGNATURE + b"\x21\x21\x00\x24" + b"\x20\x01\x0d\xb8" + bytes(11) + b"\x0
 
 
 @pytest.mark.parametrize(
-    ("octets", "source"),
+    ("data", "source"),
     [
         (b"PROXY TCP4 192.0.2.7 192.0.2.8 12345 25\r\n", ("192.0.2.7", 12345)),
         (b"PROXY TCP6 2001:db8::1 2001:db8::2 12345 25\r\n", ("2001:db8::1", 12345)),
@@ -35,14 +35,14 @@ V2_6 = SIGNATURE + b"\x21\x21\x00\x24" + b"\x20\x01\x0d\xb8" + bytes(11) + b"\x0
         (SIGNATURE + b"\x21\x11\x00\x0f" + V2[16:] + b"tlv", ("192.0.2.7", 12345)),
     ],
 )
-def test_a_header_is_read_however_it_is_cut(octets: bytes, source: tuple[str, int] | None) -> None:
-    for cut in range(len(octets)):
-        assert read(octets[:cut]) is None
-    assert read(octets + b"EHLO") == ProxyHeader(source, len(octets))
+def test_headers_are_read_in_any_segments(data: bytes, source: tuple[str, int] | None) -> None:
+    for cut in range(len(data)):
+        assert read(data[:cut]) is None
+    assert read(data + b"EHLO") == ProxyHeader(source, len(data))
 
 
 @pytest.mark.parametrize(
-    "octets",
+    "data",
     [
         b"EHLO me\r\n",
         b"PROXY TCP4 192.0.2.7 192.0.2.8 12345\r\n",
@@ -54,17 +54,17 @@ def test_a_header_is_read_however_it_is_cut(octets: bytes, source: tuple[str, in
         SIGNATURE + b"\x21\x11\x00\x02xx",
     ],
 )
-def test_what_is_no_header(octets: bytes) -> None:
+def test_invalid_headers(data: bytes) -> None:
     with pytest.raises(BadHeader):
-        read(octets)
+        read(data)
 
 
 @given(st.binary(max_size=120))
 @settings(max_examples=200)
-def test_any_octets_are_a_header_or_none(octets: bytes) -> None:
+def test_any_bytes_are_a_header_or_not(data: bytes) -> None:
     for start in (b"", b"PROXY TCP4 ", SIGNATURE):
         try:
-            read(start + octets)
+            read(start + data)
         except BadHeader:
             continue
 
@@ -87,14 +87,14 @@ class Connection:
         self.transport.protocol = protocol
         protocol.makeConnection(self.transport)
 
-    def say(self, octets: bytes) -> bytes:
-        for octet in octets:
-            self.transport.protocol.dataReceived(bytes([octet]))
+    def say(self, data: bytes) -> bytes:
+        for byte in data:
+            self.transport.protocol.dataReceived(bytes([byte]))
         said: bytes = self.transport.value()
         return said
 
 
-def test_a_listed_address_is_believed() -> None:
+def test_a_listed_proxy_is_believed() -> None:
     connection = Connection("192.0.2.1")
     assert connection.say(V2[:-1]) == b""
     assert connection.say(V2[-1:] + b"EHLO me\r\n").startswith(b"220 mx.test ESMTP\r\n250-")
@@ -102,21 +102,21 @@ def test_a_listed_address_is_believed() -> None:
     connection.transport.protocol.connectionLost()
 
 
-def test_nobody_else_is() -> None:
+def test_other_clients_are_not_believed() -> None:
     connection = Connection("192.0.2.9")
     assert b"500 5.5.1" in connection.say(b"PROXY TCP4 192.0.2.7 192.0.2.8 12345 25\r\n")
     assert connection.sessions[0].peer.host == "192.0.2.9"
     connection.transport.protocol.connectionLost()
 
 
-@pytest.mark.parametrize("octets", [b"EHLO me\r\n", b"PROXY TCP4 x\r\n"])
-def test_a_listed_address_without_a_header_is_cut_off(octets: bytes) -> None:
+@pytest.mark.parametrize("data", [b"EHLO me\r\n", b"PROXY TCP4 x\r\n"])
+def test_a_listed_proxy_without_a_header_is_disconnected(data: bytes) -> None:
     connection = Connection("192.0.2.1")
-    connection.say(octets)
+    connection.say(data)
     assert connection.transport.aborted and not connection.sessions
 
 
-def test_a_header_that_does_not_come_is_not_waited_for() -> None:
+def test_a_missing_header_times_out() -> None:
     connection = Connection("192.0.2.1")
     connection.say(b"PROXY ")
     connection.clock.advance(11)

@@ -1,4 +1,4 @@
-"""The connection: deadlines, limits, back-pressure, TLS, the end. What is said in each situation: tests/conversations."""
+"""Server connections: deadlines, limits, back-pressure, TLS, shutdown. What is said in each situation: tests/conversations."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def in_data(client: Client) -> Client:
 # ── the turn ──
 
 
-def test_no_command_is_taken_while_one_is_unanswered() -> None:
+def test_a_command_is_read_only_after_the_previous_reply() -> None:
     client = connect(slow=True)
     client.protocol.dataReceived(HELO + ENVELOPE + b"DATA\r\nx\r\n.\r\nNOOP\r\n")
     recorder = client.recorder
@@ -54,14 +54,14 @@ def test_no_command_is_taken_while_one_is_unanswered() -> None:
     assert codes(client.received()) == ["250", "250"]
 
 
-def test_replies_of_one_segment_leave_in_one_write() -> None:
+def test_replies_to_one_segment_are_one_write() -> None:
     client = connect()
     client.transport.writes.clear()
     client.send(HELO + ENVELOPE + b"DATA\r\n")
     assert len(client.transport.writes) == 1
 
 
-def test_a_flood_of_commands_lets_others_have_their_turn() -> None:
+def test_a_flood_of_commands_yields_to_other_connections() -> None:
     client = connect(Listener("mx.test", Limits(non_mail_commands=10_000, unauthenticated_bytes=None)))
     client.protocol.dataReceived(b"NOOP\r\n" * 1000)
     first = len(codes(client.received()))
@@ -82,7 +82,7 @@ TALK = st.lists(COMMANDS, max_size=15)
 
 @settings(max_examples=100, deadline=None)
 @given(TALK, st.booleans(), st.data())
-def test_one_reply_per_command_in_order_however_cut_and_however_slow(talk: list[bytes], slow: bool, data: st.DataObject) -> None:
+def test_one_reply_per_command_in_order_in_any_segments_and_at_any_speed(talk: list[bytes], slow: bool, data: st.DataObject) -> None:
     alone = connect()
     expected: list[str] = []
     for command in talk:
@@ -90,12 +90,12 @@ def test_one_reply_per_command_in_order_however_cut_and_however_slow(talk: list[
         heard = codes(alone.received())
         assert len(heard) == command.count(b"\r\n") if command.startswith((b"MAIL", b"RCPT")) else len(heard) == 1
         expected += heard
-    octets = b"".join(talk)
-    places = sorted(data.draw(st.lists(st.integers(0, len(octets)), max_size=8)))
+    content = b"".join(talk)
+    places = sorted(data.draw(st.lists(st.integers(0, len(content)), max_size=8)))
     together = connect(slow=slow)
-    for a, b in zip([0, *places], [*places, len(octets)], strict=True):
-        if octets[a:b]:
-            together.protocol.dataReceived(octets[a:b])
+    for a, b in zip([0, *places], [*places, len(content)], strict=True):
+        if content[a:b]:
+            together.protocol.dataReceived(content[a:b])
     together.settle()
     assert codes(together.received()) == expected
     assert [mail.body for mail in together.mails] == [mail.body for mail in alone.mails]
@@ -107,7 +107,7 @@ def test_one_reply_per_command_in_order_however_cut_and_however_slow(talk: list[
         st.one_of(COMMANDS, st.binary(max_size=40), st.binary(max_size=40).map(lambda junk: b"MAIL FROM:<" + junk + b">\r\n")), max_size=20
     )
 )
-def test_junk_gets_replies_and_no_more(talk: list[bytes]) -> None:
+def test_random_bytes_get_replies_only(talk: list[bytes]) -> None:
     client = connect()
     client.send(b"".join(talk))
     assert all(code[0] in "2345" for code in codes(client.received()))
@@ -120,7 +120,7 @@ def test_junk_gets_replies_and_no_more(talk: list[bytes]) -> None:
 # ── deadlines ──
 
 
-def test_an_idle_client_is_told_and_closed() -> None:
+def test_an_idle_client_gets_a_421() -> None:
     client = connect(Listener("mx.test", Limits(unauthenticated_seconds=None)))
     client.send(HELO)
     client.clock.advance(299)
@@ -131,16 +131,16 @@ def test_an_idle_client_is_told_and_closed() -> None:
     assert client.closed
 
 
-def test_the_time_is_for_the_whole_line() -> None:
+def test_the_idle_timeout_is_for_a_whole_line() -> None:
     client = connect(Listener("mx.test", Limits(unauthenticated_seconds=None)))
-    for octet in b"NOOP x":
+    for byte in b"NOOP x":
         client.clock.advance(49)
-        client.protocol.dataReceived(bytes([octet]))
+        client.protocol.dataReceived(bytes([byte]))
     client.clock.advance(10)
     assert client.closed
 
 
-def test_each_command_has_its_own_time() -> None:
+def test_each_command_has_its_own_timeout() -> None:
     client = connect(Listener("mx.test", Limits(unauthenticated_seconds=None)))
     for _ in range(5):
         client.clock.advance(299)
@@ -152,7 +152,7 @@ def test_each_command_has_its_own_time() -> None:
     assert client.closed
 
 
-def test_a_stranger_has_a_minute_in_all() -> None:
+def test_an_unauthenticated_client_has_a_minute() -> None:
     client = connect()
     for _ in range(5):
         client.clock.advance(11)
@@ -162,14 +162,14 @@ def test_a_stranger_has_a_minute_in_all() -> None:
     assert client.closed
 
 
-def test_who_had_a_recipient_accepted_is_no_stranger() -> None:
+def test_an_accepted_recipient_lifts_the_limits_for_unauthenticated_clients() -> None:
     client = connect()
     client.protocol.dataReceived(HELO + ENVELOPE)
     client.clock.advance(299)
     assert not client.closed
 
 
-def test_a_slow_body_is_cut_off() -> None:
+def test_a_slow_body_times_out() -> None:
     client = in_data(connect())
     for _ in range(30):
         client.clock.advance(10)
@@ -180,7 +180,7 @@ def test_a_slow_body_is_cut_off() -> None:
     assert client.recorder.discards == 1
 
 
-def test_a_fast_enough_body_may_take_its_time() -> None:
+def test_a_body_at_the_minimum_rate_is_accepted() -> None:
     client = in_data(connect())
     for _ in range(300):
         client.clock.advance(10)
@@ -190,7 +190,7 @@ def test_a_fast_enough_body_may_take_its_time() -> None:
 
 
 @pytest.mark.parametrize("chunks", [False, True])
-def test_a_whole_body_has_to_arrive_in_time(chunks: bool) -> None:
+def test_a_whole_body_has_a_deadline(chunks: bool) -> None:
     """However steadily it drips: `idle` seconds, and those that its announced size takes at the average pace."""
     client = connect(Listener("mx.test", Limits(rate=1, average=1000, idle=60)))
     client.protocol.dataReceived(b"EHLO me\r\n")
@@ -207,7 +207,7 @@ def test_a_whole_body_has_to_arrive_in_time(chunks: bool) -> None:
     assert 160 <= seconds <= 160 + 65
 
 
-def test_a_stalled_handshake_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stalled_handshake_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     client = connect()
     monkeypatch.setattr(client.transport, "startTLS", lambda context: None)
     client.protocol.dataReceived(b"STARTTLS\r\n")
@@ -217,7 +217,7 @@ def test_a_stalled_handshake_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None
     assert client.transport.aborted
 
 
-def test_no_deadline_runs_while_the_server_is_the_slow_one() -> None:
+def test_no_timeout_runs_while_the_server_decides() -> None:
     never: Deferred[None] = Deferred()
     client = in_data(connect())
     assert client.recorder is not None
@@ -232,7 +232,7 @@ def test_no_deadline_runs_while_the_server_is_the_slow_one() -> None:
 # ── large bodies ──
 
 
-def test_forty_megabytes_take_no_long_turn() -> None:
+def test_forty_megabytes_do_not_block_the_reactor() -> None:
     client = in_data(connect())
     block, turns = (b"x" * 76 + b"\r\n") * 840, []
     for _ in range(620):
@@ -247,7 +247,7 @@ def test_forty_megabytes_take_no_long_turn() -> None:
 # ── back-pressure ──
 
 
-def test_reading_stops_while_a_decision_is_awaited() -> None:
+def test_reading_pauses_while_the_policy_decides() -> None:
     decided: Deferred[None] = Deferred()
     client = connect(Listener("mx.test", Limits(non_mail_commands=100_000, unauthenticated_bytes=None)))
     client.send(HELO)
@@ -264,7 +264,7 @@ def test_reading_stops_while_a_decision_is_awaited() -> None:
     assert len(codes(client.received())) == 1 + 1 + 12_000
 
 
-def test_no_command_is_taken_of_who_does_not_read() -> None:
+def test_commands_wait_until_the_client_reads_its_replies() -> None:
     client = connect()
     client.protocol.pauseProducing()
     client.protocol.dataReceived(HELO + ENVELOPE)
@@ -274,7 +274,7 @@ def test_no_command_is_taken_of_who_does_not_read() -> None:
     assert codes(client.received()) == ["250", "250", "250"]
 
 
-def test_who_never_reads_is_cut_off() -> None:
+def test_a_client_that_never_reads_times_out() -> None:
     client = connect()
     client.protocol.pauseProducing()
     client.protocol.dataReceived(HELO)
@@ -290,7 +290,7 @@ def test_who_never_reads_is_cut_off() -> None:
 @pytest.mark.parametrize(
     "behind", [b"EHLO a\r\n", b"MAIL FROM:<a@b.example>\r\nRCPT TO:<c@d.example>\r\n", b"EHL", b"\r", b"\x16\x03\x01", b"x" * 1_000_000]
 )
-def test_nothing_may_stand_behind_starttls(behind: bytes) -> None:
+def test_data_after_starttls_ends_the_session(behind: bytes) -> None:
     client = connect()
     client.protocol.dataReceived(b"EHLO a\r\n")
     client.received()
@@ -302,14 +302,14 @@ def test_nothing_may_stand_behind_starttls(behind: bytes) -> None:
     assert client.recorder.calls == []
 
 
-def test_tls_forgets_the_mail_that_was_begun() -> None:
+def test_starttls_ends_the_mail_transaction() -> None:
     client = connect()
     client.send(HELO + ENVELOPE + b"STARTTLS\r\n")
     client.send(b"EHLO me\r\nDATA\r\n")
     assert codes(client.received())[-1] == "503"
 
 
-def test_the_session_knows_its_tls_and_login() -> None:
+def test_the_session_has_its_tls_and_login() -> None:
     client = connect()
     client.send(b"EHLO me\r\n")
     assert client.protocol.session.protocol == "ESMTP"
@@ -323,12 +323,12 @@ def test_the_session_knows_its_tls_and_login() -> None:
 
 
 @pytest.mark.parametrize(
-    "octets", [b"", HELO, HELO + ENVELOPE, HELO + ENVELOPE + b"DATA\r\n", HELO + ENVELOPE + b"DATA\r\nhalf", b"EHLO a\r\nSTARTTLS\r\n"]
+    "content", [b"", HELO, HELO + ENVELOPE, HELO + ENVELOPE + b"DATA\r\n", HELO + ENVELOPE + b"DATA\r\nhalf", b"EHLO a\r\nSTARTTLS\r\n"]
 )
 @pytest.mark.parametrize("also", [b"", HELO + ENVELOPE + b"BDAT 5\r\nhalf"])
-def test_a_lost_connection_leaves_nothing(octets: bytes, also: bytes) -> None:
+def test_a_lost_connection_releases_everything(content: bytes, also: bytes) -> None:
     client = connect()
-    client.send(octets or also)
+    client.send(content or also)
     client.disconnect()
     assert client.recorder is not None
     assert client.recorder.closed_times == 1
@@ -338,7 +338,7 @@ def test_a_lost_connection_leaves_nothing(octets: bytes, also: bytes) -> None:
     assert not client.factory.live
 
 
-def test_a_mail_is_kept_when_its_sender_leaves_before_the_reply() -> None:
+def test_a_complete_mail_is_accepted_if_the_client_disconnects() -> None:
     committed: Deferred[None] = Deferred()
     client = in_data(connect())
     assert client.recorder is not None
@@ -352,7 +352,7 @@ def test_a_mail_is_kept_when_its_sender_leaves_before_the_reply() -> None:
     assert client.recorder.closed_times == 1
 
 
-def test_a_client_that_only_stops_talking_is_answered() -> None:
+def test_a_half_closed_connection_gets_its_replies() -> None:
     client = connect(slow=True)
     client.protocol.dataReceived(HELO + ENVELOPE + b"DATA\r\nx\r\n.\r\n")
     client.protocol.readConnectionLost()
@@ -369,13 +369,13 @@ def stop(client: Client) -> list[None]:
     return stopped
 
 
-def test_shutdown_with_nobody_there_is_at_once() -> None:
+def test_shutdown_without_sessions_is_immediate() -> None:
     client = connect()
     client.disconnect()
     assert stop(client) == [None]
 
 
-def test_shutdown_waits_for_a_commit_whose_client_has_left() -> None:
+def test_shutdown_waits_for_commits_of_disconnected_clients() -> None:
     committed: Deferred[None] = Deferred()
     client = in_data(connect())
     assert client.recorder is not None
@@ -388,7 +388,7 @@ def test_shutdown_waits_for_a_commit_whose_client_has_left() -> None:
     assert stopped == [None]
 
 
-def test_shutdown_is_patient_but_not_for_ever() -> None:
+def test_shutdown_aborts_sessions_after_a_timeout() -> None:
     client = in_data(connect())
     stop(client)
     client.clock.advance(29)
@@ -411,7 +411,7 @@ def test_shutdown_of_an_idle_session() -> None:
     assert not client.clock.getDelayedCalls()
 
 
-def test_shutdown_lets_a_body_finish() -> None:
+def test_shutdown_lets_bodies_finish() -> None:
     client = in_data(connect())
     client.send(b"half of ")
     stop(client)
@@ -422,7 +422,7 @@ def test_shutdown_lets_a_body_finish() -> None:
     assert client.mails[0].body == b"half of it\r\n"
 
 
-def test_shutdown_lets_a_decision_finish() -> None:
+def test_shutdown_lets_decisions_finish() -> None:
     client = connect(slow=True)
     client.send(HELO)
     client.received()
@@ -435,7 +435,7 @@ def test_shutdown_lets_a_decision_finish() -> None:
     assert codes(client.received()) == ["421"]
 
 
-def test_shutdown_between_two_mails_is_at_once() -> None:
+def test_shutdown_between_two_mails_is_immediate() -> None:
     client = in_data(connect())
     client.send(b"one\r\n.\r\n")
     client.received()
@@ -443,7 +443,7 @@ def test_shutdown_between_two_mails_is_at_once() -> None:
     assert codes(client.received()) == ["421"] and client.closed
 
 
-def test_a_first_mail_is_taken_during_a_shutdown_and_no_second_one() -> None:
+def test_shutdown_accepts_a_first_mail_but_no_second_one() -> None:
     client = connect()
     client.received()
     stop(client)
@@ -454,7 +454,7 @@ def test_a_first_mail_is_taken_during_a_shutdown_and_no_second_one() -> None:
     assert codes(client.received()) == ["421"] and client.closed
 
 
-def test_who_quits_during_a_shutdown_is_told_goodbye() -> None:
+def test_quit_during_a_shutdown_gets_221() -> None:
     client = connect()
     client.received()
     stop(client)
@@ -463,7 +463,7 @@ def test_who_quits_during_a_shutdown_is_told_goodbye() -> None:
     assert codes(client.received())[-2:] == ["250", "221"]
 
 
-def test_a_port_can_turn_a_client_away() -> None:
+def test_a_session_factory_can_refuse_a_client() -> None:
     client = Client(LISTENERS["open"], open_session=lambda session: Reply(554, "Not you", "5.3.2"))
     assert client.received() == b"554 5.3.2 Not you\r\n"
     assert client.closed
@@ -473,7 +473,7 @@ def test_a_port_can_turn_a_client_away() -> None:
     assert not client.clock.getDelayedCalls()
 
 
-def test_who_does_not_take_the_last_reply_is_cut_off() -> None:
+def test_a_client_that_does_not_read_the_last_reply_is_aborted() -> None:
     client = connect()
     client.protocol.dataReceived(b"QUIT\r\n")
     client.clock.advance(9)
@@ -482,7 +482,7 @@ def test_who_does_not_take_the_last_reply_is_cut_off() -> None:
     assert client.transport.aborted
 
 
-def test_a_421_of_the_reception_ends_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_421_of_the_policy_ends_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
     async def closing(self: Recorder, *_: object) -> Reply:
         return Reply(421, "Too many mails of this key", "4.7.0")
 
@@ -493,7 +493,7 @@ def test_a_421_of_the_reception_ends_the_session(monkeypatch: pytest.MonkeyPatch
     assert client.closed
 
 
-def test_bad_recipients_of_a_customer_are_no_errors() -> None:
+def test_refused_recipients_of_customers_are_not_errors() -> None:
     client = connect("submission")
     client.send(b"STARTTLS\r\n")
     client.send(b"EHLO me\r\nAUTH PLAIN AG1haWxzdmMAczNjcmV0\r\nMAIL FROM:<a@b.example>\r\n" + b"RCPT TO:<unknown@d.example>\r\n" * 200)
@@ -501,7 +501,7 @@ def test_bad_recipients_of_a_customer_are_no_errors() -> None:
     assert not client.closed
 
 
-def test_a_sink_may_refuse_while_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sink_may_refuse_while_writing(monkeypatch: pytest.MonkeyPatch) -> None:
     class Full:
         discards = 0
 
@@ -523,7 +523,7 @@ def test_a_sink_may_refuse_while_it_takes(monkeypatch: pytest.MonkeyPatch) -> No
     assert sink.discards == 1
 
 
-def test_a_peer_is_known() -> None:
+def test_the_session_has_its_peer() -> None:
     seen: list[Session] = []
 
     def welcome(session: Session) -> Reply:
@@ -537,7 +537,7 @@ def test_a_peer_is_known() -> None:
 # ── the transcript ──
 
 
-def test_the_transcript_has_no_bodies_and_no_secrets() -> None:
+def test_the_transcript_has_no_messages_and_no_secrets() -> None:
     client = connect("submission")
     client.send(b"EHLO me\r\n")
     client.send(b"STARTTLS\r\n")
@@ -572,7 +572,7 @@ def test_the_transcript_is_bounded() -> None:
     assert max(map(len, lines)) < 600
 
 
-def test_importing_the_server_picks_no_reactor() -> None:
+def test_importing_the_server_does_not_install_a_reactor() -> None:
     modules = "mailsvc.smtp.server.certificates, mailsvc.sandbox.inbox, mailsvc.smtp.server.listener"
     script = f"import sys, {modules}; print('twisted.internet.reactor' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "False\n"

@@ -1,4 +1,4 @@
-"""Who guesses or floods gets no more than an answer a second; and what is answered when our own side breaks."""
+"""Delays for clients that guess passwords or send errors only, and replies to internal errors."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ BROKEN = b"421 4.3.0 Local error, closing connection\r\n"
 SLOW = Listener("mx.test", Limits(errors=6, unauthenticated_bytes=None), object(), login_offered=True)
 
 
-def said(client: Client, octets: bytes) -> list[str]:
+def said(client: Client, data: bytes) -> list[str]:
     """What is answered at once."""
-    client.protocol.dataReceived(octets)
+    client.protocol.dataReceived(data)
     return codes(client.received())
 
 
-def test_the_second_half_of_the_errors_takes_a_second_each() -> None:
+def test_errors_are_delayed_after_half_of_the_limit() -> None:
     client = Client(SLOW)
     client.received()
     assert said(client, b"FOO\r\n" * 5 + b"NOOP\r\n") == ["500"] * 3
@@ -39,7 +39,7 @@ def test_the_second_half_of_the_errors_takes_a_second_each() -> None:
     assert codes(client.received()) == ["500", "421"] and client.closed
 
 
-def test_a_refused_login_takes_a_second() -> None:
+def test_refused_logins_are_delayed() -> None:
     client = Client(SLOW)
     client.send(b"STARTTLS\r\n")
     client.received()
@@ -49,7 +49,7 @@ def test_a_refused_login_takes_a_second() -> None:
     assert said(client, b"AUTH PLAIN AG1haWxzdmMAczNjcmV0\r\n") == ["235"]
 
 
-def test_a_client_that_leaves_meanwhile_leaves_nothing() -> None:
+def test_disconnecting_during_a_delay_leaves_no_timers() -> None:
     client = Client(SLOW)
     client.protocol.dataReceived(b"FOO\r\n" * 4)
     client.disconnect()
@@ -57,7 +57,7 @@ def test_a_client_that_leaves_meanwhile_leaves_nothing() -> None:
     assert not client.clock.getDelayedCalls() and not client.factory.live
 
 
-def test_a_client_that_only_stops_talking_meanwhile_is_answered() -> None:
+def test_a_half_closed_connection_gets_its_replies_after_a_delay() -> None:
     client = Client(SLOW)
     client.received()
     client.protocol.dataReceived(b"FOO\r\n" * 4 + b"NOOP\r\n")
@@ -66,14 +66,14 @@ def test_a_client_that_only_stops_talking_meanwhile_is_answered() -> None:
     assert codes(client.received()) == ["500"] * 4 + ["250"]
 
 
-def test_a_flood_meanwhile_is_held_back() -> None:
+def test_a_flood_during_a_delay_pauses_reading() -> None:
     client = Client(Listener("mx.test", Limits(errors=2, unauthenticated_bytes=None)))
     client.protocol.dataReceived(b"FOO\r\n" * 2)
     client.protocol.dataReceived(b"NOOP\r\n" * 20_000)
     assert client.transport.producerState == "paused"
 
 
-def test_a_shutdown_meanwhile_ends_the_session() -> None:
+def test_a_shutdown_during_a_delay_ends_the_session() -> None:
     client = Client(SLOW)
     client.received()
     client.protocol.dataReceived(b"FOO\r\n" * 4)
@@ -85,7 +85,7 @@ def test_a_shutdown_meanwhile_ends_the_session() -> None:
     assert stopped.called
 
 
-# ── when our own side breaks ──
+# Internal errors
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return logged
 
 
-def test_a_connection_that_nobody_can_receive_is_told_so(quiet: list[str]) -> None:
+def test_a_failing_session_factory_gets_a_421(quiet: list[str]) -> None:
     def broken(_: object) -> Any:
         raise RuntimeError("a bug")
 
@@ -114,7 +114,7 @@ def test_a_connection_that_nobody_can_receive_is_told_so(quiet: list[str]) -> No
     assert not client.factory.live and not client.clock.getDelayedCalls()
 
 
-def test_a_conversation_that_breaks_off_says_so(quiet: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_internal_error_ends_the_session_with_421(quiet: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise RuntimeError("a bug")
 
@@ -126,7 +126,7 @@ def test_a_conversation_that_breaks_off_says_so(quiet: list[str], monkeypatch: p
     assert len(quiet) == 1 and client.recorder is not None and client.recorder.closed_times == 1
 
 
-def test_a_command_that_breaks_costs_itself_alone(quiet: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_command_gets_a_451_and_the_session_continues(quiet: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     async def broken(*_: object) -> None:
         raise RuntimeError("a bug")
 
