@@ -97,10 +97,10 @@ class DsnSender:
             about=notice.message_id,
             envid=notice.envelope.envid,
             arrived=notice.created_at.astimezone(UTC),
-            fates=tuple(_fate(told, notice.envelope.orcpt) for told in notice.told),
+            fates=tuple(_fate(item, notice.envelope.orcpt) for item in notice.told),
             message=message,
             full=full and len(message) <= FULL_LIMIT,
-            smtputf8=notice.envelope.smtputf8 or not all(told.address.isascii() for told in notice.told),
+            smtputf8=notice.envelope.smtputf8 or not all(item.address.isascii() for item in notice.told),
         )
 
     def _now(self) -> datetime:
@@ -114,10 +114,10 @@ def _submitter(notice: Notice) -> Mailbox | None:
         return None
 
 
-def _fate(told: Told, originals: Sequence[str | None]) -> dsn.Fate:
-    original = originals[told.recipient] if told.recipient < len(originals) else None
-    if told.type == "passed":
-        action, said, reporter = told.data["action"], told.data["said"], told.data["reporter"]
-        return dsn.Fate(told.address, action, said, told.at.astimezone(UTC), original, reporter)
-    said = str(told.data.get("reply") or told.data.get("reason") or "")
-    return dsn.Fate(told.address, _ACTIONS[told.type], said, told.at.astimezone(UTC), original)
+def _fate(item: Told, originals: Sequence[str | None]) -> dsn.Fate:
+    original = originals[item.recipient] if item.recipient < len(originals) else None
+    if item.type == "passed":
+        action, text, reporter = item.data["action"], item.data["said"], item.data["reporter"]
+        return dsn.Fate(item.address, action, text, item.at.astimezone(UTC), original, reporter)
+    text = str(item.data.get("reply") or item.data.get("reason") or "")
+    return dsn.Fate(item.address, _ACTIONS[item.type], text, item.at.astimezone(UTC), original)

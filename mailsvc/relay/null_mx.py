@@ -22,7 +22,7 @@ Found = Records[Mx] | NxDomain | Temporary
 
 
 class Resolver(Protocol):
-    """A lookup whose caller stops waiting goes on, for the next one who asks."""
+    """A lookup continues when its caller stops waiting, for the next caller."""
 
     def known_mx(self, domain: str) -> Found | None: ...
 

@@ -79,7 +79,7 @@ class Relay:
         return RelaySession(self, session, client, network_key)
 
     async def find_caller(self, token: bytes | UUID) -> Caller | Reply | None:
-        """The caller whose key has this SHA-256 or ID; a reply if the store cannot be asked."""
+        """The caller whose key has this SHA-256 or ID; a reply if the store is unavailable."""
         try:
             return await (self.keys.find_by_id(token) if isinstance(token, UUID) else self.keys.find(token))
         except StoreError:

@@ -50,7 +50,7 @@ def test_the_key_of_an_address(address: str, key: UUID | None) -> None:
     assert TrustedNetworks.of({}, balancers).key_of(address) is None
 
 
-def neighbour(world: World, number: str = "587", host: str = "10.1.2.3") -> RelayClient:
+def trusted(world: World, number: str = "587", host: str = "10.1.2.3") -> RelayClient:
     client = world.connect(number, host)
     client.command("EHLO me")
     return client
@@ -67,7 +67,7 @@ def trace(world: World) -> str:
 
 def test_received_does_not_claim_authentication() -> None:
     world = World()
-    client = neighbour(world)
+    client = trusted(world)
     assert send(client).startswith("250 2.0.0 Queued as ") and trace(world) == "ESMTP"
     assert client.mail(ME + b"\r\nx\r\n", parameters=" SMTPUTF8").startswith("250") and trace(world) == "UTF8SMTP"
     client.command("STARTTLS")
@@ -82,11 +82,11 @@ def test_received_does_not_claim_authentication() -> None:
 
 def test_a_revoked_key_ends_the_trust_in_open_sessions() -> None:
     world = World()
-    client = neighbour(world)
+    client = trusted(world)
     assert send(client).startswith("250")
     callers, world.keys.callers = world.keys.callers, {}
     assert send(client) == "530 5.7.0 Authentication required"
-    assert send(neighbour(world)) == "530 5.7.0 Must issue a STARTTLS command first"
+    assert send(trusted(world)) == "530 5.7.0 Must issue a STARTTLS command first"
     client.command("STARTTLS")
     client.command("EHLO me")
     assert send(client) == "530 5.7.0 Authentication required"
@@ -97,7 +97,7 @@ def test_a_revoked_key_ends_the_trust_in_open_sessions() -> None:
 def test_an_unavailable_key_store_is_a_temporary_failure() -> None:
     world = World()
     world.keys.error = Unavailable("away")
-    client = neighbour(world)
+    client = trusted(world)
     assert send(client) == "454 4.7.0 Temporary authentication failure"
     world.keys.error = None
     assert send(client).startswith("250")
@@ -107,7 +107,7 @@ def test_an_unavailable_key_store_is_a_temporary_failure() -> None:
 
 def test_trusted_clients_share_the_connections_and_rate_of_the_key() -> None:
     world = World(rate=2)
-    lines = [neighbour(world, host=f"10.1.2.{n}") for n in (1, 2, 3)]
+    lines = [trusted(world, host=f"10.1.2.{n}") for n in (1, 2, 3)]
     assert [send(client)[:9] for client in lines] == ["250 2.0.0", "250 2.0.0", "421 4.7.0"] and lines[2].closed
     assert send(lines[0]).startswith("451 4.7.1")
     elsewhere = world.connect("465")
@@ -121,27 +121,27 @@ def test_trusted_clients_share_the_connections_and_rate_of_the_key() -> None:
     for client in lines[:2]:
         client.disconnect()
     assert len(world.relay.per_key) == len(world.relay.per_address) == 0
-    assert send(neighbour(world)).startswith("250")
+    assert send(trusted(world)).startswith("250")
 
 
 def test_a_login_releases_the_connection_of_the_networks_key() -> None:
     world = World()
-    full = [neighbour(world) for _ in range(2)]
+    full = [trusted(world) for _ in range(2)]
     assert all(send(client).startswith("250") for client in full)
-    client = neighbour(world, "465", "10.1.2.4")
+    client = trusted(world, "465", "10.1.2.4")
     client.client.protocol.session.tls = {}
     client.command("EHLO me")
     assert client.login(OTHER).startswith("235") and send(client).startswith("250")
     full[0].command("STARTTLS")
     full[0].command("EHLO me")
     assert full[0].login(OTHER).startswith("235")
-    assert send(neighbour(world)).startswith("250")
+    assert send(trusted(world)).startswith("250")
 
 
 def test_the_session_log_is_split_at_a_login() -> None:
     world = World()
     world.keys.callers[digest(OTHER)] = Caller(UUID(int=8), UUID(int=3), "sending_access", None, None)
-    client = neighbour(world, "465")
+    client = trusted(world, "465")
     client.client.protocol.session.tls = {}
     client.command("EHLO me")
     assert client.mail(ME + b"\r\nx\r\n", "secret@example.net").startswith("250")
@@ -154,7 +154,7 @@ def test_the_session_log_is_split_at_a_login() -> None:
 
 def test_a_login_with_the_same_key_continues_the_session_log() -> None:
     world = World()
-    client = neighbour(world)
+    client = trusted(world)
     send(client)
     client.command("STARTTLS")
     client.command("EHLO me")
@@ -166,7 +166,7 @@ def test_a_login_with_the_same_key_continues_the_session_log() -> None:
 
 def test_a_trusted_client_without_mail_leaves_no_log_and_has_no_limits() -> None:
     world = World(unauthenticated_bytes=100)
-    client = neighbour(world)
+    client = trusted(world)
     world.clock.advance(61)
     for _ in range(30):
         client.command("NOOP")
@@ -182,7 +182,7 @@ def test_a_trusted_client_without_mail_leaves_no_log_and_has_no_limits() -> None
 
 
 def behind(world: World, host: str, data: bytes) -> tuple[Any, bytes]:
-    """A connection from `host` to a port with PROXY, and what it hears when it says `bytes` and then sends a mail in clear."""
+    """Connect from `host` to a port with PROXY, send `data` and a mail in clear text, and return the replies."""
     ports = Ports("mx.test", Limits(), object(), world.relay.open_session, world.clock, [BALANCER])
     [port] = ports.make({"587": "haproxy:tcp:587"})
     address, transport = IPv4Address("TCP", host, 999), Transport()

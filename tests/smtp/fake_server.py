@@ -111,7 +111,7 @@ class FakeServer:
     def deliver(
         self, *recipients: str, body: bytes | Iterable[bytes] = BODY, may_send_dot: Any = None, chunking: bool = False, **envelope: Any
     ) -> list[Any]:
-        """The Result, or what it failed with, is in the list as soon as it is known. By BDAT the size is results_of, when it can be."""
+        """The list gets the Result or the error as soon as it is known. With `chunking` the size is declared if possible."""
         pieces = [body] if isinstance(body, bytes) else body
         envelope.setdefault("sender", "b@example.net")
         if chunking and not hasattr(pieces, "__next__"):
