@@ -9,6 +9,7 @@ import statistics
 import subprocess
 import sys
 from collections import Counter
+from graphlib import TopologicalSorter
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -62,6 +63,16 @@ def test_no_folder_has_more_than_25_modules():
 
 def test_the_median_module_has_at_most_150_lines():
     assert statistics.median(len(path.read_text("utf-8").splitlines()) for path in MODULES) <= 150
+
+
+def test_there_are_no_import_circles():
+    """Not even with imports that only the type checker sees."""
+    modules = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in MODULES}
+    graph = {
+        module: {name if name in modules else name.rpartition(".")[0] for name in imported(path)} & modules.keys() - {module}
+        for module, path in modules.items()
+    }
+    assert len(list(TopologicalSorter(graph).static_order())) == len(modules)  # a CycleError names the circle
 
 
 @each_module
