@@ -20,7 +20,7 @@ from twisted.application.service import IService
 from twisted.python.usage import Options as UsageOptions
 
 from mailsvc import __version__, policy, wiring
-from mailsvc.accounts.onboarding import Customers, People, care_of, publishing_of
+from mailsvc.accounts.onboarding import Customers, People, domain_maintenance, publishing_of
 from mailsvc.accounts.ratelimit import Block, RateLimit
 from mailsvc.accounts.retention import RetentionSweep
 from mailsvc.accounts.usage import Accounting
@@ -35,7 +35,7 @@ from mailsvc.delivery.handoff import LocalHandoff, QueueOnly
 from mailsvc.delivery.service import Delivery
 from mailsvc.domains import views
 from mailsvc.domains.schedule import CHANNEL as DOMAINS
-from mailsvc.domains.schedule import Rounds
+from mailsvc.domains.schedule import CheckSchedule
 from mailsvc.events.ledger import Ledger
 from mailsvc.http.api import Api, Told
 from mailsvc.http.request_log import Recorder
@@ -102,8 +102,9 @@ from mailsvc.store.queue.operator import Operating
 from mailsvc.store.queue.processes import HEARTBEAT, ProcessRegistration
 from mailsvc.store.queue.settle import Settling
 from mailsvc.system_mail import SystemMail
-from mailsvc.webhooks.failure_notices import Notices as WebhookNotices
-from mailsvc.webhooks.sender import Posts, Terms
+from mailsvc.webhooks.failure_notices import FailureNotices
+from mailsvc.webhooks.sender import Limits as WebhookLimits
+from mailsvc.webhooks.sender import WebhookSender
 
 NOTICES_EVERY = KEYS_EVERY = 2.0
 BEAT = 10.0
@@ -205,7 +206,7 @@ class Daemon:
         resolver = Resolver(reactor, delivery.nameservers, seconds=delivery.dns_seconds, size=5000, concurrent=300)
         payload, trusting = views.payload(publishing_of(self.settings)), self.settings.domains.allow_trust
         self.domains = Domains(pool, reactor, self.database.encryption, notifications, payload, trusting=trusting)
-        self.care = care_of(self.settings, reactor, pool, self.domains, resolver, lambda: notifications.notify(DOMAINS))
+        self.maintenance = domain_maintenance(self.settings, reactor, pool, self.domains, resolver, lambda: notifications.notify(DOMAINS))
         self.messages, self.shelf = Messages(pool, reactor), Shelf(pool)
         self.rates, self.receipts = RateWindows(pool), StoredReceipts(pool, reactor)
         async_bounces = AsyncBounces(pool, on_events=lambda: notifications.notify("events"))
@@ -268,24 +269,27 @@ class Daemon:
         self.opened.add("the ledger", awaited(ledger.stopService))
 
     def post_webhooks(self) -> None:
-        """The word back: numbered events to customers' endpoints."""
+        """Start sending numbered events to customers' endpoints."""
         webhooks = self.settings.webhooks
-        terms = Terms(**{field.name: getattr(webhooks, field.name) for field in attrs.fields(Terms)})
-        posts = Posts(Outbox(self.pool, self.reactor, self.database.encryption), self.fetcher, self.notifications, self.reactor, terms)
-        self.watching.add(metrics.webhooks(posts))
-        posts.startService()
-        self.opened.add("the webhooks", awaited(posts.stopService))
+        limits = WebhookLimits(**{field.name: getattr(webhooks, field.name) for field in attrs.fields(WebhookLimits)})
+        sender = WebhookSender(
+            Outbox(self.pool, self.reactor, self.database.encryption), self.fetcher, self.notifications, self.reactor, limits
+        )
+        self.watching.add(metrics.webhooks(sender))
+        sender.startService()
+        self.opened.add("the webhooks", awaited(sender.stopService))
         stored = StoredWebhooks(self.pool, self.reactor, self.database.encryption)
-        notices = WebhookNotices(stored, self.system_mail(), self.unix, webhooks.warn_after)
+        notices = FailureNotices(stored, self.system_mail(), self.unix, webhooks.warn_after)
         self.opened.add(
-            "the word of failing webhooks", every(self.reactor, min(60.0, webhooks.warn_after), "telling accounts", notices.tell)
+            "webhook failure notices",
+            every(self.reactor, min(60.0, webhooks.warn_after), "sending webhook failure notices", notices.send_due),
         )
 
     def check_domains(self) -> None:
         """Looks at customers' DNS when it is due."""
-        rounds = Rounds(self.care.checks, self.care, self.notifications, self.reactor)
-        rounds.startService()
-        self.opened.add("the checks of domains", awaited(rounds.stopService))
+        checks = CheckSchedule(self.maintenance.checks, self.maintenance, self.notifications, self.reactor)
+        checks.startService()
+        self.opened.add("the checks of domains", awaited(checks.stopService))
 
     async def open_sandbox(self) -> None:
         """In development: a receiving server for the mail that goes out."""
@@ -369,7 +373,7 @@ class Daemon:
             messages=self.messages, rate=self.rate, budgets=self.budgets, in_thread=self.threads.body,
             checks={"start": self.started, "database": self.watching.writable, "heartbeat": self.fresh, "clock": self.watching.punctual},
             remarks={"ledger": self.watching.numbered, "connections": self.watching.connected, "keys": self.database.keys_rejected},
-            domains=DomainDesk(self.domains, self.care, self.care.publishing, settings.region),
+            domains=DomainDesk(self.domains, self.maintenance, self.maintenance.publishing, settings.region),
             told=told, links=Links(self.fetcher, self.limits.message),
             inbox=self.shelf if settings.sandbox.listen else None,
             limits=wiring.gate_limits_of(http), email_limits=self.limits,
@@ -390,8 +394,8 @@ class Daemon:
         return Dashboard(
             pool=self.pool, clock=self.reactor, encryption=self.database.encryption, in_thread=self.threads.body,
             base_url=settings.base_url or "", password_thread=self.threads.password, notify=self.notifications.notify,
-            accounts=self.accounts, domains=self.domains, care=self.care, keys=self.keys, messages=self.messages, mailer=mailer,
-            sign_up=settings.dashboard.sign_up, webhooks=StoredWebhooks(self.pool, self.reactor, self.database.encryption),
+            accounts=self.accounts, domains=self.domains, maintenance=self.maintenance, keys=self.keys, messages=self.messages,
+            mailer=mailer, sign_up=settings.dashboard.sign_up, webhooks=StoredWebhooks(self.pool, self.reactor, self.database.encryption),
             read_url=partial(urls.read, rules=self.fetcher.rules), most_webhooks=settings.webhooks.endpoints,
             providers=providers_of(settings.sign_in, self.fetcher, self.unix),
             inbox=self.shelf if settings.sandbox.listen else None,
@@ -410,7 +414,7 @@ class Daemon:
         """In development: somebody to be, and how to begin."""
         file = self.settings.development.dev_file
         if file is not None:
-            customers = Customers(self.reactor, self.accounts, self.domains, self.keys, self.care, self.people())
+            customers = Customers(self.reactor, self.accounts, self.domains, self.keys, self.maintenance, self.people())
             suppress = StoredSuppressions(self.pool, self.reactor).add if self.settings.sandbox.listen else None
             welcome = Welcome(customers, self.settings, file, address(self.settings.base_url or "", ports), relay, suppress)
             self.opened.add("the welcome", welcome.end)

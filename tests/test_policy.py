@@ -36,7 +36,7 @@ def test_a_domain_that_is_unknown_or_unproved_is_refused_by_name(domain: Owned |
 
 def test_what_a_domain_lacks_is_told() -> None:
     refusal = policy.domain_refusal(
-        "example.test", Owned(may_send=False, missing="Not verified in its DNS: SPF (MX send.example.test)."), None
+        "example.test", Owned(may_send=False, missing="Missing or incorrect DNS records: SPF (MX send.example.test)."), None
     )
     assert refusal is not None
     assert refusal.message.startswith("The `example.test` domain is not verified.") and "SPF (MX send.example.test)" in refusal.message

@@ -1,1 +1,1 @@
-"""Customers: onboarding, plans and quotas, usage, rate limits, retention, and the mail that the service itself sends to them."""
+"""Accounts: onboarding, quotas, usage warnings, rate limits, and deleting data that is too old."""

@@ -1,7 +1,7 @@
-"""What accounts may still send: each process leases a part of what is left from Postgres and gives out of it, without asking again.
+"""Quotas of accounts. Each process leases a block of the remaining quota from Postgres and uses it without further queries.
 
-A block is a sixteenth of what is left and at most 1,000 recipients, so that blocks get smaller towards the end: what one process holds
-and does not use keeps others from little. It goes back when it lay unused for ten seconds, and at the end. Nothing is given out twice.
+A block is a sixteenth of the remaining quota, at most 1,000 recipients, so that blocks shrink towards the end and one process cannot keep
+much from the others. Unused blocks are returned after ten seconds, and at shutdown. Nothing is counted twice.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from mailsvc.store.people.quota import Period
 from mailsvc.store.postgres.errors import StoreError, Unavailable
 
 BLOCK = 1000  # recipients at most
-SHARE = 16  # of what is left, one part
-BITE = 500  # accounts that give back in one statement
-FORGOTTEN = 60.0  # seconds after that, when nobody can still be waiting for what was counted
-IDLE = 10.0  # seconds after which what is not used goes back
-KNOWN = 1.0  # seconds that a refusal is believed without asking again
+SHARE = 16  # a block is this fraction of the remaining quota
+RETURN_BATCH = 500  # accounts in one statement
+FORGET_AFTER = 60.0  # further seconds after which a meter is dropped; nothing can refer to it any more
+IDLE = 10.0  # seconds after which unused quota is returned
+REFUSAL_CACHED = 1.0  # seconds
 
 
 class Leasing(Protocol):
@@ -38,7 +38,7 @@ class Leasing(Protocol):
 
 @attrs.define(eq=False)
 class _Meter:
-    """One account in one period. `mine` is what this process may still give out, `taken` what all of them had taken together."""
+    """One account in one period. `mine`: unused recipients of this process; `taken`: recipients leased by all processes."""
 
     account_id: UUID
     period: Period
@@ -55,13 +55,13 @@ class _Meter:
         return (self.taken or 0) - self.mine
 
     def lacks(self, count: int, now: float) -> bool:
-        """Whether it is known from a moment ago that so many are not left."""
-        return self.taken is not None and now < self.asked_at + KNOWN and self.most - self.used < count
+        """Whether a recent refusal shows that so many are not left."""
+        return self.taken is not None and now < self.asked_at + REFUSAL_CACHED and self.most - self.used < count
 
 
 @attrs.frozen
 class Taken:
-    """Recipients that were counted, in each period of the plan."""
+    """Recipients that were counted, with the meters of the plan's periods."""
 
     count: int
     meters: tuple[_Meter, ...] = attrs.field(repr=False)
@@ -69,7 +69,7 @@ class Taken:
 
 @attrs.frozen
 class Used:
-    """`used` of `limit` recipients; None: nobody asked for any in this period."""
+    """`used` of `limit` recipients. None: nothing was sent in this period."""
 
     used: int | None
     limit: int
@@ -77,7 +77,7 @@ class Used:
 
 @attrs.define(eq=False)
 class Quotas:
-    """`default`: the plan of accounts that were given none; None, or a plan that is not there: no quota."""
+    """`default`: the plan of accounts without one. None, or an unknown plan: no quota."""
 
     store: Leasing
     clock: Any
@@ -92,11 +92,11 @@ class Quotas:
 
     @property
     def held(self) -> int:
-        """Recipients that this process has leased and not given out."""
+        """Recipients that this process has leased but not used."""
         return sum(meter.mine for meter in self._meters.values())
 
     async def take(self, account_id: UUID, plan: str | None, count: int) -> Taken | Exhausted:
-        """Count so many recipients in every period of the plan, or in none. Raises a StoreError when nobody can say."""
+        """Count recipients in each period of the plan, or in none of them. Raises StoreError if the database cannot be asked."""
         found, taken = self.plan(plan), Taken(count, ())
         for period, most in found.limits.items() if found is not None and count else ():
             meter = self._meter(account_id, period, most)
@@ -113,16 +113,16 @@ class Quotas:
         return taken
 
     def refund(self, taken: Taken, count: int | None = None) -> None:
-        """So many of them, or all, were not sent to after all."""
+        """Return `count` recipients (default: all), which were not sent to after all."""
         for meter in taken.meters:
             meter.mine += taken.count if count is None else count
 
     def used(self, account_id: UUID) -> dict[Period, int]:
-        """What this process knows, without asking: for the headers of a response."""
+        """The usage known to this process, for response headers."""
         return {p: m.used for (who, p), m in self._meters.items() if who == account_id and m.taken is not None and self._is_current(m)}
 
     async def usage(self, account_id: UUID, plan: str | None) -> dict[Period, Used]:
-        """What is used of each period that has a limit. What other processes hold and have not given out counts as used."""
+        """The usage of each limited period. Unused blocks of other processes count as used."""
         found, now = self.plan(plan), self._now()
         if found is None:
             return {}
@@ -132,7 +132,7 @@ class Quotas:
         return {period: Used(used[period], most) for period, most in found.limits.items()}
 
     async def give_back(self, idle: float = IDLE) -> None:
-        """What has lain unused for so long. Whoever needs it again leases it again."""
+        """Return leases that were unused for `idle` seconds."""
         late = self.clock.seconds() - idle
         left: list[_Meter] = []
         for key, meter in list(self._meters.items()):
@@ -140,10 +140,10 @@ class Quotas:
                 continue
             if meter.mine and self._is_current(meter):
                 left.append(meter)
-            elif meter.used_at <= late - FORGOTTEN:
+            elif meter.used_at <= late - FORGET_AFTER:
                 del self._meters[key]
-        for start in range(0, len(left), BITE):
-            await self._give_back(left[start : start + BITE])
+        for start in range(0, len(left), RETURN_BATCH):
+            await self._give_back(left[start : start + RETURN_BATCH])
 
     async def _give_back(self, meters: Sequence[_Meter]) -> None:
         parts = [(meter.account_id, meter.period, meter.starts, meter.mine) for meter in meters]
@@ -166,7 +166,7 @@ class Quotas:
             while meter.mine < count:
                 if meter.lacks(count, self.clock.seconds()) or not await self._lease(meter, count - meter.mine):
                     return False
-            meter.mine -= count  # before whoever waits for the lock is let in
+            meter.mine -= count  # before the lock is released to the next caller
         return True
 
     async def _lease(self, meter: _Meter, need: int) -> bool:

@@ -1,8 +1,8 @@
-"""How many requests a caller may make: fixed windows of one second, and the headers that tell of them.
+"""Rate limits for requests: fixed windows of one second, and their response headers.
 
-One live process counts in memory alone. With several, each request of an account is counted in Postgres (`LeaseBlock`), so that the
-limit is exact: no process holds requests that another could use. Requests that arrive while Postgres is asked share the next
-statement. Callers without a key count by client address, per process.
+A single process counts in memory. With several processes, each request of an account is counted in Postgres (`LeaseBlock`), so the limit is
+exact. Requests that arrive during such a query share the next one. Requests without an API key are counted by client address in
+each process.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from mailsvc.clock import unix
 
 log = Logger()
 
-CALLERS_MAX = 100_000  # counted apart within one window; what comes on top shares one count
+CALLERS_MAX = 100_000  # counted separately in one window; all others share one count
 
 
 @attrs.frozen
 class Block:
-    """The shared count's answer: `granted` requests are within the limit, `left` more would be in this `second`."""
+    """Result of the shared count: `granted` requests are within the limit, and `left` more in this `second`."""
 
     granted: int
     left: int
     second: int
 
 
-# (account, the account's limit, requests) → how many of them are within the limit
+# (account, its limit, number of requests) → how many are within the limit
 LeaseBlock = Callable[[UUID, int, int], Awaitable[Block]]
 
 
@@ -43,7 +43,7 @@ class Clock(Protocol):
 
 @attrs.frozen
 class Quota:
-    """What the headers of one response say. `allowed`: whether the request itself was within the limit."""
+    """The values of the response headers. `allowed`: whether the request was within the limit."""
 
     limit: int
     remaining: int
@@ -51,7 +51,7 @@ class Quota:
     allowed: bool = True
 
     def lines(self) -> bytes:
-        """Plain integers for the libraries, structured fields for everyone else: RateLimit header fields, draft 10 §3 and §4."""
+        """Header lines: plain integers for client libraries, and structured fields (RateLimit header fields, draft 10 §3 and §4)."""
         return _LINES % (self.limit, self.remaining, self.reset, self.limit, self.remaining, self.reset)
 
 
@@ -63,15 +63,15 @@ _LINES = (
 
 @attrs.define(eq=False)
 class _Count:
-    """One caller in one window: how many requests are left. `away`: the shared count could not be asked."""
+    """One caller in one window: the requests left. `unavailable`: the shared count could not be queried."""
 
     left: int
-    away: bool = False
+    unavailable: bool = False
 
 
 @attrs.define(eq=False)
 class RateLimit:
-    """`default` requests a second for each account without a limit of its own, and for each address without a key."""
+    """`default`: requests per second for accounts without their own limit, and for addresses without an API key."""
 
     clock: Clock
     default: int
@@ -79,26 +79,26 @@ class RateLimit:
     alone: Callable[[], bool] = lambda: True
     _window: int = 0
     _counts: dict[UUID | str, _Count] = attrs.field(factory=dict)
-    _waiting: dict[UUID, list[Deferred[Quota]]] = attrs.field(factory=dict)  # of accounts whose shared count is being asked
+    _waiting: dict[UUID, list[Deferred[Quota]]] = attrs.field(factory=dict)  # requests waiting for the shared count, by account
 
     def peek(self, who: UUID | str, limit: int | None = None) -> Quota:
-        """What the headers say to a request that is not counted."""
+        """The header values for a request that is not counted."""
         limit = limit or self.default
         count = self._count(who, limit)
         return Quota(limit, count.left, self._reset())
 
     def take(self, who: UUID | str, limit: int | None = None) -> Quota:
-        """Count one request against this process alone."""
+        """Count a request in this process only."""
         limit = limit or self.default
         return self._take(self._count(who, limit), limit)
 
     async def take_shared(self, account_id: UUID, limit: int | None = None) -> Quota:
-        """Count one request of an account against the limit that all processes share."""
+        """Count a request of an account against the limit shared by all processes."""
         limit = limit or self.default
         if self.lease_block is None or self.alone():
             return self._take(self._count(account_id, limit), limit)
         count = self._count(account_id, limit)
-        if count.away or count.left <= 0:
+        if count.unavailable or count.left <= 0:
             return self._take(count, limit)
         place: Deferred[Quota] = Deferred()
         asking = account_id in self._waiting
@@ -108,16 +108,16 @@ class RateLimit:
         return await place
 
     async def _ask(self, lease_block: LeaseBlock, account_id: UUID, limit: int) -> None:
-        """Answer all requests of this account that wait, and those that arrive meanwhile."""
+        """Resolve all waiting requests of this account, including those that arrive meanwhile."""
         while self._waiting[account_id]:
             batch, self._waiting[account_id] = self._waiting[account_id], []
             try:
                 block = await lease_block(account_id, limit, len(batch))
             except Exception:
-                # Accepting one request too many is better than refusing all of them.
-                log.failure("no shared request count; this process counts for itself")
+                # Accepting too many requests is better than rejecting all of them.
+                log.failure("the shared request count is unavailable, this process counts on its own")
                 count = self._count(account_id, limit)
-                count.away = True
+                count.unavailable = True
                 answers = [self._take(count, limit) for _ in batch]
             else:
                 self._learn(account_id, limit, block)
@@ -131,7 +131,7 @@ class RateLimit:
         del self._waiting[account_id]
 
     def _learn(self, account_id: UUID, limit: int, block: Block) -> None:
-        """What is refused for the rest of this second needs no asking."""
+        """Remember what is left, so that rejections in the rest of this second need no query."""
         count = self._count(account_id, limit)
         if block.second == self._window:
             count.left = block.left
@@ -157,5 +157,5 @@ class RateLimit:
         return count
 
     def _reset(self) -> int:
-        """Whole seconds until the window ends; the window is one second long."""
+        """Seconds until the window ends, rounded up."""
         return 1

@@ -1,7 +1,6 @@
-"""The one round in which everything goes whose days are over: what accounts keep, what is known of TLS, sessions of browsers,
-notifications that were sent.
+"""Periodically deletes data that is too old: emails, logs, TLS results, browser sessions, sent delivery notifications.
 
-How long each is kept: retention.py. What is held back because it waits: store/logs/retention.
+How long each kind is kept: settings/retention. The SQL, and what is exempt: store/logs/retention.
 """
 
 from __future__ import annotations
@@ -31,17 +30,17 @@ log = Logger()
 
 @attrs.define(eq=False)
 class RetentionSweep:
-    """`clock` tells unix seconds. Any number of processes may do this; one at a time does."""
+    """Several processes can run this; only one works at a time."""
 
     pool: Pool
     clock: Any
     days: retention.Retention
 
     def start(self, opened: Opened) -> None:
-        opened.add("the round of what is too old", every(self.clock, EVERY, "dropping what is too old", self.sweep))
+        opened.add("the retention sweep", every(self.clock, EVERY, "deleting old data", self.sweep))
 
     async def sweep(self) -> None:
-        """All of it; what fails does not keep the rest from being done. Nothing while the time cannot be trusted."""
+        """Run all sweeps, even if some fail. Does nothing while the clock cannot be trusted."""
         if held(self.clock):
             return
         rounds: Sequence[Callable[[datetime], Awaitable[object]]] = (
@@ -59,7 +58,7 @@ class RetentionSweep:
     async def _partitions(self, now: datetime) -> None:
         gone = await Stored(self.pool).sweep(retention.days(self.days), now)
         if gone:
-            log.info("too old and gone: {partitions}", partitions=", ".join(gone))
+            log.info("dropped old partitions: {partitions}", partitions=", ".join(gone))
 
     async def _accounts(self, now: datetime) -> None:
         stored, everybody = Stored(self.pool), retention.days(self.days)
@@ -68,7 +67,7 @@ class RetentionSweep:
             shorter = {kind: number for kind, number in own.items() if number < everybody[kind]}
             count = await stored.sweep_account(account_id, shorter, now)
             if count:
-                log.info("{count} rows of account {account_id} were too old and are gone", count=count, account_id=str(account_id))
+                log.info("deleted {count} old rows of account {account_id}", count=count, account_id=str(account_id))
 
     async def _tls(self, now: datetime) -> None:
         await TlsRecords(self.pool).sweep(now, timedelta(days=self.days.tls))

@@ -1,6 +1,6 @@
-"""Keeps to the plans of accounts: what is left of them, the word to their admins at 80 and 100 %, and the figures for the operator.
+"""Warns accounts' admins when 80 and 100 % of a quota are used, and provides figures for the operator.
 
-How it is counted: quota.py. One of these in each process that lets mail in.
+Counting: quota. Each process that accepts mail runs this.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mailsvc.store.postgres.pool import Pool
 
 EVERY = 30.0  # seconds
 LEVELS = (80, 100)  # percent
-TOLD = 50  # accounts that are told apart in the figures
+LISTED = 50  # accounts that are listed individually in the figures
 
 log = Logger()
 
@@ -43,64 +43,64 @@ class Mail(Protocol):
 
 @attrs.define(eq=False)
 class Warnings:
-    """Tells admins once in each period, whoever of several processes does it: the mails carry an idempotency key."""
+    """Warns admins once in each period. Idempotency keys prevent duplicates from several processes."""
 
     store: Store
     mail: Mail
     clock: Any
-    near: Sequence[Near] = attrs.field(default=(), init=False)  # as of the last round
+    near: Sequence[Near] = attrs.field(default=(), init=False)  # as of the last check
 
-    async def tell(self) -> None:
+    async def send_due(self) -> None:
         now = utc(self.clock)
         self.near = await self.store.near(plans.begins("day", now), plans.begins("month", now), LEVELS[0])
         for near in self.near:
             level = reached(near)
-            if near.warned < level and await self._tell(near, level, now):
+            if near.warned < level and await self._warn(near, level, now):
                 await self.store.warned(near, level)
 
-    async def _tell(self, near: Near, level: int, now: datetime) -> bool:
+    async def _warn(self, near: Near, level: int, now: datetime) -> bool:
         log.info("account {number} has used {percent} % of its {period}", number=near.number, percent=level, period=near.period)
-        subject, text = written(near, level, now)
-        dealt = [
+        subject, text = compose(near, level, now)
+        sent = [
             await self.mail.send(to, subject, text, f"quota/{near.account_id}/{near.period}/{near.starts}/{level}/{to}")
             for to in near.admins
         ]
-        return all(dealt)
+        return all(sent)
 
 
 def reached(near: Near) -> int:
-    """The highest level that it is at or above."""
+    """The highest level that was reached."""
     return max(level for level in LEVELS if near.taken * 100 >= near.most * level)
 
 
-def written(near: Near, level: int, now: datetime) -> tuple[str, str]:
+def compose(near: Near, level: int, now: datetime) -> tuple[str, str]:
     """Subject and text."""
-    again, kind = f"{ends(near.period, now):%Y-%m-%d %H:%M} UTC", WORDS[near.period]
+    resets, kind = f"{ends(near.period, now):%Y-%m-%d %H:%M} UTC", WORDS[near.period]
     if level >= 100:
         subject = f"Your {kind} email quota is used up"
-        then = f"Further emails are refused until {again}, when it counts anew. What was accepted before is sent."
+        effect = f"New emails are rejected until the quota resets at {resets}. Emails that were already accepted will be sent."
     else:
         subject = f"{level} % of your {kind} email quota is used"
-        then = f"When all of it is used, further emails are refused until {again}, when it counts anew."
+        effect = f"Once it is used up, new emails are rejected until the quota resets at {resets}."
     used = f"The account {near.name} has used {near.taken:,} of the {near.most:,} recipients of its {kind} quota."
-    return subject, f"{used}\n\n{then}\n\nEvery address in To, Cc and Bcc counts as one recipient.\n"
+    return subject, f"{used}\n\n{effect}\n\nEach address in To, Cc and Bcc counts as one recipient.\n"
 
 
 @attrs.define(eq=False)
 class Accounting:
-    """What tap.py starts: `quotas` is for the doors."""
+    """Quotas and warnings, as tap starts them. Listeners use `quotas`."""
 
     quotas: Quotas
     warnings: Warnings
 
     @classmethod
     def of(cls, pool: Pool, clock: Any, settings: Plans, mail: Mail) -> Accounting:
-        """Raises SettingsError when the plans are of no use."""
+        """Raises SettingsError if the plans are invalid."""
         store = Quota(pool)
         return cls(Quotas(store, clock, plans.load(settings), settings.default), Warnings(store, mail, clock))
 
     def start(self, clock: Any, opened: Opened) -> None:
-        """Opened before the doors, so that what is left over goes back after they are closed."""
-        opened.add("what is left of quotas", lambda: self.quotas.give_back(idle=0.0))
-        opened.add("the round of quotas", every(clock, IDLE, "giving back quotas", self.quotas.give_back))
-        opened.add("the word of quotas", every(clock, EVERY, "telling accounts of their quotas", self.warnings.tell))
+        """Started before the listeners, so that unused quota is returned after they are closed."""
+        opened.add("returning unused quotas", lambda: self.quotas.give_back(idle=0.0))
+        opened.add("the quota loop", every(clock, IDLE, "returning unused quotas", self.quotas.give_back))
+        opened.add("the quota warnings", every(clock, EVERY, "sending quota warnings", self.warnings.send_due))

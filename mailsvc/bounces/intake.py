@@ -6,7 +6,7 @@ Parsing: reading. Recording the result: store/events/async_bounces.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any, Protocol
 from uuid import UUID
@@ -18,9 +18,8 @@ from mailsvc.bounces import reading
 from mailsvc.bounces.reading import ReportMail
 from mailsvc.mail import return_path
 from mailsvc.mail.reply import Reply
-from mailsvc.store.events.async_bounces import Recorded, Report
-from mailsvc.store.mail.dsn_requests import Passed
-from mailsvc.store.people.accounts import Account
+from mailsvc.store.events.async_bounces import AsyncBounces
+from mailsvc.store.people.accounts import Accounts
 from mailsvc.store.postgres.errors import Contention, Unavailable
 
 NOT_MONITORED = Reply(550, "This address only accepts delivery reports, nobody reads it", "5.7.1")
@@ -42,24 +41,6 @@ class ReturnedMail(Protocol):
     def message(self) -> bytes: ...
 
 
-class Accounts(Protocol):
-    """store/people/accounts"""
-
-    async def numbered(self, number: int) -> Account | None: ...
-
-
-class Store(Protocol):
-    """store/events/async_bounces"""
-
-    async def record(
-        self, account_id: UUID, email_id: UUID, interpret: Callable[[Sequence[str]], Sequence[Report]], now: datetime
-    ) -> Mapping[int, Recorded] | None: ...
-
-    async def forward(
-        self, account_id: UUID, email_id: UUID, interpret: Callable[[Sequence[str]], Sequence[Passed]], now: datetime
-    ) -> None: ...
-
-
 @attrs.define(eq=False)
 class BounceIntake:
     """Records returned mail.
@@ -72,7 +53,7 @@ class BounceIntake:
 
     read_path: Callable[[str], tuple[int, UUID] | None]
     accounts: Accounts
-    store: Store
+    store: AsyncBounces
     in_thread: Callable[[Callable[[], ReportMail]], Awaitable[Any]]
     seconds: Callable[[], float]
     held: Callable[[], str | None] = lambda: None

@@ -14,7 +14,7 @@ from mailsvc.accounts.onboarding import Customers, Refused, domain_name
 from mailsvc.cli.runner import run
 from mailsvc.domains import names
 from mailsvc.domains.checking import Findings
-from mailsvc.domains.maintenance import ALGORITHMS, Rotating, Unseen
+from mailsvc.domains.maintenance import ALGORITHMS, KeysNotPublished, RotationInProgress
 from mailsvc.domains.records import dmarc, in_zone_file
 from mailsvc.settings.schema import Settings
 from mailsvc.store.domains.domains import DkimKey, Domain, RecordState
@@ -40,7 +40,7 @@ def domain_add(settings: Settings, name: str, account: str, region: str | None) 
     """Make a sending domain and its DKIM keys; prints the DNS records to publish."""
 
     async def work(customers: Customers) -> None:
-        where, known = region or settings.region, customers.care.publishing.hosts
+        where, known = region or settings.region, customers.maintenance.publishing.hosts
         if where not in known:
             raise Refused(f"There is no region {where}; there are: {', '.join(sorted(known))}.")
         owner = await customers.account(account)
@@ -79,11 +79,11 @@ def domain_check(settings: Settings, name: str, account: str | None) -> None:
     """Look at a domain's DNS, whosever it is, and print what is found; changes nothing. Exit status 1 when something is wrong."""
 
     async def work(customers: Customers) -> None:
-        known = account is not None or await customers.domains.claimants(domain_name(name))
+        known = account is not None or await customers.domains.all_named(domain_name(name))
         found = await customers.any_domain(name, account) if known else None
         keys = await customers.domains.published_keys(found.id) if found is not None else []
         looked = found or _stranger(domain_name(name), settings.region)
-        findings = await customers.care.checker.check(looked, keys)
+        findings = await customers.maintenance.checker.check(looked, keys)
         if found is None:
             click.echo(f"{looked.name} is no domain of an account; these are the records that one would have, without DKIM.")
         for line in _report(looked, findings):
@@ -103,9 +103,9 @@ def domain_verify(settings: Settings, name: str, account: str | None) -> None:
 
     async def work(customers: Customers) -> None:
         found = await customers.any_domain(name, account)
-        await customers.care.verify(found)
-        taken = await customers.care.checks.take(found)
-        checked = await customers.care.look_after(taken) if taken is not None else None
+        await customers.maintenance.verify(found)
+        taken = await customers.maintenance.checks.take(found)
+        checked = await customers.maintenance.check(taken) if taken is not None else None
         if checked is None:
             raise Refused(f"The domain {found.name} was changed meanwhile; try again.")
         for line in _report(checked, Findings(checked.records, checked.advice)):
@@ -124,14 +124,14 @@ def domain_rotate(settings: Settings, name: str, account: str | None) -> None:
     async def work(customers: Customers) -> None:
         found = await customers.any_domain(name, account)
         try:
-            rotated = await customers.care.rotate(found)
-        except Rotating:
+            rotated = await customers.maintenance.rotate(found)
+        except RotationInProgress:
             raise Refused(f"The keys of {found.name} are being replaced; wait until the former ones are retired.") from None
         if rotated is None:
             raise Refused(f"The domain {found.name} was deleted meanwhile.")
         new = [key for key in await customers.domains.published_keys(found.id) if key.state == "published"]
         if rotated.delegated:
-            click.echo("\n".join(customers.care.publishing.zone([(rotated.id, key) for key in new])))
+            click.echo("\n".join(customers.maintenance.publishing.zone([(rotated.id, key) for key in new])))
         else:
             await _print_records(customers, rotated, new)
 
@@ -149,8 +149,8 @@ def domain_signs(settings: Settings, name: str, algorithms: str, account: str | 
     async def work(customers: Customers) -> None:
         found = await customers.any_domain(name, account)
         try:
-            chosen = await customers.care.sign_with(found, [each for each in ALGORITHMS if algorithms in (each, "both")])
-        except Unseen as missing:
+            chosen = await customers.maintenance.sign_with(found, [each for each in ALGORITHMS if algorithms in (each, "both")])
+        except KeysNotPublished as missing:
             raise Refused(f"DNS has not what would sign for {found.name}: {missing}. Publish it first.") from None
         if chosen is None:
             raise Refused(f"The domain {found.name} was deleted meanwhile.")
@@ -167,7 +167,7 @@ def domain_zone(settings: Settings) -> None:
         raise click.ClickException("The setting domains.dkim_zone is missing; customers publish their keys themselves.")
 
     async def work(customers: Customers) -> None:
-        for line in customers.care.publishing.zone(await customers.domains.delegated_keys()):
+        for line in customers.maintenance.publishing.zone(await customers.domains.delegated_keys()):
             click.echo(line)
 
     run(settings, work)
@@ -197,7 +197,7 @@ def domain_trust(settings: Settings, name: str, account: str) -> None:
 
 async def _print_records(customers: Customers, domain: Domain, only: Sequence[DkimKey] | None = None) -> None:
     keys = await customers.domains.published_keys(domain.id)
-    records = customers.care.publishing.records(domain, keys)
+    records = customers.maintenance.publishing.records(domain, keys)
     selectors = None if only is None else {f"{key.selector}._domainkey.{domain.name}" for key in only}
     for record in records:
         if selectors is None or record.name in selectors:
@@ -218,8 +218,8 @@ def _report(domain: Domain, findings: Findings) -> Iterator[str]:
             yield from (f"        found     {value}" for value in state.found or ("nothing",))
         if state.where is not None:
             yield f"        where     {state.where}"
-        if state.told is not None:
-            yield f"        {state.told}"
+        if state.message is not None:
+            yield f"        {state.message}"
 
 
 def _word(state: RecordState) -> str:

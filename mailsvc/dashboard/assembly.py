@@ -45,7 +45,7 @@ from mailsvc.dashboard.signin.sign_up import EmailLinkPages
 from mailsvc.dashboard.signin.throttle import Throttle
 from mailsvc.dashboard.suppressions import SuppressionPages
 from mailsvc.dashboard.webhooks import WebhookPages
-from mailsvc.domains.maintenance import Care
+from mailsvc.domains.maintenance import DomainMaintenance
 from mailsvc.domains.names import suffixes
 from mailsvc.insights.reputation import Reputation
 from mailsvc.intake import Intake
@@ -103,7 +103,7 @@ class Assembly:
     base_url: str
     accounts: Accounts
     domains: Domains
-    care: Care
+    maintenance: DomainMaintenance
     keys: Keys
     messages: Messages
     mailer: Mailer | None
@@ -152,7 +152,7 @@ class Assembly:
         sections: dict[str, Any] = {
             "": home, "start": home,
             "emails/": email_list, "emails/export": exports, "logs/export": exports, "logs": logs,
-            "emails": emails, "domains": DomainPages(context, self.domains, self.care),
+            "emails": emails, "domains": DomainPages(context, self.domains, self.maintenance),
             "keys": KeyPages(context, self.keys, self.domains), "metrics": Metrics(context, rollups, self.domains),
             "webhooks": webhooks,
             "suppressions": SuppressionPages(context, Suppressions(pool, self.clock), lambda: self.notify("events")),

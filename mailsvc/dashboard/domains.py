@@ -11,7 +11,7 @@ from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.page import PageError, PageRequest, not_found, page, section_app
 from mailsvc.dashboard.safety import HOME
 from mailsvc.domains import names
-from mailsvc.domains.maintenance import Care, Rotating, Taken
+from mailsvc.domains.maintenance import AlreadyAdded, DomainMaintenance, RotationInProgress
 from mailsvc.domains.records import Record, dmarc
 from mailsvc.store.domains.domains import Choices
 from mailsvc.store.domains.domains import Domains as Stored
@@ -41,7 +41,7 @@ class DomainPages:
     app = section_app()
     context: PageContext
     stored: Stored
-    care: Care
+    maintenance: DomainMaintenance
 
     @page(app, DOMAINS)
     async def list(self, request: PageRequest) -> bytes:
@@ -50,15 +50,15 @@ class DomainPages:
     @page(app, DOMAINS, "POST")
     async def add(self, request: PageRequest) -> bytes:
         text = request.field("name")
-        region = request.field("region") or next(iter(self.care.publishing.hosts))
-        if region not in self.care.publishing.hosts:
+        region = request.field("region") or next(iter(self.maintenance.publishing.hosts))
+        if region not in self.maintenance.publishing.hosts:
             raise PageError(422, "Unknown region", "This region doesn’t exist. Choose one from the list.")
         try:
-            line = request.audit_entry("domain added", names.parse(text, self.care.own).ascii)
-            domain = await self.care.add(request.account_id, text, region, Choices(), [line])
+            line = request.audit_entry("domain added", names.parse(text, self.maintenance.own).ascii)
+            domain = await self.maintenance.add(request.account_id, text, region, Choices(), [line])
         except names.NotADomain as wrong:
             return await self._listed(request, {"name": str(wrong)}, text)
-        except Taken:
+        except AlreadyAdded:
             return await self._listed(request, {"name": "This domain is already in your account."}, text)
         except LimitReached as limit:
             return await self._listed(request, {"name": str(limit)}, text)
@@ -66,7 +66,7 @@ class DomainPages:
 
     async def _listed(self, request: PageRequest, errors: dict[str, str], text: str) -> bytes:
         domains, _ = await self.stored.list(request.account_id)
-        regions = list(self.care.publishing.hosts)
+        regions = list(self.maintenance.publishing.hosts)
         return request.render(
             "domains/list.html", 422 if errors else 200, domains=domains, errors=errors, text=text, regions=regions, shown=names.shown,
             done=_DONE.get(request.query("done"), ""),
@@ -84,7 +84,7 @@ class DomainPages:
             errors=errors or {},
             domain=domain,
             name=names.shown(domain.name),
-            rows=_rows(domain, self.care.publishing.records(domain, keys)),
+            rows=_rows(domain, self.maintenance.publishing.records(domain, keys)),
             advice=_rows(domain, [dmarc(domain.name)]),
             history=await self.stored.history(domain.id, 20),
             live=domain.status == "pending",
@@ -94,7 +94,7 @@ class DomainPages:
     @page(app, f"{DOMAINS}/<text>/verify", "POST")
     async def verify(self, request: PageRequest, text: str) -> bytes:
         domain = await self._domain(request, text)
-        if await self.care.verify(domain, [request.audit_entry("domain verification requested", domain.name)]) is None:
+        if await self.maintenance.verify(domain, [request.audit_entry("domain verification requested", domain.name)]) is None:
             raise not_found("domain")
         return request.redirect(f"{DOMAINS}/{domain.id}", done="asked")
 
@@ -112,8 +112,8 @@ class DomainPages:
     async def rotate(self, request: PageRequest, text: str) -> bytes:
         domain = await self._domain(request, text)
         try:
-            await self.care.rotate(domain, [request.audit_entry("domain keys rotated", domain.name)])
-        except Rotating:
+            await self.maintenance.rotate(domain, [request.audit_entry("domain keys rotated", domain.name)])
+        except RotationInProgress:
             return request.redirect(f"{DOMAINS}/{domain.id}", done="busy")
         return request.redirect(f"{DOMAINS}/{domain.id}", done="rotating")
 

@@ -134,7 +134,7 @@ class WebhookPages:
     async def event(self, request: PageRequest, text: str, event: str) -> bytes:
         webhook, message = await self._message(request, text, event)
         attempts, _ = await self.log.attempts(request.account_id, webhook.id, message.event_id, 100)
-        told = message.payload if message.fact is None else payload.told(message.fact)
+        told = message.payload if message.fact is None else payload.render(message.fact)
         return request.render(
             "webhooks/event.html",
             webhook=webhook,

@@ -1,12 +1,12 @@
-"""Asking the servers that are authoritative for a name, past all caches: what its owner has published by now.
+"""Queries the authoritative servers of a name directly, bypassing all caches.
 
-Whoever owns a zone chooses these servers, so every address passes the guard.
+The owner of a zone chooses these servers, so every address is checked by net/address_guard.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Hashable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import attrs
 import dns.exception
@@ -17,36 +17,29 @@ import dns.rdatatype
 from twisted.internet.defer import Deferred, gatherResults
 from twisted.logger import Logger
 
-from mailsvc.domains.fair_share import Busy, FairShare
+from mailsvc.domains.fair_share import FairShare, TooManyWaiting
 from mailsvc.net import address_guard, dns_query
 from mailsvc.net import dns as resolving
 from mailsvc.net.address_guard import Network
-from mailsvc.net.dns import NxDomain, Records, Result, Temporary
+from mailsvc.net.dns import NxDomain, Records, Resolver, Result, Temporary
 from mailsvc.net.dns_query import Nameserver, Unanswered
 
-HOSTS = 4  # nameservers of a zone that are asked, one address of each
+HOSTS = 4  # nameservers of a zone that are queried, at one address each
 HOPS = 4  # CNAMEs from zone to zone
-LABELS = 12  # a name is looked for in at most so many zones
-PATIENCE = 3.0  # seconds for one question
-QUESTIONS = 50  # on the wire at once, a quarter of them for one account
+LABELS = 12  # zones that are tried for a name
+QUERY_SECONDS = 3.0
+CONCURRENT = 50  # queries, at most a quarter of them for one account
 
 log = Logger()
 
 Exchange = Callable[[Nameserver, dns.message.QueryMessage, float], Awaitable[dns.message.QueryMessage]]
 
 
-class Names(Protocol):
-    """The resolver."""
-
-    async def ns(self, name: str) -> Records[str] | NxDomain | Temporary: ...
-    async def addresses(self, host: str) -> Records[str] | NxDomain | Temporary: ...
-
-
 @attrs.frozen
-class Seen:
-    """What the servers of a zone said of a name. No `values` without `problem`: there is nothing of that kind.
+class ZoneAnswer:
+    """The answer for a name. Empty `values` without a `problem`: there are no records of that type.
 
-    `where` names who said it; `alias` where a CNAME of the name leads; `differing` is a phrase when they do not agree.
+    `where`: who answered; `alias`: the target of a CNAME at the name; `differing`: a phrase if the servers disagree.
     """
 
     values: tuple[Any, ...] = ()
@@ -58,52 +51,52 @@ class Seen:
 
 @attrs.define(eq=False)
 class Authorities:
-    """`allowed` are networks that may be asked although they are not public."""
+    """`allowed`: networks that may be queried although they are not public."""
 
     reactor: Any
-    resolver: Names
+    resolver: Resolver
     allowed: Sequence[Network] = ()
     port: int = 53
     exchange: Exchange | None = None
-    _questions: FairShare = attrs.field(factory=lambda: FairShare(QUESTIONS, QUESTIONS // 4), init=False)
+    _questions: FairShare = attrs.field(factory=lambda: FairShare(CONCURRENT, CONCURRENT // 4), init=False)
 
-    async def look(self, name: str, kind: str, account: Hashable = None) -> Seen:
-        """Values of `kind` at `name`, through CNAMEs. The values of MX are dns.Mx, of others texts.
+    async def query(self, name: str, kind: str, account: Hashable = None) -> ZoneAnswer:
+        """Values of the type `kind` at `name`, following CNAMEs. MX values are dns.Mx, others are text.
 
-        Questions for one `account` share a part of all questions, so that its slow nameservers delay no other account's checks.
+        Queries for one `account` get a share of all queries, so its slow nameservers don't delay other accounts' checks.
         """
         alias: str | None = None
-        asked = name
+        current = name
         for _ in range(HOPS):
-            seen, further = await self._look(asked, kind, account)
-            if further is None:
-                return attrs.evolve(seen, alias=seen.alias or alias)
-            alias = asked = further
-        return Seen(problem=f"{name} leads through too many CNAME records", alias=alias)
+            answer, target = await self._query_zone(current, kind, account)
+            if target is None:
+                return attrs.evolve(answer, alias=answer.alias or alias)
+            alias = current = target
+        return ZoneAnswer(problem=f"{name} has too many chained CNAME records", alias=alias)
 
-    async def _look(self, name: str, kind: str, account: Hashable) -> tuple[Seen, str | None]:
-        """What the servers of the name's zone have, and where its CNAME leads when that is all they have."""
+    async def _query_zone(self, name: str, kind: str, account: Hashable) -> tuple[ZoneAnswer, str | None]:
+        """The answer of the name's zone, and the target of its CNAME if there is nothing else."""
         zone, servers, problem = await self._servers(name)
         if not servers:
-            return Seen(problem=problem), None
-        asking = [Deferred.fromCoroutine(self._ask(server, name, kind, account)) for _, server in servers]
-        answers = await gatherResults(asking, consumeErrors=True)
-        told = [(host, answer) for (host, _), answer in zip(servers, answers, strict=True) if not isinstance(answer, Temporary)]
-        if not told:
+            return ZoneAnswer(problem=problem), None
+        queries = [Deferred.fromCoroutine(self._ask(server, name, kind, account)) for _, server in servers]
+        answers = await gatherResults(queries, consumeErrors=True)
+        answered = [(host, answer) for (host, _), answer in zip(servers, answers, strict=True) if not isinstance(answer, Temporary)]
+        if not answered:
             reason = answers[0].reason if isinstance(answers[0], Temporary) else ""
-            return Seen(problem=f"none of the nameservers of {zone} answered ({reason})"), None
-        (host, first), where = told[0], f"the nameservers of {zone}"
+            return ZoneAnswer(problem=f"none of the nameservers of {zone} answered ({reason})"), None
+        (host, first), where = answered[0], f"the nameservers of {zone}"
         values = tuple(sorted(_values(first), key=str))
-        for other, answer in told[1:]:
+        for other, answer in answered[1:]:
             if _values(answer) != _values(first):
-                return Seen(values, where, differing=f"{host} and {other} answer differently about {name}"), None
+                return ZoneAnswer(values, where, differing=f"{host} and {other} have different records for {name}"), None
         alias = first.name if isinstance(first, Records) and first.name != name.lower() and kind != "CNAME" else None
         if alias is not None and not values:
-            return Seen(where=where), alias
-        return Seen(values, where, alias), None
+            return ZoneAnswer(where=where), alias
+        return ZoneAnswer(values, where, alias), None
 
     async def _servers(self, name: str) -> tuple[str, list[tuple[str, Nameserver]], str]:
-        """The zone of a name and its nameservers by address; or none, and a phrase that says why."""
+        """The zone of a name and its nameservers. If there are none, a phrase that says why."""
         labels = name.split(".")
         for start in range(max(0, len(labels) - LABELS), len(labels) - 1):
             zone = ".".join(labels[start:])
@@ -112,7 +105,7 @@ class Authorities:
                 return zone, [], found.reason
             if isinstance(found, Records) and found.values and found.name == zone.lower():
                 return zone, *await self._addresses(zone, found.values)
-        return name, [], f"no nameservers of {name} are known"
+        return name, [], f"no nameservers were found for {name}"
 
     async def _addresses(self, zone: str, hosts: Sequence[str]) -> tuple[list[tuple[str, Nameserver]], str]:
         servers, why = [], f"the nameservers of {zone} have no address"
@@ -123,24 +116,24 @@ class Authorities:
                 if refusal is None:
                     servers.append((host, Nameserver(address, self.port)))
                     break
-                why = f"the nameservers of {zone} cannot be asked: {refusal}"
+                why = f"the nameservers of {zone} cannot be queried: {refusal}"
         return servers, why
 
     async def _ask(self, server: Nameserver, name: str, kind: str, account: Hashable) -> Result:
-        """One server's own answer, asked twice."""
+        """One server's answer; two tries."""
         reason = ""
         for _ in range(2):
             try:
                 query = dns_query.question(name, kind, recursive=False)
                 async with self._questions.place(account):
-                    response = await (self.exchange or self._over_the_wire)(server, query, PATIENCE)
+                    response = await (self.exchange or self._over_the_wire)(server, query, QUERY_SECONDS)
                 return _read(response, name, kind)
             except Unanswered as error:
                 reason = str(error)
-            except Busy:
-                return Temporary("too many DNS questions of this account are waiting")
+            except TooManyWaiting:
+                return Temporary("this account has too many DNS queries waiting")
             except dns.exception.DNSException:
-                return Temporary(f"the answer of nameserver {server} makes no sense")
+                return Temporary(f"nameserver {server} sent an invalid answer")
         return Temporary(reason)
 
     async def _over_the_wire(self, server: Nameserver, query: dns.message.QueryMessage, seconds: float) -> dns.message.QueryMessage:

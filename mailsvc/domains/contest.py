@@ -1,7 +1,7 @@
-"""Two accounts and one domain name: who has it after a check. Pure.
+"""Two accounts with the same domain name: which one has it verified after a check. Pure.
 
-A domain that is proven takes the name over from the account that has it, but only when that account's DKIM records are gone from DNS. As
-long as one of them is there, or nobody can say, the name stays where it is.
+A verified domain takes the name over from another account only if that account's DKIM records are gone from DNS. As long as one of them
+exists, or DNS does not answer, the other account keeps the name.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import attrs
 
 from mailsvc.domains.checking import Findings
-from mailsvc.domains.judge import GONE
+from mailsvc.domains.judge import ABSENT
 from mailsvc.store.domains.values import Claim, ClaimStatus, Domain, RecordState
 
 ASSIGNED = "The operator of this service has assigned this name to another account."
@@ -19,7 +19,7 @@ ASSIGNED = "The operator of this service has assigned this name to another accou
 
 @attrs.frozen
 class Contest:
-    """`loser` loses the name to the domain that was checked. `claim` is what becomes of its open claim, None: nothing new."""
+    """`loser`: the domain that loses the name. `claim`: the new status of the open claim, None if unchanged."""
 
     findings: Findings
     loser: Domain | None = None
@@ -28,9 +28,9 @@ class Contest:
 
 
 def contest(findings: Findings, holder: Domain | None, proof: Sequence[RecordState], claim: Claim | None) -> Contest:
-    """Of a domain that is proven, by its own records or its claim's.
+    """Decide for a domain that is proven by its records or its claim.
 
-    `holder` is the domain that has its name, `proof` what was found of that one's DKIM records.
+    `holder`: the domain that has the name verified; `proof`: the state of its DKIM records.
     """
     completed: ClaimStatus | None = None if claim is None else "completed"
     if holder is None:
@@ -44,26 +44,26 @@ def contest(findings: Findings, holder: Domain | None, proof: Sequence[RecordSta
 
 
 def _held(holder: Domain, proof: Sequence[RecordState]) -> str | None:
-    """Why the holder keeps the name, as a sentence; None when it does not."""
+    """Why the holder keeps the name, as a sentence. None if it does not."""
     if holder.trusted:
         return ASSIGNED
-    if holder.status != "verified":  # trusted before, in a configuration that does not trust now
+    if holder.status != "verified":  # was trusted under a previous configuration
         return None
-    there = [state for state in proof if state.problem not in GONE]
-    if not there:
+    present = [state for state in proof if state.problem not in ABSENT]
+    if not present:
         return None
-    unanswered = [state.name for state in there if state.problem in ("unanswered", "differing")]
-    names = ", ".join(state.name for state in there)
-    if len(unanswered) == len(there):
-        return f"Another account has this domain, and DNS does not tell for certain that its DKIM records are gone: {names}."
-    return f"Another account has this domain, and its DKIM records are still in DNS: {names}. Remove them to take the domain over."
+    unanswered = [state.name for state in present if state.problem in ("unanswered", "differing")]
+    names = ", ".join(state.name for state in present)
+    if len(unanswered) == len(present):
+        return f"Another account has verified this domain, and DNS did not confirm that its DKIM records are gone: {names}."
+    return f"Another account has verified this domain, and its DKIM records are still in DNS: {names}. Remove them to take over the domain."
 
 
 def _with(findings: Findings, reason: str) -> Findings:
-    """The same findings, in which one required DKIM record is not good enough."""
+    """The same findings with one required DKIM record marked as held."""
     records = list(findings.records)
     for index, state in enumerate(records):
         if state.purpose == "DKIM" and state.required and state.status == "verified":
-            records[index] = attrs.evolve(state, status="pending", problem="held", told=reason)
+            records[index] = attrs.evolve(state, status="pending", problem="held", message=reason)
             break
     return attrs.evolve(findings, records=tuple(records))

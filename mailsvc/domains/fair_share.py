@@ -1,4 +1,4 @@
-"""A bounded number of places for work of many accounts, of which no account gets all: they take turns, and each has a share."""
+"""Limits concurrent work of many accounts. Accounts take turns, and each can use only a share."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from twisted.internet.defer import CancelledError, Deferred
 
 @attrs.define(eq=False)
 class FairShare:
-    """`places` at once, at most `share` of them for one key; keys that wait take turns.
+    """At most `places` at a time, `share` of them for one key. Waiting keys take turns.
 
-    At most `waiting` wait for one key; whoever comes after them gets `Busy`.
+    At most `waiting` may wait for one key; beyond that, `place` raises TooManyWaiting.
     """
 
     places: int
@@ -22,11 +22,11 @@ class FairShare:
     waiting: int = 1000
     _taken: Counter[Hashable] = attrs.field(factory=Counter, init=False)
     _queues: OrderedDict[Hashable, deque[Deferred[None]]] = attrs.field(factory=OrderedDict, init=False)
-    _giving: bool = attrs.field(default=False, init=False)
+    _assigning: bool = attrs.field(default=False, init=False)
 
     @asynccontextmanager
     async def place(self, key: Hashable) -> AsyncIterator[None]:
-        """A place for the time of the block; it is waited for."""
+        """Wait for a place and hold it during the block."""
         if self._taken.total() < self.places and self._taken[key] < self.share:
             self._taken[key] += 1
         else:
@@ -35,13 +35,13 @@ class FairShare:
             yield
         finally:
             self._taken[key] -= 1
-            self._taken += Counter()  # forgets the keys that have none
+            self._taken += Counter()  # drops keys without places
             self._next()
 
     async def _wait(self, key: Hashable) -> None:
         queue = self._queues.setdefault(key, deque())
         if len(queue) >= self.waiting:
-            raise Busy
+            raise TooManyWaiting
         turn: Deferred[None] = Deferred()
         queue.append(turn)
         try:
@@ -54,12 +54,12 @@ class FairShare:
             raise
 
     def _next(self) -> None:
-        """Give free places to those who wait: one for each key, then again."""
-        if self._giving:  # work that ends at once comes back here; the loop below goes on with it
+        """Give free places to waiting keys in turns."""
+        if self._assigning:  # called again by work that finished immediately; the loop below continues
             return
-        self._giving = True
+        self._assigning = True
         try:
-            while (key := self._whose_turn()) is not None:
+            while (key := self._next_key()) is not None:
                 queue = self._queues.pop(key)
                 turn = queue.popleft()
                 if queue:
@@ -67,13 +67,13 @@ class FairShare:
                 self._taken[key] += 1
                 turn.callback(None)
         finally:
-            self._giving = False
+            self._assigning = False
 
-    def _whose_turn(self) -> Hashable | None:
+    def _next_key(self) -> Hashable | None:
         if self._taken.total() >= self.places:
             return None
         return next((key for key in self._queues if self._taken[key] < self.share), None)
 
 
-class Busy(Exception):
-    """Too much of this key waits already."""
+class TooManyWaiting(Exception):
+    """Too much work of this key is waiting."""

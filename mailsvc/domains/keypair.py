@@ -1,4 +1,4 @@
-"""DKIM key pairs under their selectors: the private half as it is encrypted, the public half as it is published.
+"""Generates DKIM key pairs and their selectors.
 
 Signing: mail/authentication/dkim.
 """
@@ -16,7 +16,7 @@ from mailsvc.mail.authentication.dkim import Algorithm
 
 @attrs.frozen
 class KeyPair:
-    """A new key. `public` is the p= tag, `der` the private half as PKCS#8."""
+    """A new key. `public`: the p= tag; `der`: the private key as PKCS#8."""
 
     selector: str
     algorithm: Algorithm
@@ -25,7 +25,7 @@ class KeyPair:
 
 
 def new_pair(algorithm: Algorithm, today: date, selector: str | None = None) -> KeyPair:
-    """A key pair, under a selector that was never used unless one is given; RSA takes some tenths of a second."""
-    # One key for each selector (8463 §3): the letter tells them apart, the random part keeps a name from coming back.
+    """Generate a key pair, by default with a new unique selector. RSA takes a few tenths of a second."""
+    # One key for each selector (8463 §3). The letter is the algorithm; the random part prevents reuse of a name.
     der, public = dkim.generate(algorithm)
     return KeyPair(selector or f"ms{today:%Y%m}{algorithm[0]}{secrets.token_hex(2)}", algorithm, public, der)

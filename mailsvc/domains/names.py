@@ -1,4 +1,4 @@
-"""Names of sending domains: what may be one, how it is kept (A-labels), shown (U-labels) and written below its zone. Pure."""
+"""Names of sending domains: validation, A-labels for storage, U-labels for display, names relative to the zone. Pure."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ import attrs
 import idna
 from publicsuffixlist import PublicSuffixList
 
-LONGEST = 253  # characters; 1035 §2.3.4 says 255 octets, with the length octets and the root's
-LONGEST_FOR_US = 189  # below it stand our longest labels: a return path, or a selector and _domainkey
+LENGTH_MAX = 253  # characters; 1035 §2.3.4 allows 255 bytes including the lengths of labels and the root
+SENDING_LENGTH_MAX = 189  # leaves room for our longest labels: a return path, or a selector and _domainkey
 
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-# 6761 §6, 7686 §2, 8375: names that never are in the public DNS. Names for documentation and tests may be tried.
-_NEVER = frozenset({"localhost", "local", "invalid", "onion", "arpa", "internal"})
+# 6761 §6, 7686 §2, 8375: names that are never in the public DNS. Names for documentation and tests are allowed.
+_PRIVATE_TLDS = frozenset({"localhost", "local", "invalid", "onion", "arpa", "internal"})
 RETURN_PATH = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?", re.IGNORECASE)
 
-# Letters of Latin that others look like: the whole of a label of theirs can pass for Latin (UTS 39 §4, the letters that fonts draw alike).
-_TWINS = {
+# Letters that look like Latin ones: a label made only of them can pass for Latin (UTS 39 §4).
+_CONFUSABLES = {
     "CYRILLIC": frozenset("асеорхуіјѕһԁԛԝѵьӏ"),
     "GREEK": frozenset("οανικρτυχ"),
     "ARMENIAN": frozenset("օսհոց"),
 }
-_TOGETHER = (  # scripts that one language writes together (UTS 39 §5.2, highly restrictive)
+_SCRIPT_SETS = (  # scripts that one language combines (UTS 39 §5.2, highly restrictive)
     frozenset({"LATIN", "HAN", "HIRAGANA", "KATAKANA"}),
     frozenset({"LATIN", "HAN", "BOPOMOFO"}),
     frozenset({"LATIN", "HAN", "HANGUL"}),
@@ -34,12 +34,12 @@ _TOGETHER = (  # scripts that one language writes together (UTS 39 §5.2, highly
 
 
 class NotADomain(ValueError):
-    """Not a name to send from; the text is a sentence for whoever gave it."""
+    """The name is not a valid sending domain; the text is a sentence for the user."""
 
 
 @attrs.frozen
 class Name:
-    """`ascii` is what is stored and looked up, `shown` what people read."""
+    """`ascii`: A-labels, for storage and DNS; `shown`: U-labels, for people."""
 
     ascii: str
     shown: str
@@ -52,57 +52,59 @@ def suffixes() -> PublicSuffixList:
 
 
 def parse(text: str, own: Collection[str] = ()) -> Name:
-    """The name in `text`, or NotADomain. `own` are the operator's names: nobody sends from them or below."""
+    """Validate a name. Raises NotADomain. `own`: the operator's names, which cannot be used, nor can their subdomains."""
     given = text.strip().rstrip(".").lower()
     if not given:
         raise NotADomain("The domain name is empty.")
-    if len(given) > LONGEST:
-        raise NotADomain(f"The domain name is longer than {LONGEST} characters.")
+    if len(given) > LENGTH_MAX:
+        raise NotADomain(f"The domain name is longer than {LENGTH_MAX} characters.")
     if "@" in given or "/" in given or (":" in given.strip("[]") and not _is_address(given)):
-        raise NotADomain("Give the domain alone, such as example.com, without an address or a link around it.")
+        raise NotADomain("Enter only the domain, such as example.com, not an email address or a URL.")
     if _is_address(given):
-        raise NotADomain("An IP address is no domain to send from; use a domain name such as example.com.")
+        raise NotADomain("An IP address is not a domain. Enter a domain name such as example.com.")
     name = _ascii(given)
     labels = name.split(".")
     if len(labels) < 2:
-        raise NotADomain("The domain name needs at least two labels, such as example.com.")
-    if labels[-1] in _NEVER or labels[-1].isdigit():
-        raise NotADomain(f"Names that end in .{labels[-1]} are not in the public DNS.")
-    if len(name) > LONGEST_FOR_US:
-        raise NotADomain(f"The domain name is longer than {LONGEST_FOR_US} characters, which leaves no room for the names below it.")
+        raise NotADomain("The domain name must have at least two labels, such as example.com.")
+    if labels[-1] in _PRIVATE_TLDS or labels[-1].isdigit():
+        raise NotADomain(f"Names that end in .{labels[-1]} do not exist in the public DNS.")
+    if len(name) > SENDING_LENGTH_MAX:
+        raise NotADomain(
+            f"The domain name is longer than {SENDING_LENGTH_MAX} characters, which leaves no room for the DNS records below it."
+        )
     if registrable(name) is None:
-        raise NotADomain(f"{name} is a public suffix, below which others register their domains; add a domain below it.")
+        raise NotADomain(f"{name} is a public suffix, under which people register domains. Add a domain below it.")
     for ours in own:
         if name == ours or name.endswith(f".{ours}"):
-            raise NotADomain(f"{name} belongs to this service.")
+            raise NotADomain(f"{name} is reserved for this service.")
     return Name(name, shown(name), look_alike(name))
 
 
 def registrable(name: str) -> str | None:
-    """The domain that somebody registered, in or above which `name` is; None for a public suffix."""
+    """The registered domain that `name` is in. None for a public suffix."""
     found: str | None = suffixes().privatesuffix(name)
     return found
 
 
 def relative(name: str, domain: str) -> str:
-    """`name` as DNS editors want it: without the registrable domain; `@` for that itself."""
+    """`name` as DNS providers expect it: relative to the registered domain, which itself is `@`."""
     zone = registrable(domain) or domain
     return "@" if name == zone else name.removesuffix(f".{zone}")
 
 
 def shown(name: str) -> str:
-    """With U-labels (5890 §2.3.2.1); a label that decodes to nothing valid stays as it is."""
+    """The name with U-labels (5890 §2.3.2.1). A label that cannot be decoded stays as it is."""
     return ".".join(_unicode(label) for label in name.split("."))
 
 
 def look_alike(name: str) -> str | None:
-    """A warning when a name is written so that it can pass for another one."""
+    """A warning if the name can be mistaken for another one."""
     for label in shown(name).split("."):
         scripts = {script for script in map(_script, label) if script is not None}
-        if len(scripts) > 1 and not any(scripts <= together for together in _TOGETHER):
+        if len(scripts) > 1 and not any(scripts <= allowed for allowed in _SCRIPT_SETS):
             return f"The label {label} mixes scripts ({', '.join(sorted(scripts)).title()}); it can be mistaken for another name."
-        for script, twins in _TWINS.items():
-            if scripts == {script} and all(character in twins for character in label if _script(character)):
+        for script, confusable in _CONFUSABLES.items():
+            if scripts == {script} and all(character in confusable for character in label if _script(character)):
                 return f"The label {label} is written in {script.title()} letters that look Latin; it can be mistaken for another name."
     return None
 
@@ -120,13 +122,15 @@ def _ascii(given: str) -> str:
         # 5891 §4; UTS 46 folds case, width and dots, and is not transitional
         name = given if given.isascii() and "xn--" not in given else idna.encode(given, uts46=True, transitional=False).decode("ascii")
     except (idna.IDNAError, UnicodeError):
-        raise NotADomain("The domain name has characters that a domain name cannot have.") from None
+        raise NotADomain("The domain name contains invalid characters.") from None
     labels = name.lower().rstrip(".").split(".")
     for label in labels:
         if len(label) > 63:
             raise NotADomain("A label of the domain name is longer than 63 characters.")
         if not _LABEL.fullmatch(label) or (label[2:4] == "--" and not label.startswith("xn--")):
-            raise NotADomain("The labels of a domain name have letters, digits and hyphens only, with a hyphen neither first nor last.")
+            raise NotADomain(
+                "Labels of a domain name may only contain letters, digits and hyphens, and must not begin or end with a hyphen."
+            )
     return ".".join(labels)
 
 

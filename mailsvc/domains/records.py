@@ -1,4 +1,4 @@
-"""The DNS records that the owner of a sending domain publishes. Pure: from the domain and its keys to lines."""
+"""The DNS records that the owner of a sending domain has to publish, derived from the domain and its keys. Pure."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from mailsvc.mail.authentication import dkim
 from mailsvc.store.domains.values import DkimKey, Domain
 
 Type = Literal["TXT", "MX", "CNAME"]
-SLOTS = 2  # selectors that take turns where DKIM names are delegated
+SLOTS = 2  # alternating selectors if DKIM names are delegated
 
 
 @attrs.frozen
 class Record:
-    """One record. `purpose` is what it is for: SPF, DKIM or DMARC; `name` is absolute, without a dot at its end.
+    """A record. `name` is absolute, without a trailing dot.
 
-    `required`: the domain does not send without it. `key` is the TXT that a CNAME has to lead to by now.
+    `required`: the domain cannot send without it. `key`: the TXT record that must exist at the target of a CNAME.
     """
 
     purpose: Literal["SPF", "DKIM", "DMARC"]
@@ -33,10 +33,10 @@ class Record:
 
 @attrs.frozen
 class Publishing:
-    """What the operator's side of the records is.
+    """The operator's settings for these records.
 
-    `hosts` has the host of each region that takes bounces; `spf_include` a name whose SPF record lists all sending addresses (without
-    it a host's own addresses are those); `dkim_zone` a zone of the operator's in which DKIM keys are served.
+    `hosts`: the host of each region that receives bounces; `spf_include`: a name whose SPF record lists all sending addresses (default:
+    the addresses of the host); `dkim_zone`: the operator's zone for delegated DKIM keys.
     """
 
     hosts: Mapping[str, str]
@@ -51,16 +51,16 @@ class Publishing:
         return f"v=spf1 {ours} ~all"  # 7208 §5.2, §5.3
 
     def records(self, domain: Domain, keys: Sequence[DkimKey]) -> tuple[Record, ...]:
-        """What its owner publishes. A key that signs no more is left out; a new one is there, but not required."""
+        """The records to publish. A key that no longer signs is left out; a new one is included but not required."""
         envelope = f"{domain.return_path}.{domain.name}"
         return (
-            Record("SPF", "MX", envelope, self.host(domain.region), priority=10),  # a MAIL FROM that takes bounces
+            Record("SPF", "MX", envelope, self.host(domain.region), priority=10),  # makes MAIL FROM able to receive bounces
             Record("SPF", "TXT", envelope, self.spf(domain.region)),
             *self._dkim(domain, keys),
         )
 
     def target(self, domain_id: UUID, selector: str) -> str:
-        """Where the operator serves a delegated key."""
+        """The name of a delegated key in the operator's zone."""
         return f"{selector}.{domain_id.hex[-12:]}.{self.dkim_zone}"
 
     def zone(self, keys: Sequence[tuple[UUID, DkimKey]]) -> list[str]:
@@ -73,7 +73,7 @@ class Publishing:
             return [Record("DKIM", "TXT", _name(key.selector, domain), _key_text(key), required=_needed(key, domain)) for key in shown]
         signing = {key.selector: _key_text(key) for key in keys if _needed(key, domain)}
         selectors = [selector for algorithm in domain.signs_with for selector in slots(algorithm)]
-        # All of them from the beginning, so that a rotation needs nothing from the owner.
+        # All slots from the start, so that the owner has nothing to do for a rotation.
         return [
             Record("DKIM", "CNAME", _name(selector, domain), self.target(domain.id, selector), key=signing.get(selector))
             for selector in selectors
@@ -81,7 +81,7 @@ class Publishing:
 
 
 def slots(algorithm: dkim.Algorithm) -> list[str]:
-    """The selectors of an algorithm that take turns where DKIM names are delegated."""
+    """The alternating selectors of an algorithm if DKIM names are delegated."""
     return [f"ms{number}{algorithm[0]}" for number in range(1, SLOTS + 1)]
 
 
@@ -94,12 +94,12 @@ def _needed(key: DkimKey, domain: Domain) -> bool:
 
 
 def dmarc(domain: str) -> Record:
-    """What is advised where nothing stands: it asks for nothing and lets its owner see reports (9989 §4.7)."""
+    """The policy to start with if there is none (9989 §4.7)."""
     return Record("DMARC", "TXT", f"_dmarc.{domain}", "v=DMARC1; p=none;", required=False)
 
 
 def in_zone_file(record: Record) -> str:
-    """The record as a line of a zone file (1035 §5.1)."""
+    """The record as a line in a zone file (1035 §5.1)."""
     if record.type == "MX":
         return f"{record.name}. MX {record.priority} {record.value}."
     if record.type == "CNAME":
@@ -108,7 +108,7 @@ def in_zone_file(record: Record) -> str:
 
 
 def quoted(value: str) -> str:
-    """A text as DNS editors take it: strings of at most 255 octets (1035 §3.3), which readers join without a space (6376 §3.6.2.2)."""
+    """Quoted strings of at most 255 bytes (1035 §3.3), which receivers join without a space (6376 §3.6.2.2)."""
     return " ".join(f'"{value[start : start + 255]}"' for start in range(0, len(value), 255))
 
 

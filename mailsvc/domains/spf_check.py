@@ -1,35 +1,27 @@
-"""Evaluating SPF (RFC 7208 §4): does this domain let this address send? With the limits that receivers have."""
+"""Evaluates SPF (RFC 7208 §4) with the limits that receivers apply."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import attrs
 
 from mailsvc.mail.authentication import spf
 from mailsvc.mail.authentication.spf import Address, Asked, Mechanism, SpfError
-from mailsvc.net.dns import Mx, NxDomain, Records, Temporary
+from mailsvc.net.dns import Mx, Records, Resolver, Temporary
 
 TERMS = 10  # §4.6.4
-VOID = 2  # look-ups without an answer, the same
-NAMES = 10  # hosts of one mx, names of one ptr
+VOID = 2  # lookups without an answer (§4.6.4)
+MX_HOSTS = 10
 
 Verdict = Literal["pass", "fail", "softfail", "neutral", "none", "temperror", "permerror"]
 _VERDICTS: dict[str, Verdict] = {"+": "pass", "-": "fail", "~": "softfail", "?": "neutral"}
 
 
-class Names(Protocol):
-    """What SPF asks of DNS."""
-
-    async def txt(self, name: str) -> Records[str] | NxDomain | Temporary: ...
-    async def mx(self, domain: str) -> Records[Mx] | NxDomain | Temporary: ...
-    async def addresses(self, host: str) -> Records[str] | NxDomain | Temporary: ...
-
-
 @attrs.frozen
 class Result:
-    """`why` is a phrase: the term that decided, or what is wrong. `terms` and `void` are what it took."""
+    """`why`: a phrase with the term that decided or the error. `terms` and `void`: the lookups that were counted."""
 
     verdict: Verdict
     why: str
@@ -38,16 +30,16 @@ class Result:
 
 
 class _Ended(Exception):
-    """The evaluation is over with this verdict."""
+    """Ends the evaluation with this verdict."""
 
     def __init__(self, verdict: Verdict, why: str) -> None:
         self.verdict: Verdict = verdict
         self.why = why
 
 
-async def check(names: Names, address: Address, domain: str, sender: str, texts: Sequence[str] | None = None) -> Result:
-    """check_host() (§4.1). `texts`: the TXT records of `domain`, when they are known already."""
-    evaluation = _Evaluation(names, Asked(address, sender))
+async def check(resolver: Resolver, address: Address, domain: str, sender: str, texts: Sequence[str] | None = None) -> Result:
+    """check_host() (§4.1). `texts`: the TXT records of `domain`, if already known."""
+    evaluation = _Evaluation(resolver, Asked(address, sender))
     try:
         verdict, why = await evaluation.domain(domain, texts)
     except _Ended as ended:
@@ -58,16 +50,16 @@ async def check(names: Names, address: Address, domain: str, sender: str, texts:
 
 
 def only_record(texts: Sequence[str]) -> str | None:
-    """The one SPF record among TXT records; SpfError when there are more (§4.5)."""
+    """The SPF record among TXT records. Raises SpfError if there are several (§4.5)."""
     found = [text for text in texts if spf.is_spf(text)]
     if len(found) > 1:
-        raise SpfError(f"there are {len(found)} SPF records, and there may be one")
+        raise SpfError(f"there are {len(found)} SPF records, but only one is allowed")
     return found[0] if found else None
 
 
 @attrs.define
 class _Evaluation:
-    names: Names
+    resolver: Resolver
     asked: Asked
     terms: int = 0
     void: int = 0
@@ -79,25 +71,25 @@ class _Evaluation:
         record = spf.parse(text)
         for mechanism in record.mechanisms:
             if await self._matches(mechanism, domain):
-                return _VERDICTS[mechanism.qualifier], f"{_written(mechanism)} in the record of {domain}"
+                return _VERDICTS[mechanism.qualifier], f"{_text_of(mechanism)} in the record of {domain}"
         if record.redirect is None:
             return "neutral", f"nothing in the record of {domain} matches"  # §4.7
-        self._count(f"redirect={record.redirect}")
+        self._count_term(f"redirect={record.redirect}")
         target = spf.expand(record.redirect, domain, self.asked)
         verdict, why = await self.domain(target)
         if verdict == "none":
-            raise _Ended("permerror", f"redirect leads to {target}, which has no SPF record")  # §6.1
+            raise _Ended("permerror", f"redirect points to {target}, which has no SPF record")  # §6.1
         return verdict, why
 
     async def _texts(self, domain: str) -> Sequence[str]:
-        found = await self.names.txt(domain)
+        found = await self.resolver.txt(domain)
         if isinstance(found, Temporary):
             raise _Ended("temperror", found.reason)
         return found.values if isinstance(found, Records) else ()
 
     async def _matches(self, mechanism: Mechanism, domain: str) -> bool:
         if mechanism.name in spf.COUNTED:
-            self._count(_written(mechanism))
+            self._count_term(_text_of(mechanism))
         target = spf.expand(mechanism.domain, domain, self.asked) if mechanism.domain else domain
         match mechanism.name:
             case "all":
@@ -108,32 +100,32 @@ class _Evaluation:
             case "include":
                 return await self._includes(target)
             case "a":
-                return self._within(await self._values(self.names.addresses(target)), mechanism)
+                return self._contains(await self._values(self.resolver.addresses(target)), mechanism)
             case "mx":
-                return await self._exchanged(target, mechanism)
+                return await self._matches_mx(target, mechanism)
             case "exists":
-                return any(":" not in found for found in await self._values(self.names.addresses(target)))
-        return False  # ptr: not to be used (§5.5); nobody's address is proved by it here
+                return any(":" not in found for found in await self._values(self.resolver.addresses(target)))
+        return False  # ptr must not be used (§5.5), so it never matches here
 
     async def _includes(self, target: str) -> bool:
         verdict, _ = await self.domain(target)
         if verdict == "none":
-            raise _Ended("permerror", f"include:{target} leads to no SPF record")  # §5.2
+            raise _Ended("permerror", f"include:{target} has no SPF record")  # §5.2
         return verdict == "pass"
 
-    async def _exchanged(self, target: str, mechanism: Mechanism) -> bool:
-        hosts: Sequence[Mx] = await self._values(self.names.mx(target))
-        if len(hosts) > NAMES:
-            raise _Ended("permerror", f"{target} has more than {NAMES} MX records")
+    async def _matches_mx(self, target: str, mechanism: Mechanism) -> bool:
+        hosts: Sequence[Mx] = await self._values(self.resolver.mx(target))
+        if len(hosts) > MX_HOSTS:
+            raise _Ended("permerror", f"{target} has more than {MX_HOSTS} MX records")
         for host in hosts:
-            found = await self.names.addresses(host.host)
+            found = await self.resolver.addresses(host.host)
             if isinstance(found, Temporary):
                 raise _Ended("temperror", found.reason)
-            if isinstance(found, Records) and self._within(found.values, mechanism):
+            if isinstance(found, Records) and self._contains(found.values, mechanism):
                 return True
         return False
 
-    def _within(self, found: Sequence[str], mechanism: Mechanism) -> bool:
+    def _contains(self, found: Sequence[str], mechanism: Mechanism) -> bool:
         return spf.within(self.asked.address, tuple(found), mechanism.four, mechanism.six)
 
     async def _values(self, look_up: Any) -> Sequence[Any]:
@@ -144,16 +136,16 @@ class _Evaluation:
             return found.values
         self.void += 1
         if self.void > VOID:
-            raise _Ended("permerror", f"more than {VOID} of its look-ups have no answer")
+            raise _Ended("permerror", f"more than {VOID} lookups have no answer")
         return ()
 
-    def _count(self, term: str) -> None:
+    def _count_term(self, term: str) -> None:
         self.terms += 1
         if self.terms > TERMS:
-            raise _Ended("permerror", f"it takes more than {TERMS} look-ups ({term} is one too many)")
+            raise _Ended("permerror", f"it needs more than {TERMS} lookups ({term} exceeds the limit)")
 
 
-def _written(mechanism: Mechanism) -> str:
+def _text_of(mechanism: Mechanism) -> str:
     sign = "" if mechanism.qualifier == "+" else mechanism.qualifier
     if mechanism.network is not None:
         return f"{sign}{mechanism.name}:{mechanism.network}"

@@ -1,4 +1,4 @@
-"""Sending domains as customers see them: the keys that the client libraries need, and ours. Pure."""
+"""Sending domains as the API returns them: the fields that client libraries expect, and our own. Pure."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ Time = Callable[[datetime], str]
 
 
 def iso(at: datetime) -> str:
-    """As events have it."""
+    """The format of times in events."""
     return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def brief(domain: Domain, time: Time) -> dict[str, object]:
-    """What lists have of a domain."""
-    told: dict[str, object] = {
+    """A domain in a list."""
+    view: dict[str, object] = {
         "id": str(domain.id),
         "name": names.shown(domain.name),
         "status": domain.status,
@@ -27,20 +27,20 @@ def brief(domain: Domain, time: Time) -> dict[str, object]:
         "region": domain.region,
         "open_tracking": False,
         "click_tracking": False,
-        "capabilities": {"sending": _switch(domain.sending), "receiving": _switch(domain.receiving)},
+        "capabilities": {"sending": _enabled(domain.sending), "receiving": _enabled(domain.receiving)},
         "tls": domain.tls,
         "custom_return_path": domain.return_path,
     }
-    if domain.name != told["name"]:
-        told["name_ascii"] = domain.name
+    if domain.name != view["name"]:
+        view["name_ascii"] = domain.name
     if domain.lost is not None and domain.status != "verified":
-        told["failure_reason"] = domain.lost
+        view["failure_reason"] = domain.lost
     warning = names.look_alike(domain.name)
-    return told if warning is None else told | {"warning": warning}
+    return view if warning is None else view | {"warning": warning}
 
 
 def full(domain: Domain, keys: Sequence[DkimKey], publishing: Publishing, time: Time) -> dict[str, object]:
-    """With its records; `advice` has what is not required."""
+    """A domain with its records; `advice`: records that are not required."""
     known = {(state.type, state.name): state for state in (*domain.records, *domain.advice)}
     records = publishing.records(domain, keys)
     advised = dmarc(domain.name)
@@ -60,7 +60,7 @@ def claim(claim: Claim, time: Time) -> dict[str, object]:
         "domain_id": str(claim.domain_id),
         "region": claim.region,
         "record": {"type": "TXT", "name": claim.name, "value": claim.record, "ttl": "Auto"},
-        # Of the words that client libraries know this is the one that fits: the DNS records of the account that has it are there.
+        # The closest value that client libraries know: the other account's DNS records still exist.
         "blocked_reason": "recent_owner_activity" if claim.status == "blocked" else None,
         "failure_reason": claim.failure_reason,
         "created_at": time(claim.created_at),
@@ -69,13 +69,13 @@ def claim(claim: Claim, time: Time) -> dict[str, object]:
 
 
 def payload(publishing: Publishing) -> Callable[[Domain, Sequence[DkimKey]], dict[str, object]]:
-    """What an event tells of a domain."""
+    """The data of events about a domain."""
     return lambda domain, keys: full(domain, keys, publishing, iso)
 
 
 def _record(record: Record, state: RecordState | None, domain: Domain) -> dict[str, object]:
     unchecked = "not_started" if domain.status == "not_started" else "pending"
-    told: dict[str, object] = {
+    view: dict[str, object] = {
         "record": record.purpose,
         "name": names.relative(record.name, domain.name),
         "type": record.type,
@@ -84,11 +84,11 @@ def _record(record: Record, state: RecordState | None, domain: Domain) -> dict[s
         "value": quoted(record.value) if len(record.value) > 255 else record.value,
     }
     if record.priority is not None:
-        told["priority"] = record.priority
+        view["priority"] = record.priority
     if state is not None:
-        told["check"] = {"found": list(state.found), "where": state.where, "problem": state.problem, "message": state.told}
-    return told
+        view["check"] = {"found": list(state.found), "where": state.where, "problem": state.problem, "message": state.message}
+    return view
 
 
-def _switch(on: bool) -> str:
+def _enabled(on: bool) -> str:
     return "enabled" if on else "disabled"

@@ -1,11 +1,10 @@
-"""THE BOOKS: gives every committed event its number in its account's sequence, and counts it.
+"""The event ledger numbers and counts events, and payload turns them into the JSON that customers see.
 
-Accepting and settling only insert events, because a counter of an account that they would all increment would make every
-writer of that account wait for the others. The ledger comes after them, in batches of its own: after a notification, and
-once a second without it. Several ledgers share the accounts by locks that go with their transactions, so there is nothing
-to take over when one dies, and nothing half-done: events, numbers and counts change in one commit.
+Accepting and settling only insert events: incrementing a counter there would serialize all writers of an account. The ledger
+numbers committed events afterwards, in batches: after each notification, and at least once a second. Several ledgers share the accounts by
+transaction locks, and events, numbers and counts change in one commit, so a crash leaves nothing to clean up.
 
-Readers of events see numbered ones only, in an order without gaps.
+Readers only see numbered events, in an order without gaps.
 """
 
 from mailsvc.events.ledger import Ledger

@@ -1,4 +1,4 @@
-"""When the books are kept: a round after each notification and once a second, one after the other."""
+"""Runs the event ledger: after each notification and once a second, one batch after the other."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mailsvc.store.postgres.notifications import Notifier
 POLL = 1.0
 BATCH = 2000  # events in one transaction
 SWEEP_EVERY = 60.0
-SWEEP_BITE = 1000  # expired answers in one transaction
+SWEEP_BATCH = 1000  # expired idempotency records in one transaction
 
 
 class Books(Protocol):
@@ -29,7 +29,7 @@ class Books(Protocol):
 
 
 class Ledger(Service):
-    """Runs while the service runs. `numbered` is called with the size of each batch, after its commit."""
+    """The service. `numbered` is called after each commit with the number of events."""
 
     name = "ledger"
 
@@ -48,7 +48,7 @@ class Ledger(Service):
         self._loop.start()
 
     def stopService(self) -> Deferred[None]:
-        """Finish the batch under way; another process numbers the rest."""
+        """Finish the current batch; other processes number the rest."""
         super().stopService()
         return Deferred.fromCoroutine(self._loop.stop())
 
@@ -58,7 +58,7 @@ class Ledger(Service):
     async def _keep(self) -> None:
         await self._until_less(BATCH, self._number)
         if self._clock.seconds() - self._swept_at >= SWEEP_EVERY and not held(self._clock):
-            await self._until_less(SWEEP_BITE, lambda bite: self._books.sweep(self._now(), bite))
+            await self._until_less(SWEEP_BATCH, lambda batch: self._books.sweep(self._now(), batch))
             self._swept_at = self._clock.seconds()
 
     async def _number(self, limit: int) -> int:
@@ -67,9 +67,9 @@ class Ledger(Service):
             self._numbered(count)
         return count
 
-    async def _until_less(self, bite: int, take: Callable[[int], Awaitable[int]]) -> None:
-        """Bite after bite, until one is not full or the service stops."""
-        while await take(bite) >= bite and self.running:
+    async def _until_less(self, batch: int, take: Callable[[int], Awaitable[int]]) -> None:
+        """Repeat until a batch is not full or the service stops."""
+        while await take(batch) >= batch and self.running:
             pass
 
     def _now(self) -> datetime:

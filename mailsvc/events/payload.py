@@ -1,4 +1,4 @@
-"""How an event is told: the same JSON in a webhook, in the event log and in the log of an endpoint. Pure."""
+"""The JSON of an event, the same in webhooks, in the event log and in the log of an endpoint. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from mailsvc.store.events.event_log import Fact, Mail
 
-# The types that an endpoint may ask for: all that the client libraries know. Those of this service's own are the first three groups.
+# The types that an endpoint can subscribe to: all that client libraries know. This service sends those of the first groups.
 TYPES: tuple[str, ...] = (
     *(f"email.{name}" for name in ("sent", "scheduled", "delivered", "delivery_delayed", "complained", "bounced", "opened", "clicked")),
     *(f"email.{name}" for name in ("received", "failed", "suppressed")),
@@ -27,20 +27,20 @@ def time(at: datetime) -> str:
     return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def told(fact: Fact) -> dict[str, object]:
-    """The envelope and the data of an event. `created_at` outside is when it happened, inside when its email was made."""
+def render(fact: Fact) -> dict[str, object]:
+    """The event as JSON. The outer `created_at` is the time of the event, the inner one that of its email."""
     data = dict(fact.data) if fact.mail is None else _email(fact, fact.mail)
     return {"type": fact.type, "created_at": time(fact.at), "data": data}
 
 
 def sample(kind: str, now: datetime) -> dict[str, object]:
-    """What a test event tells: nothing of this ever happened."""
-    data: dict[str, object] = {"id": _NOBODY, "created_at": time(now)}
+    """A made-up event for testing an endpoint."""
+    data: dict[str, object] = {"id": _TEST_ID, "created_at": time(now)}
     if kind.startswith("email."):
         data = {
-            "email_id": _NOBODY,
+            "email_id": _TEST_ID,
             "created_at": time(now),
-            "message_id": f"<{_NOBODY}@example.com>",
+            "message_id": f"<{_TEST_ID}@example.com>",
             "from": "Test <test@example.com>",
             "to": ["somebody@example.net"],
             "subject": "A test of this endpoint",
@@ -74,8 +74,8 @@ def _email(fact: Fact, mail: Mail) -> dict[str, object]:
 
 def _bounced(data: Mapping[str, Any]) -> dict[str, object]:
     reply = str(data.get("reply") or "")
-    said = str(data.get("reason") or reply)
-    bounce = {"type": data.get("type", "Undetermined"), "subType": data.get("sub_type", "Undetermined"), "message": said}
+    message = str(data.get("reason") or reply)
+    bounce = {"type": data.get("type", "Undetermined"), "subType": data.get("sub_type", "Undetermined"), "message": message}
     return {"bounce": bounce | {"diagnosticCode": [f"smtp; {reply}"] if reply[:3].isdigit() else []}}
 
 
@@ -91,7 +91,7 @@ _MORE: Mapping[str, Callable[[Mapping[str, Any]], dict[str, object]]] = {
     "email.suppressed": _suppressed,
     "email.failed": lambda data: {"failed": {"reason": str(data.get("reason") or "")}},
 }
-_NOBODY = "00000000-0000-7000-8000-000000000000"
+_TEST_ID = "00000000-0000-7000-8000-000000000000"
 _SAMPLES: Mapping[str, Mapping[str, Any]] = {
     "email.bounced": {"type": "Permanent", "sub_type": "General", "reply": "550 5.1.1 no such user"},
     "email.suppressed": {"origin": "bounce", "reason": "It bounced before."},

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import ipaddress
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Hashable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Hashable, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import Any
 
 import attrs
 from twisted.internet.defer import Deferred
@@ -18,9 +18,9 @@ from twisted.logger import Logger
 from mailsvc.clock import utc
 from mailsvc.domains.names import registrable
 from mailsvc.insights.checks.reputation import Facts, Listed, Rates, Record, Server
-from mailsvc.net.dns import Mx, NxDomain, Records, Temporary, reversed_name
+from mailsvc.net.dns import NxDomain, Records, Resolver, Temporary, reversed_name
 from mailsvc.store.domains.values import Domain, RecordState
-from mailsvc.store.events.rollups import Count, Wanted
+from mailsvc.store.events.rollups import Rollups, Wanted
 
 HOUR, MINUTE = 3600.0, 60.0
 LINKED_HOSTS = 10  # looked up for each email
@@ -29,21 +29,6 @@ BOUNCED = ("email.bounced.permanent", "email.bounced.transient", "email.bounced.
 COUNTED = ("email.sent", "email.delivered", "email.complained", *BOUNCED)
 
 log = Logger()
-
-
-class Names(Protocol):
-    """net/dns.Resolver"""
-
-    async def mx(self, domain: str) -> Records[Mx] | NxDomain | Temporary: ...
-    async def addresses(self, host: str) -> Records[str] | NxDomain | Temporary: ...
-    async def ptr(self, address: str) -> Records[str] | NxDomain | Temporary: ...
-    async def txt(self, name: str) -> Records[str] | NxDomain | Temporary: ...
-
-
-class Rollups(Protocol):
-    """store/events/rollups"""
-
-    def counts(self, account_id: Any, wanted: Wanted) -> Awaitable[Sequence[Count]]: ...
 
 
 @attrs.define(eq=False)
@@ -85,7 +70,7 @@ class BackgroundCache:
 class Reputation:
     """`identities`: our IP addresses and EHLO names; an address of None is looked up. `ip_lists` and `domain_lists`: DNS blocklists."""
 
-    names: Names
+    resolver: Resolver
     rollups: Rollups
     identities: Sequence[tuple[str | None, str]]
     ip_lists: Sequence[str]
@@ -143,12 +128,12 @@ class Reputation:
         listed: list[Listed] = []
         answered: set[str] = set()
         for address, ehlo in self.identities:
-            forward = await self.names.addresses(ehlo)
+            forward = await self.resolver.addresses(ehlo)
             known = forward.values if isinstance(forward, Records) else ()
             for ip in (address,) if address else known:
                 if isinstance(forward, Temporary) or not ipaddress.ip_address(ip).is_global:
                     continue
-                back = await self.names.ptr(ip)
+                back = await self.resolver.ptr(ip)
                 if not isinstance(back, Temporary):
                     names = tuple(name.lower().rstrip(".") for name in back.values) if isinstance(back, Records) else ()
                     servers.append(Server(ip, ehlo, ip in known, names))
@@ -159,19 +144,19 @@ class Reputation:
 
     async def _receives(self, domain: str) -> tuple[bool | None, bool]:
         """Whether the domain can receive mail (None: unknown), and whether it has a null MX record."""
-        found = await self.names.mx(domain)
+        found = await self.resolver.mx(domain)
         if isinstance(found, Temporary):
             return None, False
         if isinstance(found, Records) and found.values:
             null_mx = all(not mx.host for mx in found.values)  # 7505 §3
             return not null_mx, null_mx
-        addresses = await self.names.addresses(domain)  # 5321 §5.1: without MX records, the domain's own address
+        addresses = await self.resolver.addresses(domain)  # 5321 §5.1: without MX records, the domain's own address
         return (None if isinstance(addresses, Temporary) else isinstance(addresses, Records) and bool(addresses.values)), False
 
     async def _logo(self, domain: str) -> bool | None:
         """Whether the domain or its organizational domain has a BIMI record."""
         for name in dict.fromkeys((domain, registrable(domain) or domain)):
-            found = await self.names.txt(f"default._bimi.{name}")
+            found = await self.resolver.txt(f"default._bimi.{name}")
             if isinstance(found, Temporary):
                 return None
             if isinstance(found, Records) and any(value.replace(" ", "").lower().startswith("v=bimi1;") for value in found.values):
@@ -182,7 +167,7 @@ class Reputation:
         """The blocklists that list `name`, and those that answered (5782 §2.1). 127.255.255.x means that a list refuses our queries."""
         listed, answered = [], []
         for zone in zones:
-            answer = await self.names.addresses(f"{query}.{zone}")
+            answer = await self.resolver.addresses(f"{query}.{zone}")
             codes = answer.values if isinstance(answer, Records) else ()
             if isinstance(answer, NxDomain):
                 answered.append(zone)
@@ -197,5 +182,5 @@ def _record(state: RecordState) -> Record:
     unanswered = state.problem == "unanswered" or state.status in ("not_started", "temporary_failure")
     expected = "" if correct else f"{state.type} {state.expected}"
     return Record(
-        state.purpose, state.name, correct, correct and state.problem is not None, state.told or "", expected, unanswered, state.found
+        state.purpose, state.name, correct, correct and state.problem is not None, state.message or "", expected, unanswered, state.found
     )

@@ -15,7 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import generate_latest
 from twisted.logger import Logger
 
-from mailsvc.accounts.usage import LEVELS, TOLD, Accounting, reached
+from mailsvc.accounts.usage import LEVELS, LISTED, Accounting, reached
 from mailsvc.settings.plans import WORDS
 from mailsvc.store.logs.figures import Reading
 
@@ -145,7 +145,7 @@ def quotas(usage: Accounting) -> Callable[[Sheet], None]:
         levels = Counter(dict.fromkeys(LEVELS, 0)) + Counter(reached(each) for each in near)
         counts = {(str(level),): levels[level] for level in LEVELS}
         sheet.gauge("quota_accounts", "Quotas of which so many percent are used, at least.", counts, ("percent",))
-        left = {(str(each.number), each.period): each.most - each.taken for each in near[:TOLD]}
+        left = {(str(each.number), each.period): each.most - each.taken for each in near[:LISTED]}
         sheet.gauge("quota_left", "Recipients left to accounts that have used 80 %.", left, ("account", "period"))
 
     return write

@@ -1,5 +1,5 @@
-"""THE WORD BACK: tells customers' endpoints what happened, signed, until they have taken it or the schedule ends.
+"""Sends events to customers' endpoints, signed, until the endpoint accepts them or the retry schedule ends.
 
-The ledger puts numbered events into the outbox; this room takes from there what is due (post), signs it (signature), sends it by
-the guarded fetcher and judges the answer (verdict). Accounts are told by mail of endpoints that fail (notice).
+The event ledger fills the outbox (store/events/outbox). `sender` claims due messages and posts them through net/fetch, `signature` signs
+them, `concurrency` limits connections, `response` decides what follows, `failure_notices` warns accounts by mail.
 """

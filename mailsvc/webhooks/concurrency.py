@@ -1,4 +1,4 @@
-"""How many connections each endpoint gets: more while it answers well, fewer when it slows down or fails."""
+"""The number of connections for each endpoint: more while it responds quickly, fewer when it slows down or fails."""
 
 from __future__ import annotations
 
@@ -8,55 +8,55 @@ from uuid import UUID
 
 import attrs
 
-KEPT = 10_000  # endpoints that are remembered; the others start again
-STEP = 0.5  # connections by which one answer widens or narrows: at most half as many again after each round of answers
-SLOWER = 2.0  # an answer that took this many times the usual, and
-NOTICEABLE = 0.25  # seconds longer, is slow: more connections only make a queue at the endpoint
-LEARN = 0.1  # of the difference to each answer by which the usual time moves, while the endpoint has no more than the least
+REMEMBERED = 10_000  # endpoints; others start with the minimum again
+STEP = 0.5  # connections added or removed after a response: at most half as many again in each round
+SLOW_FACTOR = 2.0  # a response that takes this many times the usual time, and
+SLOW_SECONDS = 0.25  # this much longer, is slow: more connections would only queue at the endpoint
+SMOOTHING = 0.1  # weight of each response in the usual time, while the endpoint has the minimum of connections
 
 
 @attrs.define
-class _Width:
+class _Endpoint:
     connections: float
-    usual: float | None = None  # seconds that an answer takes while the endpoint has nothing to wait for
+    usual: float | None = None  # seconds for a response without load
 
 
 @attrs.define(eq=False)
-class Widths:
-    """`least` connections for every endpoint, up to `most` for one that needs and handles them. Times in seconds."""
+class Concurrency:
+    """At least `minimum` connections for each endpoint, up to `maximum` for one that needs and handles them. Times in seconds."""
 
-    least: int
-    most: int
-    _widths: OrderedDict[UUID, _Width] = attrs.field(factory=OrderedDict, init=False)
+    minimum: int
+    maximum: int
+    _endpoints: OrderedDict[UUID, _Endpoint] = attrs.field(factory=OrderedDict, init=False)
 
-    def of(self, webhook_id: UUID) -> int:
-        found = self._widths.get(webhook_id)
-        return self.least if found is None else int(found.connections)
+    def limit(self, webhook_id: UUID) -> int:
+        found = self._endpoints.get(webhook_id)
+        return self.minimum if found is None else int(found.connections)
 
     def depth(self, webhook_id: UUID, turn: float, most: int) -> int:
-        """How many messages one connection is likely to send in `turn` seconds, and at most `most`."""
-        found = self._widths.get(webhook_id)
+        """The number of messages that a connection is likely to send in `turn` seconds, at most `most`."""
+        found = self._endpoints.get(webhook_id)
         if found is None or found.usual is None:
             return most
         return max(1, min(most, ceil(turn / max(found.usual, 0.001))))
 
     def answered(self, webhook_id: UUID, seconds: float, open_now: int) -> None:
-        """It took a message within `seconds`, while it had `open_now` connections or a few more."""
-        width = self._get(webhook_id)
-        usual = seconds if width.usual is None else width.usual
-        width.usual = min(seconds, usual) if open_now > self.least else usual + LEARN * (seconds - usual)
-        if seconds > usual * SLOWER and seconds > usual + NOTICEABLE:
-            width.connections = max(float(self.least), width.connections - STEP)
-        elif 2 * open_now > width.connections:  # it uses most of what it has
-            width.connections = min(float(max(self.least, self.most)), width.connections + STEP)
+        """The endpoint accepted a message within `seconds`, with about `open_now` connections open."""
+        endpoint = self._get(webhook_id)
+        usual = seconds if endpoint.usual is None else endpoint.usual
+        endpoint.usual = min(seconds, usual) if open_now > self.minimum else usual + SMOOTHING * (seconds - usual)
+        if seconds > usual * SLOW_FACTOR and seconds > usual + SLOW_SECONDS:
+            endpoint.connections = max(float(self.minimum), endpoint.connections - STEP)
+        elif 2 * open_now > endpoint.connections:  # it uses most of its connections
+            endpoint.connections = min(float(max(self.minimum, self.maximum)), endpoint.connections + STEP)
 
     def failed(self, webhook_id: UUID) -> None:
-        width = self._get(webhook_id)
-        width.connections = max(float(self.least), width.connections / 2)
+        endpoint = self._get(webhook_id)
+        endpoint.connections = max(float(self.minimum), endpoint.connections / 2)
 
-    def _get(self, webhook_id: UUID) -> _Width:
-        width = self._widths.pop(webhook_id, None) or _Width(float(self.least))
-        self._widths[webhook_id] = width
-        while len(self._widths) > KEPT:
-            self._widths.popitem(last=False)
-        return width
+    def _get(self, webhook_id: UUID) -> _Endpoint:
+        endpoint = self._endpoints.pop(webhook_id, None) or _Endpoint(float(self.minimum))
+        self._endpoints[webhook_id] = endpoint
+        while len(self._endpoints) > REMEMBERED:
+            self._endpoints.popitem(last=False)
+        return endpoint

@@ -1,4 +1,4 @@
-"""Tells accounts by mail of endpoints that fail, at the first sign and when they are disabled."""
+"""Notifies accounts by mail of failing endpoints: once they have failed for a while, and when they are disabled."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ log = Logger()
 class Webhooks(Protocol):
     """store/events/webhooks"""
 
-    async def untold(self, failing_before: datetime, limit: int = 100) -> Sequence[tuple[Webhook, Sequence[str]]]: ...
-    async def told(self, webhook: Webhook) -> None: ...
+    async def to_notify(self, failing_before: datetime, limit: int = 100) -> Sequence[tuple[Webhook, Sequence[str]]]: ...
+    async def notified(self, webhook: Webhook) -> None: ...
 
 
 class Mail(Protocol):
@@ -28,44 +28,44 @@ class Mail(Protocol):
 
 
 @attrs.frozen
-class Notices:
-    """`clock` tells unix seconds; `warn_after`: seconds of nothing but failures."""
+class FailureNotices:
+    """`clock` returns Unix time; `warn_after`: seconds without a success."""
 
     webhooks: Webhooks
     mail: Mail
     clock: Callable[[], float]
     warn_after: float
 
-    async def tell(self) -> None:
-        """Whoever is to be told now, each by a mail of their own. A mail goes once, however often this is interrupted."""
+    async def send_due(self) -> None:
+        """Send each recipient one mail. An idempotency key prevents duplicates if this is interrupted and repeated."""
         before = datetime.fromtimestamp(self.clock(), UTC) - timedelta(seconds=self.warn_after)
-        for webhook, everybody in await self.webhooks.untold(before):
+        for webhook, recipients in await self.webhooks.to_notify(before):
             log.info("webhook {id} of account {account} {state}", id=webhook.id, account=webhook.account_id, state=_state(webhook))
-            if all([await self.mail.send(to, *written(webhook), f"{_key(webhook)}/{to}") for to in everybody]):
-                await self.webhooks.told(webhook)
+            if all([await self.mail.send(to, *compose(webhook), f"{_key(webhook)}/{to}") for to in recipients]):
+                await self.webhooks.notified(webhook)
 
 
-def written(webhook: Webhook) -> tuple[str, str]:
+def compose(webhook: Webhook) -> tuple[str, str]:
     """Subject and text."""
     since = webhook.failing_since or webhook.created_at
     lines = [
-        f"Your webhook endpoint {webhook.url} has taken no event since {_time(since)}.",
-        f"The last attempt was at {_time(webhook.failed_at or since)} and got {_answer(webhook.failed_with)}.",
+        f"Your webhook endpoint {webhook.url} has not accepted any event since {_time(since)}.",
+        f"The last attempt was at {_time(webhook.failed_at or since)} and resulted in {_response(webhook.failed_with)}.",
     ]
     if webhook.status == "disabled":
         subject = "Your webhook endpoint was disabled"
         lines += [
-            f"It was therefore disabled: {webhook.disabled_why}",
-            "No more events are sent to it. When it is well again, enable it and replay what failed; the event log has everything.",
+            f"The endpoint was disabled: {webhook.disabled_why}",
+            "It no longer receives events. Once it is fixed, enable it and replay the failed events. The event log has all of them.",
         ]
     else:
-        subject = "Your webhook endpoint fails"
-        lines += ["Every event is tried again for about a day. An endpoint that goes on failing is disabled in the end."]
+        subject = "Your webhook endpoint is failing"
+        lines += ["We retry each event for about a day. If the endpoint keeps failing, it will be disabled."]
     return subject, "\n\n".join([*lines, f"Webhook: {webhook.id}"]) + "\n"
 
 
 def _state(webhook: Webhook) -> str:
-    return "was disabled" if webhook.status == "disabled" else "fails"
+    return "was disabled" if webhook.status == "disabled" else "is failing"
 
 
 def _key(webhook: Webhook) -> str:
@@ -73,8 +73,8 @@ def _key(webhook: Webhook) -> str:
     return f"webhook/{webhook.id}/{webhook.status}/{since}"
 
 
-def _answer(status: int | None) -> str:
-    return f"the HTTP status {status}" if status else "no answer"
+def _response(status: int | None) -> str:
+    return f"HTTP status {status}" if status else "no response"
 
 
 def _time(at: datetime) -> str:

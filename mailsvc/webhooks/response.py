@@ -1,4 +1,4 @@
-"""What an endpoint's answer comes to: taken, to be tried again and when, given up, or the end of the endpoint. Pure."""
+"""Decides what follows from an endpoint's response: success, a retry, a failure, or disabling the endpoint. Pure."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Literal
 
 import attrs
 
-LONGEST_HOLD = timedelta(days=1)  # of Retry-After, whatever it says
+RETRY_AFTER_MAX = timedelta(days=1)
 
 
 @attrs.frozen
 class Verdict:
-    """`hold_until`: nothing else is sent to the endpoint before. `why`: it is to be disabled, for this reason."""
+    """`hold_until`: the endpoint receives nothing before. `why`: the reason to disable it."""
 
     outcome: Literal["success", "failed", "retry"]
     next_at: datetime | None = None
@@ -22,14 +22,14 @@ class Verdict:
 
 
 def judge(status: int, retry_after: str | None, tries: int, now: datetime, schedule: tuple[float, ...]) -> Verdict:
-    """Of the attempt after `tries` others, that ended `now`. `status` is 0 when there was no answer.
+    """Decide after an attempt that ended `now`, with `tries` before it. `status` is 0 if there was no response.
 
-    2xx alone is success: a redirect is not followed, so nobody took the message.
+    Only 2xx is a success: redirects are not followed, so nobody accepted the message.
     """
     if 200 <= status < 300:
         return Verdict("success")
-    if status == 410:  # 9110 §15.5.11: gone, and likely for good
-        return Verdict("failed", why="It answered 410 Gone.")
+    if status == 410:  # 9110 §15.5.11: likely permanent
+        return Verdict("failed", why="It responded with 410 Gone.")
     hold = _hold(retry_after, now) if status in (408, 425, 429) or status >= 500 else None
     if tries >= len(schedule):
         return Verdict("failed", hold_until=hold)
@@ -38,14 +38,14 @@ def judge(status: int, retry_after: str | None, tries: int, now: datetime, sched
 
 
 def _hold(retry_after: str | None, now: datetime) -> datetime | None:
-    """9110 §10.2.3: seconds or a date."""
+    """Retry-After (9110 §10.2.3): seconds or a date."""
     text = (retry_after or "").strip()
     if text.isascii() and text.isdigit():
-        until = now + min(timedelta(seconds=int(text[:9])), LONGEST_HOLD)
+        until = now + min(timedelta(seconds=int(text[:9])), RETRY_AFTER_MAX)
     else:
         try:
             found = parsedate_to_datetime(text)
         except (ValueError, TypeError, IndexError):
             return None
-        until = min(found if found.tzinfo else found.replace(tzinfo=UTC), now + LONGEST_HOLD)
+        until = min(found if found.tzinfo else found.replace(tzinfo=UTC), now + RETRY_AFTER_MAX)
     return until if until > now else None

@@ -1,10 +1,12 @@
-"""Sends what the outbox has due: when, how much at once, and to whom first.
+"""Sends due messages of the outbox, and decides which endpoints come first.
 
-Attempts share a number of connections. An endpoint gets a few of them, one that fails a single one, one that answers well and has more
-waiting gets more (width.py); all that fail get at most half together, what endpoints have beyond the few is at most half too, and an
-account gets a part. A third is for those alone that took a message lately: however many new ones hang, these go on. So
-endpoints that hang fill their own places and never those of the others. An endpoint that
-answers has some more messages claimed than it has connections, so that it is not looked for again after each.
+All attempts share a limited number of connections, so that endpoints that hang never delay the others:
+
+- An endpoint gets a few connections, a failing one only one, and a fast one with more waiting gets more (concurrency).
+- All failing endpoints together get at most half, and so do all connections beyond the first few of each endpoint.
+- Each account has a limit, and a third is reserved for endpoints that accepted a message recently.
+
+More messages are claimed for an endpoint than it has connections, so that the outbox is not queried after each message.
 """
 
 from __future__ import annotations
@@ -30,21 +32,21 @@ from mailsvc.store.events.outbox import Due, Posted, Ready, claim_until
 from mailsvc.store.postgres.errors import DataRejected, StoreError
 from mailsvc.store.postgres.notifications import Notifier
 from mailsvc.webhooks import signature
-from mailsvc.webhooks.concurrency import Widths
+from mailsvc.webhooks.concurrency import Concurrency
 from mailsvc.webhooks.response import Verdict, judge
 
 POLL = 1.0
-LIGHT = 0.02  # seconds that a poll may take without a rest after it
-DEPTH = 20  # messages that are claimed for each connection to an endpoint that answers
-UNWRITTEN = 1000  # messages that were taken and are not written down yet
-TURN = 1.0  # seconds after which a connection is free for others
-RESPONSE = 1024  # octets of an answer that are kept
+POLL_CHEAP = 0.02  # seconds; a longer poll is followed by a pause
+DEPTH = 20  # messages claimed for each connection to a working endpoint
+UNRECORDED = 1000  # accepted messages that are not recorded yet
+TURN = 1.0  # seconds after which a connection is released for others
+RESPONSE = 1024  # bytes of a response that are stored
 AGENT = "mailsvc-webhooks/1"
 
 
 @attrs.frozen
-class Terms:
-    """How webhooks are sent. Times in seconds; `schedule`: the waits after each failure."""
+class Limits:
+    """Limits and times in seconds. `schedule`: the pause after each failure."""
 
     connections: int = 200
     per_endpoint: int = 5
@@ -80,7 +82,7 @@ class Fetcher(Protocol):
 
 @attrs.frozen
 class _Place:
-    """A connection that is taken, and whose it is."""
+    """A connection in use."""
 
     webhook_id: UUID
     account_id: UUID | None
@@ -89,16 +91,16 @@ class _Place:
     well: bool = False
 
 
-class Posts(Service):
-    """Runs while the service runs."""
+class WebhookSender(Service):
+    """The service that sends webhooks."""
 
     name = "webhooks"
     log = Logger()
 
-    def __init__(self, outbox: Outbox, fetcher: Fetcher, notifications: Notifier, clock: Any, terms: Terms) -> None:
-        self._outbox, self._fetcher, self._clock, self._terms = outbox, fetcher, clock, terms
+    def __init__(self, outbox: Outbox, fetcher: Fetcher, notifications: Notifier, clock: Any, limits: Limits) -> None:
+        self._outbox, self._fetcher, self._clock, self._limits = outbox, fetcher, clock, limits
         self.outcomes: Counter[str] = Counter()  # of attempts since the start
-        self._widths = Widths(terms.per_endpoint, terms.per_endpoint_most)
+        self._concurrency = Concurrency(limits.per_endpoint, limits.per_endpoint_most)
         self._taken: list[_Place] = []
         self._under_way: set[Deferred[None]] = set()
         self._loop = PollingLoop(clock, "sending webhooks", self._look, POLL, rest=_rest)
@@ -106,7 +108,7 @@ class Posts(Service):
 
     @property
     def open(self) -> int:
-        """How many connections are taken now."""
+        """The number of connections in use."""
         return len(self._taken)
 
     def startService(self) -> None:
@@ -114,7 +116,7 @@ class Posts(Service):
         self._loop.start()
 
     def stopService(self) -> Deferred[Any]:
-        """What was begun ends, which takes no longer than an attempt may."""
+        """Let running attempts finish, which takes at most the timeout of an attempt."""
         super().stopService()
         return Deferred.fromCoroutine(self._stop())
 
@@ -127,16 +129,16 @@ class Posts(Service):
         if held(self._clock):
             return
         now, failing = self._now(), sum(place.failing for place in self._taken)
-        ready = await self._outbox.ready(now, self._full(), failing=failing < most_failing(self._terms))
+        ready = await self._outbox.ready(now, self._full(), failing=failing < most_failing(self._limits))
         for gone in (each.webhook_id for each in ready if not each.live):
             await self._outbox.clear(gone)
-        chosen = choose(ready, self._taken, self._terms, self._widths.of)
+        chosen = choose(ready, self._taken, self._limits, self._concurrency.limit)
         if chosen and self.running:
             await self._begin({each.webhook_id: each for each in ready}, chosen, now)
 
     async def _begin(self, ready: Mapping[UUID, Ready], chosen: Mapping[UUID, int], now: datetime) -> None:
-        until = claim_until(now, self._terms.timeout)
-        depth = {webhook_id: self._widths.depth(webhook_id, TURN, DEPTH) for webhook_id in chosen}
+        until = claim_until(now, self._limits.timeout)
+        depth = {webhook_id: self._concurrency.depth(webhook_id, TURN, DEPTH) for webhook_id in chosen}
         wanted = {webhook_id: 1 if ready[webhook_id].failing else count * depth[webhook_id] for webhook_id, count in chosen.items()}
         claimed: dict[UUID, deque[Due]] = {}
         for due in await self._outbox.claim(wanted, now, until):
@@ -150,13 +152,13 @@ class Posts(Service):
                 self._taken.append(place)
                 serving = Deferred.fromCoroutine(self._serve(waiting, until, open_now))
                 self._under_way.add(serving)
-                serving.addErrback(lambda failure: self.log.failure("a webhook could not be sent", failure=failure))
+                serving.addErrback(lambda failure: self.log.failure("sending a webhook failed", failure=failure))
                 serving.addBoth(self._served, serving, place)
 
     async def _serve(self, waiting: deque[Due], until: datetime, open_now: int) -> None:
-        """One connection's turn at an endpoint: it ends with the first failure, which the other messages would have too.
+        """Send messages over one connection for one turn. The first failure ends it, because the other messages would fail too.
 
-        `open_now`: how many connections the endpoint has when the turn begins.
+        `open_now`: connections of the endpoint when the turn begins.
         """
         ends, line = self._clock.seconds() + TURN, self._fetcher.line()
         try:
@@ -167,7 +169,7 @@ class Posts(Service):
                     waiting.clear()
                     await self._outbox.release(rest, self._now(), until)
         except StoreError as error:
-            self.log.info("webhooks that were not sent wait for the end of their claim: {reason}", reason=str(error))
+            self.log.info("unsent webhooks could not be released, they are retried when their claim expires: {reason}", reason=str(error))
         finally:
             line.close()
 
@@ -179,101 +181,103 @@ class Posts(Service):
     def _full(self) -> list[UUID]:
         counts = Counter(place.webhook_id for place in self._taken)
         slow = {place.webhook_id for place in self._taken if place.failing}
-        return [webhook_id for webhook_id, count in counts.items() if count >= self._widths.of(webhook_id) or webhook_id in slow]
+        return [webhook_id for webhook_id, count in counts.items() if count >= self._concurrency.limit(webhook_id) or webhook_id in slow]
 
     async def _attempt(self, due: Due, line: Line, open_now: int) -> bool:
-        """One POST; whether the next may follow. Success is written down beside what follows, everything else before it.
+        """Send one message; whether the next may follow. A success is recorded concurrently, anything else before continuing.
 
-        When it cannot be written down, the claim runs out and it is sent again.
+        If it cannot be recorded, the claim expires and the message is sent again.
         """
         started = unix(self._clock)
         status, said, retry_after = await self._post(due, started, line)
         ended = unix(self._clock)
         now = _time(ended)
         kept = due.fact is not None or due.payload is not None
-        verdict = judge(status, retry_after, due.tries, now, self._terms.schedule) if kept else Verdict("failed")
+        verdict = judge(status, retry_after, due.tries, now, self._limits.schedule) if kept else Verdict("failed")
         self.outcomes[verdict.outcome] += 1
         if kept:
             self._learn(due.webhook_id, verdict, ended - started, open_now)
         posted = Posted(
-            due, status, said, _time(started), ended - started, now, verdict.outcome, now - timedelta(seconds=self._terms.disable_after),
+            due, status, said, _time(started), ended - started, now, verdict.outcome, now - timedelta(seconds=self._limits.disable_after),
             verdict.next_at, verdict.hold_until, verdict.why, kept,
         )  # fmt: skip
         well = verdict.outcome == "success" or not kept
         writing = Deferred.fromCoroutine(self._write(posted))
-        if well and len(self._under_way) < self._terms.connections + UNWRITTEN:
-            self._under_way.add(writing)  # behind the next message
+        if well and len(self._under_way) < self._limits.connections + UNRECORDED:
+            self._under_way.add(writing)  # concurrently with the next message
             writing.addBoth(lambda _: self._under_way.discard(writing))
         else:
             await writing
         return well
 
     def _learn(self, webhook_id: UUID, verdict: Verdict, seconds: float, open_now: int) -> None:
-        """What this attempt means for the endpoint's number of connections."""
+        """Adjust the endpoint's number of connections."""
         if verdict.outcome == "success":
-            self._widths.answered(webhook_id, seconds, open_now)
+            self._concurrency.answered(webhook_id, seconds, open_now)
         else:
-            self._widths.failed(webhook_id)
+            self._concurrency.failed(webhook_id)
 
     async def _write(self, posted: Posted) -> None:
         try:
             try:
                 disabled = await self._outbox.settle(posted)
-            except DataRejected:  # the attempt counts, without what was said
-                disabled = await self._outbox.settle(attrs.evolve(posted, status=0, response="The answer could not be stored."))
+            except DataRejected:  # the attempt counts, but without the response
+                disabled = await self._outbox.settle(attrs.evolve(posted, status=0, response="The response could not be stored."))
             if disabled:
                 await self._outbox.clear(posted.due.webhook_id)
         except StoreError as error:
-            self.log.warn("a webhook's attempt could not be written down, it is sent again: {reason}", reason=str(error))
+            self.log.warn("a webhook attempt could not be recorded, the message is sent again: {reason}", reason=str(error))
         except Exception:
-            self.log.failure("a webhook's attempt could not be written down")
+            self.log.failure("recording a webhook attempt failed")
 
     async def _post(self, due: Due, started: float, line: Line) -> tuple[int, str, str | None]:
-        """Status, what was said, and the Retry-After."""
-        told = due.payload if due.fact is None else payload.told(due.fact)
-        if told is None:
-            return 0, "What happened is no longer kept, so it cannot be told.", None
-        body = orjson.dumps(told)
+        """The status, the response, and Retry-After."""
+        document = due.payload if due.fact is None else payload.render(due.fact)
+        if document is None:
+            return 0, "The event is no longer stored, so it cannot be sent.", None
+        body = orjson.dumps(document)
         secrets = [due.secret] if due.former is None else [due.secret, due.former]
         signed = signature.headers(f"msg_{due.event_id.hex}", int(started), body, secrets)
         headers = {"content-type": "application/json", "user-agent": AGENT, **signed}
         try:
-            reply = await line.ask("POST", due.url, seconds=self._terms.timeout, keep=RESPONSE, headers=headers, body=body)
+            reply = await line.ask("POST", due.url, seconds=self._limits.timeout, keep=RESPONSE, headers=headers, body=body)
         except NoAnswer as error:
             return 0, str(error), None
         except CancelledError:
             raise
-        except Exception:  # an attempt that leaves no trace would be repeated at the end of each claim, forever
-            self.log.failure("a webhook's answer could not be read")
-            return 0, "The answer could not be read.", None
+        except Exception:  # an unrecorded attempt would be repeated forever, whenever its claim expires
+            self.log.failure("reading a webhook response failed")
+            return 0, "The response could not be read.", None
         return reply.status, reply.body.decode("utf-8", "replace"), reply.header("retry-after")
 
     def _now(self) -> datetime:
         return utc(self._clock)
 
 
-def choose(ready: Iterable[Ready], taken: Collection[_Place], terms: Terms, width: Callable[[UUID], int] | None = None) -> dict[UUID, int]:
-    """How many connections each endpoint gets now, going round so that everybody gets one before anybody gets two.
+def choose(
+    ready: Iterable[Ready], taken: Collection[_Place], limits: Limits, limit: Callable[[UUID], int] | None = None
+) -> dict[UUID, int]:
+    """The number of new connections for each endpoint, assigned in turns: each gets one before any gets two.
 
-    `width` tells how many an endpoint may have; `per_endpoint` when it is None.
+    `limit`: the maximum for an endpoint; by default `per_endpoint`.
     """
     of_endpoint = Counter(place.webhook_id for place in taken)
     of_host = Counter(place.host for place in taken)
     of_account = Counter(place.account_id for place in taken)
     failing, unproven = sum(place.failing for place in taken), sum(not place.well for place in taken)
-    total, wide = len(taken), sum(max(0, count - terms.per_endpoint) for count in of_endpoint.values())
+    total, wide = len(taken), sum(max(0, count - limits.per_endpoint) for count in of_endpoint.values())
     chosen: Counter[UUID] = Counter()
     waiting = [(each, _host(each.url or "")) for each in ready if each.live]
-    while waiting and total < terms.connections:
+    while waiting and total < limits.connections:
         following = []
         for each, host in waiting:
-            most = 1 if each.failing else terms.per_endpoint if width is None else width(each.webhook_id)
-            extra = of_endpoint[each.webhook_id] >= terms.per_endpoint
-            if total >= terms.connections or of_endpoint[each.webhook_id] >= most or of_host[host] >= terms.per_host:
+            most = 1 if each.failing else limits.per_endpoint if limit is None else limit(each.webhook_id)
+            extra = of_endpoint[each.webhook_id] >= limits.per_endpoint
+            if total >= limits.connections or of_endpoint[each.webhook_id] >= most or of_host[host] >= limits.per_host:
                 continue
-            if of_account[each.account_id] >= terms.per_account or (each.failing and failing >= most_failing(terms)):
+            if of_account[each.account_id] >= limits.per_account or (each.failing and failing >= most_failing(limits)):
                 continue
-            if (not each.well and unproven >= most_unproven(terms)) or (extra and wide >= most_extra(terms)):
+            if (not each.well and unproven >= most_unproven(limits)) or (extra and wide >= most_extra(limits)):
                 continue
             of_endpoint[each.webhook_id] += 1
             of_host[host] += 1
@@ -288,24 +292,24 @@ def choose(ready: Iterable[Ready], taken: Collection[_Place], terms: Terms, widt
     return dict(chosen)
 
 
-def most_failing(terms: Terms) -> int:
-    """Connections that endpoints that fail get together."""
-    return max(1, terms.connections // 2)
+def most_failing(limits: Limits) -> int:
+    """Connections for all failing endpoints together."""
+    return max(1, limits.connections // 2)
 
 
-def most_extra(terms: Terms) -> int:
-    """Connections that endpoints get together beyond `per_endpoint` each."""
-    return terms.connections // 2
+def most_extra(limits: Limits) -> int:
+    """Connections beyond `per_endpoint`, for all endpoints together."""
+    return limits.connections // 2
 
 
-def most_unproven(terms: Terms) -> int:
-    """Connections that endpoints get together which are not known to be well."""
-    return max(1, terms.connections - terms.connections // 3)
+def most_unproven(limits: Limits) -> int:
+    """Connections for all endpoints that have not accepted a message recently."""
+    return max(1, limits.connections - limits.connections // 3)
 
 
 def _rest(seconds: float) -> float:
-    """After a poll that took long, Postgres gets twice as long before a wake-up may poll again."""
-    return 2 * seconds if seconds > LIGHT else 0.0
+    """After an expensive poll, wait twice as long before a notification triggers the next one."""
+    return 2 * seconds if seconds > POLL_CHEAP else 0.0
 
 
 def _host(url: str) -> str:

@@ -1,4 +1,4 @@
-"""Signatures of the Standard Webhooks scheme: HMAC-SHA256 over `id.timestamp.body`, under both families of header names. Pure."""
+"""Standard Webhooks signatures: HMAC-SHA256 over `id.timestamp.body`, in `webhook-` and `svix-` headers. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 
 def headers(message_id: str, timestamp: int, body: bytes, secrets: Sequence[bytes]) -> Mapping[str, str]:
-    """What goes with `body`: a signature by each of the secrets, so that a receiver may know either."""
+    """The headers for `body`, with one signature for each secret, so that receivers can verify with either."""
     signed = b"%s.%d.%s" % (message_id.encode(), timestamp, body)
     signatures = [base64.b64encode(hmac.digest(secret, signed, hashlib.sha256)).decode() for secret in secrets]
     values = {"id": message_id, "timestamp": str(timestamp), "signature": " ".join(f"v1,{each}" for each in signatures)}

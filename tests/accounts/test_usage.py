@@ -49,7 +49,7 @@ async def test_admins_are_told_once_for_each_level_and_period(pool: Pool) -> Non
     first, second = (Accounting.of(pool, clock, Plans(default="free"), mail) for _ in range(2))
 
     async def round_of_both() -> None:
-        await together(first.warnings.tell(), second.warnings.tell(), first.warnings.tell())
+        await together(first.warnings.send_due(), second.warnings.send_due(), first.warnings.send_due())
 
     await first.quotas.take(account.id, None, 79)
     await first.quotas.give_back(idle=0.0)

@@ -102,7 +102,7 @@ def test_what_is_not_there_gets_a_sentence(mailsvc: Command) -> None:
     mailsvc.prints("account", "create", "Twice")
     assert "2 accounts are called 'Twice'" in mailsvc.refuses("key", "create", "--account", "Twice")
     assert "has no domain example.com" in mailsvc.refuses("domain", "trust", "example.com", "--account", account)
-    assert "'no domain' is no domain to send from" in mailsvc.refuses("domain", "add", "no domain", "--account", account)
+    assert "'no domain' is not a valid sending domain" in mailsvc.refuses("domain", "add", "no domain", "--account", account)
     mailsvc.prints("domain", "add", "example.com", "--account", account)
     assert "The account has the domain example.com already." in mailsvc.refuses("domain", "add", "EXAMPLE.com", "--account", account)
 

@@ -25,7 +25,7 @@ from mailsvc.dashboard.signin import password
 from mailsvc.dashboard.signin.mails import SystemEmail
 from mailsvc.dashboard.signin.providers import Provider
 from mailsvc.dashboard.signin.throttle import Throttle
-from mailsvc.domains.maintenance import Care
+from mailsvc.domains.maintenance import DomainMaintenance
 from mailsvc.domains.records import Publishing
 from mailsvc.domains.rotation import Rules
 from mailsvc.insights.reputation import Reputation
@@ -213,10 +213,12 @@ class House:
         domains, acceptance = Domains(self.pool, self.clock, ENCRYPTION), Acceptance(self.pool, self.pool.reactor)
         publishing, rules = Publishing({"us-east-1": "out.example.net"}), Rules(timedelta(days=7), timedelta(days=180))
         nobody: Any = Nobody()
-        care = Care(domains, DomainChecks(self.pool, domains), DomainClaims(self.pool, domains), nobody, publishing, rules, nobody.at_once)
+        maintenance = DomainMaintenance(
+            domains, DomainChecks(self.pool, domains), DomainClaims(self.pool, domains), nobody, publishing, rules, nobody.at_once
+        )
         self.intake = Intake(acceptance, domains, nobody, nobody, Limits(), timedelta(days=5), nobody.at_once, self.clock.seconds)
         given: dict[str, Any] = {
-            "care": care, "intake": self.intake, "standing": Reputation(nobody, Rollups(self.pool), (), (), (), self.clock),
+            "maintenance": maintenance, "intake": self.intake, "standing": Reputation(nobody, Rollups(self.pool), (), (), (), self.clock),
             "pool": self.pool, "clock": self.clock, "encryption": ENCRYPTION, "in_thread": lambda work: succeed(work()),
             "base_url": self.base_url, "accounts": Accounts(self.pool, self.clock), "domains": domains,
             "keys": Keys(self.pool, self.clock), "messages": Messages(self.pool, self.pool.reactor), "mailer": self.mailer,

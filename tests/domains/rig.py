@@ -12,7 +12,7 @@ from twisted.internet.task import Clock
 from mailsvc.domains import views
 from mailsvc.domains.authoritative_dns import Authorities
 from mailsvc.domains.checking import Checker
-from mailsvc.domains.maintenance import Care
+from mailsvc.domains.maintenance import DomainMaintenance
 from mailsvc.domains.records import Publishing, Record, in_zone_file
 from mailsvc.domains.rotation import Rules
 from mailsvc.net import address_guard, dns_query
@@ -48,7 +48,7 @@ class Rig:
     domains: Domains
     checks: DomainChecks
     checker: Checker
-    care: Care
+    maintenance: DomainMaintenance
     clock: Clock
 
     @classmethod
@@ -66,14 +66,16 @@ class Rig:
         domains = Domains(pool, clock, ENCRYPTION, payload=views.payload(publishing))
         checks = DomainChecks(pool, domains)
         rules = Rules(timedelta(days=7), timedelta(days=180))
-        care = Care(domains, checks, DomainClaims(pool, domains), checker, publishing, rules, at_once, own=frozenset({"out.example.net"}))
+        maintenance = DomainMaintenance(
+            domains, checks, DomainClaims(pool, domains), checker, publishing, rules, at_once, own=frozenset({"out.example.net"})
+        )
         await partitions.ensure(pool, datetime.fromtimestamp(clock.seconds(), UTC), 10)
         account = await Accounts(pool, clock).create("one")
-        return cls(pool, reactor, dns, account, domains, checks, checker, care, clock)
+        return cls(pool, reactor, dns, account, domains, checks, checker, maintenance, clock)
 
     async def add(self, name: str = "example.com", publish: bool = True, **choices: Any) -> Domain:
         """A domain, and its zone: with all records in it, or with none."""
-        domain = await self.care.add(self.account.id, name, "r1", Choices(**choices))
+        domain = await self.maintenance.add(self.account.id, name, "r1", Choices(**choices))
         self.dns.zones[domain.name] = {"NS": [f"ns.{domain.name}."]}
         self.dns.zones[f"ns.{domain.name}"] = {"A": ["127.0.0.1"]}
         if publish:
@@ -81,7 +83,7 @@ class Rig:
         return domain
 
     async def records(self, domain: Domain) -> Sequence[Record]:
-        return self.care.publishing.records(domain, await self.domains.published_keys(domain.id))
+        return self.maintenance.publishing.records(domain, await self.domains.published_keys(domain.id))
 
     async def record(self, domain: Domain, purpose: str, type: str = "TXT", contains: str = "") -> Record:
         return next(r for r in await self.records(domain) if (r.purpose, r.type) == (purpose, type) and contains in r.name)
@@ -112,7 +114,7 @@ class Rig:
         """Everything that is due; how many that was."""
         due = await self.checks.due(100)
         for domain in due:
-            await self.care.look_after(domain)
+            await self.maintenance.check(domain)
         return len(due)
 
     async def now_of(self, domain: Domain) -> Domain:
@@ -121,7 +123,7 @@ class Rig:
         return found
 
     async def verified(self, domain: Domain) -> Domain:
-        await self.care.verify(domain)
+        await self.maintenance.verify(domain)
         await self.round()
         return await self.now_of(domain)
 

@@ -65,14 +65,14 @@ class Wire:
 
 
 async def look(wire: Wire, name: str = "send.example.com", kind: str = "MX", resolver: Any = None, allowed: str = "192.0.2.0/24") -> Any:
-    return await Authorities(None, resolver or Resolver(), address_guard.networks([allowed]), exchange=wire).look(name, kind)
+    return await Authorities(None, resolver or Resolver(), address_guard.networks([allowed]), exchange=wire).query(name, kind)
 
 
 GOOD = {"MX": ["10 out.example.net."]}
 
 
 @pytest_twisted.ensureDeferred
-async def test_all_servers_of_the_zone_are_asked() -> None:
+async def test_all_servers_of_the_zone_are_queried() -> None:
     wire = Wire(s101=GOOD, s102=GOOD)
     seen = await look(wire)
     assert (seen.values, seen.where, seen.problem, seen.differing) == (
@@ -85,21 +85,21 @@ async def test_all_servers_of_the_zone_are_asked() -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_servers_that_do_not_agree() -> None:
+async def test_servers_that_disagree() -> None:
     seen = await look(Wire(s101=GOOD, s102={}))
-    assert seen.differing == "ns1.example.com and ns2.example.com answer differently about send.example.com"
+    assert seen.differing == "ns1.example.com and ns2.example.com have different records for send.example.com"
 
 
 @pytest.mark.parametrize("bad", [None, "SERVFAIL", "REFUSED"])
 @pytest_twisted.ensureDeferred
-async def test_one_server_that_does_not_answer_is_left_out(bad: str | None) -> None:
+async def test_a_server_that_does_not_answer_is_ignored(bad: str | None) -> None:
     seen = await look(Wire(s101=bad, s102=GOOD))
     assert (seen.values, seen.problem) == ((Mx(10, "out.example.net"),), None)
 
 
 @pytest.mark.parametrize("bad", [None, "SERVFAIL"])
 @pytest_twisted.ensureDeferred
-async def test_nobody_answers(bad: str | None) -> None:
+async def test_no_server_answers(bad: str | None) -> None:
     wire = Wire(s101=bad, s102=bad)
     seen = await look(wire)
     assert seen.values == () and "none of the nameservers of example.com answered" in seen.problem
@@ -110,14 +110,14 @@ async def test_nobody_answers(bad: str | None) -> None:
     ("address", "word"), [("127.0.0.1", "loopback"), ("10.0.0.5", "private"), ("169.254.169.254", "link-local"), ("::1", "loopback")]
 )
 @pytest_twisted.ensureDeferred
-async def test_servers_at_closed_addresses_are_not_asked(address: str, word: str) -> None:
+async def test_servers_at_private_addresses_are_not_queried(address: str, word: str) -> None:
     wire = Wire()
     seen = await look(wire, resolver=Resolver(addresses={"ns1.example.com": [address], "ns2.example.com": [address]}))
     assert word in seen.problem and wire.asked == []
 
 
 @pytest_twisted.ensureDeferred
-async def test_the_nearest_zone_is_asked() -> None:
+async def test_the_closest_zone_is_queried() -> None:
     resolver = Resolver({**NS, "send.example.com": ["ns9.example.com"]}, {**ADDRESSES, "ns9.example.com": ["192.0.2.109"]})
     wire = Wire(s101={}, s102={}, s109=GOOD)
     assert (await look(wire, resolver=resolver)).where == "the nameservers of send.example.com"
@@ -125,7 +125,7 @@ async def test_the_nearest_zone_is_asked() -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_referral_is_no_answer() -> None:
+async def test_a_referral_is_not_an_answer() -> None:
     refers = {"REFERRAL": ["ns.elsewhere.example."]}
     seen = await look(Wire(s101=refers, s102=refers))
     assert "refers to other servers" in seen.problem
@@ -133,23 +133,23 @@ async def test_a_referral_is_no_answer() -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_no_zone_at_all() -> None:
+async def test_a_name_without_a_zone() -> None:
     assert "no nameservers" in (await look(Wire(), "send.nowhere.test")).problem
     assert (await look(Wire(), "broken.example.com")).problem == "the resolver is silent"
     assert "have no address" in (await look(Wire(), resolver=Resolver(addresses={}))).problem
 
 
 @pytest_twisted.ensureDeferred
-async def test_cnames_without_end() -> None:
+async def test_an_endless_cname_chain() -> None:
     loop = {"CNAME": ["send.example.com."]}
     assert (await look(Wire(s101=loop, s102=loop))).problem is not None
     onward = {"CNAME": ["x.@"]}
     seen = await look(Wire(s101=onward, s102=onward))
-    assert "too many CNAME" in seen.problem
+    assert "too many chained CNAME" in seen.problem
 
 
 @pytest_twisted.ensureDeferred
-async def test_no_more_than_four_servers_are_asked() -> None:
+async def test_at_most_four_servers_are_queried() -> None:
     hosts = [f"ns{n}.example.com" for n in range(1, 10)]
     wire = Wire(**{f"s10{n}": GOOD for n in range(1, 10)})
     await look(wire, resolver=Resolver({"example.com": hosts}, {host: [f"192.0.2.10{n}", "192.0.2.99"] for n, host in enumerate(hosts, 1)}))

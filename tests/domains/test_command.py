@@ -9,7 +9,7 @@ import pytest
 from tests.cli.test_cli import Command
 
 
-def test_domains_are_listed_and_the_operators_zone_is_printed(tmp_path: Path, database: str) -> None:
+def test_domain_list_and_zone(tmp_path: Path, database: str) -> None:
     mailsvc = Command(tmp_path, database)
     one, other = mailsvc.prints("account", "create", "One"), mailsvc.prints("account", "create", "Other")
     assert "There is no region mars; there are: us-east-1." in mailsvc.refuses(
@@ -41,7 +41,7 @@ def test_domains_are_listed_and_the_operators_zone_is_printed(tmp_path: Path, da
 
 
 @pytest.mark.slow
-def test_a_name_that_several_accounts_have_is_told_apart_by_account(tmp_path: Path, database: str) -> None:
+def test_account_selects_among_domains_with_one_name(tmp_path: Path, database: str) -> None:
     mailsvc = Command(tmp_path, database)
     one, other = mailsvc.prints("account", "create", "One"), mailsvc.prints("account", "create", "Other")
     for account in (one, other):

@@ -50,7 +50,7 @@ REJECT, NONE = "v=DMARC1; p=reject", "v=DMARC1; p=none"
     ],
 )
 @pytest_twisted.ensureDeferred
-async def test_whose_policy_counts(texts: Mapping[str, list[str]], at: str | None, organization: str) -> None:
+async def test_which_policy_applies(texts: Mapping[str, list[str]], at: str | None, organization: str) -> None:
     _, found = await advice(texts)
     assert (found.at, found.organization) == (at, organization)
 
@@ -67,20 +67,20 @@ async def test_whose_policy_counts(texts: Mapping[str, list[str]], at: str | Non
         ({"example.com": [f"{REJECT}; aspf=s"]}, None, "strict alignment"),
         ({"a.mail.example.com": [f"{REJECT}; pct=5"]}, None, "Pct= is no tag"),
         ({"a.mail.example.com": [NONE, REJECT]}, "several", "2 policies"),
-        ({"a.mail.example.com": ["v=DMARC1; p=none; p=none"]}, "unreadable", "Publish this one"),
+        ({"a.mail.example.com": ["v=DMARC1; p=none; p=none"]}, "unreadable", "Add this one"),
         ({"mail.example.com": ["broken"]}, "unanswered", "the server is silent"),
     ],
 )
 @pytest_twisted.ensureDeferred
 async def test_advice(texts: Mapping[str, list[str]], problem: str | None, words: str) -> None:
     state, _ = await advice(texts)
-    assert state.problem == problem and words in (state.told or "")
+    assert state.problem == problem and words in (state.message or "")
     assert (state.name, state.expected, state.required) == ("_dmarc.a.mail.example.com", "v=DMARC1; p=none;", False)
 
 
 @pytest.mark.parametrize("texts", [[], ['"v=DMARC1; p=none"'], ['"v=DMARC1; p=none"', '"v=DMARC1; p=none"'], ['"rubbish"']])
 @pytest_twisted.ensureDeferred
-async def test_no_policy_keeps_a_domain_from_sending(rig: Rig, texts: list[str]) -> None:
+async def test_a_missing_policy_does_not_prevent_sending(rig: Rig, texts: list[str]) -> None:
     domain = await rig.add()
     rig.set("_dmarc.example.com", "TXT", *texts)
     domain = await rig.verified(domain)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest_twisted
 from twisted.internet.defer import Deferred
 
-from mailsvc.domains.authoritative_dns import QUESTIONS, Authorities
-from mailsvc.domains.fair_share import Busy, FairShare
+from mailsvc.domains.authoritative_dns import CONCURRENT, Authorities
+from mailsvc.domains.fair_share import FairShare, TooManyWaiting
 from mailsvc.net.address_guard import networks
 from mailsvc.net.dns import Records
 from mailsvc.store.domains.values import DomainLimits
@@ -18,7 +18,7 @@ from tests.domains.rig import Rig
 
 
 @pytest_twisted.ensureDeferred
-async def test_many_adds_of_one_account_do_not_delay_anothers(rig: Rig) -> None:
+async def test_many_adds_of_one_account_do_not_delay_another(rig: Rig) -> None:
     made = 0
     running: list[tuple[Callable[[], Any], Deferred[Any]]] = []
 
@@ -27,12 +27,12 @@ async def test_many_adds_of_one_account_do_not_delay_anothers(rig: Rig) -> None:
         running.append((work, result))
         return result
 
-    rig.care.in_thread = in_thread
-    rig.care.limits = DomainLimits(1000, 1000, 1000)
-    many = [Deferred.fromCoroutine(rig.care.add(rig.account.id, f"n{number}.example", "r1")) for number in range(150)]
+    rig.maintenance.in_thread = in_thread
+    rig.maintenance.limits = DomainLimits(1000, 1000, 1000)
+    many = [Deferred.fromCoroutine(rig.maintenance.add(rig.account.id, f"n{number}.example", "r1")) for number in range(150)]
     while not running:
         await rig.pool.rows("SELECT 1")
-    quick = Deferred.fromCoroutine(rig.care.add((await Accounts(rig.pool, rig.clock).create("other")).id, "quick.example", "r1"))
+    quick = Deferred.fromCoroutine(rig.maintenance.add((await Accounts(rig.pool, rig.clock).create("other")).id, "quick.example", "r1"))
     while not quick.called:
         if running:
             work, result = running.pop(0)
@@ -45,7 +45,7 @@ async def test_many_adds_of_one_account_do_not_delay_anothers(rig: Rig) -> None:
         one.cancel()
 
 
-def test_places_go_round_and_nobody_gets_more_than_a_share() -> None:
+def test_keys_take_turns_and_get_at_most_a_share() -> None:
     fair, begun = FairShare(4, 2, waiting=3), []
     ends: list[Deferred[None]] = []
 
@@ -60,7 +60,7 @@ def test_places_go_round_and_nobody_gets_more_than_a_share() -> None:
     assert begun == ["a", "a"]
     refused: list[Any] = []
     Deferred.fromCoroutine(work("a")).addErrback(refused.append)
-    assert refused[0].check(Busy)
+    assert refused[0].check(TooManyWaiting)
     started += [Deferred.fromCoroutine(work(key)) for key in "bcbc"]
     assert begun == ["a", "a", "b", "c"]
     started[-1].addErrback(lambda failure: None)
@@ -76,7 +76,7 @@ def test_places_go_round_and_nobody_gets_more_than_a_share() -> None:
     assert not fair._taken and not fair._queues
 
 
-def test_work_that_ends_at_once_may_wait_in_any_number() -> None:
+def test_any_amount_of_immediate_work_can_wait() -> None:
     fair, done = FairShare(1, 1, waiting=5000), []
 
     async def work(number: int, first: Deferred[None] | None = None) -> None:
@@ -93,7 +93,7 @@ def test_work_that_ends_at_once_may_wait_in_any_number() -> None:
     assert len(done) == 5000
 
 
-def test_slow_nameservers_of_one_account_leave_questions_for_the_others() -> None:
+def test_slow_nameservers_of_one_account_do_not_delay_others() -> None:
     class Names:
         async def ns(self, name: str) -> Records[str]:
             return Records(name, ("ns.example",))
@@ -108,9 +108,9 @@ def test_slow_nameservers_of_one_account_leave_questions_for_the_others() -> Non
         await Deferred()
 
     authorities = Authorities(None, Names(), networks(["127.0.0.1"]), exchange=exchange)
-    slow = [Deferred.fromCoroutine(authorities.look(f"slow{number}.example", "TXT", "one")) for number in range(2 * QUESTIONS)]
-    Deferred.fromCoroutine(authorities.look("quick.example", "TXT", "two"))
-    assert asked[-1] == "quick.example." and len(asked) == QUESTIONS // 4 + 1
+    slow = [Deferred.fromCoroutine(authorities.query(f"slow{number}.example", "TXT", "one")) for number in range(2 * CONCURRENT)]
+    Deferred.fromCoroutine(authorities.query("quick.example", "TXT", "two"))
+    assert asked[-1] == "quick.example." and len(asked) == CONCURRENT // 4 + 1
     assert not any(one.called for one in slow)
     for one in slow:
         one.addErrback(lambda _: None)

@@ -10,12 +10,12 @@ from tests.domains.rig import Rig
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_whole_life(rig: Rig) -> None:
+async def test_a_domain_from_creation_to_failure(rig: Rig) -> None:
     domain = await rig.add(publish=False)
     assert (domain.status, domain.may_send, await rig.round()) == ("not_started", False, 0)
     assert "not been checked" in (domain.missing or "")
 
-    await rig.care.verify(domain)
+    await rig.maintenance.verify(domain)
     assert await rig.round() == 1
     domain = await rig.now_of(domain)
     assert domain.status == "pending" and {r.status for r in domain.records} == {"pending"}
@@ -67,10 +67,10 @@ async def test_a_whole_life(rig: Rig) -> None:
     await rig.publish(domain)
     assert (await rig.verified(domain)).status == "verified"
     told = [what for _, what in await rig.domains.history(domain.id)][::-1]
-    assert told[:2] == ["Added.", "Verification was asked for."]
-    assert [line for line in told if line in ("Verified.", "All records are found again.")] == [
+    assert told[:2] == ["Domain added.", "Verification requested."]
+    assert [line for line in told if line in ("Verified.", "All records were found again.")] == [
         "Verified.",
-        "All records are found again.",
+        "All records were found again.",
         "Verified.",
     ]
     assert any(line.startswith("Failed:") for line in told) and any("72 hours more" in line for line in told)

@@ -16,11 +16,11 @@ MX, SPF, DKIM = ("SPF", "MX"), ("SPF", "TXT"), ("DKIM", "TXT")
 
 async def found(rig: Rig, domain: Any) -> dict[tuple[str, str], tuple[str | None, str | None]]:
     findings = await rig.checker.check(domain, await rig.domains.published_keys(domain.id))
-    return {(r.purpose, r.type): (r.problem, r.told) for r in findings.records if r.problem is not None}
+    return {(r.purpose, r.type): (r.problem, r.message) for r in findings.records if r.problem is not None}
 
 
 @pytest_twisted.ensureDeferred
-async def test_records_as_they_are_shown_are_right(rig: Rig) -> None:
+async def test_the_expected_records_are_verified(rig: Rig) -> None:
     domain = await rig.add()
     assert await rig.problems(domain) == {}
     findings = await rig.checker.check(domain, await rig.domains.published_keys(domain.id))
@@ -33,16 +33,16 @@ async def test_records_as_they_are_shown_are_right(rig: Rig) -> None:
     ("kind", "values", "problem", "words"),
     [
         ("MX", [], "missing", "no MX record at send.example.com"),
-        ("MX", ["10 mail.example.com."], "other", "Point it to out.example.net"),
-        ("MX", ["10 out.example.org."], "wrong_region", "the region r2"),
-        ("MX", ["10 out.example.net.", "20 out.example.org."], "several", "the region r2"),
+        ("MX", ["10 mail.example.com."], "other", "Change it to out.example.net"),
+        ("MX", ["10 out.example.org."], "wrong_region", "region r2"),
+        ("MX", ["10 out.example.net.", "20 out.example.org."], "several", "region r2"),
         ("MX", ["10 out.example.net.", "20 mail.example.com."], "several", "Remove it"),
         ("MX", ["10 out.example.net.example.com."], "doubled_value", "End the value with a dot"),
         ("TXT", [], "missing", "no TXT record"),
         ("TXT", ['"v=spf1 a:out.example.net ~all"', '"v=spf1 include:other.example ~all"'], "several", "There are 2 SPF records"),
         ("TXT", [r'"\"v=spf1 a:out.example.net ~all\""'], "quotes", "quotation marks"),
-        ("TXT", ['"v=spf1 a:out.example.org ~all"'], "wrong_region", "the region r2"),
-        ("TXT", ['"v=spf1 ip4:203.0.113.0/24 -all"'], "not_covered", "does not let 192.0.2.25 send (fail"),
+        ("TXT", ['"v=spf1 a:out.example.org ~all"'], "wrong_region", "region r2"),
+        ("TXT", ['"v=spf1 ip4:203.0.113.0/24 -all"'], "not_covered", "does not authorize 192.0.2.25 (fail"),
         ("TXT", ['"v=spf1 a:out.exmaple.net ~all"'], "not_covered", "softfail"),
         ("TXT", ['"v=spf1 a:out.example.net ip4:1.2.3 ~all"'], "unreadable", "'ip4:1.2.3'"),
         ("TXT", ['"google-site-verification=x"'], "missing", "no TXT record"),
@@ -68,7 +68,7 @@ async def test_mistakes_at_the_return_path(rig: Rig, kind: str, values: list[str
     ],
 )
 @pytest_twisted.ensureDeferred
-async def test_another_spf_record_serves_when_it_lets_us_send(rig: Rig, text: str) -> None:
+async def test_a_custom_spf_record_is_accepted_if_it_authorizes_us(rig: Rig, text: str) -> None:
     domain = await rig.add()
     rig.set(SEND, "TXT", f'"{text}"')
     rig.set("_spf.example.com", "TXT", '"v=spf1 ip4:192.0.2.0/28 ip4:192.0.2.16/28 -all"')
@@ -76,7 +76,7 @@ async def test_another_spf_record_serves_when_it_lets_us_send(rig: Rig, text: st
 
 
 @pytest_twisted.ensureDeferred
-async def test_an_spf_record_that_takes_too_many_look_ups(rig: Rig) -> None:
+async def test_an_spf_record_with_too_many_lookups(rig: Rig) -> None:
     domain = await rig.add()
     rig.set(SEND, "TXT", '"v=spf1 ' + " ".join(f"a:h{n}.example.com" for n in range(11)) + ' a:out.example.net ~all"')
     for n in range(11):
@@ -88,7 +88,7 @@ async def test_an_spf_record_that_takes_too_many_look_ups(rig: Rig) -> None:
     ("change", "problem", "words"),
     [
         (lambda text: None, "missing", "_domainkey.example.com"),
-        (lambda text: text[:255], "truncated", "in several quoted parts"),
+        (lambda text: text[:255], "truncated", "several quoted strings"),
         (lambda text: text.replace("p=MII", "p="), "truncated", "of 392"),
         (lambda text: f'"{text}"', "quotes", "without quotation marks"),
         (lambda text: text.replace(";", "\\;"), "quotes", "backslashes"),
@@ -123,7 +123,7 @@ async def test_mistakes_at_a_key(rig: Rig, change: Any, problem: str, words: str
     ],
 )
 @pytest_twisted.ensureDeferred
-async def test_a_key_may_be_written_in_other_ways(rig: Rig, change: Any) -> None:
+async def test_a_key_can_be_formatted_differently(rig: Rig, change: Any) -> None:
     domain = await rig.add()
     record = await rig.record(domain, "DKIM", contains="r")
     rig.set(record.name, "TXT", quoted(change(record.value).replace(";", "\\;")).replace("\\;", ";"))
@@ -151,12 +151,12 @@ async def test_a_doubled_domain_name(rig: Rig, name: str, zone: str, entered: st
     domain = await rig.add(name)
     rig.set(f"send.{name}", "MX")
     rig.set(f"send.{name}.{zone}", "MX", "10 out.example.net.")
-    told = f"The record stands at send.{name}.{zone}: the DNS editor added the domain to the name. Enter {entered} as its name."
+    told = f"The record is at send.{name}.{zone}: your DNS provider appended the domain to the name. Enter {entered} as the name."
     assert await found(rig, domain) == {MX: ("doubled_name", told)}
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_verified_subdomain_does_not_verify_its_parent_nor_the_other_way_round(rig: Rig) -> None:
+async def test_subdomains_and_parents_are_verified_separately(rig: Rig) -> None:
     below = await rig.verified(await rig.add("mail.example.com"))
     above = await rig.verified(await rig.add("example.com", publish=False))
     assert (below.status, above.status) == ("verified", "pending")
@@ -164,7 +164,7 @@ async def test_a_verified_subdomain_does_not_verify_its_parent_nor_the_other_way
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_return_path_may_be_led_elsewhere_by_a_cname(rig: Rig) -> None:
+async def test_a_return_path_can_be_a_cname(rig: Rig) -> None:
     domain = await rig.add()
     rig.dns.zones[SEND] = {"CNAME": ["bounces.example.net."]}
     rig.dns.terse.add(SEND)  # the server of one zone knows nothing of the other
@@ -176,7 +176,7 @@ async def test_a_return_path_may_be_led_elsewhere_by_a_cname(rig: Rig) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_where_no_authoritative_server_can_be_asked_the_resolver_decides(rig: Rig) -> None:
+async def test_the_resolver_decides_if_no_authoritative_server_can_be_queried(rig: Rig) -> None:
     domain = await rig.add()
     rig.set("ns.example.com", "A", "10.0.0.5")
     findings = await rig.checker.check(domain, await rig.domains.published_keys(domain.id))
@@ -189,7 +189,7 @@ async def test_where_no_authoritative_server_can_be_asked_the_resolver_decides(r
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_stale_answer_of_the_resolver_does_not_count(rig: Rig) -> None:
+async def test_a_stale_answer_of_the_resolver_is_ignored(rig: Rig) -> None:
     domain = await rig.verified(await rig.add(publish=False))
     for record in await rig.records(domain):
         await rig.checker.resolver.txt(record.name)

@@ -49,22 +49,22 @@ def test_good_names(text: str, ascii: str, shown: str) -> None:
         ("1.168.192.in-addr.arpa", ".arpa"),
         ("x.onion", ".onion"),
         ("example.123", ".123"),
-        ("user@example.com", "without an address"),
-        ("https://example.com/", "without an address"),
-        ("example.com:25", "without an address"),
+        ("user@example.com", "not an email address"),
+        ("https://example.com/", "not an email address"),
+        ("example.com:25", "not an email address"),
         ("exam ple.com", "letters, digits and hyphens"),
         ("exam_ple.com", "letters, digits and hyphens"),
         ("-a.example.com", "letters, digits and hyphens"),
         ("a..example.com", "letters, digits and hyphens"),
         ("ab--c.example.com", "letters, digits and hyphens"),
-        ("xn--a.example.com", "cannot have"),
+        ("xn--a.example.com", "invalid characters"),
         ("exa\x00mple.com", "letters, digits and hyphens"),
-        ("ex\u202eample.com", "cannot have"),
+        ("ex\u202eample.com", "invalid characters"),
         ("a" * 64 + ".com", "63 characters"),
         ("a." * 148 + "com", "253 characters"),
         (".".join(["a" * 60] * 4) + ".com", "189 characters"),
-        ("out.example.net", "belongs to this service"),
-        ("x.out.example.net", "belongs to this service"),
+        ("out.example.net", "reserved for this service"),
+        ("x.out.example.net", "reserved for this service"),
     ],
 )
 def test_bad_names(text: str, words: str) -> None:
@@ -73,7 +73,7 @@ def test_bad_names(text: str, words: str) -> None:
     assert words in str(caught.value)
 
 
-def test_what_only_ends_like_one_of_ours_is_not_ours() -> None:
+def test_a_name_with_our_name_as_suffix_is_not_reserved() -> None:
     assert names.parse("scout.example.net", {"out.example.net"}).ascii == "scout.example.net"
     assert names.parse("example.net", {"out.example.net"}).ascii == "example.net"
 
@@ -108,7 +108,7 @@ def test_look_alikes_are_flagged(text: str, warns: bool) -> None:
         ("send.mailsvc.example", "mailsvc.example", "send"),
     ],
 )
-def test_names_for_dns_editors(name: str, domain: str, relative: str) -> None:
+def test_names_relative_to_the_zone(name: str, domain: str, relative: str) -> None:
     assert names.relative(name, domain) == relative
 
 

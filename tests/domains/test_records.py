@@ -60,7 +60,7 @@ def test_delegated_keys_are_cnames_to_names_that_the_operator_serves() -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["rsa", "ed25519"])
-def test_the_public_half_belongs_to_the_private_half(algorithm):
+def test_the_public_key_belongs_to_the_private_key(algorithm):
     pair = new_pair(algorithm, TODAY)
     private = load_der_private_key(pair.der, None)
     published = b64decode(pair.public)
@@ -80,12 +80,12 @@ def test_a_verifier_reads_the_record(algorithm):
     assert (kind, size) == ((b"rsa", 2048) if algorithm == "rsa" else (b"ed25519", 256))
 
 
-def test_selectors_do_not_come_back():
+def test_selectors_are_not_reused():
     assert len({new_pair("ed25519", TODAY).selector for _ in range(20)}) > 1
     assert new_pair("ed25519", TODAY).selector.startswith("ms202611e")
 
 
-def test_a_private_key_is_not_shown():
+def test_a_private_key_is_not_in_repr():
     pair = new_pair("ed25519", TODAY)
     assert "der" not in repr(pair)
 

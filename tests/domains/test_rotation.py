@@ -30,10 +30,10 @@ async def signing(rig: Rig, domain: Domain) -> set[str]:
 async def test_a_rotation(rig: Rig) -> None:
     domain = await rig.verified(await rig.add())
     old = await signing(rig, domain)
-    await rig.care.rotate(domain)
+    await rig.maintenance.rotate(domain)
     assert await signing(rig, domain) == old and (await rig.now_of(domain)).may_send
-    with pytest.raises(maintenance.Rotating):
-        await rig.care.rotate(domain)
+    with pytest.raises(maintenance.RotationInProgress):
+        await rig.maintenance.rotate(domain)
 
     for _ in range(3):  # not published yet: the old ones sign on, and the domain stays verified
         await rig.later(hours=1)
@@ -61,15 +61,15 @@ async def test_a_rotation(rig: Rig) -> None:
     kept = await rig.pool.rows("SELECT length(sealed_key) FROM dkim_keys WHERE state = 'retired'")
     assert kept == [(0,), (0,)]
     told = [what for _, what in await rig.domains.history(domain.id)]
-    assert sum("signs from now on" in line for line in told) == sum("is retired; its" in line for line in told) == 2
+    assert sum("is now signing" in line for line in told) == sum("is retired; you" in line for line in told) == 2
 
 
 @pytest_twisted.ensureDeferred
-async def test_which_algorithms_sign_is_the_operators_choice_once_dns_has_their_keys(rig: Rig) -> None:
+async def test_the_operator_chooses_algorithms_whose_keys_are_in_dns(rig: Rig) -> None:
     domain = await rig.verified(await rig.add())
     selectors = {key.algorithm: key.selector for key in await rig.domains.published_keys(domain.id)}
     ed25519 = f"{selectors['ed25519']}._domainkey.example.com"
-    chosen = await rig.care.sign_with(domain, ["rsa"])
+    chosen = await rig.maintenance.sign_with(domain, ["rsa"])
     assert chosen is not None and chosen.signs_with == ("rsa",) and chosen.may_send
     assert await signing(rig, domain) == {selectors["rsa"]}
 
@@ -77,23 +77,23 @@ async def test_which_algorithms_sign_is_the_operators_choice_once_dns_has_their_
     await rig.later(days=1)
     assert (await rig.verified(chosen)).status == "verified"
     for algorithms in (["rsa", "ed25519"], ["ed25519"]):
-        with pytest.raises(maintenance.Unseen, match=ed25519):
-            await rig.care.sign_with(await rig.now_of(domain), algorithms)  # type: ignore[arg-type]
+        with pytest.raises(maintenance.KeysNotPublished, match=ed25519):
+            await rig.maintenance.sign_with(await rig.now_of(domain), algorithms)  # type: ignore[arg-type]
     assert await signing(rig, domain) == {selectors["rsa"]}
 
     await rig.publish(await rig.now_of(domain))
     await rig.later(minutes=10)
-    await rig.care.sign_with(await rig.now_of(domain), ["rsa", "ed25519"])
+    await rig.maintenance.sign_with(await rig.now_of(domain), ["rsa", "ed25519"])
     assert len(await signing(rig, domain)) == 2
     told = [what for _, what in await rig.domains.history(domain.id)]
-    assert "The operator has its mail signed with rsa." in told and "The operator has its mail signed with rsa and ed25519." in told
+    assert "Email is now signed with rsa." in told and "Email is now signed with rsa and ed25519." in told
 
 
 @pytest_twisted.ensureDeferred
 async def test_a_new_key_needs_the_resolver_too(rig: Rig) -> None:
     domain = await rig.verified(await rig.add())
     old = await signing(rig, domain)
-    await rig.care.rotate(domain)
+    await rig.maintenance.rotate(domain)
     await rig.later(minutes=5)
     for key in await rig.domains.published_keys(domain.id):  # somebody asks before they are there: the resolver remembers
         await rig.checker.resolver.txt(f"{key.selector}._domainkey.{domain.name}")
@@ -125,7 +125,7 @@ def test_an_old_key_outlives_the_queue(expire: float, keep: int) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_with_delegated_names_a_rotation_needs_nothing_from_the_owner(pool: Pool) -> None:
+async def test_delegated_keys_rotate_without_the_owner(pool: Pool) -> None:
     from twisted.internet import reactor
 
     rig = await Rig.start(pool, reactor, Publishing(HOSTS, dkim_zone="dkim.example.net"))
@@ -134,7 +134,7 @@ async def test_with_delegated_names_a_rotation_needs_nothing_from_the_owner(pool
 
         async def serve() -> None:
             """What the operator's own zone is filled with."""
-            for line in rig.care.publishing.zone(await rig.domains.delegated_keys()):
+            for line in rig.maintenance.publishing.zone(await rig.domains.delegated_keys()):
                 name, _, text = line.split(" ", 2)
                 rig.set(name.rstrip("."), "TXT", text)
 
@@ -143,7 +143,7 @@ async def test_with_delegated_names_a_rotation_needs_nothing_from_the_owner(pool
         assert domain.status == "verified" and await signing(rig, domain) == {"ms1r", "ms1e"}
         seen: Any = None
         for slots in ({"ms2r", "ms2e"}, {"ms1r", "ms1e"}):
-            await rig.care.rotate(domain)
+            await rig.maintenance.rotate(domain)
             await rig.later(hours=1)
             await rig.round()
             assert not await signing(rig, domain) & slots  # the operator has not served it yet
@@ -178,7 +178,7 @@ async def test_mistakes_at_a_delegated_name(pool: Pool, zone: dict[str, list[str
     rig = await Rig.start(pool, reactor, Publishing(HOSTS, dkim_zone="dkim.example.net"))
     try:
         domain = await rig.add()
-        for line in rig.care.publishing.zone(await rig.domains.delegated_keys()):
+        for line in rig.maintenance.publishing.zone(await rig.domains.delegated_keys()):
             name, _, text = line.split(" ", 2)
             rig.set(name.rstrip("."), "TXT", text)
         assert await rig.problems(domain) == {}

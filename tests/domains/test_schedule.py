@@ -10,12 +10,12 @@ from uuid import UUID, uuid4
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
-from mailsvc.domains.schedule import AT_ONCE, PATIENCE, POLL, SHARE, Rounds
+from mailsvc.domains.schedule import CHECK_SECONDS, CONCURRENT, PER_ACCOUNT, POLL, CheckSchedule
 from mailsvc.store.postgres.errors import Unavailable
 
 
 class World:
-    """Its own checks, care and notifications: names that are due, looked after one by one."""
+    """Its own checks, maintenance and notifications: names that are due, checked one by one."""
 
     def __init__(self) -> None:
         self.waiting: list[Any] = []
@@ -44,7 +44,7 @@ class World:
                 self.waiting.remove(domain)
         return found
 
-    async def look_after(self, domain: Any) -> None:
+    async def check(self, domain: Any) -> None:
         if self.slow is not None and domain.account_id not in self.fast:
             mine: Deferred[None] = Deferred()
             self.slow.addCallback(lambda _: None if mine.called else mine.callback(None))
@@ -60,9 +60,9 @@ class Named:
         self.account_id = uuid4() if account is None else UUID(int=account)
 
 
-def world() -> tuple[World, Rounds, Clock]:
+def world() -> tuple[World, CheckSchedule, Clock]:
     one, clock = World(), Clock()
-    return one, Rounds(one, one, one, clock), clock
+    return one, CheckSchedule(one, one, one, clock), clock
 
 
 def turns(clock: Clock, count: int = 200) -> None:
@@ -71,15 +71,15 @@ def turns(clock: Clock, count: int = 200) -> None:
         clock.advance(0)
 
 
-def test_all_that_is_due_is_checked() -> None:
+def test_all_due_domains_are_checked() -> None:
     one, rounds, clock = world()
-    one.waiting = [Named(str(n)) for n in range(2 * AT_ONCE + 1)]
+    one.waiting = [Named(str(n)) for n in range(2 * CONCURRENT + 1)]
     one.notify()
     turns(clock)
     assert one.looks == 0  # not before it is started
     rounds.startService()
     turns(clock)
-    assert {domain.name for domain in one.seen} == {str(n) for n in range(2 * AT_ONCE + 1)}
+    assert {domain.name for domain in one.seen} == {str(n) for n in range(2 * CONCURRENT + 1)}
     one.waiting = [Named("later")]
     clock.advance(POLL - 1)
     assert one.waiting
@@ -111,9 +111,9 @@ def test_a_notification_during_a_poll_causes_another_poll() -> None:
     rounds.stopService()
 
 
-def test_a_slow_one_holds_up_nobody_else() -> None:
+def test_a_slow_check_does_not_delay_others() -> None:
     one, rounds, clock = world()
-    one.slow, one.waiting = Deferred(), [Named("slow") for _ in range(AT_ONCE - 1)]
+    one.slow, one.waiting = Deferred(), [Named("slow") for _ in range(CONCURRENT - 1)]
     rounds.startService()
     turns(clock)
     slow, one.slow = one.slow, None
@@ -123,33 +123,33 @@ def test_a_slow_one_holds_up_nobody_else() -> None:
     assert [domain.name for domain in one.seen] == [str(n) for n in range(50)]
     slow.callback(None)
     turns(clock)
-    assert len(one.seen) == 49 + AT_ONCE
+    assert len(one.seen) == 49 + CONCURRENT
     rounds.stopService()
     assert clock.getDelayedCalls() == []
 
 
-def test_one_accounts_slow_domains_leave_places_for_the_others() -> None:
+def test_slow_domains_of_one_account_do_not_delay_others() -> None:
     one, rounds, clock = world()
     one.slow, one.fast = Deferred(), {UUID(int=2)}
-    one.waiting = [*(Named(f"slow{n}", 1) for n in range(10 * AT_ONCE)), *(Named(f"fast{n}", 2) for n in range(50))]
+    one.waiting = [*(Named(f"slow{n}", 1) for n in range(10 * CONCURRENT)), *(Named(f"fast{n}", 2) for n in range(50))]
     rounds.startService()
     turns(clock)
     assert {domain.name for domain in one.seen} == {f"fast{n}" for n in range(50)}
-    assert len(one.waiting) == 10 * AT_ONCE - SHARE
+    assert len(one.waiting) == 10 * CONCURRENT - PER_ACCOUNT
     rounds.stopService()
     one.slow.callback(None)
     turns(clock)
     assert clock.getDelayedCalls() == []
 
 
-def test_a_check_without_end_is_given_up_and_its_place_is_free() -> None:
+def test_an_endless_check_times_out() -> None:
     one, rounds, clock = world()
-    one.slow, one.waiting = Deferred(), [Named(f"slow{n}") for n in range(AT_ONCE)]
+    one.slow, one.waiting = Deferred(), [Named(f"slow{n}") for n in range(CONCURRENT)]
     rounds.startService()
     turns(clock)
     one.waiting = [Named("next")]
     one.slow = None
-    clock.advance(PATIENCE - 1)
+    clock.advance(CHECK_SECONDS - 1)
     assert one.seen == []
     clock.advance(1)
     turns(clock)
@@ -157,19 +157,19 @@ def test_a_check_without_end_is_given_up_and_its_place_is_free() -> None:
     assert rounds.stopService().called
 
 
-def test_stopping_waits_for_the_checks_under_way() -> None:
+def test_stopping_waits_for_running_checks() -> None:
     one, rounds, clock = world()
-    one.slow, one.waiting = Deferred(), [Named(str(n)) for n in range(AT_ONCE + 1)]
+    one.slow, one.waiting = Deferred(), [Named(str(n)) for n in range(CONCURRENT + 1)]
     rounds.startService()
     turns(clock)
     stopped = rounds.stopService()
     assert not stopped.called
     one.slow.callback(None)
     turns(clock)
-    assert stopped.called and len(one.seen) == AT_ONCE and clock.getDelayedCalls() == []
+    assert stopped.called and len(one.seen) == CONCURRENT and clock.getDelayedCalls() == []
 
 
-def test_a_database_that_is_away_is_asked_again() -> None:
+def test_checks_continue_after_a_database_failure() -> None:
     one, rounds, clock = world()
     one.error = Unavailable("away")
     rounds.startService()

@@ -88,14 +88,14 @@ async def test_verdicts(text: str, verdict: str) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_two_records_are_none() -> None:
+async def test_two_records_are_an_error() -> None:
     zones = {"d.example": {"TXT": ["v=spf1 +all", "v=spf1 +all"]}}
     assert (await check(zones)).verdict == "permerror"
 
 
 @pytest.mark.parametrize(("count", "verdict"), [(10, "pass"), (11, "permerror")])
 @pytest_twisted.ensureDeferred
-async def test_ten_terms_that_ask_dns(count: int, verdict: str) -> None:
+async def test_at_most_ten_terms_with_lookups(count: int, verdict: str) -> None:
     others = {f"h{n}_example": {"A": ["203.0.113.1"]} for n in range(count - 1)}
     text = "v=spf1 " + " ".join(f"a:h{n}.example" for n in range(count - 1)) + " a -all"
     result = await check(record(text, **others))
@@ -104,7 +104,7 @@ async def test_ten_terms_that_ask_dns(count: int, verdict: str) -> None:
 
 @pytest.mark.parametrize(("count", "verdict"), [(4, "pass"), (5, "permerror")])
 @pytest_twisted.ensureDeferred
-async def test_the_terms_of_included_records_count_too(count: int, verdict: str) -> None:
+async def test_terms_of_included_records_are_counted(count: int, verdict: str) -> None:
     """Each include is a term, and so is the one mechanism inside; the last mechanism and its redirect are two more."""
     others: dict[str, Any] = {f"i{n}_example": {"TXT": ["v=spf1 a:h.example -all"]} for n in range(count)}
     text = "v=spf1 " + " ".join(f"include:i{n}.example" for n in range(count)) + " redirect=r.example"
@@ -114,14 +114,14 @@ async def test_the_terms_of_included_records_count_too(count: int, verdict: str)
 
 @pytest.mark.parametrize(("count", "verdict"), [(2, "pass"), (3, "permerror")])
 @pytest_twisted.ensureDeferred
-async def test_two_look_ups_without_an_answer(count: int, verdict: str) -> None:
+async def test_at_most_two_lookups_without_an_answer(count: int, verdict: str) -> None:
     text = "v=spf1 " + " ".join(f"a:nowhere{n}.example" for n in range(count)) + " ip4:192.0.2.25 -all"
     assert (await check(record(text))).verdict == verdict
 
 
 @pytest.mark.parametrize(("count", "verdict"), [(10, "pass"), (11, "permerror")])
 @pytest_twisted.ensureDeferred
-async def test_ten_hosts_of_one_mx(count: int, verdict: str) -> None:
+async def test_at_most_ten_mx_hosts(count: int, verdict: str) -> None:
     hosts = {f"h{n}_example": {"A": [IP if n == count - 1 else "203.0.113.1"]} for n in range(count)}
     zones = record("v=spf1 mx:m.example -all", m_example={"MX": [Mx(n, f"h{n}.example") for n in range(count)]}, **hosts)
     assert (await check(zones)).verdict == verdict

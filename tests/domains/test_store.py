@@ -15,7 +15,7 @@ from tests.store.fixtures import MINUTE, NOW, House, email
 
 
 @pytest_twisted.ensureDeferred
-async def test_deleting_a_domain_ends_what_waits_to_be_sent_from_it(rig: Rig) -> None:
+async def test_deleting_a_domain_ends_its_queued_mail(rig: Rig) -> None:
     domain, other = await rig.add(), await rig.add("example.org")
     house = House(rig.pool, rig.reactor)
     house.lease = await house.process()
@@ -42,14 +42,14 @@ async def test_deleting_a_domain_ends_what_waits_to_be_sent_from_it(rig: Rig) ->
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_result_that_was_overtaken_is_not_written(rig: Rig) -> None:
+async def test_a_superseded_result_is_not_recorded(rig: Rig) -> None:
     domain = await rig.add()
-    await rig.care.verify(domain)
+    await rig.maintenance.verify(domain)
     [taken] = await rig.checks.due(10)
     assert await rig.checks.due(10) == []  # it is being checked
     await rig.later(seconds=1)
-    await rig.care.verify(taken)  # asked for anew meanwhile
-    assert await rig.care.look_after(taken) is None
+    await rig.maintenance.verify(taken)  # asked for anew meanwhile
+    assert await rig.maintenance.check(taken) is None
     assert (await rig.now_of(domain)).status == "pending"
     assert await rig.round() == 1
     assert (await rig.now_of(domain)).status == "verified"
@@ -61,8 +61,8 @@ async def test_a_result_that_was_overtaken_is_not_written(rig: Rig) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_a_process_leaves_behind_is_due_again(rig: Rig) -> None:
-    await rig.care.verify(await rig.add())
+async def test_checks_of_a_crashed_process_are_due_again(rig: Rig) -> None:
+    await rig.maintenance.verify(await rig.add())
     assert len(await rig.checks.due(10)) == 1
     await rig.later(minutes=4)
     assert await rig.checks.due(10) == []
@@ -71,7 +71,7 @@ async def test_what_a_process_leaves_behind_is_due_again(rig: Rig) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_an_event_has_the_whole_domain_and_nothing_is_told_when_nothing_changed(rig: Rig) -> None:
+async def test_an_event_has_the_whole_domain_and_is_only_written_for_changes(rig: Rig) -> None:
     domain = await rig.verified(await rig.add())
     before = await rig.events()
     assert [kind for kind, _ in before] == ["domain.created", "domain.updated", "domain.updated"]
@@ -86,7 +86,7 @@ async def test_an_event_has_the_whole_domain_and_nothing_is_told_when_nothing_ch
 
 
 @pytest_twisted.ensureDeferred
-async def test_events_stand_in_the_order_of_the_account(rig: Rig) -> None:
+async def test_events_follow_the_order_of_the_account(rig: Rig) -> None:
     from mailsvc.store.events.ledger import EventLedger
 
     await rig.verified(await rig.add())

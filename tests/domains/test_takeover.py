@@ -13,7 +13,7 @@ from twisted.internet.defer import Deferred, gatherResults
 
 from mailsvc.delivery.message_loader import Gone
 from mailsvc.delivery.sending_domain import SendingDomains
-from mailsvc.domains.maintenance import Taken
+from mailsvc.domains.maintenance import AlreadyAdded
 from mailsvc.domains.records import Publishing
 from mailsvc.net.dns import Temporary
 from mailsvc.store.domains.domains import Domain
@@ -38,7 +38,7 @@ async def of(rig: Rig, domain: Domain) -> Domain:
 
 async def pressed(rig: Rig, domain: Domain) -> Domain:
     """Its owner presses verify, and it is checked."""
-    await rig.care.verify(domain)
+    await rig.maintenance.verify(domain)
     await rig.round()
     return await of(rig, domain)
 
@@ -51,11 +51,11 @@ async def unpublish(rig: Rig, domain: Domain) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_an_unverified_domain_excludes_nobody(rig: Rig) -> None:
-    squatter = await rig.care.add(await other(rig), NAME, "r1")
+async def test_an_unverified_domain_blocks_nobody(rig: Rig) -> None:
+    squatter = await rig.maintenance.add(await other(rig), NAME, "r1")
     owner = await rig.add(NAME)  # with its records published
-    with pytest.raises(Taken):
-        await rig.care.add(rig.account.id, NAME, "r1")
+    with pytest.raises(AlreadyAdded):
+        await rig.maintenance.add(rig.account.id, NAME, "r1")
     assert (await pressed(rig, squatter)).status == "pending"  # the owner's records prove nothing for anybody else
     assert (await pressed(rig, owner)).status == "verified"
     assert (await pressed(rig, squatter)).status == "pending"
@@ -64,14 +64,14 @@ async def test_an_unverified_domain_excludes_nobody(rig: Rig) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_proven_domain_takes_the_name_over_when_the_older_proof_is_gone(rig: Rig) -> None:
+async def test_a_verified_domain_takes_over_a_name_without_records(rig: Rig) -> None:
     old = await rig.verified(await rig.add(NAME))
-    new = await rig.care.add(await other(rig), NAME, "r1")
+    new = await rig.maintenance.add(await other(rig), NAME, "r1")
     await rig.publish(new)
     waiting = await pressed(rig, new)
     assert (waiting.status, waiting.may_send) == ("pending", False)
     [held] = [record for record in waiting.records if record.problem == "held"]
-    assert "still in DNS" in (held.told or "") and (await of(rig, old)).may_send
+    assert "still in DNS" in (held.message or "") and (await of(rig, old)).may_send
     await unpublish(rig, old)
     await rig.later(hours=1)
     await rig.round()
@@ -87,9 +87,9 @@ async def test_a_proven_domain_takes_the_name_over_when_the_older_proof_is_gone(
 
 
 @pytest_twisted.ensureDeferred
-async def test_the_former_owner_gets_the_name_back_in_the_same_way(rig: Rig) -> None:
+async def test_the_former_owner_can_take_the_name_back(rig: Rig) -> None:
     old = await rig.verified(await rig.add(NAME))
-    new = await rig.care.add(await other(rig), NAME, "r1")
+    new = await rig.maintenance.add(await other(rig), NAME, "r1")
     await unpublish(rig, old)
     await rig.publish(new)
     assert (await pressed(rig, new)).status == "verified"
@@ -102,9 +102,9 @@ async def test_the_former_owner_gets_the_name_back_in_the_same_way(rig: Rig) -> 
 
 @pytest.mark.parametrize("answer", ["silence", "differing"])
 @pytest_twisted.ensureDeferred
-async def test_a_proof_of_which_dns_says_nothing_certain_is_not_gone(rig: Rig, answer: str) -> None:
+async def test_unanswered_records_do_not_count_as_gone(rig: Rig, answer: str) -> None:
     old = await rig.verified(await rig.add(NAME))
-    new = await rig.care.add(await other(rig), NAME, "r1")
+    new = await rig.maintenance.add(await other(rig), NAME, "r1")
     kept = {record.name for record in await rig.records(old) if record.purpose == "DKIM"}
     await unpublish(rig, old)
     await rig.publish(new)
@@ -127,14 +127,14 @@ async def test_a_proof_of_which_dns_says_nothing_certain_is_not_gone(rig: Rig, a
         resolver.txt = lost  # type: ignore[method-assign]
     waiting = await pressed(rig, new)
     assert waiting.status == "pending" and (await of(rig, old)).status == "verified"
-    assert any("does not tell for certain" in (record.told or "") for record in waiting.records)
+    assert any("did not confirm" in (record.message or "") for record in waiting.records)
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_name_that_the_operator_assigned_is_not_taken_over(rig: Rig) -> None:
+async def test_a_trusted_name_is_not_taken_over(rig: Rig) -> None:
     trusted = await rig.add(NAME, publish=False)
     await rig.domains.trust(rig.account.id, NAME)
-    new = await rig.care.add(await other(rig), NAME, "r1")
+    new = await rig.maintenance.add(await other(rig), NAME, "r1")
     with pytest.raises(Conflict):
         await rig.domains.trust(new.account_id, NAME)
     await rig.publish(new)
@@ -142,41 +142,41 @@ async def test_a_name_that_the_operator_assigned_is_not_taken_over(rig: Rig) -> 
 
 
 @pytest_twisted.ensureDeferred
-async def test_two_checks_that_end_together_verify_one(rig: Rig) -> None:
+async def test_two_concurrent_checks_verify_one_domain(rig: Rig) -> None:
     """Both were looked at while nobody had the name; the second to be written down finds that somebody has it."""
-    one, two = await rig.add(NAME), await rig.care.add(await other(rig), NAME, "r1")
+    one, two = await rig.add(NAME), await rig.maintenance.add(await other(rig), NAME, "r1")
     await rig.publish(two)
-    await rig.care.verify(one)
-    await rig.care.verify(two)
+    await rig.maintenance.verify(one)
+    await rig.maintenance.verify(two)
     taken = await rig.checks.due(10)
-    await gatherResults([Deferred.fromCoroutine(rig.care.look_after(domain)) for domain in taken])
+    await gatherResults([Deferred.fromCoroutine(rig.maintenance.check(domain)) for domain in taken])
     assert sorted([(await of(rig, one)).status, (await of(rig, two)).status]) == ["pending", "verified"]
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_waits_to_be_sent_from_a_lost_domain_ends(rig: Rig) -> None:
+async def test_queued_mail_of_a_lost_domain_ends(rig: Rig) -> None:
     old = await rig.verified(await rig.add(NAME))
     house = House(rig.pool, rig.reactor)
     house.lease = await house.process()
     queued = attrs.evolve(email(account=rig.account.id), domain_id=old.id)
     await house.accept(queued)
-    new = await rig.care.add(await other(rig), NAME, "r1")
+    new = await rig.maintenance.add(await other(rig), NAME, "r1")
     await unpublish(rig, old)
     await rig.publish(new)
     await pressed(rig, new)
     assert await house.statuses(queued) == ["failed"]
     [recipient] = await house.emails.recipients(rig.account.id, queued.email_id)
-    assert recipient.last_reply == f"The sending domain {NAME} belongs to another account now."
+    assert recipient.last_reply == f"The sending domain {NAME} now belongs to another account."
     side = SendingDomains(rig.domains, Accounts(rig.pool, rig.clock), lambda: (b"x" * 32,), lambda work: work())  # type: ignore[arg-type]
     rig.domains.changed()
-    with pytest.raises(Gone, match="belongs to another account now"):
+    with pytest.raises(Gone, match="now belongs to another account"):
         await side.origin(SimpleNamespace(domain_id=old.id))  # type: ignore[arg-type]
 
 
 @pytest_twisted.ensureDeferred
-async def test_with_delegated_keys_the_proofs_differ_too(rig: Rig) -> None:
-    rig.care.publishing = rig.checker.publishing = Publishing(HOSTS, dkim_zone="dkim.example.net")
-    one, two = await rig.add(NAME, publish=False), await rig.care.add(await other(rig), NAME, "r1")
+async def test_delegated_keys_differ_between_accounts(rig: Rig) -> None:
+    rig.maintenance.publishing = rig.checker.publishing = Publishing(HOSTS, dkim_zone="dkim.example.net")
+    one, two = await rig.add(NAME, publish=False), await rig.maintenance.add(await other(rig), NAME, "r1")
     values = [{record.value for record in await rig.records(domain) if record.purpose == "DKIM"} for domain in (one, two)]
     assert len(values[0]) == 4 and not values[0] & values[1]
 
@@ -185,8 +185,8 @@ async def test_with_delegated_keys_the_proofs_differ_too(rig: Rig) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_limits_are_named_and_count_what_was_deleted(rig: Rig) -> None:
-    rig.care.limits = DomainLimits(per_account=3, unverified=2, adds_per_hour=4)
+async def test_limits_include_deleted_domains(rig: Rig) -> None:
+    rig.maintenance.limits = DomainLimits(per_account=3, unverified=2, adds_per_hour=4)
     one = await rig.verified(await rig.add("a.example"))
     await rig.add("b.example")
     three = await rig.add("c.example")
@@ -197,21 +197,21 @@ async def test_limits_are_named_and_count_what_was_deleted(rig: Rig) -> None:
         await rig.add("d.example")
     await rig.domains.delete(rig.account.id, three.id)
     await rig.add("d.example")
-    await rig.domains.delete(rig.account.id, (await rig.care.domains.claimants("d.example"))[0].id)
-    with pytest.raises(LimitReached, match="at most 4 domains an hour") as refused:
+    await rig.domains.delete(rig.account.id, (await rig.maintenance.domains.all_named("d.example"))[0].id)
+    with pytest.raises(LimitReached, match="at most 4 domains per hour") as refused:
         await rig.add("e.example")
     assert 0 < (refused.value.retry_after or 0) <= 3600
-    assert await rig.care.add(await other(rig), "e.example", "r1")  # another account's limits are its own
-    assert await rig.care.add(rig.account.id, "f.example", "r1", limited=False)
+    assert await rig.maintenance.add(await other(rig), "e.example", "r1")  # another account's limits are its own
+    assert await rig.maintenance.add(rig.account.id, "f.example", "r1", limited=False)
     await rig.later(hours=1)
-    await rig.domains.delete(rig.account.id, (await rig.care.domains.claimants("f.example"))[0].id)
+    await rig.domains.delete(rig.account.id, (await rig.maintenance.domains.all_named("f.example"))[0].id)
     await rig.add("e.example")
 
 
 @pytest_twisted.ensureDeferred
-async def test_adds_at_the_same_time_do_not_get_past_a_limit(rig: Rig) -> None:
-    rig.care.limits = DomainLimits(per_account=2)
-    added = [rig.care.add(rig.account.id, f"n{number}.example", "r1") for number in range(8)]
+async def test_concurrent_adds_respect_the_limit(rig: Rig) -> None:
+    rig.maintenance.limits = DomainLimits(per_account=2)
+    added = [rig.maintenance.add(rig.account.id, f"n{number}.example", "r1") for number in range(8)]
     ended = await gatherResults([Deferred.fromCoroutine(one).addErrback(lambda failure: failure.value) for one in added])
     assert sum(isinstance(one, Domain) for one in ended) == 2
     assert sum(isinstance(one, LimitReached) for one in ended) == 6

@@ -85,7 +85,7 @@ def test_create_get_verify_list_update_delete(daemon: Daemon, names: Names) -> N
     verified = until("verified", made["id"])
     assert {r["status"] for r in verified["records"]} == {"verified"}
     assert verified["advice"][0]["check"]["problem"] == "missing"
-    assert [line["message"] for line in verified["history"]] == ["Verified.", "Verification was asked for.", "Added."]
+    assert [line["message"] for line in verified["history"]] == ["Verified.", "Verification requested.", "Domain added."]
     listed: Any = resend.Domains.list()
     assert [d["name"] for d in listed["data"]] == [NAME, daemon.facts["domain"]] and listed["has_more"] is False
 
@@ -117,7 +117,7 @@ def test_the_command_says_what_the_api_says(daemon: Daemon, names: Names) -> Non
     for record in domain["records"]:
         assert record["check"]["problem"] in (None, "other")
         assert (record["check"]["message"] or "") in printed
-    assert "It points to mail.example.org. Point it to out.example.net." in printed
+    assert "It points to mail.example.org. Change it to out.example.net." in printed
     published[f"send.{NAME}"]["MX"] = ["10 out.example.net."]
     names.serve(published)
     assert f"{NAME}: verified" in daemon.command("domain", "verify", NAME)

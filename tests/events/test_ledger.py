@@ -9,7 +9,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
 from mailsvc.events import Ledger
-from mailsvc.events.ledger import BATCH, POLL, SWEEP_BITE, SWEEP_EVERY
+from mailsvc.events.ledger import BATCH, POLL, SWEEP_BATCH, SWEEP_EVERY
 from mailsvc.store.events.ledger import Lag
 from mailsvc.store.postgres.errors import Unavailable
 
@@ -34,8 +34,8 @@ class Books:
 
     async def sweep(self, now: datetime, limit: int) -> int:
         self.swept.append((now, limit))
-        bite, self.expired = min(self.expired, limit), max(0, self.expired - limit)
-        return bite
+        batch, self.expired = min(self.expired, limit), max(0, self.expired - limit)
+        return batch
 
     async def lag(self, now: datetime) -> Lag:
         return Lag(3, now.timestamp())
@@ -120,13 +120,13 @@ def test_stopping_waits_for_the_batch_and_begins_no_other() -> None:
     assert len(books.asked) == 1
 
 
-def test_expired_answers_are_swept_once_a_minute_bite_by_bite() -> None:
+def test_expired_answers_are_swept_once_a_minute_batch_by_batch() -> None:
     ledger, books, _, clock, _ = started(*[0] * 100)
     assert len(books.swept) == 1
-    books.expired = SWEEP_BITE + 1
+    books.expired = SWEEP_BATCH + 1
     for _ in range(int(SWEEP_EVERY / POLL)):
         clock.advance(POLL)
-    assert [limit for _, limit in books.swept] == [SWEEP_BITE] * 3
+    assert [limit for _, limit in books.swept] == [SWEEP_BATCH] * 3
     assert books.swept[0][0] == datetime.fromtimestamp(1000, UTC)
     ledger.stopService()
 

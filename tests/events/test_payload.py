@@ -42,7 +42,7 @@ def test_every_type_that_may_be_asked_for_has_a_sample(kind: str) -> None:
 
 
 def test_a_bounce_from_its_keys() -> None:
-    message = payload.told(fact("email.bounced", **BOUNCED))
+    message = payload.render(fact("email.bounced", **BOUNCED))
     valid("email.bounced", message)
     assert message == {
         "type": "email.bounced",
@@ -67,10 +67,10 @@ def test_a_bounce_from_its_keys() -> None:
 
 
 def test_who_is_meant_and_what_is_left_out() -> None:
-    whole = payload.told(fact("email.sent", None))
+    whole = payload.render(fact("email.sent", None))
     assert whole["data"]["to"] == ["a@example.net", "b@example.net"]  # type: ignore[index]
     bare = attrs.evolve(fact("email.delivered", 0), mail=attrs.evolve(MAIL, tags=(), headers={}))
-    message = payload.told(bare)
+    message = payload.render(bare)
     valid("email.delivered", message)
     assert set(message["data"]) == {"email_id", "created_at", "message_id", "from", "to", "subject"}  # type: ignore[call-overload]
 
@@ -80,13 +80,13 @@ def test_who_is_meant_and_what_is_left_out() -> None:
     [({"origin": "bounce"}, "previous_bounce"), ({"origin": "complaint"}, "previous_complaint"), ({"origin": "manual"}, None)],
 )
 def test_why_it_was_suppressed(data: dict[str, str], reason: str | None) -> None:
-    message = payload.told(fact("email.suppressed", **data, why="x"))
+    message = payload.render(fact("email.suppressed", **data, why="x"))
     valid("email.suppressed", message)
     assert message["data"]["suppressed"].get("reason") == reason  # type: ignore[index]
 
 
 @pytest.mark.parametrize("data", [{}, {"reply": ""}, {"reason": "It was given up."}, {"reply": None, "type": "Transient"}])
 def test_a_bounce_of_which_little_is_known(data: dict[str, Any]) -> None:
-    message = payload.told(fact("email.bounced", **data))
+    message = payload.render(fact("email.bounced", **data))
     valid("email.bounced", message)
     assert message["data"]["bounce"]["diagnosticCode"] == []  # type: ignore[index]

@@ -15,7 +15,7 @@ from twisted.internet.interfaces import IReactorTime
 
 from mailsvc.accounts.quota import Quotas
 from mailsvc.accounts.ratelimit import RateLimit
-from mailsvc.domains.maintenance import Care
+from mailsvc.domains.maintenance import DomainMaintenance
 from mailsvc.domains.records import Publishing
 from mailsvc.domains.rotation import Rules
 from mailsvc.http.api import Api, Told
@@ -144,7 +144,9 @@ async def world(pool: Pool) -> World:
     intake = Intake(Acceptance(pool, clock), domains, way, way, Limits(), timedelta(days=5), in_thread, clock.seconds, quotas)
     publishing, checker = Publishing({"us-east-1": "out.example.net"}), cast(Any, None)  # nobody looks at DNS here
     rules = Rules(timedelta(days=7), timedelta(days=180))
-    care = Care(domains, DomainChecks(pool, domains), DomainClaims(pool, domains), checker, publishing, rules, in_thread, own=frozenset())
+    maintenance = DomainMaintenance(
+        domains, DomainChecks(pool, domains), DomainClaims(pool, domains), checker, publishing, rules, in_thread, own=frozenset()
+    )
     requests = RequestLog(pool)
     recorder = Recorder(requests.write, clock)
     api = Api(
@@ -152,7 +154,7 @@ async def world(pool: Pool) -> World:
         links=Links(Web(), 1000), told=told_of(pool, clock),
         rate=RateLimit(clock, 10_000), budgets=Budgets.of(1 << 28, 1 << 31, clock), in_thread=in_thread, checks={},
         api_keys=keys,
-        domains=DomainDesk(domains, care, publishing, "us-east-1"), logs=requests, receipts=SmtpSessions(pool, clock),
+        domains=DomainDesk(domains, maintenance, publishing, "us-east-1"), logs=requests, receipts=SmtpSessions(pool, clock),
         rollups=Rollups(pool), quotas=quotas, link_secrets=lambda: (b"secret",), inbox=Sandbox(pool),
         base_url="https://api.example.com", recorder=recorder,
     )  # fmt: skip

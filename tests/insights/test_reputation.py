@@ -20,7 +20,7 @@ from mailsvc.store.events.rollups import Count
 NOW = datetime(2026, 5, 20, 12, tzinfo=UTC)
 DOMAIN = Domain(
     UUID(int=1), UUID(int=2), "mail.example.com", "r1", "verified", False, "send", ("rsa",), "opportunistic", NOW - timedelta(days=40),
-    records=(RecordState("SPF", "TXT", "send.mail.example.com", "v=spf1 -all", True, "verified", told="Right."),),
+    records=(RecordState("SPF", "TXT", "send.mail.example.com", "v=spf1 -all", True, "verified", message="Correct."),),
     advice=(RecordState("DMARC", "TXT", "_dmarc.mail.example.com", "v=DMARC1; p=none", False, "pending", problem="unanswered"),),
 )  # fmt: skip
 

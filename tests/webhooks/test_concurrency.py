@@ -1,4 +1,4 @@
-"""How many connections an endpoint gets: against servers with a given speed, on a clock that the test turns."""
+"""The number of connections for an endpoint, with simulated servers on a test clock."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from uuid import UUID
 from twisted.internet.defer import Deferred
 
 from mailsvc.net.fetch import NoAnswer, Reply
-from mailsvc.webhooks.concurrency import KEPT, Widths
+from mailsvc.webhooks.concurrency import REMEMBERED, Concurrency
 from tests.webhooks.test_sender import Row, World
 
 ONE = UUID(int=1)
@@ -16,8 +16,8 @@ ONE = UUID(int=1)
 class Slow(World):
     """Endpoints that answer after `seconds[url]`; one in `workers` has only so many requests served at once."""
 
-    def __init__(self, **terms: object) -> None:
-        super().__init__(**terms)
+    def __init__(self, **limits: object) -> None:
+        super().__init__(**limits)
         self.seconds: dict[str, float] = {}
         self.workers: dict[str, int] = {}
         self.free: dict[str, list[float]] = {}
@@ -91,26 +91,26 @@ def test_wide_endpoints_leave_half_of_all_connections_to_others() -> None:
 
 
 def test_a_failure_halves_and_never_goes_below_the_least() -> None:
-    widths = Widths(5, 50)
+    endpoints = Concurrency(5, 50)
     for _ in range(200):
-        widths.answered(ONE, 0.1, 50)
-    assert widths.of(ONE) == 50
-    widths.failed(ONE)
-    assert widths.of(ONE) == 25
+        endpoints.answered(ONE, 0.1, 50)
+    assert endpoints.limit(ONE) == 50
+    endpoints.failed(ONE)
+    assert endpoints.limit(ONE) == 25
     for _ in range(10):
-        widths.failed(ONE)
-    assert widths.of(ONE) == 5
+        endpoints.failed(ONE)
+    assert endpoints.limit(ONE) == 5
 
 
 def test_an_endpoint_that_does_not_use_its_connections_gets_no_more() -> None:
-    widths = Widths(5, 50)
+    endpoints = Concurrency(5, 50)
     for _ in range(200):
-        widths.answered(ONE, 0.1, 2)
-    assert widths.of(ONE) == 5
+        endpoints.answered(ONE, 0.1, 2)
+    assert endpoints.limit(ONE) == 5
 
 
 def test_only_so_many_endpoints_are_remembered() -> None:
-    widths = Widths(5, 50)
-    for number in range(KEPT + 100):
-        widths.failed(UUID(int=number))
-    assert len(widths._widths) == KEPT
+    endpoints = Concurrency(5, 50)
+    for number in range(REMEMBERED + 100):
+        endpoints.failed(UUID(int=number))
+    assert len(endpoints._endpoints) == REMEMBERED

@@ -16,13 +16,13 @@ from mailsvc.mail.address import parse_mailbox
 from mailsvc.policy import Refusal
 from mailsvc.store.events.webhooks import Webhook
 from mailsvc.system_mail import SystemMail
-from mailsvc.webhooks.failure_notices import Notices, written
+from mailsvc.webhooks.failure_notices import FailureNotices, compose
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 FAILING = Webhook(
     UUID(int=7), UUID(int=1), "https://shop.example/hook", ("email.sent",), "enabled", None, NOW - timedelta(hours=1), NOW, 503, None, NOW
 )  # fmt: skip
-DISABLED = attrs.evolve(FAILING, status="disabled", disabled_why="It answered 410 Gone.", failed_with=0)
+DISABLED = attrs.evolve(FAILING, status="disabled", disabled_why="It responded with 410 Gone.", failed_with=0)
 
 
 class World:
@@ -36,13 +36,13 @@ class World:
         self.answer: Any = Admitted((UUID(int=9),))
         self.owned = True
         mail = SystemMail(self, self, None if sender is None else parse_mailbox(sender))  # type: ignore[arg-type]
-        self.notices = Notices(self, mail, NOW.timestamp, 1800)
+        self.notices = FailureNotices(self, mail, NOW.timestamp, 1800)
 
-    async def untold(self, failing_before: datetime, limit: int = 100) -> Sequence[tuple[Webhook, Sequence[str]]]:
+    async def to_notify(self, failing_before: datetime, limit: int = 100) -> Sequence[tuple[Webhook, Sequence[str]]]:
         assert failing_before == NOW - timedelta(minutes=30)
         return [(webhook, self.to) for webhook in self.waiting]
 
-    async def told(self, webhook: Webhook) -> None:
+    async def notified(self, webhook: Webhook) -> None:
         self.waiting.remove(webhook)
 
     async def called(self, name: str) -> Any:
@@ -59,57 +59,57 @@ class World:
         self.submitted.append((caller, emails[0], key))
         return self.answer
 
-    def tell(self) -> None:
+    def send_due(self) -> None:
         failures: list[Any] = []
-        Deferred.fromCoroutine(self.notices.tell()).addErrback(failures.append)
+        Deferred.fromCoroutine(self.notices.send_due()).addErrback(failures.append)
         assert not failures
 
 
-def test_a_mail_for_each_state() -> None:
+def test_failing_and_disabled_endpoints_get_a_mail() -> None:
     world = World(FAILING, DISABLED)
-    world.tell()
+    world.send_due()
     (caller, first, key), (_, second, other) = world.submitted
     assert (caller.account_id, caller.domain_id, caller.key_id) == (UUID(int=5), UUID(int=6), None)
     assert (first.sender.address, first.to[0].address, first.source) == ("notices@op.example", "admin@acme.example", "system")
-    assert (first.subject, second.subject) == ("Your webhook endpoint fails", "Your webhook endpoint was disabled")
+    assert (first.subject, second.subject) == ("Your webhook endpoint is failing", "Your webhook endpoint was disabled")
     assert isinstance(first.content, Content)
     assert key.key != other.key
     assert world.waiting == []
 
 
-def test_everybody_has_a_mail_of_their_own_and_once() -> None:
+def test_each_recipient_gets_one_mail() -> None:
     world = World(FAILING, to=("a@acme.example", "b@acme.example"))
-    world.tell()
+    world.send_due()
     assert [[each.address for each in email.to] for _, email, _ in world.submitted] == [["a@acme.example"], ["b@acme.example"]]
     assert len({key.key for *_, key in world.submitted}) == 2
     assert world.waiting == []
 
 
 def test_the_text_names_the_endpoint_and_its_last_failure() -> None:
-    _, text = written(FAILING)
-    for part in ("https://shop.example/hook", "2026-01-02 02:04:05 UTC", "2026-01-02 03:04:05 UTC", "the HTTP status 503", str(FAILING.id)):
+    _, text = compose(FAILING)
+    for part in ("https://shop.example/hook", "2026-01-02 02:04:05 UTC", "2026-01-02 03:04:05 UTC", "HTTP status 503", str(FAILING.id)):
         assert part in text
-    _, text = written(DISABLED)
-    assert "no answer" in text
-    assert "It answered 410 Gone." in text
+    _, text = compose(DISABLED)
+    assert "no response" in text
+    assert "It responded with 410 Gone." in text
 
 
 @pytest.mark.parametrize("more", [{"to": ()}, {"sender": None}])
-def test_nobody_to_write_to_or_from(more: dict[str, Any]) -> None:
+def test_nothing_is_sent_without_recipients_or_a_sender(more: dict[str, Any]) -> None:
     world = World(FAILING, **more)
-    world.tell()
+    world.send_due()
     assert world.submitted == world.waiting == []
 
 
-def test_what_is_refused_is_not_tried_for_ever_and_what_is_busy_is() -> None:
+def test_a_busy_service_is_retried_and_a_refusal_is_not() -> None:
     world = World(FAILING)
     world.answer = Busy()
-    world.tell()
+    world.send_due()
     assert world.waiting == [FAILING]
     world.answer = Rejected({0: Refusal("domain", "from", "The domain is not verified.")})
-    world.tell()
+    world.send_due()
     assert world.waiting == []
     world = World(FAILING)
     world.owned = False
-    world.tell()
+    world.send_due()
     assert world.submitted == world.waiting == []

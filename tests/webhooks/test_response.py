@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mailsvc.webhooks.response import Verdict, judge
-from mailsvc.webhooks.sender import Terms
+from mailsvc.webhooks.sender import Limits
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-SCHEDULE = Terms().schedule
+SCHEDULE = Limits().schedule
 
 
 def after(seconds: float) -> datetime:
@@ -36,7 +36,7 @@ def test_the_schedule() -> None:
 
 
 def test_gone() -> None:
-    assert judge(410, None, 0, NOW, SCHEDULE) == Verdict("failed", why="It answered 410 Gone.")
+    assert judge(410, None, 0, NOW, SCHEDULE) == Verdict("failed", why="It responded with 410 Gone.")
 
 
 @pytest.mark.parametrize(

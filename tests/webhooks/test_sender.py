@@ -20,7 +20,7 @@ from mailsvc.net.fetch import NoAnswer, Reply
 from mailsvc.store.events.outbox import Due, Posted, Ready
 from mailsvc.store.postgres.errors import DataRejected, Unavailable
 from mailsvc.webhooks import sender
-from mailsvc.webhooks.sender import Posts, Terms, choose
+from mailsvc.webhooks.sender import Limits, WebhookSender, choose
 
 ACCOUNT = UUID(int=1)
 START = 1_800_000_000.0
@@ -37,7 +37,7 @@ class Row:
 class World:
     """`answers` maps a URL to a status, a Deferred of one, or a NoAnswer."""
 
-    def __init__(self, **terms: Any) -> None:
+    def __init__(self, **limits: Any) -> None:
         self.clock = Clock()
         self.clock.advance(START)
         self.rows: dict[UUID, Row] = {}
@@ -57,7 +57,7 @@ class World:
         self.looks, self.looking = 0, 0.0  # and how long each takes
         self.lines = 0  # that are not closed
         self.ring: Any = None
-        self.posts = Posts(self, self, self, self.clock, Terms(**terms))
+        self.posts = WebhookSender(self, self, self, self.clock, Limits(**limits))
 
     def add(self, count: int, url: str, webhook: int) -> None:
         for _ in range(count):
@@ -178,9 +178,9 @@ def test_three_neighbours_over_days() -> None:
     assert len(world.at("good")) == 11
     gaps = [later - sooner for sooner, later in zip(world.at("fails"), world.at("fails")[1:], strict=False)]
     assert len(world.at("fails")) == 8
-    assert all(0 <= gap - wait <= 1 for gap, wait in zip(gaps, Terms().schedule, strict=True))
+    assert all(0 <= gap - wait <= 1 for gap, wait in zip(gaps, Limits().schedule, strict=True))
     gaps = [later - sooner for sooner, later in zip(world.at("hangs"), world.at("hangs")[1:], strict=False)]
-    assert all(15 <= gap - wait <= 16 for gap, wait in zip(gaps, Terms().schedule, strict=True))
+    assert all(15 <= gap - wait <= 16 for gap, wait in zip(gaps, Limits().schedule, strict=True))
     assert world.rows == {}
     ids = {headers["webhook-id"] for _, url, _, headers in world.asked if url == "fails"}
     stamps = {headers["webhook-timestamp"] for _, url, _, headers in world.asked if url == "fails"}
@@ -284,7 +284,7 @@ def test_an_answer_that_cannot_be_read_is_a_failed_attempt_on_the_usual_schedule
     world.posts.startService()
     world.run(200_000)
     waits = [round(b - a) for a, b in pairwise(world.at("odd"))]
-    assert len(waits) == 7 and all(abs(got - due) <= 2 for got, due in zip(waits, Terms().schedule, strict=True))
+    assert len(waits) == 7 and all(abs(got - due) <= 2 for got, due in zip(waits, Limits().schedule, strict=True))
     assert {posted.status for posted in world.posted} == {0}
 
 
@@ -295,7 +295,7 @@ def test_an_answer_that_cannot_be_stored_still_counts_as_an_attempt() -> None:
     world.posts.startService()
     world.run(2)
     [posted] = world.posted
-    assert (posted.status, posted.outcome, posted.response) == (0, "retry", "The answer could not be stored.")
+    assert (posted.status, posted.outcome, posted.response) == (0, "retry", "The response could not be stored.")
 
 
 def test_what_was_taken_is_written_down_beside_the_next() -> None:
@@ -316,7 +316,7 @@ def test_what_was_taken_is_written_down_beside_the_next() -> None:
 
 
 def test_what_is_not_written_down_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sender, "UNWRITTEN", 5)
+    monkeypatch.setattr(sender, "UNRECORDED", 5)
     world = World(connections=1)
     world.add(20, "good", 1)
     world.writing = []
@@ -343,7 +343,7 @@ def test_an_endpoint_that_is_gone_is_cleared() -> None:
     assert world.rows == {}
 
 
-def test_what_is_no_longer_kept_ends_alone() -> None:
+def test_an_event_that_is_no_longer_stored_fails_alone() -> None:
     world = World(per_endpoint=1)
     world.add(9, "good", 1)
     world.forgotten = {*list(world.rows)[::2]}
@@ -352,7 +352,7 @@ def test_what_is_no_longer_kept_ends_alone() -> None:
     assert (world.rows, world.failing, len(world.at("good"))) == ({}, set(), 4)
     ended = [posted for posted in world.posted if not posted.asked]
     assert {posted.due.event_id for posted in ended} == world.forgotten
-    assert {(posted.outcome, posted.response) for posted in ended} == {("failed", "What happened is no longer kept, so it cannot be told.")}
+    assert {(posted.outcome, posted.response) for posted in ended} == {("failed", "The event is no longer stored, so it cannot be sent.")}
 
 
 def test_stopping_waits_for_what_was_begun() -> None:
@@ -371,17 +371,17 @@ def test_stopping_waits_for_what_was_begun() -> None:
 
 
 def test_choosing_is_fair() -> None:
-    terms = Terms(connections=10, per_endpoint=5, per_host=6)
+    limits = Limits(connections=10, per_endpoint=5, per_host=6)
     many = [Ready(UUID(int=n), ACCOUNT, f"https://h{n}/", False, True, True) for n in range(4)]
-    assert sorted(choose(many, [], terms).values()) == [2, 2, 3, 3]
+    assert sorted(choose(many, [], limits).values()) == [2, 2, 3, 3]
     same = [Ready(UUID(int=n), ACCOUNT, "https://one/", False, True, True) for n in range(4)]
-    assert sum(choose(same, [], terms).values()) == 6
+    assert sum(choose(same, [], limits).values()) == 6
     mine = [Ready(UUID(int=n), ACCOUNT, f"https://h{n}/", False, True, True) for n in range(9)]
     other = Ready(UUID(int=9), UUID(int=2), "https://h9/", False, True, True)
-    shared = choose([*mine, other], [], Terms(connections=10, per_account=6))
+    shared = choose([*mine, other], [], Limits(connections=10, per_account=6))
     assert (sum(shared.values()), shared[other.webhook_id]) == (10, 4)
     failing = [Ready(UUID(int=n), ACCOUNT, f"https://h{n}/", True, True) for n in range(40)]
-    assert sum(choose(failing, [], terms).values()) == 5
+    assert sum(choose(failing, [], limits).values()) == 5
     well = [Ready(UUID(int=100 + n), ACCOUNT, f"https://w{n}/", False, True, True) for n in range(3)]
-    shared = choose([*failing, *well], [], terms)
+    shared = choose([*failing, *well], [], limits)
     assert sum(shared[each.webhook_id] for each in well) == 5

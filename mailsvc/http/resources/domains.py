@@ -10,7 +10,7 @@ from uuid import UUID
 import attrs
 
 from mailsvc.domains import names, views
-from mailsvc.domains.maintenance import Taken
+from mailsvc.domains.maintenance import AlreadyAdded
 from mailsvc.domains.names import NotADomain
 from mailsvc.domains.records import Publishing
 from mailsvc.http import parameters
@@ -51,7 +51,7 @@ class Stored(Protocol):
 class Claims(Protocol):
     """store/domains/claims"""
 
-    async def of(self, account_id: UUID, domain_id: UUID) -> Claim | None: ...
+    async def get(self, account_id: UUID, domain_id: UUID) -> Claim | None: ...
 
 
 class Caring(Protocol):
@@ -81,7 +81,7 @@ class DomainDesk:
     """Everything that the collection needs; `region` is where a domain belongs that names none."""
 
     stored: Stored
-    care: Caring
+    maintenance: Caring
     publishing: Publishing
     region: str
 
@@ -98,7 +98,7 @@ class Domains:
         return await request.detached(self._create(request))
 
     async def _create(self, request: Request) -> bytes:
-        return made(request, await self._full(await self._adding(request, self.desk.care.add, "domain added")))
+        return made(request, await self._full(await self._adding(request, self.desk.maintenance.add, "domain added")))
 
     async def _adding(self, request: Request, add: Adding[T], action: str) -> T:
         """What `add` makes of the request, or the problem that says why not."""
@@ -111,7 +111,7 @@ class Domains:
             return await add(request.caller.account_id, new.name, region, new.choices, [line])
         except NotADomain as wrong:
             raise invalid(f"The `name` field is not a domain to send from. {wrong}") from None
-        except Taken as taken:
+        except AlreadyAdded as taken:
             raise invalid(f"The `{taken}` domain has been registered already.", 403) from None
         except LimitReached as limit:
             if limit.retry_after is None:
@@ -172,7 +172,7 @@ class Domains:
 
     async def _verify(self, request: Request, id: str) -> bytes:
         domain = await self._own(request, id)
-        if await self.desk.care.verify(domain, [audited(request, "domain check asked for", domain.name)]) is None:
+        if await self.desk.maintenance.verify(domain, [audited(request, "domain check asked for", domain.name)]) is None:
             raise not_found("Domain")
         return ok(request, {"object": "domain", "id": id.lower()})
 
@@ -190,7 +190,7 @@ class Domains:
         return await request.detached(self._claim(request))
 
     async def _claim(self, request: Request) -> bytes:
-        claim, new = await self._adding(request, self.desk.care.claim, "domain claimed")
+        claim, new = await self._adding(request, self.desk.maintenance.claim, "domain claimed")
         return (made if new else ok)(request, views.claim(claim, time))
 
     @app.route("/domains/<id>/claim", methods=["GET"])
@@ -208,11 +208,11 @@ class Domains:
         claim = await self._own_claim(request, domain_id)
         domain = await self.desk.stored.own(request.caller.account_id, domain_id)
         if claim.open and domain is not None:
-            await self.desk.care.verify(domain, [audited(request, "domain check asked for", domain.name)])
+            await self.desk.maintenance.verify(domain, [audited(request, "domain check asked for", domain.name)])
         return ok(request, views.claim(claim, time))
 
     async def _own_claim(self, request: Request, domain_id: UUID) -> Claim:
-        claim = await self.desk.care.claims.of(request.caller.account_id, domain_id)
+        claim = await self.desk.maintenance.claims.get(request.caller.account_id, domain_id)
         if claim is None:
             raise not_found("Domain claim")
         return claim

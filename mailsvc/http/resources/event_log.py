@@ -38,4 +38,4 @@ class EventLog:
 
 
 def _listed(sequence: int, fact: Fact) -> dict[str, object]:
-    return {"sequence": sequence, "id": f"msg_{fact.event_id.hex}", **payload.told(fact)}
+    return {"sequence": sequence, "id": f"msg_{fact.event_id.hex}", **payload.render(fact)}

@@ -174,7 +174,7 @@ class Webhooks:
     async def event(self, request: Request, id: str, event: str) -> bytes:
         message = await request.detached(self._message(request, id, event))
         next_at = {"next_attempt_at": time_or_none(message.next_at)}
-        told = message.payload if message.fact is None else payload.told(message.fact)
+        told = message.payload if message.fact is None else payload.render(message.fact)
         return ok(request, {"object": "webhook_event", **_message(message), **next_at, "payload": told})
 
     @app.route("/webhooks/<id>/events/<event>/attempts", methods=["GET"])

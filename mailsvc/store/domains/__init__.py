@@ -1,1 +1,1 @@
-"""Sending domains in SQL: their keys, their checks and their history."""
+"""SQL for sending domains: their DKIM keys, checks, claims and history."""

@@ -1,4 +1,4 @@
-"""Claims of domain names that another account has verified. What a check makes of them is written by store/domains/checks."""
+"""Claims of domain names that another account has verified. store/domains/checks settles them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from mailsvc.store.people.audit import Line, write
 from mailsvc.store.postgres.connection import Row
 from mailsvc.store.postgres.pool import Pool, Transaction
 
-LIFE = timedelta(days=7)  # in which the record has to be found
-KEPT = timedelta(days=30)  # after that, when its account makes another one
+LIFETIME = timedelta(days=7)
+KEEP = timedelta(days=30)  # after expiry; deleted with the account's next claim
 
 
 class DomainClaims:
@@ -26,19 +26,21 @@ class DomainClaims:
         self._pool = pool
         self._domains = domains
 
-    async def of(self, account_id: UUID, domain_id: UUID) -> Claim | None:
-        """The claim that an account made with this domain, as it is now."""
+    async def get(self, account_id: UUID, domain_id: UUID) -> Claim | None:
+        """The account's claim for this domain. Not cached."""
         rows = await self._pool.rows(domains_sql.CLAIM_OF, (account_id, domain_id))
         return self._claim(rows[0]) if rows else None
 
     async def make(self, domain: Domain, status: ClaimStatus, lines: Sequence[Line] = ()) -> Claim:
-        """A new claim for the name of an account's own domain; an older one of this domain is replaced. `lines` go into the audit log."""
+        """Create a claim for the name of the account's domain, replacing an older one. `lines` are written to the audit log."""
         now = self._domains.now()
 
         async def make(tx: Transaction) -> Claim:
-            await tx.run(domains_sql.FORGET_CLAIMS, (domain.account_id, now - KEPT))
+            await tx.run(domains_sql.FORGET_CLAIMS, (domain.account_id, now - KEEP))
             place = (domain.id, domain.account_id, domain.name, domain.region)
-            rows = await tx.rows(domains_sql.ADD_CLAIM, (uuid7(now.timestamp()), *place, secrets.token_hex(16), status, now, now + LIFE))
+            rows = await tx.rows(
+                domains_sql.ADD_CLAIM, (uuid7(now.timestamp()), *place, secrets.token_hex(16), status, now, now + LIFETIME)
+            )
             await write(tx, lines, now.timestamp())
             return self._claim(rows[0])
 

@@ -1,6 +1,6 @@
-"""Sending domains and their DKIM keys, whose private halves are encrypted. What checks and rotations change: store/domains/checks.
+"""Sending domains and their encrypted DKIM keys. Checks and rotations: store/domains/checks.
 
-Whatever changes a domain tells of it in the same transaction: an event for the account, a line in the domain's history.
+Each change writes an event and a line of the domain's history in the same transaction.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from mailsvc.store.queue.claims import Queue
 __all__ = ["Algorithm", "DkimKey", "Domain", "DomainStatus", "Domains", "NewKey", "RecordState", "StoredKey", "TlsPolicy"]
 
 HOUR = timedelta(hours=1)
-BITE = 1000  # recipients that are ended in one transaction when their domain is deleted
+BATCH = 1000  # recipients that fail in one transaction after their domain was deleted
 
 Payload = Callable[[Domain, Sequence[DkimKey]], Mapping[str, object]]
-Happening = Literal["created", "updated", "deleted"]
+Change = Literal["created", "updated", "deleted"]
 
 
 class NewKey(Protocol):
-    """A key pair; domains/keypair makes them."""
+    """A key pair (domains/keypair)."""
 
     @property
     def selector(self) -> str: ...
@@ -62,7 +62,7 @@ class NewKey(Protocol):
 
 @attrs.frozen
 class Choices:
-    """What the owner of a domain decides when it is made. `delegated` is the operator's."""
+    """The owner's choices for a new domain. `delegated` is the operator's choice."""
 
     return_path: str = "send"
     tls: TlsPolicy = "opportunistic"
@@ -72,12 +72,12 @@ class Choices:
 
 
 def brief(domain: Domain, keys: Sequence[DkimKey]) -> Mapping[str, object]:
-    """What an event tells of a domain where nobody knows its records."""
+    """The data of an event without the domain's records."""
     return {"id": str(domain.id), "name": domain.name, "status": domain.status, "region": domain.region}
 
 
 class Domains:
-    """`payload` makes what the account is told of a domain after each change. Without `trusting` the operator's word counts no more."""
+    """`payload`: makes the data of events. If `trusting` is false, domains that the operator trusts must be verified by DNS."""
 
     def __init__(
         self,
@@ -102,35 +102,35 @@ class Domains:
     # Reading
 
     async def find(self, account_id: UUID, name: str) -> Domain | None:
-        """An account's domain by its name in A-labels, as of two seconds ago at most."""
+        """An account's domain by its name in A-labels. Cached for at most two seconds."""
         return await self._named.get((account_id, name), lambda: self._one(domains_sql.FIND, (account_id, name)))
 
     async def get(self, domain_id: UUID) -> Domain | None:
-        """Whosever it is: for mail that was accepted. As of two seconds ago at most."""
+        """A domain regardless of account, for accepted mail. Cached for at most two seconds."""
         return await self._by_id.get(domain_id, lambda: self._one(domains_sql.GET, (domain_id,)))
 
     async def own(self, account_id: UUID, domain_id: UUID) -> Domain | None:
-        """An account's domain as it is now."""
+        """An account's domain. Not cached."""
         return await self._one(domains_sql.OWN, (account_id, domain_id))
 
     async def called(self, name: str) -> Domain | None:
-        """Regardless of account, as it is now: for the operator. The one that is verified, else the oldest."""
-        return await self._one(domains_sql.CALLED, (name,))
+        """A domain by name, regardless of account: the verified one, otherwise the oldest. Not cached."""
+        return await self._one(domains_sql.BY_NAME, (name,))
 
-    async def claimants(self, name: str) -> Sequence[Domain]:
-        """All domains of this name, the one that is verified first."""
-        return [self.of(row) for row in await self._pool.rows(domains_sql.CALLED, (name,))]
+    async def all_named(self, name: str) -> Sequence[Domain]:
+        """All domains with this name, the verified one first."""
+        return [self.of(row) for row in await self._pool.rows(domains_sql.BY_NAME, (name,))]
 
     async def check_limits(self, account_id: UUID, limits: DomainLimits) -> None:
-        """Raises LimitReached when the account may not add a domain now."""
+        """Raises LimitReached if the account cannot add a domain now."""
         now = self.now()
         rows = await self._pool.rows(domains_sql.USED, {"account": account_id, "before": now - HOUR})
-        _within(rows[0], limits, now, counted=0)
+        _check_limits(rows[0], limits, now, counted=0)
 
     async def list(
         self, account_id: UUID, limit: int | None = None, after: UUID | None = None, before: UUID | None = None
     ) -> tuple[Sequence[Domain], bool]:
-        """Newest first; all of them without a `limit`. Whether there are more."""
+        """Newest first, and whether there are more. All domains if there is no `limit`."""
         if before is not None:
             rows = await self._pool.rows(domains_sql.NEWER, (account_id, before, limit and limit + 1))
         else:
@@ -139,19 +139,19 @@ class Domains:
         return (page[::-1] if before is not None else page), limit is not None and len(rows) > limit
 
     async def signing_keys(self, domain_id: UUID) -> tuple[StoredKey, ...]:
-        """What its mail is signed with, in the order of `signs_with`; as of two seconds ago at most."""
+        """The keys that sign its mail, in the order of `signs_with`. Cached for at most two seconds."""
         return await self._keys.get(domain_id, lambda: self._signing_keys(domain_id))
 
     async def published_keys(self, domain_id: UUID) -> Sequence[DkimKey]:
-        """What its DNS should have."""
+        """The keys that should be in DNS."""
         return [DkimKey(*row) for row in await self._pool.rows(domains_sql.PUBLISHED, (domain_id,))]
 
     async def delegated_keys(self) -> Sequence[tuple[UUID, DkimKey]]:
-        """Every key that the operator's DNS serves, by its domain; of a selector the newest."""
+        """All keys in the operator's zone with their domains, the newest of each selector."""
         return [(row[0], DkimKey(*row[1:])) for row in await self._pool.rows(domains_sql.DELEGATED)]
 
     async def history(self, domain_id: UUID, limit: int = 50) -> Sequence[tuple[datetime, str]]:
-        """What happened to it, the newest first."""
+        """The domain's history, newest first."""
         return [(at, what) for at, what in await self._pool.rows(domains_sql.HISTORY, (domain_id, limit))]
 
     # Changing
@@ -166,7 +166,7 @@ class Domains:
         lines: Sequence[Line] = (),
         limits: DomainLimits | None = None,
     ) -> Domain:
-        """A new domain and its DKIM keys. Raises errors.Conflict when the account has the name, LimitReached at one of `limits`."""
+        """Add a domain and its DKIM keys. Raises errors.Conflict if the account has the name, LimitReached if a limit is reached."""
         chosen = choices or Choices()
         now = self.now()
 
@@ -174,11 +174,11 @@ class Domains:
             if limits is not None:
                 window = {"account": account_id, "before": now - HOUR, "now": now}
                 await tx.run(domains_sql.COUNT_ADD, window)
-                _within((await tx.rows(domains_sql.USED, window))[0], limits, now, counted=1)
+                _check_limits((await tx.rows(domains_sql.USED, window))[0], limits, now, counted=1)
             values = (chosen.return_path, chosen.tls, chosen.sending, chosen.receiving, chosen.delegated)
             [row] = await tx.rows(domains_sql.ADD, (uuid7(now.timestamp()), account_id, name, region, now, *values))
             await self.add_keys(tx, row[0], keys, "signing")
-            await self.tell(tx, "created", domain_of(row), "Added.")
+            await self.record_change(tx, "created", domain_of(row), "Domain added.")
             await write(tx, lines, now.timestamp())
             return domain_of(row)
 
@@ -187,7 +187,7 @@ class Domains:
         return domain
 
     async def update(self, account_id: UUID, domain_id: UUID, changes: Mapping[str, object], lines: Sequence[Line] = ()) -> Domain | None:
-        """Change `tls`, `sending` or `receiving`; None when the account has no such domain."""
+        """Change `tls`, `sending` or `receiving`. None if the account has no such domain."""
         values = [changes.get(name) for name in ("tls", "sending", "receiving")]
 
         async def update(tx: Transaction) -> Domain | None:
@@ -196,8 +196,8 @@ class Domains:
                 return None
             [row] = await tx.rows(domains_sql.UPDATE, (*values, domain_id))
             if row != before[0]:
-                words = ", ".join(f"{name} {_word(value)}" for name, value in changes.items())
-                await self.tell(tx, "updated", domain_of(row), f"Changed by its owner: {words}.")
+                words = ", ".join(f"{name} {_display(value)}" for name, value in changes.items())
+                await self.record_change(tx, "updated", domain_of(row), f"Settings changed: {words}.")
                 await write(tx, lines, self.now().timestamp())
             return domain_of(row)
 
@@ -206,13 +206,13 @@ class Domains:
         return domain
 
     async def delete(self, account_id: UUID, domain_id: UUID, lines: Sequence[Line] = ()) -> Domain | None:
-        """Remove a domain with its keys, and end what waits to be sent from it; None when the account has no such domain."""
+        """Delete a domain with its keys, and end its queued mail. None if the account has no such domain."""
 
         async def delete(tx: Transaction) -> Domain | None:
             rows = await tx.rows(domains_sql.OWN + " FOR UPDATE", (account_id, domain_id))
             if not rows:
                 return None
-            await self.tell(tx, "deleted", domain_of(rows[0]), "Deleted.")
+            await self.record_change(tx, "deleted", domain_of(rows[0]), "Domain deleted.")
             await tx.run(domains_sql.DELETE, (domain_id,))
             await tx.run(domains_sql.SETTLE_CLAIM, ("canceled", None, domain_id))
             await write(tx, lines, self.now().timestamp())
@@ -221,19 +221,21 @@ class Domains:
         domain = await self._pool.transact(delete)
         self.changed()
         if domain is not None:
-            await self.end_mail(domain_id, domain.name, "The sending domain {name} was deleted.")
+            await self.fail_queued(domain_id, domain.name, "The sending domain {name} was deleted.")
         return domain
 
     async def trust(self, account_id: UUID, name: str, trusted: bool = True) -> bool:
-        """Take the operator's word for it, or no longer; whether the account has such a domain.
+        """Trust a domain without DNS, or stop trusting it; whether the account has it.
 
-        Raises errors.Conflict when another account has the name verified or trusted.
+        Raises errors.Conflict if another account has the name verified or trusted.
         """
 
         async def trust(tx: Transaction) -> bool:
             rows = await tx.rows(domains_sql.TRUST, (trusted, self.now(), account_id, name))
             for row in rows:
-                await self.tell(tx, "updated", domain_of(row), f"The operator {'trusts it' if trusted else 'trusts it no longer'}.")
+                await self.record_change(
+                    tx, "updated", domain_of(row), "Trusted by the operator." if trusted else "No longer trusted by the operator."
+                )
             return bool(rows)
 
         found = await self._pool.transact(trust)
@@ -241,19 +243,19 @@ class Domains:
         return found
 
     async def sign_with(self, domain_id: UUID, algorithms: Sequence[Algorithm]) -> Domain | None:
-        """Which of its keys sign; None when it is not there any more."""
+        """Choose which keys sign. None if the domain no longer exists."""
 
         async def choose(tx: Transaction) -> Domain | None:
             rows = await tx.rows(domains_sql.SIGNS, (list(algorithms), self.now(), domain_id))
             for row in rows:
-                await self.tell(tx, "updated", domain_of(row), f"The operator has its mail signed with {' and '.join(algorithms)}.")
+                await self.record_change(tx, "updated", domain_of(row), f"Email is now signed with {' and '.join(algorithms)}.")
             return domain_of(rows[0]) if rows else None
 
         domain = await self._pool.transact(choose)
         self.changed()
         return domain
 
-    # For what else changes domains, within its transactions
+    # For other modules that change domains, within their transactions
 
     async def add_keys(self, tx: Transaction, domain_id: UUID, keys: Sequence[NewKey], state: str) -> None:
         now = self.now()
@@ -262,22 +264,22 @@ class Domains:
             encrypted = self._encryption.encrypt(key.der, key_id)
             await tx.run(domains_sql.ADD_KEY, (key_id, domain_id, key.selector, key.algorithm, key.public, encrypted, state, now))
 
-    async def tell(self, tx: Transaction, happening: Happening, domain: Domain, *sentences: str) -> None:
-        """An event with the domain as it is now, and lines for its history."""
+    async def record_change(self, tx: Transaction, change: Change, domain: Domain, *sentences: str) -> None:
+        """Write an event with the domain, and lines of its history."""
         now = self.now()
         keys = [DkimKey(*row) for row in await tx.rows(domains_sql.PUBLISHED, (domain.id,))]
         data = dict(self._payload(domain, keys))
-        await events.write(tx, [NewEvent(domain.account_id, None, domain.id, None, f"domain.{happening}", now, data)])
+        await events.write(tx, [NewEvent(domain.account_id, None, domain.id, None, f"domain.{change}", now, data)])
         for sentence in sentences:
             await tx.run(domains_sql.ADD_HISTORY, (uuid7(now.timestamp()), domain.id, now, sentence))
 
-    async def end_mail(self, domain_id: UUID, name: str, reason: str) -> None:
-        """End what waits to be sent from a domain that is gone or lost.
+    async def fail_queued(self, domain_id: UUID, name: str, reason: str) -> None:
+        """End queued mail of a domain that was deleted or lost.
 
-        What a crash leaves here, and what is being sent now, ends with the same reason when it is its turn to be sent.
+        Mail that is being sent now, or that remains after a crash, ends with the same reason before its next attempt.
         """
-        told = reason.format(name=name)
-        while await Queue(self._pool).fail_domain(domain_id, told, self.now(), BITE) == BITE:
+        text = reason.format(name=name)
+        while await Queue(self._pool).fail_domain(domain_id, text, self.now(), BATCH) == BATCH:
             pass
         if self._notifications is not None:
             self._notifications.notify("events")
@@ -296,7 +298,7 @@ class Domains:
         return self.of(rows[0]) if rows else None
 
     def of(self, row: Row) -> Domain:
-        """A domain from a row of the store."""
+        """A domain from a row."""
         domain = domain_of(row)
         return domain if self._trusting else attrs.evolve(domain, trusted=False)
 
@@ -307,17 +309,17 @@ class Domains:
         )
 
 
-def _within(used: Row, limits: DomainLimits, now: datetime, counted: int) -> None:
-    """Raises LimitReached. `used` is a row of domains_sql.USED, in which `counted` adds of this one are counted already."""
+def _check_limits(used: Row, limits: DomainLimits, now: datetime, counted: int) -> None:
+    """Raises LimitReached. `used`: a row of domains_sql.USED, which already includes `counted` adds of this request."""
     total, unverified, adds, since = used
     if total >= limits.per_account:
-        raise LimitReached(f"An account may have at most {limits.per_account} domains. Delete one that is no longer needed.")
+        raise LimitReached(f"An account can have at most {limits.per_account} domains. Delete one that you no longer need.")
     if unverified >= limits.unverified:
-        raise LimitReached(f"An account may have at most {limits.unverified} domains that are not verified. Verify or delete one.")
+        raise LimitReached(f"An account can have at most {limits.unverified} unverified domains. Verify or delete one.")
     if adds - counted >= limits.adds_per_hour:
         seconds = max(1, ceil((since + HOUR - now).total_seconds()))
-        raise LimitReached(f"An account may add at most {limits.adds_per_hour} domains an hour. Try again in {seconds} seconds.", seconds)
+        raise LimitReached(f"An account can add at most {limits.adds_per_hour} domains per hour. Try again in {seconds} seconds.", seconds)
 
 
-def _word(value: object) -> str:
+def _display(value: object) -> str:
     return {True: "on", False: "off"}.get(value, str(value)) if isinstance(value, bool) else str(value)

@@ -1,4 +1,4 @@
-"""The statements of sending domains. What they are for: store/domains/domains, store/domains/checks."""
+"""SQL statements for store/domains/domains, checks and claims."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ _FROM = f"SELECT {COLUMNS} FROM domains WHERE "
 FIND = _FROM + "account_id = %s AND name = %s"
 GET = _FROM + "id = %s"
 OWN = _FROM + "account_id = %s AND id = %s"
-# Several accounts may have a name: the one that has it verified comes first, else whoever added it first.
-CALLED = _FROM + "name = %s ORDER BY status = 'verified' DESC, trusted_at IS NOT NULL DESC, id"
+# Several accounts can have a name: the verified one comes first, then the oldest.
+BY_NAME = _FROM + "name = %s ORDER BY status = 'verified' DESC, trusted_at IS NOT NULL DESC, id"
 HOLDER = _FROM + "name = %s AND id <> %s AND (status = 'verified' OR trusted_at IS NOT NULL)"
 OLDER = _FROM + "account_id = %s AND (%s::uuid IS NULL OR id < %s) ORDER BY id DESC LIMIT %s"
 NEWER = _FROM + "account_id = %s AND id > %s ORDER BY id LIMIT %s"
@@ -28,7 +28,7 @@ TRUST = f"""
 UPDATE domains SET trusted_at = CASE WHEN %s THEN coalesce(trusted_at, %s) END WHERE account_id = %s AND name = %s RETURNING {COLUMNS}
 """
 
-# What is required of its DNS changes with it, so it is looked at soon.
+# The required DNS records change with it, so the domain is checked soon.
 SIGNS = f"""
 UPDATE domains SET signs_with = %s, next_check_at = CASE WHEN next_check_at IS NOT NULL THEN least(next_check_at, %s) END
 WHERE id = %s RETURNING {COLUMNS}
@@ -51,7 +51,7 @@ SELECT DISTINCT ON (d.id, k.selector)
        d.id, k.id, k.selector, k.algorithm, k.public_key, k.state, k.created_at, coalesce(k.changed_at, k.created_at)
 FROM dkim_keys k JOIN domains d ON d.id = k.domain_id WHERE d.delegated ORDER BY d.id, k.selector, k.id DESC
 """
-# What a retired key was signed with is destroyed.
+# The private half of a retired key is destroyed.
 MOVE_KEY = """
 UPDATE dkim_keys SET state = %s, changed_at = %s, sealed_key = CASE WHEN %s THEN ''::bytea ELSE sealed_key END
 WHERE domain_id = %s AND id = %s
@@ -60,8 +60,8 @@ WHERE domain_id = %s AND id = %s
 HISTORY = "SELECT at, what FROM domain_history WHERE domain_id = %s ORDER BY id DESC LIMIT %s"
 ADD_HISTORY = "INSERT INTO domain_history (id, domain_id, at, what) VALUES (%s, %s, %s, %s)"
 
-# A check that is under way looks as if it were due later; should its process die, it is. The time also fences its result.
-# No account gets more than its share, with what is under way for it; the accounts take turns.
+# A running check is due again later, in case its process dies; its result is only recorded if that time is unchanged.
+# Each account gets at most its share, including running checks; accounts take turns.
 TAKE_DUE = f"""
 UPDATE domains SET next_check_at = %(until)s WHERE id IN (
     SELECT id FROM domains WHERE next_check_at <= %(now)s AND id = ANY (ARRAY(
@@ -76,7 +76,7 @@ UPDATE domains SET next_check_at = %(until)s WHERE id IN (
     )) FOR UPDATE SKIP LOCKED
 ) RETURNING {COLUMNS}
 """
-PUT_OFF = f"UPDATE domains SET next_check_at = %s WHERE id = %s RETURNING {COLUMNS}"
+RESCHEDULE = f"UPDATE domains SET next_check_at = %s WHERE id = %s RETURNING {COLUMNS}"
 RECORD = f"""
 UPDATE domains SET status = %s, records = %s, advice = %s, since = %s, checks = %s, checked_at = %s, next_check_at = %s,
     lost_at = CASE WHEN %s = 'verified' THEN NULL ELSE lost_at END
@@ -86,21 +86,21 @@ ASK = f"""
 UPDATE domains SET status = %s, since = %s, checks = %s, next_check_at = %s WHERE id = %s RETURNING {COLUMNS}
 """
 
-# Another account proved that it owns the name: this one does not send any more, whatever is known of it.
+# Another account verified the name, so this domain can no longer send, even if it was trusted.
 LOSE = f"""
 UPDATE domains SET status = 'failed', trusted_at = NULL, lost_at = %s, since = NULL, checks = 0, next_check_at = NULL,
     records = %s
 WHERE id = %s RETURNING {COLUMNS}
 """
 
-# How many it has; the adds of the hour before `now`.
+# The number of domains, and the adds in the hour before `now`.
 USED = """
 SELECT count(*), count(*) FILTER (WHERE status <> 'verified' AND trusted_at IS NULL),
        coalesce((SELECT adds FROM domain_adds WHERE account_id = %(account)s AND since > %(before)s), 0),
        (SELECT since FROM domain_adds WHERE account_id = %(account)s AND since > %(before)s)
 FROM domains WHERE account_id = %(account)s
 """
-# Also lets the adds of one account follow one another, so that the counts are exact.
+# Also serializes the adds of an account, so that counts are exact.
 COUNT_ADD = """
 INSERT INTO domain_adds AS a (account_id, since, adds) VALUES (%(account)s, %(now)s, 1)
 ON CONFLICT (account_id) DO UPDATE SET

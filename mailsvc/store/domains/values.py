@@ -1,9 +1,9 @@
-"""Sending domains as values: what the rows of store/domains/domains are read into."""
+"""Sending domains as values, and reading rows into them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from itertools import islice
 from typing import Any, Literal
@@ -21,12 +21,12 @@ KeyState = Literal["published", "signing", "leaving", "retired"]
 
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
-_MOST, _LONGEST = 20, 2000  # of what strangers publish: values of a record, characters of a value
+_VALUES_MAX, _CHARACTERS_MAX = 20, 2000  # of untrusted DNS data: values of a record, characters of a value
 
 
 def _clean(text: str) -> str:
-    """Something that strangers wrote, as it may be stored and shown."""
-    return _CONTROL.sub("\ufffd", text[:_LONGEST])
+    """Untrusted text, made safe to store and show."""
+    return _CONTROL.sub("\ufffd", text[:_CHARACTERS_MAX])
 
 
 def _clean_or_none(text: str | None) -> str | None:
@@ -34,15 +34,19 @@ def _clean_or_none(text: str | None) -> str | None:
 
 
 def _clean_all(texts: Iterable[str]) -> tuple[str, ...]:
-    return tuple(_clean(text) for text in islice(texts, _MOST))
+    return tuple(_clean(text) for text in islice(texts, _VALUES_MAX))
+
+
+_ATTRIBUTES = {"told": "message"}  # stored key: attribute
+_STORED_KEYS = {attribute: key for key, attribute in _ATTRIBUTES.items()}
 
 
 @attrs.frozen
 class RecordState:
-    """What the last check found of one record. `required`: without it the domain may not send.
+    """The result of the last check of one record. `required`: without it the domain cannot send.
 
-    `found` is what stands in DNS, `where` who said so, `problem` a word for what is wrong (none when it is right),
-    `told` a sentence that says what was found and what to do.
+    `found`: the values in DNS; `where`: who answered; `problem`: a code, None if the record is correct; `message`: what was found and
+    what to do.
     """
 
     purpose: str
@@ -54,15 +58,23 @@ class RecordState:
     found: tuple[str, ...] = attrs.field(default=(), converter=_clean_all)
     where: str | None = attrs.field(default=None, converter=_clean_or_none)
     problem: str | None = None
-    told: str | None = attrs.field(default=None, converter=_clean_or_none)
+    message: str | None = attrs.field(default=None, converter=_clean_or_none)
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> RecordState:
+        """The stored key of `message` is `told`."""
+        return cls(**{_ATTRIBUTES.get(key, key): value for key, value in stored.items()})
+
+    def to_json(self) -> dict[str, object]:
+        return {_STORED_KEYS.get(key, key): value for key, value in attrs.asdict(self).items()}
 
 
 @attrs.frozen
 class Domain:
-    """A sending domain of an account. `trusted` is the operator's word in place of DNS.
+    """A sending domain of an account. `trusted`: the operator vouches for it instead of DNS.
 
-    `since`: while it is pending, when its check was asked for; while it is verified, when something was first missed.
-    `lost_at`: when another account took the name over.
+    `since`: for a pending domain, when verification was requested; for a verified one, since when a record has been missing.
+    `lost_at`: when another account took over the name.
     """
 
     id: UUID
@@ -92,29 +104,29 @@ class Domain:
 
     @property
     def missing(self) -> str | None:
-        """Why it may not send, as a sentence; None when it may."""
+        """Why it cannot send, as a sentence. None if it can."""
         if self.may_send:
             return None
         if not self.sending and (self.trusted or self.status == "verified"):
-            return "Sending is switched off in its capabilities."
+            return "Sending is turned off for this domain."
         if self.lost is not None:
             return self.lost
         wrong = [record for record in self.records if record.required and record.status != "verified"]
         if self.checked_at is None or not wrong:
             return "Its DNS records have not been checked yet."
-        return f"Not verified in its DNS: {', '.join(f'{r.purpose} ({r.type} {r.name})' for r in wrong)}."
+        return f"Missing or incorrect DNS records: {', '.join(f'{r.purpose} ({r.type} {r.name})' for r in wrong)}."
 
     @property
     def lost(self) -> str | None:
-        """Why the account no longer has the name, as a sentence; None when nobody took it over."""
+        """Why the account lost the name, as a sentence. None if it did not."""
         if self.lost_at is None:
             return None
-        return "Another account took it over: it proved by DNS that it owns the domain, while the DKIM records of this account were gone."
+        return "Another account took over this domain: it verified the domain by DNS while the DKIM records of this account were missing."
 
 
 @attrs.frozen
 class DomainLimits:
-    """How many domains an account may have and add."""
+    """How many domains an account can have and add."""
 
     per_account: int = 1000
     unverified: int = 100
@@ -123,13 +135,13 @@ class DomainLimits:
 
 @attrs.define(eq=False, auto_exc=True, str=False)
 class LimitReached(Exception):
-    """The account may not add a domain. The text is a sentence for it; `retry_after`: seconds after which it may."""
+    """The account cannot add a domain. `message`: a sentence for the user; `retry_after`: seconds."""
 
-    told: str
+    message: str
     retry_after: int | None = None
 
     def __str__(self) -> str:
-        return self.told
+        return self.message
 
 
 ClaimStatus = Literal["pending", "blocked", "completed", "superseded", "canceled", "expired"]
@@ -137,9 +149,9 @@ ClaimStatus = Literal["pending", "blocked", "completed", "superseded", "canceled
 
 @attrs.frozen
 class Claim:
-    """An account's claim of a name that another account has verified, or had. `domain_id` is its own domain of that name.
+    """An account's claim of a name that another account has verified. `domain_id`: the claiming account's domain.
 
-    `failure_reason`: a sentence that says why the claim is blocked.
+    `failure_reason`: why the claim is blocked, as a sentence.
     """
 
     id: UUID
@@ -159,13 +171,13 @@ class Claim:
 
     @property
     def record(self) -> str:
-        """The TXT record at the claimed name that proves it."""
+        """The value of the TXT record that proves the claim."""
         return f"mailsvc-domain-verification={self.token}"
 
 
 @attrs.frozen
 class StoredKey:
-    """A DKIM key as signing needs it: PKCS#8 DER, decrypted. It has no place in a log."""
+    """A decrypted private DKIM key (PKCS#8 DER). Must not be logged."""
 
     selector: str
     algorithm: Algorithm
@@ -174,7 +186,7 @@ class StoredKey:
 
 @attrs.frozen
 class DkimKey:
-    """The half of a DKIM key that is in DNS, and where it is in its life. `public` is the p= tag."""
+    """The public half of a DKIM key and its state. `public`: the p= tag."""
 
     id: UUID
     selector: str
@@ -189,5 +201,5 @@ def domain_of(row: Row) -> Domain:
     values: list[Any] = [*row]
     values[7] = tuple(values[7])
     for column in (13, 14):
-        values[column] = tuple(RecordState(**stored) for stored in values[column])
+        values[column] = tuple(RecordState.from_json(stored) for stored in values[column])
     return Domain(*values)

@@ -138,11 +138,11 @@ class Webhooks:
         params = (self._now() + GRACE, encrypted, account_id, webhook_id)
         return await changed(self._pool, self._now().timestamp(), lines, ROTATE, params) > 0
 
-    async def untold(self, failing_before: datetime, limit: int = 100) -> list[tuple[Webhook, Sequence[str]]]:
+    async def to_notify(self, failing_before: datetime, limit: int = 100) -> list[tuple[Webhook, Sequence[str]]]:
         """Endpoints whose account is to be told that they fail, or that they were disabled; and the addresses of whom to tell."""
         return [(_webhook(row[:-1]), row[-1]) for row in await self._pool.rows(UNTOLD, (failing_before, limit))]
 
-    async def told(self, webhook: Webhook) -> None:
+    async def notified(self, webhook: Webhook) -> None:
         named = {"now": self._now(), "id": webhook.id, "since": webhook.failing_since, "status": webhook.status}
         await self._pool.run(TOLD, named)
 

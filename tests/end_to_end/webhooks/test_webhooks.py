@@ -268,7 +268,7 @@ def test_an_account_is_told_of_an_endpoint_that_fails(tmp_path: Path, database: 
         send(daemon)
         sink.wait_until(lambda mails: any(mail.recipients == ("Admin@acme.example",) for mail in mails), 30)
         [notice] = [mail for mail in sink.received if mail.recipients == ("Admin@acme.example",)]
-        assert notice.message["subject"] == "Your webhook endpoint fails"
+        assert notice.message["subject"] == "Your webhook endpoint is failing"
         assert receiver.url in notice.message.get_content()
         assert "the HTTP status 500" in notice.message.get_content()
         receiver.answers["/"] = 410

@@ -24,7 +24,7 @@ async def held(office: Office) -> Any:
     office.rig.dns.zones[NAME] = {"NS": [f"ns.{NAME}."]}
     office.rig.dns.zones[f"ns.{NAME}"] = {"A": ["127.0.0.1"]}
     await office.rig.publish(domain)
-    await office.rig.care.verify(domain)
+    await office.rig.maintenance.verify(domain)
     await office.rig.round()
     return await office.rig.domains.called(NAME)
 
@@ -72,7 +72,7 @@ async def test_a_claim_is_proven_by_its_record_and_takes_the_name_over(office: O
     completed = await verified(office, claim)
     assert (completed["status"], completed["blocked_reason"], completed["failure_reason"]) == ("completed", None, None)
     lost = (await office.ask("GET", f"/domains/{holder.id}", key=office.world.foreign_key)).json
-    assert lost["status"] == "failed" and "took it over" in lost["failure_reason"]
+    assert lost["status"] == "failed" and "took over" in lost["failure_reason"]
     assert (await verified(office, claim))["status"] == "completed"
 
 
@@ -150,14 +150,14 @@ async def test_a_claim_is_its_accounts_own(office: Office) -> None:
 
 @pytest_twisted.ensureDeferred
 async def test_limits_are_problems_that_name_them(office: Office) -> None:
-    office.rig.care.limits = DomainLimits(unverified=1)
+    office.rig.maintenance.limits = DomainLimits(unverified=1)
     await office.made()
     full = await office.ask("POST", "/domains", {"name": "b.example", "region": "r1"})
-    assert full.problem == (422, "validation_error") and "at most 1 domains that are not verified" in full.json["message"]
+    assert full.problem == (422, "validation_error") and "at most 1 unverified domains" in full.json["message"]
     assert (await office.ask("POST", "/domains/claim", {"name": "b.example", "region": "r1"})).problem == (422, "validation_error")
-    office.rig.care.limits = DomainLimits(adds_per_hour=1)
+    office.rig.maintenance.limits = DomainLimits(adds_per_hour=1)
     soon = await office.ask("POST", "/domains", {"name": "b.example", "region": "r1"})
-    assert soon.problem == (429, "rate_limit_exceeded") and "at most 1 domains an hour" in soon.json["message"]
+    assert soon.problem == (429, "rate_limit_exceeded") and "at most 1 domains per hour" in soon.json["message"]
     assert 0 < int(soon.headers["retry-after"]) <= 3600
 
 
@@ -165,12 +165,12 @@ async def test_limits_are_problems_that_name_them(office: Office) -> None:
 async def test_the_claims_of_others_are_superseded(office: Office) -> None:
     holder = await held(office)
     claim = await claimed(office)
-    third = await office.rig.care.add((await _account(office)).id, NAME, "r1")
-    rival = await office.rig.care.claims.make(third, "pending")
+    third = await office.rig.maintenance.add((await _account(office)).id, NAME, "r1")
+    rival = await office.rig.maintenance.claims.make(third, "pending")
     await unpublish(office, holder)
     office.rig.set(NAME, "TXT", f'"{claim["record"]["value"]}"')
     assert (await verified(office, claim))["status"] == "completed"
-    found = await office.rig.care.claims.of(third.account_id, third.id)
+    found = await office.rig.maintenance.claims.get(third.account_id, third.id)
     assert found is not None and (found.id, found.status) == (rival.id, "superseded")
     assert rival.expires_at - rival.created_at == timedelta(days=7)
 

@@ -52,7 +52,7 @@ async def office(pool: Pool) -> Any:
         reactor=reactor, keys=keys, well_formed=is_well_formed, intake=unused, emails=unused, messages=unused, links=unused,
         rate=RateLimit(reactor, 10_000), budgets=Budgets.of(1 << 26, 1 << 30, reactor), in_thread=at_once, checks={},
         schedule_ahead=timedelta(days=1),
-        domains=DomainDesk(rig.domains, rig.care, rig.care.publishing, "r1"),
+        domains=DomainDesk(rig.domains, rig.maintenance, rig.maintenance.publishing, "r1"),
         api_keys=keys, logs=unused, receipts=unused, rollups=unused, link_secrets=lambda: (b"",),
     )  # type: ignore[arg-type]  # fmt: skip
     world = World(api.site(), pool, token, foreign_token, rig.account.id, rig.account.id, keys, unused, Contract(api.document()))
@@ -104,7 +104,7 @@ async def test_a_private_key_is_never_shown(office: Office) -> None:
         ({"name": ""}, 422, "missing_required_field", "name"),
         ({"name": 7}, 422, "validation_error", "must be a string"),
         ({"name": "co.uk"}, 422, "validation_error", "public suffix"),
-        ({"name": "out.example.net"}, 422, "validation_error", "belongs to this service"),
+        ({"name": "out.example.net"}, 422, "validation_error", "reserved for this service"),
         ({"name": "[192.0.2.1]"}, 422, "validation_error", "IP address"),
         ({"name": "a" * 300}, 422, "validation_error", "253 characters"),
         ({"region": "mars"}, 422, "invalid_region", "Region must be"),
@@ -169,7 +169,7 @@ async def test_choices_are_kept_and_changed(office: Office) -> None:
     assert (await office.ask("PATCH", path, {"open_tracking": True})).problem == (422, "validation_error")
     assert (await office.ask("PATCH", path, [])).problem == (422, "validation_error")
     assert (await office.ask("PATCH", path, {})).status == 200
-    assert (await office.ask("GET", path)).json["history"][0]["message"] == "Changed by its owner: sending off."
+    assert (await office.ask("GET", path)).json["history"][0]["message"] == "Settings changed: sending off."
     assert [kind for kind, _ in await office.rig.events()] == ["domain.created", "domain.updated"]
 
 
@@ -178,7 +178,7 @@ async def test_a_domain_that_may_not_send_by_its_owners_word(office: Office) -> 
     domain = await office.rig.verified(await office.rig.add())
     await office.ask("PATCH", f"/domains/{domain.id}", {"capabilities": {"sending": "disabled", "receiving": "enabled"}})
     domain = await office.rig.now_of(domain)
-    assert not domain.may_send and domain.missing == "Sending is switched off in its capabilities."
+    assert not domain.may_send and domain.missing == "Sending is turned off for this domain."
 
 
 @pytest_twisted.ensureDeferred
@@ -232,7 +232,7 @@ async def test_verification_is_asked_for_and_done_later(office: Office) -> None:
         "found": [],
         "where": "the nameservers of example.com",
         "problem": "missing",
-        "message": "There is no MX record at send.example.com. Publish the expected one.",
+        "message": "There is no MX record at send.example.com. Add it.",
     }
 
 

@@ -175,18 +175,18 @@ async def test_an_endpoint_that_only_fails_is_told_of_and_disabled(desk: Desk) -
     first, second = await desk.claim()
     assert not await desk.fail(first)
     assert (await desk.state(webhook)).failing_since == NOW + MINUTE
-    assert await desk.webhooks.untold(NOW) == []
-    [(told, to)] = await desk.webhooks.untold(NOW + MINUTE)
+    assert await desk.webhooks.to_notify(NOW) == []
+    [(told, to)] = await desk.webhooks.to_notify(NOW + MINUTE)
     assert (told.id, told.failed_with, to) == (webhook.id, 500, ["admin@acme.example"])
-    await desk.webhooks.told(told)
-    assert await desk.webhooks.untold(NOW + DAY) == []
+    await desk.webhooks.notified(told)
+    assert await desk.webhooks.to_notify(NOW + DAY) == []
     assert not await desk.fail(second, NOW + 5 * DAY)
     assert await desk.fail(second, NOW + 6 * DAY)
     state = await desk.state(webhook)
     assert (state.status, state.disabled_why) == ("disabled", "All attempts failed for too long.")
-    [(told, _)] = await desk.webhooks.untold(NOW)
-    await desk.webhooks.told(told)
-    assert await desk.webhooks.untold(NOW + 9 * DAY) == []
+    [(told, _)] = await desk.webhooks.to_notify(NOW)
+    await desk.webhooks.notified(told)
+    assert await desk.webhooks.to_notify(NOW + 9 * DAY) == []
     [ready] = await desk.outbox.ready(NOW + 9 * DAY)
     assert not ready.live
     assert await desk.claim(now=NOW + 9 * DAY) == []
@@ -209,7 +209,7 @@ async def test_the_admins_of_an_account_are_told(desk: Desk) -> None:
     await Accounts(desk.house.pool, desk.clock).notify(desk.account, "Admin@Acme.example")
     [due] = await desk.claim()
     await desk.fail(due)
-    [(_, to)] = await desk.webhooks.untold(NOW + MINUTE)
+    [(_, to)] = await desk.webhooks.to_notify(NOW + MINUTE)
     assert to == ["Admin@Acme.example", "zoe@acme.example"]
 
 
@@ -258,9 +258,9 @@ async def test_gone_is_the_end(desk: Desk) -> None:
     webhook = await desk.subscribe("email.sent")
     await desk.happen(2)
     first, _ = await desk.claim()
-    assert await desk.settle(first, 410, "failed", why="It answered 410 Gone.")
-    assert (await desk.state(webhook)).disabled_why == "It answered 410 Gone."
-    assert len(await desk.webhooks.untold(NOW)) == 1
+    assert await desk.settle(first, 410, "failed", why="It responded with 410 Gone.")
+    assert (await desk.state(webhook)).disabled_why == "It responded with 410 Gone."
+    assert len(await desk.webhooks.to_notify(NOW)) == 1
 
 
 @pytest_twisted.ensureDeferred
