@@ -4,18 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Protocol
 
 from mailsvc.monitoring.doctor import Finding
-
-
-class Size(Protocol):
-    """store/logs/retention"""
-
-    @property
-    def octets(self) -> int: ...
-    @property
-    def oldest(self) -> datetime | None: ...
+from mailsvc.store.logs.retention import Size
 
 
 def findings(sizes: Mapping[str, Size], days: Mapping[str, int], now: datetime) -> list[Finding]:
@@ -26,8 +17,8 @@ def findings(sizes: Mapping[str, Size], days: Mapping[str, int], now: datetime) 
 def _finding(kind: str, size: Size, days: int, now: datetime) -> Finding:
     check, keeps = f"kept {kind}", f"{days} days are kept"
     if size.oldest is None:
-        return Finding(check, "good", f"{octets(size.octets)}, nothing in it; {keeps}.")
-    told = f"{octets(size.octets)} since {size.oldest:%Y-%m-%d}; {keeps}"
+        return Finding(check, "good", f"{octets(size.bytes)}, nothing in it; {keeps}.")
+    told = f"{octets(size.bytes)} since {size.oldest:%Y-%m-%d}; {keeps}"
     if size.oldest > now - timedelta(days=days + 2):
         return Finding(check, "good", f"{told}.")
     remedy = "Something of that day still waits (`mailsvc queue list`), or no process of mailsvc has run since."

@@ -1,1 +1,1 @@
-"""Events in SQL: written with each change, numbered by the ledger, and put into the webhook outbox."""
+"""SQL for events, the event ledger, webhooks and their outbox, suppressions, asynchronous bounces, and counts."""

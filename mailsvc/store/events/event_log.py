@@ -1,4 +1,4 @@
-"""Reading events as they are told: each with the email that it is about, in the order of their numbers."""
+"""Reads events with their emails, in the order of their numbers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import attrs
 
 from mailsvc.store.postgres.pool import Pool
 
-# What a Fact is made of; `e` is the event, `m` its email, which an event of the account has not.
+# Columns of a Fact: `e` is the event, `m` its email, which events of the account do not have.
 FACT = """
     e.event_id, e.type, e.at, e.recipient, e.data,
     m.email_id, m.created_at, m.message_id, m.sender, m.recipients, m.subject, m.tags, m.headers
@@ -29,7 +29,7 @@ ORDER BY l.sequence LIMIT %s
 
 @attrs.frozen
 class Mail:
-    """The email that an event is about."""
+    """The email of an event."""
 
     email_id: UUID
     created_at: datetime
@@ -43,7 +43,7 @@ class Mail:
 
 @attrs.frozen
 class Fact:
-    """An event with all that is told of it. `recipient`: its number in the email, None: it is about the whole."""
+    """An event with everything that customers see of it. `recipient`: its number in the email, None for the whole email."""
 
     event_id: UUID
     type: str
@@ -58,14 +58,14 @@ class EventLog:
         self._pool = pool
 
     async def after(self, account_id: UUID, sequence: int, limit: int) -> tuple[list[tuple[int, Fact]], bool]:
-        """The `limit` next events of the account with their numbers, and whether there are more. What is no longer kept is left out."""
+        """The next `limit` events of an account with their numbers, and whether there are more. Deleted events are left out."""
         rows = await self._pool.rows(AFTER, (account_id, sequence, limit + 1))
         found = [(number, fact(columns)) for number, *columns in rows[:limit]]
         return [(number, each) for number, each in found if each is not None], len(rows) > limit
 
 
 def fact(row: Sequence[Any]) -> Fact | None:
-    """Of the columns FACT. None: the event is no longer kept, or its email is not, without which nothing can be told of it."""
+    """Read the columns FACT. None if the event, or the email that it needs, no longer exists."""
     event_id, kind, at, recipient, data, email_id, *rest = row
     if event_id is None or (email_id is None and kind.startswith("email.")):
         return None

@@ -1,10 +1,9 @@
-"""Writing events: each in its email's history, and for the ledger to number.
+"""Writes events, in the history of their email and for the event ledger.
 
-What happens to an account and not to one of its emails (domain.*, suppression.*) is an event without an email. It takes the
-same way: in place of an email's id it is filed under its own, which no email has, so that it gets its partition, its number
-and its count like all others. Its `data` is the whole of what readers are told, since what it tells of may be gone by then.
+Events of an account rather than an email (domain.*, suppression.*) are stored under their own ID in place of an email's, so that they get
+a partition, a number and a count like all others. Their `data` is complete, because what they describe may be deleted later.
 
-Accepting and settling write theirs within their own statements (store/mail/inserts, store/queue/settle).
+Accepting and settling write events in their own statements (store/mail/inserts, store/queue/settle).
 """
 
 from __future__ import annotations
@@ -38,12 +37,12 @@ SELECT shard, account_id, email_id, event_id, domain_id, type, at, weight,
 FROM new
 """
 
-NO_DOMAIN = UUID(int=0)  # in place of a domain's id in the counts of what concerns none
+NO_DOMAIN = UUID(int=0)  # in counts of events without a domain
 
 
 @attrs.frozen
 class NewEvent:
-    """A fact about an email, about one of its recipients, or without an email about the account. `weight`: recipients that it tells of."""
+    """An event of an email, of one recipient, or of the account. `weight`: the number of recipients it counts for."""
 
     account_id: UUID
     email_id: UUID | None
@@ -52,7 +51,7 @@ class NewEvent:
     type: str
     at: datetime
     data: dict[str, object] | None = None
-    notify: int | None = None  # what the submitter wants to be told of (store/mail/dsn_requests)
+    notify: int | None = None  # DSN options of the recipient (store/mail/dsn_requests)
     weight: int = 1
 
 

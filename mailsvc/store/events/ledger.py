@@ -1,8 +1,7 @@
-"""The books in SQL: committed events get their account's next numbers, are counted and are put into the outbox of the webhooks
-that hear of them, each exactly once.
+"""The event ledger's SQL: numbers committed events, counts them, and fills the outbox of webhooks, once for each event.
 
-One transaction takes events of the shards whose locks it got, so that two ledgers never number the same account at once.
-Who calls it, and when: mailsvc/ledger.
+A transaction only takes events of the shards that it locked, so two ledgers never number the same account concurrently.
+events/ledger runs it.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ from mailsvc.store.postgres.pool import Pool
 from mailsvc.store.postgres.prepared import Prepared
 from mailsvc.store.queue.claims_sql import ONCE
 
-LOCKS = 0x6C656467  # the first half of an advisory lock's name; the second one is the shard
-LOOK = 100_000  # fresh events that `lag` counts at most
+LOCKS = 0x6C656467  # first key of the advisory locks; the second key is the shard
+LAG_MAX = 100_000  # fresh events that `lag` counts
 
-# Which shards nobody else is at, for the statement that follows in the same transaction and is planned once.
+# Locks all free shards for the next statement in the same transaction, which is planned only once.
 FREE_SHARDS = Prepared(
     "free_shards",
     (),
@@ -31,10 +30,10 @@ FROM generate_series(0, {SHARDS - 1}) AS shard WHERE pg_try_advisory_xact_lock({
 """,
 )
 
-# In an email's history alone: no reader of events knows such a type.
+# Only part of an email's history: these types are not public.
 INTERNAL = "ARRAY['email.queued', 'email.canceled']"
 
-# Ids grow with time, so within a batch the numbers of an account follow what happened. Across batches they follow the commits.
+# IDs grow with time: within a batch, numbers follow the time of events, across batches the order of commits.
 _NUMBER = f"""
 WITH taken AS MATERIALIZED (
     DELETE FROM fresh_events WHERE ctid = ANY (ARRAY(
@@ -71,7 +70,7 @@ WITH taken AS MATERIALIZED (
 )
 SELECT (SELECT count(*) FROM taken), (SELECT count(*) FROM outgoing)
 """
-# A statement apart from the one that takes the locks: it sees what their former holders committed.
+# Separate from the statement that locks, so that it sees what the previous holders of the locks committed.
 NUMBER = Prepared("number", ("bigint",), _NUMBER, FREE_SHARDS)
 
 LAG = "SELECT count(*), min(at) FROM (SELECT at FROM fresh_events LIMIT %s) AS f"
@@ -79,30 +78,30 @@ LAG = "SELECT count(*), min(at) FROM (SELECT at FROM fresh_events LIMIT %s) AS f
 
 @attrs.frozen
 class Lag:
-    """How many committed events have no number yet (counted up to a limit), and for how many seconds the oldest has had none."""
+    """Committed events without a number (counted up to a limit), and the age of the oldest in seconds."""
 
     events: int
     seconds: float
 
 
 class EventLedger:
-    """`outgoing` is called after each commit that put something into the outbox of webhooks."""
+    """`outgoing` is called after each commit that filled the webhook outbox."""
 
     def __init__(self, pool: Pool, outgoing: Callable[[], None] = lambda: None) -> None:
         self._pool = pool
         self._outgoing = outgoing
 
     async def number(self, limit: int) -> int:
-        """Number at most `limit` events of the shards that nobody else is at; how many there were."""
+        """Number at most `limit` events of free shards. Returns how many."""
         [(count, outgoing)] = await self._pool.rows(NUMBER, (limit,))
         if outgoing:
             self._outgoing()
         return int(count)
 
     async def lag(self, now: datetime) -> Lag:
-        [(count, oldest)] = await self._pool.rows(LAG, (LOOK,))
+        [(count, oldest)] = await self._pool.rows(LAG, (LAG_MAX,))
         return Lag(count, max(0.0, (now - oldest).total_seconds()) if oldest is not None else 0.0)
 
     async def sweep(self, now: datetime, limit: int) -> int:
-        """Remove at most `limit` answers to repeated requests that have expired; how many there were."""
+        """Delete at most `limit` expired idempotency records. Returns how many."""
         return await idempotency.sweep(self._pool, now, limit)

@@ -1,7 +1,7 @@
-"""The outbox of webhooks: which endpoints have something due, who may send it now, and what became of it.
+"""The outbox of webhooks: finds endpoints with due messages, claims messages, and records attempts.
 
-The ledger fills it. A claim lasts a few seconds longer than an attempt may: a process that dies leaves nothing to free, and a
-message may be sent twice, under the same id. A claim goes by endpoint, so the backlog of a dead one costs nobody anything.
+The event ledger fills it. Claims expire a few seconds after the timeout of an attempt, so a crashed process leaves nothing to clean up; a
+message may then be sent twice with the same ID. Claims are by endpoint, so the backlog of a dead endpoint does not affect others.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from mailsvc.store.postgres.connection import Row
 from mailsvc.store.postgres.pool import Pool
 from mailsvc.store.postgres.shared_commits import SharedCommits
 
-WALK = 5000  # endpoints that one look at the outbox passes
-BITE = 1000  # messages given up in one transaction
+WALK = 5000  # endpoints that one query of the outbox visits
+BATCH = 1000  # messages discarded in one transaction
 FIRST = UUID(int=0)
-LATELY = timedelta(days=1)  # who took a message since then is well
+RECENT = timedelta(days=1)  # an endpoint that accepted a message within this time works
 
 Outcome = Literal["success", "failed", "retry"]
 
 
 @attrs.frozen
 class Ready:
-    """An endpoint with something due. `live`: it is there and enabled; else what waits for it is to be cleared.
+    """An endpoint with due messages. `live`: it exists and is enabled; otherwise its messages are discarded.
 
-    `well`: it took a message lately, and has not failed since.
+    `well`: it accepted a message recently and has not failed since.
     """
 
     webhook_id: UUID
@@ -48,9 +48,9 @@ class Ready:
 
 @attrs.frozen
 class Due:
-    """A message to be sent now. `tries`: how many there were; `former` signs too, in the day after a rotation.
+    """A message to send now. `tries`: previous attempts; `former`: the previous secret, within a day of a rotation.
 
-    It tells of `fact`, or is a test and tells `payload`; neither when what it told of is no longer kept.
+    Its content is `fact`, or the `payload` of a test; neither if it was deleted.
     """
 
     webhook_id: UUID
@@ -66,10 +66,10 @@ class Due:
 
 @attrs.frozen
 class Posted:
-    """One attempt and what it comes to. `status`: of HTTP, 0: no answer. `why`: the endpoint is to be disabled, and this is the reason.
+    """An attempt and its outcome. `status`: the HTTP status, or 0 without a response. `why`: the reason to disable the endpoint.
 
-    An endpoint that has done nothing but fail since `failing_before` is disabled too. `asked`: whether it was asked at all; when it was
-    not, this says nothing of it.
+    An endpoint that has only failed since `failing_before` is disabled too. `asked`: whether a request was sent; if not, the attempt
+    does not affect the endpoint's health.
     """
 
     due: Due
@@ -87,7 +87,7 @@ class Posted:
 
 
 class Outbox:
-    """One for a process: it remembers how far it has looked."""
+    """One per process: remembers how far it has searched."""
 
     log = Logger()
 
@@ -99,21 +99,21 @@ class Outbox:
         self.batch: SharedCommits[Posted, bool] = SharedCommits(self._write, clock)
 
     async def ready(self, now: datetime, skip: Collection[UUID] = (), *, failing: bool = True, limit: int = 1000) -> list[Ready]:
-        """Endpoints with something due, without those in `skip`; those that are well come first, those that fail last, or with
-        `failing` off not at all.
+        """Endpoints with due messages, except those in `skip`: working ones first, failing ones last, or not at all if `failing`
+        is false.
 
-        With very many, each call goes on where the one before stopped.
+        If there are very many, each call continues where the previous one stopped.
         """
         named = {"now": now, "skip": [*skip], "failing": failing, "limit": limit, "walk": self._walk, "start": self._stopped}
-        named["lately"] = now - LATELY
+        named["lately"] = now - RECENT
         *found, (last, *_) = await self._pool.rows(outbox_sql.READY, named)
         self._stopped = last or FIRST
         return [Ready(*row) for row in found]
 
     async def claim(self, numbers: Mapping[UUID, int], now: datetime, until: datetime) -> list[Due]:
-        """Of each endpoint at most so many messages, the longest due first; nobody else gets them before `until`.
+        """Claim messages until `until`: at most the given number for each endpoint, the longest due first.
 
-        Messages that cannot be signed, because the secret of their endpoint cannot be decrypted, are left until then.
+        Messages whose endpoint's secret cannot be decrypted are not returned.
         """
         named = {"ids": [*numbers], "numbers": [*numbers.values()], "now": now, "until": until}
         found, unsigned = list[Due](), set[UUID]()
@@ -123,22 +123,24 @@ class Outbox:
             except EncryptionError:
                 unsigned.add(row[0])
         for webhook_id in unsigned:
-            self.log.error("the signing secret of the webhook {webhook_id} cannot be decrypted, its messages wait", webhook_id=webhook_id)
+            self.log.error(
+                "the signing secret of webhook {webhook_id} cannot be decrypted, its messages are delayed", webhook_id=webhook_id
+            )
         return found
 
     async def release(self, dues: Sequence[Due], now: datetime, until: datetime) -> None:
-        """Give back what was claimed `until` then and is not sent now."""
+        """Release messages that were claimed until `until` and not sent."""
         if dues:
             ids, events = [due.webhook_id for due in dues], [due.event_id for due in dues]
             named = {"ids": ids, "events": events, "tries": [due.tries for due in dues], "now": now, "until": until}
             await self._pool.run(outbox_sql.RELEASE, named)
 
     async def settle(self, posted: Posted) -> bool:
-        """Write an attempt down; whether the endpoint is disabled now."""
+        """Record an attempt; whether the endpoint is now disabled."""
         return await self.batch.submit(posted, len(posted.response) + 256)
 
     async def clear(self, webhook_id: UUID) -> None:
-        """Give up all that waits for an endpoint that is disabled or gone."""
+        """Discard all messages of a disabled or deleted endpoint."""
         await clear(self._pool, webhook_id)
 
     async def _write(self, posted: list[Posted]) -> list[bool]:
@@ -154,15 +156,15 @@ class Outbox:
 
 
 async def clear(pool: Pool, webhook_id: UUID) -> None:
-    """The same for whoever disables or removes it."""
+    """Discard all messages of a disabled or deleted endpoint."""
     while True:
-        [(count,)] = await pool.rows(outbox_sql.CLEAR, {"id": webhook_id, "limit": BITE})
-        if count < BITE:
+        [(count,)] = await pool.rows(outbox_sql.CLEAR, {"id": webhook_id, "limit": BATCH})
+        if count < BATCH:
             return
 
 
 def claim_until(now: datetime, seconds: float) -> datetime:
-    """The end of a claim for an attempt that takes at most `seconds`."""
+    """When a claim expires, for attempts that take at most `seconds`."""
     return now + timedelta(seconds=2 * seconds + 10)
 
 

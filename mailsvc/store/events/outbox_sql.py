@@ -1,4 +1,4 @@
-"""The statements of the outbox. What they are for and who calls them: store/events/outbox."""
+"""SQL statements for store/events/outbox."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from mailsvc.store.events.event_log import FACT
 from mailsvc.store.postgres.prepared import Prepared
 from mailsvc.store.queue.claims_sql import BY_INDEX, PLAN_BY_INDEX
 
-# From each endpoint that has something waiting straight to the next one, however much waits for it.
+# Jumps from each endpoint with messages to the next one, regardless of how many messages it has.
 READY = (
     BY_INDEX
     + """
@@ -27,7 +27,7 @@ WITH RECURSIVE walk (webhook_id, passed) AS (
  OR ((w.hold_until IS NULL OR w.hold_until <= %(now)s) AND (w.failing_since IS NULL OR %(failing)s))
  ORDER BY well DESC, w.failing_since IS NOT NULL LIMIT %(limit)s)
 UNION ALL
-SELECT max(webhook_id::text)::uuid, NULL, NULL, NULL, NULL, NULL FROM walk WHERE passed = %(walk)s -- where it stopped before the end
+SELECT max(webhook_id::text)::uuid, NULL, NULL, NULL, NULL, NULL FROM walk WHERE passed = %(walk)s -- where the walk stopped
 """
 )
 
@@ -56,7 +56,7 @@ LEFT JOIN emails m ON m.account_id = c.account_id AND m.email_id = c.email_id
 """
 )
 
-# An attempt is written down whoever made it; what it changes, only for who still has the claim: nobody else has tried since.
+# Attempts are always recorded. Changes of the message only apply if the claim is still valid: no other attempt since.
 _SETTLE = """
 WITH given AS MATERIALIZED (
     SELECT * FROM json_to_recordset($1) AS g(
@@ -78,7 +78,7 @@ WITH given AS MATERIALIZED (
 ), logged AS (
     INSERT INTO webhook_attempts (account_id, webhook_id, event_id, attempt_id, status, response, seconds, started_at, next_at)
     SELECT account_id, webhook_id, event_id, attempt_id, status, response, seconds, started_at, next_at FROM given g
-    WHERE EXISTS ( -- else its day may be gone, and the attempt's place with it
+    WHERE EXISTS ( -- otherwise its partition may have been dropped, and that of the attempt with it
         SELECT FROM webhook_messages m WHERE m.account_id = g.account_id AND m.webhook_id = g.webhook_id AND m.event_id = g.event_id
     )
 ), newest AS (
@@ -101,14 +101,14 @@ WITH given AS MATERIALIZED (
     FROM newest h
     WHERE w.id = h.webhook_id
     AND (NOT h.good OR w.failing_since IS NOT NULL OR w.hold_until IS NOT NULL
-         OR coalesce(w.took_at < h.at - interval '1 minute', true)) -- once a minute is often enough
+         OR coalesce(w.took_at < h.at - interval '1 minute', true)) -- at most once a minute
     RETURNING w.id, w.status
 )
 SELECT id FROM health WHERE status = 'disabled'
 """
 SETTLE = Prepared("post", ("json",), _SETTLE, PLAN_BY_INDEX)
 
-# Unsent, and due as before; only what nobody else has claimed or sent since.
+# Due again; only messages that were not claimed or sent in the meantime.
 RELEASE = (
     BY_INDEX
     + """

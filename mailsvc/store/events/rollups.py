@@ -1,4 +1,4 @@
-"""What became of an account's mail, counted: by the hour for whole accounts and domains, from the events themselves for single emails."""
+"""Counts of events: hourly counts for accounts and domains, and counts of single emails computed from their events."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mailsvc.store.postgres.pool import Pool
 
 Unit = Literal["hour", "day", "week", "month"]
 
-# An hour is an hour everywhere. A longer period begins at the zone's own midnight; an hour belongs to the period in which it begins.
+# Hours are in UTC. Longer periods begin at midnight of the zone; an hour belongs to the period in which it begins.
 _GROUPED = """
 SELECT CASE WHEN %(by_period)s AND %(unit)s = 'hour' THEN hour END,
        CASE WHEN %(by_period)s AND %(unit)s <> 'hour' THEN date_trunc(%(unit)s, hour AT TIME ZONE %(zone)s)::date END,

@@ -24,7 +24,7 @@ from mailsvc.store.postgres.pool import Pool, Transaction
 Origin = Literal["bounce", "complaint", "manual"]
 
 COLUMNS = "id, email, origin, source_id, reason, created_at"
-# Sorted, so that two that add the same addresses at once do not meet half-way.
+# Sorted, so that concurrent adds of the same addresses cannot deadlock.
 ADD = f"""
 INSERT INTO suppressions AS s (id, account_id, address, email, origin, source_id, reason, created_at)
 SELECT DISTINCT ON (lower(g.email)) g.id, %s, lower(g.email), g.email, %s, %s, %s, %s
@@ -50,7 +50,7 @@ NEWER = f"{_LIST} AND id > %(before)s ORDER BY id LIMIT %(limit)s"
 
 @attrs.frozen
 class Suppression:
-    """`source_id` is the email that caused it, `reason` the reply or the report; neither when it was put here by hand."""
+    """A suppressed address. `source_id`: the email that caused it; `reason`: the reply or report. Both None if added manually."""
 
     id: UUID
     email: str
@@ -64,10 +64,10 @@ async def add(
     tx: Transaction, account_id: UUID, emails: Sequence[str], origin: Origin, now: datetime,
     source_id: UUID | None = None, reason: str | None = None,
 ) -> None:  # fmt: skip
-    """Put addresses on the list that are not there yet, and tell of it, within a transaction of the caller's."""
+    """Add addresses that are not suppressed yet, with their events, within the caller's transaction."""
     ids = [uuid7(now.timestamp()) for _ in emails]
     rows = await tx.rows(ADD, (account_id, origin, source_id, reason, now, ids, list(emails)))
-    await _tell(tx, account_id, "suppression.added", now, rows)
+    await _write_events(tx, account_id, "suppression.added", now, rows)
 
 
 class Suppressions:
@@ -76,7 +76,7 @@ class Suppressions:
         self._clock = clock
 
     async def add(self, account_id: UUID, emails: Sequence[str], lines: Sequence[Line] = ()) -> list[Suppression]:
-        """By hand; of each address what stands on the list now, whoever put it there."""
+        """Add addresses manually. Returns the entry of each address, including existing ones."""
         now = self._now()
 
         async def put(tx: Transaction) -> list[Suppression]:
@@ -97,12 +97,12 @@ class Suppressions:
     async def remove(
         self, account_id: UUID, ids: Sequence[UUID] = (), emails: Sequence[str] = (), lines: Sequence[Line] = ()
     ) -> list[Suppression]:
-        """What was on the list until now."""
+        """Remove entries. Returns those that existed."""
         now = self._now()
 
         async def take(tx: Transaction) -> list[Suppression]:
             rows = await tx.rows(REMOVE, (account_id, list(ids), list(emails)))
-            await _tell(tx, account_id, "suppression.removed", now, rows)
+            await _write_events(tx, account_id, "suppression.removed", now, rows)
             await write(tx, lines if rows else (), now.timestamp())
             return [Suppression(*row[:-1]) for row in rows]
 
@@ -121,5 +121,5 @@ class Suppressions:
         return utc(self._clock)
 
 
-async def _tell(tx: Transaction, account_id: UUID, kind: str, now: datetime, rows: Sequence[Row]) -> None:
+async def _write_events(tx: Transaction, account_id: UUID, kind: str, now: datetime, rows: Sequence[Row]) -> None:
     await events.write(tx, [NewEvent(account_id, None, None, None, kind, now, row[-1]) for row in rows])

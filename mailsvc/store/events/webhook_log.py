@@ -1,4 +1,4 @@
-"""What an endpoint was sent: its messages with each attempt, and how to send them again."""
+"""The messages of an endpoint with their attempts, replays and tests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mailsvc.store.queue.claims_sql import BY_INDEX
 
 Status = Literal["success", "failed", "attempting", "pending"]
 
-# One that was claimed for its first attempt still says pending: only an attempt that ended is counted.
+# A message in its first attempt is still pending: only finished attempts count.
 _COLUMNS = """
     x.event_id, x.type, x.created_at,
     CASE WHEN o.event_id IS NULL THEN coalesce(x.status, 'failed') WHEN o.tries > 0 THEN 'attempting' ELSE 'pending' END, o.next_at
@@ -44,7 +44,7 @@ AND (%(after)s IS NULL OR attempt_id < %(after)s)
 ORDER BY attempt_id DESC LIMIT %(limit)s
 """
 
-# All its attempts begin anew, whatever became of it; one that waits goes at once.
+# Start all attempts over; a message that is still waiting is due immediately.
 REPLAY = """
 WITH again AS (
     UPDATE webhook_messages x SET status = NULL
@@ -68,13 +68,13 @@ WITH made AS (
 INSERT INTO webhook_outbox (webhook_id, event_id, account_id, email_id, next_at)
 SELECT webhook_id, event_id, account_id, email_id, created_at FROM made
 """
-BITE = 1000
+BATCH = 1000
 FIRST = UUID(int=0)
 
 
 @attrs.frozen
 class Message:
-    """What an endpoint was told, or is to be told: `fact`, or of a test its `payload`; neither when that is no longer kept."""
+    """A message to an endpoint, with its `fact`, or the `payload` of a test; neither if it was deleted."""
 
     event_id: UUID
     type: str
@@ -87,7 +87,7 @@ class Message:
 
 @attrs.frozen
 class Attempt:
-    """One POST. `status` is that of HTTP, 0: no answer, and `response` says why."""
+    """An attempt. `status`: the HTTP status, or 0 without a response; `response` then says why."""
 
     attempt_id: UUID
     status: int
@@ -98,7 +98,7 @@ class Attempt:
 
 
 class WebhookLog:
-    """The messages of one endpoint of an account; whether there is such an endpoint is for the caller to know."""
+    """The messages of an endpoint. The caller checks that the endpoint exists."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -116,31 +116,31 @@ class WebhookLog:
         return [Attempt(*row) for row in rows[:limit]], len(rows) > limit
 
     async def replay(self, account_id: UUID, webhook_id: UUID, event_id: UUID, now: datetime, lines: Sequence[Line] = ()) -> bool:
-        """Send one again; whether there is such a message."""
+        """Send a message again; whether it exists."""
         named = {"account_id": account_id, "webhook_id": webhook_id, "event_ids": [event_id], "now": now}
         return await changed(self._pool, now.timestamp(), lines, REPLAY, named) > 0
 
     async def replay_range(
         self, account_id: UUID, webhook_id: UUID, since: datetime, until: datetime, failed: bool, now: datetime, lines: Sequence[Line] = ()
     ) -> int:
-        """Send again what happened between two times, or what of it failed; how many messages that is.
+        """Send all (or only failed) messages between two times again. Returns how many.
 
-        `lines` are written with the first part of it.
+        `lines` are written with the first batch.
         """
         named: dict[str, object] = {"account_id": account_id, "webhook_id": webhook_id, "since": since, "until": until, "now": now}
-        named |= {"failed": failed, "limit": BITE, "start": FIRST}
+        named |= {"failed": failed, "limit": BATCH, "start": FIRST}
         count = 0
         while True:
-            found = await self._pool.transact(partial(_again, named=named, lines=lines))
+            found = await self._pool.transact(partial(_replay_batch, named=named, lines=lines))
             count, lines = count + len(found), ()
-            if len(found) < BITE:
+            if len(found) < BATCH:
                 return count
             named["start"] = found[-1]
 
     async def test(
         self, account_id: UUID, webhook_id: UUID, kind: str, payload: dict[str, object], now: datetime, lines: Sequence[Line] = ()
     ) -> UUID:
-        """Let the endpoint be told of something that never happened; the message's id."""
+        """Send a made-up event. Returns the message's ID."""
         event_id = uuid7(now.timestamp())
         params = (account_id, webhook_id, event_id, event_id, kind, now, payload)
         await changed(self._pool, now.timestamp(), lines, TEST, params)
@@ -153,7 +153,7 @@ class WebhookLog:
         return [Message(*row) for row in rows[:limit]], len(rows) > limit
 
 
-async def _again(tx: Transaction, named: dict[str, object], lines: Sequence[Line]) -> list[UUID]:
+async def _replay_batch(tx: Transaction, named: dict[str, object], lines: Sequence[Line]) -> list[UUID]:
     found = [event_id for (event_id,) in await tx.rows(BY_INDEX + RANGE, named)]
     if found:
         await tx.run(REPLAY, named | {"event_ids": found})

@@ -1,6 +1,6 @@
-"""Webhooks: a customer's endpoints, their secrets and their health.
+"""Endpoints of webhooks, their secrets and their health.
 
-What is due to be sent: store/events/outbox. What was sent: store/events/webhook_log.
+Due messages: outbox. Sent messages: webhook_log.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from mailsvc.store.postgres.pool import Pool, Transaction
 
 Status = Literal["enabled", "disabled"]
 
-ADMINS = 20  # of an account that are told
-GRACE = timedelta(hours=24)  # how long a rotated secret signs beside the new one
+ADMINS = 20  # admins of an account that are notified
+GRACE = timedelta(hours=24)  # during which the previous secret signs too
 
 COLUMNS = """id, account_id, url, events, status, disabled_why, failing_since, failed_at, failed_with, hold_until, created_at"""
-# The account's row is what two that add at once wait for, so that the limit holds.
+# Locks the account, so that concurrent adds respect the limit.
 LOCK = "SELECT id FROM accounts WHERE id = %s FOR NO KEY UPDATE"
 COUNT = "SELECT count(*) FROM webhooks WHERE account_id = %s"
 ADD = f"""
@@ -36,7 +36,7 @@ GET = f"SELECT {COLUMNS}, secret FROM webhooks WHERE account_id = %s AND id = %s
 NEWEST = f"SELECT {COLUMNS} FROM webhooks WHERE account_id = %s ORDER BY id DESC LIMIT %s"
 OLDER = f"SELECT {COLUMNS} FROM webhooks WHERE account_id = %s AND id < %s ORDER BY id DESC LIMIT %s"
 NEWER = f"SELECT {COLUMNS} FROM webhooks WHERE account_id = %s AND id > %s ORDER BY id LIMIT %s"
-# Who changes an endpoint says by it that it is well again.
+# A change resets the endpoint's health.
 CHANGE = """
 UPDATE webhooks
 SET url = coalesce(%(url)s, url), events = coalesce(%(events)s, events), status = coalesce(%(status)s, status),
@@ -47,8 +47,8 @@ REMOVE = "DELETE FROM webhooks WHERE account_id = %s AND id = %s"
 ROTATE = """
 UPDATE webhooks SET former = secret, former_until = %s, secret = %s WHERE account_id = %s AND id = %s
 """
-# Of an endpoint that fails, once; of one that was disabled for it, once. Whom: the address that the account was given, and its admins.
-UNTOLD = f"""
+# Once for a failing endpoint, and once when it was disabled. Recipients: the account's notification address and its admins.
+TO_NOTIFY = f"""
 SELECT {", ".join("w." + name for name in COLUMNS.split(", "))}, ARRAY(
     SELECT DISTINCT ON (lower(email)) email FROM (
         SELECT a.notify WHERE a.notify IS NOT NULL
@@ -60,7 +60,7 @@ WHERE w.failing_since IS NOT NULL AND (
 )
 ORDER BY w.id LIMIT %s
 """
-TOLD = """
+NOTIFIED = """
 UPDATE webhooks
 SET warned_at = coalesce(warned_at, %(now)s), told_at = CASE WHEN disabled_why IS NOT NULL THEN %(now)s ELSE told_at END
 WHERE id = %(id)s AND failing_since = %(since)s AND status = %(status)s
@@ -69,7 +69,7 @@ WHERE id = %(id)s AND failing_since = %(since)s AND status = %(status)s
 
 @attrs.frozen
 class Webhook:
-    """An endpoint. `disabled_why` is a sentence when it was disabled for its failures; `failed_with` an HTTP status, 0: no answer."""
+    """An endpoint. `disabled_why`: why it was disabled, as a sentence; `failed_with`: an HTTP status, or 0 without a response."""
 
     id: UUID
     account_id: UUID
@@ -93,7 +93,7 @@ class Webhooks:
     async def add(
         self, account_id: UUID, url: str, events: Sequence[str], secret: bytes, most: int, lines: Sequence[Line] = ()
     ) -> Webhook | None:
-        """A new endpoint; None when the account has `most` already."""
+        """Add an endpoint. None if the account already has `most`."""
         now = self._now()
         webhook_id = uuid7(now.timestamp())
 
@@ -110,7 +110,7 @@ class Webhooks:
         return await self._pool.transact(add)
 
     async def get(self, account_id: UUID, webhook_id: UUID) -> tuple[Webhook, bytes] | None:
-        """The endpoint and its present secret."""
+        """An endpoint and its current secret."""
         rows = await self._pool.rows(GET, (account_id, webhook_id))
         return (_webhook(rows[0][:-1]), self._encryption.decrypt(rows[0][-1], webhook_id)) if rows else None
 
@@ -118,7 +118,7 @@ class Webhooks:
         self, account_id: UUID, webhook_id: UUID, url: str | None = None, events: Sequence[str] | None = None,
         status: Status | None = None, lines: Sequence[Line] = (),
     ) -> bool:  # fmt: skip
-        """Whether there is such an endpoint. What waits for one that is disabled is given up."""
+        """Change an endpoint; whether it exists. Pending messages of a disabled endpoint are discarded."""
         given = {"url": url, "events": None if events is None else [*events], "status": status, "account_id": account_id, "id": webhook_id}
         found = await changed(self._pool, self._now().timestamp(), lines, CHANGE, given) > 0
         if found and status == "disabled":
@@ -126,25 +126,25 @@ class Webhooks:
         return found
 
     async def remove(self, account_id: UUID, webhook_id: UUID, lines: Sequence[Line] = ()) -> bool:
-        """Whether there was such an endpoint; what waits for it is given up."""
+        """Delete an endpoint and discard its pending messages; whether it existed."""
         found = await changed(self._pool, self._now().timestamp(), lines, REMOVE, (account_id, webhook_id)) > 0
         if found:
             await outbox.clear(self._pool, webhook_id)
         return found
 
     async def rotate(self, account_id: UUID, webhook_id: UUID, secret: bytes, lines: Sequence[Line] = ()) -> bool:
-        """Sign by `secret` from now on, and for a day by the one before too."""
+        """Replace the secret. The previous one signs too for 24 hours."""
         encrypted = self._encryption.encrypt(secret, webhook_id)
         params = (self._now() + GRACE, encrypted, account_id, webhook_id)
         return await changed(self._pool, self._now().timestamp(), lines, ROTATE, params) > 0
 
     async def to_notify(self, failing_before: datetime, limit: int = 100) -> list[tuple[Webhook, Sequence[str]]]:
-        """Endpoints whose account is to be told that they fail, or that they were disabled; and the addresses of whom to tell."""
-        return [(_webhook(row[:-1]), row[-1]) for row in await self._pool.rows(UNTOLD, (failing_before, limit))]
+        """Failing and disabled endpoints whose account has not been notified, with the addresses to notify."""
+        return [(_webhook(row[:-1]), row[-1]) for row in await self._pool.rows(TO_NOTIFY, (failing_before, limit))]
 
     async def notified(self, webhook: Webhook) -> None:
         named = {"now": self._now(), "id": webhook.id, "since": webhook.failing_since, "status": webhook.status}
-        await self._pool.run(TOLD, named)
+        await self._pool.run(NOTIFIED, named)
 
     async def list(self, account_id: UUID, limit: int, after: UUID | None = None, before: UUID | None = None) -> tuple[list[Webhook], bool]:
         """Newest first, and whether there are more."""

@@ -1,1 +1,1 @@
-"""What is read by people and counted for operators: requests, SMTP sessions, figures, and what retention deletes."""
+"""SQL for the request and session logs, figures for operators, and retention."""

@@ -1,6 +1,6 @@
-"""Figures of the whole installation for whoever watches it: what waits, since when, and whether clock and ledger keep up.
+"""Figures about the installation: the queue, its age, the clock, and the event ledger.
 
-`Vitals` is looked at again and again and costs next to nothing; `Figures` reads the whole queue and is asked by a monitor.
+`Vitals` is cheap and runs continuously. `Figures` reads the whole queue, for monitoring.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from mailsvc.store.postgres.pool import Pool
 from mailsvc.store.queue.claims import Queue
 from mailsvc.store.queue.processes import LIVE, SILENT
 
-# An id begins with the milliseconds of its email's acceptance (RFC 9562 §5.7).
+# IDs begin with the time in milliseconds (RFC 9562 §5.7).
 WAITING = """
     SELECT CASE WHEN lease IS NULL THEN status ELSE 'sending' END, bulk, count(*), min(left(email_id::text, 13) COLLATE "C")
     FROM queue GROUP BY 1, 2
 """
 LEASES = "SELECT count(*) FROM queue WHERE lease = %s"
-# Due, leased by nobody, and its destination neither rests nor is slowed down.
+# Due, not leased, and the destination neither on hold nor slowed down.
 OVERDUE = """
     SELECT min(q.next_at) FROM queue q
     WHERE q.lease IS NULL AND q.next_at <= %s AND NOT EXISTS (
@@ -41,7 +41,7 @@ RESTING = "SELECT state, count(*) FROM destinations WHERE until > %s GROUP BY st
 
 @attrs.frozen
 class Waiting:
-    """Recipients of one state and class; `oldest`: seconds since the first of them was accepted."""
+    """Queued recipients of one state and class. `oldest`: seconds since the oldest was accepted."""
 
     state: str
     bulk: bool
@@ -51,10 +51,7 @@ class Waiting:
 
 @attrs.frozen
 class Reading:
-    """All of it at one moment. `overdue`: for how many seconds the longest overdue recipient could have been sent.
-
-    `webhooks`: messages that wait.
-    """
+    """All figures at one time. `overdue`: seconds by which the longest due recipient is late. `webhooks`: pending messages."""
 
     waiting: tuple[Waiting, ...]
     unexplained: int
@@ -69,7 +66,7 @@ class Reading:
 
 @attrs.define(eq=False)
 class Figures:
-    """`lease` tells the number of this process."""
+    """`lease` returns the number of this process."""
 
     pool: Pool
     clock: Any
@@ -99,7 +96,7 @@ class Figures:
 
 @attrs.define(eq=False)
 class Vitals:
-    """Measures the database's clock, and what was last seen of the ledger."""
+    """Measures the database's clock, and the lag of the event ledger."""
 
     pool: Pool
     clock: Any
@@ -110,18 +107,18 @@ class Vitals:
         self.ledger = await EventLedger(self.pool).lag(utc(self.clock))
 
     async def look_again(self) -> None:
-        """Measure without delay while the clocks disagree, so that mail continues as soon as they agree."""
+        """Measure again while the clocks disagree, so that mail continues as soon as they agree."""
         if held(self.clock) is not None:
-            with suppress(StoreError):  # `look` tells of it
+            with suppress(StoreError):  # `look` reports it
                 await measure(self.clock, lambda: database_seconds(self.pool))
 
 
 async def database_seconds(pool: Pool) -> float:
-    """The database's clock, as unix seconds."""
+    """The database's clock in Unix time."""
     [(seconds,)] = await pool.rows("SELECT extract(epoch FROM clock_timestamp())::float8")
     return float(seconds)
 
 
 def _accepted(beginning: str) -> float:
-    """When an id was made, in unix seconds."""
+    """When an ID was created, in Unix time."""
     return int(beginning.replace("-", ""), 16) / 1000

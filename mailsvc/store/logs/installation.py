@@ -1,4 +1,4 @@
-"""What the database tells of an installation: who runs, whether mail is held, whether there is a customer. For the doctor."""
+"""Facts about the installation for the doctor: accounts, domains, and whether mail is on hold."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ SELECT (SELECT count(*) FROM accounts),
 
 
 async def counts(pool: Pool, now: datetime) -> tuple[int, int, str | None]:
-    """Accounts, domains that may send, and why all mail is held; None: it is not."""
+    """The numbers of accounts and of domains that can send, and why all mail is on hold, if it is."""
     [(accounts, sending, held)] = await pool.rows(_COUNTS, (EVERYTHING, now))
     return accounts, sending, held

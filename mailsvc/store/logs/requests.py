@@ -1,4 +1,4 @@
-"""The requests that accounts made, as they read them again. Who gathers them into batches: http/request_log."""
+"""The log of API requests. http/request_log collects them into batches."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SELECT * FROM json_to_recordset(%s) AS x(
     request_body text, response_body text
 )
 """
-# At most once a minute for each key, and never waiting for another process that does the same.
+# At most once a minute for each key, without waiting for other processes that do the same.
 USED = """
 UPDATE api_keys SET last_used_at = %s WHERE id IN (
     SELECT id FROM api_keys WHERE id = ANY (%s::uuid[]) AND coalesce(last_used_at < %s, true) FOR UPDATE SKIP LOCKED
@@ -38,7 +38,7 @@ FROM request_log WHERE account_id = %s AND log_id = %s
 
 @attrs.frozen
 class NewLog:
-    """A request that was answered. The bodies are JSON without secrets, or None."""
+    """A completed request. The bodies are JSON without secrets, or None."""
 
     account_id: UUID
     log_id: UUID
@@ -54,7 +54,7 @@ class NewLog:
 
 @attrs.frozen
 class LogView:
-    """The same, read again. Lists have no bodies."""
+    """A logged request. Lists have no bodies."""
 
     id: UUID
     key_id: UUID | None
@@ -76,7 +76,7 @@ class RequestLog:
         self._pool = pool
 
     async def write(self, logs: Sequence[NewLog]) -> None:
-        """All of them in one transaction, and when their keys were last used."""
+        """Write requests, and when their keys were last used, in one transaction."""
         rows = [attrs.asdict(log) for log in logs]
         keys = {log.key_id for log in logs if log.key_id is not None}
         at = _time(max(log.log_id for log in logs))
@@ -88,7 +88,7 @@ class RequestLog:
         await self._pool.transact(write)
 
     async def list(self, account_id: UUID, page: Page, statuses: tuple[int, int] | None = None) -> tuple[list[LogView], bool]:
-        """Newest first; of those with a status from the one to the other."""
+        """Newest first, optionally with a status in a range, and whether there are more."""
         end, more = page.where("log_id")
         chosen: tuple[object, ...] = (account_id, *(statuses or ()))
         condition = "" if statuses is None else " AND status BETWEEN %s AND %s"

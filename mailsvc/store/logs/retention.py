@@ -20,8 +20,8 @@ from mailsvc.store.postgres.partitions import name_of
 from mailsvc.store.postgres.pool import Pool, Transaction
 
 LOCK = 0x6B656570  # "keep": one sweep at a time in the whole installation
-BITE = 500  # rows by which an account's own are deleted
-BITES = 400  # of these for one table and account in one sweep; the rest is for the next
+BATCH = 500  # rows by which an account's own are deleted
+BATCHES = 400  # of these for one table and account in one sweep; the rest is for the next
 PATIENCE = "SET LOCAL lock_timeout = 500; SET LOCAL statement_timeout = 5000"  # shorter than a deadlock takes to be found
 
 # What may still wait, by the column that says of what.
@@ -35,12 +35,12 @@ _OUTBOX_ITSELF = "SELECT FROM webhook_outbox w WHERE w.event_id {is_it}"
 
 @attrs.frozen
 class Kind:
-    """Tables that age together; `key` is the id in them that tells the day, `waits` what holds them back."""
+    """Tables with the same retention. `key`: the ID that contains the day; `waits`: what prevents deletion."""
 
     tables: tuple[str, ...]
     key: str = "email_id"
     waits: tuple[str, ...] = ()
-    drops: tuple[str, ...] = ()  # tables whose partitions of that day go with theirs; none: they are only emptied
+    drops: tuple[str, ...] = ()  # tables whose partitions of that day are dropped; if empty, the partitions are only truncated
 
 
 MAIL = ("emails", "messages", "events", "attempts", "event_log")
@@ -72,9 +72,9 @@ _WANTED = "SELECT retention FROM accounts WHERE id = %s"
 
 @attrs.frozen
 class Size:
-    """Octets of a kind with its indexes, and the oldest day that has something in it."""
+    """Bytes of a kind including indexes, and the oldest day with data."""
 
-    octets: int
+    bytes: int
     oldest: datetime | None
 
 
@@ -83,14 +83,14 @@ class Retention:
     pool: Pool
 
     async def sweep(self, days: Mapping[str, int], now: datetime) -> list[str]:
-        """End what is older than so many days, by kind; the partitions that were emptied or dropped."""
+        """Delete data older than the given days of each kind. Returns the partitions that were truncated or dropped."""
         done: list[str] = []
         for kind, count in days.items():
             done += await self._sweep(KINDS[kind], now - timedelta(days=count))
         return done
 
     async def sweep_account(self, account_id: UUID, days: Mapping[str, int], now: datetime) -> int:
-        """The same for the rows of one account; how many there were."""
+        """Delete old rows of one account. Returns how many."""
         count = 0
         for kind, number in days.items():
             for table in KINDS[kind].tables:
@@ -98,7 +98,7 @@ class Retention:
         return count
 
     async def wanted(self, account_id: UUID) -> dict[str, int]:
-        """What an account keeps shorter, by kind."""
+        """The shorter retention of an account, by kind."""
         rows = await self.pool.rows(_WANTED, (account_id,))
         return rows[0][0] or {} if rows else {}
 
@@ -106,11 +106,11 @@ class Retention:
         await self.pool.run(_WANT, (dict(days) or None, account_id))
 
     async def accounts(self) -> dict[UUID, dict[str, int]]:
-        """Those that keep less than the settings say."""
+        """Accounts with a shorter retention than the settings."""
         return dict(await self.pool.rows(_ACCOUNTS))
 
     async def sizes(self) -> dict[str, Size]:
-        """By kind."""
+        """Sizes by kind."""
         tables = {row[0]: row for row in await self.pool.rows(_SIZES, ([*MAIL, *(t for kind in KINDS.values() for t in kind.tables)],))}
         return {name: _size([tables[table] for table in kind.tables if table in tables]) for name, kind in KINDS.items()}
 
@@ -126,11 +126,11 @@ class Retention:
                 try:
                     done += await self._end(kind, day)
                 except (Contention, TimedOut):
-                    break  # a backup, say: whoever waits for a lock lets all others wait, so not once for each day
+                    break  # for example a backup: a waiting lock blocks all others, so do not try again for each day
         return done
 
     async def _end(self, kind: Kind, day: datetime) -> list[str]:
-        """One day of it, unless something of that day waits or another process is at it."""
+        """Delete one day, unless something of that day is still needed or another process is deleting."""
         edges = {"first": uuid7_floor(day), "beyond": uuid7_floor(day + timedelta(days=1))}
         names = [name_of(table, day) for table in kind.drops or kind.tables]
         waits = " OR ".join(f"EXISTS ({each.format(is_it='>= %(first)s')} AND w.{kind.key} < %(beyond)s)" for each in kind.waits)
@@ -142,7 +142,7 @@ class Retention:
             there = [name for (name,) in await tx.rows("SELECT n FROM unnest(%s) AS n WHERE to_regclass(n) IS NOT NULL", (names,))]
             if not there or (await tx.rows(held, edges))[0][0]:
                 return []
-            # The parents first, as everybody else does who reads or writes them.
+            # Parents first, in the order of all other readers and writers.
             locked = ", ".join([*(f"ONLY {table}" for table in kind.drops), *there])
             await tx.run(f"{PATIENCE}; LOCK TABLE {locked} IN ACCESS EXCLUSIVE MODE")
             if (await tx.rows(held, edges))[0][0]:
@@ -164,8 +164,8 @@ class Retention:
             DELETE FROM {table} t USING old WHERE t.account_id = %(account)s AND t.{kind.key} = old.id AND t.{kind.key} < %(before)s
         """
         deleted = 0
-        for _ in range(BITES):
-            count = await self.pool.run(sql, {"account": account_id, "before": before, "bite": BITE})
+        for _ in range(BATCHES):
+            count = await self.pool.run(sql, {"account": account_id, "before": before, "bite": BATCH})
             deleted += count
             if not count:
                 break
@@ -178,4 +178,4 @@ def _day(partition: str) -> datetime:
 
 def _size(rows: list[Row]) -> Size:
     oldest = [_day(name) for _, _, name in rows if name is not None]
-    return Size(sum(octets for _, octets, _ in rows), min(oldest, default=None))
+    return Size(sum(size for _, size, _ in rows), min(oldest, default=None))

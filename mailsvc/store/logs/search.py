@@ -1,6 +1,6 @@
-"""What programs asked and were told, found again by people: API requests and SMTP sessions in one list, newest first.
+"""Searches API requests and SMTP sessions as one list, newest first.
 
-A page of a search looks through a bounded number of them, says how far it has looked, and the next one goes on from there.
+Each page examines a limited number of entries and reports how far it searched; the next page continues from there.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from mailsvc.store.ids import uuid7_floor, uuid7_seconds
 from mailsvc.store.postgres.pool import Pool
 
 Source = Literal["", "api", "smtp"]
-LOOKED = 10_000
+EXAMINED = 10_000
 
 
 @attrs.frozen
 class Filters:
-    """None and "" leave it open. `refused`: whether the answer was an error. `status`: of a request. `text`: a part of its path."""
+    """None and "" match everything. `refused`: whether it failed. `status`: of a request. `text`: a part of its path."""
 
     source: Source = ""
     refused: bool | None = None
@@ -36,7 +36,7 @@ class Filters:
 
 @attrs.frozen
 class Entry:
-    """A request, or a session: that has no `user_agent`, and instead of a path its port, its TLS, and what came of it."""
+    """A request or a session. A session has its port and TLS as its path, and no `user_agent`."""
 
     id: UUID
     source: Source
@@ -56,7 +56,7 @@ class Entry:
 
 @attrs.frozen
 class Page:
-    """`after`: where the next page begins, None when there is none. `looked_until`: set when it stopped before it was full."""
+    """`after`: the start of the next page, None if there is none. `looked_until`: set if the search stopped before the page was full."""
 
     entries: tuple[Entry, ...]
     after: UUID | None
@@ -106,7 +106,7 @@ class LogSearch:
             parts.append(_REQUESTS.format(wanted=" AND status >= 400" if errors else ""))  # by the index of errors
         if filters.source != "api":
             parts.append(_SESSIONS.format(wanted=" AND refusals > 0" if errors else ""))
-        looked = limit + 1 if len(hits) == 1 else LOOKED
+        looked = limit + 1 if len(hits) == 1 else EXAMINED
         named = {
             "account": account_id, "after": after, "lower": uuid7_floor(filters.since) if filters.since else None, "looked": looked,
             "limit": limit + 1, "key": filters.key_id, "text": filters.text.strip().lower(), "status": filters.status,

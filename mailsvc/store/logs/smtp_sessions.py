@@ -1,4 +1,4 @@
-"""Receipts: what was said in SMTP sessions, kept for the account that logged in."""
+"""The log of SMTP sessions, for the account that logged in."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mailsvc.store.paging import ALL, Page
 from mailsvc.store.postgres.pool import Pool, Transaction
 from mailsvc.store.postgres.shared_commits import SharedCommits
 
-LINGER = 0.2  # seconds; nobody waits for a receipt
+LINGER = 0.2  # seconds; nothing waits for these writes
 COLUMNS = "receipt_id, key_id, opened_at, closed_at, port, tls, mails, refusals"
 
 ADD = """
@@ -30,7 +30,7 @@ GET = f"SELECT {COLUMNS}, transcript FROM receipts WHERE account_id = %s AND rec
 
 @attrs.frozen
 class SmtpSession:
-    """One session. `refusals` counts replies of 4yz and 5yz; `transcript` is None in a list."""
+    """A session. `refusals`: the number of 4yz and 5yz replies; `transcript`: None in lists."""
 
     receipt_id: UUID
     key_id: UUID | None
@@ -70,7 +70,7 @@ class SmtpSessions:
         return [None] * len(items)
 
     async def list(self, account_id: UUID, page: Page = ALL) -> tuple[Sequence[SmtpSession], bool]:
-        """Newest first, without their transcripts, and whether there are more."""
+        """Newest first, without transcripts, and whether there are more."""
         end, edge = page.where("receipt_id")
         rows, has_more = page.cut(await self._pool.rows(LIST + end, (account_id, *edge)))
         return [SmtpSession(*row) for row in rows], has_more

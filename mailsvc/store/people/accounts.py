@@ -1,4 +1,4 @@
-"""Accounts: the customers. What they own is in the other tables."""
+"""Accounts: the customers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SUSPEND = "UPDATE accounts SET suspended_at = CASE WHEN %s THEN coalesce(suspend
 
 @attrs.frozen
 class Account:
-    """`number` is the short form of its id, for addresses. `rate_limit`: requests a second; `plan`; None: the default."""
+    """`number`: a short ID for addresses. `rate_limit`: requests per second. None for `rate_limit` and `plan`: the default."""
 
     id: UUID
     number: int
@@ -43,13 +43,13 @@ class Accounts:
         self._notifications = notifications
 
     async def create(self, name: str, rate_limit: int | None = None, notify: str | None = None) -> Account:
-        """`notify` is the address that this service itself writes to."""
+        """`notify`: the address for notifications by this service."""
         now = unix(self._clock)
         [row] = await self._pool.rows(CREATE, (uuid7(now), name, rate_limit, datetime.fromtimestamp(now, UTC), notify))
         return Account(*row)
 
     async def notify(self, account_id: UUID, address: str | None) -> bool:
-        """Write to another address; whether there is such an account."""
+        """Change the address for notifications; whether the account exists."""
         return await self._pool.run(NOTIFY, (address, account_id)) > 0
 
     async def get(self, account_id: UUID) -> Account | None:
@@ -61,7 +61,7 @@ class Accounts:
         return Account(*rows[0]) if rows else None
 
     async def suspend(self, account_id: UUID, suspended: bool = True) -> bool:
-        """Stop an account from sending, or let it again; whether there is such an account."""
+        """Suspend an account or resume it; whether it exists."""
         now = utc(self._clock)
         found = await self._pool.run(SUSPEND, (suspended, now, account_id)) > 0
         if self._notifications is not None:

@@ -1,4 +1,4 @@
-"""The address that somebody is known by, and the one that they want to have: it is theirs once the link that was sent there is followed."""
+"""Changes of users' email addresses, which take effect once the link sent to the new address is followed."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ UPDATE users u SET email = c.email FROM address_changes c, (SELECT email FROM us
 WHERE u.id = %(user_id)s AND c.user_id = u.id AND c.hash = %(hash)s AND c.expires_at > %(now)s
 RETURNING old.email, u.email
 """
-# Links that were sent to either address before would let in whoever has them.
+# Links that were sent to either address could still sign somebody in.
 END_LINKS = "DELETE FROM links WHERE email = ANY (%s) AND purpose IN ('sign-up', 'reset', 'sign-in')"
 END_CHANGES = "DELETE FROM address_changes WHERE user_id = %s OR email = %s"
 
 
 @attrs.frozen
-class Wanted:
-    """An address that waits for its link to be followed, and until when it does."""
+class AddressChange:
+    """A new address that is not confirmed yet, and when its link expires."""
 
     email: str
     expires_at: datetime
@@ -46,17 +46,17 @@ class Addresses:
         self._clock = clock
 
     async def propose(self, user_id: UUID, email: str, lives: timedelta, lines: Sequence[Line] = ()) -> str:
-        """The secret of a link to be sent there; what was proposed before works no more. Whose address it is now does not matter yet."""
+        """Request a change. Returns the secret of the link to send; earlier requests end. The address may still belong to someone."""
         secret = new_secret()
         await self._changed(lines, PROPOSE, (user_id, digest(secret), email.lower(), self._now() + lives))
         return secret
 
-    async def wanted(self, user_id: UUID) -> Wanted | None:
+    async def wanted(self, user_id: UUID) -> AddressChange | None:
         rows = await self._pool.rows(WANTED, (user_id, self._now()))
-        return Wanted(*rows[0]) if rows else None
+        return AddressChange(*rows[0]) if rows else None
 
     async def find(self, user_id: UUID, secret: str) -> str | None:
-        """The address that this link is for, if it is this person's and may be followed."""
+        """The address of a link, if it is valid and belongs to this user."""
         rows = await self._pool.rows(FIND, (user_id, digest(secret), self._now()))
         return str(rows[0][0]) if rows else None
 
@@ -64,9 +64,9 @@ class Addresses:
         return await self._changed(lines, END_CHANGE, (user_id,)) > 0
 
     async def confirm(self, user_id: UUID, secret: str, keep: bytes, lines: Sequence[Line] = ()) -> str | None:
-        """The link was followed: the address is theirs, and all sessions end but the one with the SHA-256 `keep`. The address before.
+        """Apply a change, and end all sessions except the one with the SHA-256 `keep`. Returns the previous address.
 
-        None, and nothing is changed: the link has ended, or somebody else has the address by now.
+        None if the link has expired or another user has the address; then nothing changes.
         """
 
         async def confirm(tx: Transaction) -> str | None:

@@ -1,6 +1,6 @@
-"""API keys: who a caller is. Of a key only its SHA-256 is stored.
+"""API keys. Only the SHA-256 of a key is stored.
 
-A key is `ms_`, 32 random characters and 6 of checksum, so that a mistyped one is known without asking anybody.
+A key consists of `ms_`, 32 random characters and a checksum of 6, so that a mistyped key is rejected without a query.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Permission = Literal["full_access", "sending_access"]
 PREFIX = "ms_"
 ALPHABET = string.digits + string.ascii_uppercase + string.ascii_lowercase
 RANDOM, CHECK = 32, 6
-HINT = 9  # characters of a key that are kept to recognise it by
+HINT = 9  # first characters of a key, stored to recognise it
 
 _CALLER = """
 SELECT k.account_id, k.id, k.permission, k.domain_id, a.rate_limit, a.suspended_at IS NOT NULL, a.plan
@@ -49,10 +49,10 @@ REVOKE = "UPDATE api_keys SET revoked_at = %s WHERE account_id = %s AND id = %s 
 
 @attrs.frozen
 class Caller:
-    """An account, seen through the key that it called with. `domain_id`: the only domain that the key may send from."""
+    """The account and permissions of an API key. `domain_id`: the only domain that the key can send from."""
 
     account_id: UUID
-    key_id: UUID | None  # None: no key, it is this service that sends for the account
+    key_id: UUID | None  # None: this service sends on behalf of the account
     permission: Permission
     domain_id: UUID | None
     rate_limit: int | None
@@ -62,7 +62,7 @@ class Caller:
 
 @attrs.frozen
 class KeyView:
-    """A key as its owner sees it again: never the key itself."""
+    """A key in a list, without the key itself."""
 
     id: UUID
     name: str
@@ -82,18 +82,18 @@ class Keys:
         self._callers: Cache[bytes | UUID, Caller | None] = Cache(clock, notifications)
 
     async def find(self, hash: bytes) -> Caller | None:
-        """Who calls with the key that has this SHA-256, as of two seconds ago at most."""
+        """The caller with the key of this SHA-256. Cached for at most two seconds."""
         return await self._callers.get(hash, lambda: self._load(FIND, hash))
 
     async def find_by_id(self, key_id: UUID) -> Caller | None:
-        """The same of the key that has this id: for an operator, who has named it; a caller has to show the key itself."""
+        """The caller with the key of this ID, for keys in the operator's settings. Cached for at most two seconds."""
         return await self._callers.get(key_id, lambda: self._load(FIND_BY_ID, key_id))
 
     async def create(
         self, account_id: UUID, name: str, permission: Permission, domain_id: UUID | None = None, lines: Sequence[Line] = (),
         *, created_by: UUID | None = None, created_with: UUID | None = None,
     ) -> tuple[UUID, str]:  # fmt: skip
-        """The id of a new key, and the key. This is the only time that anybody sees it.
+        """Create a key. Returns its ID and the key, which is not stored.
 
         `created_by`: the user; `created_with`: the API key, whose own creator is recorded as the creator of the new key.
         """
@@ -102,31 +102,31 @@ class Keys:
         at = datetime.fromtimestamp(now, UTC)
         stored = (key_id, account_id, name, digest(token), token[:HINT], permission, domain_id, at, created_by, created_with)
         await changed(self._pool, now, lines, CREATE, stored)
-        self._callers.changed()  # it may have been asked for before
+        self._callers.changed()  # the cache may have a miss
         return key_id, token
 
     async def revoke(self, account_id: UUID, key_id: UUID, lines: Sequence[Line] = ()) -> bool:
-        """Whether there was such a key to revoke."""
+        """Revoke a key; whether it existed."""
         now = unix(self._clock)
         revoked = await changed(self._pool, now, lines, REVOKE, (datetime.fromtimestamp(now, UTC), account_id, key_id)) > 0
         self._callers.changed()
         return revoked
 
     def changed(self) -> None:
-        """Keys were revoked by another statement: drop what is cached of them, here and in the other processes."""
+        """Clear the caches of all processes, after keys were revoked by another statement."""
         self._callers.changed()
 
     async def rename(self, account_id: UUID, key_id: UUID, name: str, lines: Sequence[Line] = ()) -> bool:
-        """Whether there was such a key in force."""
+        """Rename an active key; whether it exists."""
         return await changed(self._pool, unix(self._clock), lines, RENAME, (name, account_id, key_id)) > 0
 
     async def get(self, account_id: UUID, key_id: UUID) -> KeyView | None:
-        """A key in force."""
+        """An active key."""
         rows = await self._pool.rows(LIST + " AND k.id = %s", (account_id, key_id))
         return KeyView(*rows[0]) if rows else None
 
     async def list(self, account_id: UUID, page: Page = ALL) -> tuple[Sequence[KeyView], bool]:
-        """Those in force, newest first, and whether there are more."""
+        """Active keys, newest first, and whether there are more."""
         end, edge = page.where("k.id")
         rows, has_more = page.cut(await self._pool.rows(LIST + end, (account_id, *edge)))
         return [KeyView(*row) for row in rows], has_more
@@ -137,7 +137,7 @@ class Keys:
 
 
 def digest(token: str) -> bytes:
-    """What is stored of a key."""
+    """The stored hash of a key."""
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
 
 
@@ -147,7 +147,7 @@ def new_token() -> str:
 
 
 def is_well_formed(token: str) -> bool:
-    """Whether it can be a key at all."""
+    """Whether the format and checksum are valid."""
     body = token.removeprefix(PREFIX)
     return token.startswith(PREFIX) and len(body) == RANDOM + CHECK and body.isascii() and _checksum(body[:RANDOM]) == body[RANDOM:]
 

@@ -1,6 +1,6 @@
-"""The audit log of an account: what was done in it, by whom, from where. Only ever added to.
+"""The audit log of an account: who did what, and from where. Entries are only added.
 
-A line is made before the change and written in its transaction: there is no change without its line, and no line without its change.
+A line is written in the transaction of its change, so neither exists without the other.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mailsvc.store.postgres.pool import Pool, Transaction
 
 COLUMNS = "account_id, id, at, user_id, actor, address, action, subject"
 ADD = f"INSERT INTO audit ({COLUMNS}) VALUES (%s, %s, %s, %s, %s, %s, %s, %s)"
-# The name of the key is read with the change: a log names it as it was called then.
+# The key's name is read with the change, so the log has its name at that time.
 ADD_BY_KEY = f"""
 INSERT INTO audit ({COLUMNS})
 SELECT %s, %s, %s, %s, 'API key ' || k.name || ' (' || k.hint || '…)', %s, %s, %s FROM api_keys k WHERE k.id = %s
@@ -44,9 +44,9 @@ class Entry:
 
 @attrs.frozen
 class Line:
-    """What is to be written: into the log of `account_id`, or of every account that `person` is a member of.
+    """A new entry for the log of `account_id`, or of every account that `person` is a member of.
 
-    `key_id`: the API key that made the change, which is then named as the actor.
+    `key_id`: the API key that made the change, which becomes the actor.
     """
 
     account_id: UUID | None
@@ -68,16 +68,16 @@ class Audit:
         await self.write(Line(account_id, None, user_id, actor, address, action, subject))
 
     async def write(self, line: Line) -> None:
-        """By itself: of what changed nothing in the database."""
+        """Write an entry without a change in the database."""
         await self._pool.transact(lambda tx: write(tx, [line], unix(self._clock)))
 
     async def list(self, account_id: UUID, limit: int, after: UUID | None = None) -> tuple[list[Entry], bool]:
-        """Newest first, older than `after`; and whether there are more."""
+        """Newest first, older than `after`, and whether there are more."""
         rows = await self._pool.rows(OLDER, (account_id, after, after, limit + 1))
         return [Entry(*row) for row in rows[:limit]], len(rows) > limit
 
     async def all(self, account_id: UUID) -> AsyncIterator[Sequence[Entry]]:
-        """The whole of it, newest first, a page at a time."""
+        """The whole log in pages, newest first."""
         after: UUID | None = None
         more = True
         while more:
@@ -108,7 +108,7 @@ async def write(tx: Transaction, lines: Sequence[Line], now: float) -> None:
 
 
 async def changed(pool: Pool, now: float, lines: Sequence[Line], sql: str, params: Params) -> int:
-    """Run one statement, and write the lines with it if it touched anything; how many rows it touched."""
+    """Run a statement, and write the lines if it changed rows. Returns how many."""
     if not lines:
         return await pool.run(sql, params)
 

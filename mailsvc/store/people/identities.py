@@ -1,4 +1,4 @@
-"""Who people are at other services. An identity is an issuer and a subject, and belongs to one person; addresses do not count here."""
+"""Identities of users at other services. An identity is an issuer and a subject, not an address; it belongs to one user."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ REMOVE = "DELETE FROM identities WHERE user_id = %s AND id = %s"
 
 @attrs.frozen
 class Identity:
-    """Somebody at another service: `provider` is the name of its settings, `label` what people know it by."""
+    """An identity. `provider`: its name in the settings; `label`: a text that people recognise."""
 
     issuer: str
     subject: str
@@ -52,7 +52,7 @@ class Identities:
         self._clock = clock
 
     async def add(self, user_id: UUID, identity: Identity, lines: Sequence[Line] = ()) -> bool:
-        """Whether it was nobody's before."""
+        """Add an identity; false if it already belongs to a user."""
         return await changed(self._pool, unix(self._clock), lines, ADD, _row(user_id, identity, self._now())) > 0
 
     async def owner(self, identity: Identity) -> UUID | None:
@@ -60,7 +60,7 @@ class Identities:
         return rows[0][0] if rows else None
 
     async def use(self, identity: Identity) -> UUID | None:
-        """Whose it is; noted as used."""
+        """The user of an identity, which is recorded as used."""
         rows = await self._pool.rows(USED, (self._now(), identity.issuer, identity.subject))
         return rows[0][0] if rows else None
 
@@ -75,7 +75,7 @@ class Identities:
 
 
 async def connect(tx: Transaction, user_id: UUID, identity: Identity, now: datetime) -> bool:
-    """The same as `Identities.add` within a transaction of the caller's."""
+    """`Identities.add` within the caller's transaction."""
     return await tx.run(ADD, _row(user_id, identity, now)) > 0
 
 

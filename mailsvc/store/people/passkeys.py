@@ -1,4 +1,4 @@
-"""Passkeys: the public half of keys that people's devices hold. Whether a signature is good is decided elsewhere."""
+"""Public keys of passkeys. Signatures are checked in dashboard/signin."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ COLUMNS = "id, user_id, credential, public_key, sign_count, backed_up, name, cre
 ADD = f"INSERT INTO passkeys ({COLUMNS}) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, NULL) ON CONFLICT (credential) DO NOTHING"
 OF = f"SELECT {COLUMNS} FROM passkeys WHERE user_id = %s ORDER BY id"
 FIND = f"SELECT {COLUMNS} FROM passkeys WHERE credential = %s"
-# Of two uses with the same count one is a copy's; an authenticator that does not count says 0 each time.
+# A repeated count means that the passkey was copied. Authenticators without a counter always send 0.
 USED = """
 UPDATE passkeys SET sign_count = %s, backed_up = %s, used_at = %s
 WHERE id = %s AND (sign_count < %s OR (sign_count = 0 AND %s = 0))
 """
 RENAME = "UPDATE passkeys SET name = %s WHERE user_id = %s AND id = %s"
 REMOVE = "DELETE FROM passkeys WHERE user_id = %s AND id = %s"
-# Recovery codes stand in for a second factor: without one they let nobody in.
+# Recovery codes replace a second factor, so they are deleted with the last one.
 END_CODES = """
 DELETE FROM recovery_codes c USING users u WHERE u.id = %s AND c.user_id = u.id AND u.totp_at IS NULL
 AND NOT EXISTS (SELECT FROM passkeys p WHERE p.user_id = u.id)
@@ -54,13 +54,13 @@ class Passkeys:
     async def add(
         self, user_id: UUID, credential: bytes, public_key: bytes, sign_count: int, backed_up: bool, name: str, lines: Sequence[Line] = ()
     ) -> bool:
-        """Whether nobody had it before."""
+        """Add a passkey; false if it already exists."""
         now = unix(self._clock)
         row = (uuid7(now), user_id, credential, public_key, sign_count, backed_up, name, datetime.fromtimestamp(now, UTC))
         return await changed(self._pool, now, lines, ADD, row) > 0
 
     async def of(self, user_id: UUID) -> list[Passkey]:
-        """The oldest first."""
+        """Oldest first."""
         return [_passkey(row) for row in await self._pool.rows(OF, (user_id,))]
 
     async def find(self, credential: bytes) -> Passkey | None:
@@ -68,7 +68,7 @@ class Passkeys:
         return _passkey(rows[0]) if rows else None
 
     async def used(self, passkey_id: UUID, sign_count: int, backed_up: bool) -> bool:
-        """A good signature with this count: taken, unless the count has not grown."""
+        """Record the use of a passkey; false if its count did not increase."""
         now = utc(self._clock)
         return await self._pool.run(USED, (sign_count, backed_up, now, passkey_id, sign_count, sign_count)) > 0
 
@@ -76,7 +76,7 @@ class Passkeys:
         return await changed(self._pool, unix(self._clock), lines, RENAME, (name, user_id, passkey_id)) > 0
 
     async def remove(self, user_id: UUID, passkey_id: UUID, lines: Sequence[Line] = ()) -> bool:
-        """With the recovery codes, when it was the last second factor."""
+        """Also deletes the recovery codes if it was the last second factor."""
 
         async def remove(tx: Transaction) -> bool:
             await tx.run(LOCK, (user_id,))

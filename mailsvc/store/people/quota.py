@@ -1,4 +1,4 @@
-"""How much of its plan an account has used: given out in blocks to the processes that let mail in, from one row for each period."""
+"""Used quotas of accounts, one row for each period, leased in blocks to the processes that accept mail."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from mailsvc.store.postgres.pool import Pool
 
 Period = Literal["day", "month"]
 
-# A new period begins with nothing; a process whose clock is still in the old one takes from the new. Who never had a row before, because
-# the plan is new, begins with what was sent in this period.
+# A new period starts at zero; a process whose clock is behind leases from the new one. An account without a row starts with what it sent in
+# this period.
 LEASE = """
 INSERT INTO quota AS q (account_id, period, starts, most, taken, granted)
 SELECT %(account_id)s, %(period)s, %(starts)s, %(most)s, f.used + f.granted, f.granted
@@ -41,7 +41,7 @@ ON CONFLICT (account_id, period) DO UPDATE SET
     END
 RETURNING granted, taken
 """
-# In one order, so that two processes do not wait for each other. What is of another period than the row's is nobody's any more.
+# Ordered to avoid deadlocks. Leases of a past period are dropped.
 GIVE_BACK = """
 WITH given AS (
     SELECT * FROM unnest(%s::uuid[], %s::text[], %s::date[], %s::bigint[]) AS g(account_id, period, starts, count)
@@ -67,7 +67,7 @@ PLAN = "UPDATE accounts SET plan = %s WHERE id = %s"
 
 @attrs.frozen
 class Near:
-    """An account that has used most of a period, or all of it. `admins`: whom to tell."""
+    """An account that has used most or all of a quota. `admins`: the addresses to notify."""
 
     account_id: UUID
     number: int
@@ -85,27 +85,27 @@ class Quota:
     pool: Pool
 
     async def lease(self, account_id: UUID, period: Period, starts: date, most: int, need: int, wanted: int) -> tuple[int, int]:
-        """Up to `wanted` recipients, or none when `need` of them are not left; and what is taken in all after that."""
+        """Lease up to `wanted` recipients, or none if fewer than `need` are left. Returns that number and the total of all leases."""
         given = {"account_id": account_id, "period": period, "starts": starts, "most": most, "need": need, "wanted": wanted}
         [(granted, taken)] = await self.pool.rows(LEASE, given)
         return int(granted), int(taken)
 
     async def give_back(self, parts: Sequence[tuple[UUID, Period, date, int]]) -> None:
-        """Accounts and periods with how many of their recipients nobody was sent to."""
+        """Return unused recipients of accounts and periods."""
         await self.pool.run(GIVE_BACK, tuple(list(column) for column in zip(*parts, strict=True)))
 
     async def taken(self, account_id: UUID, day: date, month: date) -> dict[Period, int]:
-        """What was given out in these periods; nothing of one in which nobody asked."""
+        """The leased recipients in these periods; periods without any are left out."""
         return dict(await self.pool.rows(TAKEN, (account_id, day, month)))
 
     async def near(self, day: date, month: date, percent: int) -> Sequence[Near]:
-        """The accounts that have used so many percent of one of these periods."""
+        """Accounts that have used at least `percent` of a quota."""
         return [Near(*row) for row in await self.pool.rows(NEAR, (day, month, percent))]
 
     async def warned(self, near: Near, percent: int) -> None:
-        """They were told of it in this period."""
+        """Record that the admins were warned in this period."""
         await self.pool.run(WARNED, (percent, near.account_id, near.period, near.starts))
 
     async def plan(self, account_id: UUID, plan: str | None) -> None:
-        """Give an account another plan. What it has used of the period stays used."""
+        """Change an account's plan. Its usage stays."""
         await self.pool.run(PLAN, (plan, account_id))

@@ -1,4 +1,4 @@
-"""The count of requests that several processes share: an account's limit of each second."""
+"""The shared count of requests for the rate limit of accounts, in windows of one second."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from uuid import UUID
 
 from mailsvc.store.postgres.pool import Pool
 
-# The second is the database's, so that processes whose clocks differ count in the same one. A statement that had to wait for another
-# may bring a second that has passed: it counts in the newer one. A second far in the future is from before a step of the clock.
+# The second comes from the database's clock, so that all processes use the same one. A statement that waited for another may have an
+# older second; it counts in the newer one. A second far in the future predates a clock change.
 LEASE = """
 INSERT INTO rate_windows AS r (account_id, second, taken, granted)
 SELECT %(account_id)s, floor(extract(epoch FROM clock_timestamp())), least(%(wanted)s, %(limit)s), least(%(wanted)s, %(limit)s)
@@ -26,6 +26,6 @@ class RateWindows:
         self._pool = pool
 
     async def lease(self, account_id: UUID, limit: int, wanted: int) -> tuple[int, int, int]:
-        """How many of the `wanted` requests of this second are within the limit, how many more would be, and which second it is."""
+        """The number of the `wanted` requests within the limit, how many more are left, and the second."""
         [(granted, left, second)] = await self._pool.rows(LEASE, {"account_id": account_id, "wanted": wanted, "limit": limit})
         return granted, left, second

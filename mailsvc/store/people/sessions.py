@@ -1,4 +1,4 @@
-"""Browsers that are signed in, and links that sign somebody in once. Of both only the SHA-256 of the secret is stored."""
+"""Browser sessions, and one-time links. Only the SHA-256 of their secrets is stored."""
 
 from __future__ import annotations
 
@@ -148,11 +148,11 @@ class Sessions:
         return session
 
     async def proved(self, hash: bytes, lines: Sequence[Line] = (), at: datetime | None = None) -> None:
-        """They have shown again who they are, at `at` or just now."""
+        """Record that the user confirmed their identity, at `at` or now."""
         await self._changed(lines, "UPDATE sessions SET proved_at = %s WHERE hash = %s", (at or self._now(), hash))
 
     async def show(self, hash: bytes, account_id: UUID) -> None:
-        """From now on it shows this account's pages."""
+        """Switch the session to this account."""
         await self._pool.run("UPDATE sessions SET account_id = %s WHERE hash = %s", (account_id, hash))
 
     async def list(self, user_id: UUID) -> list[SessionView]:
@@ -166,7 +166,7 @@ class Sessions:
         return await self._changed(lines, "DELETE FROM sessions WHERE user_id = %s AND id = %s", (user_id, session_id)) > 0
 
     async def end_others(self, user_id: UUID, but: bytes = b"", lines: Sequence[Line] = ()) -> int:
-        """All of a person's sessions, except the one with the SHA-256 `but`."""
+        """End all sessions of a user, except the one with the SHA-256 `but`."""
         return await self._changed(lines, END_OTHERS, (user_id, but))
 
     # Links
@@ -181,7 +181,7 @@ class Sessions:
         created_by: UUID | None = None,
         lines: Sequence[Line] = (),
     ) -> str:
-        """The secret of a link; earlier ones for the same purpose and address end."""
+        """Create a link. Returns its secret; earlier links for the same purpose and address end."""
         now, secret = self._now(), new_secret()
         row = (digest(secret), purpose, email.lower(), account_id, role, created_by, now, now + lives, uuid7(now.timestamp()))
 
@@ -198,15 +198,15 @@ class Sessions:
         return LinkView(*rows[0]) if rows else None
 
     async def take_link(self, secret: str, purpose: Purpose) -> LinkView | None:
-        """What it is for; it works no more."""
+        """Use a link. It cannot be used again."""
         rows = await self._pool.rows(TAKE_LINK, (digest(secret), purpose, self._now()))
         return LinkView(*rows[0]) if rows else None
 
     async def accept(self, secret: str, who: User | NewUser, line: Callable[[LinkView, User], Line]) -> User | None:
-        """Accept an invitation as an existing user, who is not changed, or as a new one. The link works no more.
+        """Accept an invitation as an existing or a new user. The link cannot be used again.
 
-        None, and nothing is changed: the link has ended, its maker may not invite any more, it was made for another address than
-        the user's, or a new user would have the address or the identity of somebody else.
+        None if the link has expired, its creator can no longer invite, it is for another address, or a new user would have the address
+        or identity of another user; then nothing changes.
         """
         now, hash = self._now(), digest(secret)
 
@@ -228,7 +228,7 @@ class Sessions:
             return None
 
     async def reset(self, secret: str, user_id: UUID, password: str, lines: Sequence[Line] = ()) -> bool:
-        """Use up a reset link of this user: the password is theirs, and whatever the old one let in ends. Whether it was good."""
+        """Set a new password with a reset link and end all access by the old one; whether the link was valid."""
         now = self._now()
 
         async def reset(tx: Transaction) -> bool:
@@ -251,7 +251,7 @@ class Sessions:
         return await self._changed(lines, sql, (account_id, link_id)) > 0
 
     async def sweep(self) -> None:
-        """What has ended by itself goes."""
+        """Delete expired sessions, links and address changes."""
         now = self._now()
         await self._pool.run("DELETE FROM sessions WHERE expires_at < %s OR seen_at < %s", (now, now - self._idle))
         await self._pool.run("DELETE FROM links WHERE expires_at < %s", (now,))

@@ -1,4 +1,4 @@
-"""Counts of attempts to sign in, shared by all processes, and tickets that were used. How long somebody waits is decided elsewhere."""
+"""Counts sign-in attempts across all processes, and records used tickets. The caller decides how long to wait."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import attrs
 from mailsvc.clock import unix, utc
 from mailsvc.store.postgres.pool import Pool, Transaction
 
-# A row is there before it is locked: of two first attempts at once the second sees the first. All in the order of the subjects, so that
-# two that count the same ones do not wait for each other in a circle.
+# Rows are inserted before they are locked, so that concurrent first attempts see each other. They are ordered by subject to avoid
+# deadlocks.
 BEGIN = """
 INSERT INTO sign_in_attempts (subject, count, last_at) SELECT s, 0, %s FROM unnest(%s::bytea[]) s ORDER BY s ON CONFLICT DO NOTHING
 """
@@ -30,12 +30,12 @@ ON CONFLICT (subject) DO UPDATE SET last_at = excluded.last_at,
     count = CASE WHEN sign_in_attempts.last_at < %s THEN 1 ELSE sign_in_attempts.count + 1 END
 """
 SPEND = "INSERT INTO spent (hash, expires_at) VALUES (%s, %s) ON CONFLICT DO NOTHING"
-FORGOTTEN = timedelta(hours=1)
+FORGET_AFTER = timedelta(hours=1)
 
 
 @attrs.frozen
 class Tries:
-    """How many there were, and when the last one was."""
+    """The number of attempts, and the time of the last one."""
 
     count: int
     last: float
@@ -47,7 +47,7 @@ class SignInAttempts:
         self._clock = clock
 
     async def count(self, subjects: Sequence[bytes], others: Sequence[bytes], wait: Callable[[Sequence[Tries | None]], float]) -> float:
-        """Count one more of each of `subjects`, unless `wait` says of those and the others how many seconds are to pass before: those."""
+        """Count an attempt of each subject, unless `wait` returns seconds to wait, given the attempts of these and the others."""
         now, ordered = unix(self._clock), sorted(set(subjects))
         at = datetime.fromtimestamp(now, UTC)
 
@@ -55,7 +55,7 @@ class SignInAttempts:
             await tx.run(BEGIN, (at, ordered))
             rows = {bytes(subject): Tries(count, last.timestamp()) for subject, count, last in await tx.rows(FIND, (ordered,))}
             rows |= {bytes(subject): Tries(count, last.timestamp()) for subject, count, last in await tx.rows(LOOK, (list(others),))}
-            found = {subject: tries for subject, tries in rows.items() if now - tries.last <= FORGOTTEN.total_seconds()}
+            found = {subject: tries for subject, tries in rows.items() if now - tries.last <= FORGET_AFTER.total_seconds()}
             seconds = wait([found.get(subject) for subject in (*subjects, *others)])
             if seconds <= 0:
                 counts = [found[subject].count + 1 if subject in found else 1 for subject in ordered]
@@ -68,15 +68,15 @@ class SignInAttempts:
         await self._pool.run(FORGET, (list(subjects),))
 
     async def add(self, subjects: Sequence[bytes]) -> None:
-        """Count one more of each, whatever there were."""
+        """Count an attempt of each unconditionally."""
         now = utc(self._clock)
-        await self._pool.run(ADD, (now, list(subjects), now - FORGOTTEN))
+        await self._pool.run(ADD, (now, list(subjects), now - FORGET_AFTER))
 
     async def spend(self, ticket: str, expires_at: datetime) -> bool:
-        """Whether it was not used before."""
+        """Mark a ticket as used; false if it already was."""
         return await self._pool.run(SPEND, (hashlib.sha256(ticket.encode()).digest(), expires_at)) > 0
 
     async def sweep(self) -> None:
         now = utc(self._clock)
-        await self._pool.run("DELETE FROM sign_in_attempts WHERE last_at < %s", (now - FORGOTTEN,))
+        await self._pool.run("DELETE FROM sign_in_attempts WHERE last_at < %s", (now - FORGET_AFTER,))
         await self._pool.run("DELETE FROM spent WHERE expires_at < %s", (now,))

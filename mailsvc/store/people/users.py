@@ -1,4 +1,4 @@
-"""People and their memberships. What they prove themselves with is stored here; whether the proof is good is decided elsewhere."""
+"""Users, their memberships and their factors for signing in, which dashboard/signin checks."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ ON CONFLICT (email) DO NOTHING RETURNING {COLUMNS}
 """
 END_CHANGE = "DELETE FROM address_changes WHERE user_id = %s"
 END_OTHERS = "DELETE FROM sessions WHERE user_id = %s AND hash <> %s"
-# Whoever holds one of these links could sign in, or choose a password.
+# These links allow signing in or choosing a password.
 END_LINKS = "DELETE FROM links WHERE purpose <> 'invite' AND email = (SELECT email FROM users WHERE id = %s)"
-# What a member could return through: the invitations they made, and one that was made for them before.
+# Invitations that could let a former member return: those they created, and those for their address.
 END_INVITATIONS = """
 DELETE FROM links WHERE purpose = 'invite' AND account_id = %s AND (created_by = %s OR email = (SELECT email FROM users WHERE id = %s))
 """
@@ -48,7 +48,7 @@ MEMBERS = f"""
 SELECT u.id, u.email, u.name, m.role, u.totp_at IS NOT NULL OR {PASSKEY.format("u")}, u.signed_in_at, m.created_at
 FROM members m JOIN users u ON u.id = m.user_id WHERE m.account_id = %s ORDER BY m.created_at, u.id
 """
-# The admins of an account are locked while their number matters, so that two of them cannot remove each other at once.
+# Locks the admins of an account, so that two of them cannot remove each other concurrently.
 ADMINS = "SELECT user_id FROM members WHERE account_id = %s AND role = 'admin' ORDER BY user_id FOR UPDATE"
 REMOVE = "DELETE FROM members WHERE account_id = %s AND user_id = %s"
 END_SESSIONS = "DELETE FROM sessions WHERE account_id = %s AND user_id = %s"
@@ -64,7 +64,7 @@ ADD_CODES = "INSERT INTO recovery_codes (user_id, hash) SELECT %s, unnest(%s::by
 
 @attrs.frozen
 class User:
-    """`password` is its Argon2id form; `totp`: whether an authenticator app is in force."""
+    """`password`: its Argon2id hash; `totp`: whether an authenticator app is active."""
 
     id: UUID
     email: str
@@ -83,7 +83,7 @@ class User:
 
 @attrs.frozen
 class NewUser:
-    """Somebody who is not a user yet. `identity`: who they are at another service, by which they sign in."""
+    """A user to create. `identity`: an identity at another service, for signing in."""
 
     name: str = ""
     password: str | None = attrs.field(default=None, repr=False)
@@ -91,12 +91,12 @@ class NewUser:
 
 
 class Taken(Exception):
-    """Somebody has this address, or this identity, already."""
+    """Another user already has this address or identity."""
 
 
 @attrs.frozen
 class Membership:
-    """An account as one of its members sees it."""
+    """A user's membership in an account."""
 
     account_id: UUID
     name: str
@@ -106,7 +106,7 @@ class Membership:
 
 @attrs.frozen
 class Member:
-    """A person as the other members of an account see them."""
+    """A member as shown to other members."""
 
     user_id: UUID
     email: str
@@ -130,22 +130,22 @@ class Users:
         return await self._one(NAMED, email.lower())
 
     async def create(self, email: str, name: str = "", password: str | None = None) -> User:
-        """A new person, or the one who has this address already, unchanged."""
+        """Create a user, or return the existing one with this address."""
         found = await self.add(email, NewUser(name, password)) or await self.named(email)
         assert found is not None
         return found
 
     async def add(self, email: str, new: NewUser) -> User | None:
-        """A new user; None, and nothing is changed, when the address or the identity belongs to somebody already."""
+        """Create a user. None if the address or identity belongs to another user."""
         try:
             return await self._pool.transact(lambda tx: add(tx, email, new, self._now()))
         except Taken:
             return None
 
     async def set_password(self, user_id: UUID, password: str, lines: Sequence[Line] = (), *, keep: bytes | None = None) -> None:
-        """`keep`: everything that could let somebody in by the old password ends, except the session with this SHA-256.
+        """`keep`: end all access that the old password could have given, except the session with this SHA-256.
 
-        None: only the stored form of the password changes.
+        None: the same password is only hashed anew.
         """
 
         async def change(tx: Transaction) -> None:
@@ -165,18 +165,18 @@ class Users:
     # Memberships
 
     async def accounts(self, user_id: UUID) -> list[Membership]:
-        """The oldest membership first."""
+        """Memberships of a user, oldest first."""
         return [Membership(*row) for row in await self._pool.rows(ACCOUNTS, (user_id,))]
 
     async def members(self, account_id: UUID) -> list[Member]:
         return [Member(*row) for row in await self._pool.rows(MEMBERS, (account_id,))]
 
     async def join(self, account_id: UUID, user_id: UUID, role: Role, lines: Sequence[Line] = ()) -> bool:
-        """Whether they were not a member before."""
+        """Add a member; false if they already were one."""
         return await self._changed(lines, ADD_MEMBER, (account_id, user_id, role, self._now())) > 0
 
     async def remove(self, account_id: UUID, user_id: UUID, lines: Sequence[Line] = (), revoke: Sequence[UUID] = ()) -> bool:
-        """End a membership, its sessions and its invitations, and revoke these API keys; not the last admin's. Whether it was ended."""
+        """Remove a member, except the last admin, with their sessions and invitations, and revoke these API keys; whether it was done."""
 
         async def remove(tx: Transaction) -> bool:
             if await _last_admin(tx, account_id, user_id) or not await tx.run(REMOVE, (account_id, user_id)):
@@ -191,7 +191,7 @@ class Users:
         return await self._pool.transact(remove)
 
     async def set_role(self, account_id: UUID, user_id: UUID, role: Role, lines: Sequence[Line] = ()) -> bool:
-        """Not for the last admin to stop being one. Whether there was such a member. Invitations of a former admin end."""
+        """Change a role, except for the last admin; whether it was done. Invitations of a former admin end."""
 
         async def change(tx: Transaction) -> bool:
             if role != "admin" and await _last_admin(tx, account_id, user_id):
@@ -206,27 +206,27 @@ class Users:
         return await self._pool.transact(change)
 
     async def change_account(self, account_id: UUID, name: str, mfa: bool, lines: Sequence[Line] = ()) -> None:
-        """What it is called, and whether its members must have a second factor."""
+        """Change the name, and whether members need a second factor."""
         await self._changed(lines, CHANGE_ACCOUNT, (name, mfa, self._now(), account_id))
 
     # The second factor
 
     async def propose_totp(self, user_id: UUID, secret: bytes) -> None:
-        """Keep the secret of an authenticator app; it counts once `take_totp` took a first code. One in force stays."""
+        """Store the secret of a new authenticator app, which becomes active with its first code. An active one stays."""
         await self._pool.run(PROPOSE_TOTP, (self._encryption.encrypt(secret, user_id), user_id))
 
     async def totp(self, user_id: UUID) -> bytes | None:
-        """The secret, proposed or in force."""
+        """The secret of the proposed or active app."""
         rows = await self._pool.rows("SELECT totp FROM users WHERE id = %s AND totp IS NOT NULL", (user_id,))
         return self._encryption.decrypt(rows[0][0], user_id) if rows else None
 
     async def take_totp(self, user_id: UUID, step: int) -> bool:
-        """A good code of this time step: taken, unless one of it or of a later one was before."""
+        """Record a valid code of this time step; false if this or a later one was already used."""
         return await self._pool.run(TAKE_TOTP, (step, self._now(), user_id, step)) > 0
 
     async def begin_totp(self, user_id: UUID, step: int, codes: Sequence[bytes], keep: bytes, lines: Sequence[Line] = ()) -> bool:
-        """The first code of an app was good: it counts from now on. `codes`: hashes of new recovery codes, none to keep those
-        there are. Sessions end but for the one with the SHA-256 `keep`."""
+        """Activate an app after its first valid code. `codes`: hashes of new recovery codes; if empty, the existing ones stay. Sessions
+        end, except the one with the SHA-256 `keep`."""
 
         async def begin(tx: Transaction) -> bool:
             if not await tx.run(TAKE_TOTP, (step, self._now(), user_id, step)):
@@ -239,7 +239,7 @@ class Users:
         return await self._pool.transact(begin)
 
     async def set_recovery_codes(self, user_id: UUID, hashes: Sequence[bytes], lines: Sequence[Line] = ()) -> None:
-        """Instead of those there were."""
+        """Replace the recovery codes."""
 
         async def replace(tx: Transaction) -> None:
             await self._replace(tx, user_id, hashes)
@@ -253,7 +253,7 @@ class Users:
             await tx.run(ADD_CODES, (user_id, list(hashes)))
 
     async def take_recovery_code(self, user_id: UUID, hashes: Sequence[bytes]) -> bool:
-        """Whether there was one that has any of these hashes."""
+        """Use a recovery code with one of these hashes; whether it existed."""
         return await self._pool.run("DELETE FROM recovery_codes WHERE user_id = %s AND hash = ANY (%s)", (user_id, list(hashes))) > 0
 
     async def recovery_codes_left(self, user_id: UUID) -> int:
@@ -261,7 +261,7 @@ class Users:
         return int(left)
 
     async def end_totp(self, user_id: UUID, lines: Sequence[Line] = ()) -> None:
-        """With the recovery codes, when it was the last second factor."""
+        """Also deletes the recovery codes if it was the last second factor."""
 
         async def end(tx: Transaction) -> None:
             await tx.run(LOCK, (user_id,))
@@ -272,7 +272,7 @@ class Users:
         await self._pool.transact(end)
 
     async def forget_second_factors(self, user_id: UUID, lines: Sequence[Line] = ()) -> None:
-        """All of them, for somebody who has lost them; and all sessions end."""
+        """Remove all second factors of a user who has lost them, and end all sessions."""
 
         async def forget(tx: Transaction) -> None:
             await tx.run(END_TOTP, (user_id,))
@@ -299,7 +299,7 @@ async def _last_admin(tx: Transaction, account_id: UUID, user_id: UUID) -> bool:
 
 
 async def add(tx: Transaction, email: str, new: NewUser, now: datetime) -> User:
-    """Create a user within a transaction of the caller's. Raises Taken, after which the transaction must not be committed."""
+    """Create a user within the caller's transaction. If it raises Taken, the transaction must be rolled back."""
     rows = await tx.rows(CREATE, (uuid7(now.timestamp()), email.lower(), new.name, new.password, now))
     if not rows or (new.identity is not None and not await connect(tx, rows[0][0], new.identity, now)):
         raise Taken

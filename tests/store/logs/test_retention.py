@@ -205,7 +205,7 @@ async def test_several_processes_sweep_at_once(house: House) -> None:
 
 @pytest_twisted.ensureDeferred
 async def test_an_account_that_keeps_less(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retention_, "BITE", 2)
+    monkeypatch.setattr(retention_, "BATCH", 2)
     mails = [await delivered(house, 10) for _ in range(5)]
     waiting, foreign, young = await of_age(house, 10), await delivered(house, 10, account=OTHER), await delivered(house, 5)
     for account in (ACCOUNT, OTHER):
@@ -253,7 +253,7 @@ async def test_logs_and_transcripts_go(pool: Pool) -> None:
     old = SmtpSession(uuid7(at.timestamp()), UUID(int=5), at, at, 587, "TLSv1.3 X", 2, 1, "C: QUIT")
     await receipts._write([(ACCOUNT, old)])
     sizes = await Retention(pool).sizes()
-    assert sizes["receipts"].oldest == sizes["requests"].oldest == at.replace(hour=0, minute=0, second=0) and sizes["requests"].octets > 0
+    assert sizes["receipts"].oldest == sizes["requests"].oldest == at.replace(hour=0, minute=0, second=0) and sizes["requests"].bytes > 0
     await Retention(pool).sweep(THIRTY, NOW)
     assert await receipts.get(ACCOUNT, old.receipt_id) is None
     assert await pool.rows("SELECT count(*) FROM request_log") == [(1,)]

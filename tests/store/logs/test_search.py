@@ -83,7 +83,7 @@ async def test_each_filter_holds(pool: Pool, filters: Filters, places: list[int]
 @pytest_twisted.ensureDeferred
 async def test_a_search_that_finds_little_says_how_far_it_looked(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = await kept(pool)
-    monkeypatch.setattr(logsearch, "LOOKED", 3)
+    monkeypatch.setattr(logsearch, "EXAMINED", 3)
     page = await LogSearch(pool).page(ACCOUNT, Filters(status=200), 10)
     assert page.entries == () and page.after == ids[3] and page.looked_until is not None
     page = await LogSearch(pool).page(ACCOUNT, Filters(status=200), 10, page.after)
