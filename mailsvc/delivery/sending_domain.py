@@ -101,7 +101,7 @@ class SendingDomains:
         if domain is None:
             raise Gone(_GONE)
         if domain.lost is not None:  # its DKIM keys are no longer in DNS, and its name is somebody else's
-            raise Gone(f"The sending domain {domain.name} belongs to another account now.")
+            raise Gone(f"The sending domain {domain.name} now belongs to another account.")
         return domain
 
     async def _number(self, account_id: UUID) -> int:

@@ -97,14 +97,14 @@ def test_orders_may_come_before_the_first_start(tmp_path: Path, postgres: str, a
 
 
 def test_what_is_not_there_gets_a_sentence(mailsvc: Command) -> None:
-    assert mailsvc.refuses("key", "create", "--account", "Nobody") == "mailsvc: No account is called 'Nobody'; name one by its id."
+    assert mailsvc.refuses("key", "create", "--account", "Nobody") == "mailsvc: No account is called 'Nobody'. Use the account ID."
     account = mailsvc.prints("account", "create", "Twice")
     mailsvc.prints("account", "create", "Twice")
     assert "2 accounts are called 'Twice'" in mailsvc.refuses("key", "create", "--account", "Twice")
     assert "has no domain example.com" in mailsvc.refuses("domain", "trust", "example.com", "--account", account)
     assert "'no domain' is not a valid sending domain" in mailsvc.refuses("domain", "add", "no domain", "--account", account)
     mailsvc.prints("domain", "add", "example.com", "--account", account)
-    assert "The account has the domain example.com already." in mailsvc.refuses("domain", "add", "EXAMPLE.com", "--account", account)
+    assert "The account already has the domain example.com." in mailsvc.refuses("domain", "add", "EXAMPLE.com", "--account", account)
 
 
 def test_trust_needs_the_setting(mailsvc: Command) -> None:

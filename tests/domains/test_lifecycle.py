@@ -73,7 +73,7 @@ async def test_a_domain_from_creation_to_failure(rig: Rig) -> None:
         "All records were found again.",
         "Verified.",
     ]
-    assert any(line.startswith("Failed:") for line in told) and any("72 hours more" in line for line in told)
+    assert any(line.startswith("Failed:") for line in told) and any("Sending stops after 72 hours" in line for line in told)
 
 
 @pytest_twisted.ensureDeferred

@@ -108,10 +108,10 @@ async def test_unanswered_records_do_not_count_as_gone(rig: Rig, answer: str) ->
     kept = {record.name for record in await rig.records(old) if record.purpose == "DKIM"}
     await unpublish(rig, old)
     await rig.publish(new)
-    look = rig.checker.authorities.look
+    query = rig.checker.authorities.query
 
     async def unclear(name: str, kind: str, account: Any = None) -> Any:
-        seen = await look(name, kind, account)
+        seen = await query(name, kind, account)
         if name not in kept:
             return seen
         return attrs.evolve(seen, problem="no answer") if answer == "silence" else attrs.evolve(seen, differing="a and b differ")
@@ -193,7 +193,7 @@ async def test_limits_include_deleted_domains(rig: Rig) -> None:
     with pytest.raises(LimitReached, match="at most 3 domains"):
         await rig.add("d.example")
     await rig.domains.delete(rig.account.id, one.id)
-    with pytest.raises(LimitReached, match="at most 2 domains that are not verified"):
+    with pytest.raises(LimitReached, match="at most 2 unverified domains"):
         await rig.add("d.example")
     await rig.domains.delete(rig.account.id, three.id)
     await rig.add("d.example")
