@@ -116,7 +116,7 @@ async def test_unanswered_records_do_not_count_as_gone(rig: Rig, answer: str) ->
             return seen
         return attrs.evolve(seen, problem="no answer") if answer == "silence" else attrs.evolve(seen, differing="a and b differ")
 
-    rig.checker.authorities = SimpleNamespace(look=unclear)  # type: ignore[assignment]
+    rig.checker.authorities = SimpleNamespace(query=unclear)  # type: ignore[assignment]
     if answer == "silence":
         resolver = rig.checker.resolver
         txt = resolver.txt
