@@ -96,7 +96,7 @@ from mailsvc.store.people.accounts import Accounts
 from mailsvc.store.people.api_keys import Keys, is_well_formed
 from mailsvc.store.people.ratelimit import RateWindows
 from mailsvc.store.postgres.notifications import Notifications
-from mailsvc.store.postgres.partitions import Maker
+from mailsvc.store.postgres.partitions import PartitionMaker
 from mailsvc.store.queue.claims import Queue
 from mailsvc.store.queue.operator import Operating
 from mailsvc.store.queue.processes import HEARTBEAT, ProcessRegistration
@@ -184,7 +184,7 @@ class Daemon:
         reactor, pool_size = self.reactor, self.settings.database.pool
         self.database = await open_database(reactor, self.settings, self.opened, size=pool_size)
         pool = self.pool = self.database.pool
-        self.opened.add("the partitions", every(reactor, BEAT, "making partitions", Maker(pool, reactor).make))
+        self.opened.add("the partitions", every(reactor, BEAT, "making partitions", PartitionMaker(pool, reactor).make))
         RetentionSweep(pool, reactor, self.settings.retention).start(self.opened)
         notifications = self.notifications = Notifications(self.database.dsn, reactor)
         await notifications.start()
@@ -231,7 +231,7 @@ class Daemon:
         reactor, settings, given = self.reactor, self.settings, self.settings.delivery
         fetcher = Fetcher(reactor, self.names, attrs.evolve(wiring.rules_of(settings.fetch), ports=frozenset({443}), clear=False))
         linger = settings.database.commit_linger
-        settling = self.settling = Settling(self.pool, reactor, told=lambda: self.notifications.notify("events"), linger=linger)
+        settling = self.settling = Settling(self.pool, reactor, on_events=lambda: self.notifications.notify("events"), linger=linger)
         delivery = assemble(
             reactor, self.pool, wiring.terms_of(given), region=settings.region, ehlo_name=given.ehlo_name or "", process=self.process,
             resolver=self.names, routes=self.routes(self.names), shaping=wiring.rules_for_providers(given.shaping),

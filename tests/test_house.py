@@ -15,9 +15,12 @@ from pathlib import Path
 
 import pytest
 
+from mailsvc.store.sql import statement
+
 ROOT = Path(__file__).parent.parent
 MODULES = sorted((ROOT / "mailsvc").rglob("*.py"))
 NAMES = [str(path.relative_to(ROOT)) for path in MODULES]
+SQL_FILES = ("mail", "queue")  # packages of the store with statements in files
 each_module = pytest.mark.parametrize("path", MODULES, ids=NAMES)
 
 
@@ -102,6 +105,33 @@ def statements(path: Path) -> list[str]:
 def test_sql_stands_only_in_the_store(path):
     if room(path) != "store":
         assert not statements(path)
+
+
+@each_module
+def test_long_statements_are_in_sql_files(path):
+    """Statements of more than 12 lines are loaded by store/sql from files beside their module."""
+    if path.parent.name in SQL_FILES:
+        assert not [text.strip().splitlines()[0] for text in statements(path) if len(text.strip().splitlines()) > 13]
+
+
+def test_sql_files_are_used_and_packaged():
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    for folder in SQL_FILES:
+        loaded = {
+            name
+            for path in (ROOT / "mailsvc/store" / folder).glob("*.py")
+            for name in re.findall(r'statement\(\s*"[\w.]+",\s*"(\w+)"', path.read_text())
+        }
+        assert loaded == {path.stem for path in (ROOT / "mailsvc/store" / folder).glob("*.sql")}
+        assert "*.sql" in config["options.package_data"][f"mailsvc.store.{folder}"]
+
+
+def test_a_missing_statement_fails_at_import():
+    with pytest.raises(FileNotFoundError):
+        statement("mailsvc.store.queue", "missing")
+    with pytest.raises(LookupError):
+        statement("mailsvc.store.queue", "ready", missing="x")
 
 
 def test_sql_is_recognised():

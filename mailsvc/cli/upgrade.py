@@ -36,7 +36,7 @@ def upgrade(settings: Settings, check: bool) -> None:
 def _told(plan: Plan) -> list[str]:
     lines = [f"This is mailsvc {__version__}; {len(plan.pending)} migrations are missing."]
     for each in plan.pending:
-        lines.append(f"{each.name}: {each.says}")
+        lines.append(f"{each.name}: {each.summary}")
         lines += [f"    {what} {table} ({_size(octets)})" for what, table, octets in each.locks]
     if plan.newer:
         lines.append(f"A newer release has been here, with {', '.join(plan.newer)}.")

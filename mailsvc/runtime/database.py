@@ -65,7 +65,7 @@ async def open_database(
         dsn = settings.database.url or ""
     pool = Pool(dsn, reactor, size=size)
     await pool.start()
-    opened.at_stop(pool.hurry)
+    opened.at_stop(pool.shutting_down)
     opened.add("the pool", pool.stop)
     await measure(reactor, lambda: database_seconds(pool))  # before any date is written
     if not migrating:

@@ -68,7 +68,7 @@ class Cluster:
     def own(self, folder: Path) -> Path:
         """A folder that the server may write to."""
         folder.mkdir(exist_ok=True)
-        if self.owner.lent:
+        if self.owner.switched:
             os.chown(folder, self.owner.uid, self.owner.gid)
         return folder
 

@@ -1,7 +1,7 @@
-"""Accepting: what one submission writes, all of it in one transaction, or nothing.
+"""Accepting submissions: everything that one writes goes into one transaction.
 
-An acknowledgement is given only when the commit was confirmed. Submissions that come together share a commit.
-What is composed is composed elsewhere (mail/compose, intake); how it becomes rows: store/mail/inserts.
+A submission is acknowledged only after the commit was confirmed. Concurrent submissions share a commit. Messages are composed elsewhere
+(mail/compose, intake); how they become rows: store/mail/inserts. This is a hot path: rows are passed as JSON and read by position.
 """
 
 from __future__ import annotations
@@ -51,16 +51,16 @@ __all__ = [
 ]
 
 MAX_ITEMS = 100
-MAX_WEIGHT = 1 << 20  # octets of messages in a shared commit
-LARGE = 2  # submissions with large messages that are written at once
-OVERHEAD = 1024  # octets that an email counts for besides its message
-RECLAIM_AFTER = (0.0, 5.0, 60.0)  # seconds; the server may still be committing when the connection to it is gone
+MAX_WEIGHT = 1 << 20  # bytes of messages in a shared commit
+LARGE = 2  # submissions with large messages that are written concurrently
+OVERHEAD = 1024  # bytes that an email counts for besides its message
+RECLAIM_AFTER = (0.0, 5.0, 60.0)  # seconds; the server may still be committing after the connection was lost
 
 RECLAIM = "UPDATE queue SET lease = NULL WHERE email_id = ANY (%s::uuid[]) AND lease = ANY (%s::bigint[])"
 
 
 class Acceptance:
-    """Takes submissions in. `linger` is how long the first of a shared commit waits for others, in seconds."""
+    """Accepts submissions. `linger` is how many seconds the first of a shared commit waits for others."""
 
     log = Logger()
 
@@ -74,12 +74,12 @@ class Acceptance:
         )
 
     async def accept(self, submission: Submission) -> AcceptResult:
-        """Commit `submission`, or say what its key was used for. Raises a StoreError when nothing can be promised.
+        """Commit `submission`, or return what its idempotency key was used for. Raises a StoreError if it may not have been committed.
 
-        Whoever stops waiting changes nothing: what was begun ends, and born-leased recipients come back to the queue.
+        If the caller is cancelled, the commit still completes, and recipients inserted with a lease are returned to the queue.
         """
         claim = _claim(submission)
-        if claim is not None and claim.place in self._running:
+        if claim is not None and claim.identity in self._running:
             return InProgress()
         try:
             return await self._begin(submission, claim)
@@ -92,31 +92,31 @@ class Acceptance:
             raise
 
     async def recall(self, submission: Submission) -> AcceptResult | None:
-        """What is answered to a submission that was accepted before under its key, or is being accepted; None: nothing, it is new."""
+        """The result for a submission whose key was used before or is in use; None if it is new."""
         claim = _claim(submission)
         if claim is None:
             return None
-        if claim.place in self._running:
+        if claim.identity in self._running:
             return InProgress()
         return (await self._pool.transact(lambda tx: self._answers(tx, [submission])))[0]
 
     def _begin(self, submission: Submission, claim: Claim | None) -> Deferred[AcceptResult]:
         if claim is None:
             return self._submit(submission)
-        self._running.add(claim.place)
+        self._running.add(claim.identity)
         return detached(self._keyed(submission, claim))
 
     async def _keyed(self, submission: Submission, claim: Claim) -> AcceptResult:
         try:
             return await self._submit(submission)
         finally:
-            self._running.remove(claim.place)
+            self._running.remove(claim.identity)
 
     def _submit(self, submission: Submission) -> Deferred[AcceptResult]:
-        return detached(self._alone(submission)) if _is_large(submission) else self.batch.submit(submission, _weight(submission))
+        return detached(self._accept_alone(submission)) if _is_large(submission) else self.batch.submit(submission, _weight(submission))
 
-    async def _alone(self, submission: Submission) -> AcceptResult:
-        """A large message shares its commit with nobody, and nobody waits behind it but other large ones."""
+    async def _accept_alone(self, submission: Submission) -> AcceptResult:
+        """Large messages are committed separately, and delay only other large ones."""
         async with self._large:
             [answer] = await self._write([submission])
             return answer
@@ -153,26 +153,26 @@ class Acceptance:
         keyed = [(n, claim) for n, claim in enumerate(map(_claim, submissions)) if claim is not None]
         if keyed:
             now = utc(self._clock)
-            found = await idempotency.settled_already(tx, [claim for _, claim in keyed], now)
+            found = await idempotency.stored_results(tx, [claim for _, claim in keyed], now)
             for (n, _), answer in zip(keyed, found, strict=True):
                 answers[n] = answer
         return answers
 
     def _reclaim(self, submission: Submission) -> None:
-        """Nobody here knows whether it was committed: if it was, its born-leased recipients have nobody to send them."""
+        """It may have been committed. If so, nobody sends the recipients that were inserted with a lease: free them."""
         leased = [(e.email_id, e.lease) for e in submission.emails if e.lease is not None and any(r.leased for r in e.recipients)]
         if leased:
-            Deferred.fromCoroutine(self._give_back(*zip(*leased, strict=True))).addErrback(
-                lambda failure: self.log.failure("giving leases back failed", failure=failure)
+            Deferred.fromCoroutine(self._free_leases(*zip(*leased, strict=True))).addErrback(
+                lambda failure: self.log.failure("freeing leases failed", failure=failure)
             )
 
-    async def _give_back(self, email_ids: tuple[UUID, ...], leases: tuple[int, ...]) -> None:
+    async def _free_leases(self, email_ids: tuple[UUID, ...], leases: tuple[int, ...]) -> None:
         for pause in RECLAIM_AFTER:
             await deferLater(self._clock, pause)
             try:
                 await self._pool.run(RECLAIM, (list(email_ids), list(set(leases))))
             except StoreError as error:
-                self.log.info("could not give leases back yet: {reason}", reason=str(error))
+                self.log.info("could not free leases yet: {reason}", reason=str(error))
 
 
 def _claim(submission: Submission) -> Claim | None:

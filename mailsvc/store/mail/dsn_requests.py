@@ -1,6 +1,6 @@
-"""What the submitters of mails are still to be told of by mail (RFC 3461): written with the event, taken in groups, gone when told.
+"""DSNs that are still to be sent (RFC 3461): written with the event, taken in groups, deleted when sent.
 
-Each group keeps the number that it was first taken under, so that whoever takes it again tells the same thing.
+Each group keeps the report ID it was first taken with, so that a second try sends the same report.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from mailsvc.store.postgres.pool import Pool, Transaction
 
 SUCCESS, FAILURE, DELAY = 1, 2, 4
 BITS = {"SUCCESS": SUCCESS, "FAILURE": FAILURE, "DELAY": DELAY, "NEVER": 0}
-AGAIN = timedelta(seconds=60)  # after which somebody else may try
-REMEMBERED = timedelta(days=30)  # that something was told which another server said
+RETRY_AFTER = timedelta(seconds=60)  # when another process may take them
+REMEMBERED = timedelta(days=30)  # for how long forwarded reports of other servers are not repeated
 
 _INSERT = """
     INSERT INTO notices (account_id, email_id, recipient, event_id, next_at)
@@ -65,7 +65,7 @@ SWEEP = "DELETE FROM notices WHERE next_at = 'infinity' AND email_id < %s"
 
 @attrs.frozen
 class Told:
-    """What became of a recipient: the event as it was written; or, of the type "passed", what another server said of it."""
+    """What to report about a recipient: an event, or with the type "passed" the report of another server."""
 
     address: str
     recipient: int
@@ -76,17 +76,17 @@ class Told:
 
 @attrs.frozen
 class Passed:
-    """What another server that was told of NOTIFY said of a recipient, by its number. `said` begins with a reply or a status."""
+    """What another server that accepted NOTIFY reported about a recipient, by number. `said` begins with a reply or a status."""
 
     recipient: int
     action: Literal["delivered", "relayed", "expanded", "delayed"]
     said: str
-    reporter: str  # the server, "" when it did not say
+    reporter: str  # the server, "" if unknown
 
 
 @attrs.frozen
 class Notice:
-    """What one mail is to tell about another. `report` is the same each time it is taken."""
+    """A DSN to send about an email. `report` is the same each time it is taken."""
 
     report: UUID
     account_id: UUID
@@ -100,23 +100,23 @@ class Notice:
     told: tuple[Told, ...]
 
 
-def wanted(envelope: StoredEnvelope) -> list[int | None] | None:
-    """What is asked of each recipient of a mail, for its rows of the queue; None: nothing. Nobody is told without an address."""
+def notify_bits(envelope: StoredEnvelope) -> list[int | None] | None:
+    """The NOTIFY options per recipient, for the rows in the queue; None without any. Without a sender there are no DSNs."""
     if not (envelope.notify and envelope.sender):
         return None
     return [None if words is None else sum(BITS[word] for word in words.split(",")) for words in envelope.notify]
 
 
 def insertion(events: str, condition: str = "true") -> str:
-    """For the statements that write events of recipients: notices of those in the relation `events` that somebody asked for."""
+    """SQL that inserts the requested DSNs for the events in the relation `events`. Part of statements that write events."""
     return _INSERT.format(events=events, condition=condition).strip()
 
 
 async def late(
     tx: Transaction, account_id: UUID, email_id: UUID, envelope: StoredEnvelope, recipients: Sequence[int], at: datetime
 ) -> None:
-    """Notices of bounces that came after the delivery and were written at `at`, for those whose failure somebody asked for."""
-    asked = wanted(envelope) or []
+    """Request DSNs for asynchronous bounces recorded at `at`, for recipients with NOTIFY=FAILURE."""
+    asked = notify_bits(envelope) or []
     numbers = [number for number in recipients if number < len(asked) and (asked[number] or 0) & FAILURE]
     if numbers:
         await tx.run(_LATE, (account_id, email_id, numbers, at))
@@ -125,8 +125,8 @@ async def late(
 async def pass_on(
     tx: Transaction, account_id: UUID, email_id: UUID, envelope: StoredEnvelope, said: Sequence[Passed], at: datetime
 ) -> None:
-    """Notices of what another server said, for those who asked for it: of each recipient's success and of its delay once."""
-    asked = wanted(envelope) or []
+    """Request DSNs that forward reports of other servers, if requested: one per recipient for success and one for delay."""
+    asked = notify_bits(envelope) or []
     for each in said:
         what = DELAY if each.action == "delayed" else SUCCESS
         if each.recipient < len(asked) and (asked[each.recipient] or 0) & what:
@@ -139,20 +139,20 @@ class Notices:
         self._pool = pool
 
     async def take(self, now: datetime, limit: int = 500) -> Sequence[Notice]:
-        """What is due, for nobody else to take within a minute."""
+        """Take due DSNs; nobody else takes them within a minute."""
         groups: dict[tuple[UUID, UUID, UUID], list[tuple[int, UUID, Any]]] = {}
-        for report, account_id, email_id, *what in await self._pool.rows(TAKE, (now, limit, now + AGAIN)):
+        for report, account_id, email_id, *what in await self._pool.rows(TAKE, (now, limit, now + RETRY_AFTER)):
             groups.setdefault((report, account_id, email_id), []).append((what[0], what[1], what[2]))
         found = [await self._read(*key, rows, now) for key, rows in groups.items()]
         return [notice for notice in found if notice is not None]
 
     async def done(self, report: UUID) -> None:
-        """It was told, or there is nobody to tell."""
+        """It was sent, or there is nobody to send it to."""
         await self._pool.run(DONE, (report,))
         await self._pool.run(DONE_WITH, (report,))
 
     async def sweep(self, now: datetime) -> None:
-        """Forget what was told a month ago."""
+        """Delete forwarded reports of a month ago."""
         await self._pool.run(SWEEP, (uuid7_floor(now - REMEMBERED),))
 
     async def _read(

@@ -1,6 +1,7 @@
-"""Reading emails back, and the two things that may still be changed about one: when it goes, and that it goes at all.
+"""Reading emails, canceling and rescheduling them.
 
-Every statement names the account. The bytes of a message are in store/mail/messages.
+Every statement is limited to one account. The bytes of messages: store/mail/messages. Rows are mapped by name; the columns are in
+store/mail/emails_sql.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ Cancellation = Literal["canceled", "not_found", "too_late"]
 Rescheduling = Literal["rescheduled", "not_found", "too_late"]
 
 
-# What a recipient is when it waits no longer, by the event that told of it.
+# The final state of a recipient by its event.
 FINAL = {event: state for state, event in EVENTS.items() if state not in WAITING}
 
 
 @attrs.frozen
 class EmailView:
-    """An email as lists and single reads show it. `last_event` is the type of its newest event."""
+    """An email as returned by reads and lists. `last_event` is the type of its latest event."""
 
     account_id: UUID
     email_id: UUID
@@ -60,10 +61,10 @@ class EmailView:
 
 @attrs.frozen
 class RecipientView:
-    """Where one recipient is. `reason` says why, unless all is well: what was said, what it means, who must act.
+    """The state of one recipient. `reason` explains a problem: the reply, its meaning, and who has to act.
 
-    `next_at` is set as long as it waits; `last_reply` once a peer or we gave one. `kind` is the class of what
-    went wrong last, by `rule` (diagnosis); None: nothing, or nobody said.
+    `next_at` is set while it is waiting. `last_reply` is the latest reply of a server or a local reason. `kind` is the class of the
+    latest problem, found by `rule` (diagnosis), if any.
     """
 
     recipient: int
@@ -79,13 +80,13 @@ class RecipientView:
 
 @attrs.frozen
 class AttemptView:
-    """One try over SMTP, with what it came to for each of its recipients."""
+    """An attempt over SMTP, with the outcome for each of its recipients."""
 
     attempt_id: UUID
     recipients: tuple[int, ...]
     outcomes: tuple[str, ...]
     replies: tuple[str, ...]
-    classes: tuple[str | None, ...]  # what the refusals mean, and by which rule (diagnosis); None: it was none
+    classes: tuple[str | None, ...]  # meanings of refusals and their rules (diagnosis); None: not refused
     rules: tuple[str | None, ...]
     host: str | None
     address: str | None
@@ -96,7 +97,7 @@ class AttemptView:
 
 
 class Emails:
-    """The emails of all accounts, for one account at a time."""
+    """Reads and changes the emails of an account."""
 
     def __init__(self, pool: Pool, clock: Any) -> None:
         self._pool = pool
@@ -107,34 +108,34 @@ class Emails:
         return _email(rows[0]) if rows else None
 
     async def recipients(self, account_id: UUID, email_id: UUID) -> list[RecipientView]:
-        """All of an email's, in their order; none for an email that is not there."""
+        """All recipients of an email, in order; empty if there is no such email."""
         named = {"account_id": account_id, "email_id": email_id, "types": [*FINAL], "now": self._now()}
         return [_recipient(row) for row in await self._pool.rows(emails_sql.RECIPIENTS, named)]
 
     async def attempts(self, account_id: UUID, email_id: UUID) -> list[AttemptView]:
         """Oldest first."""
         rows = await self._pool.rows(emails_sql.ATTEMPTS, (account_id, email_id))
-        return [AttemptView(row[0], tuple(row[1]), tuple(row[2]), tuple(row[3]), tuple(row[4]), tuple(row[5]), *row[6:]) for row in rows]
+        return [_attempt(row) for row in rows]
 
     async def cancel(self, account_id: UUID, email_id: UUID, now: datetime, lines: Sequence[Line] = ()) -> Cancellation:
-        """Cancel the recipients that wait and that nobody is sending to now; too late when there are none."""
+        """Cancel the recipients that are waiting and not being sent to; "too_late" if there are none."""
 
         async def cancel(tx: Transaction) -> Cancellation:
             rows = await tx.rows(emails_sql.CANCEL, (account_id, email_id))
             await events.write(tx, [NewEvent(account_id, email_id, domain, number, "email.canceled", now) for number, domain in rows])
             if not rows:
-                return await _absent(tx, account_id, email_id)
+                return await _why_unchanged(tx, account_id, email_id)
             await write(tx, lines, now.timestamp())
             return "canceled"
 
         return await self._pool.transact(cancel)
 
     async def reschedule(self, account_id: UUID, email_id: UUID, at: datetime, now: datetime, lines: Sequence[Line] = ()) -> Rescheduling:
-        """Let a scheduled email go at another time; it lives as long after it as it would have."""
+        """Change the time of a scheduled email; it expires later by the same amount."""
 
         async def reschedule(tx: Transaction) -> Rescheduling:
             if not await tx.run(emails_sql.RESCHEDULE, {"account_id": account_id, "email_id": email_id, "at": at}):
-                return await _absent(tx, account_id, email_id)
+                return await _why_unchanged(tx, account_id, email_id)
             data = {"scheduled_at": at.isoformat()}
             await tx.run(emails_sql.RESCHEDULED, (account_id, email_id, uuid7(now.timestamp()), now, data))
             await write(tx, lines, now.timestamp())
@@ -145,7 +146,7 @@ class Emails:
     async def list(
         self, account_id: UUID, limit: int, after: UUID | None = None, before: UUID | None = None
     ) -> tuple[list[EmailView], bool]:
-        """Newest first: the `limit` next to the one that `after` (older) or `before` (newer) names, and whether there are more."""
+        """Newest first: `limit` emails older than `after` or newer than `before`, and whether there are more."""
         if before is not None:
             rows = await self._pool.rows(emails_sql.NEWER, (account_id, before, limit + 1))
         elif after is not None:
@@ -159,21 +160,29 @@ class Emails:
         return utc(self._clock)
 
 
-async def _absent(tx: Transaction, account_id: UUID, email_id: UUID) -> Literal["not_found", "too_late"]:
+async def _why_unchanged(tx: Transaction, account_id: UUID, email_id: UUID) -> Literal["not_found", "too_late"]:
     [(exists,)] = await tx.rows(emails_sql.EXISTS, (account_id, email_id))
     return "too_late" if exists else "not_found"
 
 
 def _email(row: Row) -> EmailView:
-    values: list[Any] = [*row]
-    values[8:13] = map(tuple, row[8:13])  # the lists of addresses
-    values[14] = tuple((tag["name"], tag["value"]) for tag in row[14] or ())
-    values[15] = row[15] or {}
-    values[16] = StoredEnvelope.read(row[16])
-    return EmailView(*values)
+    values = emails_sql.EMAIL.read(row)
+    for name in ("to", "cc", "bcc", "reply_to", "recipients"):
+        values[name] = tuple(values[name])
+    values["tags"] = tuple((tag["name"], tag["value"]) for tag in values["tags"] or ())
+    values["headers"] = values["headers"] or {}
+    values["envelope"] = StoredEnvelope.read(values["envelope"])
+    return EmailView(**values)
+
+
+def _attempt(row: Row) -> AttemptView:
+    values = emails_sql.ATTEMPT.read(row)
+    for name in ("recipients", "outcomes", "replies", "classes", "rules"):
+        values[name] = tuple(values[name])
+    return AttemptView(**values)
 
 
 def _recipient(row: Row) -> RecipientView:
     number, address, waiting, event, reason, next_at, attempts, last_reply, kind, rule = row
-    # Without either, its history was dropped while its email stayed: all that is known is that it waits no longer.
+    # Without both, its history was deleted while its email was kept: it is known only to be final.
     return RecipientView(number, address, waiting or FINAL.get(event, "failed"), reason, next_at, attempts, last_reply, kind, rule)

@@ -1,4 +1,4 @@
-"""Exports: files that are being written to somebody's browser, and how far each has got."""
+"""The progress of exports, which are files streamed to a browser."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from mailsvc.store.postgres.pool import Pool, Transaction
 
 State = Literal["running", "done", "stopped"]
 
-KEPT = timedelta(days=1)
-SILENT = timedelta(seconds=30)  # after which nobody writes it any more
+RETENTION = timedelta(days=1)
+SILENT = timedelta(seconds=30)  # without progress, after which an export counts as stopped
 
 OLD = "DELETE FROM exports WHERE account_id = %s AND begun_at < %s"
 BEGIN = """
@@ -30,7 +30,7 @@ GET = "SELECT state, rows, reached, begun_at, told_at FROM exports WHERE account
 
 @attrs.frozen
 class Export:
-    """`reached`: the time of the last row that was written."""
+    """`reached`: the time in the last row written."""
 
     state: State
     rows: int
@@ -45,11 +45,11 @@ class Exports:
         self._clock = clock
 
     async def begin(self, account_id: UUID, export_id: UUID, kind: str, lines: Sequence[Line] = ()) -> None:
-        """Under an id that the browser knows already. What is a day old is forgotten."""
+        """Start an export under an ID chosen by the browser, and delete exports older than a day."""
         now = self._now()
 
         async def begin(tx: Transaction) -> None:
-            await tx.run(OLD, (account_id, now - KEPT))
+            await tx.run(OLD, (account_id, now - RETENTION))
             await tx.run(BEGIN, (account_id, export_id, kind, now, now))
             await write(tx, lines, now.timestamp())
 
@@ -59,7 +59,7 @@ class Exports:
         await self._pool.run(TELL, (state, rows, reached, self._now(), account_id, export_id))
 
     async def get(self, account_id: UUID, export_id: UUID) -> Export | None:
-        """One that nobody has heard of for a while has stopped."""
+        """An export without progress for a while counts as stopped."""
         rows = await self._pool.rows(GET, (account_id, export_id))
         if not rows:
             return None

@@ -1,4 +1,4 @@
-"""What happened to one email, as it is shown: its events in their order."""
+"""The events of one email, in order, for display."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import attrs
 from mailsvc.store.postgres.pool import Pool
 
 EVENTS = "SELECT event_id, recipient, type, at, data FROM events WHERE account_id = %s AND email_id = %s ORDER BY event_id LIMIT %s"
-MOST = 2000
+MAX_EVENTS = 2000
 
 
 @attrs.frozen
 class EventView:
-    """`recipient` None: the email as a whole."""
+    """`recipient` None: the event is about the whole email."""
 
     event_id: UUID
     recipient: int | None
@@ -31,5 +31,5 @@ class History:
 
     async def events(self, account_id: UUID, email_id: UUID) -> list[EventView]:
         """Oldest first, the first 2,000."""
-        rows = await self._pool.rows(EVENTS, (account_id, email_id, MOST))
+        rows = await self._pool.rows(EVENTS, (account_id, email_id, MAX_EVENTS))
         return [EventView(event_id, recipient, type_, at, data or {}) for event_id, recipient, type_, at, data in rows]

@@ -1,6 +1,6 @@
-"""The answers that repeated requests get, by account, endpoint and key; an expired one counts as absent.
+"""Stored responses of idempotent requests, by account, endpoint and key. Expired ones count as absent.
 
-All of it happens inside the transaction that accepts: whoever holds the lock of a key may read, and then write, its row.
+Everything happens in the accepting transaction: the holder of a key's lock may read and then write its row.
 """
 
 from __future__ import annotations
@@ -43,53 +43,59 @@ DELETE FROM idempotency i USING expired e WHERE (i.account_id, i.endpoint, i.key
 
 @attrs.frozen
 class Claim:
-    """A request's key, within its account."""
+    """The idempotency key of a request of an account."""
 
     account_id: UUID
-    wanted: Idempotency
+    idempotency: Idempotency
 
     @property
     def lock(self) -> int:
-        """The advisory lock that stands for the key. Two keys with one lock would only make the later one wait for a retry."""
-        named = b"\0".join((self.account_id.bytes, self.wanted.endpoint.encode(), self.wanted.key.encode("utf-8", "surrogatepass")))
+        """The advisory lock of the key. If two keys shared a lock, the later one would only have to retry."""
+        named = b"\0".join(
+            (self.account_id.bytes, self.idempotency.endpoint.encode(), self.idempotency.key.encode("utf-8", "surrogatepass"))
+        )
         return int.from_bytes(hashlib.sha256(named).digest()[:8], "big", signed=True)
 
     @property
-    def place(self) -> tuple[UUID, str, str]:
-        return self.account_id, self.wanted.endpoint, self.wanted.key
+    def identity(self) -> tuple[UUID, str, str]:
+        return self.account_id, self.idempotency.endpoint, self.idempotency.key
 
 
-async def settled_already(tx: Transaction, claims: Sequence[Claim], now: datetime) -> list[AcceptResult | None]:
-    """For each claim what to answer instead of accepting; None: nothing, its key is ours until the transaction ends."""
-    got = [locked for (locked,) in await tx.rows(TRY_LOCKS, ([claim.lock for claim in claims],))]
-    rows = [_named(claim) | {"n": n} for n, claim in enumerate(claims) if got[n]]
-    # A statement of its own: its snapshot is younger than the locks, so it sees what their former holders committed.
+async def stored_results(tx: Transaction, claims: Sequence[Claim], now: datetime) -> list[AcceptResult | None]:
+    """For each claim the result instead of accepting; None: this transaction holds the key's lock and may accept."""
+    locked = [got for (got,) in await tx.rows(TRY_LOCKS, ([claim.lock for claim in claims],))]
+    rows = [_named(claim) | {"n": n} for n, claim in enumerate(claims) if locked[n]]
+    # A separate statement, with a snapshot taken after the locks: it sees what their former holders committed.
     stored = {n: (fingerprint, answer) for n, fingerprint, answer in await tx.rows(FIND, (document(rows), now))}
-    return [_verdict(claim, got[n], stored.get(n)) for n, claim in enumerate(claims)]
+    return [_result(claim, locked[n], stored.get(n)) for n, claim in enumerate(claims)]
 
 
 async def keep(tx: Transaction, claims: Sequence[Claim]) -> None:
     rows = [
         _named(claim)
-        | {"fingerprint": claim.wanted.fingerprint.hex(), "answer": claim.wanted.answer, "expires_at": claim.wanted.expires_at}
-        for claim in sorted(claims, key=lambda c: c.place)
+        | {
+            "fingerprint": claim.idempotency.fingerprint.hex(),
+            "answer": claim.idempotency.answer,
+            "expires_at": claim.idempotency.expires_at,
+        }
+        for claim in sorted(claims, key=lambda c: c.identity)
     ]
     await tx.run(KEEP, (document(rows),))
 
 
 async def sweep(pool: Pool, now: datetime, limit: int = 1000) -> int:
-    """Remove at most `limit` expired answers; how many there were."""
+    """Delete up to `limit` expired responses. Returns their number."""
     return await pool.run(SWEEP, (now, limit))
 
 
 def _named(claim: Claim) -> dict[str, object]:
-    return {"account_id": claim.account_id, "endpoint": claim.wanted.endpoint, "key": claim.wanted.key}
+    return {"account_id": claim.account_id, "endpoint": claim.idempotency.endpoint, "key": claim.idempotency.key}
 
 
-def _verdict(claim: Claim, locked: bool, stored: tuple[bytes, object] | None) -> AcceptResult | None:
+def _result(claim: Claim, locked: bool, stored: tuple[bytes, object] | None) -> AcceptResult | None:
     if not locked:
         return InProgress()
     if stored is None:
         return None
     fingerprint, answer = stored
-    return Replayed(answer) if fingerprint == claim.wanted.fingerprint else Mismatch()
+    return Replayed(answer) if fingerprint == claim.idempotency.fingerprint else Mismatch()

@@ -1,4 +1,4 @@
-"""The exact bytes of an email: read for sending and for showing, never rebuilt."""
+"""The exact bytes of messages, read for sending and for display, never rebuilt. A hot path: rows are read by position."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from mailsvc.store.postgres.shared_commits import SharedCommits
 from mailsvc.store.queue.claims_sql import PLAN_BY_INDEX
 
 BeforeRest = Callable[[int], Awaitable[None]]
-AT_ONCE = 16  # first pieces read together: 4 MB at the most
+MAX_TOGETHER = 16  # first pieces read in one statement: 4 MB at most
 
-# The signatures and the first pieces; most messages have no other.
+# Signatures and first pieces; most messages have no further ones.
 _HEADS = """
 SELECT g.n, m.piece, m.bytes, e.size, CASE WHEN m.piece = 0 THEN e.envelope END
 FROM unnest($1, $2) WITH ORDINALITY AS g(account_id, email_id, n)
@@ -32,7 +32,7 @@ PIECE = Prepared(
 
 @attrs.frozen
 class StoredMessage:
-    """`signature` are the DKIM-Signature fields of the first attempt, None when none was made yet; they precede `body`."""
+    """`signature` has the DKIM-Signature fields of the first attempt, which precede `body`; None before it."""
 
     signature: bytes | None
     body: bytes = attrs.field(repr=False)
@@ -41,7 +41,7 @@ class StoredMessage:
 
 @attrs.frozen
 class Parts:
-    """A message as it is stored."""
+    """A message in the pieces in which it is stored."""
 
     parts: tuple[bytes, ...] = attrs.field(repr=False)
 
@@ -54,7 +54,7 @@ class Parts:
 
 @attrs.frozen
 class StoredPieces:
-    """The same, and nobody has joined it."""
+    """Like StoredMessage, with the pieces not joined."""
 
     signature: bytes | None
     body: bytes | Parts = attrs.field(repr=False)
@@ -63,7 +63,7 @@ class StoredPieces:
 
 @attrs.define
 class _Head:
-    """What one row of a message and its signature's say. `size` 0: there is none."""
+    """The first piece and the signature of a message. `size` 0: there is no message."""
 
     size: int = 0
     first: bytes | None = None
@@ -72,23 +72,25 @@ class _Head:
 
 
 class Messages:
-    """Those that are wanted within one reactor turn are looked up together."""
+    """Reads messages. Those requested in one turn of the reactor are read together."""
 
     def __init__(self, pool: Pool, clock: Any) -> None:
         self._pool = pool
-        self._heads: SharedCommits[tuple[UUID, UUID], _Head] = SharedCommits(self._read, clock, max_items=AT_ONCE, linger=0.0, writes=4)
+        self._heads: SharedCommits[tuple[UUID, UUID], _Head] = SharedCommits(
+            self._read, clock, max_items=MAX_TOGETHER, linger=0.0, writes=4
+        )
 
     async def load(self, account_id: UUID, email_id: UUID, most: int | None = None) -> StoredMessage | None:
-        """None when it is not there, or not whole. With `most` its body may end in the middle, once it has so many octets."""
+        """None if it is missing or incomplete. With `most`, the body may be cut off after that many bytes."""
         stored = await self.in_pieces(account_id, email_id, most)
         return None if stored is None else StoredMessage(stored.signature, _joined(stored.body), stored.envelope)
 
     async def in_pieces(
         self, account_id: UUID, email_id: UUID, most: int | None = None, before_rest: BeforeRest | None = None
     ) -> StoredPieces | None:
-        """A further piece is a round trip of its own, so that no reactor turn is long.
+        """Each further piece is read in its own round trip, to keep the reactor's turns short.
 
-        `before_rest` is given the message's size once it is known, and awaited before anything but the first piece is read.
+        `before_rest` gets the message's size and is awaited before further pieces are read.
         """
         head = await self._heads.submit((account_id, email_id))
         if head.first is None:
@@ -108,19 +110,19 @@ class Messages:
     async def _read(self, keys: list[tuple[UUID, UUID]]) -> list[_Head]:
         accounts, emails = zip(*keys, strict=True)
         heads = [_Head() for _ in keys]
-        for n, piece, octets, size, envelope in await self._pool.rows(HEADS, (list(accounts), list(emails))):
+        for n, piece, content, size, envelope in await self._pool.rows(HEADS, (list(accounts), list(emails))):
             head = heads[n - 1]
             head.size = size
             if piece == 0:
-                head.first, head.envelope = octets, StoredEnvelope.read(envelope)
+                head.first, head.envelope = content, StoredEnvelope.read(envelope)
             else:
-                head.signature = octets
+                head.signature = content
         return heads
 
 
 @attrs.frozen
 class InPieces:
-    """Messages for who reads them from front to end: a large one is never joined, which would hold up everything else."""
+    """For sequential readers: large messages are not joined, because that would block the reactor."""
 
     messages: Messages
 

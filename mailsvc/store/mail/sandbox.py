@@ -1,9 +1,9 @@
-"""The mails of the development inbox: the newest ones, of bounded number and size. Written by sandbox/, read by the API."""
+"""The mails of the development inbox: the latest ones, bounded in number and size. Written by sandbox/, read by the API."""
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 from uuid import UUID
 
 import attrs
@@ -11,16 +11,18 @@ import attrs
 from mailsvc.store.ids import uuid7
 from mailsvc.store.postgres.adapters import json
 from mailsvc.store.postgres.pool import Pool
+from mailsvc.store.sql import Columns
 
-MOST_MAILS = 1000
-MOST_OCTETS = 256 << 20
-_SWEEP_EVERY = 20  # mails; the bounds may be passed by so many
-_SUMMARY = "id, account_id, email_id, received_at, sender, recipients, tls, dkim, size"
+MAX_MAILS = 1000
+MAX_BYTES = 256 << 20
+_SWEEP_EVERY = 20  # mails; the limits may be exceeded by as many
+_SUMMARY = Columns.named("id", "account_id", "email_id", "received_at", "sender", "recipients", "tls", "dkim", "size")
+_DETAIL = Columns.named(*_SUMMARY.expressions, "message")
 
 
 @attrs.frozen
 class Verdict:
-    """What became of one DKIM-Signature field."""
+    """The result of verifying one DKIM-Signature field."""
 
     domain: str
     selector: str
@@ -31,7 +33,7 @@ class Verdict:
 
 @attrs.frozen
 class ReceivedMail:
-    """One mail as it came in. `account_number` and `email_id` say whose it is; None: not known."""
+    """A received mail. `account_number` and `email_id` are None if unknown."""
 
     received_at: datetime
     sender: str  # the return path
@@ -45,7 +47,7 @@ class ReceivedMail:
 
 @attrs.frozen
 class SandboxEmail:
-    """One mail as it is listed; `message` is None in lists."""
+    """A stored mail. `message` is None in lists."""
 
     id: UUID
     account_id: UUID
@@ -67,7 +69,7 @@ class Sandbox:
         self._unswept = 0
 
     async def add(self, mail: ReceivedMail) -> UUID:
-        """Keep a mail; the oldest ones go."""
+        """Store a mail. The oldest ones are deleted."""
         id_ = uuid7(mail.received_at.timestamp())
         # An email that is being delivered has its rows in the queue.
         await self._pool.run(
@@ -97,14 +99,14 @@ class Sandbox:
     async def _sweep(self) -> None:
         await self._pool.run(
             "DELETE FROM sandbox_emails WHERE id IN (SELECT id FROM (SELECT id, row_number() OVER newest AS place, sum(size)"
-            " OVER newest AS octets FROM sandbox_emails WINDOW newest AS (ORDER BY id DESC)) AS kept WHERE place > %s OR octets > %s)",
-            (MOST_MAILS, MOST_OCTETS),
+            " OVER newest AS total FROM sandbox_emails WINDOW newest AS (ORDER BY id DESC)) AS kept WHERE place > %s OR total > %s)",
+            (MAX_MAILS, MAX_BYTES),
         )
 
     async def list(
         self, account_id: UUID, limit: int, after: UUID | None = None, before: UUID | None = None
     ) -> tuple[list[SandboxEmail], bool]:
-        """The newest first, older than `after` or newer than `before`; and whether there are more in that direction."""
+        """Newest first, older than `after` or newer than `before`; and whether there are more in that direction."""
         direction, edge = (">", before) if before is not None else ("<", after)
         order = "ASC" if before is not None else "DESC"
         condition = f" AND id {direction} %s" if edge is not None else ""
@@ -112,23 +114,23 @@ class Sandbox:
             f"SELECT {_SUMMARY} FROM sandbox_emails WHERE account_id = %s{condition} ORDER BY id {order} LIMIT %s",  # noqa: S608 - no input in it
             (account_id, *([edge] if edge is not None else []), limit + 1),
         )
-        emails = [_email(row) for row in rows[:limit]]
+        emails = [_email(_SUMMARY.read(row)) for row in rows[:limit]]
         return (emails[::-1] if before is not None else emails), len(rows) > limit
 
     async def size(self, account_id: UUID, id_: UUID) -> int | None:
-        """Octets of its message."""
+        """The size of its message in bytes."""
         rows = await self._pool.rows("SELECT size FROM sandbox_emails WHERE account_id = %s AND id = %s", (account_id, id_))
         return int(rows[0][0]) if rows else None
 
     async def get(self, account_id: UUID, id_: UUID) -> SandboxEmail | None:
         rows = await self._pool.rows(
-            f"SELECT {_SUMMARY}, message FROM sandbox_emails WHERE account_id = %s AND id = %s",  # noqa: S608 - no input in it
+            f"SELECT {_DETAIL} FROM sandbox_emails WHERE account_id = %s AND id = %s",  # noqa: S608 - no input in it
             (account_id, id_),
         )
-        return _email(rows[0]) if rows else None
+        return _email(_DETAIL.read(rows[0])) if rows else None
 
     async def published(self, domain: str, selector: str) -> str | None:
-        """The DKIM record of a key that signs, or may still have signed, as it belongs into the DNS."""
+        """The DNS record of a DKIM key that signs or recently signed."""
         rows = await self._pool.rows(
             "SELECT k.algorithm, k.public_key FROM dkim_keys k JOIN domains d ON d.id = k.domain_id"
             " WHERE d.name = %s AND k.selector = %s AND k.state <> 'retired'"
@@ -138,7 +140,6 @@ class Sandbox:
         return f"v=DKIM1; k={rows[0][0]}; p={rows[0][1]}" if rows else None
 
 
-def _email(row: tuple[object, ...]) -> SandboxEmail:
-    id_, account_id, email_id, received_at, sender, recipients, tls, dkim, size, *message = row
-    verdicts = tuple(Verdict(**verdict) for verdict in dkim)  # type: ignore[attr-defined]
-    return SandboxEmail(id_, account_id, email_id, received_at, sender, tuple(recipients), tls, verdicts, size, *message)  # type: ignore[arg-type]
+def _email(values: dict[str, Any]) -> SandboxEmail:
+    verdicts = tuple(Verdict(**verdict) for verdict in values["dkim"])
+    return SandboxEmail(**values | {"recipients": tuple(values["recipients"]), "dkim": verdicts})

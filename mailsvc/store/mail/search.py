@@ -1,7 +1,7 @@
-"""Finding emails for people: lists with filters, newest first, that look through a bounded number of rows at a time.
+"""Searching emails for the dashboard: filtered lists, newest first, that scan a bounded number of rows at a time.
 
-No index serves these searches but the primary key, so they cost the way of an email nothing. A page that was not filled
-says how far it has looked, and the next one goes on from there.
+They use only the primary key, so that accepting mail maintains no further index. A page that is not full says how far it has searched,
+and the next one continues from there.
 """
 
 from __future__ import annotations
@@ -12,18 +12,20 @@ from uuid import UUID
 import attrs
 
 from mailsvc.store.ids import uuid7_floor
+from mailsvc.store.postgres.connection import Row
 from mailsvc.store.postgres.pool import Pool
+from mailsvc.store.sql import Columns
 
-LOOKED = 10_000  # emails that one page of a search looks through
-LOOKED_FOR_STATUS = 4_000  # where each has to be asked for its newest event
+MAX_SCANNED = 10_000  # emails scanned for one page
+MAX_SCANNED_FOR_STATUS = 4_000  # if the latest event of each must be read
 
 
 @attrs.frozen
 class Filters:
-    """What is looked for; None and "" leave it open. `text`: a recipient, a part of the subject, or an id."""
+    """Filters; None and "" match everything. `text`: part of a recipient or of the subject, or an ID."""
 
     text: str = ""
-    status: str = ""  # the type of the newest event
+    status: str = ""  # the type of the latest event
     since: datetime | None = None
     until: datetime | None = None
     domain_id: UUID | None = None
@@ -52,16 +54,17 @@ class Found:
 
 @attrs.frozen
 class Page:
-    """`after`: where the next page begins, None when there is none. `looked_until`: set when it stopped before it was full."""
+    """`after`: where the next page begins, if there is one. `looked_until`: set if the search stopped before the page was full."""
 
     emails: tuple[Found, ...]
     after: UUID | None
     looked_until: datetime | None = None
 
 
+_FOUND = Columns.named("email_id", "created_at", "source", "sender", "recipients", "subject", "size", "last_event", "domain_id", "key_id")
 _LAST = "(SELECT v.type FROM events v WHERE v.account_id = e.account_id AND v.email_id = e.email_id ORDER BY v.event_id DESC LIMIT 1)"
 
-# `looked` walks back along the primary key; only what matches is asked for its newest event, unless that is what has to match.
+# `looked` scans back along the primary key. The latest event is read for matches only, unless it is filtered by.
 _SEARCH = """
 WITH looked AS MATERIALIZED (
     SELECT e.account_id, e.email_id, e.created_at, e.source, e.sender, e.recipients, e.subject, e.size, e.domain_id, e.key_id, {hit} AS hit
@@ -74,8 +77,7 @@ WITH looked AS MATERIALIZED (
 ), hits AS (
     SELECT e.*, {last} AS last_event FROM looked e WHERE hit ORDER BY email_id DESC LIMIT %(limit)s
 )
-SELECT email_id, created_at, source, sender, recipients, subject, size, last_event, domain_id, key_id, n, last_id, last_at
-FROM edge LEFT JOIN hits ON true ORDER BY email_id DESC
+SELECT {columns}, n, last_id, last_at FROM edge LEFT JOIN hits ON true ORDER BY email_id DESC
 """
 
 
@@ -84,7 +86,7 @@ class Search:
         self._pool = pool
 
     async def emails(self, account_id: UUID, filters: Filters, limit: int, after: UUID | None = None) -> Page:
-        looked = limit + 1 if filters.empty else LOOKED_FOR_STATUS if filters.status else LOOKED
+        looked = limit + 1 if filters.empty else MAX_SCANNED_FOR_STATUS if filters.status else MAX_SCANNED
         hits = ["true"]
         named: dict[str, object] = {
             "account": account_id,
@@ -106,13 +108,9 @@ class Search:
         if filters.status:
             hits.append(f"{_LAST} = %(status)s")
             named["status"] = filters.status
-        rows = await self._pool.rows(_SEARCH.format(hit=" AND ".join(hits), last=_LAST), named)
-        found = [
-            Found(row[0], row[1], row[2], row[3], tuple(row[4]), row[5], row[6], row[7] or "", row[8], row[9])
-            for row in rows
-            if row[0] is not None
-        ]
-        count, last_id, last_at = rows[0][10:]
+        rows = await self._pool.rows(_SEARCH.format(hit=" AND ".join(hits), last=_LAST, columns=_FOUND), named)
+        found = [_found(row[:-3]) for row in rows if row[0] is not None]
+        count, last_id, last_at = rows[0][-3:]
         if len(found) > limit:
             return Page(tuple(found[:limit]), found[limit - 1].email_id)
         if count < looked or filters.empty:
@@ -124,6 +122,11 @@ _TEXT = """(
     e.email_id::text = %(exact)s OR strpos(lower(e.subject), %(plain)s) > 0
     OR EXISTS (SELECT FROM unnest(e.recipients) AS r(address) WHERE strpos(lower(r.address), %(plain)s) > 0)
 )"""
+
+
+def _found(row: Row) -> Found:
+    values = _FOUND.read(row)
+    return Found(**values | {"recipients": tuple(values["recipients"]), "last_event": values["last_event"] or ""})
 
 
 def _text(text: str) -> dict[str, object]:

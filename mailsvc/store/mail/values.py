@@ -1,4 +1,4 @@
-"""What accepting takes in and gives back: the values that both doors, and whoever they hand over to, share."""
+"""Values passed to and returned by accepting; shared by the API, the SMTP relay and delivery."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mailsvc.store.people.audit import Line
 
 
 class Pieces(Protocol):
-    """A message that is not in memory as a whole: its length in octets, and its octets in pieces."""
+    """A message that is not in memory as a whole: its size, and its content in pieces."""
 
     def __len__(self) -> int: ...
 
@@ -23,7 +23,7 @@ class Pieces(Protocol):
 
 @attrs.frozen
 class NewRecipient:
-    """An envelope address. `leased`: it is born leased, by the process of the email's `lease`, which sends it without a claim."""
+    """An envelope address. `leased`: inserted with a lease of the process `lease` of the email, which sends it without a claim."""
 
     address: str
     destination: str
@@ -32,9 +32,9 @@ class NewRecipient:
 
 @attrs.frozen
 class NewEmail:
-    """An email as it will be stored. `source` is api, smtp or system; `sender`, `to`, `cc`, `bcc`, `reply_to` stay as given.
+    """An email to be stored. `source` is api, smtp or system; `sender`, `to`, `cc`, `bcc` and `reply_to` stay as given.
 
-    `lease` is the accepting process, for the recipients that are born leased.
+    `lease` is the accepting process, for recipients that are inserted with a lease.
     """
 
     email_id: UUID
@@ -64,7 +64,7 @@ class NewEmail:
 
 @attrs.frozen
 class Idempotency:
-    """The key of a request, what its body comes to, and the answer that every repetition gets until it expires."""
+    """The idempotency key of a request, a fingerprint of its body, and the response that repetitions get until it expires."""
 
     endpoint: str
     key: str
@@ -75,7 +75,7 @@ class Idempotency:
 
 @attrs.frozen
 class Submission:
-    """The emails of one request, committed together or not at all; `lines` with them, into the account's audit log."""
+    """The emails of one request, committed together, and `lines` for the account's audit log."""
 
     account_id: UUID
     emails: tuple[NewEmail, ...]
@@ -85,15 +85,15 @@ class Submission:
 
 @attrs.frozen
 class Accepted:
-    """The transaction is committed: this service now owes a delivery or a reason.
+    """The transaction is committed: from now on the service is responsible for the emails.
 
-    `suppressed` has the recipients that got a reason at once, by the email's id: their account must not write to them.
+    `suppressed` has the recipients on the account's suppression list, by email ID.
     """
 
     suppressed: Mapping[UUID, frozenset[int]] = attrs.field(factory=dict)
 
     def left(self, email: NewEmail) -> NewEmail:
-        """The email with nobody born leased who was suppressed."""
+        """The email without leases for suppressed recipients."""
         gone = self.suppressed.get(email.email_id)
         if not gone:
             return email
@@ -103,19 +103,19 @@ class Accepted:
 
 @attrs.frozen
 class Replayed:
-    """The same request was accepted before; `answer` is what it was answered then."""
+    """The same request was accepted before; `answer` is the response it got."""
 
     answer: object
 
 
 @attrs.frozen
 class InProgress:
-    """A request with the same key is being accepted at this moment."""
+    """A request with the same key is in progress."""
 
 
 @attrs.frozen
 class Mismatch:
-    """The key was used before, for a request with another body."""
+    """The key was used before for a request with another body."""
 
 
 AcceptResult = Accepted | Replayed | InProgress | Mismatch

@@ -1,4 +1,4 @@
-"""How Python values become SQL literals and come back: uuid, bytes, jsonb. Importing this is what registers them.
+"""Conversion between Python values and SQL: uuid, bytes, jsonb. Importing this module registers it.
 
 | Python | Postgres |
 |---|---|
@@ -27,7 +27,7 @@ class _Jsonb(psycopg2.extras.Json):
 
 
 def json(value: object) -> _Jsonb:
-    """A parameter that is stored as jsonb, whatever its Python type."""
+    """A parameter to be stored as jsonb, whatever its Python type."""
     return _Jsonb(value, dumps=_dumps)
 
 

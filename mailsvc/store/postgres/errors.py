@@ -1,7 +1,7 @@
-"""What can go wrong with the database, as classes that carry data; nobody outside the store needs the driver's.
+"""Database errors as classes with data, so that no other package needs the driver's exceptions.
 
-No error holds values of a statement: they may be secrets or addresses. What the server says about values
-(details, excerpts of statements) is left out.
+No error contains values of a statement, which may be secrets or addresses. Parts of the server's message that quote values (details,
+excerpts of statements) are left out.
 """
 
 from __future__ import annotations
@@ -9,26 +9,26 @@ from __future__ import annotations
 import attrs
 import psycopg2
 
-from mailsvc.store.postgres.libpq import Refusal
+from mailsvc.store.postgres.libpq import ServerError
 
 
 @attrs.define(eq=False, auto_exc=True)
 class StoreError(Exception):
-    """Anything that the store raises."""
+    """The base class of all errors that the store raises."""
 
     def __str__(self) -> str:
-        told = (f"{key}={value!r}" for key, value in attrs.asdict(self).items() if value not in (None, False))
-        return ", ".join(told)
+        fields = (f"{key}={value!r}" for key, value in attrs.asdict(self).items() if value not in (None, False))
+        return ", ".join(fields)
 
 
 @attrs.define(eq=False, auto_exc=True, str=False)
 class Transient(StoreError):
-    """The fault is the database's or the operator's, not the data's: the same may succeed later."""
+    """A problem of the database or its operation, not of the data: the same may succeed later."""
 
 
 @attrs.define(eq=False, auto_exc=True, str=False)
 class Unavailable(Transient):
-    """There is no database to talk to just now. `unknown`: it may have been committed all the same."""
+    """The database cannot be reached. `unknown`: the transaction may have been committed nevertheless."""
 
     reason: str
     unknown: bool = False
@@ -36,14 +36,14 @@ class Unavailable(Transient):
 
 @attrs.define(eq=False, auto_exc=True, str=False)
 class TimedOut(Transient):
-    """The server stopped the statement at its time limit, or somebody cancelled it. Nothing of it was done."""
+    """The server cancelled the statement at its time limit or on request. It had no effect."""
 
     reason: str
 
 
 @attrs.define(eq=False, auto_exc=True, str=False)
 class Contention(Transient):
-    """Others were in the way: a deadlock, a lock timeout, a failed serialization. Nothing was done; a new try may succeed."""
+    """A deadlock, a lock timeout or a serialization failure. It had no effect, and a retry may succeed."""
 
     sqlstate: str
     reason: str
@@ -51,26 +51,26 @@ class Contention(Transient):
 
 @attrs.define(eq=False, auto_exc=True, str=False)
 class OutOfResources(Transient):
-    """The server has no disk space or memory left, or its system failed: SQLSTATE classes 53 and 58. Nothing was done."""
+    """The server is out of disk space or memory, or its system failed: SQLSTATE classes 53 and 58. It had no effect."""
 
     sqlstate: str
     reason: str
 
     @property
     def full(self) -> bool:
-        """Whether something is used up, rather than broken."""
+        """Whether a resource is exhausted rather than broken."""
         return self.sqlstate.startswith("53")
 
     @property
-    def what(self) -> str:
-        """The same as a phrase, without the server's own words."""
+    def description(self) -> str:
+        """A phrase that does not quote the server."""
         known = {"53100": "its disk is full", "53200": "it is out of memory"}
         return known.get(self.sqlstate, "it is out of a resource" if self.full else "its system reports an error")
 
 
 @attrs.define(eq=False, auto_exc=True, str=False)
 class Conflict(StoreError):
-    """A unique, foreign key or exclusion constraint said no."""
+    """A unique, foreign key or exclusion constraint was violated."""
 
     constraint: str | None
     table: str | None
@@ -79,7 +79,7 @@ class Conflict(StoreError):
 
 @attrs.define(eq=False, auto_exc=True, str=False)
 class DataRejected(StoreError):
-    """A value does not fit: a NUL in a text, a number out of range, a null or a check constraint."""
+    """A value was rejected: a NUL in a text, a number out of range, a null or a check constraint."""
 
     sqlstate: str
     constraint: str | None = None
@@ -89,7 +89,7 @@ class DataRejected(StoreError):
 
 @attrs.define(eq=False, auto_exc=True, str=False)
 class StatementFailed(StoreError):
-    """The statement itself is wrong, or the server cannot run it: a mistake of ours or of the operator."""
+    """The statement is wrong or the server cannot run it: a defect or a misconfiguration."""
 
     sqlstate: str | None
     reason: str
@@ -97,12 +97,12 @@ class StatementFailed(StoreError):
 
 CONTENTION = frozenset({"40001", "40P01", "55P03"})
 CONFLICT = frozenset({"23503", "23505", "23P01"})
-# Shut down, starting, idle too long, too many connections; and a server that takes no writes, such as a primary that became a standby.
+# Shutting down, starting, idle too long, too many connections; and a server that accepts no writes, such as a former primary.
 GONE = frozenset({"57P01", "57P02", "57P03", "57P05", "25P03", "25P04", "53300", "25006"})
 
 
 def is_lost(error: psycopg2.Error) -> bool:
-    """Whether the connection is of no use after this error."""
+    """Whether the connection is unusable after this error."""
     state: str | None = error.pgcode
     if state is None:
         return isinstance(error, (psycopg2.OperationalError, psycopg2.InterfaceError))
@@ -110,32 +110,32 @@ def is_lost(error: psycopg2.Error) -> bool:
 
 
 def translated(error: BaseException) -> StoreError:
-    """Our error for one of the driver's."""
+    """The StoreError for an exception of the driver."""
     if not isinstance(error, psycopg2.Error):
         return DataRejected("22021")  # a NUL or a lone surrogate, found before anything was sent
     if error.pgcode:
         diag = error.diag
-        return refused(Refusal(error.pgcode, diag.message_primary or "", diag.constraint_name, diag.table_name, diag.column_name))
-    said = str(error).strip().split("\n")[0] or type(error).__name__
-    return Unavailable(said) if is_lost(error) else StatementFailed(error.pgcode, said)
+        return server_error(ServerError(error.pgcode, diag.message_primary or "", diag.constraint_name, diag.table_name, diag.column_name))
+    message = str(error).strip().split("\n")[0] or type(error).__name__
+    return Unavailable(message) if is_lost(error) else StatementFailed(error.pgcode, message)
 
 
-def refused(refusal: Refusal) -> StoreError:
-    """Our error for what the server said."""
-    state = refusal.state
+def server_error(error: ServerError) -> StoreError:
+    """The StoreError for an error reported by the server."""
+    state = error.state
     if _ended(state):
-        return Unavailable(refusal.message)
+        return Unavailable(error.message)
     if state == "57014":
-        return TimedOut(refusal.message)
+        return TimedOut(error.message)
     if state in CONTENTION:
-        return Contention(state, refusal.message)
+        return Contention(state, error.message)
     if state[:2] in ("53", "58"):
-        return OutOfResources(state, refusal.message)
+        return OutOfResources(state, error.message)
     if state in CONFLICT:
-        return Conflict(refusal.constraint, refusal.table, state)
+        return Conflict(error.constraint, error.table, state)
     if state[:2] in ("22", "23"):
-        return DataRejected(state, refusal.constraint, refusal.table, refusal.column)
-    return StatementFailed(state, refusal.message)
+        return DataRejected(state, error.constraint, error.table, error.column)
+    return StatementFailed(state, error.message)
 
 
 def _ended(state: str) -> bool:

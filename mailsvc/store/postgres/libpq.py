@@ -1,7 +1,8 @@
-"""The functions of libpq that send parameters beside a statement rather than written into it. The driver stands on the same library.
+"""Functions of libpq, called through ctypes, that send parameters separately from the statement.
 
-The driver writes octets as hexadecimal digits: twice as many go to the server, which reads, copies and decodes them. Sent as they are
-they cost a tenth. Where the functions cannot be found `LIBRARY` is None and everything goes the driver's way, slower and the same.
+psycopg2 writes bytes into the statement as hexadecimal digits: the server receives twice as many, copies and decodes them. Sent in
+binary they cost a tenth. Why this module exists and what it saves: docs/decisions/binary-parameters.md. It uses the library that
+psycopg2 is linked with; if its functions cannot be found, `LIBRARY` is None and the driver sends everything, more slowly.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ import orjson
 import psycopg2
 
 _Functions = dict[str, tuple[Any, tuple[Any, ...]]]
-# What speaks with the server: other threads run meanwhile.
-_OUTSIDE: _Functions = {
+# Functions that talk to the server: called without the interpreter lock.
+_BLOCKING: _Functions = {
     "PQsendQueryPrepared": (c_int, (c_void_p, c_char_p, c_int, POINTER(c_char_p), POINTER(c_int), POINTER(c_int), c_int)),
     "PQpipelineSync": (c_int, (c_void_p,)),
     "PQflush": (c_int, (c_void_p,)),
     "PQconsumeInput": (c_int, (c_void_p,)),
 }
-# What looks at memory: done before the interpreter could have been handed to another thread and waited for again.
-_INSIDE: _Functions = {
+# Functions that only read memory: faster than releasing the interpreter lock and taking it again.
+_IN_MEMORY: _Functions = {
     "PQenterPipelineMode": (c_int, (c_void_p,)),
     "PQexitPipelineMode": (c_int, (c_void_p,)),
     "PQisBusy": (c_int, (c_void_p,)),
@@ -46,15 +47,15 @@ _INSIDE: _Functions = {
     "PQclear": (None, (c_void_p,)),
 }
 _DONE, _ROWS, _END, _SKIPPED = 1, 2, 10, 11  # PGRES_COMMAND_OK, PGRES_TUPLES_OK, PGRES_PIPELINE_SYNC, PGRES_PIPELINE_ABORTED
-_AS_TEXT, _AS_OCTETS = 0, 1
+_TEXT_FORMAT, _BINARY_FORMAT = 0, 1
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 def _library() -> Any:
-    """The driver's module leads to the library that it was linked with."""
+    """The library that the driver's module is linked with, loaded through that module."""
     found: dict[str, Any] = {}
     try:
-        for library, functions in ((ctypes.CDLL, _OUTSIDE), (ctypes.PyDLL, _INSIDE)):
+        for library, functions in ((ctypes.CDLL, _BLOCKING), (ctypes.PyDLL, _IN_MEMORY)):
             opened = library(psycopg2._psycopg.__file__)
             for name, (result, arguments) in functions.items():
                 found[name] = function = getattr(opened, name)
@@ -67,36 +68,36 @@ def _library() -> Any:
 LIBRARY: Final[Any] = _library()
 
 
-def _number(octets: bytes) -> int:
-    return int.from_bytes(octets, "big", signed=True)
+def _number(value: bytes) -> int:
+    return int.from_bytes(value, "big", signed=True)
 
 
 def _moment(microseconds: int) -> datetime:
-    """Of the count since the year 2000. What no datetime can be, infinity above all, is the last one."""
+    """From microseconds since 2000. Values beyond datetime, such as infinity, become the latest datetime."""
     try:
         return _EPOCH + timedelta(microseconds=microseconds)
     except OverflowError:
         return datetime.max.replace(tzinfo=UTC)
 
 
-# How the server writes a type as octets. A statement that goes this way answers with no others.
+# Binary formats by type OID. Statements sent this way return no other types.
 _READ: dict[int, Callable[[bytes], Any]] = {
-    16: lambda octets: octets != b"\0",  # boolean
+    16: lambda value: value != b"\0",  # boolean
     17: bytes,  # bytea
     20: _number,  # bigint
     21: _number,  # smallint
     23: _number,  # integer
     25: bytes.decode,  # text
     1043: bytes.decode,  # varchar
-    1184: lambda octets: _moment(_number(octets)),  # timestamptz
-    2950: lambda octets: UUID(bytes=octets),  # uuid
-    3802: lambda octets: orjson.loads(octets[1:]),  # jsonb, behind the number of its format
+    1184: lambda value: _moment(_number(value)),  # timestamptz
+    2950: lambda value: UUID(bytes=value),  # uuid
+    3802: lambda value: orjson.loads(value[1:]),  # jsonb, after a version byte
 }
 
 
 @attrs.frozen
-class Refusal:
-    """What the server said of a statement that failed."""
+class ServerError:
+    """An error reported by the server."""
 
     state: str
     message: str
@@ -107,48 +108,50 @@ class Refusal:
 
 @attrs.frozen
 class Outcome:
-    """What a statement came to: its rows, how many it touched, its tag; or why it failed."""
+    """The result of a statement: its rows, the number of rows affected and the command tag; or the error."""
 
     rows: list[tuple[Any, ...]]
     count: int
     tag: str
-    refusal: Refusal | None = None
+    error: ServerError | None = None
 
 
 class Broken(Exception):
-    """The connection cannot be used any more; the text is the library's."""
+    """The connection is unusable. The message is libpq's."""
 
 
 @attrs.define(eq=False)
 class Exchange:
-    """Statements in one round trip, on a connection of the driver's that does nothing else meanwhile; unless a transaction is open
-    they are one. `connection` is libpq's own."""
+    """Statements in one round trip, on a connection that the driver leaves alone meanwhile.
+
+    They are one transaction, unless one is already open. `connection` is libpq's PGconn pointer.
+    """
 
     connection: int
     _outcome: Outcome | None = attrs.field(default=None, init=False)
 
     def send(self, names: Sequence[str], params: Sequence[object]) -> None:
-        """Prepared statements by their names. The last one has the parameters: bytes go as octets, everything else as its text."""
-        self._must(LIBRARY.PQenterPipelineMode(self.connection))
+        """Send prepared statements by name. The parameters belong to the last one: bytes are sent in binary, everything else as text."""
+        self._check(LIBRARY.PQenterPipelineMode(self.connection))
         for name in names[:-1]:
-            self._must(LIBRARY.PQsendQueryPrepared(self.connection, name.encode(), 0, None, None, None, _AS_OCTETS))
-        values = [value if value is None or isinstance(value, bytes) else _written(value) for value in params]
-        many = len(values)
-        octets = (c_char_p * many)(*values)
-        lengths = (c_int * many)(*(len(value or b"") for value in values))
-        forms = (c_int * many)(*(_AS_OCTETS if isinstance(value, bytes) else _AS_TEXT for value in params))
-        self._must(LIBRARY.PQsendQueryPrepared(self.connection, names[-1].encode(), many, octets, lengths, forms, _AS_OCTETS))
-        self._must(LIBRARY.PQpipelineSync(self.connection))
+            self._check(LIBRARY.PQsendQueryPrepared(self.connection, name.encode(), 0, None, None, None, _BINARY_FORMAT))
+        values = [value if value is None or isinstance(value, bytes) else _text_value(value) for value in params]
+        count = len(values)
+        pointers = (c_char_p * count)(*values)
+        lengths = (c_int * count)(*(len(value or b"") for value in values))
+        formats = (c_int * count)(*(_BINARY_FORMAT if isinstance(value, bytes) else _TEXT_FORMAT for value in params))
+        self._check(LIBRARY.PQsendQueryPrepared(self.connection, names[-1].encode(), count, pointers, lengths, formats, _BINARY_FORMAT))
+        self._check(LIBRARY.PQpipelineSync(self.connection))
 
     def flush(self) -> bool:
-        """Whether all of it has been written."""
+        """Returns whether everything has been sent."""
         left = LIBRARY.PQflush(self.connection)
-        self._must(left >= 0)
+        self._check(left >= 0)
         return not left
 
     def read(self) -> Outcome | None:
-        """Take in what has come; the outcome of the last statement, or of the one that failed, once everything is over."""
-        self._must(LIBRARY.PQconsumeInput(self.connection))
+        """Read what has arrived. Returns the outcome of the last statement, or of the one that failed, once all are done."""
+        self._check(LIBRARY.PQconsumeInput(self.connection))
         while not LIBRARY.PQisBusy(self.connection):
             result = LIBRARY.PQgetResult(self.connection)
             if not result:  # the end of one statement
@@ -156,27 +159,27 @@ class Exchange:
             try:
                 status = LIBRARY.PQresultStatus(result)
                 if status == _END:
-                    self._must(LIBRARY.PQexitPipelineMode(self.connection))
+                    self._check(LIBRARY.PQexitPipelineMode(self.connection))
                     return self._outcome
                 if status != _SKIPPED:
                     self._outcome = _outcome(result, status)
             finally:
                 LIBRARY.PQclear(result)
-            refusal = self._outcome.refusal if self._outcome is not None else None
-            if refusal is not None and not refusal.state:  # not the server's word, but the library's: the connection is gone
-                raise Broken(self._said())
+            error = self._outcome.error if self._outcome is not None else None
+            if error is not None and not error.state:  # libpq's error, not the server's: the connection is gone
+                raise Broken(self._error_message())
         return None
 
-    def _must(self, done: int) -> None:
-        if not done:
-            raise Broken(self._said())
+    def _check(self, succeeded: int) -> None:
+        if not succeeded:
+            raise Broken(self._error_message())
 
-    def _said(self) -> str:
+    def _error_message(self) -> str:
         return _text(LIBRARY.PQerrorMessage(self.connection)).strip().partition("\n")[0]
 
 
-def _written(value: object) -> bytes:
-    """As the server reads it in a text."""
+def _text_value(value: object) -> bytes:
+    """The text format of a value."""
     if isinstance(value, list):
         value = "{" + ",".join('"' + str(item).replace("\\", "\\\\").replace('"', '\\"') + '"' for item in value) + "}"
     return str(value).encode()
@@ -185,7 +188,9 @@ def _written(value: object) -> bytes:
 def _outcome(result: int, status: int) -> Outcome:
     if status not in (_DONE, _ROWS):
         state, message, constraint, table, column = (LIBRARY.PQresultErrorField(result, ord(field)) for field in "CMntc")
-        return Outcome([], -1, "", Refusal(_text(state), _text(message), *(each and _text(each) for each in (constraint, table, column))))
+        return Outcome(
+            [], -1, "", ServerError(_text(state), _text(message), *(each and _text(each) for each in (constraint, table, column)))
+        )
     columns = range(LIBRARY.PQnfields(result))
     read = [_reader(LIBRARY.PQftype(result, column)) for column in columns]
     rows = [tuple(_value(result, row, column, read[column]) for column in columns) for row in range(LIBRARY.PQntuples(result))]
@@ -194,7 +199,7 @@ def _outcome(result: int, status: int) -> Outcome:
 
 def _reader(kind: int) -> Callable[[bytes], Any]:
     if kind not in _READ:
-        raise Broken(f"A prepared statement answers with the type {kind}, which is not read here.")
+        raise Broken(f"A prepared statement returned the type {kind}, which cannot be read here.")
     return _READ[kind]
 
 
@@ -205,5 +210,5 @@ def _value(result: int, row: int, column: int, read: Callable[[bytes], Any]) -> 
     return read(ctypes.string_at(LIBRARY.PQgetvalue(result, row, column), length))
 
 
-def _text(octets: bytes | None) -> str:
-    return (octets or b"").decode("utf-8", "replace")
+def _text(value: bytes | None) -> str:
+    return (value or b"").decode("utf-8", "replace")

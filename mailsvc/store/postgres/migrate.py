@@ -1,7 +1,7 @@
-"""Brings a database to this release's schema: the SQL files of migrations/, in order, each in one transaction.
+"""Brings a database to this release's schema: applies the SQL files of migrations/ in order, each in one transaction.
 
-Run it before listening, where blocking is allowed. Processes that start together take turns under an advisory lock.
-A statement that cannot get its lock in 5 s gives up rather than make all others queue behind it; the file is then tried again.
+It blocks, so it runs before anything listens. Processes that start at the same time take turns under an advisory lock. A statement
+that does not get its lock within 5 s fails instead of making others queue behind it; the file is then tried again.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ SOURCE = "package:mailsvc.store:migrations"
 LOCK = 0x6D61696C737663  # "mailsvc"
 LOCK_TIMEOUT_MS = 5000
 TRIES = 3
-LONGEST_WAIT = 600.0  # for another process that is migrating
+LONGEST_WAIT = 600.0  # seconds, for another process that is migrating
 
 
 @attrs.define(eq=False, auto_exc=True)
 class MigrationFailed(Exception):
-    """A file could not be applied. The database is as it was before that file."""
+    """A file could not be applied. The database is unchanged by it."""
 
     file: str
     reason: str
@@ -39,21 +39,21 @@ class MigrationFailed(Exception):
 
 @attrs.define(eq=False, auto_exc=True)
 class TooOld(Exception):
-    """A newer release has changed the database in a way that this one cannot work with."""
+    """A newer release has changed the database in a way that is incompatible with this one."""
 
     needs: str
 
     def __str__(self) -> str:
-        return f"A newer release has changed it: this one does not know {self.needs}. Install the release that the other processes run"
+        return f"A newer release has changed it: this one lacks {self.needs}. Install the release that the other processes run"
 
 
 def migrate(dsn: str, source: str = SOURCE) -> list[str]:
-    """Apply what is missing; the names of what was applied."""
+    """Apply missing migrations. Returns their names."""
     from yoyo.migrations import read_migrations
 
     backend = _connect(dsn)
     try:
-        with _turn(backend.connection):
+        with _locked(backend.connection):
             applied, known = [], read_migrations(source)
             _fits(backend.connection, {migration.id for migration in known})
             for migration in backend.to_apply(known):
@@ -65,7 +65,7 @@ def migrate(dsn: str, source: str = SOURCE) -> list[str]:
 
 
 def _fits(connection: Any, known: Collection[str]) -> None:
-    """Migrations that only add may be unknown here; one that took something away says so in `house`."""
+    """Migrations that only add may be unknown to this release. One that removed something has recorded itself in `house`."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT to_regclass('house') IS NOT NULL")
         if cursor.fetchone()[0]:
@@ -83,18 +83,18 @@ def _apply(backend: Any, migration: Any) -> None:
             return
         except psycopg2.errors.LockNotAvailable as error:
             if attempt == TRIES - 1:
-                raise MigrationFailed(name, _said(error)) from error
+                raise MigrationFailed(name, _message(error)) from error
         except psycopg2.Error as error:
-            raise MigrationFailed(name, _said(error)) from error
+            raise MigrationFailed(name, _message(error)) from error
 
 
-def _said(error: psycopg2.Error) -> str:
+def _message(error: psycopg2.Error) -> str:
     return str(error).strip() or type(error).__name__
 
 
 @contextmanager
-def _turn(connection: Any) -> Iterator[None]:
-    """Wait for the advisory lock; it goes with the connection if we die."""
+def _locked(connection: Any) -> Iterator[None]:
+    """Hold the advisory lock. The server releases it if this process dies."""
     deadline = time.monotonic() + LONGEST_WAIT
     with connection.cursor() as cursor:
         while True:
@@ -117,7 +117,7 @@ def _connect(dsn: str) -> Any:
     from yoyo.migrations import default_migration_table
 
     class Backend(PostgresqlBackend):  # type: ignore[misc]
-        """A file and the note that it was applied are one transaction, on the connection that holds the lock."""
+        """Applies a file and records it in one transaction, on the connection that holds the lock."""
 
         def apply_one(self, migration: Any, force: bool = False, mark: bool = True) -> None:
             self.ensure_internal_schema_updated()
@@ -131,7 +131,7 @@ def _connect(dsn: str) -> Any:
 
         @contextmanager
         def lock(self, timeout: int = 10) -> Iterator[None]:
-            yield  # ours is taken already
+            yield  # _locked already holds one
 
         def get_log_data(self, migration: Any = None, operation: str = "apply") -> dict[str, Any]:
             return {
@@ -139,7 +139,7 @@ def _connect(dsn: str) -> Any:
                 "migration_id": migration.id if migration else None,
                 "migration_hash": migration.hash if migration else None,
                 "username": str(os.getuid()),
-                "hostname": socket.gethostname(),  # asks no resolver
+                "hostname": socket.gethostname(),  # no DNS lookup
                 "created_at_utc": datetime.now(UTC).replace(tzinfo=None),
                 "operation": operation,
             }

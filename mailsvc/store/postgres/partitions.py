@@ -1,7 +1,7 @@
-"""Makes the daily partitions of the tables that grow without end, ahead of time.
+"""Creates the daily partitions of the large tables in advance.
 
-A partition holds the rows of one UTC day, by the time inside their UUIDv7. `ensure` at start and once a day; what is too old ends in
-store/logs/retention.
+A partition holds the rows of one UTC day, by the time in their UUIDv7. `ensure` runs at start and once a day; store/logs/retention
+drops old partitions.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ LOCK = 0x7061727473  # "parts"
 
 
 @attrs.define(eq=False)
-class Maker:
-    """Makes them once a day, and as soon as the date was corrected. `make` costs nothing when there is nothing to do."""
+class PartitionMaker:
+    """Creates them once a day, and again when the date has been corrected. Calling `make` more often costs nothing."""
 
     pool: Pool
     clock: Any
@@ -39,7 +39,7 @@ class Maker:
 
 
 async def ensure(pool: Pool, now: datetime, days_ahead: int = DAYS_AHEAD) -> list[str]:
-    """Make what is missing, from yesterday on; the names of what was made. Safe when several processes do so at once."""
+    """Create missing partitions from yesterday on. Returns their names. Several processes may do so at the same time."""
     made = []
     for wanted in days(now, days_ahead):
         made += await pool.transact(partial(_make, wanted=wanted))
@@ -56,7 +56,7 @@ async def _make(transaction: Transaction, wanted: dict[str, str]) -> list[str]:
 
 
 def days(now: datetime, days_ahead: int = DAYS_AHEAD) -> list[dict[str, str]]:
-    """For each day: the statement that makes a partition, by the partition's name."""
+    """For each day, the statement that creates each partition, by the partition's name."""
     today = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     wanted = [today + timedelta(days=n) for n in range(-1, days_ahead + 1)]
     return [{name_of(table, day): _statement(table, day) for table in TABLES} for day in wanted]
@@ -69,7 +69,7 @@ def name_of(table: str, day: datetime) -> str:
 def _statement(table: str, day: datetime) -> str:
     first, beyond = uuid7_floor(day), uuid7_floor(day + timedelta(days=1))
     name = name_of(table, day)
-    # Made apart and then attached: unlike PARTITION OF, that waits for nobody who reads or writes the parent, nor makes them wait.
+    # Created separately and then attached: unlike PARTITION OF, that needs no lock that conflicts with reads or writes of the parent.
     return (
         f"CREATE TABLE {name} (LIKE {table} INCLUDING ALL); "
         f"ALTER TABLE {table} ATTACH PARTITION {name} FOR VALUES FROM ('{first}') TO ('{beyond}')"

@@ -1,11 +1,11 @@
-"""The pool: a fixed number of proven connections, transactions over them, and a bounded queue in front.
+"""The connection pool: a fixed number of verified connections, transactions over them, and a bounded waiting line.
 
-- What runs in a transaction is detached from who waits for it: a caller that leaves never leaves a connection half-way.
-- A connection that fails is given up and replaced in the background; only proven ones are handed out.
-- Filling ends only with the pool: whatever a connection attempt raises, there is a next one, and a watchdog sees to it.
-- A statement that failed for lack of disk or memory makes the pool report it (`problem`) until a write succeeds again.
-- Waiting is bounded in number and time. Inside a transaction use the transaction: a function that asks the pool for a
-  second connection waits for one like everybody else, and gets `Unavailable` when all are taken.
+- A transaction runs to its end even if its caller is cancelled, so a connection is never left in the middle of one.
+- A failed connection is dropped and replaced in the background. Only verified connections are handed out.
+- Refilling continues until the pool stops: whatever a connection attempt raises, there is another, and a watchdog makes sure of it.
+- When a statement fails for lack of disk space or memory, `problem` reports it until a write succeeds again.
+- Waiting is bounded in number and time. Inside a transaction, use the transaction: asking the pool for a second connection waits like
+  any other caller, and raises `Unavailable` when all connections are in use.
 """
 
 from __future__ import annotations
@@ -19,147 +19,147 @@ from twisted.internet.defer import Deferred, TimeoutError
 from twisted.logger import Logger
 
 from mailsvc.store.postgres.backoff import Backoff
-from mailsvc.store.postgres.connection import Answer, Connection, Limits, Params, Row
+from mailsvc.store.postgres.connection import Connection, Limits, Params, Result, Row
 from mailsvc.store.postgres.detach import detached
 from mailsvc.store.postgres.errors import OutOfResources, StatementFailed, StoreError, Unavailable
 from mailsvc.store.postgres.prepared import Prepared
 
 T = TypeVar("T")
 
-WATCH = 5.0  # seconds between two looks of the watchdog
-STUCK = 90.0  # seconds after which a connection attempt is given up as one that never ends; every honest one is shorter
-PROBE = 2.0  # seconds between two attempts to write, while the server lacks resources
-HURRY = 1.0  # how long callers wait for a connection during a shutdown, when there is none
+WATCH_INTERVAL = 5.0  # seconds between two checks of the watchdog
+ATTEMPT_TIMEOUT = 90.0  # seconds after which a connection attempt counts as stuck; its own timeouts are shorter
+PROBE_INTERVAL = 2.0  # seconds between two trial writes while the server lacks resources
+SHUTDOWN_TIMEOUT = 1.0  # seconds that callers wait for a connection during a shutdown, if there is none
 # Rolled back. It takes 32 new pages, so it fails on a full disk, where an update within an existing page would still succeed.
-PROBING = "CREATE TABLE mailsvc_write_probe AS SELECT repeat('x', 1900) AS filler FROM generate_series(1, 128)"
+PROBE_STATEMENT = "CREATE TABLE mailsvc_write_probe AS SELECT repeat('x', 1900) AS filler FROM generate_series(1, 128)"
 
 
 class _Undo(Exception):
-    """Rolls the probe back."""
+    """Raised to roll back the probe."""
 
 
 @attrs.define(eq=False)
-class _Filler:
+class _Refill:
     """One run of the loop that opens connections. `tried_at`: when its current attempt began."""
 
     tried_at: float
 
 
 class Transaction:
-    """Statements between BEGIN and COMMIT. BEGIN travels with the first one, unless that is a prepared one."""
+    """Statements between BEGIN and COMMIT. BEGIN is sent with the first one, unless that is a prepared statement."""
 
-    def __init__(self, link: Connection, pool: Pool) -> None:
-        self._link = link
+    def __init__(self, connection: Connection, pool: Pool) -> None:
+        self._connection = connection
         self._pool = pool
-        self._begun = self._busy = self._over = False
+        self._begun = self._busy = self._ended = False
 
     async def rows(self, sql: str | Prepared, params: Params = ()) -> list[Row]:
         return (await self._execute(sql, params)).rows
 
     async def run(self, sql: str | Prepared, params: Params = ()) -> int:
-        """How many rows the statement touched."""
+        """Returns the number of rows affected."""
         return (await self._execute(sql, params)).count
 
-    async def _execute(self, sql: str | Prepared, params: Params = ()) -> Answer:
-        if self._over or self._busy:
-            raise RuntimeError("The transaction is over." if self._over else "A transaction runs one statement at a time.")
+    async def _execute(self, sql: str | Prepared, params: Params = ()) -> Result:
+        if self._ended or self._busy:
+            raise RuntimeError("The transaction has ended." if self._ended else "A transaction runs one statement at a time.")
         self._busy = True
         try:
             if not self._begun and isinstance(sql, Prepared):
-                await self._pool.execute(self._link, "BEGIN")
+                await self._pool.execute(self._connection, "BEGIN")
                 self._begun = True
-            answer = await self._pool.execute(self._link, sql if self._begun else f"BEGIN; {sql}", params)
+            result = await self._pool.execute(self._connection, sql if self._begun else f"BEGIN; {sql}", params)
             self._begun = True
-            return answer
+            return result
         finally:
             self._busy = False
-            self._begun = self._begun or self._link.in_transaction
+            self._begun = self._begun or self._connection.in_transaction
 
     async def commit(self) -> None:
-        self._over = True
+        self._ended = True
         if not self._begun:
             return
-        if self._link.lost:
+        if self._connection.lost:
             raise Unavailable("The connection to the database was lost before the commit.")
         try:
-            answer = await self._pool.execute(self._link, "COMMIT")
+            result = await self._pool.execute(self._connection, "COMMIT")
         except Unavailable as error:
             raise Unavailable(error.reason, unknown=True) from None
-        if answer.tag != "COMMIT":  # the server rolls back what had an error in it, whatever became of the exception
+        if result.tag != "COMMIT":  # after an error the server rolls back, even if the exception was caught
             raise StatementFailed("25P02", "A statement of the transaction failed, so it was rolled back.")
         self._pool.commits += 1
 
     async def rollback(self) -> None:
-        self._over = True
-        if self._begun and not self._link.lost:
+        self._ended = True
+        if self._begun and not self._connection.lost:
             try:
-                await self._pool.execute(self._link, "ROLLBACK")
+                await self._pool.execute(self._connection, "ROLLBACK")
             except StoreError:
-                self._link.abandon()
+                self._connection.abandon()
 
 
 @attrs.define(eq=False)
 class Pool:
-    """`size` connections to `dsn`. At most `queue` callers wait, each at most `patience` seconds."""
+    """`size` connections to `dsn`. At most `queue` callers wait, each for `timeout` seconds at most."""
 
     log = Logger()
 
-    dsn: str = attrs.field(repr=False)  # may hold a password
+    dsn: str = attrs.field(repr=False)  # may contain a password
     reactor: Any = attrs.field(repr=False)
     size: int = 8
     name: str = "mailsvc"
     limits: Limits = Limits()
     queue: int = 1000
-    patience: float = 5.0
+    timeout: float = 5.0
     statements: int = 0
     commits: int = 0
-    _links: set[Connection] = attrs.field(factory=set, init=False)
+    _connections: set[Connection] = attrs.field(factory=set, init=False)
     _idle: list[Connection] = attrs.field(factory=list, init=False)
     _waiting: deque[Deferred[Connection]] = attrs.field(factory=deque, init=False)
     _open: bool = attrs.field(default=False, init=False)
-    _filler: _Filler | None = attrs.field(default=None, init=False)
-    _refused: str | None = attrs.field(default=None, init=False)  # why the last attempt to connect failed
-    _lacking: str | None = attrs.field(default=None, init=False)  # which resource the server lacks
-    _hurried: bool = attrs.field(default=False, init=False)
+    _refill: _Refill | None = attrs.field(default=None, init=False)
+    _connect_error: str | None = attrs.field(default=None, init=False)  # of the last connection attempt
+    _exhausted: str | None = attrs.field(default=None, init=False)  # which resource the server lacks
+    _shutting_down: bool = attrs.field(default=False, init=False)
     _timers: dict[str, Any] = attrs.field(factory=dict, init=False)
-    _filled: list[Deferred[None]] = attrs.field(factory=list, init=False)
+    _refilled: list[Deferred[None]] = attrs.field(factory=list, init=False)
     _backoff: Backoff = attrs.field(default=attrs.Factory(lambda self: Backoff(self.reactor), takes_self=True), init=False)
     _serving: bool = attrs.field(default=False, init=False)
     _drained: Deferred[None] | None = attrs.field(default=None, init=False)
 
     @property
     def connections(self) -> int:
-        """How many there are now."""
-        return len(self._links)
+        """The number of open connections."""
+        return len(self._connections)
 
     @property
     def busy(self) -> int:
-        """How many of them are at work."""
-        return len(self._links) - len(self._idle)
+        """The number of connections in use."""
+        return len(self._connections) - len(self._idle)
 
     @property
     def waiting(self) -> int:
-        """How many callers wait for one."""
+        """The number of callers waiting for a connection."""
         return len(self._waiting)
 
     @property
     def problem(self) -> str | None:
-        """Why no mail can be accepted, or None. For everybody to read: the server's own words are in the log."""
-        return self._lacking if self._links else "there is no connection to it"
+        """Why no mail can be accepted, or None. It is public; the server's own message is in the log."""
+        return self._exhausted if self._connections else "there is no connection to it"
 
     @property
     def shortage(self) -> str | None:
-        """Why there are fewer connections than there should be, or None."""
-        if self._refused is None or len(self._links) >= self.size:
+        """Why there are fewer connections than configured, or None."""
+        if self._connect_error is None or len(self._connections) >= self.size:
             return None
-        return f"{len(self._links)} of {self.size} are open"
+        return f"{len(self._connections)} of {self.size} are open"
 
     @property
     def _wanted(self) -> bool:
         return self._open or bool(self._waiting)
 
     async def start(self) -> None:
-        """Open the first connection, or raise what is wrong; the others follow in the background."""
+        """Open the first connection or raise why it failed. The others are opened in the background."""
         self._open = True
         try:
             await self._connect()
@@ -167,60 +167,60 @@ class Pool:
             self._open = False
             raise
         self._fill()
-        self._later("watch", WATCH, self._watch)
+        self._later("watch", WATCH_INTERVAL, self._watch)
 
-    def hurry(self) -> None:
-        """The process is about to end: without a database, callers are told so soon instead of waiting for it."""
-        self._hurried = True
+    def shutting_down(self) -> None:
+        """The process is about to exit: without a database, callers now fail after a short time."""
+        self._shutting_down = True
 
-    async def stop(self, patience: float = 30.0) -> None:
-        """Take no new work, let what was taken end, close."""
+    async def stop(self, timeout: float = 30.0) -> None:
+        """Refuse new work, wait for work in progress, then close all connections."""
         self._open = False
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
         if self.busy or self._waiting:
             self._drained = Deferred()
-            timer = self.reactor.callLater(patience, self._drain)
+            timer = self.reactor.callLater(timeout, self._drain)
             await self._drained
             if timer.active():
                 timer.cancel()
         while self._waiting:
             self._waiting.popleft().errback(Unavailable("The database pool is closed."))
-        for link in list(self._links):
-            link.abandon()
+        for connection in list(self._connections):
+            connection.abandon()
         self._backoff.wake()
-        if self._filler is not None:
-            self._filled.append(Deferred())
+        if self._refill is not None:
+            self._refilled.append(Deferred())
             try:
-                await self._filled[-1].addTimeout(HURRY, self.reactor)
+                await self._refilled[-1].addTimeout(SHUTDOWN_TIMEOUT, self.reactor)
             except TimeoutError:
-                self.log.info("a connection attempt to the database is still under way; it ends with the process")
+                self.log.info("still connecting to the database; the attempt is dropped when the process exits")
 
     async def transact(self, fn: Callable[[Transaction], Awaitable[T]]) -> T:
-        """Run `fn` in a transaction and commit it, or roll back and raise what it raised. It runs to its end even if the caller leaves."""
+        """Run `fn` in a transaction and commit it, or roll back and re-raise. It continues if the caller is cancelled."""
         return await detached(self._transact(fn))
 
     async def rows(self, sql: str | Prepared, params: Params = ()) -> list[Row]:
-        """One round trip that is a transaction of its own; several statements in it succeed or fail together."""
-        return (await detached(self._alone(sql, params))).rows
+        """One round trip in its own transaction. Several statements in it succeed or fail together."""
+        return (await detached(self._execute_alone(sql, params))).rows
 
     async def run(self, sql: str | Prepared, params: Params = ()) -> int:
-        """Like `rows`; how many rows the last statement touched."""
-        return (await detached(self._alone(sql, params))).count
+        """Like `rows`, but returns the number of rows that the last statement affected."""
+        return (await detached(self._execute_alone(sql, params))).count
 
-    async def execute(self, link: Connection, sql: str | Prepared, params: Params = ()) -> Answer:
+    async def execute(self, connection: Connection, sql: str | Prepared, params: Params = ()) -> Result:
         self.statements += 1
         try:
-            return await link.execute(sql, params)
+            return await connection.execute(sql, params)
         except OutOfResources as error:
-            self._lack(error)
+            self._report_exhausted(error)
             raise
 
     async def _transact(self, fn: Callable[[Transaction], Awaitable[T]]) -> T:
-        link = await self._take()
+        connection = await self._acquire()
         try:
-            transaction = Transaction(link, self)
+            transaction = Transaction(connection, self)
             try:
                 result = await fn(transaction)
             except BaseException:
@@ -229,54 +229,54 @@ class Pool:
             await transaction.commit()
             return result
         finally:
-            self._give_back(link)
+            self._release(connection)
 
-    async def _alone(self, sql: str | Prepared, params: Params) -> Answer:
-        link = await self._take()
+    async def _execute_alone(self, sql: str | Prepared, params: Params) -> Result:
+        connection = await self._acquire()
         try:
-            return await self.execute(link, sql, params)
+            return await self.execute(connection, sql, params)
         except Unavailable as error:
             raise Unavailable(error.reason, unknown=True) from None
         finally:
-            self._give_back(link)
+            self._release(connection)
 
-    async def _take(self) -> Connection:
+    async def _acquire(self) -> Connection:
         if not self._open:
             raise Unavailable("The database pool is closed.")
         while self._idle:
-            if (link := self._idle.pop()).still_sound():
-                return link
+            if (connection := self._idle.pop()).still_usable():
+                return connection
         if len(self._waiting) >= self.queue:
-            raise Unavailable(f"{self.queue} others wait for a database connection.")
-        place: Deferred[Connection] = Deferred()
-        self._waiting.append(place)
-        patience = HURRY if self._hurried and not self._links else self.patience
-        timer = self.reactor.callLater(patience, self._turn_away, place, patience)
+            raise Unavailable(f"{self.queue} other callers are waiting for a database connection.")
+        waiter: Deferred[Connection] = Deferred()
+        self._waiting.append(waiter)
+        timeout = SHUTDOWN_TIMEOUT if self._shutting_down and not self._connections else self.timeout
+        timer = self.reactor.callLater(timeout, self._time_out, waiter, timeout)
         try:
-            return await place
+            return await waiter
         finally:
             if timer.active():
                 timer.cancel()
 
-    def _turn_away(self, place: Deferred[Connection], patience: float) -> None:
-        self._waiting.remove(place)
-        place.errback(Unavailable(f"No database connection became free within {patience:g} s."))
-        self._consider_drained()
+    def _time_out(self, waiter: Deferred[Connection], timeout: float) -> None:
+        self._waiting.remove(waiter)
+        waiter.errback(Unavailable(f"No database connection became free within {timeout:g} s."))
+        self._check_drained()
 
-    def _give_back(self, link: Connection) -> None:
-        if link.sound:
-            self._idle.append(link)
+    def _release(self, connection: Connection) -> None:
+        if connection.usable:
+            self._idle.append(connection)
             self._serve()
         else:
-            link.abandon()
-        self._consider_drained()
+            connection.abandon()
+        self._check_drained()
 
-    def _consider_drained(self) -> None:
+    def _check_drained(self) -> None:
         if not self._open and not self._waiting and not self.busy:
             self._drain()
 
     def _serve(self) -> None:
-        """Hand idle connections to those who wait; one loop, however many give theirs back at once."""
+        """Hand idle connections to waiting callers. One loop, however many connections are released at once."""
         if self._serving:
             return
         self._serving = True
@@ -289,91 +289,91 @@ class Pool:
         if drained is not None:
             drained.callback(None)
 
-    def _lost(self, link: Connection) -> None:
-        if link in self._links:
-            self._links.remove(link)
-            if link in self._idle:
-                self._idle.remove(link)
+    def _lost(self, connection: Connection) -> None:
+        if connection in self._connections:
+            self._connections.remove(connection)
+            if connection in self._idle:
+                self._idle.remove(connection)
             self._fill()
 
     async def _connect(self) -> None:
-        link = await Connection.open(self.reactor, self.dsn, self.name, self._lost, self.limits)
-        if not self._wanted or len(self._links) >= self.size:
-            link.abandon()
+        connection = await Connection.open(self.reactor, self.dsn, self.name, self._lost, self.limits)
+        if not self._wanted or len(self._connections) >= self.size:
+            connection.abandon()
             return
-        self._links.add(link)
-        self._give_back(link)
+        self._connections.add(connection)
+        self._release(connection)
 
     def _fill(self) -> None:
-        if self._wanted and self._filler is None:
-            filler = self._filler = _Filler(self.reactor.seconds())
-            Deferred.fromCoroutine(self._keep_filling(filler)).addErrback(
-                lambda failure: self.log.failure("filling the database pool failed", failure=failure)
+        if self._wanted and self._refill is None:
+            refill = self._refill = _Refill(self.reactor.seconds())
+            Deferred.fromCoroutine(self._keep_filling(refill)).addErrback(
+                lambda failure: self.log.failure("refilling the database pool failed", failure=failure)
             )
 
-    async def _keep_filling(self, filler: _Filler) -> None:
+    async def _keep_filling(self, refill: _Refill) -> None:
         try:
-            while self._filler is filler and self._wanted and len(self._links) < self.size:
-                filler.tried_at = self.reactor.seconds()
+            while self._refill is refill and self._wanted and len(self._connections) < self.size:
+                refill.tried_at = self.reactor.seconds()
                 try:
                     await self._connect()
                 except Exception as error:
-                    self._refuse(error)
+                    self._connect_failed(error)
                     await self._backoff.pause()
                 else:
-                    self._refused = None
+                    self._connect_error = None
                     self._backoff.reset()
         finally:
-            if self._filler is filler:
-                self._filler = None
-            filled, self._filled = self._filled, []
+            if self._refill is refill:
+                self._refill = None
+            filled, self._refilled = self._refilled, []
             for waiting in filled:
                 waiting.callback(None)
 
-    def _refuse(self, error: Exception) -> None:
-        """A connection attempt failed. One of ours comes as a StoreError; everything else is a defect, and no reason to stop trying."""
-        self._refused = str(getattr(error, "reason", "")) or str(error) or type(error).__name__
+    def _connect_failed(self, error: Exception) -> None:
+        """Expected failures are StoreErrors. Anything else is a defect, but no reason to stop retrying."""
+        self._connect_error = str(getattr(error, "reason", "")) or str(error) or type(error).__name__
         if not isinstance(error, StoreError):
-            self.log.failure("an attempt to connect to the database failed unexpectedly")
-        self.log.warn("no database connection, next try in {pause:g} s: {error}", pause=self._backoff.upcoming, error=str(error))
+            self.log.failure("connecting to the database failed unexpectedly")
+        self.log.warn("cannot connect to the database, retrying in {pause:g} s: {error}", pause=self._backoff.upcoming, error=str(error))
 
     def _watch(self) -> None:
-        """The watchdog: connections that are missing are being opened, by an attempt that ends."""
-        self._later("watch", WATCH, self._watch)
-        if self._filler is not None and self.reactor.seconds() - self._filler.tried_at > STUCK:
-            self._refused = f"a connection attempt did not end within {STUCK:g} s"
-            self.log.error("{problem}; starting another", problem=self._refused)
-            self._filler = None
-        if len(self._links) < self.size:
+        """The watchdog: make sure that missing connections are being opened, by an attempt that is not stuck."""
+        self._later("watch", WATCH_INTERVAL, self._watch)
+        if self._refill is not None and self.reactor.seconds() - self._refill.tried_at > ATTEMPT_TIMEOUT:
+            self._connect_error = f"a connection attempt did not finish within {ATTEMPT_TIMEOUT:g} s"
+            self.log.error("{problem}; starting another attempt", problem=self._connect_error)
+            self._refill = None
+        if len(self._connections) < self.size:
             self._fill()
 
-    def _lack(self, error: OutOfResources) -> None:
-        if self._lacking is None:
-            self.log.error("the database lacks resources: {error}", error=str(error))
-            self._later("probe", PROBE, self._begin_probe)
-        self._lacking = error.what
+    def _report_exhausted(self, error: OutOfResources) -> None:
+        if self._exhausted is None:
+            self.log.error("the database is out of resources: {error}", error=str(error))
+            self._later("probe", PROBE_INTERVAL, self._begin_probe)
+        self._exhausted = error.description
 
     def _begin_probe(self) -> None:
         Deferred.fromCoroutine(self._probe()).addErrback(lambda failure: self.log.failure("probing the database failed", failure=failure))
 
     async def _probe(self) -> None:
-        """Write something that takes room; as long as that fails, report it and try again."""
+        """Try a write that needs space. As long as it fails, keep reporting the problem and try again."""
 
         async def write(transaction: Transaction) -> None:
-            await transaction.run(PROBING)
+            await transaction.run(PROBE_STATEMENT)
             raise _Undo
 
         try:
             await self.transact(write)
-        except (_Undo, StatementFailed):  # or it may not create tables: then only the next mail can tell
-            self._lacking = None
-            self.log.info("the database can write again")
+        except (_Undo, StatementFailed):  # without permission to create tables, only the next mail can show
+            self._exhausted = None
+            self.log.info("the database accepts writes again")
         except Exception as error:
-            self.log.info("the database cannot write yet: {error}", error=str(error))
-            self._later("probe", PROBE, self._begin_probe)
+            self.log.info("the database does not accept writes yet: {error}", error=str(error))
+            self._later("probe", PROBE_INTERVAL, self._begin_probe)
 
     def _later(self, name: str, seconds: float, do: Callable[[], None]) -> None:
-        """At most one timer of each name, and none after the end."""
+        """Set a timer. There is at most one of each name, and none once the pool is stopped."""
 
         def now() -> None:
             del self._timers[name]

@@ -1,4 +1,4 @@
-"""Statements that a connection plans once: worth it where planning costs as much as doing, as it does for a short batch."""
+"""Prepared statements, planned once per connection. Worth it where planning costs as much as running, as for short batches."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PARAMETER = re.compile(r"\$\d+")
 
 @attrs.frozen
 class Prepared:
-    """`sql` with $1, $2, … of `types`. `first` is executed ahead of each execution, in its transaction, without parameters."""
+    """`sql` with parameters $1, $2, … of `types`. `first`, without parameters, is executed before it in the same transaction."""
 
     name: str
     types: tuple[str, ...]
@@ -21,7 +21,7 @@ class Prepared:
 
     @classmethod
     def named(cls, name: str, types: Mapping[str, str], sql: str, first: Prepared | None = None) -> Prepared:
-        """Of a statement that has its parameters by name; they are given in the order of `types`."""
+        """From a statement with named parameters, which are passed in the order of `types`."""
         numbered = {parameter: f"${number}" for number, parameter in enumerate(types, start=1)}
         return cls(name, tuple(types.values()), sql % numbered, first)
 
@@ -32,11 +32,11 @@ class Prepared:
 
     @property
     def execute(self) -> str:
-        """For the driver, which writes the parameters into it."""
+        """For the driver, which inserts the parameters."""
         params = f" ({', '.join(['%s'] * len(self.types))})" if self.types else ""
         return f"{self.first.execute + '; ' if self.first else ''}EXECUTE {self.name}{params}"
 
     @property
     def plain(self) -> str:
-        """The same as a statement for the middle of a transaction; its parameters have to stand in their order."""
+        """The same as an ordinary statement, for use inside a transaction. Its parameters must appear in their order."""
         return _PARAMETER.sub("%s", self.sql)

@@ -1,4 +1,4 @@
-"""What the Postgres server is set to, for the doctor."""
+"""Settings of the Postgres server, for `mailsvc doctor`."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ _NAMES = (
 
 
 async def settings(pool: Pool) -> Mapping[str, str]:
-    """By name, as SHOW tells them."""
+    """By name, as SHOW prints them."""
     return dict(await pool.rows("SELECT name, setting FROM pg_settings WHERE name = ANY (%s)", (list(_NAMES),)))

@@ -1,7 +1,6 @@
-"""Shared commits: what concurrent callers want written becomes one write, and each gets its own result.
+"""Shared commits: the items of concurrent callers become one write, and each caller gets its own result.
 
-What an item is and how a list of them is written is the business of the `write` function. It gives as many results as it
-got items, in their order, and writes all of them or none.
+The `write` function knows what an item is. It gets a list of them, writes all or none, and returns one result per item in order.
 """
 
 from __future__ import annotations
@@ -20,32 +19,32 @@ Result = TypeVar("Result")
 
 
 @attrs.define(eq=False)
-class _Place(Generic[Item, Result]):
+class _Pending(Generic[Item, Result]):
     item: Item
     weight: int
-    answer: Deferred[Result] = attrs.field(factory=Deferred)
+    result: Deferred[Result] = attrs.field(factory=Deferred)
 
     def succeed(self, result: Result) -> None:
-        if not self.answer.called:  # or its caller has left
-            self.answer.callback(result)
+        if not self.result.called:  # otherwise its caller was cancelled
+            self.result.callback(result)
 
     def fail(self, error: Exception) -> None:
-        if not self.answer.called:
-            self.answer.errback(error)
+        if not self.result.called:
+            self.result.errback(error)
 
 
 @attrs.define(eq=False)
 class SharedCommits(Generic[Item, Result]):
-    """
-    A write starts `linger` seconds after its first item came, or as soon as it is full; never more than `writes` at once.
-    What comes while all are under way is gathered for the next one. A `prompt` batch does not linger while items come singly: its
-    write starts in the next turn of the reactor, unless one is under way or the one before had several items.
+    """A write starts `linger` seconds after its first item arrived, or as soon as it is full; at most `writes` run at once.
 
-    - A write of several items that fails is done again item by item, so one that cannot be written fails alone.
-      But when nobody knows whether it was committed, or the database is away or full, all of its items fail.
-    - An item whose weight is above `max_weight` is written alone.
-    - At most `queue` items and `queue_weight` wait; more are refused with `Unavailable`.
-    - A caller that leaves changes nothing for the others; its item is written all the same.
+    Items that arrive while all writes are running are collected for the next one. If `prompt`, a single item does not linger: its
+    write starts in the next turn of the reactor, unless one is running or the previous one had several items.
+
+    - If a write of several items fails, each is written again separately, so that a bad item fails alone. But if it is unknown whether
+      the commit succeeded, or the database is down or full, all items fail.
+    - An item heavier than `max_weight` is written alone.
+    - At most `queue` items with a total weight of `queue_weight` wait; further ones fail with `Unavailable`.
+    - Cancelling a caller does not affect the others; its item is written nevertheless.
     """
 
     write: Callable[[list[Item]], Awaitable[list[Result]]]
@@ -57,93 +56,93 @@ class SharedCommits(Generic[Item, Result]):
     queue: int = 10_000
     queue_weight: int = 256 << 20
     prompt: bool = True
-    written: int = attrs.field(default=0, init=False)  # how many writes there were, and of how many items
+    written: int = attrs.field(default=0, init=False)  # writes since the start; `items`: items in them
     items: int = attrs.field(default=0, init=False)
-    _places: deque[_Place[Item, Result]] = attrs.field(factory=deque, init=False)
+    _pending: deque[_Pending[Item, Result]] = attrs.field(factory=deque, init=False)
     _weight: int = attrs.field(default=0, init=False)
-    _under_way: int = attrs.field(default=0, init=False)
+    _running: int = attrs.field(default=0, init=False)
     _timer: Any = attrs.field(default=None, init=False)
     _due: bool = attrs.field(default=False, init=False)
-    _shared: bool = attrs.field(default=False, init=False)  # the newest write had several items
+    _shared: bool = attrs.field(default=False, init=False)  # the latest write had several items
 
     def submit(self, item: Item, weight: int = 1) -> Deferred[Result]:
-        if len(self._places) >= self.queue or (self._places and self._weight + weight > self.queue_weight):
-            return fail(Unavailable(f"{len(self._places)} others wait to be written."))
-        place: _Place[Item, Result] = _Place(item, weight)
-        self._places.append(place)
+        if len(self._pending) >= self.queue or (self._pending and self._weight + weight > self.queue_weight):
+            return fail(Unavailable(f"{len(self._pending)} other items are waiting to be written."))
+        pending: _Pending[Item, Result] = _Pending(item, weight)
+        self._pending.append(pending)
         self._weight += weight
-        self._consider()
-        return place.answer
+        self._start_writes()
+        return pending.result
 
     @property
     def waiting(self) -> int:
-        """How many items wait for their write to start."""
-        return len(self._places)
+        """The number of items whose write has not started."""
+        return len(self._pending)
 
     @property
     def waiting_weight(self) -> int:
         return self._weight
 
-    def _consider(self) -> None:
-        """Start what may start now; see to it that the rest starts later."""
-        while self._places and self._under_way < self.writes and (self._due or self._full()):
+    def _start_writes(self) -> None:
+        """Start the writes that may start now, and a timer for the rest."""
+        while self._pending and self._running < self.writes and (self._due or self._full()):
             self._due = False
             self._start(self._gather())
-        if self._places and self._under_way < self.writes and self._timer is None:
-            alone = self.prompt and not self._shared and not self._under_way
+        if self._pending and self._running < self.writes and self._timer is None:
+            alone = self.prompt and not self._shared and not self._running
             self._timer = self.clock.callLater(0 if alone else self.linger, self._lingered)
 
     def _full(self) -> bool:
-        return len(self._places) >= self.max_items or self._weight >= self.max_weight
+        return len(self._pending) >= self.max_items or self._weight >= self.max_weight
 
     def _lingered(self) -> None:
         self._timer = None
         self._due = True
-        self._consider()
+        self._start_writes()
         self._due = False
 
-    def _gather(self) -> list[_Place[Item, Result]]:
-        taken: list[_Place[Item, Result]] = []
+    def _gather(self) -> list[_Pending[Item, Result]]:
+        taken: list[_Pending[Item, Result]] = []
         weight = 0
-        while self._places and len(taken) < self.max_items:
-            following = self._places[0]
+        while self._pending and len(taken) < self.max_items:
+            following = self._pending[0]
             if taken and weight + following.weight > self.max_weight:
                 break
-            taken.append(self._places.popleft())
+            taken.append(self._pending.popleft())
             weight += following.weight
         self._weight -= weight
         return taken
 
-    def _start(self, places: list[_Place[Item, Result]]) -> None:
-        self._under_way += 1
-        self._shared = len(places) > 1
-        Deferred.fromCoroutine(self._write(places)).addBoth(self._ended)
+    def _start(self, batch: list[_Pending[Item, Result]]) -> None:
+        self._running += 1
+        self._shared = len(batch) > 1
+        Deferred.fromCoroutine(self._write(batch)).addBoth(self._ended)
 
     def _ended(self, _: object) -> None:
-        self._under_way -= 1
-        # What waited while this was under way has lingered enough.
-        self._due = bool(self._places)
-        self._consider()
+        self._running -= 1
+        # Items that waited for this write have lingered long enough.
+        self._due = bool(self._pending)
+        self._start_writes()
         self._due = False
 
-    async def _write(self, places: list[_Place[Item, Result]]) -> None:
+    async def _write(self, batch: list[_Pending[Item, Result]]) -> None:
         try:
-            results = await self._written([place.item for place in places])
+            results = await self._written([pending.item for pending in batch])
         except Exception as error:
-            if len(places) == 1 or isinstance(error, (Unavailable, OutOfResources)):
-                for place in places:
-                    place.fail(error)
+            if len(batch) == 1 or isinstance(error, (Unavailable, OutOfResources)):
+                for pending in batch:
+                    pending.fail(error)
             else:
-                for place in places:
-                    await self._write([place])
+                for pending in batch:
+                    await self._write([pending])
         else:
-            for place, result in zip(places, results, strict=True):
-                place.succeed(result)
+            for pending, result in zip(batch, results, strict=True):
+                pending.succeed(result)
 
     async def _written(self, items: list[Item]) -> list[Result]:
         self.written += 1
         self.items += len(items)
         results = await self.write(items)
         if len(results) != len(items):
-            raise AssertionError(f"{len(items)} items were written, {len(results)} results came back.")
+            raise AssertionError(f"{len(items)} items were written, but {len(results)} results returned.")
         return results

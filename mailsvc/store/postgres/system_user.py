@@ -1,4 +1,4 @@
-"""Which user of the system runs the embedded Postgres. The server refuses to run as root, so root lends it another user."""
+"""Which system user runs the embedded Postgres. It refuses to run as root, so root starts it as another user."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any
 
 import attrs
 
-ACCOUNTS = ("mailsvc", "postgres", "nobody")  # tried in this order when we are root
+ACCOUNTS = ("mailsvc", "postgres", "nobody")  # tried in this order as root
 
 
 class EmbeddedError(Exception):
-    """Why there is no embedded Postgres, in a sentence for the operator."""
+    """Why the embedded Postgres cannot run, in a sentence for the operator."""
 
 
 @attrs.frozen
 class Owner:
-    """A user by name and numbers; `groups` are all that the server process will have."""
+    """A user. `groups` are the only groups of the server process."""
 
     name: str
     uid: int
@@ -31,17 +31,17 @@ class Owner:
         return cls(account.pw_name, account.pw_uid, account.pw_gid, frozenset({account.pw_gid}))
 
     @property
-    def lent(self) -> bool:
-        """Whether processes must change to this user."""
+    def switched(self) -> bool:
+        """Whether processes must switch to this user."""
         return self.uid != os.geteuid()
 
     def process(self) -> dict[str, Any]:
         """Arguments for subprocess."""
-        return {"user": self.uid, "group": self.gid, "extra_groups": []} if self.lent else {}
+        return {"user": self.uid, "group": self.gid, "extra_groups": []} if self.switched else {}
 
 
 def owner_for(data: Path) -> Owner:
-    """Ourselves; or, as root, who owns the data already, else the first account of `ACCOUNTS` that exists."""
+    """The current user. As root: the owner of the data, or the first of `ACCOUNTS` that exists."""
     if os.geteuid() != 0:
         account = _account(os.geteuid())
         return Owner(account.pw_name, account.pw_uid, os.getegid(), frozenset({os.getegid(), *os.getgroups()}))
@@ -52,25 +52,25 @@ def owner_for(data: Path) -> Owner:
             return Owner.of(pwd.getpwnam(name))
         except KeyError:
             continue
-    raise EmbeddedError(f"As root the embedded Postgres runs as one of the users {', '.join(ACCOUNTS)}; none of them exists.")
+    raise EmbeddedError(f"As root, the embedded Postgres runs as one of the users {', '.join(ACCOUNTS)}, but none of them exists.")
 
 
 def _account(uid: int) -> pwd.struct_passwd:
     try:
         return pwd.getpwuid(uid)
     except KeyError:
-        raise EmbeddedError(f"The user with id {uid} has no name (getpwuid), which Postgres needs to make a cluster.") from None
+        raise EmbeddedError(f"The user with ID {uid} has no name (getpwuid), which Postgres needs to create a cluster.") from None
 
 
 def reachable(path: Path, owner: Owner) -> bool:
-    """Whether `owner` may pass through every folder above `path`, and `path` itself when it is a folder."""
-    if not owner.lent:
+    """Whether `owner` may enter every folder above `path`, and `path` itself if it is a folder."""
+    if not owner.switched:
         return True
     folders = [folder for folder in (path, *path.parents) if folder.is_dir()]
-    return all(_passes(folder.stat(), owner) for folder in folders)
+    return all(_may_enter(folder.stat(), owner) for folder in folders)
 
 
-def _passes(info: os.stat_result, owner: Owner) -> bool:
+def _may_enter(info: os.stat_result, owner: Owner) -> bool:
     if info.st_uid == owner.uid:
         return bool(info.st_mode & stat.S_IXUSR)
     if info.st_gid in owner.groups:

@@ -1,7 +1,7 @@
-"""Where a server of the DSN can be reached: each of its hosts with each of their addresses, in the order in which they are tried.
+"""The targets of a DSN: each host with each of its addresses, in the order in which they are tried.
 
-libpq would try them itself, but without a time limit for each: a host that accepts connections and never answers would keep it from the
-next one. Names are looked up in a thread, since libpq blocks while it asks the resolver.
+libpq could try them itself, but without a time limit for each: a host that accepts connections and never replies would block the
+others. Names are looked up in a thread, because libpq blocks while it asks the resolver.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from twisted.internet.threads import deferToThreadPool
 
 from mailsvc.store.postgres.errors import Unavailable
 
-CONNECT_SECONDS = 10.0  # for one target; with `connect_timeout` in the DSN it is that, if it is less
+CONNECT_SECONDS = 10.0  # for one target; a smaller `connect_timeout` in the DSN takes precedence
 _PORT = "5432"
 
-_worked: dict[str, str] = {}  # by DSN: the target that answered last
+_worked: dict[str, str] = {}  # by DSN: the target that last worked
 
 
 @attrs.frozen
 class Target:
-    """`given`: the arguments of the DSN with one host in them. `where`: its name for error messages."""
+    """`given`: the arguments of the DSN, with one host. `where`: its name in error messages."""
 
     dsn: str = attrs.field(repr=False)
     where: str
@@ -34,12 +34,12 @@ class Target:
     seconds: float = CONNECT_SECONDS
 
     def remember(self) -> None:
-        """It answered: try it first the next time."""
+        """It worked: try it first next time."""
         _worked[self.dsn] = self.where
 
 
 async def targets(reactor: Any, dsn: str) -> list[Target]:
-    """All of them, the one that answered last first. Raises Unavailable when no host has an address."""
+    """All targets, the one that last worked first. Raises Unavailable if no host has an address."""
     given = {key: str(value) for key, value in extensions.parse_dsn(dsn).items()}
     seconds = _seconds(given.pop("connect_timeout", ""))
     hosts, addresses, ports = (_listed(given.pop(name, "")) for name in ("host", "hostaddr", "port"))
@@ -50,7 +50,7 @@ async def targets(reactor: Any, dsn: str) -> list[Target]:
         host, address = _nth(hosts, number), _nth(addresses, number)
         port = _nth(ports, number if len(ports) > 1 else 0) or _PORT
         try:
-            known = [address] if address or not _is_name(host) else await _looked_up(reactor, host, seconds)
+            known = [address] if address or not _is_name(host) else await _look_up(reactor, host, seconds)
         except Unavailable as error:
             unknown.append(error.reason)
             continue
@@ -61,8 +61,8 @@ async def targets(reactor: Any, dsn: str) -> list[Target]:
 
 
 def _target(dsn: str, given: Mapping[str, str], host: str, address: str, port: str, seconds: float) -> Target:
-    place = {key: value for key, value in (("host", host), ("hostaddr", address), ("port", port)) if value}
-    return Target(dsn, f"{address or host or 'local'} port {port}", {**given, **place}, seconds)
+    address_arguments = {key: value for key, value in (("host", host), ("hostaddr", address), ("port", port)) if value}
+    return Target(dsn, f"{address or host or 'local'} port {port}", {**given, **address_arguments}, seconds)
 
 
 def _listed(value: str) -> Sequence[str]:
@@ -78,11 +78,11 @@ def _seconds(timeout: str) -> float:
         wanted = float(timeout or 0)
     except ValueError:
         wanted = 0.0
-    return min(max(2.0, wanted), CONNECT_SECONDS) if wanted > 0 else CONNECT_SECONDS  # libpq takes 1 for 2, too
+    return min(max(2.0, wanted), CONNECT_SECONDS) if wanted > 0 else CONNECT_SECONDS  # libpq also treats 1 as 2
 
 
 def _is_name(host: str) -> bool:
-    """Whether it has to be looked up: neither empty, nor a socket's folder, nor an address."""
+    """Whether it must be looked up: not empty, a socket directory or an address."""
     if not host or host.startswith(("/", "@")):
         return False
     try:
@@ -92,11 +92,11 @@ def _is_name(host: str) -> bool:
     return False
 
 
-async def _looked_up(reactor: Any, host: str, seconds: float) -> list[str]:
+async def _look_up(reactor: Any, host: str, seconds: float) -> list[str]:
     found: Deferred[list[Any]] = deferToThreadPool(reactor, reactor.getThreadPool(), socket.getaddrinfo, host, None, 0, socket.SOCK_STREAM)
     try:
         return list(dict.fromkeys(entry[4][0] for entry in await found.addTimeout(seconds, reactor)))
     except OSError as error:
-        raise Unavailable(f"The database's host {host} has no address: {error.strerror}") from None
+        raise Unavailable(f"The database host {host} has no address: {error.strerror}") from None
     except TimeoutError:
-        raise Unavailable(f"The address of the database's host {host} was not found within {seconds:g} s.") from None
+        raise Unavailable(f"The address of the database host {host} was not found within {seconds:g} s.") from None

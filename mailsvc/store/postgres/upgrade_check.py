@@ -1,4 +1,4 @@
-"""What an upgrade would do to a database, told without doing it: migrations that are missing, what they lock, what waits, who runs."""
+"""A report of what an upgrade would do to a database: missing migrations and their locks, the queue, and running processes."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ APPLIED = "SELECT migration_id FROM _yoyo_migration"
 NEEDS = "SELECT needs FROM house"
 SIZES = "SELECT name, pg_total_relation_size(to_regclass(name)) FROM unnest(%s::text[]) AS name WHERE to_regclass(name) IS NOT NULL"
 WAITING = "SELECT count(*) FROM queue"
-# Releases that did not tell have no such column.
+# Old releases have no column `version`.
 RUNNING = """
 SELECT split_part(host, ' ', 1), pid, coalesce(to_jsonb(p) ->> 'version', ''), array_to_string(roles, ', ') FROM processes p
 WHERE ended_at IS NULL AND heartbeat_at > clock_timestamp() - make_interval(secs => %s) ORDER BY id
 """
 _THERE = "SELECT to_regclass(%s) IS NOT NULL"
 
-# Statements that keep others from a table that may be large: a short lock, or as long as an index is made.
+# Statements that lock a table that may be large, either briefly or until an index is built.
 _LOCKS = (
     ("alters", re.compile(r"\bALTER TABLE(?: IF EXISTS| ONLY)* (\w+)", re.I)),
     ("drops", re.compile(r"\bDROP TABLE(?: IF EXISTS)? (\w+)", re.I)),
@@ -33,16 +33,16 @@ _LOCKS = (
 
 @attrs.frozen
 class Pending:
-    """A migration that is missing. `locks`: what it does to tables that are there, with their size in octets."""
+    """A missing migration. `locks`: what it does to existing tables, and their size in bytes."""
 
     name: str
-    says: str
+    summary: str
     locks: tuple[tuple[str, str, int], ...]
 
 
 @attrs.frozen
-class Runs:
-    """A process that lives; `version` is empty in releases that did not tell."""
+class LiveProcess:
+    """A running process. `version` is empty for old releases, which did not record it."""
 
     machine: str
     pid: int
@@ -52,52 +52,54 @@ class Runs:
 
 @attrs.frozen
 class Plan:
-    """`newer`: migrations that this release does not know. `needs`: the one that it would have to know; None: it fits."""
+    """`newer`: migrations unknown to this release. `needs`: one of them that makes this release incompatible; None: compatible."""
 
     pending: tuple[Pending, ...]
     newer: tuple[str, ...]
     needs: str | None
     waiting: int
-    running: tuple[Runs, ...]
+    running: tuple[LiveProcess, ...]
 
 
 async def plan(pool: Pool) -> Plan:
-    """Reads, and changes nothing."""
+    """Read only."""
     known = migrations()
-    applied = {name for (name,) in await pool.rows(APPLIED)} if await _there(pool, "_yoyo_migration") else set()
+    applied = {name for (name,) in await pool.rows(APPLIED)} if await _exists(pool, "_yoyo_migration") else set()
     pending = [(name, text) for name, text in known.items() if name not in applied]
     tables = {table for _, text in pending for _, table in touched(text)}
     sizes: dict[str, int] = dict(await pool.rows(SIZES, (sorted(tables),)))
-    needs = await pool.rows(NEEDS) if await _there(pool, "house") else []
-    waiting = await pool.rows(WAITING) if await _there(pool, "queue") else [(0,)]
-    running = await pool.rows(RUNNING, (SILENT,)) if await _there(pool, "processes") else []
+    needs = await pool.rows(NEEDS) if await _exists(pool, "house") else []
+    waiting = await pool.rows(WAITING) if await _exists(pool, "queue") else [(0,)]
+    running = await pool.rows(RUNNING, (SILENT,)) if await _exists(pool, "processes") else []
     return Plan(
-        tuple(Pending(name, says(text), tuple((what, t, sizes[t]) for what, t in touched(text) if t in sizes)) for name, text in pending),
+        tuple(
+            Pending(name, summary(text), tuple((what, t, sizes[t]) for what, t in touched(text) if t in sizes)) for name, text in pending
+        ),
         tuple(sorted(applied - set(known))),
         next((name for (name,) in needs if name is not None and name not in known), None),
         waiting[0][0],
-        tuple(Runs(*row) for row in running),
+        tuple(LiveProcess(*row) for row in running),
     )
 
 
 def migrations() -> Mapping[str, str]:
-    """Those of this release, by name, in order."""
+    """The migrations of this release by name, in order."""
     folder = resources.files("mailsvc.store") / "migrations"
     found: Iterable[tuple[str, str]] = ((each.name, each.read_text("utf-8")) for each in folder.iterdir() if each.name.endswith(".sql"))
     return {name.removesuffix(".sql"): text for name, text in sorted(found)}
 
 
-def says(text: str) -> str:
-    """The first line of a migration, which tells what it is for."""
+def summary(text: str) -> str:
+    """The first line of a migration, which says what it is for."""
     return text.partition("\n")[0].removeprefix("--").strip()
 
 
 def touched(text: str) -> Sequence[tuple[str, str]]:
-    """What a migration does to which tables, each once, in its order."""
+    """What a migration does to which tables, without duplicates, in order."""
     bare = re.sub(r"--[^\n]*", "", text)
     found = sorted((match.start(), what, match[1]) for what, pattern in _LOCKS for match in pattern.finditer(bare))
     return list(dict.fromkeys((what, table) for _, what, table in found))
 
 
-async def _there(pool: Pool, table: str) -> bool:
+async def _exists(pool: Pool, table: str) -> bool:
     return bool((await pool.rows(_THERE, (table,)))[0][0])

@@ -1,8 +1,9 @@
-"""The queue: what waits, and who may send it now.
+"""Claiming from the queue: which destinations have due mail, leasing recipients, and giving leases back.
 
-A claim goes by destination and visits no row that it does not lease, so the backlog of a dead destination costs nobody
-anything. The life of a lease's holder is store/queue/processes; what becomes of a leased recipient is store/queue/settle; the
-statements are in store/queue/claims_sql.
+A claim is made per destination and reads only rows that it leases, so the backlog of an unreachable destination costs nothing. The
+processes that hold leases: store/queue/processes; results of attempts: store/queue/settle; the statements: store/queue/claims_sql.
+
+Claims are a hot path: `Leased` is read by position, from the columns at the end of claim.sql, which are in the order of its fields.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from mailsvc.store.queue.operator import PAUSES
 
 __all__ = ["FOREVER", "Claimed", "Count", "Hold", "HoldState", "Leased", "Queue", "Ready", "Slowdown"]
 
-WALK = 5000  # destinations that one look at the queue passes
+SCAN = 5000  # destinations that one scan of the queue passes
 
 
 @attrs.frozen
 class Ready:
-    """A destination that somebody could claim from, and when the first of its mail is due. `bulk`: it has nothing more urgent."""
+    """A destination to claim from, and when its first mail is due. `bulk`: it has no transactional mail."""
 
     destination: str
     bulk: bool
@@ -38,9 +39,9 @@ class Ready:
 
 @attrs.frozen
 class Leased:
-    """A recipient that the holder of the lease may send to now. `status` is what it was before: queued, delayed or uncertain.
+    """A recipient that the holder of the lease may send to. `status` is what it was before: queued, delayed or uncertain.
 
-    `host` had it last, it was tried from our address `source`, and `faults` of its attempts failed on our side.
+    `host` and `source` are the server and the own address of its last attempt. `faults`: attempts that failed for local reasons.
     """
 
     account_id: UUID
@@ -61,7 +62,7 @@ class Leased:
 
 @attrs.frozen
 class Claimed:
-    """What a claim brought: recipients, and messages by the email's id, each with what was kept of its envelope."""
+    """The result of a claim: recipients, and messages with their stored envelopes by email ID."""
 
     rows: list[Leased]
     messages: Mapping[UUID, tuple[bytes, StoredEnvelope]] = attrs.field(factory=dict, repr=False)
@@ -69,7 +70,7 @@ class Claimed:
 
 @attrs.frozen
 class Count:
-    """How many recipients of a destination wait, are being sent, are scheduled; and when the first one that waits is due."""
+    """How many recipients of a destination are waiting, being sent and scheduled; and when the first waiting one is due."""
 
     destination: str
     waiting: int
@@ -79,30 +80,30 @@ class Count:
 
 
 class Queue:
-    """One for a process: it remembers how far it has looked."""
+    """One per process: it remembers how far it has scanned."""
 
-    def __init__(self, pool: Pool, walk: int = WALK) -> None:
+    def __init__(self, pool: Pool, scan: int = SCAN) -> None:
         self._pool = pool
-        self._walk = walk
-        self._stopped: dict[str, str] = {}  # by region: where the last look ended, when there was more
+        self._scan = scan
+        self._stopped: dict[str, str] = {}  # by region: where the last scan stopped before the end
 
     async def ready(self, region: str, now: datetime, skip: Collection[str] = (), limit: int = 1000) -> list[Ready]:
-        """Destinations with something to claim, soonest first, without those in `skip` or held back.
+        """Destinations with mail to claim, soonest first, except those in `skip` and those on hold.
 
-        With more than `walk` destinations waiting, each call goes on where the one before stopped.
+        If more than `scan` destinations have mail, each call continues where the previous one stopped.
         """
         start = self._stopped.pop(region, "")
-        *found, (last, _, _) = await self._pool.rows(claims_sql.LOOK, (region, now, list(skip), limit, self._walk, start))
+        *found, (last, _, _) = await self._pool.rows(claims_sql.LOOK, (region, now, list(skip), limit, self._scan, start))
         if last is not None:
             self._stopped[region] = last
         return [Ready(*row) for row in found]
 
-    async def claim(self, region: str, wanted: Mapping[str, int], now: datetime, lease: int, octets: int = 0) -> Claimed:
-        """Lease due recipients, of each destination at most so many, transactional mail first; with them the due others of the same emails.
+    async def claim(self, region: str, wanted: Mapping[str, int], now: datetime, lease: int, message_bytes: int = 0) -> Claimed:
+        """Lease due recipients, transactional mail first: up to `wanted` per destination, and other due recipients of the same emails.
 
-        Emails that nobody has tried yet bring their messages along, as long as all of them have at most so many `octets`.
+        Messages of emails without an attempt are returned too, if all of them have at most `message_bytes`.
         """
-        rows = await self._pool.rows(claims_sql.TAKE, (region, list(wanted), list(wanted.values()), now, lease, octets))
+        rows = await self._pool.rows(claims_sql.TAKE, (region, list(wanted), list(wanted.values()), now, lease, message_bytes))
         rows.sort(key=lambda row: (row[10], row[14], row[1], row[2]))  # bulk, next_at, email_id, recipient
         messages = {row[1]: (row[16], StoredEnvelope.read(row[15])) for row in rows if row[16] is not None}
         return Claimed([Leased(*row[:14]) for row in rows], messages)
@@ -116,26 +117,26 @@ class Queue:
         next_at: datetime | None = None,
         reason: str | None = None,
     ) -> None:
-        """Give leases back unsent; what is given besides replaces what is stored. Keys that `lease` does not hold stay as they are."""
+        """Give leases back unsent, and replace the values that are given. Keys not held by `lease` are ignored."""
         if keys:
             ordered = sorted(keys)
             held = [email_id for email_id, _ in ordered], [recipient for _, recipient in ordered]
             await self._pool.run(claims_sql.BY_INDEX + claims_sql.RELEASE, (destination, next_at, reason, *held, lease))
 
     async def release_paused(self, keys: Sequence[tuple[UUID, int]], lease: int, account_id: UUID, now: datetime) -> None:
-        """Give leases back unsent, until the account's pause is over, if it is paused."""
+        """Give leases back unsent; if the account is paused, they are due when the pause ends."""
         ordered = sorted(keys)
         held = [email_id for email_id, _ in ordered], [recipient for _, recipient in ordered]
         await self._pool.run(claims_sql.BY_INDEX + claims_sql.RELEASE_PAUSED, (*held, account_id, now, lease))
 
     async def leased(self, lease: int) -> list[tuple[UUID, int]]:
-        """Everything that `lease` holds, so that its holder can find what it has lost track of."""
+        """All recipients leased by `lease`, so that its holder can find leases it has lost track of."""
         return [(email_id, recipient) for email_id, recipient in await self._pool.rows(claims_sql.LEASED, (lease,))]
 
     async def release_scheduled(self, now: datetime, limit: int = 500) -> int:
-        """Queue at most `limit` scheduled emails that are due, and tell of each that it was sent; how many there were.
+        """Queue up to `limit` due scheduled emails, with an event `email.sent` each. Returns their number.
 
-        Recipients that their account must not write to by now are suppressed instead.
+        Recipients that have been suppressed in the meantime get `email.suppressed` instead.
         """
 
         async def release(tx: Transaction) -> int:
@@ -146,7 +147,7 @@ class Queue:
         return await self._pool.transact(release)
 
     async def expire(self, now: datetime, limit: int = 500) -> int:
-        """End at most `limit` recipients whose time is over and that nobody is sending; how many there were."""
+        """Fail up to `limit` expired recipients that are not leased. Returns their number."""
 
         async def expire(tx: Transaction) -> int:
             rows = await tx.rows(claims_sql.BY_INDEX + claims_sql.TAKE_EXPIRED, (now, limit))
@@ -156,7 +157,7 @@ class Queue:
         return await self._pool.transact(expire)
 
     async def fail_domain(self, domain_id: UUID, reason: str, now: datetime, limit: int) -> int:
-        """End at most `limit` recipients that wait to be sent from a domain, for this reason; how many there were."""
+        """Fail up to `limit` waiting recipients of mail from a domain, for this reason. Returns their number."""
 
         async def fail(tx: Transaction) -> int:
             rows = await tx.rows(claims_sql.TAKE_OF_DOMAIN, (domain_id, limit))
@@ -168,65 +169,65 @@ class Queue:
     async def hold(
         self, region: str, destination: str, state: HoldState, reason: str, until: datetime, failures: int = 0, *, ordered: bool = False
     ) -> None:
-        """Send nothing to a destination, or to any of a provider's, until then (FOREVER: until somebody lifts it).
+        """Hold a destination, or all of a provider's, until then (FOREVER: until it is lifted).
 
-        What lasts longer already stays, unless this is `ordered` by the operator.
+        A longer hold stays as it is, unless this one is `ordered` by the operator.
         """
         await holds.hold(self._pool, region, destination, Hold(state, reason, until, failures), ordered)
 
     async def lift(self, region: str, destination: str, *, paused: bool = False) -> None:
-        """End a backoff; with `paused` also what the operator paused, and what a rule slowed down."""
+        """End a backoff; with `paused` also the operator's pauses and slowdowns by rules."""
         await holds.lift(self._pool, region, destination, paused)
         if paused:
             await holds.faster(self._pool, region, destination)
 
     async def slow(self, region: str, name: str, slowdown: Slowdown, now: datetime) -> None:
-        """Send slowly to a destination, or to all of a provider's."""
+        """Slow down sending to a destination, or to all of a provider's."""
         await holds.slow(self._pool, region, name, slowdown, now)
 
     async def slowed(self, region: str, now: datetime) -> Mapping[str, Slowdown]:
-        """What is sent to slowly, by destination or provider."""
+        """Current slowdowns by destination or provider."""
         return await holds.slowed(self._pool, region, now)
 
     async def holds(self, region: str) -> Mapping[str, Hold]:
-        """What is held, and what was held and is over, by destination."""
+        """Current and past holds by destination."""
         return await holds.read(self._pool, region)
 
     async def forget_holds(self, region: str, before: datetime) -> int:
-        """Drop what ended before then; how many destinations."""
+        """Delete holds that ended before then. Returns their number."""
         return await holds.forget(self._pool, region, before)
 
     async def paused_accounts(self, now: datetime) -> Mapping[UUID, datetime]:
-        """Accounts of which nothing is sent, and until when."""
+        """Paused accounts, and until when they are paused."""
         return {account: until for account, _, until in await self._pool.rows(PAUSES, (now,))}
 
     async def counts(self, region: str) -> list[Count]:
-        """Every destination with what waits for it, the longest queue first. Reads the whole queue: for people, not for loops."""
+        """All destinations with their mail, the longest queue first. Reads the whole queue: not for use in loops."""
         return [Count(*row) for row in await self._pool.rows(claims_sql.COUNTS, (region,))]
 
     async def unexplained(self, now: datetime) -> int:
-        """How many recipients wait for no reason that we could tell, or until no time that we know. There should be none."""
+        """How many recipients wait without a reason or a time of the next attempt. There should be none."""
         [(count,)] = await self._pool.rows(claims_sql.UNEXPLAINED, (now,))
         return int(count)
 
 
-def _released(now: datetime, account_id: UUID, email_id: UUID, domain_id: UUID, suppressed: int | None, told: Any, weight: int) -> NewEvent:
+def _released(now: datetime, account_id: UUID, email_id: UUID, domain_id: UUID, suppressed: int | None, data: Any, weight: int) -> NewEvent:
     kind = "email.sent" if suppressed is None else "email.suppressed"
-    return NewEvent(account_id, email_id, domain_id, suppressed, kind, now, told, weight=weight)
+    return NewEvent(account_id, email_id, domain_id, suppressed, kind, now, data, weight=weight)
 
 
 def _expired(
     now: datetime, account_id: UUID, email_id: UUID, recipient: int, domain_id: UUID, status: str, reason: str | None, notify: int | None
 ) -> NewEvent:
     if status in ("queued", "scheduled"):  # never attempted
-        told: dict[str, object] = {"reason": "It could not be sent before it expired."}
-        return NewEvent(account_id, email_id, domain_id, recipient, "email.failed", now, told, notify)
-    told = {"type": "Transient", "sub_type": "General", "reply": f"It could not be delivered before it expired. {reason or ''}".strip()}
-    return NewEvent(account_id, email_id, domain_id, recipient, "email.bounced", now, told, notify)
+        data: dict[str, object] = {"reason": "It could not be sent before it expired."}
+        return NewEvent(account_id, email_id, domain_id, recipient, "email.failed", now, data, notify)
+    data = {"type": "Transient", "sub_type": "General", "reply": f"It could not be delivered before it expired. {reason or ''}".strip()}
+    return NewEvent(account_id, email_id, domain_id, recipient, "email.bounced", now, data, notify)
 
 
 def _stopped(now: datetime, reason: str, account_id: UUID, email_id: UUID, recipient: int, domain_id: UUID, status: str) -> NewEvent:
     if status in ("queued", "scheduled"):  # never attempted
         return NewEvent(account_id, email_id, domain_id, recipient, "email.failed", now, {"reason": reason})
-    told: dict[str, object] = {"type": "Transient", "sub_type": "General", "reply": reason}
-    return NewEvent(account_id, email_id, domain_id, recipient, "email.bounced", now, told)
+    data: dict[str, object] = {"type": "Transient", "sub_type": "General", "reply": reason}
+    return NewEvent(account_id, email_id, domain_id, recipient, "email.bounced", now, data)

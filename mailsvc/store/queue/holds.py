@@ -1,4 +1,4 @@
-"""Holding a destination back, or slowing it down: one row, however many recipients wait for it and whoever sends to it."""
+"""Holds and slowdowns of destinations: one row each, however many recipients are waiting and whichever process sends."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from mailsvc.store.postgres.pool import Pool, Transaction
 
 HoldState = Literal["backoff", "paused"]
 
-EVERYTHING = "*"  # the name that stands for every destination of a region
-FOREVER = datetime.max.replace(tzinfo=UTC)  # until somebody lifts it; infinity in the table, which has no datetime
+EVERYTHING = "*"  # the name for all destinations of a region
+FOREVER = datetime.max.replace(tzinfo=UTC)  # until it is lifted; infinity in the table, which no datetime can represent
 
-# What reaches further wins: a backoff does not end a pause that lasts longer, nor does a provider's rule one of the operator's.
+# The longer hold wins: a backoff does not end a longer pause, nor a provider's rule one of the operator's.
 HOLD = """
 INSERT INTO destinations AS d (region, name, state, reason, until, failures) VALUES (%s, %s, %s, %s, %s, %s)
 ON CONFLICT (region, name) DO UPDATE
@@ -33,7 +33,7 @@ RELEASE_ALL = "DELETE FROM destinations WHERE name = %s"
 
 LIFT = "DELETE FROM destinations WHERE region = %s AND name = %s AND (state = 'backoff' OR %s)"
 
-# Two rules at once: the slower one, for as long as the longer one says.
+# Of two rules at once: the lower rate, until the later time.
 SLOW = """
 INSERT INTO slowdowns AS s (region, name, per_minute, reason, until) VALUES (%s, %s, %s, %s, %s)
 ON CONFLICT (region, name) DO UPDATE
@@ -43,7 +43,7 @@ SET per_minute = CASE WHEN s.until > %s THEN least(s.per_minute, excluded.per_mi
 SLOWED = "SELECT name, per_minute, reason, until FROM slowdowns WHERE region = %s AND until > %s"
 FASTER = "DELETE FROM slowdowns WHERE region = %s AND name = %s"
 
-# What is over for a day says nothing any more, neither of who refused how often nor of how slowly.
+# Holds that ended a day ago no longer say anything about the destination.
 FORGET = """
 WITH slow AS (DELETE FROM slowdowns WHERE region = %(region)s AND until < %(before)s)
 DELETE FROM destinations WHERE region = %(region)s AND until < %(before)s
@@ -54,7 +54,7 @@ HOLDS = "SELECT name, state, reason, least(until, '9999-12-31 23:59:59.999999+00
 
 @attrs.frozen
 class Hold:
-    """Why a destination as a whole takes no mail until `until`, and how many connections in a row failed."""
+    """Why no mail is sent to a destination until `until`, and how many connections in a row have failed."""
 
     state: HoldState
     reason: str
@@ -64,7 +64,7 @@ class Hold:
 
 @attrs.frozen
 class Slowdown:
-    """How many emails a minute a destination, or all of a provider's, get from a region until `until`, and why."""
+    """How many emails per minute a region sends to a destination, or to all of a provider's, until `until`, and why."""
 
     per_minute: float
     reason: str
@@ -72,7 +72,7 @@ class Slowdown:
 
 
 async def hold(pool: Pool, region: str, destination: str, held: Hold, ordered: bool) -> None:
-    """`ordered`: by the operator, whatever is there."""
+    """`ordered` by the operator: replaces any other hold."""
     await pool.run(HOLD, (region, destination, held.state, held.reason, held.until, held.failures, ordered))
 
 
@@ -81,12 +81,12 @@ async def lift(pool: Pool, region: str, destination: str, paused: bool) -> None:
 
 
 async def hold_everything(tx: Transaction, reason: str, region: str) -> None:
-    """Nothing is sent, in this region and in every other one that has mail, domains or processes."""
+    """Hold all mail of this region and of every other one that has mail, domains or processes."""
     await tx.run(HOLD_ALL, (EVERYTHING, reason, FOREVER, region))
 
 
 async def release_everything(pool: Pool) -> int:
-    """Of all regions; how many there were."""
+    """End the holds of all regions. Returns their number."""
     return await pool.run(RELEASE_ALL, (EVERYTHING,))
 
 

@@ -1,9 +1,9 @@
-"""A running process and its claim to its leases.
+"""Running processes and their leases.
 
-Its row's id is the fencing number of all leases that it takes. It says every 10 s that it lives; whoever is silent for
-45 s is marked as ended by the others, and loses its leases in the same transaction. A process that could not say so for
-30 s stops by itself to act on its leases, well before others do. All of this goes by the database's clock and by
-the process's monotonic one, so that wrong wall clocks do not matter.
+The ID of a process's row is the fencing number of all its leases. It sends a heartbeat every 10 s. A process that has been silent for
+45 s is marked as ended by the others and loses its leases in the same transaction. A process that could not send a heartbeat for 30 s
+stops using its leases well before that. This relies on the database's clock and the process's monotonic clock only, so that wrong wall
+clocks do not matter.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ from mailsvc.clock import calm_for, measure
 from mailsvc.clock import monotonic as since_boot
 from mailsvc.store.postgres.notifications import Notifications
 from mailsvc.store.postgres.pool import Pool, Transaction
+from mailsvc.store.sql import Columns
 
 HEARTBEAT = 10.0  # seconds between two heartbeats; runtime/polling has the loop
 FRESH = 30.0
 SILENT = 45.0
 NEVER = 1e9
 CHANNEL = "processes"
-KEPT = "7 days"  # how long a row is kept after its process ended
+RETENTION = "7 days"  # for rows of ended processes
 
 START = "INSERT INTO processes (host, pid, region, roles, version, seal_keys) VALUES (%s, %s, %s, %s, %s, %s) RETURNING id"
 KEYS = "UPDATE processes SET seal_keys = %s WHERE id = %s"
@@ -41,12 +42,12 @@ LIVE = """
     SELECT role, count(*), count(*) FILTER (WHERE region = %s) FROM processes, unnest(roles) AS role
     WHERE ended_at IS NULL AND heartbeat_at > clock_timestamp() - make_interval(secs => %s) GROUP BY role
 """
-NEIGHBOURS = "SELECT id, pid FROM processes WHERE ended_at IS NULL AND host = %s AND id <> %s"
+SAME_HOST = "SELECT id, pid FROM processes WHERE ended_at IS NULL AND host = %s AND id <> %s"
 END = """
     UPDATE processes SET ended_at = clock_timestamp()
     WHERE ended_at IS NULL AND (id = ANY (%s::bigint[]) OR heartbeat_at < clock_timestamp() - make_interval(secs => %s))
 """
-# Every ended process, not only those of this turn: a commit of one that was under way then may have come after.
+# Of all ended processes, not only those ended just now: a commit that was in progress then may have come later.
 FREE = """
     UPDATE queue SET lease = NULL
     FROM (
@@ -56,21 +57,31 @@ FREE = """
     WHERE queue.email_id = found.email_id AND queue.recipient = found.recipient
 """
 SWEEP = f"""
-    DELETE FROM processes WHERE ended_at < clock_timestamp() - interval '{KEPT}'
+    DELETE FROM processes WHERE ended_at < clock_timestamp() - interval '{RETENTION}'
     AND NOT EXISTS (SELECT FROM queue WHERE lease = processes.id)
 """  # noqa: S608
 
-RUNNING = """
-    SELECT id, host, pid, region, roles, coalesce(version, ''), coalesce(seal_keys, '{}'), started_at FROM processes
+_RUNNING = Columns.of(
+    id="id",
+    host="host",
+    pid="pid",
+    region="region",
+    roles="roles",
+    version="coalesce(version, '')",
+    keys="coalesce(seal_keys, '{}')",
+    started_at="started_at",
+)
+RUNNING = f"""
+    SELECT {_RUNNING} FROM processes
     WHERE ended_at IS NULL AND heartbeat_at > clock_timestamp() - make_interval(secs => %s) ORDER BY id
 """
 
-_ours: set[int] = set()  # ids of this very process
+_own_ids: set[int] = set()  # of this process
 
 
 @attrs.frozen
 class Running:
-    """A process that lives, as it told of itself. `version` is empty and `keys` are none in releases that did not tell."""
+    """A live process, as registered. Old releases record neither `version` nor `keys`."""
 
     id: int
     host: str
@@ -87,15 +98,16 @@ class Running:
 
 
 async def running(pool: Pool) -> list[Running]:
-    """Those whose heartbeat was heard lately."""
-    return [Running(*row) for row in await pool.rows(RUNNING, (SILENT,))]
+    """Processes with a recent heartbeat."""
+    return [Running(**_RUNNING.read(row)) for row in await pool.rows(RUNNING, (SILENT,))]
 
 
 @attrs.define(eq=False)
 class ProcessRegistration:
-    """
-    `on_replaced(old, new)`: others had marked us as ended, so all leases are gone; the new id begins with none.
-    `on_freed(count)`: leases of others became free, so there is something to claim.
+    """This process's row, and the leases that go with it.
+
+    `on_replaced(old, new)` is called when others had marked this process as ended: its leases are gone, and it continues under a new ID.
+    `on_freed(count)` is called when leases of other processes were freed, so that there is mail to claim.
     """
 
     log = Logger()
@@ -106,7 +118,7 @@ class ProcessRegistration:
     on_freed: Callable[[int], None] = lambda count: None
     monotonic: Callable[[], float] = since_boot
     version: str | None = None
-    keys: Sequence[str] = ()  # fingerprints of what it encrypts and opens with
+    keys: Sequence[str] = ()  # fingerprints of its encryption keys
     region: str = attrs.field(default="", init=False)
     roles: tuple[str, ...] = attrs.field(default=(), init=False)
     _id: int | None = attrs.field(default=None, init=False)
@@ -114,7 +126,7 @@ class ProcessRegistration:
     _live: dict[str, tuple[int, int]] = attrs.field(factory=dict, init=False)
 
     async def start(self, region: str, roles: Iterable[str]) -> int:
-        """Make the row, end those that are dead, and go on beating. The id is what `lease` holds."""
+        """Register this process and end dead ones. Returns the ID, which is stored in `lease`. Call `renew` regularly from then on."""
         self.region, self.roles = region, tuple(roles)
         await self._begin()
         await self.take_over()
@@ -129,19 +141,19 @@ class ProcessRegistration:
 
     @property
     def fresh(self) -> bool:
-        """Whether our own last beat is young enough that nobody can have taken our leases."""
+        """Whether the last heartbeat is recent enough that nobody can have taken the leases."""
         return self.monotonic() - self._beaten_at < FRESH
 
     def holds(self, lease: int) -> bool:
-        """Whether what was leased under this number may still be acted on."""
+        """Whether this lease may still be used."""
         return lease == self._id and self.fresh
 
     def live(self, role: str) -> int:
-        """How many processes have this role now, as of the last beat or arrival; at least ourselves, if we have it."""
+        """How many processes have this role, as of the last heartbeat or arrival; includes this one."""
         return max(self._live.get(role, (0, 0))[0], int(role in self.roles))
 
     def peers(self, role: str) -> int:
-        """The same, of this region alone."""
+        """The same for this region only."""
         return max(self._live.get(role, (0, 0))[1], int(role in self.roles))
 
     async def renew(self) -> None:
@@ -151,14 +163,14 @@ class ProcessRegistration:
         await self.count_live()
 
     async def beat(self) -> None:
-        """Say that we live. Who was marked as ended begins anew."""
+        """Send a heartbeat. If this process was marked as ended, register it again."""
         begun = self.monotonic()
         if await measure(self.clock, self._write_beat) is not None:
-            self._beaten_at = begun  # when the beat left, not when its answer came
+            self._beaten_at = begun  # when the heartbeat was sent, not when it was confirmed
             return
         old = self.id
         await self._begin()
-        self.log.warn("others ended process {old}, which was silent; it goes on as {new}", old=old, new=self.id)
+        self.log.warn("other processes ended process {old} because it was silent; it continues as {new}", old=old, new=self.id)
         self.on_replaced(old, self.id)
 
     async def _write_beat(self) -> float | None:
@@ -167,21 +179,21 @@ class ProcessRegistration:
         return float(beaten[0][0]) if beaten else None
 
     async def announce_keys(self, keys: Sequence[str]) -> None:
-        """Tell others which keys this process has, when they are others than before."""
+        """Record which encryption keys this process has, if they have changed."""
         if tuple(keys) != tuple(self.keys):
             await self.pool.run(KEYS, (list(keys), self.id))
             self.keys = tuple(keys)
 
     async def take_over(self) -> int:
-        """End the processes that are dead or silent and free their leases; how many.
+        """End dead and silent processes and free their leases. Returns the number of leases.
 
-        After a step of the database's clock everyone looks silent, until they have had the time for another heartbeat.
+        After a step of the database's clock all processes look silent, so none is ended until they could send another heartbeat.
         """
         calm = calm_for(self.clock) >= SILENT
 
         async def work(transaction: Transaction) -> tuple[int, int]:
-            neighbours = await transaction.rows(NEIGHBOURS, (_host(), self._id or 0))
-            dead = [number for number, pid in neighbours if _is_dead(number, pid)]
+            candidates = await transaction.rows(SAME_HOST, (_host(), self._id or 0))
+            dead = [number for number, pid in candidates if _is_dead(number, pid)]
             ended = await transaction.run(END, (dead, SILENT if calm else NEVER))
             freed = await transaction.run(FREE)
             if calm:
@@ -195,7 +207,7 @@ class ProcessRegistration:
         return freed
 
     async def end(self) -> None:
-        """Give all leases back; nothing of ours is under way any more."""
+        """End this process and free its leases. Nothing may be in progress any more."""
         number, self._id, self._beaten_at = self.id, None, float("-inf")
 
         async def work(transaction: Transaction) -> None:
@@ -203,31 +215,33 @@ class ProcessRegistration:
             await transaction.run(FREE)
 
         await self.pool.transact(work)
-        _ours.discard(number)
+        _own_ids.discard(number)
 
     def announce(self, notifications: Notifications) -> None:
-        """Tell the others that we are here, and hear of those who come: who shares something divides it anew at once."""
+        """Notify other processes of this one and recount when others arrive, so that shared limits are divided anew at once."""
         notifications.listen(CHANNEL, self._recount)
         notifications.notify(CHANNEL)
 
     def _recount(self) -> None:
         if self._id is not None:
             counting = Deferred.fromCoroutine(self.count_live())
-            counting.addErrback(lambda failure: self.log.info("processes are counted at the next beat: {error}", error=failure.value))
+            counting.addErrback(
+                lambda failure: self.log.info("counting processes failed until the next heartbeat: {error}", error=failure.value)
+            )
 
     async def _begin(self) -> None:
         begun = self.monotonic()
         [(number,)] = await self.pool.rows(START, (_host(), os.getpid(), self.region, list(self.roles), self.version, list(self.keys)))
-        _ours.add(number)
+        _own_ids.add(number)
         self._id, self._beaten_at = number, begun
 
     async def count_live(self) -> None:
-        """See who lives now."""
+        """Count the live processes by role."""
         self._live = {role: (everywhere, here) for role, everywhere, here in await self.pool.rows(LIVE, (self.region, SILENT))}
 
 
 def _host() -> str:
-    """This machine since it was booted and, within it, who sees the same process numbers as we do."""
+    """Identifies this machine, its boot and its process ID namespace."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         numbers = Path("/proc/self/ns/pid").stat().st_ino
@@ -237,11 +251,11 @@ def _host() -> str:
 
 
 def _is_dead(number: int, pid: int) -> bool:
-    """Whether a process of `_host` surely is no more. Without /proc, only its silence tells."""
-    if " " not in _host() or number in _ours:
+    """Whether a process of this host certainly no longer exists. Without /proc, only silence can tell."""
+    if " " not in _host() or number in _own_ids:
         return False
     if pid == os.getpid():
-        return True  # it had our number before us
+        return True  # it had this process ID before
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

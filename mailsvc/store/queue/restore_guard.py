@@ -1,8 +1,9 @@
-"""Notices that a database is a restored one: mail that was sent after its backup still waits in it, and must not go out twice by itself.
+"""The restore guard: notices that the database was restored from a backup.
 
-The table `house` says where it was last used. A dump that was restored is elsewhere: another cluster, another database, or at least
-another table. A cluster that was recovered has a log of another timeline. And whatever was set back has fewer `beats` than are
-remembered outside the database, by the witness (a file, `database.witness`) or by this process.
+Mail that was sent after the backup is still waiting in a restored database and must not be sent again automatically. The table `house`
+records where the database was last used. A restored dump is elsewhere: in another cluster, database or at least table. A recovered
+cluster has a write-ahead log with another timeline. And any database that was reset has fewer `beats` than were recorded outside it, in
+the restore marker (the file `database.restore_marker`) or in this process.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from twisted.logger import Logger
 from mailsvc.store.postgres.pool import Pool, Transaction
 from mailsvc.store.queue import holds
 
-REASON = "Held since the database was restored: the operator lets mail out again when what went out before may go out twice."
+REASON = "On hold because the database was restored: mail that was already sent might be sent again until the operator releases it."
 DUMP = "It was restored from a dump."
-RECOVERED = "It was recovered from a backup, and no witness tells that nothing is missing."
-SET_BACK = "It has gone back behind what was seen of it."
+RECOVERED = "It was recovered from a backup, and no restore marker shows that nothing is missing."
+SET_BACK = "It is older than the last recorded state."
 
-LEAP = 1_000_000  # beyond what witnesses on other machines may have seen: once is enough to be told
+LEAP = 1_000_000  # more beats than markers on other machines can have, so that a reset is reported once only
 
 HERE = """
 SELECT (SELECT system_identifier::text FROM pg_control_system()),
@@ -37,7 +38,7 @@ MOVE = "UPDATE house SET system = %s, database = %s, relation = %s, timeline = %
 
 @attrs.frozen
 class Place:
-    """Where a database is; `system` None: nobody has used it."""
+    """Where a database is. `system` None: it has not been used yet."""
 
     system: str | None
     database: int | None
@@ -50,42 +51,42 @@ class Place:
 
 
 @attrs.frozen
-class Seen:
-    """How far a database had come."""
+class Marker:
+    """How far a database had advanced."""
 
     system: str
     database: int
     beats: int
 
 
-def judge(known: Place, here: Place, beats: int, seen: Seen | None) -> str | None:
-    """Why this is a restored database; None: it is the one that it was."""
+def judge(known: Place, here: Place, beats: int, seen: Marker | None) -> str | None:
+    """Why this is a restored database; None if it is not."""
     if known.system is None:
         return None
     if known.home != here.home:
         return DUMP
-    witnessed = seen is not None and (seen.system, seen.database) == (here.system, here.database)
-    if seen is not None and witnessed and beats < seen.beats:
+    matches = seen is not None and (seen.system, seen.database) == (here.system, here.database)
+    if seen is not None and matches and beats < seen.beats:
         return SET_BACK
-    return RECOVERED if known.timeline != here.timeline and not witnessed else None
+    return RECOVERED if known.timeline != here.timeline and not matches else None
 
 
 @attrs.define(eq=False)
 class RestoreGuard:
-    """Of one database. `look` is for the start and for every few seconds."""
+    """Guards one database. Call `check` at start and every few seconds."""
 
     log = Logger()
 
     pool: Pool
-    witness: Path | None
+    file: Path | None
     region: str
-    _seen: Seen | None = attrs.field(default=None, init=False)
+    _seen: Marker | None = attrs.field(default=None, init=False)
 
     async def check(self, *, remember: bool = True) -> str | None:
-        """Hold all mail when this is a restored database, and say why; `remember`: write down how far it has come."""
+        """Hold all mail if this is a restored database, and return why. `remember`: write the restore marker."""
         seen = self._seen or self._read()
 
-        async def look(tx: Transaction) -> tuple[str | None, Seen]:
+        async def advance(tx: Transaction) -> tuple[str | None, Marker]:
             [(*last, beats)] = await tx.rows(KNOWN)
             [place] = await tx.rows(HERE)
             known, here = Place(*last), Place(*place)
@@ -96,29 +97,29 @@ class RestoreGuard:
                 beats = seen.beats + LEAP
             await tx.run(MOVE, (*attrs.astuple(here), beats + 1))
             assert here.system is not None and here.database is not None
-            return why, Seen(here.system, here.database, beats + 1)
+            return why, Marker(here.system, here.database, beats + 1)
 
-        why, now = await self.pool.transact(look)
+        why, now = await self.pool.transact(advance)
         self._seen = now
         if why is not None:
-            self.log.warn("this database is not the one that it was: {why} All mail is held until `mailsvc queue release`", why=why)
+            self.log.warn("this database was restored: {why} All mail is on hold until `mailsvc queue release`", why=why)
         if remember:
             self._write(now)
         return why
 
-    def _read(self) -> Seen | None:
+    def _read(self) -> Marker | None:
         try:
-            given = None if self.witness is None else json.loads(self.witness.read_text())
-            return Seen(str(given["system"]), int(given["database"]), int(given["beats"])) if isinstance(given, Mapping) else None
+            given = None if self.file is None else json.loads(self.file.read_text())
+            return Marker(str(given["system"]), int(given["database"]), int(given["beats"])) if isinstance(given, Mapping) else None
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:
-            self.log.warn("the witness {path} cannot be read: {error}", path=str(self.witness), error=str(error))
+            self.log.warn("the restore marker {path} cannot be read: {error}", path=str(self.file), error=str(error))
             return None
 
-    def _write(self, seen: Seen) -> None:
-        """As a whole or not at all."""
-        if self.witness is not None:
-            unfinished = self.witness.with_name(f".{self.witness.name}.{os.getpid()}")
-            unfinished.write_text(json.dumps(attrs.asdict(seen)) + "\n")
-            unfinished.replace(self.witness)
+    def _write(self, seen: Marker) -> None:
+        """Replace the file atomically."""
+        if self.file is not None:
+            temporary = self.file.with_name(f".{self.file.name}.{os.getpid()}")
+            temporary.write_text(json.dumps(attrs.asdict(seen)) + "\n")
+            temporary.replace(self.file)

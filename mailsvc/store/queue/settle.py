@@ -1,8 +1,10 @@
-"""Settling: what became of the recipients of one email in one attempt, written down in one transaction.
+"""Settling: the results of an attempt for the recipients of one email, recorded in one transaction.
 
-Queue rows, events, the attempt and the signature go in one statement for all settlements of a shared commit. Whatever is
-no longer leased by who settles it stays untouched, and nothing is told of it. An address that is no good goes to the account's
-suppression list by the same statement.
+One statement writes queue rows, events, attempts and signatures for all settlements of a shared commit. Recipients that are no longer
+leased by the process that settles them stay unchanged, without events. The same statement adds invalid addresses to the account's
+suppression list.
+
+This is a hot path: rows go to Postgres as JSON by name, and the result is read by position.
 """
 
 from __future__ import annotations
@@ -24,12 +26,12 @@ from mailsvc.store.postgres.shared_commits import SharedCommits
 from mailsvc.store.queue.settle_sql import SETTLE
 
 MAX_ITEMS = 100
-MAX_WEIGHT = 1 << 20  # octets of transcripts and signatures in a shared commit
+MAX_WEIGHT = 1 << 20  # bytes of transcripts and signatures in a shared commit
 
 
 @attrs.frozen
 class RecipientOutcome:
-    """What became of one recipient, by its number in the email. `fault`: what went wrong was ours."""
+    """The outcome for one recipient, by its number in the email. `fault`: it failed for a local reason."""
 
     recipient: int
     outcome: Outcome
@@ -38,9 +40,9 @@ class RecipientOutcome:
 
 @attrs.frozen
 class AttemptRecord:
-    """One try over SMTP. `address` is host:port that answered; `tls` version, cipher and how it was verified, None: in clear.
+    """An attempt over SMTP. `address` is the server's host:port; `tls` is version, cipher and verification, or None without TLS.
 
-    `source` is our own address.
+    `source` is the own address.
     """
 
     attempt_id: UUID
@@ -55,11 +57,11 @@ class AttemptRecord:
 
 @attrs.frozen
 class Settlement:
-    """The outcomes of some recipients of one email, all leased under `lease`.
+    """The outcomes for some recipients of one email, all leased by `lease`.
 
-    `attempt` is None when none of them reached SMTP. `signature` is the DKIM header block of the first attempt,
-    given when a recipient still waits and none is stored yet: later attempts send the same bytes.
-    `passed_on`: the server that took it was told what to tell the sender, and will tell of the delivery itself (3461 §5.2).
+    `attempt` is None if none of them reached SMTP. `signature` is the DKIM header block of the first attempt, given if a recipient is
+    still waiting and none is stored: later attempts send the same bytes.
+    `passed_on`: the server accepted the DSN options and will itself report the delivery to the sender (3461 §5.2).
     """
 
     account_id: UUID
@@ -74,31 +76,31 @@ class Settlement:
 
 
 class Settling:
-    """Writes settlements down. `told` is called after each commit with events, to wake whoever reads them."""
+    """Writes settlements. `on_events` is called after each commit with events, to wake the event ledger."""
 
-    def __init__(self, pool: Pool, clock: Any, *, told: Callable[[], None] = lambda: None, linger: float = 0.002) -> None:
+    def __init__(self, pool: Pool, clock: Any, *, on_events: Callable[[], None] = lambda: None, linger: float = 0.002) -> None:
         self._pool = pool
-        self._told = told
-        self.outcomes: Counter[str] = Counter()  # recipients that were settled since the start
+        self._on_events = on_events
+        self.outcomes: Counter[str] = Counter()  # recipients settled since the start
         self.batch: SharedCommits[Settlement, frozenset[int]] = SharedCommits(
             self._write, clock, max_items=MAX_ITEMS, max_weight=MAX_WEIGHT, linger=linger, writes=1
         )
 
     async def settle(self, settlement: Settlement) -> frozenset[int]:
-        """The recipients that were settled: all of them, unless the lease was lost in between."""
+        """Returns the recipients that were settled: all of them, unless the lease was lost."""
         return await self.batch.submit(settlement, _weight(settlement))
 
     async def _write(self, settlements: list[Settlement]) -> list[frozenset[int]]:
         rows = [row for n, settlement in enumerate(settlements) for row in _rows(n, settlement)]
         rows.sort(key=lambda row: (row["email_id"], row["recipient"]))
-        once = [_once(n, settlement) for n, settlement in enumerate(settlements)]
-        [(some,)] = await self._pool.rows(SETTLE, (document(rows), document(once)))
+        emails = [_email_row(n, settlement) for n, settlement in enumerate(settlements)]
+        [(some,)] = await self._pool.rows(SETTLE, (document(rows), document(emails)))
         settled: list[set[int]] = [set() for _ in settlements]
         for n, recipient in ((row["n"], row["recipient"]) for row in rows) if some is None else some:
             settled[n].add(recipient)
         self.outcomes.update(row["outcome"] for row in rows if row["recipient"] in settled[row["n"]])
         if any(settled):
-            self._told()
+            self._on_events()
         return [frozenset(recipients) for recipients in settled]
 
 
@@ -122,13 +124,13 @@ def _rows(n: int, settlement: Settlement) -> list[dict[str, Any]]:
 
 
 def _outcome(outcome: Outcome, at: float) -> dict[str, object]:
-    """The columns that say what became of a recipient. Without a status it waits no longer."""
+    """The columns with the outcome for a recipient. Without a status it leaves the queue."""
     match outcome:
         case Delivered(reply):
             return {"outcome": "delivered", "reply": reply, "type": "email.delivered", "data": {"reply": reply}}
         case Bounced():
-            told = {"outcome": "bounced", "reply": outcome.reply, "type": "email.bounced", "data": bounce(outcome)}
-            return told | _class(outcome.meaning) | ({"suppression": uuid7(at)} if outcome.suppress else {})
+            columns = {"outcome": "bounced", "reply": outcome.reply, "type": "email.bounced", "data": bounce(outcome)}
+            return columns | _class(outcome.meaning) | ({"suppression": uuid7(at)} if outcome.suppress else {})
         case Failed(reason):
             return {"outcome": "failed", "reply": reason, "type": "email.failed", "data": {"reason": reason}}
         case Deferred(reason, next_at, meaning):
@@ -138,13 +140,13 @@ def _outcome(outcome: Outcome, at: float) -> dict[str, object]:
 
 
 def bounce(outcome: Bounced) -> dict[str, object]:
-    """What the event of a bounce has to tell."""
-    told = {"type": outcome.type, "sub_type": outcome.sub_type, "reply": outcome.reply, "reason": outcome.reason or outcome.reply}
-    return told | meant(outcome.meaning)
+    """The data of a bounce event."""
+    data = {"type": outcome.type, "sub_type": outcome.sub_type, "reply": outcome.reply, "reason": outcome.reason or outcome.reply}
+    return data | meant(outcome.meaning)
 
 
 def meant(meaning: Meaning | None) -> dict[str, object]:
-    """A meaning as events carry it."""
+    """A meaning as data of an event."""
     if meaning is None:
         return {}
     return {"class": meaning.kind, "rule": meaning.rule, "party": meaning.party, "advice": meaning.advice}
@@ -157,12 +159,12 @@ def _waits(outcome: str, status: str, reason: str, next_at: datetime, meaning: M
 
 
 def _class(meaning: Meaning | None) -> dict[str, object]:
-    """For the attempt, which keeps them beside the outcomes."""
+    """Stored with the attempt, beside the outcomes."""
     return {} if meaning is None else {"class": meaning.kind, "rule": meaning.rule}
 
 
-def _once(n: int, settlement: Settlement) -> dict[str, object]:
-    """What a settlement has once, for all of its recipients."""
+def _email_row(n: int, settlement: Settlement) -> dict[str, object]:
+    """The row for the email, once for all recipients of a settlement."""
     row: dict[str, object] = {"n": n, "account_id": settlement.account_id, "email_id": settlement.email_id}
     if settlement.attempt is not None:
         row |= attrs.asdict(settlement.attempt, filter=lambda field, _: field.name != "source")

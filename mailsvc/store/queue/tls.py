@@ -1,4 +1,4 @@
-"""What is known about TLS with others: MTA-STS policies that were fetched, and the counts for TLS reports."""
+"""Stored MTA-STS policies, and the TLS counts for reports (TLS-RPT)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class TlsRecords:
         self._pool = pool
 
     async def policy(self, domain: str) -> tuple[str, str, datetime, datetime] | None:
-        """Its id, its text, since when and until when it counts."""
+        """Its ID, text, time of fetching and time of expiry."""
         rows = await self._pool.rows(POLICY, (domain,))
         return rows[0] if rows else None
 
@@ -38,12 +38,12 @@ class TlsRecords:
         await self._pool.run(KEEP, (domain, policy_id, policy, fetched_at, expires_at))
 
     async def add(self, counts: Mapping[tuple[date, str, str, str, str], int]) -> None:
-        """Rows in one order, so that two processes do not wait for each other."""
+        """Add to the counts. Rows are sorted, so that two processes do not deadlock."""
         rows = sorted((*key, count) for key, count in counts.items())
         if rows:
             await self._pool.run(ADD, tuple(list(column) for column in zip(*rows, strict=True)))
 
     async def sweep(self, now: datetime, keep: timedelta) -> int:
-        """What says nothing any more, and counts that are too old; how many policies it was."""
+        """Delete expired policies and old counts. Returns the number of policies."""
         await self._pool.run(SWEEP_RESULTS, ((now - keep).date(),))
         return await self._pool.run(SWEEP, (now,))

@@ -16,7 +16,7 @@ from mailsvc.store.logs import search as logsearch
 from mailsvc.store.logs.requests import NewLog, RequestLog
 from mailsvc.store.logs.search import Filters, LogSearch
 from mailsvc.store.logs.smtp_sessions import SmtpSession, SmtpSessions
-from mailsvc.store.mail.exports import KEPT, SILENT, Exports
+from mailsvc.store.mail.exports import RETENTION, SILENT, Exports
 from mailsvc.store.people.accounts import Accounts
 from mailsvc.store.postgres.pool import Pool
 from tests.store.fixtures import ACCOUNT, NOW, OTHER
@@ -108,6 +108,6 @@ async def test_an_export_is_told_of_until_it_is_old(pool: Pool) -> None:
     await exports.begin(account, one, "emails")
     found = await exports.get(account, one)
     assert found is not None and (found.state, found.rows) == ("running", 0)
-    clock.advance(KEPT.total_seconds() + 1)
+    clock.advance(RETENTION.total_seconds() + 1)
     await exports.begin(account, UUID(int=2), "logs")
     assert await exports.get(account, one) is None

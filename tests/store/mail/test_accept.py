@@ -198,7 +198,7 @@ async def test_processes_do_not_accept_one_key_at_the_same_time(house: House) ->
     claim = idempotency.Claim(ACCOUNT, submission.idempotency)
 
     async def meanwhile(tx: Any) -> Any:
-        await idempotency.settled_already(tx, [claim], NOW)
+        await idempotency.stored_results(tx, [claim], NOW)
         return await house.acceptance.accept(submission)
 
     assert await house.pool.transact(meanwhile) == InProgress()

@@ -84,11 +84,11 @@ async def test_pages(pool: Pool) -> None:
     assert await page(5, before=ids[2]) == ([0, 1], False)
 
 
-@pytest.mark.parametrize(("most_mails", "most_octets", "kept"), [(3, 10_000, 3), (100, 50, 2)])
+@pytest.mark.parametrize(("max_mails", "max_bytes", "kept"), [(3, 10_000, 3), (100, 50, 2)])
 @pytest_twisted.ensureDeferred
-async def test_the_oldest_go(pool: Pool, monkeypatch: pytest.MonkeyPatch, most_mails: int, most_octets: int, kept: int) -> None:
-    monkeypatch.setattr(module, "MOST_MAILS", most_mails)
-    monkeypatch.setattr(module, "MOST_OCTETS", most_octets)
+async def test_the_oldest_go(pool: Pool, monkeypatch: pytest.MonkeyPatch, max_mails: int, max_bytes: int, kept: int) -> None:
+    monkeypatch.setattr(module, "MAX_MAILS", max_mails)
+    monkeypatch.setattr(module, "MAX_BYTES", max_bytes)
     monkeypatch.setattr(module, "_SWEEP_EVERY", 1)
     account_id, number = await account(pool, "one")
     store = Sandbox(pool)

@@ -1,4 +1,4 @@
-"""The embedded Postgres: starts, is joined, survives crashes, and keeps to its folder."""
+"""The embedded Postgres: starting, sharing it between processes, surviving crashes, and its folders."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ QUICK = {"fsync": "off", "shared_buffers": "16MB"}
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Path]:
-    """A stopped cluster, to be copied: making one takes half a second."""
+    """A stopped cluster to copy: creating one takes half a second."""
     top = Path(tempfile.mkdtemp(prefix="mailsvc-embedded-", dir="/tmp"))
     top.chmod(0o711)
     server = EmbeddedPostgres.at(top / "pg", QUICK)
@@ -65,7 +65,7 @@ def ask(dsn: str, sql: str) -> Any:
         connection.close()
 
 
-def test_it_starts_quickly_and_is_durable(server: EmbeddedPostgres) -> None:
+def test_it_starts_quickly_with_durable_settings(server: EmbeddedPostgres) -> None:
     server.settings = {}
     begun = time.monotonic()
     dsn = server.start_blocking()
@@ -76,7 +76,7 @@ def test_it_starts_quickly_and_is_durable(server: EmbeddedPostgres) -> None:
     assert ask(dsn, "SELECT upper('é')") == "É"
 
 
-def test_only_its_user_gets_to_the_socket(server: EmbeddedPostgres) -> None:
+def test_only_its_user_can_reach_the_socket(server: EmbeddedPostgres) -> None:
     dsn = server.start_blocking()
     folder = Path(psycopg2.extensions.parse_dsn(dsn)["host"])
     assert folder.stat().st_mode & 0o777 == 0o700
@@ -86,29 +86,29 @@ def test_only_its_user_gets_to_the_socket(server: EmbeddedPostgres) -> None:
         psycopg2.connect(dsn, user="postgres")
 
 
-def test_others_find_it_and_do_not_stop_it(server: EmbeddedPostgres) -> None:
+def test_other_processes_find_it_and_do_not_stop_it(server: EmbeddedPostgres) -> None:
     assert server.dsn() is None
     dsn = server.start_blocking()
     other = EmbeddedPostgres.at(server.folder)
     assert other.dsn() == dsn
     assert other.start_blocking() == dsn
-    assert (server.looked_after, other.looked_after) == (True, False)
+    assert (server.managed, other.managed) == (True, False)
     other.stop_blocking()
     assert ask(dsn, "SELECT 1") == 1
 
 
-def test_a_server_that_outlived_its_daemon_is_joined_and_looked_after(server: EmbeddedPostgres) -> None:
+def test_a_server_that_outlived_its_daemon_is_taken_over(server: EmbeddedPostgres) -> None:
     dsn = server.start_blocking()
     pid = server.pid
     server._release_lock()  # as when the daemon is killed
     following = EmbeddedPostgres.at(server.folder)
     assert following.start_blocking() == dsn
-    assert (following.looked_after, following.pid) == (True, pid)
+    assert (following.managed, following.pid) == (True, pid)
     following.stop_blocking()
     assert not following.alive
 
 
-def test_after_a_crash_it_starts_again_with_what_was_committed(server: EmbeddedPostgres) -> None:
+def test_committed_data_survives_a_crash(server: EmbeddedPostgres) -> None:
     dsn = server.start_blocking()
     connection = psycopg2.connect(dsn)
     connection.autocommit = True
@@ -121,7 +121,7 @@ def test_after_a_crash_it_starts_again_with_what_was_committed(server: EmbeddedP
     assert ask(server.start_blocking(), "SELECT n FROM kept") == 7
 
 
-def test_the_pid_file_of_a_crashed_server_may_name_some_other_process(server: EmbeddedPostgres) -> None:
+def test_a_stale_pid_file_may_name_another_process(server: EmbeddedPostgres) -> None:
     other = subprocess.Popen(["sleep", "60"], **server.owner.process())
     stale = server.data / "postmaster.pid"
     stale.write_text(f"{other.pid}\n{server.data}\n1700000000\n5432\n/nowhere\n\n  1 2\nready\n")
@@ -133,7 +133,7 @@ def test_the_pid_file_of_a_crashed_server_may_name_some_other_process(server: Em
         other.wait()
 
 
-def test_a_long_path_has_its_socket_elsewhere(cluster: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_a_long_path_the_socket_is_elsewhere(cluster: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
     top = Path(tempfile.mkdtemp(prefix="mailsvc-embedded-", dir="/tmp"))
     top.chmod(0o711)
@@ -152,27 +152,27 @@ def test_a_long_path_has_its_socket_elsewhere(cluster: Path, monkeypatch: pytest
         shutil.rmtree(top)
 
 
-def test_a_folder_that_somebody_else_put_there_is_not_used(server: EmbeddedPostgres, tmp_path: Path) -> None:
+def test_a_socket_folder_of_another_user_is_refused(server: EmbeddedPostgres, tmp_path: Path) -> None:
     (server.folder / "run").rmdir()
     (server.folder / "run").symlink_to(tmp_path)
-    with pytest.raises(EmbeddedError, match="should be a folder of the user"):
+    with pytest.raises(EmbeddedError, match="must be a folder owned by the user"):
         server.start_blocking()
 
 
-def test_a_server_that_does_not_start_says_why(server: EmbeddedPostgres) -> None:
+def test_a_failed_start_reports_the_servers_output(server: EmbeddedPostgres) -> None:
     server.settings = {"shared_buffers": "nonsense"}
     with pytest.raises(EmbeddedError, match="shared_buffers"):
         server.start_blocking()
 
 
-def test_data_of_another_version_is_left_alone(server: EmbeddedPostgres) -> None:
+def test_data_of_another_version_is_not_touched(server: EmbeddedPostgres) -> None:
     (server.data / "PG_VERSION").write_text("12\n")
-    with pytest.raises(EmbeddedError, match="made by Postgres 12"):
+    with pytest.raises(EmbeddedError, match="Postgres 12 created"):
         server.start_blocking()
 
 
 @as_root
-def test_as_root_what_its_user_cannot_reach_is_not_opened_but_put_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_as_root_an_unreachable_folder_is_replaced_not_opened(monkeypatch: pytest.MonkeyPatch) -> None:
     top = Path(tempfile.mkdtemp(prefix="mailsvc-embedded-", dir="/tmp"))  # 0700
     elsewhere = Path(tempfile.mkdtemp(prefix="mailsvc-embedded-", dir="/tmp"))
     elsewhere.chmod(0o711)
@@ -190,15 +190,15 @@ def test_as_root_what_its_user_cannot_reach_is_not_opened_but_put_elsewhere(monk
     shutil.rmtree(elsewhere)
 
 
-def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     server = EmbeddedPostgres(tmp_path / "file" / "pg", owner_for(tmp_path / "file" / "pg" / "data"), {})
-    with pytest.raises(EmbeddedError, match="cannot be made"):
+    with pytest.raises(EmbeddedError, match="cannot be created"):
         server.start_blocking()
 
 
 @as_root
-def test_programs_in_a_closed_folder_are_copied(server: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_programs_in_an_unreachable_folder_are_copied(server: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch) -> None:
     found = find_binaries()
     closed = Path(tempfile.mkdtemp(prefix="mailsvc-embedded-", dir="/tmp"))
     package = found.bin.parent.parent
@@ -212,7 +212,7 @@ def test_programs_in_a_closed_folder_are_copied(server: EmbeddedPostgres, monkey
 
 
 @as_root
-def test_a_folder_is_reachable_when_its_user_may_pass_all_above_it(tmp_path: Path) -> None:
+def test_a_folder_is_reachable_if_its_user_may_enter_all_parents(tmp_path: Path) -> None:
     owner = Owner("somebody", 4711, 4712, frozenset({4712}))
     path = tmp_path / "a" / "b"
     path.mkdir(parents=True)

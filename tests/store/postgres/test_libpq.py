@@ -1,4 +1,4 @@
-"""Statements whose parameters go beside them: the same answers and the same errors as the driver gives, from a slower server too."""
+"""Parameters sent separately from the statement: same results and errors as through the driver, also with a slow server."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def reactor() -> Any:
 
 @pytest.fixture(params=["beside", "within"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beside the statement; and within it, as where the library has no such functions."""
+    """Once with separate parameters, once through the driver, as if libpq lacked these functions."""
     if request.param == "within":
         monkeypatch.setattr(libpq, "LIBRARY", None)
 
@@ -47,7 +47,7 @@ def test_the_library_is_found() -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_values_come_back_as_they_went(pool: Pool, way: None) -> None:
+async def test_values_round_trip(pool: Pool, way: None) -> None:
     one = uuid4()
     for octets in (b"", bytes(range(256)) * 3, b"\\x00'%s"):
         [row] = await pool.rows(ECHO, (octets, one, -7, '{"a": ["\u00fc%"]}'))
@@ -55,7 +55,7 @@ async def test_values_come_back_as_they_went(pool: Pool, way: None) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_texts_lists_and_moments(pool: Pool, way: None) -> None:
+async def test_texts_lists_and_timestamps(pool: Pool, way: None) -> None:
     at = datetime(2026, 11, 21, 4, 5, 6, 789_012, UTC)
     for texts in ([], ['a"b\\c,{}', "", "NULL", "\u00fc'%s"]):
         [row] = await pool.rows(VALUES, (texts, at, "it's 5%"))
@@ -63,7 +63,7 @@ async def test_texts_lists_and_moments(pool: Pool, way: None) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_goes_first_holds_for_the_statement_alone(pool: Pool, way: None) -> None:
+async def test_settings_sent_first_apply_to_the_statement_only(pool: Pool, way: None) -> None:
     for _ in range(2 * pool.size):
         assert await pool.rows(SETTING, ([],)) == [("off", True, 0)]
         assert await pool.rows("SHOW enable_seqscan") == [("on",)]
@@ -75,7 +75,7 @@ async def test_what_goes_first_holds_for_the_statement_alone(pool: Pool, way: No
 
 
 @pytest_twisted.ensureDeferred
-async def test_more_than_a_socket_holds_goes_out_while_the_reactor_turns(pool: Pool) -> None:
+async def test_a_large_statement_is_sent_without_blocking(pool: Pool) -> None:
     turns = 0
 
     def turn() -> None:
@@ -92,7 +92,7 @@ async def test_more_than_a_socket_holds_goes_out_while_the_reactor_turns(pool: P
 
 
 @pytest_twisted.ensureDeferred
-async def test_errors_are_ours_and_the_connection_goes_on(database: str, way: None) -> None:
+async def test_errors_are_translated_and_the_connection_stays_usable(database: str, way: None) -> None:
     pool = Pool(database, reactor(), 1)
     await pool.start()
     await pool.run(TABLE)
@@ -112,7 +112,7 @@ async def test_errors_are_ours_and_the_connection_goes_on(database: str, way: No
 
 
 @pytest_twisted.ensureDeferred
-async def test_in_a_transaction_all_or_nothing(pool: Pool, way: None) -> None:
+async def test_a_transaction_is_all_or_nothing(pool: Pool, way: None) -> None:
     await pool.run(TABLE)
 
     async def two(tx: Transaction) -> None:
@@ -127,7 +127,7 @@ async def test_in_a_transaction_all_or_nothing(pool: Pool, way: None) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_server_that_goes_away_meanwhile(pool: Pool, administer: Callable[..., None], database: str) -> None:
+async def test_a_server_that_goes_away_during_a_statement(pool: Pool, administer: Callable[..., None], database: str) -> None:
     waiting = [Deferred.fromCoroutine(pool.rows(SLEEP, (60, b"x"))) for _ in range(2)]
     there = 0
     while there < 2:
@@ -141,7 +141,7 @@ async def test_a_server_that_goes_away_meanwhile(pool: Pool, administer: Callabl
 
 
 @pytest_twisted.ensureDeferred
-async def test_limits_hold(database: str) -> None:
+async def test_time_limits_are_enforced(database: str) -> None:
     pool = Pool(database, reactor(), 1, limits=Limits(statement=0.05))
     await pool.start()
     with pytest.raises(TimedOut):
@@ -151,10 +151,10 @@ async def test_limits_hold(database: str) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_pool_that_is_stopped_waits_for_nothing_for_ever(database: str) -> None:
+async def test_stopping_the_pool_is_bounded_in_time(database: str) -> None:
     pool = Pool(database, reactor(), 1, name="impatient")
     await pool.start()
     waiting = Deferred.fromCoroutine(pool.rows(SLEEP, (60, b"x" * 3_000_000)))
-    await pool.stop(patience=0.01)
+    await pool.stop(timeout=0.01)
     with pytest.raises(StoreError):
         await waiting

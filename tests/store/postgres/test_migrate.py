@@ -1,4 +1,4 @@
-"""Migrations: once each, in order, whole or not at all, by one process at a time."""
+"""Migrations: each applied once, in order, completely or not at all, by one process at a time."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def tables(dsn: str) -> set[object]:
     return {name for (name,) in ask(dsn, "SELECT tablename FROM pg_tables WHERE schemaname = 'public' AND tablename NOT LIKE '%yoyo%'")}
 
 
-def test_the_files_of_the_package_are_applied_once(empty: str) -> None:
+def test_packaged_migrations_are_applied_once(empty: str) -> None:
     names = sorted(entry.name.removesuffix(".sql") for entry in files("mailsvc.store").joinpath("migrations").iterdir())
     assert migrate(empty) == names
     assert migrate(empty) == []
@@ -51,7 +51,7 @@ def test_processes_that_start_together_take_turns(empty: str, tmp_path: Path) ->
     assert sorted(applied) == [[], [], [], ["0001_slow"]]
 
 
-def test_an_error_names_its_file_and_leaves_nothing_of_it(empty: str, tmp_path: Path) -> None:
+def test_an_error_names_the_file_and_rolls_it_back(empty: str, tmp_path: Path) -> None:
     (tmp_path / "0001_good.sql").write_text("CREATE TABLE good (n int);\n")
     (tmp_path / "0002_bad.sql").write_text("CREATE TABLE half (n int);\nCREATE TABLE bad (n no_such_type);\n")
     with pytest.raises(MigrationFailed, match=r"0002_bad\.sql: .*no_such_type"):
@@ -61,7 +61,7 @@ def test_an_error_names_its_file_and_leaves_nothing_of_it(empty: str, tmp_path: 
     assert migrate(empty, str(tmp_path)) == ["0002_bad"]
 
 
-def test_a_lock_that_others_hold_ends_it_with_the_file_named(empty: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_timeout_names_the_file(empty: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LOCK_TIMEOUT_MS", 20)
     (tmp_path / "0001_first.sql").write_text("CREATE TABLE held (n int);\n")
     migrate(empty, str(tmp_path))
@@ -74,7 +74,7 @@ def test_a_lock_that_others_hold_ends_it_with_the_file_named(empty: str, tmp_pat
     assert migrate(empty, str(tmp_path)) == ["0002_alter"]
 
 
-def test_a_file_may_say_that_it_is_no_transaction(empty: str, tmp_path: Path) -> None:
+def test_a_file_may_opt_out_of_its_transaction(empty: str, tmp_path: Path) -> None:
     (tmp_path / "0001_first.sql").write_text("CREATE TABLE t (n int);\n")
     (tmp_path / "0002_index.sql").write_text("-- transactional: false\nCREATE INDEX CONCURRENTLY t_n ON t (n);\n")
     assert migrate(empty, str(tmp_path)) == ["0001_first", "0002_index"]

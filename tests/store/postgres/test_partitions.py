@@ -1,4 +1,4 @@
-"""Partitions are there before they are needed."""
+"""Partitions exist before they are needed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def insert(pool: Pool, moment: datetime) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_comes_in_sixty_days_has_its_place(pool: Pool) -> None:
+async def test_rows_of_the_next_sixty_days_have_partitions(pool: Pool) -> None:
     later = datetime.now(UTC) + timedelta(days=60)
     with pytest.raises(StoreError):
         await insert(pool, later)
@@ -35,7 +35,7 @@ async def test_what_comes_in_sixty_days_has_its_place(pool: Pool) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_all_of_a_day_and_nothing_else_is_in_its_partition(pool: Pool) -> None:
+async def test_a_partition_holds_exactly_one_day(pool: Pool) -> None:
     day = datetime(2030, 2, 28, tzinfo=UTC)
     await partitions.ensure(pool, day, days_ahead=1)
     for moment in (day, day + timedelta(days=1, milliseconds=-1)):
@@ -46,7 +46,7 @@ async def test_all_of_a_day_and_nothing_else_is_in_its_partition(pool: Pool) -> 
 
 
 @pytest_twisted.ensureDeferred
-async def test_several_processes_make_each_partition_once(pool: Pool) -> None:
+async def test_several_processes_create_each_partition_once(pool: Pool) -> None:
     later = datetime.now(UTC) + timedelta(days=90)
     made = await gatherResults([Deferred.fromCoroutine(partitions.ensure(pool, later, 2)) for _ in range(3)])
     assert len([name for names in made for name in names]) == 4 * len(partitions.TABLES)
@@ -54,7 +54,7 @@ async def test_several_processes_make_each_partition_once(pool: Pool) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_it_waits_for_nobody_who_writes_or_reads(pool: Pool) -> None:
+async def test_creating_partitions_does_not_wait_for_readers_or_writers(pool: Pool) -> None:
     now = datetime.now(UTC)
 
     async def in_the_middle(transaction: Transaction) -> None:
@@ -78,7 +78,7 @@ async def test_a_partition_has_the_keys_and_indexes_of_its_parent(pool: Pool) ->
 
 
 @pytest_twisted.ensureDeferred
-async def test_messages_are_stored_alike_in_every_partition(pool: Pool) -> None:
+async def test_message_storage_settings_apply_to_every_partition(pool: Pool) -> None:
     later = datetime.now(UTC) + timedelta(days=120)
     await partitions.ensure(pool, later, 0)
     parent = await pool.rows(
@@ -92,11 +92,11 @@ async def test_messages_are_stored_alike_in_every_partition(pool: Pool) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_they_are_made_again_as_soon_as_the_date_was_corrected(pool: Pool) -> None:
-    """A process that started with a wrong date made those of the wrong days."""
+async def test_partitions_are_created_again_when_the_date_was_corrected(pool: Pool) -> None:
+    """A process that started with a wrong date created partitions of the wrong days."""
     clock = Clock()
     clock.advance(datetime(2031, 1, 1, tzinfo=UTC).timestamp())
-    maker = partitions.Maker(pool, clock)
+    maker = partitions.PartitionMaker(pool, clock)
     await maker.make()
     clock.rightNow = datetime(2033, 1, 1, tzinfo=UTC).timestamp()
     await maker.make()

@@ -1,4 +1,4 @@
-"""The pool's promises: work that nobody can leave half done, connections that are sound, waiting that ends."""
+"""The pool: transactions run to their end, connections are usable, and waiting is bounded."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def reactor() -> Any:
 
 
 async def until(condition: Callable[[], Any]) -> None:
-    """Let the reactor turn until it holds."""
+    """Run the reactor until the condition is true."""
     for _ in range(5000):
         if condition():
             return
@@ -58,7 +58,7 @@ def kill_all(administer: Callable[..., None], database: str) -> Callable[[], Non
 
 
 @pytest_twisted.ensureDeferred
-async def test_values_come_back_as_they_went(pool: Pool) -> None:
+async def test_values_round_trip(pool: Pool) -> None:
     one, now = uuid4(), datetime.now(UTC)
     sql = "SELECT %s, %s::uuid[], %s, %s::bytea[], %s, %s, %s, %s, %s::uuid, '100%%'"
     values = (one, [one], b"\x00\xff'", [b"", b"\\x"], {"a": ["ü"]}, json([1, None]), now, "it's 100%", None)
@@ -69,13 +69,13 @@ async def test_values_come_back_as_they_went(pool: Pool) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_sessions_are_durable_and_limited(pool: Pool) -> None:
+async def test_sessions_have_durable_settings_and_limits(pool: Pool) -> None:
     sql = "SELECT " + ", ".join(f"current_setting('{name}')" for name in ("synchronous_commit", "statement_timeout", "TimeZone", "jit"))
     assert await pool.rows(sql) == [("on", "30s", "UTC", "off")]
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_session_cannot_be_made_less_durable_by_the_address(database: str) -> None:
+async def test_the_dsn_cannot_make_sessions_less_durable(database: str) -> None:
     pool = Pool(f"{database} options='-c synchronous_commit=off'", reactor(), 1)
     await pool.start()
     assert await pool.rows("SHOW synchronous_commit") == [("on",)]
@@ -83,7 +83,7 @@ async def test_a_session_cannot_be_made_less_durable_by_the_address(database: st
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_transaction_commits_what_a_coroutine_did(notes: Pool) -> None:
+async def test_a_transaction_is_committed(notes: Pool) -> None:
     async def work(transaction: Transaction) -> str:
         assert await transaction.run("INSERT INTO notes VALUES (1), (2)") == 2
         await deferLater(reactor(), 0)
@@ -97,7 +97,7 @@ async def test_a_transaction_commits_what_a_coroutine_did(notes: Pool) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_an_exception_rolls_back_and_comes_out(notes: Pool) -> None:
+async def test_an_exception_rolls_back_and_is_raised(notes: Pool) -> None:
     async def work(transaction: Transaction) -> None:
         await transaction.run("INSERT INTO notes VALUES (1)")
         raise LookupError("no")
@@ -108,7 +108,7 @@ async def test_an_exception_rolls_back_and_comes_out(notes: Pool) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_an_error_that_was_swallowed_is_no_commit(notes: Pool) -> None:
+async def test_a_caught_error_still_prevents_the_commit(notes: Pool) -> None:
     async def work(transaction: Transaction) -> None:
         await transaction.run("INSERT INTO notes VALUES (1)")
         with pytest.raises(Conflict):
@@ -120,7 +120,7 @@ async def test_an_error_that_was_swallowed_is_no_commit(notes: Pool) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_transaction_is_of_no_use_after_its_end_nor_to_two_at_once(notes: Pool) -> None:
+async def test_a_transaction_cannot_be_used_after_its_end_or_concurrently(notes: Pool) -> None:
     kept = []
 
     async def work(transaction: Transaction) -> None:
@@ -131,7 +131,7 @@ async def test_a_transaction_is_of_no_use_after_its_end_nor_to_two_at_once(notes
         await first
 
     await notes.transact(work)
-    with pytest.raises(RuntimeError, match="over"):
+    with pytest.raises(RuntimeError, match="has ended"):
         await kept[0].rows("SELECT 1")
 
 
@@ -160,7 +160,7 @@ async def test_several_statements_in_one_round_trip_succeed_or_fail_together(not
     ],
 )
 @pytest_twisted.ensureDeferred
-async def test_errors_carry_data_and_no_values(notes: Pool, sql: str, params: tuple[object, ...], error: StoreError) -> None:
+async def test_errors_have_data_but_no_values(notes: Pool, sql: str, params: tuple[object, ...], error: StoreError) -> None:
     for run in (notes.rows(sql, params), notes.transact(lambda transaction: transaction.rows(sql, params))):
         with pytest.raises(type(error)) as raised:
             await run
@@ -173,14 +173,14 @@ async def test_errors_carry_data_and_no_values(notes: Pool, sql: str, params: tu
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_somebody_left_open_is_not_handed_to_the_next(notes: Pool) -> None:
+async def test_a_connection_in_a_transaction_is_not_reused(notes: Pool) -> None:
     for _ in range(4):
         await notes.rows("BEGIN; INSERT INTO notes VALUES (1)")
     assert await written(notes) == []
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_caller_that_leaves_a_transaction_leaves_it_whole(notes: Pool) -> None:
+async def test_cancelling_the_caller_does_not_cancel_the_transaction(notes: Pool) -> None:
     entered, go_on, over = Deferred[None](), Deferred[None](), Deferred[None]()
 
     async def work(transaction: Transaction) -> None:
@@ -206,7 +206,7 @@ async def test_a_caller_that_leaves_a_transaction_leaves_it_whole(notes: Pool) -
 
 @pytest.mark.parametrize("turns", range(6))
 @pytest_twisted.ensureDeferred
-async def test_leaving_at_any_moment_leaves_every_connection_sound(notes: Pool, turns: int) -> None:
+async def test_cancelling_at_any_moment_leaves_every_connection_usable(notes: Pool, turns: int) -> None:
     """Cancelled while a statement is under way, and after each further turn of the reactor."""
 
     async def work(transaction: Transaction) -> None:
@@ -228,7 +228,7 @@ async def test_leaving_at_any_moment_leaves_every_connection_sound(notes: Pool, 
 
 
 @pytest_twisted.ensureDeferred
-async def test_connections_killed_while_idle_are_replaced_before_anyone_gets_one(notes: Pool, kill_all: Callable[[], None]) -> None:
+async def test_connections_killed_while_idle_are_replaced_before_use(notes: Pool, kill_all: Callable[[], None]) -> None:
     await until(lambda: notes.connections == 4)
     before = {pid for (pid,) in await notes.rows("SELECT pid FROM pg_stat_activity WHERE application_name = 'mailsvc tests'")}
     kill_all()
@@ -238,7 +238,7 @@ async def test_connections_killed_while_idle_are_replaced_before_anyone_gets_one
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_connection_killed_at_work_fails_that_work_alone(notes: Pool, kill_all: Callable[[], None]) -> None:
+async def test_a_connection_killed_during_work_fails_only_that_work(notes: Pool, kill_all: Callable[[], None]) -> None:
     async def work(transaction: Transaction) -> None:
         await transaction.run("INSERT INTO notes VALUES (1)")
         await transaction.rows("SELECT pg_sleep(30)")
@@ -259,7 +259,7 @@ async def test_a_connection_killed_at_work_fails_that_work_alone(notes: Pool, ki
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_commit_without_an_answer_is_unknown(notes: Pool, kill_all: Callable[[], None]) -> None:
+async def test_a_commit_without_a_reply_is_unknown(notes: Pool, kill_all: Callable[[], None]) -> None:
     async def work(transaction: Transaction) -> None:
         await transaction.run("INSERT INTO notes VALUES (1)")
         await transaction.run(
@@ -278,7 +278,7 @@ async def test_a_commit_without_an_answer_is_unknown(notes: Pool, kill_all: Call
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_connection_lost_before_the_commit_is_known_to_have_done_nothing(notes: Pool, kill_all: Callable[[], None]) -> None:
+async def test_losing_the_connection_before_the_commit_is_a_definite_failure(notes: Pool, kill_all: Callable[[], None]) -> None:
     async def work(transaction: Transaction) -> None:
         await transaction.run("INSERT INTO notes VALUES (1)")
         kill_all()
@@ -292,7 +292,7 @@ async def test_a_connection_lost_before_the_commit_is_known_to_have_done_nothing
 
 
 @pytest_twisted.ensureDeferred
-async def test_the_server_stops_what_takes_too_long(database: str) -> None:
+async def test_the_server_cancels_long_statements(database: str) -> None:
     pool = Pool(database, reactor(), 2, limits=Limits(statement=0.05, lock=0.02, idle_in_transaction=0.05))
     await pool.start()
     with pytest.raises(TimedOut):
@@ -319,10 +319,10 @@ async def test_the_server_stops_what_takes_too_long(database: str) -> None:
 
 @pytest_twisted.ensureDeferred
 async def test_waiting_is_bounded_in_number_and_time(database: str) -> None:
-    pool = Pool(database, reactor(), 1, queue=2, patience=0.05)
+    pool = Pool(database, reactor(), 1, queue=2, timeout=0.05)
     await pool.start()
     work = [Deferred.fromCoroutine(pool.rows("SELECT pg_sleep(0.2)")) for _ in range(3)]
-    with pytest.raises(Unavailable, match="2 others wait"):
+    with pytest.raises(Unavailable, match="2 other callers are waiting"):
         await pool.rows("SELECT 1")
     for late in work[1:]:
         with pytest.raises(Unavailable, match="No database connection became free"):
@@ -334,8 +334,8 @@ async def test_waiting_is_bounded_in_number_and_time(database: str) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_asking_the_pool_inside_a_transaction_never_hangs(database: str) -> None:
-    pool = Pool(database, reactor(), 1, patience=0.02)
+async def test_using_the_pool_inside_a_transaction_never_hangs(database: str) -> None:
+    pool = Pool(database, reactor(), 1, timeout=0.02)
     await pool.start()
 
     async def nested(transaction: Transaction) -> None:
@@ -349,7 +349,7 @@ async def test_asking_the_pool_inside_a_transaction_never_hangs(database: str) -
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_connection_that_only_the_driver_knows_to_be_dead_is_away_too(database: str) -> None:
+async def test_a_connection_that_the_driver_found_dead_is_replaced(database: str) -> None:
     pool = Pool(database, reactor(), 1)
     await pool.start()
 
@@ -359,11 +359,11 @@ async def test_a_connection_that_only_the_driver_knows_to_be_dead_is_away_too(da
 
     async def between(transaction: Transaction) -> None:
         await transaction.rows("SELECT 1")
-        die(transaction._link)
+        die(transaction._connection)
         raise LookupError
 
     async def within(transaction: Transaction) -> None:
-        link = transaction._link
+        link = transaction._connection
         cursor = link.cursor()
 
         class Dying:
@@ -386,7 +386,7 @@ async def test_a_connection_that_only_the_driver_knows_to_be_dead_is_away_too(da
 
 
 @pytest_twisted.ensureDeferred
-async def test_many_that_fail_before_they_are_sent_do_not_pile_up(database: str) -> None:
+async def test_many_statements_that_fail_before_being_sent_do_not_recurse(database: str) -> None:
     pool = Pool(database, reactor(), 1, queue=5000)
     await pool.start()
     work = [Deferred.fromCoroutine(pool.rows("SELECT %s", ("\0",))) for _ in range(3000)]
@@ -397,7 +397,7 @@ async def test_many_that_fail_before_they_are_sent_do_not_pile_up(database: str)
 
 
 @pytest_twisted.ensureDeferred
-async def test_stopping_lets_work_end_and_takes_no_more(notes: Pool, database: str) -> None:
+async def test_stopping_finishes_work_and_refuses_more(notes: Pool, database: str) -> None:
     pool = Pool(database, reactor(), 1)
     await pool.start()
     work = [Deferred.fromCoroutine(pool.rows("SELECT pg_sleep(0.02); INSERT INTO notes VALUES (%s)", (n,))) for n in (1, 2)]
@@ -415,7 +415,7 @@ async def test_stopping_lets_work_end_and_takes_no_more(notes: Pool, database: s
     [("dbname=there_is_none", "does not exist"), ("host=/nowhere", "/nowhere"), ("host=name.invalid", "name.invalid has no address")],
 )
 @pytest_twisted.ensureDeferred
-async def test_start_says_what_is_wrong(database: str, extra: str, reason: str) -> None:
+async def test_start_raises_what_is_wrong(database: str, extra: str, reason: str) -> None:
     pool = Pool(f"{database} {extra}", reactor(), 2)
     with pytest.raises(Unavailable, match=reason):
         await pool.start()
@@ -423,6 +423,6 @@ async def test_start_says_what_is_wrong(database: str, extra: str, reason: str) 
         await pool.rows("SELECT 1")
 
 
-def test_ids_are_not_mixed_up_with_text() -> None:
+def test_uuids_are_not_confused_with_text() -> None:
     assert str(Conflict("a", None, "23505")) == "constraint='a', sqlstate='23505'"
     assert UUID(int=1) != "00000000-0000-0000-0000-000000000001"

@@ -1,4 +1,4 @@
-"""The pool under faults: it opens connections until it is stopped, leaves no dead descriptor behind, and reports what it lacks."""
+"""The pool under faults: it keeps reconnecting, leaves no dead descriptor behind, and reports problems."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def reactor() -> Any:
 
 
 async def until(condition: Callable[[], Any]) -> None:
-    """Let the reactor turn until it holds."""
+    """Run the reactor until the condition is true."""
     for _ in range(5000):
         if condition():
             return
@@ -53,7 +53,7 @@ async def until(condition: Callable[[], Any]) -> None:
 
 
 def closed_descriptors() -> list[int]:
-    """Those that the reactor watches although nothing is open under their number."""
+    """Descriptors that the reactor watches although they are closed."""
     found = []
     for selectable in {*reactor().getReaders(), *reactor().getWriters()}:
         descriptor = selectable.fileno()
@@ -75,7 +75,7 @@ def kill_all(administer: Callable[..., None], database: str) -> Callable[[], Non
 
 
 class Wire:
-    """Carries connections to the server, and can be cut: both ends then find their connections dead, without a word from the other."""
+    """A proxy to the server that can be cut: both ends then find their connections dead without notice."""
 
     def __init__(self, database: str) -> None:
         given = parse_dsn(database)
@@ -153,7 +153,7 @@ async def test_connections_cut_under_large_statements_leave_no_descriptor_behind
 
 @pytest.mark.parametrize("error", [OSError(2, "No such file or directory"), RuntimeError("a bug"), Unavailable("away")])
 @pytest_twisted.ensureDeferred
-async def test_filling_goes_on_after_any_error(
+async def test_refilling_continues_after_any_error(
     pool: Pool, kill_all: Callable[[], None], monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     await until(lambda: pool.connections == 4)
@@ -175,10 +175,8 @@ async def test_filling_goes_on_after_any_error(
 
 
 @pytest_twisted.ensureDeferred
-async def test_an_attempt_that_never_ends_is_reported_and_replaced(
-    pool: Pool, kill_all: Callable[[], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pool_module, "STUCK", 0.05)
+async def test_a_stuck_attempt_is_reported_and_replaced(pool: Pool, kill_all: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool_module, "ATTEMPT_TIMEOUT", 0.05)
     await until(lambda: pool.connections == 4)
     opened, never = Connection.open, Deferred[Connection]()
 
@@ -198,14 +196,14 @@ async def test_an_attempt_that_never_ends_is_reported_and_replaced(
 
 
 @pytest_twisted.ensureDeferred
-async def test_the_watchdog_looks_again_and_again(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Even if the loop that opens connections is gone altogether."""
-    monkeypatch.setattr(pool_module, "WATCH", 0.01)
+async def test_the_watchdog_restarts_refilling(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even if the loop that opens connections has ended."""
+    monkeypatch.setattr(pool_module, "WATCH_INTERVAL", 0.01)
     pool = Pool(database, reactor(), 2)
     await pool.start()
     await until(lambda: pool.connections == 2)
-    monkeypatch.setattr(Pool, "_lost", lambda pool, link: pool._links.discard(link) or pool._idle.remove(link))
-    for known in list(pool._links):
+    monkeypatch.setattr(Pool, "_lost", lambda pool, link: pool._connections.discard(link) or pool._idle.remove(link))
+    for known in list(pool._connections):
         known.abandon()
     await until(lambda: pool.connections == 2)
     await pool.stop()
@@ -233,8 +231,8 @@ async def test_notifications_reconnect_after_any_error(database: str, monkeypatc
 
 @pytest_twisted.ensureDeferred
 async def test_a_full_disk_is_reported_until_a_write_succeeds(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool_module, "PROBE", 0.01)
-    monkeypatch.setattr(pool_module, "PROBING", "INSERT INTO room VALUES ('x')")
+    monkeypatch.setattr(pool_module, "PROBE_INTERVAL", 0.01)
+    monkeypatch.setattr(pool_module, "PROBE_STATEMENT", "INSERT INTO room VALUES ('x')")
     await pool.rows(FULL)
     assert pool.problem is None
     with capturedLogs():
@@ -251,9 +249,9 @@ async def test_a_full_disk_is_reported_until_a_write_succeeds(pool: Pool, monkey
 
 
 @pytest_twisted.ensureDeferred
-async def test_the_probe_takes_room_and_leaves_nothing(pool: Pool) -> None:
+async def test_the_probe_needs_space_and_leaves_nothing(pool: Pool) -> None:
     async def probed(transaction: Transaction) -> int:
-        await transaction.run(pool_module.PROBING)
+        await transaction.run(pool_module.PROBE_STATEMENT)
         [(size,)] = await transaction.rows("SELECT pg_relation_size('mailsvc_write_probe')")
         return int(size)
 
@@ -269,14 +267,14 @@ async def test_the_probe_takes_room_and_leaves_nothing(pool: Pool) -> None:
      ("58030", "its system reports an error")],
 )  # fmt: skip
 @pytest_twisted.ensureDeferred
-async def test_classes_53_and_58_are_nobodys_mistake(pool: Pool, state: str, what: str) -> None:
+async def test_sqlstate_classes_53_and_58_are_out_of_resources(pool: Pool, state: str, what: str) -> None:
     with capturedLogs(), pytest.raises(OutOfResources):
         await pool.rows(f"DO $$ BEGIN RAISE EXCEPTION 'no' USING ERRCODE = '{state}'; END $$")
     assert pool.problem == what
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_server_that_takes_no_writes_any_more_is_given_up(pool: Pool) -> None:
+async def test_a_server_that_no_longer_accepts_writes_is_dropped(pool: Pool) -> None:
     with pytest.raises(Unavailable, match="read-only"):
         await pool.rows("SET default_transaction_read_only = on; BEGIN READ ONLY; CREATE TABLE kept (n integer)")
     await until(lambda: pool.connections == 4)
@@ -285,7 +283,7 @@ async def test_a_server_that_takes_no_writes_any_more_is_given_up(pool: Pool) ->
 
 @pytest.fixture
 def silent() -> Iterator[int]:
-    """A port that accepts connections and never answers."""
+    """A port that accepts connections and never replies."""
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         listening.listen()
@@ -305,7 +303,7 @@ async def several(database: str, silent: int) -> AsyncIterator[Pool]:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_silent_host_keeps_nobody_from_the_next_one(several: Pool) -> None:
+async def test_a_silent_host_does_not_block_the_next_one(several: Pool) -> None:
     assert await several.rows("SELECT 1") == [(1,)]
     began = reactor().seconds()
     await until(lambda: several.connections == 3)
@@ -329,7 +327,7 @@ async def test_each_host_is_a_target(dsn: str, expected: list[str]) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_is_wrong_with_each_host_is_told(silent: int) -> None:
+async def test_the_error_names_the_problem_of_each_host(silent: int) -> None:
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         refusing = nobody.getsockname()[1]
@@ -343,13 +341,13 @@ async def test_what_is_wrong_with_each_host_is_told(silent: int) -> None:
 
 @pytest_twisted.ensureDeferred
 async def test_a_shutdown_without_a_database_is_short(database: str, monkeypatch: pytest.MonkeyPatch, silent: int) -> None:
-    monkeypatch.setattr(pool_module, "HURRY", 0.05)
-    pool = Pool(database, reactor(), 1, patience=60.0)
+    monkeypatch.setattr(pool_module, "SHUTDOWN_TIMEOUT", 0.05)
+    pool = Pool(database, reactor(), 1, timeout=60.0)
     await pool.start()
     pool.dsn = f"host=127.0.0.1 port={silent}"
-    for known in list(pool._links):
+    for known in list(pool._connections):
         known.abandon()
-    pool.hurry()
+    pool.shutting_down()
     began = reactor().seconds()
     with pytest.raises(Unavailable):
         await pool.rows("SELECT 1")

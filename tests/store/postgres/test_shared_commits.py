@@ -1,4 +1,4 @@
-"""Shared commits: few writes, each caller's own result, and nobody suffers from another."""
+"""Shared commits: few writes, each caller gets its own result, and callers do not affect each other."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mailsvc.store.postgres.shared_commits import SharedCommits
 
 @attrs.define(eq=False)
 class Table:
-    """Where the items are written: each write waits until it is told to end."""
+    """Each write waits until the test ends it."""
 
     clock: Clock = attrs.field(factory=Clock)
     under_way: list[tuple[list[int], Deferred[None]]] = attrs.field(factory=list)
@@ -56,7 +56,7 @@ def submit(batch: SharedCommits[int, int], *items: int, weight: int = 1) -> list
 
 
 def results(waiting: list[Deferred[int]]) -> list[object]:
-    """What each has come to, exceptions as their class, None for what still waits."""
+    """The result of each, exceptions as their class, None while waiting."""
     found: list[object] = [None] * len(waiting)
     for index, one in enumerate(waiting):
 
@@ -67,7 +67,7 @@ def results(waiting: list[Deferred[int]]) -> list[object]:
     return found
 
 
-def test_what_comes_together_is_written_together() -> None:
+def test_concurrent_items_share_a_write() -> None:
     table = Table()
     batch = table.batch(prompt=False)
     waiting = submit(batch, 1, 2)
@@ -81,7 +81,7 @@ def test_what_comes_together_is_written_together() -> None:
     assert (batch.written, batch.items) == (1, 3)
 
 
-def test_what_comes_singly_does_not_linger() -> None:
+def test_single_items_do_not_linger() -> None:
     table = Table()
     batch = table.batch()
     for item in range(3):
@@ -92,7 +92,7 @@ def test_what_comes_singly_does_not_linger() -> None:
         table.end()
 
 
-def test_where_there_was_company_more_is_waited_for() -> None:
+def test_after_a_shared_write_the_next_one_lingers() -> None:
     table = Table()
     batch = table.batch()
     submit(batch, 1, 2)
@@ -115,7 +115,7 @@ def test_a_full_write_does_not_linger() -> None:
     assert [items for items, _ in table.under_way] == [[1, 2]]
 
 
-def test_what_comes_while_all_writes_are_under_way_goes_with_the_next_at_once() -> None:
+def test_items_that_waited_for_a_write_are_written_at_once() -> None:
     table = Table()
     batch = table.batch(writes=2)
     submit(batch, 1)
@@ -140,7 +140,7 @@ def test_a_heavy_item_is_written_alone() -> None:
     assert results(waiting) == [10, 20, 30, 40]
 
 
-def test_one_that_cannot_be_written_fails_alone() -> None:
+def test_a_bad_item_fails_alone() -> None:
     table = Table(poisoned=frozenset({2}))
     waiting = submit(table.batch(), 1, 2, 3)
     table.clock.advance(0.002)
@@ -162,7 +162,7 @@ def test_nothing_is_written_twice_when_its_commit_is_unknown(unknown: bool) -> N
     assert batch.written == 1
 
 
-def test_a_poisoned_write_that_then_loses_the_database_ends() -> None:
+def test_retrying_items_separately_ends_when_the_database_is_lost() -> None:
     table = Table()
     waiting = submit(table.batch(), 1, 2, 3)
     table.clock.advance(0.002)
@@ -173,7 +173,7 @@ def test_a_poisoned_write_that_then_loses_the_database_ends() -> None:
     assert results(waiting) == [10, Unavailable, Unavailable]
 
 
-def test_a_caller_that_leaves_changes_nothing_for_the_others() -> None:
+def test_cancelling_a_caller_does_not_affect_the_others() -> None:
     table = Table()
     batch = table.batch()
     early, late, stays = submit(batch, 1, 2, 3)
@@ -185,7 +185,7 @@ def test_a_caller_that_leaves_changes_nothing_for_the_others() -> None:
     assert table.written == [[1, 2, 3]]
 
 
-def test_what_waits_is_bounded_in_number_and_weight() -> None:
+def test_waiting_items_are_bounded_in_number_and_weight() -> None:
     table = Table()
     batch = table.batch(queue=3, queue_weight=100)
     waiting = submit(batch, 1, 2, weight=40) + submit(batch, 3, weight=30) + submit(batch, 4, 5)
@@ -200,7 +200,7 @@ def test_what_waits_is_bounded_in_number_and_weight() -> None:
     assert results([whole]) == [60]
 
 
-def test_a_write_that_gives_too_few_results_fails() -> None:
+def test_a_write_that_returns_too_few_results_fails() -> None:
     async def write(items: list[int]) -> list[int]:
         return []
 
@@ -223,7 +223,7 @@ ACTIONS = st.lists(
 
 @settings(max_examples=150)
 @given(ACTIONS, st.frozensets(st.integers(0, 60)), st.integers(1, 3), st.integers(1, 8), st.sampled_from([10, 1000]))
-def test_each_gets_what_is_its_own_whatever_happens(
+def test_each_caller_gets_its_own_result_whatever_happens(
     actions: list[tuple[str, Any]], poisoned: frozenset[int], writes: int, max_items: int, max_weight: int
 ) -> None:
     table = Table(poisoned=poisoned)

@@ -34,7 +34,7 @@ async def backlog(house: House, next_at: datetime, count: int, *destinations: st
 def asked(house: House, *destinations: str, now: datetime = NOW) -> dict[str, object]:
     """What a claim of 50 from each is given."""
     wanted = {"destinations": list(destinations), "limits": [50] * len(destinations)}
-    return wanted | {"region": REGION, "now": now, "lease": house.lease, "octets": 1 << 20}
+    return wanted | {"region": REGION, "now": now, "lease": house.lease, "message_bytes": 1 << 20}
 
 
 def keys(leased: list[Any]) -> set[tuple[Any, int]]:
@@ -82,8 +82,8 @@ async def test_a_first_claim_brings_messages_that_fit(house: House) -> None:
     await house.accept(small, large, tried)
     many = {"example.org": 50, "example.net": 50}
 
-    async def brought(octets: int) -> dict[Any, Any]:
-        claimed = await house.queue.claim(REGION, many, NOW + MINUTE, house.lease, octets)
+    async def brought(message_bytes: int) -> dict[Any, Any]:
+        claimed = await house.queue.claim(REGION, many, NOW + MINUTE, house.lease, message_bytes)
         await house.queue.release([(row.email_id, row.recipient) for row in claimed.rows], house.lease)
         assert len(claimed.rows) == 4
         return dict(claimed.messages)
@@ -169,7 +169,7 @@ async def test_ready_says_what_kind_can_be_claimed_now(house: House) -> None:
 async def test_looks_at_a_long_queue_go_on_where_the_last_one_stopped(house: House) -> None:
     names = [f"{n:02}.example" for n in range(7)]
     await backlog(house, NOW, 2, *names)
-    queue = Queue(house.pool, walk=3)
+    queue = Queue(house.pool, scan=3)
     looks = [[r.destination for r in await queue.ready(REGION, NOW)] for _ in range(4)]
     assert looks == [names[:3], names[3:6], names[6:], names[:3]]
 
@@ -319,7 +319,7 @@ async def test_a_claim_that_brings_messages_reads_no_others(house: House) -> Non
 async def test_a_look_passes_by_the_backlog(house: House) -> None:
     await backlog(house, NOW, 20_000, "dead.example")
     await backlog(house, NOW, 10, *(f"{n}.example" for n in range(20)))
-    params: dict[str, object] = {"region": REGION, "now": NOW, "skip": [], "limit": 100, "walk": 100, "start": ""}
+    params: dict[str, object] = {"region": REGION, "now": NOW, "skip": [], "limit": 100, "scan": 100, "start": ""}
     plan = await explain(house, claims_sql.READY, params)
     assert sum(visited(plan)) <= 21 * 4 + 1, visited(plan)
     assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] < 1000

@@ -11,10 +11,10 @@ import pytest_twisted
 
 from mailsvc.store.postgres.pool import Pool
 from mailsvc.store.queue import holds
-from mailsvc.store.queue.restore_guard import DUMP, RECOVERED, SET_BACK, Place, RestoreGuard, Seen, judge
+from mailsvc.store.queue.restore_guard import DUMP, RECOVERED, SET_BACK, Marker, Place, RestoreGuard, judge
 
 HERE = Place("7000", 16384, 16500, 1)
-SEEN = Seen("7000", 16384, 1000)
+SEEN = Marker("7000", 16384, 1000)
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ SEEN = Seen("7000", 16384, 1000)
         (attrs.evolve(HERE, timeline=0), 1000, None, RECOVERED),
     ],
 )
-def test_what_is_a_restored_database(known: Place, beats: int, seen: Seen | None, why: str | None) -> None:
+def test_what_is_a_restored_database(known: Place, beats: int, seen: Marker | None, why: str | None) -> None:
     assert judge(known, HERE, beats, seen) == why
 
 

@@ -115,7 +115,7 @@ async def test_without_smtp_there_is_no_attempt_to_record(house: House) -> None:
 @pytest_twisted.ensureDeferred
 async def test_settlements_share_a_commit_of_one_statement(house: House) -> None:
     rung: list[None] = []
-    settling = Settling(house.pool, house.clock, told=lambda: rung.append(None))
+    settling = Settling(house.pool, house.clock, on_events=lambda: rung.append(None))
     mails = [email(lease=house.lease) for _ in range(50)]
     await house.accept(*mails)
     before = house.pool.statements
