@@ -1,4 +1,4 @@
-"""The memory and disk budgets: nobody above the limit, nobody without a share, everything returned."""
+"""Memory and disk budgets: limits are kept, everybody gets a share, and everything is returned."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_one_owner_gets_half_and_others_still_find_room() -> None:
     assert pool.take("c", 100)
 
 
-def test_greedy_owners_share_alike() -> None:
+def test_greedy_owners_get_equal_shares() -> None:
     pool = Pool(12_000)
     held = dict.fromkeys(range(5), 0)
     for _ in range(12_000):
@@ -73,7 +73,7 @@ WHAT = st.sampled_from(["begin", "arrived", "arrived", "memory", "disk", "work",
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(WHAT, st.integers(0, 3), st.integers(0, 1000)), max_size=80))
-def test_never_above_the_limit_and_everything_is_returned(steps: list[tuple[str, int, int]]) -> None:
+def test_the_limit_is_never_exceeded_and_everything_is_returned(steps: list[tuple[str, int, int]]) -> None:
     machine = Machine()
     for step in steps:
         machine.do(*step)
@@ -128,7 +128,7 @@ def test_one_request_above_the_limit_is_worked_on_alone() -> None:
     assert waiters.got == ["a", "b", "c"]
 
 
-def test_waiting_ends() -> None:
+def test_waiting_is_bounded() -> None:
     waiters = Waiters(100)
     waiters.ask("a", 100)
     waiters.ask("b", 100)
@@ -139,7 +139,7 @@ def test_waiting_ends() -> None:
     assert waiters.got == ["a", "b refused", "b refused"] and waiters.turns.waiting == TURNS_PER_OWNER
 
 
-def test_a_turn_is_not_kept_while_somebody_outside_is_waited_for() -> None:
+def test_a_turn_is_returned_while_waiting_for_another_server() -> None:
     budgets = Budgets.of(16_000, 16_000, Clock())
     hold, got = Hold(budgets.api, "a"), list[bool]()
     Deferred.fromCoroutine(hold.work(5000)).addCallback(got.append)

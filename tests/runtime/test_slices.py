@@ -14,7 +14,7 @@ from tests.test_intake import Caller, Reservation, World, incoming
 
 @attrs.define
 class Day:
-    """Turns of the reactor, each as long as what was done in it."""
+    """Turns of the reactor, each as long as the work done in it."""
 
     now: float = 0.0
     done: list[str] = attrs.field(factory=list)
@@ -43,7 +43,7 @@ class Day:
             yield "".join(self.done[before:])
 
 
-def test_work_has_so_much_of_a_turn_and_goes_on_in_the_next() -> None:
+def test_work_continues_in_the_next_turn_after_its_slice() -> None:
     day = Day()
     over = Deferred.fromCoroutine(day.work("a", 12, 0.001))
     assert day.done == []  # whoever called has this turn
@@ -51,28 +51,28 @@ def test_work_has_so_much_of_a_turn_and_goes_on_in_the_next() -> None:
     assert over.called
 
 
-def test_all_work_together_has_no_more_than_one() -> None:
+def test_all_work_shares_one_slice_per_turn() -> None:
     day = Day()
     for name in "abc":
         Deferred.fromCoroutine(day.work(name, 4, 0.003))
     assert list(day.turns()) == ["aa", "bb", "cc", "aa", "bb", "cc"]
 
 
-def test_a_piece_that_is_longer_than_a_slice_is_alone_in_its_turn() -> None:
+def test_a_piece_longer_than_a_slice_has_its_own_turn() -> None:
     day = Day()
     for name in "ab":
         Deferred.fromCoroutine(day.work(name, 2, 0.02))
     assert list(day.turns()) == ["a", "b", "a", "b"]
 
 
-def test_what_ends_in_the_middle_of_a_slice_leaves_the_rest_to_others() -> None:
+def test_the_rest_of_a_slice_goes_to_others() -> None:
     day = Day()
     Deferred.fromCoroutine(day.work("a", 2, 0.001))
     Deferred.fromCoroutine(day.work("b", 9, 0.001))
     assert list(day.turns()) == ["aabbb", "bbbbb", "b"]
 
 
-def test_a_failure_is_its_own() -> None:
+def test_a_failure_affects_only_its_own_work() -> None:
     day = Day()
 
     async def fail() -> None:
@@ -87,7 +87,7 @@ def test_a_failure_is_its_own() -> None:
 
 @attrs.define
 class Slow(World):
-    """Where a millisecond passes for each email that was composed."""
+    """Composing an email takes a millisecond here."""
 
     day: Day = attrs.field(factory=Day)
 
@@ -97,7 +97,7 @@ class Slow(World):
         return Reservation(domain)
 
 
-def test_a_batch_is_made_in_slices() -> None:
+def test_a_batch_is_composed_in_slices() -> None:
     world = Slow()
     intake = world.intake()
     intake.pause = world.day.slices.pause
@@ -109,7 +109,7 @@ def test_a_batch_is_made_in_slices() -> None:
     assert isinstance(admitted, Admitted) and len(admitted.results) == len(world.taken) == 100
 
 
-def test_what_was_received_is_made_already() -> None:
+def test_received_messages_are_not_composed() -> None:
     for content, turns in ((Content(html="<p>Hello</p>"), ["."]), (AsReceived(b"", ("zoe@example.net",), "<1@example.test>"), [])):
         world = Slow()
         intake = world.intake()

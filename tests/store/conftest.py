@@ -1,4 +1,4 @@
-"""All tables over a fresh database; after each test every recipient that still waits must have a reason and a time."""
+"""All tables of a fresh database. After each test every waiting recipient must have a reason and a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of the store's tables share: emails to put in, and all of the tables over one database."""
+"""Shared by the store's tests: emails to insert, and access to all tables of one database."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def attempt(**changes: Any) -> AttemptRecord:
 
 
 class House:
-    """Everything over one database, and the number of a process that delivers."""
+    """Access to all tables of one database, and the ID of a delivery process."""
 
     def __init__(self, pool: Pool, clock: Any) -> None:
         self.pool = pool
@@ -133,14 +133,14 @@ async def explain(house: House, sql: str, params: Params) -> dict[str, Any]:
 
 
 def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """All of a plan."""
+    """All nodes of a plan."""
     yield plan
     for child in plan.get("Plans", ()):
         yield from nodes(child)
 
 
 def visited(plan: dict[str, Any]) -> list[float]:
-    """Rows of the queue, or entries of its indexes, that each scan looked at, those that it then left out among them."""
+    """Rows or index entries of the queue that each scan read, including those it filtered out."""
     gone = ("Rows Removed by Filter", "Rows Removed by Index Recheck")
     return [
         (node["Actual Rows"] + sum(node.get(key, 0) for key in gone)) * node["Actual Loops"]

@@ -1,4 +1,4 @@
-"""Answers kept for two seconds, and questions that are asked once."""
+"""Values are cached for two seconds, and concurrent requests share a query."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mailsvc.store.cache import MAX_AGE, Cache
 
 
 class Asked:
-    """A cache, and who loads for it: `answers` has a Deferred for each question."""
+    """A cache and its loader: `answers` has a Deferred for each query."""
 
     def __init__(self) -> None:
         self.clock = Clock()
@@ -29,7 +29,7 @@ class Asked:
         return asked
 
 
-def test_who_asks_the_same_at_the_same_time_waits_for_one_answer() -> None:
+def test_concurrent_requests_for_a_key_share_one_query() -> None:
     asked = Asked()
     for _ in range(3):
         asked.ask()
@@ -44,7 +44,7 @@ def test_who_asks_the_same_at_the_same_time_waits_for_one_answer() -> None:
     assert len(asked.answers) == 3
 
 
-def test_nobody_who_asks_after_a_change_gets_an_answer_from_before_it() -> None:
+def test_requests_after_a_change_never_get_an_older_value() -> None:
     asked = Asked()
     asked.ask()
     asked.cache.changed()
@@ -57,7 +57,7 @@ def test_nobody_who_asks_after_a_change_gets_an_answer_from_before_it() -> None:
     assert asked.told == [2, 1, 2]
 
 
-def test_an_error_is_told_to_all_and_not_kept() -> None:
+def test_errors_reach_all_waiters_and_are_not_cached() -> None:
     asked = Asked()
     error = ValueError()
     asked.ask()
@@ -68,7 +68,7 @@ def test_an_error_is_told_to_all_and_not_kept() -> None:
     assert len(asked.answers) == 2
 
 
-def test_who_stops_waiting_takes_the_answer_from_nobody() -> None:
+def test_a_cancelled_waiter_does_not_affect_the_others() -> None:
     asked = Asked()
     first = asked.ask()
     asked.ask()

@@ -1,4 +1,4 @@
-"""Ids sort by time and are never the same."""
+"""IDs sort by time and are unique."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ MOMENTS = st.integers(0, (1 << 48) - 1).map(lambda milliseconds: milliseconds / 
 
 
 @given(MOMENTS)
-def test_the_parts_are_where_the_standard_has_them(seconds: float) -> None:
+def test_the_fields_follow_the_rfc(seconds: float) -> None:
     made = uuid7_floor(datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=min(seconds, 250_000_000_000)))
     assert made.version == 7
     assert made.variant == "specified in RFC 4122"
 
 
-def test_the_example_of_the_standard() -> None:
+def test_the_example_of_the_rfc() -> None:
     moment = datetime(2022, 2, 22, 19, 22, 22, tzinfo=UTC)  # 9562 appendix A.6
     assert str(uuid7_floor(moment)).startswith("017f22e2-79b0-7000-8000-")
     assert uuid7_seconds(UUID("017F22E2-79B0-7CC3-98C4-DC0C0C07398F")) == moment.timestamp()
 
 
 @given(st.lists(st.integers(0, 3), min_size=2, max_size=200))
-def test_each_is_greater_than_the_one_before(steps: list[int]) -> None:
+def test_ids_increase(steps: list[int]) -> None:
     seconds = 2_000_000_000.0
     made = []
     for step in steps:
@@ -37,13 +37,13 @@ def test_each_is_greater_than_the_one_before(steps: list[int]) -> None:
     assert sorted(set(made)) == made
 
 
-def test_a_clock_that_was_far_ahead_is_not_followed_for_ever() -> None:
+def test_ids_return_to_the_time_after_a_clock_was_far_ahead() -> None:
     uuid7(9_000_000_000.0)
     assert uuid7_seconds(uuid7(2_100_000_000.0)) == 2_100_000_000.0
 
 
 @given(st.integers(1_600_000_000_000, 3_000_000_000_000))
-def test_the_floor_of_a_moment_is_below_the_ids_of_its_millisecond(milliseconds: int) -> None:
+def test_the_floor_is_below_all_ids_of_its_millisecond(milliseconds: int) -> None:
     moment = datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=milliseconds)
     ids._last[:] = [0, 0]
     made = uuid7(milliseconds / 1000)

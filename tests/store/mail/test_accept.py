@@ -1,4 +1,4 @@
-"""A submission is committed as a whole, once for its key, or not at all."""
+"""A submission is committed completely and once per idempotency key, or not at all."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.store.fixtures import ACCOUNT, DAY, MINUTE, NOW, OTHER, REGION, House
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_was_accepted_is_all_there(house: House) -> None:
+async def test_an_accepted_email_is_stored_completely(house: House) -> None:
     mail = email(
         "a@example.org",
         "b@example.net",
@@ -48,7 +48,7 @@ async def test_what_was_accepted_is_all_there(house: House) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_born_leased_recipients_are_nobody_elses(house: House) -> None:
+async def test_recipients_inserted_with_a_lease_are_not_claimed_by_others(house: House) -> None:
     mixed = email("a@example.org", "b@example.org", lease=house.lease)
     mixed = attrs.evolve(mixed, recipients=(mixed.recipients[0], NewRecipient("b@example.org", "example.org", False)))
     await house.accept(mixed)
@@ -66,7 +66,7 @@ async def test_a_shared_commit_is_one_statement(house: House) -> None:
 
 @pytest.mark.parametrize("message", [b"", b"\0\xff" * 10, "ü\\\r\n'".encode() * 9, os.urandom(64 * 1024), os.urandom(1_000_000)])
 @pytest_twisted.ensureDeferred
-async def test_messages_come_back_byte_for_byte(house: House, message: bytes) -> None:
+async def test_messages_are_stored_byte_for_byte(house: House, message: bytes) -> None:
     mail = email(message=message)
     await house.accept(mail)
     stored = await house.messages.load(ACCOUNT, mail.email_id)
@@ -106,8 +106,8 @@ async def test_large_messages_are_stored_in_pieces(house: House) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_nobody_waits_behind_large_messages(house: House) -> None:
-    """These take some hundred round trips each, one after the other; the small one takes one."""
+async def test_large_messages_do_not_delay_small_ones(house: House) -> None:
+    """Each large one takes about a hundred sequential round trips; the small one takes one."""
 
     class Large(Spooled):
         chunks = (b"x" * 299 + b"\n",) * 400  # type: ignore[assignment]
@@ -126,7 +126,7 @@ async def test_nobody_waits_behind_large_messages(house: House) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_one_that_cannot_be_stored_fails_alone(house: House) -> None:
+async def test_an_email_that_cannot_be_stored_fails_alone(house: House) -> None:
     poisons = {"nul": email(subject="a\0b"), "surrogate": email(subject="\ud800"), "recipients": email(*["a@example.org"] * 40_000)}
     mails = [email() for _ in range(100)]
     results = await together(
@@ -145,7 +145,7 @@ async def outcome(coroutine: Any) -> Any:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_batch_is_stored_as_a_whole_or_not_at_all(house: House) -> None:
+async def test_a_batch_is_stored_completely_or_not_at_all(house: House) -> None:
     with pytest.raises(DataRejected):
         await house.acceptance.accept(Submission(ACCOUNT, (email(), email(subject="\0"))))
     assert await house.count("emails") == 0
@@ -155,7 +155,7 @@ async def test_a_batch_is_stored_as_a_whole_or_not_at_all(house: House) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_repeated_request_gets_its_first_answer(house: House) -> None:
+async def test_a_repeated_request_gets_the_first_response(house: House) -> None:
     first = keyed(email())
     assert await house.acceptance.accept(first) == Accepted()
     assert first.idempotency is not None
@@ -180,7 +180,7 @@ async def answer_of(house: House) -> Any:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_hundred_at_once_with_one_key_make_one_email(house: House) -> None:
+async def test_a_hundred_concurrent_requests_with_one_key_send_one_email(house: House) -> None:
     second = Acceptance(house.pool, house.clock)  # as another process would
     acceptances = [house.acceptance, second]
     results = await together(*(acceptances[n % 2].accept(keyed(email())) for n in range(100)))
@@ -192,7 +192,7 @@ async def test_a_hundred_at_once_with_one_key_make_one_email(house: House) -> No
 
 
 @pytest_twisted.ensureDeferred
-async def test_processes_do_not_accept_one_key_at_the_same_time(house: House) -> None:
+async def test_two_processes_cannot_accept_one_key_concurrently(house: House) -> None:
     submission = keyed(email())
     assert submission.idempotency is not None
     claim = idempotency.Claim(ACCOUNT, submission.idempotency)
@@ -227,14 +227,14 @@ async def test_keyed_and_other_requests_share_a_commit(house: House) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_expired_answers_are_swept_in_bites(house: House) -> None:
+async def test_expired_responses_are_deleted_in_batches(house: House) -> None:
     await together(*(house.acceptance.accept(keyed(email(), key=str(n), expires_at=NOW + n * MINUTE)) for n in range(-4, 3)))
     assert [await house.books.sweep(NOW, 3), await house.books.sweep(NOW, 3), await house.books.sweep(NOW, 3)] == [3, 2, 0]
     assert await house.count("idempotency") == 2
 
 
 @pytest_twisted.ensureDeferred
-async def test_who_leaves_gets_the_leases_back_to_the_queue(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_cancelling_the_caller_frees_the_leases(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accept, "RECLAIM_AFTER", (0.05,))
     mail = email(lease=house.lease)
     waiting = Deferred.fromCoroutine(house.acceptance.accept(Submission(ACCOUNT, (mail,))))
@@ -245,7 +245,7 @@ async def test_who_leaves_gets_the_leases_back_to_the_queue(house: House, monkey
 
 
 @pytest_twisted.ensureDeferred
-async def test_nobody_is_told_of_an_unknown_commit_and_its_leases_come_back(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unknown_commit_is_an_error_and_its_leases_are_freed(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accept, "RECLAIM_AFTER", (0.0,))
 
     class Doubtful(Pool):
@@ -265,7 +265,7 @@ async def test_nobody_is_told_of_an_unknown_commit_and_its_leases_come_back(hous
 
 
 async def until_free(house: House, mail: Any) -> list[str]:
-    """The statuses, once they are no longer only what they were at first; each look is a round trip."""
+    """Wait until the statuses have changed. Each check is a round trip."""
     for _ in range(500):
         statuses = await house.statuses(mail)
         if statuses and "sending" not in statuses:

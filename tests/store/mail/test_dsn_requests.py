@@ -1,4 +1,4 @@
-"""What somebody asked to be told of is written with the event, taken by one process, and gone once it was told."""
+"""Requested DSNs are written with the event, taken by one process, and deleted when sent."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def told(notices: Any) -> list[tuple[str, str]]:
 
 
 @pytest_twisted.ensureDeferred
-async def test_each_recipient_gets_what_was_asked_for_it(house: House) -> None:
+async def test_each_recipient_gets_the_dsns_requested_for_it(house: House) -> None:
     mail = await sent(house, ALL, "SUCCESS", "FAILURE", "NEVER", None, "DELAY")
     later = Deferred("451 later", NOW + MINUTE)
     await house.settle(mail, Delivered("250 ok"), Bounced("550 no"), Bounced("550 no"), Failed("gone"), Delivered("250 ok"), later)
@@ -53,7 +53,7 @@ async def test_each_recipient_gets_what_was_asked_for_it(house: House) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_delay_is_told_once_and_its_end_again(house: House) -> None:
+async def test_a_delay_is_reported_once_and_its_end_too(house: House) -> None:
     mail = await sent(house, ALL)
     notices = Notices(house.pool)
     await house.settle(mail, Deferred("451 later", NOW))
@@ -68,7 +68,7 @@ async def test_a_delay_is_told_once_and_its_end_again(house: House) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_expires_is_a_failure(house: House) -> None:
+async def test_expiry_is_reported_as_a_failure(house: House) -> None:
     mail = await sent(house, "FAILURE")
     await house.pool.run("UPDATE queue SET lease = NULL, expires_at = %s", (NOW,))
     assert await house.queue.expire(SOON) == 1
@@ -77,7 +77,7 @@ async def test_what_expires_is_a_failure(house: House) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_nobody_takes_it_twice_until_it_was_not_told_for_a_minute(house: House) -> None:
+async def test_a_dsn_is_taken_again_only_after_a_minute(house: House) -> None:
     mail = await sent(house, ALL, ALL)
     await house.settle(mail, Delivered("250 ok"), Delivered("250 ok"))
     notices = Notices(house.pool)
@@ -91,7 +91,7 @@ async def test_nobody_takes_it_twice_until_it_was_not_told_for_a_minute(house: H
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_recipient_on_the_suppression_list_is_a_failure(house: House) -> None:
+async def test_a_suppressed_recipient_is_reported_as_a_failure(house: House) -> None:
     await house.pool.run(
         "INSERT INTO suppressions (id, account_id, address, email, origin, created_at) SELECT gen_random_uuid(), %s, a, a, 'manual', now()"
         " FROM unnest(ARRAY['0@example.org', '1@example.org', '2@example.org']) a",
@@ -102,7 +102,7 @@ async def test_a_recipient_on_the_suppression_list_is_a_failure(house: House) ->
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_server_that_tells_of_the_delivery_itself_is_left_to_it(house: House) -> None:
+async def test_no_success_dsn_when_the_server_reports_the_delivery(house: House) -> None:
     mail = await sent(house, ALL, "FAILURE,SUCCESS", ALL, ALL)
     await house.settle(
         mail, Delivered("250 ok"), Bounced("550 no"), Deferred("451 later", NOW + MINUTE), Delivered("250 ok"), passed_on=True
@@ -130,7 +130,7 @@ async def test_a_server_that_tells_of_the_delivery_itself_is_left_to_it(house: H
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_nobody_asked_for_is_not_passed_on(house: House) -> None:
+async def test_remote_reports_are_forwarded_only_if_requested(house: House) -> None:
     mail = await sent(house, "FAILURE", None, "SUCCESS", "DELAY")
     actions: list[Any] = ["delivered", "relayed", "delayed", "delayed"]
     said = [Passed(number, action, "", "") for number, action in enumerate(actions)]
@@ -139,7 +139,7 @@ async def test_what_nobody_asked_for_is_not_passed_on(house: House) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_without_a_sender_nobody_is_told(house: House) -> None:
+async def test_without_a_sender_there_are_no_dsns(house: House) -> None:
     mail = await sent(house, ALL, sender="")
     await house.settle(mail, Delivered("250 ok"))
     assert await Notices(house.pool).take(SOON) == []

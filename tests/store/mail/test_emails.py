@@ -1,4 +1,4 @@
-"""Emails are read back by their own account only, in pages, and may be stopped or moved while they wait."""
+"""Emails are read by their own account only, in pages, and can be canceled or rescheduled while waiting."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NOBODY = UUID(int=0)
 
 
 @pytest_twisted.ensureDeferred
-async def test_pages_go_through_everything_newest_first(house: House) -> None:
+async def test_pages_cover_everything_newest_first(house: House) -> None:
     mails = [email() for _ in range(7)]
     await house.accept(*mails, email(account=OTHER))
     newest_first = sorted((m.email_id for m in mails), reverse=True)
@@ -39,7 +39,7 @@ async def test_pages_go_through_everything_newest_first(house: House) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_an_id_that_is_not_there_still_has_its_place_in_the_order(house: House) -> None:
+async def test_paging_works_from_an_id_that_does_not_exist(house: House) -> None:
     older, between, newer = email(), uuid7(NOW.timestamp()), email()
     await house.accept(older, newer)
     assert [e.email_id for e in (await house.emails.list(ACCOUNT, 9, after=between))[0]] == [older.email_id]
@@ -47,7 +47,7 @@ async def test_an_id_that_is_not_there_still_has_its_place_in_the_order(house: H
 
 
 @pytest_twisted.ensureDeferred
-async def test_an_account_sees_and_moves_nothing_of_another(house: House) -> None:
+async def test_an_account_cannot_read_or_change_emails_of_another(house: House) -> None:
     mine = email(scheduled_at=NOW + MINUTE)
     sent = email(lease=house.lease)
     await house.accept(mine, sent)
@@ -74,7 +74,7 @@ async def test_a_settlement_of_another_account_cannot_touch_a_row(house: House) 
 
 
 @pytest_twisted.ensureDeferred
-async def test_the_newest_event_is_the_last_one(house: House) -> None:
+async def test_last_event_is_the_latest_event(house: House) -> None:
     mail = email("a@example.org", "b@example.org", lease=house.lease)
     await house.accept(mail)
     seen = [await last_event(house, mail)]
@@ -103,7 +103,7 @@ async def test_lists_never_read_a_message(house: House) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_waits_can_be_canceled_and_what_is_under_way_cannot(house: House) -> None:
+async def test_waiting_recipients_can_be_canceled_and_leased_ones_cannot(house: House) -> None:
     waiting, scheduled, sending, delivered = email(), email(scheduled_at=NOW + DAY), email(lease=house.lease), email(lease=house.lease)
     await house.accept(waiting, scheduled, sending, delivered)
     await house.settle(delivered, Delivered("250"))
@@ -122,7 +122,7 @@ async def last_event_of(house: House, mail: NewEmail) -> str:
 
 
 @pytest_twisted.ensureDeferred
-async def test_canceling_stops_the_recipients_that_still_can_be(house: House) -> None:
+async def test_canceling_affects_the_recipients_still_waiting(house: House) -> None:
     mail = email("a@example.org", "b@example.org", "c@example.org", "d@example.org", lease=house.lease)
     await house.accept(mail)
     await house.settle(mail, Delivered("250"), Deferred("later", NOW), Uncertain("who knows", NOW))
@@ -145,7 +145,7 @@ async def test_a_cancel_and_a_claim_do_not_both_win(house: House) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_scheduled_email_can_be_moved_and_lives_as_long(house: House) -> None:
+async def test_rescheduling_moves_the_expiry_too(house: House) -> None:
     mail = email("a@example.org", "b@example.org", scheduled_at=NOW + MINUTE, expires_at=NOW + MINUTE + DAY)
     await house.accept(mail)
     at = NOW + 3 * DAY + timedelta(microseconds=1)
@@ -162,7 +162,7 @@ async def test_a_scheduled_email_can_be_moved_and_lives_as_long(house: House) ->
 
 
 @pytest_twisted.ensureDeferred
-async def test_moving_an_email_is_nothing_that_readers_of_events_are_told(house: House) -> None:
+async def test_rescheduling_writes_no_entry_in_the_event_log(house: House) -> None:
     mail = email(scheduled_at=NOW + MINUTE)
     await house.accept(mail)
     await house.emails.reschedule(ACCOUNT, mail.email_id, NOW + DAY, NOW)
@@ -172,7 +172,7 @@ async def test_moving_an_email_is_nothing_that_readers_of_events_are_told(house:
 
 @pytest.mark.parametrize("count", [1, 150])
 @pytest_twisted.ensureDeferred
-async def test_recipients_come_in_their_order(house: House, count: int) -> None:
+async def test_recipients_are_returned_in_order(house: House, count: int) -> None:
     addresses = [f"{n}@example.org" for n in range(count)]
     mail = email(*addresses)
     await house.accept(mail)

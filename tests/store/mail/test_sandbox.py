@@ -31,7 +31,7 @@ def mail(
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_mail_comes_back_as_it_was(pool: Pool) -> None:
+async def test_a_mail_is_stored_as_received(pool: Pool) -> None:
     account_id, number = await account(pool, "one")
     store, email_id = Sandbox(pool), uuid7(NOW.timestamp())
     id_ = await store.add(mail(number, email_id=email_id))
@@ -43,7 +43,7 @@ async def test_a_mail_comes_back_as_it_was(pool: Pool) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_no_account_sees_the_mail_of_another_or_of_nobody(pool: Pool) -> None:
+async def test_an_account_sees_only_its_own_mail(pool: Pool) -> None:
     store = Sandbox(pool)
     (one, number), (two, _) = await account(pool, "one"), await account(pool, "two")
     mine, nobodys = await store.add(mail(number)), await store.add(mail(None))
@@ -54,7 +54,7 @@ async def test_no_account_sees_the_mail_of_another_or_of_nobody(pool: Pool) -> N
 
 
 @pytest_twisted.ensureDeferred
-async def test_the_queue_tells_whose_a_mail_is(pool: Pool) -> None:
+async def test_the_account_is_found_through_the_queue(pool: Pool) -> None:
     account_id, _ = await account(pool, "one")
     email_id = uuid7(NOW.timestamp())
     await pool.run(
@@ -86,7 +86,7 @@ async def test_pages(pool: Pool) -> None:
 
 @pytest.mark.parametrize(("max_mails", "max_bytes", "kept"), [(3, 10_000, 3), (100, 50, 2)])
 @pytest_twisted.ensureDeferred
-async def test_the_oldest_go(pool: Pool, monkeypatch: pytest.MonkeyPatch, max_mails: int, max_bytes: int, kept: int) -> None:
+async def test_the_oldest_mails_are_deleted(pool: Pool, monkeypatch: pytest.MonkeyPatch, max_mails: int, max_bytes: int, kept: int) -> None:
     monkeypatch.setattr(module, "MAX_MAILS", max_mails)
     monkeypatch.setattr(module, "MAX_BYTES", max_bytes)
     monkeypatch.setattr(module, "_SWEEP_EVERY", 1)
@@ -97,7 +97,7 @@ async def test_the_oldest_go(pool: Pool, monkeypatch: pytest.MonkeyPatch, max_ma
 
 
 @pytest_twisted.ensureDeferred
-async def test_publishes_our_keys(pool: Pool) -> None:
+async def test_dkim_keys_are_published(pool: Pool) -> None:
     account_id, _ = await account(pool, "one")
     domain_id, key_id = uuid7(NOW.timestamp()), uuid7(NOW.timestamp())
     await pool.run(

@@ -1,4 +1,4 @@
-"""What waits is found by destination, leased by one process at a time, and never forgotten."""
+"""Due mail is found by destination and leased by one process at a time; schedules, expiry, holds and counts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def backlog(house: House, next_at: datetime, count: int, *destinations: st
 
 
 def asked(house: House, *destinations: str, now: datetime = NOW) -> dict[str, object]:
-    """What a claim of 50 from each is given."""
+    """Parameters of a claim of 50 from each destination."""
     wanted = {"destinations": list(destinations), "limits": [50] * len(destinations)}
     return wanted | {"region": REGION, "now": now, "lease": house.lease, "message_bytes": 1 << 20}
 
@@ -42,7 +42,7 @@ def keys(leased: list[Any]) -> set[tuple[Any, int]]:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_claim_brings_what_is_due_and_no_more_than_asked_for(house: House) -> None:
+async def test_a_claim_leases_due_mail_up_to_the_requested_number(house: House) -> None:
     mails = [email() for _ in range(5)]
     await house.accept(*mails, email("a@example.net"))
     first = await house.claim(limit=3)
@@ -56,7 +56,7 @@ async def test_a_claim_brings_what_is_due_and_no_more_than_asked_for(house: Hous
 
 
 @pytest_twisted.ensureDeferred
-async def test_transactional_mail_goes_before_bulk_and_the_oldest_first(house: House) -> None:
+async def test_transactional_mail_is_claimed_before_bulk_and_oldest_first(house: House) -> None:
     bulk = [email(bulk=True, created_at=NOW - MINUTE * n) for n in range(3)]
     urgent = [email(created_at=NOW - SECOND * n) for n in range(3)]
     await house.accept(*bulk, *urgent)
@@ -66,7 +66,7 @@ async def test_transactional_mail_goes_before_bulk_and_the_oldest_first(house: H
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_claim_brings_some_of_each_destination(house: House) -> None:
+async def test_a_claim_leases_mail_of_each_destination(house: House) -> None:
     mails = {name: [email(f"a@{name}", bulk=n % 2 == 0) for n in range(4)] for name in ("one.example", "two.example", "three.example")}
     await house.accept(*(mail for found in mails.values() for mail in found))
     claimed = (await house.queue.claim(REGION, {"one.example": 3, "nowhere.example": 9, "two.example": 1}, NOW, house.lease)).rows
@@ -76,7 +76,7 @@ async def test_a_claim_brings_some_of_each_destination(house: House) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_first_claim_brings_messages_that_fit(house: House) -> None:
+async def test_a_claim_of_first_attempts_returns_messages_that_fit(house: House) -> None:
     small = email("a@example.org", "b@example.org", envelope=StoredEnvelope(ret="HDRS"))
     large, tried = email(message=b"x" * 2000, created_at=NOW + SECOND), email("a@example.net")
     await house.accept(small, large, tried)
@@ -98,7 +98,7 @@ async def test_a_first_claim_brings_messages_that_fit(house: House) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_claim_takes_the_other_recipients_of_its_emails_along(house: House) -> None:
+async def test_a_claim_includes_other_recipients_of_the_same_emails(house: House) -> None:
     both = email("a@example.org", "b@example.org", "c@example.net")
     await house.accept(both, email(created_at=NOW + MINUTE))
     assert keys(await house.claim(limit=1)) == {(both.email_id, 0), (both.email_id, 1)}
@@ -106,7 +106,7 @@ async def test_a_claim_takes_the_other_recipients_of_its_emails_along(house: Hou
 
 
 @pytest_twisted.ensureDeferred
-async def test_recipients_that_are_not_due_are_not_taken_along(house: House) -> None:
+async def test_a_claim_does_not_include_recipients_that_are_not_due(house: House) -> None:
     mail = email("a@example.org", "b@example.org")
     await house.accept(mail)
     await house.claim()
@@ -115,7 +115,7 @@ async def test_recipients_that_are_not_due_are_not_taken_along(house: House) -> 
 
 
 @pytest_twisted.ensureDeferred
-async def test_concurrent_claims_share_nothing(house: House) -> None:
+async def test_concurrent_claims_do_not_overlap(house: House) -> None:
     await house.accept(*(email("a@example.org", "b@example.org") for _ in range(100)))
     leases = [await house.process() for _ in range(4)]
     rounds = await together(*(house.claim(limit=10, lease=leases[n % 4]) for n in range(40)))
@@ -124,7 +124,7 @@ async def test_concurrent_claims_share_nothing(house: House) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_leases_are_given_back_by_their_holder_only(house: House) -> None:
+async def test_only_the_holder_can_give_leases_back(house: House) -> None:
     mail = email()
     await house.accept(mail)
     await house.claim()
@@ -143,7 +143,7 @@ async def test_leases_are_given_back_by_their_holder_only(house: House) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_ready_names_each_destination_once_and_soonest_first(house: House) -> None:
+async def test_ready_lists_each_destination_once_soonest_first(house: House) -> None:
     await backlog(house, NOW - MINUTE, 20, "b.example")
     await backlog(house, NOW + MINUTE, 20, "c.example")
     await house.accept(email("x@a.example", created_at=NOW - SECOND), email("x@d.example", bulk=True, created_at=NOW - 2 * SECOND))
@@ -158,7 +158,7 @@ async def test_ready_names_each_destination_once_and_soonest_first(house: House)
 
 
 @pytest_twisted.ensureDeferred
-async def test_ready_says_what_kind_can_be_claimed_now(house: House) -> None:
+async def test_ready_says_whether_only_bulk_mail_is_due(house: House) -> None:
     await house.accept(email(created_at=NOW + MINUTE), email(bulk=True))
     assert await house.queue.ready(REGION, NOW) == [Ready("example.org", True, NOW)]
     assert await house.queue.ready(REGION, NOW - DAY) == [Ready("example.org", True, NOW)]
@@ -166,7 +166,7 @@ async def test_ready_says_what_kind_can_be_claimed_now(house: House) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_looks_at_a_long_queue_go_on_where_the_last_one_stopped(house: House) -> None:
+async def test_scans_of_a_long_queue_continue_where_the_last_one_stopped(house: House) -> None:
     names = [f"{n:02}.example" for n in range(7)]
     await backlog(house, NOW, 2, *names)
     queue = Queue(house.pool, scan=3)
@@ -175,7 +175,7 @@ async def test_looks_at_a_long_queue_go_on_where_the_last_one_stopped(house: Hou
 
 
 @pytest_twisted.ensureDeferred
-async def test_held_destinations_are_left_out_until_their_time(house: House) -> None:
+async def test_ready_omits_destinations_on_hold(house: House) -> None:
     mail = email()
     await house.accept(mail)
     await house.queue.hold(REGION, "example.org", "backoff", "Connection refused.", NOW + MINUTE, 3)
@@ -204,7 +204,7 @@ async def test_a_backoff_neither_shortens_nor_ends_a_pause(house: House) -> None
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_is_over_is_over_whatever_it_waited_for(house: House) -> None:
+async def test_expired_recipients_fail_in_every_state(house: House) -> None:
     expires_at = NOW - SECOND
     tried, queued, scheduled, leased = (email("a@example.org", "b@example.org", expires_at=expires_at) for _ in range(4))
     scheduled = attrs.evolve(scheduled, scheduled_at=NOW + MINUTE)
@@ -227,7 +227,7 @@ def as_leased(mail: NewEmail, lease: int) -> NewEmail:
 
 
 @pytest_twisted.ensureDeferred
-async def test_scheduled_mail_is_queued_when_it_is_due_and_told_of_once(house: House) -> None:
+async def test_scheduled_mail_is_queued_when_due_with_one_event(house: House) -> None:
     due = [email("a@example.org", "b@example.net", scheduled_at=NOW - n * SECOND) for n in range(8)]
     later = email(scheduled_at=NOW + MINUTE)
     await house.accept(*due, later)
@@ -242,7 +242,7 @@ async def test_scheduled_mail_is_queued_when_it_is_due_and_told_of_once(house: H
 
 
 @pytest_twisted.ensureDeferred
-async def test_two_that_release_one_email_do_not_meet_half_way(house: House) -> None:
+async def test_concurrent_releases_of_one_email_do_not_split_it(house: House) -> None:
     mail = email("a@example.org", "b@example.org", scheduled_at=NOW)
     await house.accept(mail)
 
@@ -255,7 +255,7 @@ async def test_two_that_release_one_email_do_not_meet_half_way(house: House) -> 
 
 
 @pytest_twisted.ensureDeferred
-async def test_counts_tell_what_waits_where(house: House) -> None:
+async def test_counts_by_destination(house: House) -> None:
     await backlog(house, NOW + MINUTE, 5, "dead.example")
     await house.accept(email(lease=house.lease), email(scheduled_at=NOW + DAY), email())
     counts = await house.queue.counts(REGION)
@@ -294,7 +294,7 @@ async def test_every_kind_of_waiting_has_its_own_reason(house: House) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_claim_visits_no_row_that_it_does_not_lease(house: House) -> None:
+async def test_a_claim_reads_only_rows_that_it_leases(house: House) -> None:
     await backlog(house, NOW + MINUTE, 20_000, "dead.example")
     await house.accept(*(email() for _ in range(10)))
     plan = await explain(house, claims_sql.CLAIM, asked(house, "example.org"))
@@ -307,7 +307,7 @@ async def test_a_claim_visits_no_row_that_it_does_not_lease(house: House) -> Non
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_claim_that_brings_messages_reads_no_others(house: House) -> None:
+async def test_a_claim_reads_only_the_messages_that_it_returns(house: House) -> None:
     await house.accept(*(email("a@elsewhere.example") for _ in range(200)), *(email() for _ in range(10)))
     plan = await explain(house, claims_sql.CLAIM, asked(house, "example.org", "nowhere.example"))
     read = [node for node in nodes(plan) if node.get("Relation Name", "").startswith(("emails_", "messages_")) and node["Actual Loops"]]
@@ -316,7 +316,7 @@ async def test_a_claim_that_brings_messages_reads_no_others(house: House) -> Non
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_look_passes_by_the_backlog(house: House) -> None:
+async def test_a_scan_skips_backlogs(house: House) -> None:
     await backlog(house, NOW, 20_000, "dead.example")
     await backlog(house, NOW, 10, *(f"{n}.example" for n in range(20)))
     params: dict[str, object] = {"region": REGION, "now": NOW, "skip": [], "limit": 100, "scan": 100, "start": ""}
@@ -326,8 +326,8 @@ async def test_a_look_passes_by_the_backlog(house: House) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_plans_go_by_index_before_anything_is_known_of_the_table(house: House) -> None:
-    """A queue that was just empty is the moment when a planner would rather read it whole."""
+async def test_plans_use_indexes_without_statistics(house: House) -> None:
+    """Right after the queue was empty, the planner prefers to read all of it."""
     await house.accept(email())
     plan = await explain(house, claims_sql.CLAIM, asked(house, "example.org"))
     scans = [node["Node Type"] for node in nodes(plan) if node.get("Relation Name") == "queue"]
@@ -335,8 +335,8 @@ async def test_plans_go_by_index_before_anything_is_known_of_the_table(house: Ho
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_claim_from_a_backlog_that_came_at_once_looks_at_nothing_else(house: House) -> None:
-    """What is known of the table then is that it was empty: every index looks as good as the right one."""
+async def test_a_claim_from_a_sudden_backlog_reads_nothing_else(house: House) -> None:
+    """By its statistics the table is empty: every index looks as good as the right one."""
     await house.pool.run("ANALYZE queue")
     await backlog(house, NOW, 3_000, "example.org")
     for _ in range(3):
@@ -346,8 +346,8 @@ async def test_a_claim_from_a_backlog_that_came_at_once_looks_at_nothing_else(ho
 
 @pytest_twisted.ensureDeferred
 @pytest.mark.parametrize("known", ["empty", "full"])
-async def test_a_claim_that_was_planned_long_ago_looks_at_nothing_else(house: House, known: str) -> None:
-    """The server keeps one plan for any limit, made when the table was empty or when it was full."""
+async def test_a_claim_with_an_old_plan_reads_nothing_else(house: House, known: str) -> None:
+    """The server keeps one plan for any limit, made while the table was empty or full."""
     if known == "full":
         await backlog(house, NOW, 3_000, "example.org", "example.net")
     await house.pool.run("ANALYZE queue")

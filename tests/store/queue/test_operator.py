@@ -1,4 +1,4 @@
-"""The operator's hand on the queue, and what the queue remembers of attempts."""
+"""The operator's view of the queue and changes by hand; facts about attempts in the queue."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.store.fixtures import ACCOUNT, DAY, MINUTE, NOW, OTHER, REGION, House
 
 
 def at_provider(*names: str) -> list[object]:
-    """Emails filed under destinations of one provider."""
+    """Emails for destinations of one provider."""
     made = []
     for name in names:
         mail = email()
@@ -24,7 +24,7 @@ def at_provider(*names: str) -> list[object]:
 
 
 @pytest_twisted.ensureDeferred
-async def test_one_row_holds_all_destinations_of_a_provider_and_is_their_reason(house: House) -> None:
+async def test_one_hold_applies_to_all_destinations_of_a_provider(house: House) -> None:
     mails = at_provider("mx1.a", "mx1.b")
     await house.accept(*mails, email())
     await house.queue.hold(REGION, "big", "paused", "It asked for less.", NOW + DAY)
@@ -44,7 +44,7 @@ async def test_one_row_holds_all_destinations_of_a_provider_and_is_their_reason(
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_the_operator_orders_counts_over_what_a_rule_says(house: House) -> None:
+async def test_holds_of_the_operator_take_precedence_over_rules(house: House) -> None:
     await house.queue.hold(REGION, "big", "paused", "By the operator.", FOREVER, ordered=True)
     await house.queue.hold(REGION, "big", "paused", "By a rule.", NOW + DAY)
     assert (await house.queue.holds(REGION))["big"].reason == "By the operator."
@@ -53,7 +53,7 @@ async def test_what_the_operator_orders_counts_over_what_a_rule_says(house: Hous
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_slow_destination_is_slow_until_it_is_over_or_resumed(house: House) -> None:
+async def test_a_slowdown_lasts_until_its_end_or_until_resumed(house: House) -> None:
     mails = at_provider("mx1.a")
     await house.accept(*mails)
     await house.queue.slow(REGION, "big", Slowdown(6.0, "Six.", NOW + MINUTE), NOW)
@@ -72,7 +72,7 @@ async def test_a_slow_destination_is_slow_until_it_is_over_or_resumed(house: Hou
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_is_over_for_long_is_forgotten(house: House) -> None:
+async def test_old_holds_are_deleted(house: House) -> None:
     await house.queue.hold(REGION, "dead", "backoff", "It did not answer.", NOW, 3)
     await house.queue.hold(REGION, "resting", "backoff", "It does not answer.", NOW + DAY, 3)
     await house.queue.hold(REGION, "paused", "paused", "By the operator.", FOREVER, ordered=True)
@@ -84,7 +84,7 @@ async def test_what_is_over_for_long_is_forgotten(house: House) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_paused_account_gives_back_what_is_claimed_and_goes_on_when_resumed(house: House) -> None:
+async def test_claimed_mail_of_a_paused_account_is_given_back_and_due_when_resumed(house: House) -> None:
     operating, mine, theirs = Operating(house.pool), email(), email(account=OTHER)
     await house.accept(mine, theirs)
     await operating.pause_account(ACCOUNT, "Paused by the operator.", FOREVER)
@@ -101,7 +101,7 @@ async def test_a_paused_account_gives_back_what_is_claimed_and_goes_on_when_resu
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_comes_back_after_the_pause_was_lifted_does_not_wait_for_it(house: House) -> None:
+async def test_mail_given_back_after_a_pause_was_lifted_is_due_at_once(house: House) -> None:
     operating, mail = Operating(house.pool), email()
     await house.accept(mail)
     [leased] = await house.claim()
@@ -111,7 +111,7 @@ async def test_what_comes_back_after_the_pause_was_lifted_does_not_wait_for_it(h
 
 
 @pytest_twisted.ensureDeferred
-async def test_an_email_is_paused_and_tried_again(house: House) -> None:
+async def test_an_email_is_paused_and_retried(house: House) -> None:
     operating, mail = Operating(house.pool), email("a@example.org", "b@example.org")
     await house.accept(mail)
     assert await operating.pause_email(mail.email_id, "Paused by the operator.", NOW + DAY) == (2, 0)
@@ -133,7 +133,7 @@ async def test_retrying_a_provider_moves_all_of_its_destinations(house: House) -
 
 
 @pytest_twisted.ensureDeferred
-async def test_the_queue_remembers_where_from_and_how_often_it_was_our_fault(house: House) -> None:
+async def test_the_queue_stores_the_source_and_local_faults_of_attempts(house: House) -> None:
     mail = email()
     await house.accept(mail)
     await house.claim()
@@ -148,7 +148,7 @@ async def test_the_queue_remembers_where_from_and_how_often_it_was_our_fault(hou
 
 
 @pytest_twisted.ensureDeferred
-async def test_policies_and_results_of_tls_are_kept(house: House) -> None:
+async def test_mta_sts_policies_and_tls_counts_are_stored(house: House) -> None:
     records = TlsRecords(house.pool)
     assert await records.policy("example.org") is None
     await records.keep_policy("example.org", "2", "new", NOW, NOW + DAY)

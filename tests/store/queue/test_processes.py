@@ -1,4 +1,4 @@
-"""Incarnations: leases go with their process, and a process that was taken for dead knows it."""
+"""Processes: leases end with their process, and a process that was ended notices it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from mailsvc.store.queue.processes import FRESH, HEARTBEAT, ProcessRegistration
 
 @attrs.define(eq=False)
 class Owner:
-    """Two clocks that run together, and what the process was told."""
+    """A process with its clock and heartbeats, and the calls it made."""
 
     registration: ProcessRegistration
     clock: Clock
@@ -85,7 +85,7 @@ async def leases(pool: Pool) -> list[tuple[str, int | None]]:
 
 
 async def settle(owner: Owner) -> None:
-    """Until the round that the clock has started is over."""
+    """Wait until the heartbeat started by the clock has ended."""
     from twisted.internet import reactor
 
     for _ in range(5000):
@@ -96,7 +96,7 @@ async def settle(owner: Owner) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_it_stays_fresh_by_beating(pool: Pool, owner: Owner) -> None:
+async def test_heartbeats_keep_a_process_fresh(pool: Pool, owner: Owner) -> None:
     [before] = await pool.rows("SELECT heartbeat_at FROM processes")
     for _ in range(6):
         owner.clock.advance(HEARTBEAT)
@@ -108,7 +108,7 @@ async def test_it_stays_fresh_by_beating(pool: Pool, owner: Owner) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_without_an_answer_it_stops_acting_on_its_leases(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_confirmed_heartbeats_leases_are_no_longer_used(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
     lease = owner.registration.id
 
     async def unreachable(*_: object) -> int:
@@ -127,7 +127,7 @@ async def test_without_an_answer_it_stops_acting_on_its_leases(owner: Owner, mon
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_beat_counts_from_when_it_left(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_heartbeat_counts_from_when_it_was_sent(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
     answer: Deferred[list[tuple[float]]] = Deferred()
 
     async def slow(*_: object) -> list[tuple[float]]:
@@ -144,7 +144,7 @@ async def test_a_beat_counts_from_when_it_left(owner: Owner, monkeypatch: pytest
 
 
 @pytest_twisted.ensureDeferred
-async def test_who_is_silent_loses_its_leases_and_nothing_else(pool: Pool, owner: Owner, make: Any) -> None:
+async def test_a_silent_process_loses_its_leases(pool: Pool, owner: Owner, make: Any) -> None:
     silent = make()
     lease = await silent.start("delivery")
     await enqueue(pool, lease, "queued", "delayed", "uncertain")
@@ -163,7 +163,7 @@ async def test_who_is_silent_loses_its_leases_and_nothing_else(pool: Pool, owner
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_process_taken_for_dead_goes_on_under_a_new_number(pool: Pool, owner: Owner, make: Any) -> None:
+async def test_a_process_that_was_ended_continues_under_a_new_id(pool: Pool, owner: Owner, make: Any) -> None:
     silent = make()
     lease = await silent.start("delivery")
     await silence(pool, lease)
@@ -190,7 +190,7 @@ async def test_a_lease_committed_after_its_process_was_ended_is_freed_too(pool: 
 
 
 @pytest_twisted.ensureDeferred
-async def test_ending_gives_the_leases_back(pool: Pool, make: Any) -> None:
+async def test_ending_frees_the_leases(pool: Pool, make: Any) -> None:
     made = make()
     await enqueue(pool, await made.start(), "delayed")
     await made.end()
@@ -216,7 +216,7 @@ async def test_live_counts_the_processes_of_a_role(pool: Pool, owner: Owner, mak
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
 @pytest_twisted.ensureDeferred
-async def test_a_killed_process_of_this_machine_is_replaced_at_once(pool: Pool, make: Any) -> None:
+async def test_a_killed_process_of_this_host_is_ended_at_once(pool: Pool, make: Any) -> None:
     gone = subprocess.Popen(["true"])  # noqa: ASYNC220
     gone.wait()
     here, elsewhere = module._host(), "another machine 1/2"
@@ -230,7 +230,7 @@ async def test_a_killed_process_of_this_machine_is_replaced_at_once(pool: Pool, 
 
 
 @pytest_twisted.ensureDeferred
-async def test_one_that_had_our_process_number_before_us_is_dead(pool: Pool, make: Any) -> None:
+async def test_an_earlier_process_with_the_same_process_id_is_dead(pool: Pool, make: Any) -> None:
     await pool.rows("SELECT setval(pg_get_serial_sequence('processes', 'id'), 1000000)")
     [(lease,)] = await pool.rows(module.START, (module._host(), os.getpid(), "eu-west-1", [], None, None))
     await enqueue(pool, lease, "queued")
@@ -241,7 +241,7 @@ async def test_one_that_had_our_process_number_before_us_is_dead(pool: Pool, mak
 
 
 @pytest_twisted.ensureDeferred
-async def test_rows_of_ended_processes_are_swept_when_nothing_hangs_on_them(pool: Pool, owner: Owner) -> None:
+async def test_rows_of_ended_processes_without_leases_are_deleted(pool: Pool, owner: Owner) -> None:
     for days in (6, 8):
         await pool.rows(
             "INSERT INTO processes (host, pid, region, roles, heartbeat_at, ended_at)"
@@ -253,7 +253,7 @@ async def test_rows_of_ended_processes_are_swept_when_nothing_hangs_on_them(pool
 
 
 async def counted(owner: Owner, processes: int) -> None:
-    """Until it knows of so many."""
+    """Wait until it counts so many processes."""
     from twisted.internet import reactor
 
     for _ in range(5000):
@@ -264,7 +264,7 @@ async def counted(owner: Owner, processes: int) -> None:
 
 
 class _Notifications:
-    """Rings at once, for all that listen."""
+    """Notifies all listeners at once."""
 
     def __init__(self) -> None:
         self.listening: list[Any] = []
@@ -278,7 +278,7 @@ class _Notifications:
 
 
 @pytest_twisted.ensureDeferred
-async def test_who_comes_is_counted_before_the_next_beat(owner: Owner, make: Any) -> None:
+async def test_new_processes_are_counted_before_the_next_heartbeat(owner: Owner, make: Any) -> None:
     notifications: Any = _Notifications()
     owner.registration.announce(notifications)
     assert owner.registration.live("http") == 1
@@ -293,8 +293,8 @@ async def test_who_comes_is_counted_before_the_next_beat(owner: Owner, make: Any
 
 
 @pytest_twisted.ensureDeferred
-async def test_after_a_step_of_the_databases_clock_nobody_is_taken_for_dead(make: Any, owner: Owner, pool: Pool) -> None:
-    """All heartbeats look old then, and a process that lives would lose its leases to another, which sends the same mail."""
+async def test_after_a_step_of_the_databases_clock_no_process_is_ended(make: Any, owner: Owner, pool: Pool) -> None:
+    """All heartbeats look old then. Ending a live process would let another send the same mail."""
     await silence(pool, owner.registration.id, 3600)
     other, clock = make(), owner.clock
     day = TimeOfDay(10.0, other.clock.seconds, lambda: clock.seconds() + 3600)

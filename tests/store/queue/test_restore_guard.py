@@ -1,4 +1,4 @@
-"""A database that was restored is noticed, one that only moved on is not."""
+"""A restored database is noticed; one that merely advanced is not."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SEEN = Marker("7000", 16384, 1000)
         (attrs.evolve(HERE, timeline=0), 1000, None, RECOVERED),
     ],
 )
-def test_what_is_a_restored_database(known: Place, beats: int, seen: Marker | None, why: str | None) -> None:
+def test_restored_databases_are_recognized(known: Place, beats: int, seen: Marker | None, why: str | None) -> None:
     assert judge(known, HERE, beats, seen) == why
 
 
@@ -42,7 +42,7 @@ async def held(pool: Pool) -> list[tuple[str, str]]:
 
 
 @pytest_twisted.ensureDeferred
-async def test_all_regions_are_held_once_and_released(pool: Pool) -> None:
+async def test_a_restored_database_holds_all_regions_until_released(pool: Pool) -> None:
     await pool.run("INSERT INTO processes (host, pid, region, roles) VALUES ('x', 1, 'far', '{}')")
     assert await RestoreGuard(pool, None, "near").check() is None
     assert await RestoreGuard(pool, None, "near").check() is None
@@ -56,7 +56,7 @@ async def test_all_regions_are_held_once_and_released(pool: Pool) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_the_witness_remembers_how_far_it_had_come(pool: Pool, tmp_path: Path) -> None:
+async def test_the_restore_marker_shows_a_reset(pool: Pool, tmp_path: Path) -> None:
     file = tmp_path / "witness"
     assert await RestoreGuard(pool, file, "near").check(remember=False) is None
     assert not file.exists()

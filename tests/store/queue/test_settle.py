@@ -1,4 +1,4 @@
-"""What became of a recipient is written once, by who holds its lease, together with all that tells of it."""
+"""Outcomes are written once, by the holder of the lease, together with events, attempts and signatures."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def test_each_recipient_gets_its_own_outcome(house: House) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_stale_lease_changes_nothing_and_tells_nothing(house: House) -> None:
+async def test_a_stale_lease_changes_nothing_and_writes_no_events(house: House) -> None:
     mail = await leased(house, "a@example.org", "b@example.org")
     await house.pool.run("UPDATE queue SET lease = %s WHERE recipient = 1", (await house.process(),))
     assert await house.settle(mail, OK, OK, signature=b"DKIM-Signature: x\r\n") == {0}
@@ -68,7 +68,7 @@ async def test_a_stale_lease_changes_nothing_and_tells_nothing(house: House) -> 
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_delay_is_told_once_however_often_it_is_tried(house: House) -> None:
+async def test_repeated_delays_write_one_event(house: House) -> None:
     mail = await leased(house)
     for outcome in (LATER, PERHAPS, LATER):
         await house.settle(mail, outcome)
@@ -131,7 +131,7 @@ async def test_settlements_share_a_commit_of_one_statement(house: House) -> None
 
 @pytest_twisted.ensureDeferred
 async def test_settling_finds_its_rows_by_their_keys(house: House) -> None:
-    """However many others this process has leased, and whatever the planner believes of the table."""
+    """However many others this process has leased, and whatever the planner's statistics are."""
     lone = [email(lease=await house.process()) for _ in range(50)]
     await house.accept(*lone)
     await house.pool.run("ANALYZE queue")  # when each process had one
@@ -145,7 +145,7 @@ async def test_settling_finds_its_rows_by_their_keys(house: House) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_plan_made_over_an_empty_queue_is_as_good_over_a_full_one(house: House) -> None:
+async def test_a_plan_made_for_an_empty_queue_suits_a_full_one(house: House) -> None:
     statement = attrs.evolve(SETTLE, name="settle_again")
     mails = [email(lease=house.lease) for _ in range(500)]
     done = (RecipientOutcome(0, OK),)
@@ -194,7 +194,7 @@ async def test_a_settlement_that_cannot_be_written_fails_alone(house: House) -> 
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_two_say_of_one_recipient_counts_once(house: House) -> None:
+async def test_two_settlements_of_one_recipient_count_once(house: House) -> None:
     mail = await leased(house)
     done = await together(house.settle(mail, OK), house.settle(mail, OK))
     assert sorted(map(len, done)) == [0, 1]
@@ -202,7 +202,7 @@ async def test_what_two_say_of_one_recipient_counts_once(house: House) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_event_data_says_what_the_type_has_to_tell(house: House) -> None:
+async def test_event_data_by_type(house: House) -> None:
     mail = await leased(house, *(f"{n}@example.org" for n in range(4)))
     await house.settle(mail, OK, Bounced("550 no", "Transient", "MailboxFull"), LATER, Failed("gone"))
     rows = await house.pool.rows("SELECT data FROM events WHERE recipient IS NOT NULL ORDER BY recipient")
@@ -214,12 +214,12 @@ async def test_event_data_says_what_the_type_has_to_tell(house: House) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_transcripts_stay_out_of_what_is_printed(house: House) -> None:
+async def test_transcripts_are_not_in_the_repr(house: House) -> None:
     assert "220" not in repr(attempt(transcript="220 secret")) and attrs.has(Settlement)
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_a_refusal_means_is_kept_with_the_attempt_and_the_event(house: House) -> None:
+async def test_the_meaning_of_a_refusal_is_stored_with_attempt_and_event(house: House) -> None:
     full, later = Meaning("mailbox_full", "r1", "recipient", "Full.", "Wait."), Meaning("greylisted", "r2", "provider", "New.", "Wait.")
     mail = await leased(house, *(f"{n}@example.org" for n in range(3)))
     bounced = Bounced("552 no", "Transient", "MailboxFull", reason="552 no. Full. Wait.", meaning=full)

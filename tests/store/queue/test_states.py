@@ -1,4 +1,4 @@
-"""Every move of a recipient that the store makes is one of outcome.MOVES, and it makes all that this release has."""
+"""The store makes exactly the state changes of recipients that outcome.MOVES lists."""
 
 from __future__ import annotations
 
@@ -98,13 +98,13 @@ async def at(house: House, state: State) -> NewEmail:
     return mail
 
 
-def test_no_move_is_left_out() -> None:
+def test_every_move_is_covered() -> None:
     assert MAKES.keys() == {(old, new) for old, news in MOVES.items() for new in news} - ELSEWHERE
 
 
 @pytest.mark.parametrize(("old", "new"), MAKES)
 @pytest_twisted.ensureDeferred
-async def test_the_move_is_made_and_told(house: House, old: State, new: State) -> None:
+async def test_each_move_happens_with_its_event(house: House, old: State, new: State) -> None:
     mail = await at(house, old)
     for move in MAKES[old, new]:
         await move(house, mail)
@@ -116,8 +116,8 @@ async def test_the_move_is_made_and_told(house: House, old: State, new: State) -
 
 @pytest.mark.parametrize("old", [state for state in MOVES if state not in ("suppressed", "complained")])
 @pytest_twisted.ensureDeferred
-async def test_nothing_else_moves_it(house: House, old: State) -> None:
-    """Whatever is done, a recipient stays or makes one of its moves (`delayed` may be tried again within one of them)."""
+async def test_nothing_else_changes_the_state(house: House, old: State) -> None:
+    """After any operation a recipient has its state or one reachable by a move (`delayed` may be retried within one)."""
     everything: list[Move] = [due, claim, release, cancel, expire, fail, LATER, PERHAPS, settle(Delivered("250")), settle(Bounced("550"))]
     for move in everything:
         mail = await at(house, old)
@@ -127,7 +127,7 @@ async def test_nothing_else_moves_it(house: House, old: State) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_is_asked_at_the_end_of_whole_tests_notices_what_must_not_be(house: House, database: str) -> None:
+async def test_the_invariants_checked_after_each_test_find_violations(house: House, database: str) -> None:
     lost, ended = email(), email()
     await house.accept(lost, ended)
     check_invariants(database)
