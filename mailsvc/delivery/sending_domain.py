@@ -1,6 +1,6 @@
-"""What the sending domain adds to its mail: the return path, the DKIM signatures, and whether TLS is a must.
+"""What the sending domain adds to its mail: the return path, the DKIM signatures, and whether TLS is required.
 
-It is what cargo.Sending asks for. The formats are mail/return_path and mail/authentication/dkim.
+Implements message_loader.Sending. The formats: mail/return_path, mail/authentication/dkim.
 """
 
 from __future__ import annotations
@@ -18,28 +18,15 @@ from mailsvc.mail import return_path
 from mailsvc.mail import seven_bit as sevenbit
 from mailsvc.mail.authentication import dkim
 from mailsvc.mail.authentication.dkim import SigningKey
-from mailsvc.store.domains.domains import Domain, StoredKey
+from mailsvc.store.domains.domains import Domain, Domains, StoredKey
 from mailsvc.store.ids import uuid7_seconds
 from mailsvc.store.mail.values import Pieces
-from mailsvc.store.people.accounts import Account
+from mailsvc.store.people.accounts import Accounts
 
 T = TypeVar("T")
 _LOADED = 2000  # signing keys in memory; loading one costs more than a signature
-_SMALL = 128 * 1024  # octets of a message that is signed in about a millisecond
-_NUMBERS = 10_000  # accounts whose number is remembered; it never changes
-
-
-class Domains(Protocol):
-    """store/domains/domains"""
-
-    async def get(self, domain_id: UUID) -> Domain | None: ...
-    async def signing_keys(self, domain_id: UUID) -> tuple[StoredKey, ...]: ...
-
-
-class Accounts(Protocol):
-    """store/people/accounts"""
-
-    async def get(self, account_id: UUID) -> Account | None: ...
+_SMALL = 128 * 1024  # bytes; such a message is signed in about a millisecond
+_NUMBERS = 10_000  # accounts whose number is remembered. It never changes.
 
 
 class InThread(Protocol):
@@ -48,12 +35,12 @@ class InThread(Protocol):
     def __call__(self, work: Callable[[], T], /) -> Awaitable[T]: ...
 
 
-_GONE = "The sending domain does not exist any more."
+_GONE = "The sending domain no longer exists."
 
 
 @attrs.define(eq=False)
 class SendingDomains:
-    """`in_thread` runs a function off the reactor, `body_thread` one that takes longer; the first of `secrets` signs return paths."""
+    """`in_thread` runs a function off the reactor thread, `body_thread` one that takes longer. The first secret signs return paths."""
 
     domains: Domains
     accounts: Accounts
@@ -70,10 +57,10 @@ class SendingDomains:
         return Origin(path, domain.tls == "enforced")
 
     async def sign(self, transaction: Transaction, body: bytes | Pieces) -> bytes:
-        """The DKIM-Signature fields to put before the message, one for each of the domain's keys; none without keys.
+        """The DKIM-Signature fields that precede the message, one for each of the domain's keys.
 
-        The same whoever makes them and whenever: their times are those of the email's acceptance and expiry, and both algorithms
-        are deterministic. Two processes that attempt first, or one that takes over from another, send the same octets.
+        They are always the same: their times are those of the email's acceptance and expiry, and both algorithms are deterministic.
+        So two processes, of which each believes that it makes the first attempt, send the same bytes.
         """
         domain = await self._domain(transaction)
         stored = await self.domains.signing_keys(transaction.domain_id)
@@ -100,7 +87,7 @@ class SendingDomains:
         domain = await self.domains.get(transaction.domain_id)
         if domain is None:
             raise Gone(_GONE)
-        if domain.lost is not None:  # its DKIM keys are no longer in DNS, and its name is somebody else's
+        if domain.lost is not None:  # its DKIM keys are no longer in DNS
             raise Gone(f"The sending domain {domain.name} now belongs to another account.")
         return domain
 
@@ -116,7 +103,7 @@ class SendingDomains:
         return number
 
     def _load(self, key: StoredKey) -> SigningKey:
-        """In a thread; two of them may load the same key, which is no harm."""
+        """In a thread. Two threads may load the same key, which does no harm."""
         loaded = self._loaded.get((key.selector, key.der))
         if loaded is None:
             loaded = self._loaded[(key.selector, key.der)] = dkim.load_key(key.algorithm, key.der)

@@ -1,5 +1,6 @@
-"""Providers as data: whose mail exchangers these are, what they take, and which of their answers ask for more than one email's
-patience. Pure; read from etc/shaping.toml, which explains the fields. Keeping to the limits: budget.
+"""Provider rules: which mail servers belong to a provider, its limits, and the replies after which all its mail slows down or pauses.
+
+Pure. The rules are in shaping.toml, which explains the fields. Keeping to the limits: admission/budget. Following a reply: reactions.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class BadRules(Exception):
 
 @attrs.frozen
 class Limits:
-    """What a region may use at once or in a time; None: no limit of its own."""
+    """Of a region. None: the provider has no such limit."""
 
     connections: int | None = None
     messages_per_connection: int | None = None
@@ -32,7 +33,7 @@ class Limits:
 
 @attrs.frozen
 class Reaction:
-    """One kind of answer and what follows. `name` is how people find the rule: provider and number."""
+    """What follows from a kind of reply. `name` identifies the rule for people: provider and number."""
 
     name: str
     then: Then
@@ -54,7 +55,7 @@ class Reaction:
 
 @attrs.frozen
 class Provider:
-    """`match`: how the names of its mail exchangers end. `chunking`: whether they do well with it, where they offer it."""
+    """`match`: endings of its mail servers' names. `chunking`: whether BDAT works with those that offer it."""
 
     name: str
     match: tuple[str, ...]
@@ -68,13 +69,13 @@ class Provider:
 
 @attrs.frozen
 class Shaping:
-    """All rules. `reactions` are for every destination, after those of its provider."""
+    """All rules. `reactions` apply to every destination, after those of its provider."""
 
     providers: Mapping[str, Provider] = attrs.field(factory=dict)
     reactions: tuple[Reaction, ...] = ()
 
     def provider(self, hosts: Iterable[str]) -> str | None:
-        """The name of the one who serves all of these hosts."""
+        """The name of the provider that all of these hosts belong to."""
         names = list(hosts)
         return next((each.name for each in self.providers.values() if names and each.serves(names)), None)
 
@@ -87,7 +88,7 @@ class Shaping:
         return provider is None or provider.chunking
 
     def reaction(self, destination: str, replies: Iterable[Reply]) -> tuple[Reaction, Reply] | None:
-        """The first rule that one of the replies is for; a pause before all else."""
+        """The first rule that matches one of the replies. A pause comes before a slowdown."""
         provider = self.providers.get(provider_of(destination))
         rules = (() if provider is None else provider.reactions) + self.reactions
         found = [(rule, reply) for reply in replies for rule in rules if rule.matches(reply)]
@@ -98,28 +99,28 @@ NO_RULES = Shaping()
 
 
 def destination_name(provider: str | None, hosts: str) -> str:
-    """What all processes call a set of hosts: behind the name of its provider, so that one row of holds can mean all of them."""
+    """The name of a set of hosts in all processes. It begins with the provider, so that one hold can cover all of the provider's hosts."""
     return hosts if provider is None else f"{provider}/{hosts}"
 
 
 def provider_of(destination: str) -> str:
-    """The provider's name; a destination of nobody's is its own."""
+    """The provider's name. A destination without a provider is its own."""
     return destination.partition("/")[0]
 
 
 def read(given: Mapping[str, Any]) -> Shaping:
-    """The rules of a file's tables. Raises BadRules."""
+    """The rules in a parsed file. Raises BadRules."""
     _only(given, {"provider", "reply"}, "The file")
     tables = given.get("provider", {})
     if not isinstance(tables, dict):
-        raise BadRules("`provider` has to be a table of tables.")
+        raise BadRules("`provider` must be a table of tables.")
     return Shaping({name: _provider(name, table) for name, table in tables.items()}, _reactions("any", given.get("reply", [])))
 
 
 def _provider(name: str, table: Any) -> Provider:
     where = f"The provider {name}"
     if not name or not set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789-") or not isinstance(table, dict):
-        raise BadRules(f"{where} has to be a table whose name is of small letters, digits and hyphens.")
+        raise BadRules(f"{where} must be a table, and its name may only have lower-case letters, digits and hyphens.")
     _only(table, {"match", "source", "chunking", "reply", *_LIMITS}, where)
     match = table.get("match")
     if not isinstance(match, list) or not match or not all(isinstance(each, str) and each.startswith(".") for each in match):
@@ -142,17 +143,17 @@ def _reactions(owner: str, tables: Any) -> tuple[Reaction, ...]:
 def _reaction(name: str, table: Any) -> Reaction:
     where = f"The reply {name}"
     if not isinstance(table, dict):
-        raise BadRules(f"{where} has to be a table.")
+        raise BadRules(f"{where} must be a table.")
     _only(table, _REACTION, where)
     if not {"code", "enhanced", "text"} & table.keys():
-        raise BadRules(f"{where} says of no answer what it is like: code, enhanced or text.")
+        raise BadRules(f"{where} needs at least one of `code`, `enhanced` and `text`.")
     if table.get("then") not in ("pause", "slow"):
         raise BadRules(f'{where} has then = {table.get("then")!r}; expected "pause" or "slow".')
     minutes, rate = table.get("minutes", 0), table.get("messages_per_minute", 6)
     if type(minutes) not in (int, float) or minutes <= 0 or type(rate) not in (int, float) or rate <= 0:
-        raise BadRules(f"{where} needs minutes above 0, and messages_per_minute above 0.")
+        raise BadRules(f"{where} needs `minutes` above 0, and `messages_per_minute` above 0.")
     if not table.get("because"):
-        raise BadRules(f"{where} needs `because`, which the recipients that wait will show.")
+        raise BadRules(f"{where} needs `because`, which is shown as the reason of waiting recipients.")
     rest = {key: table[key] for key in ("code", "enhanced", "text", "sample") if key in table}
     return Reaction(name, table["then"], 60.0 * minutes, table["because"], messages_per_minute=float(rate), **rest)
 
@@ -160,4 +161,4 @@ def _reaction(name: str, table: Any) -> Reaction:
 def _only(table: Mapping[str, Any], known: set[str], where: str) -> None:
     unknown = sorted(table.keys() - known)
     if unknown:
-        raise BadRules(f"{where} has {unknown[0]!r}, which means nothing. Known here: {', '.join(sorted(known))}.")
+        raise BadRules(f"{where} has {unknown[0]!r}, which is unknown. Known keys: {', '.join(sorted(known))}.")

@@ -1,4 +1,4 @@
-"""A small world for delivery: a clock, a queue in memory, names, and mail servers that do what a test tells them."""
+"""Fakes for delivery: a clock, a queue in memory, DNS, and scripted mail servers."""
 
 from __future__ import annotations
 
@@ -252,11 +252,11 @@ class Sending:
         self.error: Exception | None = None
         self.tls_required = False
 
-    async def origin(self, parcel: Any) -> Origin:
-        return Origin(f"b-{parcel.email_id.int}@send.sender.example", self.tls_required)
+    async def origin(self, transaction: Any) -> Origin:
+        return Origin(f"b-{transaction.email_id.int}@send.sender.example", self.tls_required)
 
-    async def sign(self, parcel: Any, body: Any) -> bytes:
-        self.signed.append(parcel.email_id)
+    async def sign(self, transaction: Any, body: Any) -> bytes:
+        self.signed.append(transaction.email_id)
         if self.error:
             raise self.error
         return b"DKIM-Signature: %d\r\n" % len(self.signed)
@@ -310,7 +310,7 @@ class Server:
         self.greeting: Callable[[], Any] = lambda: None
         self.tls: str | None = None
         self.untrusted = False
-        self.hows: list[DialOptions] = []
+        self.dialled: list[DialOptions] = []
         self.sent_dot = False  # whether those who wait have sent the whole message
         self.capabilities: Capabilities | None = Capabilities(eight_bit=True)
         self.connections = 0
@@ -432,7 +432,7 @@ class World:
         if server is None:
             raise CannotConnect("refused the connection")
         server.dials.append(self.clock.seconds())
-        server.hows.append(how)
+        server.dialled.append(how)
         if how.mode in ("encrypted", "verified", "dane") and server.tls is None:
             raise CannotConnect("failed at TLS: it does not offer STARTTLS", tls=True, result="starttls-not-supported")
         if how.mode == "verified" and server.untrusted:

@@ -87,7 +87,7 @@ def test_only_a_positive_reply_to_the_dot_delivers_and_only_5yz_bounces(code: in
     ("code", "enhanced", "suppress"),
     [(550, "5.1.1", True), (550, "5.1.10", True), (550, "5.2.1", True), (550, None, False), (550, "5.1.0", False), (552, "5.2.2", False)],
 )
-def test_only_what_is_beyond_doubt_suppresses(code: int, enhanced: str | None, suppress: bool) -> None:
+def test_only_replies_about_the_address_suppress_it(code: int, enhanced: str | None, suppress: bool) -> None:
     assert classify(Reply(code, "text", enhanced), "rcpt").suppress is suppress
 
 
@@ -100,7 +100,7 @@ def test_only_what_is_beyond_doubt_suppresses(code: int, enhanced: str | None, s
         ("mta5.am0.yahoodns.net", "553 5.7.1 [BL21] Connections will not be accepted from 192.0.2.1"),
     ],
 )
-def test_what_is_said_of_our_address_waits_until_it_is_cured(host: str, reply: str) -> None:
+def test_refusals_of_our_address_are_retried(host: str, reply: str) -> None:
     parsed = read(reply)
     assert parsed is not None
     verdict = classify(parsed, "rcpt", host)
@@ -114,11 +114,11 @@ def test_what_is_said_of_our_address_waits_until_it_is_cured(host: str, reply: s
         ("556 5.1.10 example.org accepts no mail (null MX)", "host_unknown", True),
         ("550 5.1.2 The domain example.org does not exist", "host_unknown", True),
         ("550 5.4.4 mx.example.org has an address that mail is not sent to (10.0.0.5 is private)", "unroutable", False),
-        ("554 5.4.6 The mail of example.org would come back to this server", "loop", False),
+        ("554 5.4.6 Mail for example.org would loop back to this server", "loop", False),
         ("It has no code", "undetermined", False),
     ],
 )
-def test_what_we_say_for_a_server_that_is_not_there(reply: str, kind: str, suppress: bool) -> None:
+def test_replies_made_by_this_service_are_classified(reply: str, kind: str, suppress: bool) -> None:
     bounced = refused(reply)
     assert bounced.meaning is not None
     assert (bounced.meaning.kind, bounced.suppress) == (kind, suppress)

@@ -1,4 +1,4 @@
-"""Destinations: dead, slow, refusing, paused, without DNS; and how mail to the others goes on."""
+"""Destinations that are dead, slow, refusing, paused or without DNS, while mail to others goes on."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.delivery.fakes import World, answered, lost, number, taken
 # Destinations in trouble
 
 
-def test_a_dead_destination_is_held_as_a_whole_and_not_hammered() -> None:
+def test_a_dead_destination_is_held_and_not_tried_for_each_mail() -> None:
     world = World()
 
     def refuse() -> Any:
@@ -50,7 +50,7 @@ def test_a_dead_destination_is_held_as_a_whole_and_not_hammered() -> None:
     assert world.store.calls["ready"] <= 4 * 3600 * 1.1  # once a second, when nothing rings
 
 
-def test_a_destination_that_is_back_is_lifted_and_drained() -> None:
+def test_the_hold_of_a_destination_that_works_again_is_lifted() -> None:
     world = World()
     server = world.server("example.com", "1.1.1.1")
     server.greeting = lambda: CannotConnect("did not answer the connection in time")
@@ -64,7 +64,7 @@ def test_a_destination_that_is_back_is_lifted_and_drained() -> None:
     assert server.most_open <= 20
 
 
-def test_healthy_mail_passes_while_hundreds_of_destinations_hang() -> None:
+def test_other_mail_is_delivered_while_hundreds_of_destinations_hang() -> None:
     world = World(connections=60)
     server = world.server("good.example", "1.1.1.1")
     world.store.add(1, "bob@good.example", destination="mx.good.example")
@@ -81,7 +81,7 @@ def test_healthy_mail_passes_while_hundreds_of_destinations_hang() -> None:
     assert server.mails[-1].at - started <= 1.2
 
 
-def test_the_next_exchanger_is_tried_and_greeting_refusals_wait() -> None:
+def test_the_next_host_is_tried_and_refused_greetings_defer() -> None:
     world = World()
     first = world.server("example.com", "1.1.1.1", host="mx1.example.com", preference=10)
     second = world.server("example.com", "1.1.1.2", host="mx2.example.com", preference=20)
@@ -98,7 +98,7 @@ def test_the_next_exchanger_is_tried_and_greeting_refusals_wait() -> None:
     assert outcome.reason == "mx1.example.com (1.1.1.1) answered 554 no service; mx2.example.com (1.1.1.2) answered 421 4.3.2 too busy."
 
 
-def test_private_addresses_are_refused_unless_the_operator_says_so() -> None:
+def test_private_addresses_are_refused_unless_the_operator_allows_them() -> None:
     world = World()
     inner = world.server("rebind.example", "10.0.0.5")
     world.store.add(1, "bob@rebind.example")
@@ -121,7 +121,7 @@ def test_private_addresses_are_refused_unless_the_operator_says_so() -> None:
     assert len(inner.mails) == 1
 
 
-def test_connections_that_break_under_mail_rest_the_destination() -> None:
+def test_connections_that_fail_during_mail_hold_the_destination() -> None:
     world = World()
     server = world.server("example.com", "1.1.1.1")
     server.answer = lambda envelope: answered(envelope, Reply(421, "too many messages", "4.7.0"))
@@ -133,7 +133,7 @@ def test_connections_that_break_under_mail_rest_the_destination() -> None:
     assert all(row.lease is None for row in world.store.rows.values())
 
 
-def test_a_refused_further_connection_does_not_rest_a_destination_that_works() -> None:
+def test_a_refused_further_connection_does_not_hold_a_working_destination() -> None:
     world = World()
     server = world.server("example.com", "1.1.1.1")
     server.greeting = lambda: CannotConnect("answered 421 too many connections") if len(server.open) >= 2 else None
@@ -152,7 +152,7 @@ def test_a_refused_further_connection_does_not_rest_a_destination_that_works() -
     assert len(server.dials) < 12
 
 
-def test_a_reused_connection_that_is_dead_costs_no_attempt() -> None:
+def test_a_reused_connection_that_was_closed_costs_no_attempt() -> None:
     world = World()
     server = world.server("example.com", "1.1.1.1")
     world.store.add(1, "bob@example.com")
@@ -180,7 +180,7 @@ def test_a_paused_destination_keeps_its_mail_and_gets_it_when_resumed() -> None:
 # Domains
 
 
-def test_domains_that_take_no_mail_end_their_recipients() -> None:
+def test_recipients_at_domains_without_mail_bounce() -> None:
     world = World()
     world.names.mxs["null.example"] = [(0, "")]
     world.store.add(1, "bob@null.example")
@@ -195,7 +195,7 @@ def test_domains_that_take_no_mail_end_their_recipients() -> None:
     assert all(settlement.attempt is None for settlement in world.store.settled)
 
 
-def test_a_domain_without_dns_rests_and_comes_back() -> None:
+def test_a_domain_without_dns_is_held_and_recovers() -> None:
     world = World()
     world.names.mxs["flaky.example"] = "nameserver 192.0.2.53 answered SERVFAIL"
     for email in range(1, 31):
@@ -234,7 +234,7 @@ def test_accounts_take_turns_and_bulk_comes_last() -> None:
     world.store.add(1, "x@example.com", destination="mx.example.com")
     world.start().run(2)
     lane = world.delivery.lanes.get("mx.example.com")
-    lane.health.good_at, lane.health.whole, lane.health.wanted = world.clock.seconds(), 20, 20  # a wide window, still one connection
+    lane.health.good_at, lane.health.most, lane.health.wanted = world.clock.seconds(), 20, 20  # a wide window, still one connection
     lane._workers = 20
     for index in range(10):
         world.store.add(100 + index, f"a{index}@example.com", destination="mx.example.com", account=1)
@@ -250,7 +250,7 @@ def test_accounts_take_turns_and_bulk_comes_last() -> None:
     assert len(order) == 23
 
 
-def test_our_own_addresses_are_no_mail_exchangers() -> None:
+def test_our_own_source_addresses_are_not_connected_to() -> None:
     world = World(sources=Sources(parse(["8.8.8.8 out1.sender.example", "10.0.0.7 out2.sender.example"])))
     ours = world.server("example.com", "8.8.8.8")
     world.store.add(1, "x@example.com")

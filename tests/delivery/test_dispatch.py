@@ -1,4 +1,4 @@
-"""The way out as a whole, over a queue in memory and servers that do what they are told."""
+"""Delivery as a whole, with a queue in memory and scripted servers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def settled_now(world: World) -> float:
 # The way of one mail
 
 
-def test_a_waiting_mail_is_claimed_signed_sent_and_settled() -> None:
+def test_queued_mail_is_claimed_signed_sent_and_settled() -> None:
     world = World()
     server = world.server("example.com", "1.1.1.1")
     world.store.add(1, "bob@example.com")
@@ -43,7 +43,7 @@ def test_a_waiting_mail_is_claimed_signed_sent_and_settled() -> None:
     assert world.store.rows == {}
 
 
-def test_born_leased_mail_is_neither_claimed_nor_loaded() -> None:
+def test_handed_off_mail_is_neither_claimed_nor_loaded() -> None:
     world = World()
     server = world.server("example.com", "1.1.1.1")
     world.store.add(1, "bob@example.com")
@@ -60,7 +60,7 @@ def test_born_leased_mail_is_neither_claimed_nor_loaded() -> None:
     assert world.delivery.memory.used == 0
 
 
-def test_what_comes_into_the_queue_singly_is_claimed_without_waiting_for_company() -> None:
+def test_single_queued_mails_are_claimed_without_delay() -> None:
     world = World()
     server = world.server("example.com", "1.1.1.1")
     world.store.add(1, "bob@example.com", destination="mx.example.com")
@@ -78,7 +78,7 @@ def test_what_comes_into_the_queue_singly_is_claimed_without_waiting_for_company
     assert world.store.calls["ready"] - before <= 8
 
 
-def test_mail_that_went_to_the_queue_a_moment_ago_is_claimed_but_not_loaded() -> None:
+def test_mail_queued_a_moment_ago_is_claimed_but_not_loaded() -> None:
     world = World()
     server = world.server("example.com", "1.1.1.1")
     world.start().run(1)
@@ -107,7 +107,7 @@ def test_messages_that_come_with_a_claim_are_not_loaded() -> None:
     assert world.delivery.memory.used == 0
 
 
-def test_claims_bring_no_messages_while_those_are_here() -> None:
+def test_claims_bring_no_messages_while_they_are_in_memory() -> None:
     world = World()
     world.server("example.com", "1.1.1.1")
     world.store.brings = True
@@ -142,7 +142,7 @@ def test_destinations_share_claims() -> None:
     assert {limit for wanted in asked for limit in wanted.values()} == {10}
 
 
-def test_who_gets_through_its_share_asks_for_more() -> None:
+def test_a_destination_that_delivers_its_rows_claims_more() -> None:
     world = World(window=60)
     server = world.server("busy.example", "1.1.1.1")
     world.store.add(0, "ann@busy.example", destination="mx.busy.example")
@@ -159,7 +159,7 @@ def test_who_gets_through_its_share_asks_for_more() -> None:
     assert first == 10 and max(others) > 10
 
 
-def test_a_claim_that_fails_holds_nobody_up() -> None:
+def test_a_failed_claim_delays_no_other_destination() -> None:
     world = World()
     servers = [world.server(name, f"1.1.1.{n}") for n, name in enumerate(("one.example", "two.example"))]
     for n, name in enumerate(("one.example", "two.example")):
@@ -171,7 +171,7 @@ def test_a_claim_that_fails_holds_nobody_up() -> None:
     assert [len(server.mails) for server in servers] == [1, 1]
 
 
-def test_no_seat_before_the_route_is_known_and_accepting_does_not_ask_dns() -> None:
+def test_no_reservation_before_the_route_is_known_and_acceptance_does_not_query_dns() -> None:
     world = World()
     world.server("example.com", "1.1.1.1")
     world.start().run(1)
@@ -183,7 +183,7 @@ def test_no_seat_before_the_route_is_known_and_accepting_does_not_ask_dns() -> N
     assert world.store.last(1) == Delivered("250 2.0.0 queued")
 
 
-def test_new_mail_does_not_overtake_what_waits() -> None:
+def test_new_mail_does_not_overtake_queued_mail() -> None:
     world = World(connections_max=1, window=10)
     server = world.server("example.com", "1.1.1.1")
     stuck: list[Deferred[Any]] = []
@@ -203,7 +203,7 @@ def test_new_mail_does_not_overtake_what_waits() -> None:
     assert reservations  # nothing waits any more
 
 
-def test_no_seat_while_a_claim_of_what_waits_is_under_way() -> None:
+def test_no_reservation_while_queued_mail_is_being_claimed() -> None:
     world = World()
     server = world.server("example.com", "1.1.1.1")
     world.store.add(1, "bob@example.com")
@@ -224,7 +224,7 @@ def test_no_seat_while_a_claim_of_what_waits_is_under_way() -> None:
     assert len(server.mails) == 2
 
 
-def test_seats_that_were_not_used_are_free_again() -> None:
+def test_released_reservations_free_their_place_and_memory() -> None:
     world = World()
     world.server("example.com", "1.1.1.1")
     world.store.add(1, "bob@example.com")
@@ -255,7 +255,7 @@ def test_each_recipient_has_its_own_outcome() -> None:
     assert isinstance(world.store.last(1, 3), Later)
 
 
-def test_recipients_beyond_what_a_server_takes_at_once_go_in_further_transactions() -> None:
+def test_recipients_over_the_servers_limit_go_in_further_transactions() -> None:
     world = World()
     server = world.server("example.com", "1.1.1.1")
     for recipient in range(25):
@@ -297,7 +297,7 @@ def test_a_retry_sends_the_same_bytes() -> None:
 # Uncertain
 
 
-def test_silence_after_the_final_dot_is_uncertain_and_waits_five_minutes_for_the_same_bytes() -> None:
+def test_no_reply_to_the_message_is_uncertain_and_the_same_bytes_are_sent_after_five_minutes() -> None:
     world = World()
     server = world.server("example.com", "1.1.1.1")
     world.store.add(1, "bob@example.com")
@@ -333,7 +333,7 @@ def test_expired_mail_bounces_as_transient() -> None:
     assert world.store.now - world.store.settled[-1].at > timedelta(seconds=200)
 
 
-def test_what_expires_in_the_queue_is_counted() -> None:
+def test_recipients_that_expire_in_the_queue_are_counted() -> None:
     world = World()
     for email in range(3):
         world.store.add(email, "bob@example.com", expires=60 * (email + 1), due=3600)
@@ -341,7 +341,7 @@ def test_what_expires_in_the_queue_is_counted() -> None:
     assert (world.delivery.expired, len(world.store.rows)) == (2, 1)
 
 
-def test_connections_are_reused_then_closed_when_idle_and_the_lane_goes() -> None:
+def test_connections_are_reused_then_closed_when_idle_and_the_lane_is_removed() -> None:
     world = World(messages_per_connection=3, connections_max=1)
     server = world.server("example.com", "1.1.1.1")
     for email in range(1, 8):
@@ -376,7 +376,7 @@ def test_shutdown_waits_for_replies_then_settles_uncertain_and_gives_back_the_re
     assert [row.leased.attempts for row in world.store.rows.values()] == [1, 0, 0, 0, 0]
 
 
-def test_shutdown_with_nothing_under_way_is_quick() -> None:
+def test_shutdown_without_attempts_in_progress_is_quick() -> None:
     world = World()
     world.server("example.com", "1.1.1.1")
     world.store.add(1, "bob@example.com")
@@ -408,7 +408,7 @@ def test_in_flight_mail_finishes_at_shutdown() -> None:
 ASKED = StoredEnvelope("me@x.example", ret="FULL", envid="e1", notify=("NEVER", "FAILURE"), orcpt=(None, "rfc822;first@x.example"))
 
 
-def test_what_was_asked_for_goes_on_to_the_next_server() -> None:
+def test_dsn_options_are_passed_on_to_the_next_server() -> None:
     world = World()
     server = world.server("example.com", "1.1.1.1")
     seen: list[Any] = []
@@ -432,7 +432,7 @@ def test_what_was_asked_for_goes_on_to_the_next_server() -> None:
 @pytest.mark.parametrize(
     ("offered", "asked", "passed"), [(True, ASKED, True), (False, ASKED, False), (True, StoredEnvelope("a@b.c"), False)]
 )
-def test_who_was_told_what_to_tell_is_left_to_it(offered: bool, asked: StoredEnvelope, passed: bool) -> None:
+def test_the_settlement_says_whether_dsn_options_were_passed_on(offered: bool, asked: StoredEnvelope, passed: bool) -> None:
     world = World()
     world.server("example.com", "1.1.1.1").capabilities = Capabilities(eight_bit=True, dsn=offered)
     world.store.add(1, "ann@example.com")
@@ -453,7 +453,7 @@ def test_a_report_has_the_null_sender() -> None:
 EIGHT_BIT = "From: a@x.example\r\n\r\nGrüße\r\n".encode()
 
 
-def test_only_a_server_without_8bitmime_gets_a_copy_in_seven_bits() -> None:
+def test_only_a_server_without_8bitmime_gets_a_7bit_copy() -> None:
     world = World()
     modern, old = world.server("modern.example", "1.1.1.1"), world.server("old.example", "1.1.1.2")
     old.capabilities = Capabilities()
@@ -467,7 +467,7 @@ def test_only_a_server_without_8bitmime_gets_a_copy_in_seven_bits() -> None:
     assert world.delivery.memory.used == 0
 
 
-def test_the_copy_in_seven_bits_is_made_once_for_all_destinations(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_7bit_copy_is_made_once_for_all_destinations(monkeypatch: pytest.MonkeyPatch) -> None:
     world, made = World(), []
     convert = seven_bit.convert
     monkeypatch.setattr(seven_bit, "convert", lambda body: made.append(body) or convert(body))

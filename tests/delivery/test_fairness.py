@@ -1,4 +1,4 @@
-"""Nobody waits for others' trouble: hanging servers, one account's backlog, bulk mail."""
+"""Fairness: hanging servers, one account's backlog and bulk mail do not delay other mail."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def sent_at(server: Any) -> list[float]:
     return [mail.at - START for mail in server.mails]
 
 
-def test_a_new_destination_does_not_queue_behind_many_that_hang_before_they_greet() -> None:
+def test_a_new_destination_does_not_wait_for_many_that_do_not_greet() -> None:
     world = World(connections=30, connections_max=5, patience_seconds=20.0)
     hanging(world, 200, at="greeting")
     for email in range(200):
@@ -44,7 +44,7 @@ def test_a_new_destination_does_not_queue_behind_many_that_hang_before_they_gree
     assert world.delivery.slots.taken <= 30
 
 
-def test_given_up_for_others_is_a_rest_with_a_reason_and_no_lost_mail() -> None:
+def test_giving_up_a_connection_for_others_holds_the_destination_and_loses_no_mail() -> None:
     world = World(connections=3, connections_initial=1, patience_seconds=20.0)
     hanging(world, 4, at="greeting")
     for email in range(4):
@@ -54,7 +54,7 @@ def test_given_up_for_others_is_a_rest_with_a_reason_and_no_lost_mail() -> None:
     assert len(world.store.rows) == 4
 
 
-def test_without_anybody_waiting_a_slow_server_keeps_its_time() -> None:
+def test_a_slow_server_keeps_its_time_if_nobody_waits() -> None:
     world = World(connections=30)
     [server] = hanging(world, 1, at="greeting")
     world.store.add(1, "x@slow0.example")
@@ -62,7 +62,7 @@ def test_without_anybody_waiting_a_slow_server_keeps_its_time() -> None:
     assert (server.dials, world.store.hold_rows) == (server.dials[:1], {})
 
 
-def test_a_message_that_was_sent_whole_keeps_the_time_for_its_answer() -> None:
+def test_a_message_that_was_sent_completely_keeps_its_time_for_a_reply() -> None:
     world = World(connections=3, connections_initial=1, patience_seconds=20.0)
     servers = hanging(world, 5)
     for server in servers:
@@ -74,7 +74,7 @@ def test_a_message_that_was_sent_whole_keeps_the_time_for_its_answer() -> None:
     assert sum(len(server.mails) for server in servers) == 2
 
 
-def test_proven_destinations_are_not_touched_by_a_thousand_that_hang() -> None:
+def test_proven_destinations_are_not_delayed_by_a_thousand_that_hang() -> None:
     world = World(connections=60, connections_max=5)
     good = world.server("good.example", "1.1.1.1")
     world.store.add(1, "x@good.example")
@@ -109,7 +109,7 @@ def test_one_accounts_backlog_does_not_delay_another_account_in_the_same_lane() 
     assert places[-1] < 310
 
 
-def test_bulk_mail_lets_transactional_mail_of_another_destination_have_its_connection() -> None:
+def test_bulk_mail_gives_up_its_connection_for_transactional_mail_elsewhere() -> None:
     world = World(connections=2, connections_max=2, messages_per_connection=1000)
     bulk, urgent = world.server("bulk.example", "1.1.1.1"), world.server("urgent.example", "1.1.1.2")
     bulk.answer = lambda envelope: deferLater(world.clock, 0.05, taken, envelope)
@@ -125,7 +125,7 @@ def test_bulk_mail_lets_transactional_mail_of_another_destination_have_its_conne
     assert number(5000) not in {key[0] for key in world.store.rows}
 
 
-def test_bulk_mail_never_goes_ahead_within_a_lane() -> None:
+def test_transactional_mail_comes_first_within_a_lane() -> None:
     world = World(connections_max=1, connections_initial=1)
     server = world.server("example.com", "1.1.1.1")
     stuck: list[Deferred[Any]] = []

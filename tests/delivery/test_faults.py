@@ -1,4 +1,4 @@
-"""Faults on our own side: poison, a database that is away or refuses, lost leases. No recipient is lost, no lane stops."""
+"""Internal errors: poison messages, an unavailable or full database, lost leases. No recipient is lost, no lane stops."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.delivery.fakes import World, answered, number
 # Faults of ours
 
 
-def test_a_poison_message_is_set_aside_and_the_others_go_on() -> None:
+def test_a_poison_message_fails_and_other_mail_goes_on() -> None:
     world = World()
     server = world.server("example.com", "1.1.1.1")
     world.store.bodies[number(1)] = ValueError("poison")
@@ -33,7 +33,7 @@ def test_a_poison_message_is_set_aside_and_the_others_go_on() -> None:
 @pytest.mark.parametrize(
     "error", [EncryptionError("The secret of 1 does not open with key 1."), StatementFailed("XX002", "index is corrupted")]
 )
-def test_a_fault_of_the_installation_defers_mail_and_never_ends_it(error: Exception) -> None:
+def test_an_error_of_the_installation_defers_mail_and_never_fails_it(error: Exception) -> None:
     """Every email would fail alike: with a wrong key, a few attempts at each would be the end of all of them."""
     world = World()
     server = world.server("example.com", "1.1.1.1")
@@ -82,7 +82,7 @@ def test_signing_happens_once_for_all_destinations_of_an_email() -> None:
     assert len(world.sending.signed) == 1
 
 
-def test_the_database_away_loses_no_outcome_and_sends_nothing_twice() -> None:
+def test_an_unavailable_database_loses_no_outcome_and_nothing_is_sent_twice() -> None:
     world = World()
     server = world.server("example.com", "1.1.1.1")
     world.store.add(1, "bob@example.com")
@@ -96,7 +96,7 @@ def test_the_database_away_loses_no_outcome_and_sends_nothing_twice() -> None:
     assert len(server.mails) == 1
 
 
-def test_the_queue_away_for_a_while_stops_nothing_for_good() -> None:
+def test_delivery_goes_on_after_the_queue_was_unavailable() -> None:
     world = World()
     server = world.server("example.com", "1.1.1.1")
     world.store.add(1, "bob@example.com", destination="mx.example.com")
@@ -117,7 +117,7 @@ def test_the_queue_away_for_a_while_stops_nothing_for_good() -> None:
     assert world.store.outcomes[number(1), 0] == [Delivered("250 2.0.0 queued")]
 
 
-def test_a_sweep_that_fails_stops_no_delivery() -> None:
+def test_a_failed_chore_does_not_stop_delivery() -> None:
     world = World()
     server = world.server("example.com", "1.1.1.1")
     for call in ("release_scheduled", "holds", "expire", "leased"):
@@ -140,7 +140,7 @@ def test_a_connection_takes_no_mail_before_the_last_one_is_settled() -> None:
     assert len(server.mails) == 2
 
 
-def test_an_outcome_that_the_database_refuses_is_written_plainly() -> None:
+def test_an_outcome_that_the_database_rejects_is_written_in_ascii() -> None:
     world = World()
     server = world.server("example.com", "1.1.1.1")
     world.store.add(1, "bob@example.com")
@@ -157,7 +157,7 @@ def test_an_outcome_that_the_database_refuses_is_written_plainly() -> None:
     assert world.store.last(1) == Bounced("550 5.1.1 caf??", suppress=True)
 
 
-def test_leases_lost_track_of_go_back() -> None:
+def test_lost_leases_go_back_to_the_queue() -> None:
     world = World()
     server = world.server("example.com", "1.1.1.1")
     world.store.add(1, "bob@example.com", lease=world.process.id)  # committed, but the answer never came
@@ -167,7 +167,7 @@ def test_leases_lost_track_of_go_back() -> None:
     assert len(server.mails) == 1
 
 
-def test_a_process_taken_for_dead_sends_nothing_more_on_old_leases() -> None:
+def test_a_process_that_was_replaced_sends_nothing_under_its_old_leases() -> None:
     world = World()
     server = world.server("example.com", "1.1.1.1")
     world.store.add(1, "bob@example.com")

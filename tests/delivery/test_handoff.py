@@ -1,4 +1,4 @@
-"""The handover of a process that takes mail in and does not deliver."""
+"""The hand-off of a process that accepts mail and does not deliver."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def leaving(**routes: str) -> tuple[QueueOnly, Names]:
     return QueueOnly(7, Routes(Clock(), names, routes)), names
 
 
-def test_mail_is_filed_under_its_destination_once_that_is_known() -> None:
+def test_mail_is_queued_under_its_destination_once_it_is_known() -> None:
     leave, names = leaving()
     assert leave.reserve("Example.org", 1, False).destination == "example.org"
     assert leave.reserve("example.org", 1, False).destination == "example.org"
@@ -41,13 +41,13 @@ def test_mail_is_filed_under_its_destination_once_that_is_known() -> None:
     assert (offer.destination, offer.leased) == ("mx.example.net", False)
 
 
-def test_a_route_of_the_operators_is_known_at_once() -> None:
+def test_a_route_setting_is_known_at_once() -> None:
     leave, names = leaving(**{"*": "smtp://10.0.0.1:2525"})
     assert leave.reserve("example.org", 1, False).destination == "10.0.0.1:2525"
     assert not names.asked
 
 
-def test_only_so_many_domains_are_looked_up_at_once_and_a_failure_is_no_end() -> None:
+def test_lookups_are_limited_and_a_failed_one_is_repeated() -> None:
     leave, names = leaving()
     for number in range(_LOOKUPS + 1):
         leave.reserve(f"d{number}.example", 1, False)

@@ -1,4 +1,4 @@
-"""While the clocks disagree no mail is attempted and none expires; timers go on."""
+"""While the clocks disagree, no mail is attempted and none expires. Timers go on."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Clocks:
         self.clock.time_of_day.measured(now, now, now)
 
 
-def test_nothing_is_attempted_nor_expires_until_the_clocks_agree() -> None:
+def test_nothing_is_attempted_or_expires_until_the_clocks_agree() -> None:
     world = World()
     server = world.server("example.com", "1.1.1.1")
     clocks = Clocks(world, off=6 * DAY)
@@ -58,7 +58,7 @@ def test_mail_in_memory_goes_back_to_the_queue() -> None:
     assert len(server.mails) == 2 and world.store.rows == {}
 
 
-def test_dates_of_attempts_are_the_databases() -> None:
+def test_attempts_are_dated_by_the_databases_clock() -> None:
     world = World()
     world.server("example.com", "1.1.1.1")
     clock: Any = world.clock

@@ -1,4 +1,4 @@
-"""What servers may do to us, from the connection to the dot, and what their recipients and destinations show then."""
+"""What hostile servers do, from the connection to the end of the message, and what recipients and destinations show."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ VECTORS: dict[str, tuple[dict[str, str], type, str]] = {
 
 @pytest.mark.parametrize("name", VECTORS)
 @pytest_twisted.ensureDeferred
-async def test_a_server_that(name: str) -> None:
+async def test_the_outcome_of_a_server_that(name: str) -> None:
     said, kind, part = VECTORS[name]
     site = Site()
     site.listen("127.0.0.1", script(**said))
@@ -70,7 +70,7 @@ async def test_a_server_that(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["no greeting, a close", "greeting 554", "greeting 421", "two codes in one greeting"])
 @pytest_twisted.ensureDeferred
-async def test_the_next_exchanger_is_tried_after(name: str) -> None:
+async def test_the_next_host_is_tried_after(name: str) -> None:
     site = Site()
     site.listen("127.0.0.1", script(**VECTORS[name][0]))
     site.listen("127.0.0.2", script())
@@ -142,7 +142,7 @@ def served(site: Site, listener: Listener) -> None:
 
 @pytest.mark.parametrize("name", _ENDS)
 @pytest_twisted.ensureDeferred
-async def test_a_session_that_ends_is_told_and_not_begun_again_and_again(name: str) -> None:
+async def test_a_session_that_ends_is_recorded_and_not_retried_at_once(name: str) -> None:
     place, action, kind, part = _ENDS[name]
     site, listener = Site(), Listener()
     listener.actions[place] = action
@@ -162,7 +162,7 @@ async def test_a_session_that_ends_is_told_and_not_begun_again_and_again(name: s
 
 @pytest.mark.parametrize("name", _INSIDE_TLS)
 @pytest_twisted.ensureDeferred
-async def test_a_session_that_ends_inside_tls_is_told_and_not_begun_again_and_again(name: str, tmp_path: Any) -> None:
+async def test_a_session_that_ends_inside_tls_is_recorded_and_not_retried_at_once(name: str, tmp_path: Any) -> None:
     place, action, part = _INSIDE_TLS[name]
     site, listener = Site(), Listener().use(Certificate.make(tmp_path))
     usual = {b"EHLO": lambda server: server.say(_OFFERS)}
@@ -179,7 +179,7 @@ async def test_a_session_that_ends_inside_tls_is_told_and_not_begun_again_and_ag
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_dial_that_is_given_up_does_not_go_on_to_the_next_exchanger_or_without_tls() -> None:
+async def test_a_cancelled_dial_does_not_try_the_next_host_or_no_tls() -> None:
     site = Site()
     site.listen("127.0.0.1", script(greeting="silence"))
     site.listen("127.0.0.2", script(EHLO=_OFFERS, STARTTLS="silence"))

@@ -156,7 +156,7 @@ async def test_mail_arrives_by_mx_over_one_connection() -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_the_second_exchanger_takes_what_the_first_refuses() -> None:
+async def test_the_second_host_gets_the_mail_if_the_first_refuses_the_session() -> None:
     site = Site()
     site.listen("127.0.0.1", script(greeting="554 not here"))
     site.listen("127.0.0.2", script())
@@ -169,20 +169,20 @@ async def test_the_second_exchanger_takes_what_the_first_refuses() -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_an_address_of_this_machine_is_no_mail_exchanger_unless_the_operator_says_so() -> None:
+async def test_an_address_of_this_machine_is_refused_unless_the_operator_allows_it() -> None:
     site = Site()
     site.listen("127.0.0.1", script())
     dial = dialer(site.reactor, "out.example", 2, Timeouts(greeting=2, quit=1))
     with pytest.raises(CannotConnect, match="is an address of this machine"):
         await dial("127.0.0.1", site.port, "mx.example.com", DialOptions())
-    courier = await dial("127.0.0.1", site.port, "mx.example.com", DialOptions(ourselves=True))
-    await courier.quit()  # type: ignore[misc]
+    client = await dial("127.0.0.1", site.port, "mx.example.com", DialOptions(ourselves=True))
+    await client.quit()  # type: ignore[misc]
     for port in site.ports:
         await port.stopListening()
 
 
 @pytest_twisted.ensureDeferred
-async def test_nobody_listens() -> None:
+async def test_a_refused_connection_defers_the_mail() -> None:
     site = Site()
     site.listen("127.0.0.1", script())
     site.dns.zones = named((10, "mx1", "127.0.0.9"))
@@ -197,7 +197,7 @@ async def test_nobody_listens() -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_closing_after_the_dot_is_uncertain_and_before_it_is_not() -> None:
+async def test_a_connection_closed_after_the_message_is_uncertain_and_before_it_is_not() -> None:
     site = Site()
     site.listen("127.0.0.1", script(dot="drop"))
     site.listen("127.0.0.2", script(DATA="drop"))
@@ -218,7 +218,7 @@ async def test_closing_after_the_dot_is_uncertain_and_before_it_is_not() -> None
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_host_whose_tls_is_broken_gets_its_mail_in_clear() -> None:
+async def test_a_host_with_broken_tls_gets_mail_without_tls() -> None:
     site = Site()
     site.listen("127.0.0.1", script(EHLO="250-mx\r\n250 STARTTLS", STARTTLS="220 go on\r\n220 and on, in clear"))
     site.dns.zones = named((10, "mx1", "127.0.0.1"))
@@ -232,7 +232,7 @@ async def test_a_host_whose_tls_is_broken_gets_its_mail_in_clear() -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_refused_recipients_bounce_with_the_words_of_their_server() -> None:
+async def test_refused_recipients_bounce_with_the_servers_reply() -> None:
     site = Site()
     site.listen("127.0.0.1", script(RCPT="550 5.1.1 no such user here"))
     site.dns.zones = named((10, "mx1", "127.0.0.1"))
@@ -244,7 +244,7 @@ async def test_refused_recipients_bounce_with_the_words_of_their_server() -> Non
 
 
 @pytest_twisted.ensureDeferred
-async def test_shutdown_cuts_a_server_that_never_answers_the_dot() -> None:
+async def test_shutdown_cuts_a_server_that_never_replies_to_the_message() -> None:
     site = Site()
     site.listen("127.0.0.1", script(dot="silence"))
     site.dns.zones = named((10, "mx1", "127.0.0.1"))

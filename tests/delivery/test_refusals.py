@@ -1,4 +1,4 @@
-"""What people read about a refusal: who said what, whether it is tried again, and who must act."""
+"""What people read about a refusal: the reply, whether the mail is retried, and who has to act."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_refused_mail_command_is_shown_and_acted_on(reply: str, kind: type, eh
         assert (AGAIN in outcome.reason) is (kind is Later)
 
 
-def test_a_server_that_demands_tls_after_tls_failed_is_tried_again() -> None:
+def test_a_server_that_requires_tls_after_tls_failed_is_retried() -> None:
     world = WiredWorld()
     world.host(
         "x.example", "8.1.0.1", EHLO=b"250-mx\r\n250 STARTTLS\r\n", STARTTLS="close", MAIL=b"530 5.7.0 Must issue STARTTLS first\r\n"
@@ -63,7 +63,7 @@ def test_a_server_that_demands_tls_after_tls_failed_is_tried_again() -> None:
     assert "530 5.7.0 Must issue STARTTLS first" in outcome.reason
 
 
-def test_when_clear_text_fails_too_both_are_told() -> None:
+def test_the_reason_names_both_failures_with_and_without_tls() -> None:
     outcome = said(EHLO1=b"250-mx\r\n250 STARTTLS\r\n", STARTTLS=(b"454 4.7.0 not now\r\n", "close"), greeting=b"220 mx\r\n")
     assert isinstance(outcome, Delivered)
     world = WiredWorld()
@@ -87,21 +87,21 @@ def test_when_clear_text_fails_too_both_are_told() -> None:
 
 
 @pytest.mark.parametrize("reply", ["554 5.3.0 internal trouble", "550 5.3.5 misconfigured", "554 5.4.1 no route", "452 4.3.1 disk full"])
-def test_advice_to_wait_is_given_only_while_the_mail_is_tried_again(reply: str) -> None:
+def test_advice_to_wait_is_given_only_while_the_mail_is_retried(reply: str) -> None:
     outcome = said(RCPT=f"{reply}\r\n".encode())
     assert isinstance(outcome, Later if reply[0] == "4" else Bounced)
     assert (AGAIN in outcome.reason) is isinstance(outcome, Later)
     assert outcome.meaning is not None and (AGAIN in outcome.meaning.advice) is isinstance(outcome, Later)
 
 
-def test_an_expired_mail_is_not_said_to_be_tried_again() -> None:
+def test_the_reason_of_an_expired_mail_promises_no_retry() -> None:
     outcome = said(RCPT=b"451 4.3.0 trouble\r\n", expires=3600.0, hours=2)
     assert isinstance(outcome, Bounced)
     assert outcome.reply.startswith("Expired after ") and "451 4.3.0 trouble" in outcome.reply
     assert AGAIN not in outcome.reply + outcome.reason
 
 
-def test_no_class_promises_to_try_again_where_it_is_not_and_each_that_may_wait_says_what_then() -> None:
+def test_only_the_advice_for_deferred_mail_promises_a_retry() -> None:
     for name, kind in rules().classes.items():
         final, retried = known(name), known(name, retried=True)
         assert final is not None and retried is not None
@@ -111,7 +111,7 @@ def test_no_class_promises_to_try_again_where_it_is_not_and_each_that_may_wait_s
 
 
 @pytest.mark.parametrize("reply", ["450 4.2.1 mailbox busy", "450 4.2.1 The mailbox is not taking mail now", "450 4.1.1 no such user yet"])
-def test_a_refusal_for_now_does_not_say_to_write_no_more(reply: str) -> None:
+def test_a_temporary_refusal_does_not_advise_to_stop_sending(reply: str) -> None:
     outcome = said(RCPT=f"{reply}\r\n".encode())
     assert isinstance(outcome, Later)
     assert "Don't send" not in outcome.reason and AGAIN in outcome.reason
@@ -119,7 +119,7 @@ def test_a_refusal_for_now_does_not_say_to_write_no_more(reply: str) -> None:
         assert outcome.meaning is not None and outcome.meaning.kind == "mailbox_busy"
 
 
-def test_what_this_service_finds_before_sending_is_not_put_into_the_mouth_of_the_host() -> None:
+def test_reasons_found_before_sending_are_not_attributed_to_the_host() -> None:
     outcome = said(EHLO=b"250-mx\r\n250 SIZE 10\r\n")
     assert isinstance(outcome, Bounced)
     assert outcome.reason.startswith("Not sent to mx10.x.example: The message has ")
@@ -138,7 +138,7 @@ def test_what_this_service_finds_before_sending_is_not_put_into_the_mouth_of_the
 
 
 @pytest.mark.parametrize("behind", [(), ("close",)])
-def test_a_host_that_never_takes_mail_ends_the_recipients(behind: tuple[str, ...]) -> None:
+def test_recipients_bounce_if_the_host_never_accepts_mail(behind: tuple[str, ...]) -> None:
     """RFC 7504 §3."""
     world = WiredWorld()
     host = world.host("x.example", "8.1.0.1", greeting=(b"521 mx.example does not accept mail\r\n", *behind))
@@ -156,7 +156,7 @@ def test_a_host_that_never_takes_mail_ends_the_recipients(behind: tuple[str, ...
     assert len(host.dials) <= 3, "one answer is enough for all of them"
 
 
-def test_521_of_one_exchanger_leaves_the_mail_to_the_others() -> None:
+def test_a_521_of_one_host_leaves_the_mail_to_the_others() -> None:
     world = WiredWorld()
     world.host("x.example", "8.1.0.1", greeting=b"521 no mail here\r\n")
     second = world.host("x.example", "8.1.0.2", preference=20, greeting=b"421 busy\r\n")
@@ -169,7 +169,7 @@ def test_521_of_one_exchanger_leaves_the_mail_to_the_others() -> None:
     assert isinstance(world.store.last(1), Delivered)
 
 
-def test_a_521_that_speaks_of_our_address_waits() -> None:
+def test_a_521_about_our_address_defers() -> None:
     assert isinstance(said(greeting=b"521 5.7.1 blocked using zen.spamhaus.org\r\n"), Later)
 
 
@@ -181,7 +181,7 @@ def test_a_521_that_speaks_of_our_address_waits() -> None:
         ("421 4.7.0 too many connections from your address", "throttled"),
     ],
 )
-def test_a_greeting_that_turns_us_away_is_shown_with_its_class_and_waits(greeting: str, kind: str) -> None:
+def test_a_refused_greeting_is_shown_with_its_class_and_defers(greeting: str, kind: str) -> None:
     outcome = said(greeting=f"{greeting}\r\n".encode())
     assert isinstance(outcome, Later)
     assert outcome.reason.startswith(f"mx10.x.example (8.1.0.1) answered {greeting}. ")
@@ -192,7 +192,7 @@ def test_a_greeting_that_turns_us_away_is_shown_with_its_class_and_waits(greetin
 # Many exchangers
 
 
-def test_a_destination_of_many_exchangers_is_tried_in_turn() -> None:
+def test_the_hosts_of_a_large_destination_are_tried_in_turn() -> None:
     world = WiredWorld()
     for place in range(45):
         world.host("x.example", f"8.1.0.{place + 1}", preference=place + 1, greeting="close")
@@ -207,7 +207,7 @@ def test_a_destination_of_many_exchangers_is_tried_in_turn() -> None:
     assert len(world.store.outcomes[key]) == 3
 
 
-def test_what_a_session_that_was_used_said_of_another_mail_is_not_shown() -> None:
+def test_an_earlier_mails_reply_on_a_reused_session_is_not_shown() -> None:
     world = WiredWorld(connections_initial=1, connections_max=1)
     world.host("x.example", "8.1.0.1", message=(b"250 2.0.0 queued\r\n421 4.3.2 leaving\r\n"))
     for email in range(1, 5):

@@ -1,4 +1,4 @@
-"""What the sending domain adds: its signature is the same whoever makes it."""
+"""What the sending domain adds. Its signature is always the same."""
 
 from __future__ import annotations
 
@@ -44,30 +44,30 @@ async def at_once(work: Callable[[], bytes]) -> bytes:
     return work()
 
 
-def signature(parcel: Transaction) -> bytes:
+def signature(transaction: Transaction) -> bytes:
     """By a process of its own."""
     stored: Any = Stored()
     found: list[bytes] = []
-    Deferred.fromCoroutine(SendingDomains(stored, stored, b"secret", at_once).sign(parcel, MESSAGE)).addCallback(found.append)
+    Deferred.fromCoroutine(SendingDomains(stored, stored, b"secret", at_once).sign(transaction, MESSAGE)).addCallback(found.append)
     return found[0]
 
 
-def parcel() -> Transaction:
+def transaction() -> Transaction:
     email_id = uuid7_floor(datetime.fromtimestamp(START, UTC))
     leased = Leased(number(1), email_id, 0, number(9), "eu", "a@b.example", "mx", 0, "queued", EXPIRES, False)
     return Transaction(number(1), email_id, number(9), 7, False, (leased,))
 
 
-def test_two_processes_that_attempt_first_send_the_same_octets() -> None:
-    first = parcel()
+def test_two_processes_that_sign_first_send_the_same_bytes() -> None:
+    first = transaction()
     [leased] = first.recipients
     second = attrs.evolve(first, lease=8, recipients=(attrs.evolve(leased, recipient=1, destination="other"),))
     assert signature(first) == signature(second)
     assert signature(first).count(b"DKIM-Signature:") == 2
 
 
-def test_a_signature_holds_from_the_acceptance_until_well_after_the_last_attempt() -> None:
-    assert f" t={START:.0f}; x={START + 14 * 86400:.0f};".encode() in signature(parcel())
+def test_a_signature_is_valid_from_acceptance_until_after_the_last_attempt() -> None:
+    assert f" t={START:.0f}; x={START + 14 * 86400:.0f};".encode() in signature(transaction())
 
 
 @attrs.define
@@ -97,19 +97,19 @@ class Large:
     async def load(self, *_: object) -> StoredPieces:
         return StoredPieces(self.signature, self)  # type: ignore[arg-type]
 
-    def cargo(self) -> MessageLoader:
+    def loader(self) -> MessageLoader:
         stored: Any = Stored()
         return MessageLoader(None, self, SendingDomains(stored, stored, lambda: [b"secret"], self.in_thread), MemoryBudget(1 << 30))
 
 
-def test_a_large_message_is_signed_and_looked_through_in_threads() -> None:
+def test_a_large_message_is_signed_and_scanned_in_threads() -> None:
     for large, leased in (
-        (Large(), parcel()),  # read from the store
-        (Large(signature=b"DKIM-Signature: 1\r\n"), parcel()),  # for another attempt
-        (accepted := Large(), attrs.evolve(parcel(), body=accepted)),  # from memory
+        (Large(), transaction()),  # read from the store
+        (Large(signature=b"DKIM-Signature: 1\r\n"), transaction()),  # for another attempt
+        (accepted := Large(), attrs.evolve(transaction(), body=accepted)),  # from memory
     ):
         found: list[LoadedMessage] = []
-        Deferred.fromCoroutine(large.cargo().load(leased)).addCallback(found.append)
+        Deferred.fromCoroutine(large.loader().load(leased)).addCallback(found.append)
         [loaded] = found
         assert not loaded.eight_bit and loaded.signature.startswith(b"DKIM-Signature:")
         assert large.taken == 0
@@ -134,7 +134,7 @@ class Pausing:
             self.producer.pauseProducing()
 
 
-def test_a_large_message_is_sent_by_slices_as_the_peer_reads() -> None:
+def test_a_large_message_is_sent_in_slices_as_the_server_reads() -> None:
     large, transport = Large(), Pausing()
     outflow: Any = MessageWriter(transport, b"", large, DotStuffer(), lambda: True, lambda octets: None, lambda error: None)  # type: ignore[arg-type]
     outflow.start()

@@ -103,7 +103,7 @@ PLACES = ("greeting", "EHLO", "MAIL", "RCPT", "DATA", "message")
 @pytest.mark.parametrize("offers", OFFERS)
 @pytest.mark.parametrize("how", INSTEAD)
 @pytest.mark.parametrize("place", PLACES)
-def test_instead_of_a_reply(place: str, how: str, offers: str) -> None:
+def test_a_session_that_ends_instead_of_a_reply(place: str, how: str, offers: str) -> None:
     if place == "DATA" and offers == "chunking":
         place = "else"  # to MAIL and RCPT alike, since there is no DATA
     if place == "greeting" and offers != "plain":
@@ -120,7 +120,7 @@ def test_instead_of_a_reply(place: str, how: str, offers: str) -> None:
 @pytest.mark.parametrize("offers", OFFERS)
 @pytest.mark.parametrize("how", BEHIND)
 @pytest.mark.parametrize("place", ["greeting", "EHLO", "MAIL", "RCPT", "DATA"])
-def test_behind_a_reply(place: str, how: str, offers: str) -> None:
+def test_a_session_that_ends_after_a_reply(place: str, how: str, offers: str) -> None:
     if place == "DATA" and offers == "chunking":
         pytest.skip("there is no DATA")
     replies = {"greeting": b"220 mx\r\n", "EHLO": OFFERS[offers], "DATA": b"354 go\r\n"}
@@ -140,7 +140,7 @@ def test_behind_a_reply(place: str, how: str, offers: str) -> None:
 
 @pytest.mark.parametrize("pause", [0.005, 0.1, 1.0, 4.0])
 @pytest.mark.parametrize("how", ["close", "reset", "421", "250", "half a line"])
-def test_while_a_fresh_connection_waits(how: str, pause: float) -> None:
+def test_a_new_idle_connection_that_ends_costs_no_attempt(how: str, pause: float) -> None:
     """Two connections are opened for two mails; what happens to the one that has nothing to do must not cost a mail its attempt."""
     world = WiredWorld(connections_initial=2)
     host = world.host("broken.example", ADDRESS)
@@ -165,7 +165,7 @@ def test_while_a_fresh_connection_waits(how: str, pause: float) -> None:
 
 @pytest.mark.parametrize("offers", OFFERS)
 @pytest.mark.parametrize("how", ["close", "reset", "421", "421 and a close", "250", "half a line", "garbage"])
-def test_between_mails(how: str, offers: str) -> None:
+def test_a_session_that_ends_between_mails_costs_no_attempt(how: str, offers: str) -> None:
     """A server that takes one mail for each connection and then ends it in some way: every mail arrives with one attempt."""
     ends: dict[str, Does] = {
         "close": "close",
@@ -189,7 +189,7 @@ def test_between_mails(how: str, offers: str) -> None:
 @pytest.mark.parametrize("offers", OFFERS)
 @pytest.mark.parametrize("how", ["close", "reset", "421", "silence", "garbage", "half a line"])
 @pytest.mark.parametrize("place", ["MAIL2", "RCPT2", "RSET"])
-def test_at_the_second_mail_of_a_connection(place: str, how: str, offers: str) -> None:
+def test_a_session_that_ends_at_the_second_mail(place: str, how: str, offers: str) -> None:
     does: dict[str, Does] = {"EHLO": OFFERS[offers], place: INSTEAD[how]}
     if place == "RSET":
         does["RCPT1"] = b"550 5.1.1 no such user\r\n"
@@ -203,7 +203,7 @@ def test_at_the_second_mail_of_a_connection(place: str, how: str, offers: str) -
 
 
 @pytest.mark.parametrize("place", ["greeting", "EHLO"])
-def test_the_next_exchanger_is_tried_when_a_session_ends_before_a_mail(place: str) -> None:
+def test_the_next_host_is_tried_if_a_session_ends_before_a_mail(place: str) -> None:
     world = WiredWorld()
     bad = world.host("broken.example", ADDRESS, **{place: b"250-mx\r\n250 mx\r\n421 4.3.2 busy\r\n"})
     good = world.host("broken.example", "8.1.0.2", preference=20)
@@ -213,7 +213,7 @@ def test_the_next_exchanger_is_tried_when_a_session_ends_before_a_mail(place: st
     assert all(outcomes == [Delivered("250 2.0.0 queued")] for outcomes in world.store.outcomes.values())
 
 
-def test_what_a_busy_server_says_behind_ehlo_is_shown() -> None:
+def test_a_busy_servers_reply_after_ehlo_is_shown() -> None:
     world = WiredWorld()
     world.host("broken.example", ADDRESS, EHLO=b"250 mx\r\n421 4.3.2 busy, come back later\r\n")
     play(world, 1, hours=0.01)
@@ -224,7 +224,7 @@ def test_what_a_busy_server_says_behind_ehlo_is_shown() -> None:
     assert settlement.attempt is not None and "S: 421 4.3.2 busy, come back later" in settlement.attempt.transcript
 
 
-def test_many_mails_share_what_a_broken_destination_costs() -> None:
+def test_mails_to_a_broken_destination_share_one_attempt() -> None:
     world = WiredWorld()
     host = world.host("broken.example", ADDRESS, EHLO=b"250 mx\r\n250 stray\r\n", works=b"250 mx\r\n")
     play(world, 300, hours=6)
@@ -254,7 +254,7 @@ def test_a_server_that_ends_every_other_session_gets_its_mail() -> None:
     assert host.most_in_a_minute() <= A_MINUTE
 
 
-def test_emails_that_need_tls_share_what_a_server_without_it_costs() -> None:
+def test_emails_that_require_tls_share_one_try_at_a_server_without_it() -> None:
     world = WiredWorld()
     world.sending.tls_required = True
     host = world.host("broken.example", ADDRESS)
@@ -265,7 +265,7 @@ def test_emails_that_need_tls_share_what_a_server_without_it_costs() -> None:
     assert all("does not offer STARTTLS. Verified TLS is required" in outcome.reason for outcome in all_outcomes(world))
 
 
-def test_replies_that_come_octet_by_octet_and_odd_ones_are_replies() -> None:
+def test_replies_in_single_bytes_and_odd_replies_are_understood() -> None:
     def octets(text: bytes) -> tuple[bytes, ...]:
         return tuple(text[at : at + 1] for at in range(len(text)))
 

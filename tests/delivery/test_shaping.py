@@ -1,4 +1,4 @@
-"""Providers' rules: the file that is shipped, how lanes share a provider's limits, and what follows from an answer."""
+"""Provider rules: the shipped file, how lanes share a provider's limits, and what follows from a reply."""
 
 from __future__ import annotations
 
@@ -42,21 +42,21 @@ def two_domains(world: World) -> list[Any]:
 
 
 @pytest.mark.parametrize("rule", [rule for p in SHIPPED.providers.values() for rule in p.reactions], ids=lambda rule: rule.name)
-def test_each_rule_is_for_its_sample(rule: Reaction) -> None:
+def test_each_rule_matches_its_sample(rule: Reaction) -> None:
     destination = shaping.destination_name(rule.name.rpartition("-")[0], "mx.example")
     found = SHIPPED.reaction(destination, [reply(rule.sample)])
     assert found is not None
     assert found[0] == rule
 
 
-def test_the_rules_for_everybody_are_for_their_samples() -> None:
+def test_general_rules_match_their_samples() -> None:
     for rule in SHIPPED.reactions:
         found = SHIPPED.reaction("mx.example", [reply(rule.sample)])
         assert found is not None
         assert found[0] == rule
 
 
-def test_an_ordinary_refusal_has_no_rule() -> None:
+def test_an_ordinary_refusal_matches_no_rule() -> None:
     for text in ("550 5.1.1 no such user", "450 4.2.1 greylisted, come back later", "452 4.2.2 over quota"):
         for provider in SHIPPED.providers:
             assert SHIPPED.reaction(f"{provider}/mx", [reply(text)]) is None
@@ -74,7 +74,7 @@ def test_an_ordinary_refusal_has_no_rule() -> None:
         ([], None),
     ],
 )
-def test_a_domain_belongs_to_a_provider_when_all_of_its_exchangers_do(hosts: list[str], provider: str | None) -> None:
+def test_a_domain_belongs_to_a_provider_if_all_of_its_hosts_do(hosts: list[str], provider: str | None) -> None:
     assert SHIPPED.provider(hosts) == provider
 
 
@@ -85,14 +85,14 @@ def test_a_domain_belongs_to_a_provider_when_all_of_its_exchangers_do(hosts: lis
         ('[provider.x]\nmatch = ["x"]', "match"),
         ('[provider.x]\nmatch = [".x"]\nconections = 3', "'conections'"),
         ('[provider.x]\nmatch = [".x"]\nconnections = 0', "connections = 0"),
-        ('[provider."a/b"]\nmatch = [".x"]', "small letters"),
-        ('[[reply]]\nthen = "pause"', "code, enhanced or text"),
+        ('[provider."a/b"]\nmatch = [".x"]', "lower-case letters"),
+        ('[[reply]]\nthen = "pause"', "at least one of"),
         ('[[reply]]\ncode = 421\nthen = "stop"', "'stop'"),
         ('[[reply]]\ncode = 421\nthen = "slow"\nbecause = "x"', "minutes"),
         ('[[reply]]\ncode = 421\nthen = "slow"\nminutes = 1', "because"),
     ],
 )
-def test_a_mistake_in_the_file_is_named(text: str, said: str) -> None:
+def test_an_error_in_the_file_is_reported(text: str, said: str) -> None:
     with pytest.raises(BadRules, match=said.replace("(", r"\(")):
         shaping.read(tomllib.loads(text))
 
@@ -130,7 +130,7 @@ def test_processes_of_a_region_share_a_limit_evenly() -> None:
     assert budget.connections == 1
 
 
-def test_mail_goes_no_faster_than_the_provider_takes_it() -> None:
+def test_mail_is_sent_at_the_providers_rate() -> None:
     world = World(big(messages_per_second=0.5), idle_seconds=30.0)
     first, second = two_domains(world)
     for email in range(1, 9):
@@ -141,7 +141,7 @@ def test_mail_goes_no_faster_than_the_provider_takes_it() -> None:
     assert min(later - sooner for sooner, later in pairwise(times)) >= 1.99
 
 
-def test_connections_are_opened_no_faster_than_the_provider_takes_them() -> None:
+def test_connections_are_opened_at_the_providers_rate() -> None:
     world = World(big(connections_per_minute=60.0, messages_per_connection=1))
     first, second = two_domains(world)
     for email in range(1, 11):
@@ -153,7 +153,7 @@ def test_connections_are_opened_no_faster_than_the_provider_takes_them() -> None
     assert min(later - sooner for sooner, later in pairwise(dials)) >= 0.99
 
 
-def test_a_connection_carries_as_many_as_the_provider_takes() -> None:
+def test_a_connection_sends_as_many_mails_as_the_provider_allows() -> None:
     world = World(big(messages_per_connection=3), connections_initial=1, connections_max=1)
     server, _ = two_domains(world)
     for email in range(1, 8):
@@ -168,7 +168,7 @@ PAUSE = Reaction("big-1", "pause", 7200.0, "it defers us for complaints", code=4
 SLOW = Reaction("big-2", "slow", 600.0, "it says so", enhanced="4.7.28", messages_per_minute=6.0)
 
 
-def test_a_pause_is_one_row_for_all_domains_of_the_provider_and_ends_by_itself() -> None:
+def test_a_pause_is_one_row_for_all_domains_of_a_provider_and_ends_on_time() -> None:
     world = World(big((PAUSE,)), retry_after=(60.0,), retry_every=60.0)
     first, second = two_domains(world)
     first.answer = lambda envelope: answered(envelope, Reply(421, "[TSS04] deferred", "4.7.0"), "mail")
@@ -190,7 +190,7 @@ def test_a_pause_is_one_row_for_all_domains_of_the_provider_and_ends_by_itself()
     assert len(world.store.rows) <= 2  # what still hangs at the second
 
 
-def test_a_greeting_can_ask_for_a_pause_too() -> None:
+def test_a_greeting_can_cause_a_pause() -> None:
     world = World(big((PAUSE,)))
     first, _ = two_domains(world)
     refused = CannotConnect("answered 421 4.7.0 [TSS04]", reply=Reply(421, "[TSS04] no", "4.7.0"))
@@ -201,7 +201,7 @@ def test_a_greeting_can_ask_for_a_pause_too() -> None:
     assert world.store.rows[next(iter(world.store.rows))].lease is None
 
 
-def test_slowed_down_mail_goes_at_the_rate_of_the_rule_over_one_connection() -> None:
+def test_slowed_mail_is_sent_at_the_rules_rate_over_one_connection() -> None:
     world = World(big((SLOW,)), connections_initial=3, idle_seconds=60.0)
     server, _ = two_domains(world)
     refuse = [True]

@@ -1,4 +1,4 @@
-"""Two processes of a region on one Postgres: what one finds out counts for both, and limits are shared."""
+"""Two processes of a region on one Postgres share holds and limits."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def at_big(address: str) -> Any:
 
 
 @pytest_twisted.ensureDeferred
-async def test_an_answer_that_one_process_gets_slows_both_down_and_is_the_reason_of_what_waits(pool: Pool) -> None:
+async def test_a_reply_to_one_process_slows_both_down_and_is_the_reason_of_waiting_mail(pool: Pool) -> None:
     names = Names()
     names.mxs["b.example"], names.hosts["mx.big.example"] = [(10, "mx.big.example")], ["1.1.1.1"]
     server: Any = Server.__new__(Server)
@@ -91,8 +91,8 @@ async def test_an_answer_that_one_process_gets_slows_both_down_and_is_the_reason
     await until(second, lambda: second.delivery.lanes.get("big/mx.big.example"))
     assert [(half.budget.connections, half.budget.rate) for half in (first, second)] == [(3, 4.0), (3, 4.0)]
 
-    [courier] = [courier for courier in server.open if courier.waiting is waiting[0]]
-    waiting[0].callback(answered(courier.envelope, Reply(421, "slow down", "4.7.28"), "dot"))
+    [client] = [client for client in server.open if client.waiting is waiting[0]]
+    waiting[0].callback(answered(client.envelope, Reply(421, "slow down", "4.7.28"), "dot"))
     server.answer = taken
     await until(second, lambda: second.budget.connections == 1)
     assert [(half.budget.connections, half.budget.rate) for half in (first, second)] == [(1, 0.05), (1, 0.05)]

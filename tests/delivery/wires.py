@@ -1,4 +1,4 @@
-"""TCP in memory with a clock: the real dialer and SMTP client talk to servers that follow a script, and hours pass in no time."""
+"""TCP in memory with a fake clock: the real dialer and SMTP client talk to scripted servers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mailsvc.delivery.connection.dial import dialer
 from mailsvc.smtp.client.client import Timeouts
 from tests.delivery.fakes import LATENCY, World
 
-# What a server does: says these octets, or breaks the connection ("close", "reset"), or nothing at all ("silence").
+# What a server does: says these data, or breaks the connection ("close", "reset"), or nothing at all ("silence").
 # Several of these in a tuple are done one after another, each in a segment of its own.
 Does = bytes | str | tuple[bytes | str, ...]
 
@@ -48,8 +48,8 @@ class Session:
     def begin(self) -> None:
         self._do("greeting")
 
-    def hear(self, octets: bytes) -> None:
-        self._buffer += octets
+    def hear(self, data: bytes) -> None:
+        self._buffer += data
         while not self._over and self._step():
             pass
 
@@ -113,13 +113,13 @@ class Wire(StringTransport):
     def setTcpNoDelay(self, enabled: bool) -> None:
         pass
 
-    def write(self, octets: bytes) -> None:
+    def write(self, data: bytes) -> None:
         if not self.over:
-            self.host.clock.callLater(LATENCY, self.session.hear, octets)
+            self.host.clock.callLater(LATENCY, self.session.hear, data)
 
-    def receive(self, octets: bytes) -> None:
+    def receive(self, data: bytes) -> None:
         if not self.over:
-            self.protocol.dataReceived(octets)
+            self.protocol.dataReceived(data)
 
     def end(self, error: Exception) -> None:
         if not self.over:

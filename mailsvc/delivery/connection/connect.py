@@ -16,14 +16,14 @@ import attrs
 from twisted.logger import Logger
 
 from mailsvc.delivery.classify import classify
-from mailsvc.delivery.connection.route import Host, Names, Route
+from mailsvc.delivery.connection.route import Host, Route
 from mailsvc.delivery.connection.sources import Sources
 from mailsvc.delivery.connection.tls_policy import ANY, ActualTls, ConnectionPreference, DialOptions, Mode, TlsPolicy
 from mailsvc.delivery.limits import DeliveryLimits
 from mailsvc.delivery.retry import hold_seconds
 from mailsvc.mail.reply import Reply
 from mailsvc.net.address_guard import Network, networks, refusal
-from mailsvc.net.dns import Records, Temporary
+from mailsvc.net.dns import Records, Resolver, Temporary
 from mailsvc.outcome import Meaning
 from mailsvc.smtp.client import dane
 from mailsvc.smtp.client.client import SmtpClient
@@ -142,7 +142,7 @@ class Connector:
     def __init__(
         self,
         clock: Any,
-        names: Names,
+        names: Resolver,
         dial: Dial,
         limits: DeliveryLimits,
         shuffle: Callable[[list[Any]], Any] | None = None,

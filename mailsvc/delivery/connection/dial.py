@@ -1,4 +1,4 @@
-"""`connect.Dial` in earnest: a TCP connection to one address and the SMTP client on it."""
+"""Dialling one address: a TCP connection with an SMTP client on it. Implements connect.Dial."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mailsvc.smtp.client import tls
 from mailsvc.smtp.client.client import Canceled, GreetingRefused, NotReady, SmtpClient, Timeouts, TlsFailed, TlsPolicy
 from mailsvc.smtp.client.tls import ClientTls
 
-# What a failure is called in reports (8460 §4.3), by a part of its reason.
+# The result type of a failure in TLS reports (8460 §4.3), by a part of its reason.
 _RESULTS = (
     ("does not offer STARTTLS", "starttls-not-supported"),
     ("the certificate is not for", "certificate-host-mismatch"),
@@ -31,10 +31,7 @@ _RESULTS = (
 def dialer(
     reactor: Any, ehlo_name: str, seconds: float, timeouts: Timeouts | None = None, roots: str | None = None
 ) -> Callable[..., Awaitable[SmtpClient]]:
-    """Dials from `reactor` under the name `ehlo_name`; one address gets `seconds` to be connected to.
-
-    `roots`: a PEM file of authorities to trust instead of the system's.
-    """
+    """A function that dials. `seconds`: for the TCP connection. `roots`: a PEM file of certificate authorities instead of the system's."""
 
     async def dial(address: str, port: int, host: str, options: DialOptions) -> SmtpClient:
         kind = TCP6ClientEndpoint if ":" in address else TCP4ClientEndpoint
@@ -67,7 +64,7 @@ def dialer(
 
 
 def _is_ourselves(transport: Any) -> bool:
-    """Whoever connects to an address of its own does so from the same one."""
+    """A connection to an address of this machine comes from the same address."""
     return bool(transport.getHost().host == transport.getPeer().host)
 
 

@@ -1,6 +1,6 @@
 """The MTA-STS policies of recipients' domains (RFC 8461): looked up, fetched, kept in memory and in a table for all processes.
 
-What a policy says: mail/authentication/mta_sts. What follows from it for a connection: demand.
+The format: mail/authentication/mta_sts. What follows for a connection: tls_policy.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import Any
 
 import attrs
 from twisted.internet.defer import Deferred
@@ -19,23 +19,20 @@ from mailsvc.delivery import pace
 from mailsvc.delivery.connection.tls_counts import TlsCounts
 from mailsvc.mail.authentication import mta_sts
 from mailsvc.mail.authentication.mta_sts import BadPolicy, Policy
-from mailsvc.net.dns import NxDomain, Records, Temporary
+from mailsvc.net.dns import Records, Resolver
+from mailsvc.store.queue.tls import TlsRecords
 
 _SIZE = 20_000
 _AGAIN = 300.0  # seconds after a fetch that failed (8461 §3.3)
-_FRESH = 86400.0  # after which a policy is fetched anew although its id is the same (8461 §3.3)
-_UNASKED = 60.0  # for which what was found out counts without another look
+_FRESH = 86400.0  # seconds after which a policy is fetched again although its id is the same (8461 §3.3)
+_LOOKUP_AGAIN = 60.0  # seconds for which a lookup counts
 
 
 class NotFetched(Exception):
-    """A phrase: why there is no policy to be had."""
+    """A phrase: why there is no policy."""
 
 
 Fetch = Callable[[str], Awaitable[bytes]]  # the policy file of a host; raises NotFetched
-
-
-class Texts(Protocol):
-    async def txt(self, name: str) -> Records[str] | NxDomain | Temporary: ...
 
 
 @attrs.frozen
@@ -48,14 +45,6 @@ class Kept:
     expires_at: datetime
 
 
-class Shelf(Protocol):
-    """store/queue/tls"""
-
-    async def policy(self, domain: str) -> tuple[str, str, datetime, datetime] | None: ...
-
-    async def keep_policy(self, domain: str, policy_id: str, policy: str, fetched_at: datetime, expires_at: datetime) -> None: ...
-
-
 @attrs.define(eq=False)
 class _Known:
     looked_at: float
@@ -66,40 +55,40 @@ class _Known:
 
 
 class Policies:
-    """Never raises and never waits long: whoever publishes no policy that can be had is delivered to as if there were none."""
+    """Never raises, never waits long. A domain whose policy cannot be fetched is treated as one without a policy."""
 
     log = Logger()
 
-    def __init__(self, clock: Any, names: Texts, fetch: Fetch, shelf: Shelf, tally: TlsCounts) -> None:
-        self._clock, self._names, self._fetch, self._shelf, self._tally = clock, names, fetch, shelf, tally
+    def __init__(self, clock: Any, names: Resolver, fetch: Fetch, records: TlsRecords, tls_counts: TlsCounts) -> None:
+        self._clock, self._names, self._fetch, self._records, self._tls_counts = clock, names, fetch, records, tls_counts
         self._known: OrderedDict[str, _Known] = OrderedDict()
-        self._flights: dict[str, list[Deferred[None]]] = {}
+        self._lookups: dict[str, list[Deferred[None]]] = {}
 
     async def of(self, domains: Collection[str]) -> Sequence[tuple[str, Policy]]:
-        """The policies of those domains that have one, whatever its mode."""
+        """The policies of those `domains` that have one, whatever its mode."""
         found = [(domain, await self._policy(domain)) for domain in sorted(domains)]
         return [(domain, policy) for domain, policy in found if policy is not None]
 
     async def _policy(self, domain: str) -> Policy | None:
         known = self._known.get(domain)
-        if domain in self._flights:
+        if domain in self._lookups:
             waiting: Deferred[None] = Deferred()
-            self._flights[domain].append(waiting)
+            self._lookups[domain].append(waiting)
             await waiting
             known = self._known.get(domain)
-        elif known is None or known.looked_at + _UNASKED < self._clock.seconds():
-            await self._fly(domain)
+        elif known is None or known.looked_at + _LOOKUP_AGAIN < self._clock.seconds():
+            await self._share_lookup(domain)
             known = self._known.get(domain)
         return None if known is None else known.policy
 
-    async def _fly(self, domain: str) -> None:
-        self._flights[domain] = []
+    async def _share_lookup(self, domain: str) -> None:
+        self._lookups[domain] = []
         try:
             await self._look(domain)
         except Exception:
-            self.log.failure("the MTA-STS policy of {domain} could not be looked at", domain=domain)
+            self.log.failure("looking up the MTA-STS policy of {domain} failed", domain=domain)
         finally:
-            for waiting in self._flights.pop(domain):
+            for waiting in self._lookups.pop(domain):
                 if not waiting.called:
                     waiting.callback(None)
 
@@ -115,15 +104,15 @@ class Policies:
         if announced is not None and self._wants(known, announced):
             await self._refresh(domain, known, announced)
         now = pace.now(self._clock)
-        # A record that is gone, or that cannot be seen, takes nothing back (8461 §5.1, §10.2).
+        # A record that is missing or cannot be looked up does not revoke the policy (8461 §5.1, §10.2).
         known.policy = _read(known.kept) if known.kept is not None and known.kept.expires_at > now else None
 
     async def _remembered(self, domain: str) -> _Known:
         try:
-            row = await self._shelf.policy(domain)
+            row = await self._records.policy(domain)
             kept = None if row is None else Kept(*row)
         except Exception as error:
-            self.log.warn("the policy of {domain} cannot be read from the table: {error!r}", domain=domain, error=error)
+            self.log.warn("the stored MTA-STS policy of {domain} cannot be read: {error!r}", domain=domain, error=error)
             kept = None
         return _Known(self._clock.seconds(), None, kept)
 
@@ -141,15 +130,15 @@ class Policies:
         except (NotFetched, BadPolicy) as error:
             known.failed_at, known.failed_id = self._clock.seconds(), announced
             result = "sts-policy-fetch-error" if isinstance(error, NotFetched) else "sts-policy-invalid"
-            self._tally.count(domain, "sts", "", result)
-            self.log.info("{domain} announces an MTA-STS policy that is not to be had: {error}", domain=domain, error=str(error))
+            self._tls_counts.count(domain, "sts", "", result)
+            self.log.info("{domain} announces an MTA-STS policy that cannot be used: {error}", domain=domain, error=str(error))
             return
         now = pace.now(self._clock)
         known.kept = Kept(announced, body.decode("utf-8"), now, now + timedelta(seconds=policy.max_age))
         try:
-            await self._shelf.keep_policy(domain, *attrs.astuple(known.kept))
+            await self._records.keep_policy(domain, *attrs.astuple(known.kept))
         except Exception as error:
-            self.log.warn("the policy of {domain} cannot be kept: {error!r}", domain=domain, error=error)
+            self.log.warn("the MTA-STS policy of {domain} cannot be stored: {error!r}", domain=domain, error=error)
 
 
 def _read(kept: Kept) -> Policy | None:

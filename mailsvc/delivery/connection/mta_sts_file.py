@@ -1,20 +1,12 @@
-"""Fetching an MTA-STS policy file (RFC 8461 §3.3): over HTTPS with a good certificate, from where the guard lets us, no redirects."""
+"""Fetching an MTA-STS policy file (RFC 8461 §3.3): over HTTPS with a valid certificate, without redirects, from public addresses only."""
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from mailsvc.delivery.connection.mta_sts import Fetch, NotFetched
 from mailsvc.mail.authentication.mta_sts import MOST_OCTETS
-from mailsvc.net.fetch import NoAnswer, Reply
+from mailsvc.net.fetch import Fetcher, NoAnswer
 
-_SECONDS = 20.0  # of the minute that 8461 §3.3 allows: mail waits for it, the first time
-
-
-class Fetcher(Protocol):
-    """fetch.Fetcher"""
-
-    async def ask(self, method: str, url: str, *, seconds: float, keep: int) -> Reply: ...
+_SECONDS = 20.0  # 8461 §3.3 allows a minute, but the first mail waits for it
 
 
 def over_https(fetcher: Fetcher) -> Fetch:

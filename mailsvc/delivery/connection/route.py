@@ -1,6 +1,6 @@
 """From a recipient's domain to the hosts that take its mail, in order: the operator's routes, then MX, null MX, implicit MX.
 
-Names only. Addresses are looked up and checked when a connection is made (connect), so that a check cannot go stale.
+Names only. Addresses are looked up and checked right before they are connected to (connect), so that no check is outdated.
 """
 
 from __future__ import annotations
@@ -9,23 +9,23 @@ import ipaddress
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import groupby
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlsplit
 
 import attrs
 
 from mailsvc.delivery.shaping import destination_name
-from mailsvc.net.dns import Mx, NxDomain, Records, Temporary, Tlsa
+from mailsvc.net.dns import Mx, NxDomain, Resolver, Temporary
 
-_KEPT = 300.0  # seconds; the resolver beneath keeps answers for their TTL
+_KEPT = 300.0  # seconds; the resolver caches answers for their TTL as well
 _KEPT_FAILURE = 15.0
 _NAMED = 20  # hosts in the name of a destination
-_MOST_HOSTS = 200  # of a destination; how many of them are tried for one connection: connect
+_MOST_HOSTS = 200  # of a destination. How many are tried for one connection: connect.
 
 
 @attrs.frozen
 class Host:
-    """A server that takes mail, and the preference that its domain gives it (lower is tried first)."""
+    """A mail server, and its MX preference (lower is tried first)."""
 
     name: str
     port: int
@@ -34,9 +34,9 @@ class Host:
 
 @attrs.frozen
 class Route:
-    """Where the mail of a domain goes. `operator`: by a setting, so that any address may be connected to.
+    """Where the mail of a domain goes. `operator`: by a route setting, so that any address may be connected to.
 
-    `authenticated`: DNSSEC vouches for it, as far as the resolver says.
+    `authenticated`: the resolver validated it with DNSSEC.
     """
 
     destination: str
@@ -45,9 +45,9 @@ class Route:
     authenticated: bool = False
 
     def in_order(self, shuffle: Callable[[list[Host]], Any], first: int = 0, most: int | None = None) -> list[Host]:
-        """Hosts by preference, equal ones in an order of `shuffle`'s (5321 §5.1: randomised for each connection).
+        """Hosts by preference, equal ones shuffled (5321 §5.1: randomised for each connection).
 
-        No more than `most`, from the one in place `first`.
+        At most `most`, from the one in place `first`.
         """
         ordered: list[Host] = []
         hosts = sorted(self.hosts, key=lambda host: host.preference)
@@ -61,14 +61,14 @@ class Route:
 
 @attrs.frozen
 class NoMail:
-    """The domain takes no mail; `reply` is what its recipients are told."""
+    """The domain accepts no mail. `reply` is the reply that its recipients get."""
 
     reply: str
 
 
 @attrs.frozen
 class Unknown:
-    """Nobody could say now; `reason` is a sentence."""
+    """DNS has no answer at the moment. `reason` is a sentence."""
 
     reason: str
 
@@ -76,18 +76,8 @@ class Unknown:
 Answer = Route | NoMail | Unknown
 
 
-class Names(Protocol):
-    """What routing asks of DNS."""
-
-    async def mx(self, domain: str) -> Records[Mx] | NxDomain | Temporary: ...
-
-    async def addresses(self, host: str) -> Records[str] | NxDomain | Temporary: ...
-
-    async def tlsa(self, name: str) -> Records[Tlsa] | NxDomain | Temporary: ...
-
-
 def operator_route(target: str) -> Route:
-    """A setting's `smtp://host:port` (port 25 unless given; `[::1]` for IPv6). ValueError says what is wrong."""
+    """From a setting: `smtp://host:port`, by default port 25, `[::1]` for IPv6. ValueError says what is wrong."""
     parts = urlsplit(target)
     if parts.scheme != "smtp" or not parts.hostname or parts.path not in ("", "/") or parts.query or parts.username:
         raise ValueError(f"a route is smtp://host:port, not {target!r}")
@@ -97,15 +87,15 @@ def operator_route(target: str) -> Route:
 
 
 def mx_route(domain: str, records: Sequence[Mx], port: int, own: Collection[str] = ()) -> Route | NoMail:
-    """The route that a domain's MX records make. They are given, so its own address records do not count (5321 §5.1)."""
+    """From a domain's MX records. If there are any, its address records do not count (5321 §5.1)."""
     if [record.host for record in records] == [""]:
         return NoMail(f"556 5.1.10 {domain} accepts no mail (null MX)")  # 7505 §3, 7504
     usable = [record for record in records if _is_host(record.host)]
     ours = [record.preference for record in usable if record.host in own]
-    if ours:  # 5321 §5.1: ourselves, and all that would hand the mail to us
+    if ours:  # 5321 §5.1: ourselves, and all hosts that would relay to us
         usable = [record for record in usable if record.preference < min(ours)]
         if not usable:
-            return NoMail(f"554 5.4.6 The mail of {domain} would come back to this server")
+            return NoMail(f"554 5.4.6 Mail for {domain} would loop back to this server")
     if not usable:
         return NoMail(f"550 5.4.4 None of the MX records of {domain} names a host")
     usable.sort(key=lambda record: (record.preference, record.host))
@@ -116,12 +106,12 @@ def mx_route(domain: str, records: Sequence[Mx], port: int, own: Collection[str]
 
 
 class Routes:
-    """Routes by domain, with a cache that the accepting path may look into without waiting."""
+    """Routes by domain. Acceptance reads the cache only, because it must not wait."""
 
     def __init__(
         self,
         clock: Any,
-        names: Names,
+        names: Resolver,
         routes: Mapping[str, str],
         *,
         port: int = 25,
@@ -136,7 +126,7 @@ class Routes:
         self._kept: OrderedDict[str, tuple[float, Answer]] = OrderedDict()
 
     def cached(self, domain: str) -> Answer | None:
-        """What is known of a domain at this moment; None: it has to be resolved."""
+        """What is known now. None: the domain has to be resolved."""
         domain = domain.lower()
         fixed = self._fixed.get(domain) or self._fixed.get("*")
         if fixed is not None:
@@ -148,7 +138,7 @@ class Routes:
         return kept[1]
 
     async def resolve(self, domain: str) -> Answer:
-        """The route of a domain, from DNS when the cache has none."""
+        """The route of a domain, from the cache or DNS."""
         domain = domain.lower()
         answer = self.cached(domain)
         if answer is None:
@@ -160,7 +150,7 @@ class Routes:
         return answer
 
     def _filed(self, answer: Answer) -> Answer:
-        """Under the name of the provider, when the hosts belong to one."""
+        """With the provider's name before its destination, if all hosts belong to one provider."""
         if not isinstance(answer, Route):
             return answer
         provider = self._provider([host.name for host in answer.hosts])
@@ -180,19 +170,19 @@ class Routes:
         return await self._implicit(domain)
 
     async def _implicit(self, domain: str) -> Answer:
-        """Without any MX record the domain's own address serves (5321 §5.1)."""
+        """Without MX records, mail goes to the domain's own address (5321 §5.1)."""
         found = await self._names.addresses(domain)
         if isinstance(found, Temporary):
             return Unknown(f"The address of {domain} could not be looked up: {found.reason}.")
         if isinstance(found, NxDomain) or not found.values:
             return NoMail(f"550 5.1.2 The domain {domain} has neither a mail exchanger nor an address")
         if domain in self._own:
-            return NoMail(f"554 5.4.6 The mail of {domain} would come back to this server")
+            return NoMail(f"554 5.4.6 Mail for {domain} would loop back to this server")
         return Route(domain, (Host(domain, self._port),), authenticated=found.authenticated)
 
 
 def _is_host(name: str) -> bool:
-    """A name with at least two labels that is no address."""
+    """Whether it is a name with at least two labels, and not an address."""
     if "." not in name.strip(".") or name.startswith("["):
         return False
     try:

@@ -1,4 +1,4 @@
-"""Our own addresses: which one a connection leaves from. What an address is to a recipient that waits: demand.Wish."""
+"""Source addresses: which of our addresses a connection comes from. Mail that was deferred keeps its source: tls_policy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def _pick(sources: Sequence[Source], weights: Sequence[int]) -> Source:
 
 
 class Sources:
-    """Those of this process' region, each with the name that it greets with and its share."""
+    """Those of this region, each with its EHLO name and its share of the connections."""
 
     def __init__(self, sources: Sequence[Source], pick: Pick = _pick) -> None:
         self.all = tuple(sources)
@@ -23,7 +23,7 @@ class Sources:
         self._pick = pick
 
     def choose(self, address: str, preferred: str | None) -> Source | None:
-        """From where to connect to an address: the preferred source, else by weight. None: as the system chooses."""
+        """The source for a connection to `address`: the preferred one, otherwise by weight. None: the system chooses."""
         family = self._families[":" in address]
         if not family:
             return None
@@ -32,7 +32,7 @@ class Sources:
 
 
 def parse(texts: Sequence[str]) -> tuple[Source, ...]:
-    """The setting's texts. ValueError says which is wrong."""
+    """The texts of the setting. ValueError says which one is wrong."""
     found = []
     for text in texts:
         try:

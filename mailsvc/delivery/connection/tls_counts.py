@@ -1,24 +1,18 @@
-"""What became of TLS with others, counted by day as TLS reports tell it (RFC 8460 §4.4): in memory, and every minute in the table."""
+"""TLS results by day, as TLS reports count them (RFC 8460 §4.4): in memory, written to the database every minute."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from datetime import date
-from typing import Any, Protocol
+from typing import Any
 
 from twisted.logger import Logger
 
 from mailsvc.delivery import pace
+from mailsvc.store.queue.tls import TlsRecords
 
-Line = tuple[date, str, str, str, str]  # day, policy domain, policy type, host, result
-_MOST = 50_000  # kept while the database is away
-
-
-class Results(Protocol):
-    """store/queue/tls"""
-
-    async def add(self, counts: Mapping[Line, int]) -> None: ...
+Count = tuple[date, str, str, str, str]  # day, policy domain, policy type, host, result
+_MOST = 50_000  # kept while the database is unavailable
 
 
 class TlsCounts:
@@ -26,9 +20,9 @@ class TlsCounts:
 
     log = Logger()
 
-    def __init__(self, clock: Any, results: Results | None = None) -> None:
-        self._clock, self._results = clock, results
-        self.counts: Counter[Line] = Counter()
+    def __init__(self, clock: Any, records: TlsRecords | None = None) -> None:
+        self._clock, self._records = clock, records
+        self.counts: Counter[Count] = Counter()
 
     def count(self, domain: str, policy: str, host: str, result: str) -> None:
         key = (pace.now(self._clock).date(), domain, policy, host, result)
@@ -36,12 +30,12 @@ class TlsCounts:
             self.counts[key] += 1
 
     async def write(self) -> None:
-        """What was counted since the last time; kept for the next time when it cannot be written."""
-        if self._results is None or not self.counts:
+        """Write what was counted since the last time. If that fails, it is kept for the next time."""
+        if self._records is None or not self.counts:
             return
         counts, self.counts = self.counts, Counter()
         try:
-            await self._results.add(counts)
+            await self._records.add(counts)
         except Exception as error:
             self.counts.update(counts)
-            self.log.warn("the results of TLS could not be written: {error!r}", error=error)
+            self.log.warn("TLS results could not be written: {error!r}", error=error)

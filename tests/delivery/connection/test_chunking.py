@@ -1,4 +1,4 @@
-"""Which hosts get their mail by BDAT: the operator's word, the provider's rules, and what was found out about a host."""
+"""Which hosts get mail by BDAT: the setting, the provider's rules, and how BDAT worked before."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ def manner(chunking: Chunking, host: str = "mx1.example", destination: str = "mx
     return chunking.manner(destination, host, True)
 
 
-def test_it_is_the_operators_word() -> None:
+def test_the_setting_turns_chunking_off() -> None:
     assert manner(Chunking(Clock(), True)) == "together"
     assert manner(Chunking(Clock(), False)) == "data"
 
 
-def test_who_has_not_shown_that_it_works_gets_no_message_before_it_took_a_recipient() -> None:
+def test_an_unproven_destination_gets_no_message_before_its_rcpt_replies() -> None:
     assert Chunking(Clock(), True).manner("mx.example", "mx.example", False) == "bdat"
 
 
-def test_a_provider_may_be_left_out() -> None:
+def test_a_providers_rule_turns_chunking_off() -> None:
     rules = shaping.read({"provider": {"big": {"match": [".big.example"], "chunking": False}, "small": {"match": [".small.example"]}}})
     chunking = Chunking(Clock(), True, rules)
     assert manner(chunking, destination="big/mx.big.example") == "data"
     assert manner(chunking, destination="small/mx.small.example") == "together"
 
 
-def test_a_rule_that_means_nothing() -> None:
+def test_a_bad_chunking_rule_is_refused() -> None:
     with pytest.raises(BadRules, match="chunking = 0; expected true or false"):
         shaping.read({"provider": {"big": {"match": [".big.example"], "chunking": 0}}})
 
 
-def test_a_host_that_did_not_do_well_is_left_out_for_an_hour() -> None:
+def test_a_host_that_failed_gets_data_for_an_hour() -> None:
     clock = Clock()
     chunking = Chunking(clock, True)
     chunking.failed("mx1.example")
@@ -61,7 +61,7 @@ def test_a_host_that_did_not_do_well_is_left_out_for_an_hour() -> None:
     assert manner(chunking) == "together"
 
 
-def test_what_is_remembered_has_an_end() -> None:
+def test_the_number_of_remembered_hosts_is_limited() -> None:
     chunking = Chunking(Clock(), True)
     for host in range(10_001):
         chunking.failed(f"mx{host}.example")
@@ -75,7 +75,7 @@ NOT_BIG = Shaping({"big": Provider("big", (".com",), chunking=False)})
     ("setting", "rules", "manners"),
     [(False, shaping.NO_RULES, ["data"] * 2), (True, NOT_BIG, ["data"] * 2), (True, shaping.NO_RULES, ["bdat", "together"])],
 )
-def test_couriers_are_told(setting: bool, rules: Shaping, manners: list[str]) -> None:
+def test_the_client_is_told_the_manner(setting: bool, rules: Shaping, manners: list[str]) -> None:
     world = World(rules, chunking=setting)
     server = world.server("example.com", "1.1.1.1")
     world.store.add(1, "bob@example.com")
@@ -102,7 +102,7 @@ def test_an_unknown_bdat_costs_no_attempt_even_after_a_dead_connection() -> None
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_server_that_does_not_know_what_it_offers_gets_its_mail_by_data() -> None:
+async def test_a_server_that_rejects_bdat_gets_data() -> None:
     site = Site()
     site.listen("127.0.0.1", script(EHLO=OFFERED, BDAT="502 5.5.1 not implemented"))
     site.dns.zones = named((10, "mx1", "127.0.0.1"))
@@ -129,7 +129,7 @@ async def test_a_refused_recipient_bounces_with_its_own_reply() -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_closing_behind_the_message_is_uncertain_and_then_it_goes_by_data() -> None:
+async def test_a_connection_closed_after_bdat_is_uncertain_and_the_retry_uses_data() -> None:
     site = Site()
     site.listen("127.0.0.1", script(EHLO=OFFERED, BDAT="drop"))
     site.dns.zones = named((10, "mx1", "127.0.0.1"))
@@ -147,7 +147,7 @@ async def test_closing_behind_the_message_is_uncertain_and_then_it_goes_by_data(
 
 
 @pytest_twisted.ensureDeferred
-async def test_our_own_receiver_gets_it_in_one_round_trip() -> None:
+async def test_our_own_server_gets_mail_in_one_round_trip() -> None:
     recorders: list[Recorder] = []
 
     def welcome(session: Session) -> Recorder:

@@ -1,4 +1,4 @@
-"""What TLSA records change in making a connection (RFC 7672 §2)."""
+"""How TLSA records change a connection (RFC 7672 §2)."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ def secured(found: Any, *, mx: bool = True, address: bool = True, dane: bool = T
     return world, server
 
 
-def test_records_that_count_make_the_certificate_be_checked_by_them() -> None:
+def test_usable_tlsa_records_verify_the_certificate() -> None:
     world, server = secured(Records(NAME, (GOOD,), True))
     assert isinstance(world.store.last(1), Delivered)
-    [how] = server.hows
+    [how] = server.dialled
     assert (how.mode, how.tlsa) == ("dane", (GOOD,))
     assert server.asked == [NAME]
     attempt = world.store.settled[0].attempt
@@ -52,9 +52,9 @@ def test_records_that_count_make_the_certificate_be_checked_by_them() -> None:
     assert attempt.tls == "TLSv1.3, certificate verified by DANE"
 
 
-def test_records_of_which_none_counts_make_tls_a_must() -> None:
+def test_unusable_tlsa_records_require_tls() -> None:
     _, server = secured(Records(NAME, (Tlsa(0, 0, 1, b"x" * 32),), True))
-    assert [how.mode for how in server.hows] == ["encrypted"]
+    assert [how.mode for how in server.dialled] == ["encrypted"]
 
 
 @pytest.mark.parametrize(
@@ -68,22 +68,22 @@ def test_records_of_which_none_counts_make_tls_a_must() -> None:
         (Records(NAME, (GOOD,), True), {"dane": False}),
     ],
 )
-def test_what_dnssec_does_not_vouch_for_changes_nothing(found: Any, settings: dict[str, Any]) -> None:
+def test_records_without_dnssec_change_nothing(found: Any, settings: dict[str, Any]) -> None:
     world, server = secured(found, **settings)
     assert isinstance(world.store.last(1), Delivered)
-    assert [how.mode for how in server.hows] == ["opportunistic"]
+    assert [how.mode for how in server.dialled] == ["opportunistic"]
 
 
-def test_records_that_cannot_be_looked_up_are_no_reason_to_do_without() -> None:
+def test_a_failed_tlsa_lookup_makes_the_host_unreachable() -> None:
     world, server = secured(Temporary("SERVFAIL"))
     outcome = world.store.last(1)
     assert isinstance(outcome, Later)
     assert "The TLSA records of mx.example.com could not be looked up" in outcome.reason.replace("the TLSA", "The TLSA")
-    assert server.hows == []
+    assert server.dialled == []
 
 
-def test_dane_goes_before_mta_sts() -> None:
+def test_dane_takes_precedence_over_mta_sts() -> None:
     policies = Given({"example.com": Policy("enforce", 86400, ("elsewhere.example.com",))})
     world, server = secured(Records(NAME, (GOOD,), True), policies=policies)
     assert isinstance(world.store.last(1), Delivered)
-    assert [how.mode for how in server.hows] == ["dane"]
+    assert [how.mode for how in server.dialled] == ["dane"]

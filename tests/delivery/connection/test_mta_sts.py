@@ -1,4 +1,4 @@
-"""MTA-STS policies: when they are fetched, what is kept, and what a failure changes. And what follows for connections."""
+"""MTA-STS policies: when they are fetched and stored, what failures change, and what follows for connections."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Web:
         self.file: Any = ENFORCE
         self.fetched: list[str] = []
         self.stored: dict[str, Any] = {}
-        self.tally = TlsCounts(self.clock)
-        self.policies = Policies(self.clock, self, self.fetch, self, self.tally)
+        self.tls_counts = TlsCounts(self.clock)
+        self.policies = Policies(self.clock, self, self.fetch, self, self.tls_counts)
 
     async def txt(self, name: str) -> Any:
         return self.records
@@ -57,7 +57,7 @@ class Web:
         return found[0][0][1] if found[0] else None
 
 
-def test_a_policy_is_fetched_once_kept_and_given_to_other_processes() -> None:
+def test_a_policy_is_fetched_once_and_shared_with_other_processes() -> None:
     web = Web()
     assert web.ask() == Policy("enforce", 604800, ("mx.example.com",))
     web.clock.advance(3600)
@@ -69,7 +69,7 @@ def test_a_policy_is_fetched_once_kept_and_given_to_other_processes() -> None:
     assert other.fetched == []
 
 
-def test_a_new_id_and_each_day_are_reasons_to_fetch() -> None:
+def test_a_policy_is_fetched_for_a_new_id_and_each_day() -> None:
     web = Web()
     web.ask()
     web.records = Records("x", ("v=STSv1; id=2;",))
@@ -84,7 +84,7 @@ def test_a_new_id_and_each_day_are_reasons_to_fetch() -> None:
 
 
 @pytest.mark.parametrize("gone", [NxDomain("x"), Temporary("no answer"), Records("x", ())])
-def test_what_is_kept_counts_although_the_record_is_not_seen(gone: Any) -> None:
+def test_a_stored_policy_applies_without_the_record(gone: Any) -> None:
     web = Web()
     web.ask()
     web.records = gone
@@ -94,7 +94,7 @@ def test_what_is_kept_counts_although_the_record_is_not_seen(gone: Any) -> None:
     assert web.ask() is None
 
 
-def test_a_failed_fetch_leaves_the_kept_policy_and_is_not_repeated_at_once() -> None:
+def test_a_failed_fetch_keeps_the_stored_policy_and_is_not_repeated_at_once() -> None:
     web = Web()
     web.ask()
     web.records, web.file = Records("x", ("v=STSv1; id=2;",)), NotFetched("HTTP status 302")
@@ -105,11 +105,11 @@ def test_a_failed_fetch_leaves_the_kept_policy_and_is_not_repeated_at_once() -> 
     web.clock.advance(120)
     web.ask()
     assert len(web.fetched) == 3
-    assert list(web.tally.counts.values()) == [2]
-    assert next(iter(web.tally.counts))[1:] == ("example.com", "sts", "", "sts-policy-fetch-error")
+    assert list(web.tls_counts.counts.values()) == [2]
+    assert next(iter(web.tls_counts.counts))[1:] == ("example.com", "sts", "", "sts-policy-fetch-error")
 
 
-def test_without_a_policy_that_can_be_had_there_is_none() -> None:
+def test_a_policy_that_cannot_be_fetched_does_not_apply() -> None:
     for file in (NotFetched("no answer"), "nonsense"):
         web = Web()
         web.file = file
@@ -123,7 +123,7 @@ def test_without_a_policy_that_can_be_had_there_is_none() -> None:
     assert web.fetched == []
 
 
-def test_those_who_ask_together_share_one_fetch() -> None:
+def test_concurrent_lookups_share_one_fetch() -> None:
     web = Web()
     web.file = Deferred()
     found: list[Any] = []
@@ -152,7 +152,7 @@ def world_with(mode: Any = "enforce", mx: str = "mx.example.com", **settings: An
     return World(policies=Given({"example.com": Policy(mode, 86400, (mx,))}), **settings)
 
 
-def test_an_enforced_policy_needs_a_verified_connection_and_the_attempt_says_so() -> None:
+def test_an_enforced_policy_requires_a_verified_connection_and_the_attempt_shows_it() -> None:
     world = world_with()
     server = world.server("example.com", "1.1.1.1")
     server.tls = "TLSv1.3 TLS_AES_256_GCM_SHA384"
@@ -165,11 +165,11 @@ def test_an_enforced_policy_needs_a_verified_connection_and_the_attempt_says_so(
     assert attempt.tls == "TLSv1.3 TLS_AES_256_GCM_SHA384, certificate verified by its authority"
     world.store.add(3, "x@example.com")
     world.run(3)
-    assert "verified" in [how.mode for how in server.hows]
+    assert "verified" in [how.mode for how in server.dialled]
 
 
 @pytest.mark.parametrize("what", ["clear", "untrusted", "not named"])
-def test_an_enforced_policy_that_is_not_met_puts_off_and_says_why(what: str) -> None:
+def test_an_enforced_policy_that_is_not_met_defers_with_a_reason(what: str) -> None:
     world = world_with(mx="other.example.com" if what == "not named" else "mx.example.com")
     server = world.server("example.com", "1.1.1.1")
     server.tls = None if what == "clear" else "TLSv1.3"
@@ -185,16 +185,16 @@ def test_an_enforced_policy_that_is_not_met_puts_off_and_says_why(what: str) -> 
     assert results == {{"clear": "starttls-not-supported", "untrusted": "certificate-host-mismatch"}.get(what, "validation-failure")}
 
 
-def test_a_policy_on_trial_changes_nothing() -> None:
+def test_a_testing_policy_changes_nothing() -> None:
     world = world_with("testing", mx="other.example.com")
     server = world.server("example.com", "1.1.1.1")
     world.store.add(1, "x@example.com")
     world.start().run(3)
     assert isinstance(world.store.last(1), Delivered)
-    assert [how.mode for how in server.hows] == ["opportunistic"]
+    assert [how.mode for how in server.dialled] == ["opportunistic"]
 
 
-def test_another_host_of_the_destination_is_tried_for_a_demand() -> None:
+def test_another_host_is_tried_to_meet_the_policy() -> None:
     world = world_with(mx="mx2.example.com")
     first = world.server("example.com", "1.1.1.1", preference=1)
     second = world.server("example.com", "1.1.1.2", host="mx2.example.com", preference=2)
@@ -205,7 +205,7 @@ def test_another_host_of_the_destination_is_tried_for_a_demand() -> None:
     assert (len(first.mails), len(second.mails)) == (0, 1)
 
 
-def test_a_sending_domain_that_requires_tls_gets_a_verified_server_or_waits() -> None:
+def test_mail_of_a_domain_that_requires_tls_needs_a_verified_server_or_waits() -> None:
     world = World()
     world.sending.tls_required = True
     server = world.server("example.com", "1.1.1.1")
@@ -220,7 +220,7 @@ def test_a_sending_domain_that_requires_tls_gets_a_verified_server_or_waits() ->
     assert isinstance(world.store.last(1), Delivered)
 
 
-def test_mail_that_demands_nothing_goes_on_while_other_mail_waits_for_tls() -> None:
+def test_mail_without_a_policy_is_sent_while_other_mail_waits_for_tls() -> None:
     world = world_with()
     world.names.mxs["other.example"] = [(10, "mx.example.com")]
     server = world.server("example.com", "1.1.1.1")
@@ -235,7 +235,7 @@ def test_mail_that_demands_nothing_goes_on_while_other_mail_waits_for_tls() -> N
 # The same way as last time
 
 
-def test_after_silence_the_same_host_gets_the_same_octets_five_minutes_later() -> None:
+def test_after_no_reply_the_same_host_gets_the_same_bytes_five_minutes_later() -> None:
     world = World(idle_seconds=1.0)
     first = world.server("example.com", "1.1.1.1", preference=1)
     second = world.server("example.com", "1.1.1.2", host="mx2.example.com", preference=2)
@@ -259,7 +259,7 @@ def _refusing() -> Any:
     return CannotConnect("refused the connection")
 
 
-def test_after_a_refusal_the_same_address_of_ours_is_used() -> None:
+def test_after_a_refusal_the_same_source_is_used() -> None:
     from mailsvc.delivery.connection.sources import Sources
     from mailsvc.delivery.connection.tls_policy import Source
     from mailsvc.mail.reply import Reply

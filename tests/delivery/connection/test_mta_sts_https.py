@@ -1,4 +1,4 @@
-"""MTA-STS policies over real HTTPS: a web server of another make with certificates of an authority of our own, and real DNS."""
+"""MTA-STS policies over real HTTPS: a third-party web server with certificates of our own authority, and real DNS."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ class World:
     trust: Any
     kept: dict[str, Any] = attrs.field(factory=dict)
     policies: Policies = attrs.field(init=False)
-    tally: TlsCounts = attrs.field(init=False)
+    tls_counts: TlsCounts = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self.begin()
@@ -150,8 +150,8 @@ class World:
         """As a process that knows what is in the table. `allowed`: where it fetches from although these are private addresses."""
         resolver = Resolver(self.time, [self.dns.address], seconds=2)
         fetcher = Fetcher(self.time, resolver, Rules(frozenset({443}), False, networks([allowed])), self.trust)
-        self.tally = TlsCounts(self.time)
-        self.policies = Policies(self.time, resolver, over_https(fetcher), self, self.tally)
+        self.tls_counts = TlsCounts(self.time)
+        self.policies = Policies(self.time, resolver, over_https(fetcher), self, self.tls_counts)
 
     def announce(self, identity: str) -> None:
         self.dns.zones["_mta-sts.example.com"] = {"TXT": [f'"v=STSv1; id={identity};"']}
@@ -168,7 +168,7 @@ class World:
 
     @property
     def results(self) -> set[str]:
-        return {key[-1] for key in self.tally.counts}
+        return {key[-1] for key in self.tls_counts.counts}
 
 
 @pytest.fixture(scope="module")
@@ -204,7 +204,7 @@ async def world(web: Web, authority: Authority) -> AsyncIterator[World]:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_policy_is_fetched_with_a_verified_certificate_and_kept_for_all(world: World) -> None:
+async def test_a_policy_is_fetched_with_a_verified_certificate_and_stored_for_all_processes(world: World) -> None:
     assert await world.found() == Policy("enforce", 604800, ("mx.example.com",))
     assert world.web.asked == [(HOST, PATH)]
     world.begin()  # another process
@@ -235,7 +235,7 @@ async def test_a_policy_without_a_type_counts_as_text(world: World, headers: dic
     ],
 )
 @pytest_twisted.ensureDeferred
-async def test_what_is_not_as_the_standard_wants_it_is_no_policy(world: World, changes: Any, asked: int, result: str) -> None:
+async def test_a_response_that_violates_the_standard_is_no_policy(world: World, changes: Any, asked: int, result: str) -> None:
     for name, value in changes.items():
         setattr(world.web, name, value)
     assert await world.found() is None
@@ -243,14 +243,14 @@ async def test_what_is_not_as_the_standard_wants_it_is_no_policy(world: World, c
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_name_that_leads_into_our_own_network_is_not_asked(world: World) -> None:
+async def test_a_policy_host_in_our_own_network_is_not_contacted(world: World) -> None:
     world.begin(allowed="192.0.2.0/24")
     assert await world.found() is None
     assert (world.web.asked, world.results) == ([], {"sts-policy-fetch-error"})
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_is_kept_counts_while_the_server_fails_and_a_new_id_replaces_it(world: World) -> None:
+async def test_a_stored_policy_applies_while_the_server_fails_and_a_new_id_replaces_it(world: World) -> None:
     await world.found()
     world.web.proof, world.web.body = "expired", ENFORCE.replace("enforce", "none")
     world.announce("2")
@@ -273,7 +273,7 @@ async def test_what_is_kept_counts_while_the_server_fails_and_a_new_id_replaces_
 
 
 @pytest_twisted.ensureDeferred
-async def test_no_mail_goes_to_a_host_that_the_policy_does_not_name_or_that_proves_nothing(world: World) -> None:
+async def test_no_mail_goes_to_a_host_that_the_policy_does_not_name_or_that_is_not_verified(world: World) -> None:
     site = Site()
     site.listen("127.0.0.1", script())
     site.dns.zones = named((10, "mx1", "127.0.0.1"))

@@ -62,7 +62,7 @@ def test_mx_hosts_by_preference_and_one_name_for_the_set() -> None:
         ("", "550 5.1.2"),
     ],
 )
-def test_domains_without_mail(domain: str, reply: str) -> None:
+def test_domains_that_accept_no_mail(domain: str, reply: str) -> None:
     found = resolve(names(), domain, own=("us.example",))
     assert isinstance(found, NoMail)
     assert found.reply.startswith(reply)
@@ -85,7 +85,7 @@ def test_which_hosts(domain: str, hosts: list[str]) -> None:
 
 
 @pytest.mark.parametrize("domain", ["servfail.example", "lost.example"])
-def test_failures_of_dns_wait(domain: str) -> None:
+def test_dns_failures_are_temporary(domain: str) -> None:
     found = resolve(names(), domain)
     assert isinstance(found, Unknown)
     assert found.reason.endswith(".")
@@ -104,12 +104,12 @@ def test_operator_routes_come_before_dns() -> None:
 @pytest.mark.parametrize(
     "target", ["127.0.0.1:25", "http://x", "smtp://", "smtp://user:secret@host", "smtp://host/path", "smtp://host:port"]
 )
-def test_bad_routes_are_refused(target: str) -> None:
+def test_bad_route_settings_are_refused(target: str) -> None:
     with pytest.raises(ValueError):
         operator_route(target)
 
 
-def test_routes_are_kept_for_a_time_and_read_without_waiting() -> None:
+def test_routes_are_cached_and_read_without_waiting() -> None:
     clock, dns = Clock(), names()
     routes = Routes(clock, dns, {})
     assert routes.cached("two.example") is None
@@ -126,7 +126,7 @@ def test_routes_are_kept_for_a_time_and_read_without_waiting() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from("abcdef")), min_size=1, max_size=12), st.randoms())
-def test_order_is_by_preference_and_every_host_comes_once(records: list[tuple[int, str]], chance: random.Random) -> None:
+def test_hosts_are_ordered_by_preference_and_come_once(records: list[tuple[int, str]], chance: random.Random) -> None:
     route = mx_route("x.example", [Mx(preference, f"{host}.mx.example") for preference, host in records], 25)
     assert isinstance(route, Route)
     ordered = route.in_order(chance.shuffle)
