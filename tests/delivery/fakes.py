@@ -53,7 +53,7 @@ class Row:
 
 
 class Store:
-    """Queue, settling and messages in one; `calls` counts what was asked of it."""
+    """The queue, settling and messages in memory. `calls` counts calls by name."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -269,7 +269,7 @@ class Sending:
 
 
 class Names:
-    """DNS as dicts; what is in neither does not exist."""
+    """DNS as dicts. Names in neither do not exist."""
 
     def __init__(self) -> None:
         self.mxs: dict[str, list[tuple[int, str]] | str] = {}
@@ -302,7 +302,7 @@ class Mail:
 
 
 class Server:
-    """A mail server. `answer` makes a Result, or a Deferred of one, of each mail; `greeting` an error instead of a session."""
+    """A mail server. `answer` returns a Result, or a Deferred of one, for each mail; `greeting` may return an error."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -393,7 +393,7 @@ def lost(envelope: Envelope, why: str, *, sent_dot: bool = False, stale: bool = 
 
 
 class World:
-    """Everything together; `run` lets time pass from one event to the next."""
+    """All of delivery with fakes around it. `run` advances the clock from one event to the next."""
 
     def __init__(self, shaping: Shaping = NO_RULES, policies: Any = None, sources: Any = None, **settings: Any) -> None:
         self.clock = Clock()
@@ -419,7 +419,7 @@ class World:
         return number(10**6 + self._ids)
 
     def server(self, domain: str, address: str, *, host: str | None = None, preference: int = 10) -> Server:
-        """A mail server for a domain, found by MX."""
+        """A mail server for a domain, with its MX record."""
         host = host or f"mx.{domain}"
         mxs = self.names.mxs.setdefault(domain, [])
         assert isinstance(mxs, list)
@@ -465,7 +465,7 @@ class World:
         self.clock.advance(max(0.0, until - self.clock.seconds()))
 
     def email(self, identity: int, *addresses: str, account: int = 1, bulk: bool = False) -> tuple[NewEmail, dict[str, Any]]:
-        """An email as intake hands it over, with its reservations."""
+        """An email as intake makes it, with its reservations."""
         reservations: dict[str, Any] = {}
         for domain in {address.rpartition("@")[2] for address in addresses}:
             reservations[domain] = self.delivery.handoff.reserve(domain, len(MESSAGE), bulk)
@@ -481,7 +481,7 @@ class World:
         return email, {domain: each for domain, each in reservations.items() if each.leased}
 
     def commit(self, email: NewEmail, reservations: dict[str, Any]) -> None:
-        """What intake does: store, then hand over."""
+        """What intake does: store the email, then hand it off."""
         for index, new in enumerate(email.recipients):
             self.store.add(
                 email.email_id.int, new.address, destination=new.destination, account=email.account_id.int, recipient=index,

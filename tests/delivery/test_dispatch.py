@@ -20,7 +20,7 @@ from tests.delivery.fakes import MESSAGE, World, answered, each, lost, number, t
 
 
 def settled_now(world: World) -> float:
-    """The clock when the last settle was made."""
+    """The time of the last settlement."""
     return world.store.settled[-1].at.timestamp()
 
 

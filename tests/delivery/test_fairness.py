@@ -13,7 +13,7 @@ from tests.delivery.fakes import START, World, number, taken
 
 
 def hanging(world: World, count: int, *, at: str = "dot") -> list[Any]:
-    """So many domains whose servers never answer: not to the connection, or not to the mail."""
+    """Domains whose servers never reply, either to the connection or to the mail."""
     servers = []
     for n in range(count):
         server = world.server(f"slow{n}.example", f"9.9.{n // 200}.{n % 200 + 1}")

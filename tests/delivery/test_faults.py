@@ -34,7 +34,7 @@ def test_a_poison_message_fails_and_other_mail_goes_on() -> None:
     "error", [EncryptionError("The secret of 1 does not open with key 1."), StatementFailed("XX002", "index is corrupted")]
 )
 def test_an_error_of_the_installation_defers_mail_and_never_fails_it(error: Exception) -> None:
-    """Every email would fail alike: with a wrong key, a few attempts at each would be the end of all of them."""
+    """With a wrong key, every email fails. Without this rule all of them would fail for good after a few attempts."""
     world = World()
     server = world.server("example.com", "1.1.1.1")
     world.sending.error = error

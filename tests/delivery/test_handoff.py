@@ -13,7 +13,7 @@ from mailsvc.net.dns import Mx, Records
 
 
 class Names:
-    """Answers when it is told to."""
+    """DNS that answers when a test says so."""
 
     def __init__(self) -> None:
         self.asked: dict[str, Deferred[Any]] = {}

@@ -12,7 +12,7 @@ DAY = 86400.0
 
 
 class Clocks:
-    """A world whose database clock is right and whose machine may be wrong by `off` seconds."""
+    """A world whose database clock is right and whose machine clock is off by `off` seconds."""
 
     def __init__(self, world: World, off: float) -> None:
         clock: Any = world.clock

@@ -28,7 +28,7 @@ EHLO = "250-mx\r\n250 PIPELINING"
 
 
 class Scripted(LineReceiver):
-    """Answers each verb as the script says: a text, "drop" to close without a word, or "silence"."""
+    """Replies to each verb as the script says: a text, "drop" to close without a reply, or "silence"."""
 
     script: dict[str, str]
     mails: list[bytes]
@@ -64,7 +64,7 @@ def script(**changes: str) -> dict[str, str]:
 
 
 class Site:
-    """One name server, mail servers by loopback address on one port, and the whole of delivery in front of them."""
+    """A name server, mail servers on loopback addresses and one port, and all of delivery."""
 
     def __init__(self) -> None:
         from twisted.internet import reactor

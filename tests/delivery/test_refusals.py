@@ -17,7 +17,7 @@ AGAIN = "retry automatically"
 
 
 def said(email_body: bytes | None = None, expires: float = 86400.0, hours: float = 0.01, **does: Does) -> Any:
-    """What becomes of one mail to a server that does this; the last it was told."""
+    """The last outcome of one mail to a server that behaves like this."""
     world = WiredWorld()
     world.host("x.example", "8.1.0.1", **does)
     key = world.store.add(1, "bob@x.example", expires=expires)
@@ -42,7 +42,7 @@ PIPELINING = b"250-mx\r\n250 PIPELINING\r\n"
     ],
 )
 def test_a_refused_mail_command_is_shown_and_acted_on(reply: str, kind: type, ehlo: bytes) -> None:
-    """Whether the server then closes, or takes the recipients that were sent along."""
+    """Whether the server closes the connection, or replies to the pipelined recipients."""
     for ways in ({"MAIL": (f"{reply}\r\n".encode(), "close")}, {"MAIL": f"{reply}\r\n".encode()}):
         outcome = said(EHLO=ehlo, **ways)
         assert isinstance(outcome, kind), outcome

@@ -45,7 +45,7 @@ async def at_once(work: Callable[[], bytes]) -> bytes:
 
 
 def signature(transaction: Transaction) -> bytes:
-    """By a process of its own."""
+    """Made by a process of its own."""
     stored: Any = Stored()
     found: list[bytes] = []
     Deferred.fromCoroutine(SendingDomains(stored, stored, b"secret", at_once).sign(transaction, MESSAGE)).addCallback(found.append)
@@ -72,7 +72,7 @@ def test_a_signature_is_valid_from_acceptance_until_after_the_last_attempt() -> 
 
 @attrs.define
 class Large:
-    """A message in pieces, which counts those that are taken on the reactor's thread. It is also that thread."""
+    """A message in pieces that counts how many are read in the reactor thread, which it also stands in for."""
 
     pieces: int = 160
     signature: bytes | None = None
@@ -117,7 +117,7 @@ def test_a_large_message_is_signed_and_scanned_in_threads() -> None:
 
 @attrs.define
 class Pausing:
-    """A transport that has enough after each write."""
+    """A transport that pauses its producer after each write."""
 
     written: list[bytes] = attrs.field(factory=list)
     producer: Any = None

@@ -58,7 +58,7 @@ BEHIND: dict[str, Does] = {
 
 
 def behind(reply: bytes, more: Does) -> Does:
-    """In one segment as far as it is octets."""
+    """All bytes in one segment."""
     steps = more if isinstance(more, tuple) else (more,)
     return (reply + steps[0], *steps[1:]) if isinstance(steps[0], bytes) else (reply, *steps)
 
@@ -75,7 +75,7 @@ def all_outcomes(world: WiredWorld) -> list[Any]:
 
 
 def check(world: WiredWorld, host: Any, emails: int, *, seconds: float = 3600.0) -> None:
-    """Bounded, told, and over once the server works."""
+    """The number of connections is bounded, the reason is recorded, and mail is delivered once the server works."""
     assert host.most_in_a_minute() <= A_MINUTE, host.dials[:50]
     told = all_outcomes(world)
     assert told, "nothing was told"
@@ -141,7 +141,7 @@ def test_a_session_that_ends_after_a_reply(place: str, how: str, offers: str) ->
 @pytest.mark.parametrize("pause", [0.005, 0.1, 1.0, 4.0])
 @pytest.mark.parametrize("how", ["close", "reset", "421", "250", "half a line"])
 def test_a_new_idle_connection_that_ends_costs_no_attempt(how: str, pause: float) -> None:
-    """Two connections are opened for two mails; what happens to the one that has nothing to do must not cost a mail its attempt."""
+    """Two connections are opened for two mails. What happens to the one without mail must not cost a mail an attempt."""
     world = WiredWorld(connections_initial=2)
     host = world.host("broken.example", ADDRESS)
     world.store.add(1, "a@broken.example")
@@ -166,7 +166,7 @@ def test_a_new_idle_connection_that_ends_costs_no_attempt(how: str, pause: float
 @pytest.mark.parametrize("offers", OFFERS)
 @pytest.mark.parametrize("how", ["close", "reset", "421", "421 and a close", "250", "half a line", "garbage"])
 def test_a_session_that_ends_between_mails_costs_no_attempt(how: str, offers: str) -> None:
-    """A server that takes one mail for each connection and then ends it in some way: every mail arrives with one attempt."""
+    """A server that accepts one mail per connection and then ends it in some way: every mail arrives with one attempt."""
     ends: dict[str, Does] = {
         "close": "close",
         "reset": "reset",
@@ -288,7 +288,7 @@ def test_replies_in_single_bytes_and_odd_replies_are_understood() -> None:
 
 @pytest.mark.parametrize("offers", ["pipelining", "chunking"])
 def test_fewer_replies_than_recipients(offers: str) -> None:
-    """What was not answered stays open; what was is settled."""
+    """Recipients with a reply are settled by it, the others are retried."""
     world = WiredWorld()
     does: dict[str, Does] = {"EHLO": OFFERS[offers], "RCPT2": "silence", "RCPT1": b"550 5.1.1 no such user\r\n"}
     host = world.host("broken.example", ADDRESS, **does)

@@ -34,7 +34,7 @@ def big(reactions: tuple[Reaction, ...] = (), **limits: Any) -> Shaping:
 
 
 def two_domains(world: World) -> list[Any]:
-    """Domains with exchangers of their own, all of the provider `big`."""
+    """Domains with mail servers of their own, all of the provider `big`."""
     return [world.server(f"{name}.example", f"1.1.1.{number}", host=f"{name}.big.example") for number, name in enumerate(("a", "b"), 1)]
 
 

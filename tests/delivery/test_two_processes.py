@@ -28,7 +28,7 @@ BIG = Shaping({"big": Provider("big", (".big.example",), Limits(connections=6, m
 
 
 class Half:
-    """One process: everything of delivery but the wire."""
+    """One process: all of delivery except SMTP."""
 
     def __init__(self, pool: Pool, server: Server, names: Names) -> None:
         from twisted.internet import reactor

@@ -18,7 +18,7 @@ NAME = "_25._tcp.mx.example.com"
 
 
 def secured(found: Any, *, mx: bool = True, address: bool = True, dane: bool = True, **settings: Any) -> tuple[World, Any]:
-    """A world in which DNSSEC vouches for what is said, and TLSA records are `found`."""
+    """A world in which all answers are validated by DNSSEC, and TLSA lookups return `found`."""
     world = World(dane=dane, **settings)
     server = world.server("example.com", "1.1.1.1")
     server.tls = "TLSv1.3"

@@ -22,7 +22,7 @@ ENFORCE = "version: STSv1\nmode: enforce\nmx: mx.example.com\nmax_age: 604800\n"
 
 
 class Web:
-    """TXT records and policy files as a test wants them."""
+    """TXT records and policy files that a test sets."""
 
     def __init__(self) -> None:
         self.clock = Clock()
@@ -140,7 +140,7 @@ def test_concurrent_lookups_share_one_fetch() -> None:
 
 @attrs.define
 class Given:
-    """Policies that are known."""
+    """Policies that are already known."""
 
     policies: dict[str, Policy]
 

@@ -38,7 +38,7 @@ ANNOUNCED = {"_mta-sts.example.com": {"TXT": ['"v=STSv1; id=1;"']}, HOST: {"A": 
 
 
 class Authority:
-    """Signs certificates; `root` is what who trusts it knows."""
+    """A certificate authority. `root` is its certificate file."""
 
     def __init__(self) -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
@@ -50,7 +50,7 @@ class Authority:
         return trustRootFromCertificates([Certificate.loadPEM(self.root.public_bytes(serialization.Encoding.PEM))])
 
     def server(self, folder: Path, host: str, days: int = 1) -> ssl.SSLContext:
-        """How a server proves to be `host`."""
+        """A certificate for `host`."""
         key, file = ec.generate_private_key(ec.SECP256R1()), folder / f"{host}{days}{id(self)}.pem"
         name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, host)])
         made = self._certificate(name, key.public_key(), x509.SubjectAlternativeName([x509.DNSName(host)]), days)
@@ -71,7 +71,7 @@ class Authority:
 
 @attrs.define(eq=False)
 class Web:
-    """A web server on loopback. It says `status`, `headers` and `body` to everybody; `asked` has each request's host and path."""
+    """A web server on loopback. It returns `status`, `headers` and `body`; `asked` has the host and path of each request."""
 
     contexts: dict[str, ssl.SSLContext]
     proof: str = "good"  # which of them the next connection gets
@@ -98,13 +98,13 @@ class Web:
                 self.wfile.write(web.body.encode())
 
             def log_message(self, *_: object) -> None:
-                """Nobody reads it."""
+                """No access log."""
 
         class Quiet(ThreadingHTTPServer):
             daemon_threads = True
 
             def handle_error(self, *_: object) -> None:
-                """A client that does not trust us leaves during the handshake."""
+                """A client that does not trust the certificate closes the connection during the handshake."""
 
         self.server = Quiet(("127.0.0.1", 0), Handler)
         threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
@@ -115,7 +115,7 @@ class Web:
 
 
 class Diverted:
-    """The reactor, but port 443 is where the web server is, and it is `later` by so many seconds."""
+    """The reactor, with port 443 redirected to the web server, and a clock that is `later` by some seconds."""
 
     def __init__(self, reactor: Any, port: int) -> None:
         self._reactor, self._port, self.later = reactor, port, 0.0
@@ -133,7 +133,7 @@ class Diverted:
 
 @attrs.define(eq=False)
 class World:
-    """Policies from the web server, announced by a name server. `kept` is the table."""
+    """Policies from the web server, announced by a name server. `kept` stands in for the table."""
 
     web: Web
     dns: DnsServer
@@ -147,7 +147,7 @@ class World:
         self.begin()
 
     def begin(self, allowed: str = "127.0.0.0/8") -> None:
-        """As a process that knows what is in the table. `allowed`: where it fetches from although these are private addresses."""
+        """The policies of a new process. `allowed`: private networks that it may fetch from."""
         resolver = Resolver(self.time, [self.dns.address], seconds=2)
         fetcher = Fetcher(self.time, resolver, Rules(frozenset({443}), False, networks([allowed])), self.trust)
         self.tls_counts = TlsCounts(self.time)
