@@ -1,1 +1,1 @@
-"""THE PAGES: one file per area, over the same store and intake that the API uses. Put together in context and pages."""
+"""The dashboard: one module per section, on the same store and intake as the API. assembly.py puts the sections together."""

@@ -1,4 +1,4 @@
-"""Who gets what: every section made with what it needs, and the templates with what all of them share."""
+"""Builds every section with what it needs, and the context that all sections share."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ NAVIGATION = (
 
 @attrs.define(eq=False, kw_only=True)
 class Assembly:
-    """`mailer` None: the service sends none of its own. `inbox`: only in development."""
+    """What the dashboard needs. `mailer`: None if the service sends no emails itself. `inbox`: the sandbox, in development only."""
 
     pool: Pool
     clock: Any
@@ -130,7 +130,7 @@ class Assembly:
     attempts: SignInAttempts = attrs.field(init=False)
 
     def resource(self) -> Dashboard:
-        suffixes()  # read now: the first email to be looked at would wait 50 ms for them
+        suffixes()  # loaded now, so that the first email page does not wait 50 ms for them
         context, pool = self._context(), self.pool
         throttle = Throttle(self.attempts, partial(unix, self.clock), lambda: self.encryption.secrets_for("attempts")[0])
         passwords = Passwords(self.password_thread or self.in_thread, ("mailsvc", urlsplit(self.base_url).hostname or ""))

@@ -1,4 +1,4 @@
-"""What every page needs: who looks, the templates, and the few things that all areas share. Serving a page: page.py."""
+"""What all pages share: users and sessions, templates, secrets, the clock. A single request is in page.py."""
 
 from __future__ import annotations
 
@@ -28,10 +28,9 @@ log = Logger()
 
 @attrs.define(eq=False, kw_only=True)
 class PageContext:
-    """`base_url` is the service as people see it; the first of `secrets` signs what forms carry.
+    """`base_url`: the public URL of the service. `secrets`: the first one signs form tokens and tickets, all verify them.
 
-    `inbox`: whether there is a development inbox.
-    `providers`: other services that people sign in at, by name; `site`: whom passkeys are made for, None: nobody can have one.
+    `providers`: identity providers by name. `relying_party`: None where browsers do not allow passkeys.
     """
 
     users: Users
@@ -44,7 +43,7 @@ class PageContext:
     in_thread: InThread[Any]
     has_sandbox: bool = False
     sign_up: bool = False
-    sends_email: bool = False  # whether the service can send mails of its own
+    sends_email: bool = False  # whether the service can send emails itself
     identities: Identities
     passkeys: Passkeys
     providers: Mapping[str, Provider] = attrs.field(factory=dict)
@@ -58,5 +57,5 @@ class PageContext:
         return utc(self.clock)
 
     def later(self, what: str, work: Coroutine[Deferred[Any], Any, object]) -> None:
-        """Do it without keeping the page waiting, so that its time tells nothing; a failure is logged."""
+        """Run `work` in the background, so that the response time reveals nothing about it. A failure is logged."""
         Deferred.fromCoroutine(work).addErrback(lambda failure: log.failure("{what} failed", failure=failure, what=what))

@@ -1,4 +1,4 @@
-"""CSV for spreadsheets, in pieces: every cell is text, and none is taken for a formula."""
+"""CSV files for spreadsheets, in pieces. No cell is read as a formula."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import csv
 import io
 from collections.abc import Iterable
 
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")  # and the wide ones
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")  # the last four are full-width forms
 
 
 def plain(value: str) -> str:
-    """A cell that no spreadsheet takes for a formula."""
+    """The value, with an apostrophe before it if a spreadsheet would read it as a formula."""
     return f"'{value}" if value[:1] in _FORMULA or value.lstrip(" \u00a0\ufeff")[:1] in _FORMULA else value
 
 

@@ -1,4 +1,4 @@
-"""Domains: add one, see what to publish and what was found, have it checked, change how it is used."""
+"""Domains: the list, and one domain with its DNS records, settings, key rotation and deletion."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _DONE = {
 
 @attrs.frozen
 class Row:
-    """A record to publish, and what the last check made of it; `state` None: not checked yet."""
+    """A DNS record and the result of its last check. `state`: None before the first check."""
 
     record: Record
     relative: str

@@ -1,4 +1,4 @@
-"""The files that pages need: ours, and those of the npm packages in package.json, which the set-up puts beside them (etc/packages)."""
+"""Static files: our own, and those of the npm packages in package.json, which etc/packages installs beside them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from mailsvc.dashboard.safety import HOME
 
 STATIC = Path(__file__).parent / "static"
 PACKAGES = STATIC / "packages"
-FOREIGN = ("htmx.min.js", "uPlot.iife.min.js", "uPlot.min.css")  # what pages use of the packages
+FOREIGN = ("htmx.min.js", "uPlot.iife.min.js", "uPlot.min.css")  # the files of the packages that pages use
 _KINDS = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
 
 
 @attrs.frozen
 class File:
-    """`packed` is the same, compressed: nothing in it is secret or comes from a request."""
+    """`packed`: the content compressed with gzip. Safe, since it holds neither secrets nor input."""
 
     kind: str
     content: bytes
@@ -39,17 +39,17 @@ VERSION = hashlib.sha256(b"".join(file.content for _, file in sorted(FILES.items
 
 
 def address(name: str) -> str:
-    """Where a browser gets it; empty for what is not there. The version is in it, so that a browser keeps it for good."""
+    """The URL path of a file, or an empty string if it is missing. It contains the version, so browsers may cache it forever."""
     return f"{HOME}/static/{VERSION}/{name}" if name in FILES else ""
 
 
 def missing() -> list[str]:
-    """What the set-up did not bring. Pages work without it: nothing follows by itself then, and numbers are not drawn."""
+    """Files of npm packages that are not installed. Without them pages neither update automatically nor draw charts."""
     return [name for name in FOREIGN if name not in FILES]
 
 
 def takes_packed(accepted: str) -> bool:
-    """Whether a browser that sent this Accept-Encoding takes gzip."""
+    """Whether an Accept-Encoding header accepts gzip."""
     for each in accepted.lower().split(","):
         name, _, weight = each.partition(";")
         if name.strip() == "gzip":

@@ -1,4 +1,4 @@
-"""How facts are said on pages: times, sizes, counts, and what each status is called. Pure."""
+"""How pages show times, sizes, counts and statuses, and the template environment. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-# event or state → its name, and the tone it is shown in
+# event or status → label and tone
 STATUSES: dict[str, tuple[str, str]] = {
     "sent": ("Sent", "info"),
     "queued": ("Queued", "info"),
@@ -47,7 +47,7 @@ def status(name: str) -> tuple[str, str]:
 
 
 def span(seconds: float) -> str:
-    """In the largest unit that fits: 3 hours."""
+    """A duration in its largest unit: 3 hours."""
     for size, unit in _UNITS:
         if abs(seconds) >= size:
             count = int(abs(seconds) / size + 0.02)  # 6.99 days are 7
@@ -86,13 +86,13 @@ def number(count: int) -> str:
 
 
 def address(text: str) -> Markup:
-    """An email address that may be broken behind its @."""
+    """An email address that may wrap after its @."""
     local, at, domain = text.rpartition("@")
     return Markup("{}{}<wbr>{}").format(local, at, domain)
 
 
 def browser(agent: str) -> str:
-    """A browser and a system, as far as a User-Agent tells."""
+    """The browser and operating system that a User-Agent names."""
     browsers = (("Edg/", "Edge"), ("OPR/", "Opera"), ("Firefox/", "Firefox"), ("Chrome/", "Chrome"), ("Safari/", "Safari"))
     systems = (
         ("iPhone", "iPhone"),
@@ -108,7 +108,7 @@ def browser(agent: str) -> str:
 
 
 def environment(**shared: Any) -> Environment:
-    """The templates. Everything is escaped, and a name that is not there is an error."""
+    """The template environment. Values are escaped; an undefined name is an error."""
     folder = Path(__file__).parent / "templates"
     made = Environment(loader=FileSystemLoader(folder), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     made.filters |= {

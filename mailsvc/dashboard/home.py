@@ -1,4 +1,4 @@
-"""The first page: from nothing to a first delivered mail, then how the last day went."""
+"""The home page: the steps to a first delivered email, and the figures of the last day."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Home:
 
     @page(app, f"{HOME}/start", "POST")
     async def start(self, request: PageRequest) -> bytes:
-        """A key, shown this once, in code that sends."""
+        """Create a key and show it once, in the code examples too."""
         line = request.audit_entry("key created", "first key")
         _, secret = await self.keys.create(
             request.account_id, "first key", "sending_access", lines=[line], created_by=request.user_session.user_id
@@ -51,7 +51,7 @@ class Home:
             "home.html",
             domains=domains,
             ready=ready,
-            steps=request.query("steps") == "1",  # also when all of them are done: the page that led here follows them
+            steps=request.query("steps") == "1",  # shown even when all steps are done, while the page updates itself
             keys=keys,
             secret=secret,
             latest=latest.emails,

@@ -1,4 +1,4 @@
-"""API keys: made and shown once, seen again by their first characters, revoked at once."""
+"""API keys: creating one (shown once), the list, revoking."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class KeyPages:
 
     @page(app, KEYS, "POST")
     async def create(self, request: PageRequest) -> bytes:
-        """Full access is for admins who have just proved who they are: such a key can read and change everything of the account."""
+        """Full access requires an admin with a recent proof of identity, since such a key can read and change the whole account."""
         name, permission, limit = request.single_line("name"), request.field("permission"), request.field("domain")
         domains, _ = await self.domains.list(request.account_id)
         domain = next((d for d in domains if str(d.id) == limit), None)

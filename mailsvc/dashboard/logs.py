@@ -1,4 +1,4 @@
-"""Logs: what the account's programs selection over HTTP and labels over SMTP, and what they were answered."""
+"""Logs: the account's API requests and SMTP sessions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _QUEUED = re.compile(r"[Qq]ueued as ([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}
 
 @attrs.frozen
 class Selection:
-    """What the address of the page asks for. `params` are the parts that say something, `labels` the same for people."""
+    """The filters in a query string. `params`: those that apply, for links. `labels`: the same for people, as name and value."""
 
     filters: Filters
     params: dict[str, str]
@@ -45,7 +45,7 @@ class Selection:
 
 @attrs.define(eq=False)
 class LogList:
-    """The list, and one entry of it."""
+    """The list of log entries, and one entry."""
 
     app = section_app()
     context: PageContext
@@ -66,7 +66,7 @@ class LogList:
         )  # fmt: skip
 
     async def read_filters(self, request: PageRequest) -> Selection:
-        """A word that is no filter is none; a key that does not exist is not found. `status` may be one of a request, such as 429."""
+        """Unknown filter values are ignored, an unknown key is not found. `status` may be a status code such as 429."""
         keys, _ = await self.keys.list(request.account_id)
         given = {name: request.query(name)[:200] for name in ("q", "source", "status", "days", "key")}
         key = request.selected("key", keys, "API key")
@@ -103,7 +103,7 @@ class LogList:
         )  # fmt: skip
 
     async def _session(self, request: PageRequest, log_id: UUID, keys: Sequence[KeyView]) -> bytes:
-        """What was labels over SMTP."""
+        """One SMTP session."""
         session = await self.sessions.get(request.account_id, log_id)
         if session is None:
             raise not_found("entry")
@@ -116,6 +116,6 @@ def _shown(body: object) -> str:
 
 
 def _made(body: Any) -> list[str]:
-    """The ids of the emails that a request made, as its answer tells them."""
+    """The IDs of the emails in the response to a request."""
     told = body.get("data", [body]) if isinstance(body, dict) else []
     return [str(one["id"]) for one in told if isinstance(one, dict) and "id" in one] if isinstance(told, list) else []

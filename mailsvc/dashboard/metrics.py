@@ -1,4 +1,4 @@
-"""Metrics: how much was sent, what became of it, and whether bounces and complaints are where they harm. From rollups alone."""
+"""Metrics: volume, deliverability, bounce and complaint rates, from the rollups."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ ZONES = (
     "Asia/Tokyo",
     "Australia/Sydney",
 )
-BOUNCE_DANGER, COMPLAINT_DANGER = 4.0, 0.08  # percent, where large mailbox providers begin to refuse
+BOUNCE_DANGER, COMPLAINT_DANGER = 4.0, 0.08  # percent; above them large mailbox providers reject mail
 BOUNCED = tuple(f"email.bounced.{kind}" for kind in ("permanent", "transient", "undetermined"))
-UNSENT = ("email.failed", "email.suppressed")  # what never left
+UNSENT = ("email.failed", "email.suppressed")  # never handed to a server
 TYPES = ("email.sent", "email.delivered", "email.complained", *BOUNCED, *UNSENT)
 
 
 @attrs.frozen
 class Rates:
-    """In percent of what was finished; None where nothing was."""
+    """Counts, and rates in percent (None without anything delivered or bounced)."""
 
     sent: int
     delivered: int
     bounced: int
     complained: int
     unsent: int
-    kinds: tuple[int, ...]  # of bounces: for good, for a time, nobody knows
+    kinds: tuple[int, ...]  # bounces: permanent, transient, undetermined
     deliverability: float | None
     bounce: float | None
     complaint: float | None
@@ -95,7 +95,7 @@ class Metrics:
             days=days,
             ranges=RANGES,
             zone=zone_name,
-            zones=ZONES if zone_name in ZONES else (*ZONES, zone_name),  # the address of the page may name any
+            zones=ZONES if zone_name in ZONES else (*ZONES, zone_name),  # the query may name any zone
             bounce_danger=BOUNCE_DANGER,
             complaint_danger=COMPLAINT_DANGER,
             rows=[(at, _row(of)) for at, of in _steps(counts, since, until, unit, zone)],
@@ -103,7 +103,7 @@ class Metrics:
 
 
 def _steps(counts: Sequence[Count], since: datetime, until: datetime, unit: Unit, zone: tzinfo) -> list[tuple[datetime, Rates]]:
-    """Each hour or day with what was counted in it, also where that is nothing."""
+    """Every hour or day of the period with its rates, including empty ones."""
     by: dict[object, list[Count]] = {}
     for count in counts:
         by.setdefault(count.hour if unit == "hour" else count.day, []).append(count)
@@ -117,14 +117,14 @@ def _steps(counts: Sequence[Count], since: datetime, until: datetime, unit: Unit
 
 
 def _row(of: Rates) -> list[tuple[str, float | None]]:
-    """What is shown, and the number itself."""
+    """For each column, the text to show and the number itself."""
     counts: list[tuple[str, float | None]] = [(f"{count:,}", count) for count in (of.delivered, of.bounced, of.unsent)]
     shares = ((of.deliverability, 1), (of.bounce, 2), (of.complaint, 3))
     return counts + [("–", None) if share is None else (f"{share:.{digits}f}%", round(share, 4)) for share, digits in shares]
 
 
 def _ceiling(now: datetime, unit: Unit, zone: tzinfo) -> datetime:
-    """The end of this hour, or of this day where the reader is."""
+    """The end of the current hour, or of the current day in `zone`."""
     if unit == "hour":
         return now.replace(minute=0, second=0, microsecond=0) + timedelta(hours=1)
     return now.astimezone(zone).replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)

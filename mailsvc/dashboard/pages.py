@@ -1,4 +1,4 @@
-"""The dashboard put together: which area answers which path, the files that pages need, and the pages that are about no area."""
+"""Dispatches requests to sections by path. Also the static files and pages that belong to no section."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ YEAR = "public, max-age=31536000, immutable"
 
 
 class Dashboard(Resource):
-    """`areas` maps the segment behind /dashboard/, or the two of them, to what answers; each gets the whole path."""
+    """`sections` maps the first segment below /dashboard/, or the first two, to a section. Each section gets the whole path."""
 
     isLeaf = True
 
-    def __init__(self, areas: Mapping[str, KleinResource], others: KleinResource) -> None:
+    def __init__(self, sections: Mapping[str, KleinResource], others: KleinResource) -> None:
         super().__init__()
-        self._areas = {name.encode(): resource for name, resource in areas.items()}
+        self._sections = {name.encode(): resource for name, resource in sections.items()}
         self._others = others
 
     def render(self, request: Any) -> Any:
         path: bytes = request.path
         first, second, third = [*path.split(b"/")[1:], b"", b""][:3]
-        found = (self._areas.get(second + b"/" + third) or self._areas.get(second)) if first else None
+        found = (self._sections.get(second + b"/" + third) or self._sections.get(second)) if first else None
         return (found or self._others).render(request)
 
 
 @attrs.define(eq=False)
 class CommonPages:
-    """What is of no area."""
+    """Pages that belong to no section."""
 
     app = section_app()
     context: PageContext

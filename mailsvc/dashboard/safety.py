@@ -1,4 +1,4 @@
-"""What keeps a page from being misused: headers, cookies, the token of forms, and where a redirect may lead. Pure."""
+"""Protection of pages: response headers, cookies, form tokens (CSRF), redirect targets. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; frame-src 'self'; "
     "form-action 'self'; base-uri 'none'; object-src 'none'; frame-ancestors 'none'"
 )
-# A mail is shown as a document of no origin at all: no script, no form, no cookie, and nothing from elsewhere unless asked for.
+# An email's preview has an opaque origin: no scripts, forms or cookies, and remote images only on request.
 _MAIL_CSP = (
     "sandbox allow-popups allow-popups-to-escape-sandbox; default-src 'none'; style-src 'unsafe-inline'; font-src data:; "
     "img-src data:{images}; form-action 'none'; base-uri 'none'; frame-ancestors 'self'"
@@ -34,7 +34,7 @@ def headers(*, secure: bool, csp: str = CSP, cache: str = "no-store") -> dict[st
 
 
 def mail_csp(*, images: bool) -> str:
-    """For an email that somebody else wrote. `images`: from other servers too."""
+    """The policy for an email's preview. `images`: allow remote images."""
     return _MAIL_CSP.format(images=" https: http:" if images else "")
 
 
@@ -43,13 +43,13 @@ def cookie_name(name: str, *, secure: bool) -> str:
 
 
 def cookie(name: str, value: str, *, secure: bool, seconds: int | None = None) -> str:
-    """A Set-Cookie value; `seconds` None: until the browser ends."""
+    """A Set-Cookie value. `seconds` None: a session cookie."""
     age = "" if seconds is None else f"; Max-Age={seconds}"
     return f"{cookie_name(name, secure=secure)}={value}; Path=/; HttpOnly; SameSite=Lax{age}{'; Secure' if secure else ''}"
 
 
 def cookies(values: Iterable[str]) -> dict[str, str]:
-    """What a browser sent; the first of a name counts."""
+    """The cookies of a request. The first one of a name counts."""
     found: dict[str, str] = {}
     for value in values:
         for pair in value.split(";"):
@@ -59,18 +59,18 @@ def cookies(values: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def token(secret: bytes, anchor: str) -> str:
-    """What every form carries: it belongs to one session, or to one browser that has none."""
-    return hmac.digest(secret, b"form " + anchor.encode("utf-8", "surrogateescape"), "sha256").hex()
+def token(secret: bytes, binding: str) -> str:
+    """The token of a form. It is bound to a session, or to a browser without one."""
+    return hmac.digest(secret, b"form " + binding.encode("utf-8", "surrogateescape"), "sha256").hex()
 
 
-def same_token(secrets: Sequence[bytes], anchor: str, given: str) -> bool:
-    octets = given.encode("utf-8", "surrogateescape")
-    return bool(anchor) and any(hmac.compare_digest(token(secret, anchor).encode(), octets) for secret in secrets)
+def same_token(secrets: Sequence[bytes], binding: str, given: str) -> bool:
+    encoded = given.encode("utf-8", "surrogateescape")
+    return bool(binding) and any(hmac.compare_digest(token(secret, binding).encode(), encoded) for secret in secrets)
 
 
 def from_our_page(sent: Mapping[str, str], host: str) -> bool:
-    """Whether the browser says that a page of ours sent this form; one that says nothing is judged by the token alone."""
+    """Whether the headers say that the form came from our own page. Without these headers only the token decides."""
     site, origin = sent.get("sec-fetch-site", ""), sent.get("origin", "")
     if site and site != "same-origin":
         return False
@@ -81,5 +81,5 @@ def from_our_page(sent: Mapping[str, str], host: str) -> bool:
 
 
 def inside(path: str) -> str:
-    """The path, if it is one of our pages; else the first page."""
+    """The path if it belongs to the dashboard, otherwise the home page."""
     return path if _PATH.fullmatch(path) and "/.." not in path else HOME

@@ -1,4 +1,4 @@
-"""The development inbox: what the sandbox received, as its recipients would see it."""
+"""The development inbox: emails that the sandbox received."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mailsvc.store.mail.sandbox import Sandbox, SandboxEmail
 SANDBOX = f"{HOME}/sandbox"
 PAGE = 50
 SHOWN = 256 * 1024
-COPIES = 3  # of a message that are in memory while it is read
+COPIES = 3  # of a message that are in memory while it is shown
 
 
 @attrs.define(eq=False)
@@ -28,7 +28,7 @@ class Inbox:
         after = request.uuid(request.query("after")) if request.query("after") else None
         mails, more = await self.sandbox.list(request.account_id, PAGE, after)
         subjects = {}
-        await _reserve(request, max((mail.size for mail in mails if mail.size < SHOWN), default=0))  # read one after the other
+        await _reserve(request, max((mail.size for mail in mails if mail.size < SHOWN), default=0))  # they are read one after the other
         for mail in mails:
             found = await self.sandbox.get(request.account_id, mail.id) if mail.size < SHOWN else None
             subjects[mail.id] = _subject(found)
@@ -60,7 +60,7 @@ class Inbox:
 
 
 async def _reserve(request: PageRequest, size: int) -> None:
-    """Within the octets that may be in work at once: the message, what it comes to, and the page."""
+    """Reserve memory for the message, its parsed form and the page, within the budget for requests."""
     if not await request.http.turn(COPIES * size):
         raise PageError(503, "Temporarily unavailable", "Too many messages are being read right now. Reload the page in a few seconds.")
 

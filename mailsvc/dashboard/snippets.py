@@ -1,4 +1,4 @@
-"""Lines to paste that send a first mail. Pure."""
+"""Code examples that send an email through the API or over SMTP. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import attrs
 
 
 def all_of(base_url: str, key: str, sender: str, to: str) -> list[tuple[str, str]]:
-    """Each with its name."""
+    """API examples, as (name, code)."""
     mail = {"from": sender, "to": to, "subject": "Hello from mailsvc", "html": "<p>It works.</p>"}
     body = json.dumps(mail, indent=2)
     return [
@@ -26,7 +26,7 @@ def _curl(base_url: str, key: str, body: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    """As a shell takes it between single quotes."""
+    """Escaped for single quotes in a shell."""
     return text.replace("'", "'\\''")
 
 
@@ -43,13 +43,14 @@ def _node(base_url: str, key: str, body: str) -> str:
 
 @attrs.frozen
 class Login:
-    """What a program needs to hand in mail over SMTP. A port is its number, and whether it speaks TLS from the first octet; `old` is for
-    programs that had rather begin in clear.
+    """What a client needs to submit mail over SMTP. A port is a number and whether it uses implicit TLS.
+
+    `starttls`: the port for clients that prefer STARTTLS.
     """
 
     host: str
     port: tuple[int, bool]
-    old: tuple[int, bool]
+    starttls: tuple[int, bool]
     user: str
     key: str
     sender: str
@@ -57,7 +58,7 @@ class Login:
 
 
 def over_smtp(login: Login) -> list[tuple[str, str]]:
-    """Each with its name."""
+    """SMTP examples, as (name, code)."""
     return [
         ("swaks", _swaks(login)),
         ("Python", _smtplib(login)),
@@ -68,7 +69,7 @@ def over_smtp(login: Login) -> list[tuple[str, str]]:
 
 
 def _swaks(login: Login) -> str:
-    port, tls = login.old
+    port, tls = login.starttls
     how = "--tls-on-connect" if tls else "--tls"
     return (
         f"swaks --server {login.host}:{port} {how} \\\n  --auth PLAIN --auth-user {login.user} --auth-password '{login.key}' \\\n"
@@ -111,7 +112,7 @@ await relay.sendMail({{
 
 
 def _postfix(login: Login) -> str:
-    port, tls = login.old
+    port, tls = login.starttls
     wrapped = "smtp_tls_wrappermode = yes\n" if tls else ""
     return f"""# /etc/postfix/main.cf
 relayhost = [{login.host}]:{port}
@@ -125,7 +126,7 @@ smtp_sasl_password_maps = texthash:/etc/postfix/sasl_passwd
 
 
 def _environment(login: Login) -> str:
-    port, tls = login.old
+    port, tls = login.starttls
     return f"""MAIL_MAILER=smtp
 MAIL_HOST={login.host}
 MAIL_PORT={port}

@@ -1,4 +1,4 @@
-"""Suppressions: addresses that get no mail any more, why, and taking them off the list or putting them on it."""
+"""Suppressions: the list with its search, adding and removing addresses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mailsvc.store.events.suppressions import Suppressions as Stored
 
 SUPPRESSIONS = f"{HOME}/suppressions"
 PAGE = 50
-MOST = 1000  # addresses put on the list at once
+MOST = 1000  # addresses in one form
 ORIGINS = {"bounce": "Bounce", "complaint": "Complaint", "manual": "Manual"}
 
 

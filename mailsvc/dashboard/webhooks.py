@@ -1,4 +1,4 @@
-"""Webhooks: endpoints, what each was sent with every attempt, sending again, and a test."""
+"""Webhooks: endpoints, the messages sent to each with their attempts, resending, test events."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from mailsvc.store.events.webhooks import Webhook
 from mailsvc.store.events.webhooks import Webhooks as Stored
 
 WEBHOOKS = f"{HOME}/webhooks"
-SECRET = 32  # octets
+SECRET = 32  # bytes
 PAGE = 50
-# What happens here; the other types that may be subscribed to are of services that this one is compatible with.
+# Events that mailsvc emits. The API accepts more types, for compatibility with other services.
 OFFERED = tuple(kind for kind in payload.TYPES if kind.partition(".")[0] in ("email", "domain", "suppression") and kind != "email.received")
 _DONE = {
     "changed": "Settings saved.",
@@ -35,7 +35,7 @@ _DONE = {
 
 @attrs.define(eq=False)
 class WebhookPages:
-    """`read_url` refuses what no endpoint may be; `outgoing` is called when something is to be sent at once."""
+    """`read_url` raises BadUrl for URLs that no endpoint may have. `wake_sender` is called when messages are due now."""
 
     app = section_app()
     context: PageContext
@@ -43,7 +43,7 @@ class WebhookPages:
     log: WebhookLog
     read_url: Callable[[str], Target]
     most: int
-    outgoing: Callable[[], None]
+    wake_sender: Callable[[], None]
 
     @page(app, WEBHOOKS)
     async def list(self, request: PageRequest) -> bytes:
@@ -73,7 +73,7 @@ class WebhookPages:
         return await self._shown(request, webhook)
 
     async def _shown(self, request: PageRequest, webhook: Webhook, status: int = 200, *, shown: str = "", **values: object) -> bytes:
-        """`shown`: the secret; `values`: what was typed into its form, and what is wrong with it."""
+        """`shown`: the signing secret. `values`: the submitted form and its errors."""
         after = request.uuid(request.query("after")) if request.query("after") else None
         messages, more = await self.log.list(request.account_id, webhook.id, PAGE, after)
         typed: dict[str, object] = {"errors": {}, "url": webhook.url, "chosen": webhook.events}
@@ -93,7 +93,7 @@ class WebhookPages:
 
     @page(app, f"{WEBHOOKS}/<text>/secret", access="admin", reauthenticate=True)
     async def secret(self, request: PageRequest, text: str) -> bytes:
-        """With the secret that messages are signed with: whoever has it can send events that look like ours."""
+        """Show the signing secret. Whoever has it can forge events."""
         webhook, secret = await self._webhook(request, text)
         await request.write_audit_entry("webhook secret shown", webhook.url)
         return await self._shown(request, webhook, shown=f"whsec_{base64.b64encode(secret).decode()}")
@@ -108,7 +108,7 @@ class WebhookPages:
         await self.stored.change(
             request.account_id, webhook.id, url, events, status, [request.audit_entry("webhook changed", f"{url}, {status}")]
         )
-        self.outgoing()
+        self.wake_sender()
         return request.redirect(f"{WEBHOOKS}/{webhook.id}", done="changed")
 
     @page(app, f"{WEBHOOKS}/<text>/test", "POST")
@@ -118,14 +118,14 @@ class WebhookPages:
         await self.log.test(
             request.account_id, webhook.id, kind, payload.sample(kind, now), now, [request.audit_entry("webhook tested", webhook.url)]
         )
-        self.outgoing()
+        self.wake_sender()
         return request.redirect(f"{WEBHOOKS}/{webhook.id}", done="test")
 
     @page(app, f"{WEBHOOKS}/<text>/delete", "POST")
     async def delete(self, request: PageRequest, text: str) -> bytes:
         webhook, _ = await self._webhook(request, text)
         await self.stored.remove(request.account_id, webhook.id, [request.audit_entry("webhook deleted", webhook.url)])
-        self.outgoing()
+        self.wake_sender()
         return request.redirect(WEBHOOKS, done="deleted")
 
     # One message
@@ -134,13 +134,13 @@ class WebhookPages:
     async def event(self, request: PageRequest, text: str, event: str) -> bytes:
         webhook, message = await self._message(request, text, event)
         attempts, _ = await self.log.attempts(request.account_id, webhook.id, message.event_id, 100)
-        told = message.payload if message.fact is None else payload.render(message.fact)
+        body = message.payload if message.fact is None else payload.render(message.fact)
         return request.render(
             "webhooks/event.html",
             webhook=webhook,
             message=message,
             attempts=attempts,
-            told=orjson.dumps(told, option=orjson.OPT_INDENT_2).decode(),
+            payload=orjson.dumps(body, option=orjson.OPT_INDENT_2).decode(),
             live=message.status in ("pending", "attempting"),
             done=_DONE.get(request.query("done"), ""),
         )
@@ -150,11 +150,11 @@ class WebhookPages:
         webhook, message = await self._message(request, text, event)
         line = request.audit_entry("webhook event resent", f"{message.type} to {webhook.url}")
         await self.log.replay(request.account_id, webhook.id, message.event_id, self.context.now(), [line])
-        self.outgoing()
+        self.wake_sender()
         return request.redirect(f"{WEBHOOKS}/{webhook.id}/events/{message.event_id}", done="again")
 
     def _given(self, request: PageRequest) -> tuple[str, Sequence[str], dict[str, str]]:
-        """The URL in its one spelling, the types that were chosen, and what is wrong with them."""
+        """The normalized URL, the selected event types, and the errors by field."""
         errors: dict[str, str] = {}
         events = [kind for kind in OFFERED if request.form.get(f"on:{kind}")]
         url = ""

@@ -1,6 +1,6 @@
-"""The figures on one page for the operator: how it stands, what is wrong, and the last hour of this process. Pure but for its memory.
+"""The operator's page: problems, key figures, and the last hour of this process.
 
-It is made of the same text that Prometheus reads, and what it calls wrong is what etc/alerts.yml wakes somebody for. The page: listener.
+It is made from the same text that Prometheus reads, and its problems correspond to the alerts in etc/alerts.yml. listener.py serves it.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ import attrs
 from jinja2 import Environment, StrictUndefined
 from prometheus_client.parser import text_string_to_metric_families
 
-EVERY = 15.0  # seconds between two points of a line
+EVERY = 15.0  # seconds between two points
 POINTS = 240  # an hour
 WIDTH, HEIGHT = 240.0, 44.0
 
-Values = Mapping[tuple[str, ...], float]  # by name without mailsvc_ and the values of its labels, in the order of their names
+Values = Mapping[tuple[str, ...], float]  # by name (without mailsvc_) and label values, in the order of the label names
 
 
 def values_of(text: bytes) -> dict[tuple[str, ...], float]:
-    """What Prometheus is told."""
+    """The samples in the text for Prometheus."""
     found: dict[tuple[str, ...], float] = {}
     for family in text_string_to_metric_families(text.decode()):
         for sample in family.samples:
@@ -34,13 +34,13 @@ def values_of(text: bytes) -> dict[tuple[str, ...], float]:
 
 @attrs.frozen
 class Trouble:
-    """What somebody has to look at. `what` is a sentence."""
+    """A problem, described in a sentence."""
 
     what: str
 
 
 def troubles(values: Values) -> list[Trouble]:
-    """What is wrong at this moment."""
+    """The current problems."""
 
     def of(*key: str) -> float:
         return values.get(key, 0.0)
@@ -69,18 +69,18 @@ def troubles(values: Values) -> list[Trouble]:
 
 
 def total(values: Values, name: str) -> float:
-    """Over all labels."""
+    """The sum over all labels."""
     return sum(value for key, value in values.items() if key[0] == name)
 
 
 def of_each(values: Values, name: str) -> dict[tuple[str, ...], float]:
-    """By label values, the largest first."""
+    """The values by label, largest first."""
     found = {key[1:]: value for key, value in values.items() if key[0] == name}
     return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
 
 
 def quantile(values: Values, name: str, share: float) -> float | None:
-    """The bucket of a histogram below which so large a share lies; None: above the last one, or there is nothing."""
+    """The upper bound of the bucket that holds this quantile. None: without data, or above the last bucket."""
     buckets = sorted((float(key[1]), value) for key, value in values.items() if key[0] == f"{name}_bucket")
     whole = buckets[-1][1] if buckets else 0.0
     return next((edge for edge, count in buckets if whole and count >= share * whole and edge != float("inf")), None)
@@ -88,7 +88,7 @@ def quantile(values: Values, name: str, share: float) -> float | None:
 
 @attrs.define(eq=False)
 class Line:
-    """One figure of the last hour: how much it grew from each point to the next, a minute."""
+    """The rate of a counter during the last hour, per minute."""
 
     key: tuple[str, ...]
     label: str
@@ -111,7 +111,7 @@ class Line:
 
     @property
     def path(self) -> str:
-        """An SVG path, the newest point at the right edge."""
+        """An SVG path with the newest point at the right edge."""
         step, top = WIDTH / (POINTS - 1), self.most or 1.0
         at = [(WIDTH - (len(self.points) - 1 - n) * step, HEIGHT - 2 - (HEIGHT - 4) * point / top) for n, point in enumerate(self.points)]
         return "M" + " L".join(f"{x:.1f} {y:.1f}" for x, y in at) if at else ""
@@ -128,12 +128,12 @@ def _lines() -> list[Line]:
 
 @attrs.define(eq=False)
 class Overview:
-    """Remembers an hour, and writes the page."""
+    """Keeps the rates of the last hour and renders the page."""
 
     lines: Sequence[Line] = attrs.field(factory=_lines)
 
     def remember(self, text: bytes) -> None:
-        """Every fifteen seconds; needs no more than what the process knows by itself."""
+        """Add a point. `text` needs only the figures of this process."""
         values = values_of(text)
         for line in self.lines:
             line.add(values)
@@ -148,13 +148,13 @@ class Overview:
 
 
 def _queue(values: Values) -> list[tuple[str, str, float, float]]:
-    """State, class, recipients, seconds of the oldest."""
+    """Rows of state, class, recipients and age of the oldest in seconds."""
     oldest = of_each(values, "queue_oldest_seconds")
     return [(state, kind, count, oldest.get((kind, state), 0.0)) for (kind, state), count in of_each(values, "queue_recipients").items()]
 
 
 def _cards(values: Values) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Titles with rows of a name and a figure."""
+    """Cards: a title, and rows of a name and a figure."""
 
     def of(*key: str) -> str:
         return number(values[key]) if key in values else "–"
@@ -202,7 +202,7 @@ def number(value: float) -> str:
 
 
 def seconds(value: float) -> str:
-    """For people, in one piece."""
+    """A duration for people."""
     for unit, name in ((86400, "d"), (3600, "h"), (60, "min")):
         if value >= unit:
             return f"{value // unit:.0f}\u00a0{name}" if name == "d" else f"{value / unit:.0f}\u00a0{name}"
@@ -219,7 +219,7 @@ _SOURCE = (resources.files("mailsvc.monitoring") / "overview.html").read_text("u
 _STYLE = re.sub(r"\s+", " ", (resources.files("mailsvc.monitoring") / "overview.css").read_text("utf-8")).strip()
 _TEMPLATE = _environment([("number", number), ("seconds", seconds)]).from_string(_SOURCE)
 _HASH = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
-HEADERS = {  # nothing runs, and nothing is asked for
+HEADERS = {  # no scripts, no requests
     "Content-Security-Policy": f"default-src 'none'; style-src 'sha256-{_HASH}'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",

@@ -1,4 +1,4 @@
-"""Settings: who is a member of the account, what the account is called, and what was done in it."""
+"""Settings → Team: members, invitations, the account's name, the audit log."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class MemberPages:
             return request.redirect(KEYS, done="demoted")
         return request.redirect(SETTINGS, done="role")
 
-    # Removing somebody. Their API keys go on working unless they are revoked, since programs may depend on them.
+    # Removing a member. Their API keys keep working unless they are revoked, since apps may depend on them.
 
     @page(app, f"{SETTINGS}/members/<text>/remove", reauthenticate=True)
     async def removal(self, request: PageRequest, text: str) -> bytes:
@@ -127,7 +127,7 @@ class MemberPages:
 
     @page(app, f"{SETTINGS}/members/<text>/remove", "POST", reauthenticate=True)
     async def remove(self, request: PageRequest, text: str) -> bytes:
-        """By an admin, or by themselves. The API keys that were chosen are revoked with it."""
+        """Remove a member (admins) or leave the account. The selected API keys are revoked in the same transaction."""
         self._may_remove(request, text)
         email, created = await self._member(request, text), {str(key.id): key for key in await self._keys_of(request, text)}
         chosen = [name.removeprefix("revoke:") for name in request.form if name.startswith("revoke:")]
@@ -149,7 +149,7 @@ class MemberPages:
             raise forbidden("Only account admins can do this.")
 
     async def _keys_of(self, request: PageRequest, text: str) -> Sequence[KeyView]:
-        """The keys in force that a member created."""
+        """The active API keys that a member created."""
         user_id = request.uuid(text, "member")
         return [key for key in (await self.keys.list(request.account_id))[0] if key.created_by == user_id]
 

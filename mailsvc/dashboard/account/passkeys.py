@@ -1,4 +1,4 @@
-"""Settings: somebody's passkeys, and the other services that they sign in at. NewPasskey, named, removed; connected, disconnected."""
+"""Settings → Security: adding, naming and removing passkeys; disconnecting identity providers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class PasskeyPages:
                 _, answer = await self.passkeys.read(request, MAKE)
                 made = authenticators.verify_registration(site, answer)
             except PasskeyError as error:
-                log.info("a new passkey was not taken: {reason}", reason=str(error))
+                log.info("new passkey rejected: {reason}", reason=str(error))
                 errors = {"name": "The browser didn’t provide a valid passkey. Try again."}
             else:
                 return await self._made(request, user, made)
@@ -51,7 +51,7 @@ class PasskeyPages:
         return request.render("settings/passkey.html", 422 if errors else 200, options=options, errors=errors, name=name)
 
     async def _made(self, request: PageRequest, user: User, made: NewPasskey) -> bytes:
-        """With the first second factor come recovery codes."""
+        """Store a new passkey. If it is the first second factor, show recovery codes."""
         name = request.single_line("name")[:NAME] or browser(request.agent)
         line = request.own_audit_entry("passkey added", name)
         if not await self.context.passkeys.add(user.id, made.credential, made.public_key, made.sign_count, made.backed_up, name, [line]):
@@ -88,7 +88,7 @@ class PasskeyPages:
 
 @attrs.define(eq=False)
 class IdentityPages:
-    """Connecting begins where signing in there does (signin/federation)."""
+    """Disconnecting identity providers. signin/federation connects them."""
 
     app = section_app()
     context: PageContext

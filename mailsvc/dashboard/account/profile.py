@@ -1,7 +1,7 @@
-"""Settings: what somebody is called, and the address that they are known by.
+"""Settings → Profile: a user's name and email address.
 
-A new address is theirs once they follow a link that was sent there, signed in as themselves: an address that was typed wrongly, or is
-somebody else's, takes nothing and gives nothing. Whether somebody has it is not told.
+A new address takes effect once the user opens a link sent to it while signed in. So a mistyped address, or another person's, changes
+nothing. Whether an address is already registered is not revealed.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Profile:
 
     @page(app, ADDRESS, "POST")
     async def ask(self, request: PageRequest) -> bytes:
-        """The answer, the time it takes and what is written down are the same whether anybody has the address."""
+        """Response, response time and audit entry are the same whether or not the address is registered."""
         user, email = await person(self.context, request), request.field("email").lower()
         if not self.context.sends_email:
             raise PageError(404, "Contact the operator", NO_MAILS)
@@ -83,7 +83,7 @@ class Profile:
         return request.redirect(PROFILE)
 
     async def _wrong(self, request: PageRequest, user: User, email: str) -> tuple[str, Refused] | None:
-        """The field, and why it will not do. Counted by the person too, who could have many strangers written to."""
+        """The field with an error, or None. Attempts are also counted by user, who could otherwise have emails sent to many strangers."""
         if user.password is not None:
             refused = await self.authentication.check_password(request, user, request.form.get("password", ""), "Incorrect password.")
             if refused is not None:
@@ -104,7 +104,7 @@ class Profile:
         await self.addresses.withdraw(request.user_session.user_id, [request.own_audit_entry("address change canceled")])
         return request.redirect(PROFILE, done="withdrawn")
 
-    # With the link, by who is signed in as the one who asked
+    # With the link, signed in as the user who requested it
 
     @page(app, f"{ADDRESS}/confirm", "GET", "POST", access="user")
     async def confirm(self, request: PageRequest) -> bytes:

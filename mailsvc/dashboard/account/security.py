@@ -1,4 +1,4 @@
-"""Settings: how somebody signs in. Password, authenticator app, recovery codes, and the browsers that are signed in."""
+"""Settings → Security: password, authenticator app, recovery codes, active sessions."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Security:
 
     @page(app, f"{SECURITY}/totp", "GET", "POST", reauthenticate=True)
     async def totp(self, request: PageRequest) -> bytes:
-        """A secret to scan; it counts once its first code is given."""
+        """Show a secret to scan. It takes effect with its first correct code."""
         user = await self._user(request)
         if user.totp:
             return request.redirect(SECURITY)
@@ -100,7 +100,7 @@ class Security:
         return request.render("settings/totp.html", 422 if errors else 200, qr=qr, secret=second_factor.shown(secret), errors=errors)
 
     async def _confirmed(self, request: PageRequest, user: User) -> bytes | None:
-        """The first code was good: with the first second factor come recovery codes."""
+        """Turn the app on if its code is correct, else None. If it is the first second factor, show recovery codes."""
         secret = await self.context.users.totp(user.id)
         code = request.field("code").replace(" ", "")
         step = second_factor.step_of(secret, code, unix(self.context.clock)) if secret else None
@@ -152,7 +152,7 @@ class Security:
 
 
 async def person(context: PageContext, request: PageRequest) -> User:
-    """Whoever is signed in."""
+    """The signed-in user."""
     user = await context.users.get(request.user_session.user_id)
     if user is None:
         raise PageError(403, "Not allowed", "Your user no longer exists.")

@@ -1,4 +1,4 @@
-"""Settings → SMTP: where the relay is, who one is to it, and how to tell that to a program."""
+"""Settings → SMTP: credentials, ports and code examples for the relay."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from mailsvc.store.domains.domains import Domains
 from mailsvc.store.people.api_keys import Keys
 
 SMTP = f"{HOME}/settings/smtp"
-KEY = "SMTP"  # what a key made here is called
-IMPLICIT = "Implicit TLS"  # 8314 §3.3
+KEY = "SMTP"  # name of keys created here
+IMPLICIT = "Implicit TLS"
 _KINDS = {
     "465": (IMPLICIT, "recommended"),
     "2465": (IMPLICIT, "if port 465 is blocked"),
@@ -28,7 +28,7 @@ _KINDS = {
 
 @attrs.frozen
 class Port:
-    """`number` is where it listens; `tls` and `note` say how it is spoken to."""
+    """A port of the relay. `tls` and `note` describe its security."""
 
     number: int
     tls: str
@@ -37,7 +37,7 @@ class Port:
 
 @attrs.frozen
 class RelayAccess:
-    """How customers reach the SMTP relay. `ports` are standard port → where it is."""
+    """How customers reach the SMTP relay. `ports` maps standard ports to actual ones."""
 
     host: str
     user: str
@@ -45,23 +45,23 @@ class RelayAccess:
 
     @classmethod
     def of(cls, settings: Settings, opened: Mapping[str, int]) -> RelayAccess:
-        """`opened`: the ports that this process listens on; another one may have them."""
+        """`opened`: ports that this process listens on. Empty if another process does; then the standard ones."""
         ports = opened or {number: int(number) for number in settings.smtp.listen}
         return cls(settings.delivery.ehlo_name or "localhost", settings.smtp.username, ports)
 
     @property
     def listed(self) -> list[Port]:
-        """Those that customers use, the best first."""
+        """The ports for customers, best first."""
         return [Port(self.ports[number], *kind) for number, kind in _KINDS.items() if number in self.ports]
 
     @property
     def best(self) -> Port:
-        """The one to use when a program can do both ways."""
+        """The port for clients that support both implicit TLS and STARTTLS."""
         return next(iter(self.listed), Port(465, *_KINDS["465"]))
 
     @property
     def starttls(self) -> Port:
-        """For programs that cannot begin with TLS; where there is none of that kind, the best."""
+        """The port for clients without implicit TLS; the best port if there is none."""
         return next((port for port in self.listed if port.tls == "STARTTLS"), self.best)
 
 
@@ -79,7 +79,7 @@ class SmtpPages:
 
     @page(app, SMTP, "POST")
     async def key(self, request: PageRequest) -> bytes:
-        """A key for sending, shown this once, in the snippets too."""
+        """Create a key with sending access and show it once, in the code examples too."""
         line = request.audit_entry("key created", f"{KEY} (sending_access)")
         _, secret = await self.keys.create(request.account_id, KEY, "sending_access", lines=[line], created_by=request.user_session.user_id)
         return await self._shown(request, secret)

@@ -1,4 +1,4 @@
-"""Settings → Usage: what the account has used, and of how much."""
+"""Settings → Usage: what the account has used of its limits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ USAGE = f"{HOME}/settings/usage"
 
 @attrs.frozen
 class Meter:
-    """`limit` None: there is none. `resets_at` None: what is there stays."""
+    """`limit` None: unlimited. `resets_at` None: never resets."""
 
     name: str
     used: int
@@ -29,7 +29,7 @@ class Meter:
 
     @property
     def share(self) -> int:
-        """In percent of the limit, at most 100."""
+        """Percent of the limit, at most 100."""
         return 0 if not self.limit else min(100, round(100 * self.used / self.limit))
 
     @property
@@ -38,7 +38,7 @@ class Meter:
 
 
 def _mail(name: str, sent: int, resets_at: datetime, quota: Used | None) -> Meter:
-    """By the plan, which counts what was accepted; without one, what was sent."""
+    """With a plan, the accepted recipients that it counts; otherwise the sent ones."""
     if quota is None:
         return Meter(name, sent, resets_at=resets_at)
     return Meter(name, sent if quota.used is None else quota.used, quota.limit, resets_at)
@@ -46,7 +46,7 @@ def _mail(name: str, sent: int, resets_at: datetime, quota: Used | None) -> Mete
 
 @attrs.define(eq=False)
 class Usage:
-    """`rate`: requests a second of an account without a limit of its own; `most_webhooks` of any account."""
+    """`rate`: the default limit of requests per second. `most_webhooks`: endpoints per account."""
 
     app = section_app()
     context: PageContext
@@ -82,7 +82,7 @@ class Usage:
         )
 
     async def _days(self, request: PageRequest, month: datetime, tomorrow: datetime) -> list[tuple[datetime, list[tuple[str, int]]]]:
-        """Each day with what was sent: as it is shown, and the number itself."""
+        """For each day the sent recipients, as text to show and as number."""
         wanted = Wanted(month, tomorrow, "day", "UTC", ("email.sent",), by_period=True)
         counts: dict[object, int] = {count.day: count.count for count in await self.rollups.counts(request.account_id, wanted)}
         days = [month + timedelta(days=number) for number in range((tomorrow - month).days)]

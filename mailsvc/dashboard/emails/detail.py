@@ -1,4 +1,4 @@
-"""One email: what became of it for each recipient, what it looked like, and what may still be done with it. The list: emaillist.py."""
+"""One email: its timeline by recipient, content, insights, and actions (cancel, reschedule, resend, share). The list is in listing.py."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ from mailsvc.store.people.api_keys import Keys
 from mailsvc.store.people.audit import Line
 
 EMAILS = f"{HOME}/emails"
-IN_THREAD = 64 * 1024  # octets above which a message is read off the reactor
-COPIES = 3  # of a message that are in memory while it is read
-SHOWN = 256 * 1024  # characters of text or source on a page; the whole is a download
-HOURS = {"1": "1 hour", "24": "24 hours", "48": "48 hours"}  # that a link to an email may work
+IN_THREAD = 64 * 1024  # larger messages (in bytes) are parsed in a thread
+COPIES = 3  # of a message that are in memory while it is shown
+SHOWN = 256 * 1024  # characters of text or source on the page
+HOURS = {"1": "1 hour", "24": "24 hours", "48": "48 hours"}  # lifetimes of a public link
 _DONE = {
     "canceled": "Canceled. Unsent recipients won’t receive it.",
     "rescheduled": "Rescheduled.",
@@ -65,7 +65,7 @@ class EmailPages:
         return await self._shown(request, await self._email(request, text))
 
     async def _shown(self, request: PageRequest, email: EmailView, status: int = 200, **values: object) -> bytes:
-        """`values`: what a form that led here has to tell."""
+        """`values`: results and errors of a form on this page."""
         recipients = await self.stored.recipients(request.account_id, email.email_id)
         attempts = await self.stored.attempts(request.account_id, email.email_id)
         events = await self.history.events(request.account_id, email.email_id)
@@ -96,7 +96,7 @@ class EmailPages:
 
     @page(app, f"{EMAILS}/<text>/preview")
     async def preview(self, request: PageRequest, text: str) -> bytes:
-        """What the frame on the email's page shows. Written by strangers: it gets no origin, no script and nothing from elsewhere."""
+        """The document in the preview frame. The content is untrusted: opaque origin, no scripts, no remote content unless requested."""
         email = await self._email(request, text)
         parsed = await self._parsed(request, email)
         if parsed is None or parsed.html is None:
@@ -147,7 +147,7 @@ class EmailPages:
 
     @page(app, f"{EMAILS}/<text>/again", "POST")
     async def again(self, request: PageRequest, text: str) -> bytes:
-        """To all of its recipients, or to the one that was chosen."""
+        """Resend to all recipients or to the selected one."""
         email, message = await self._readable(request, text)
         chosen = request.field("to")
         if chosen and chosen not in email.recipients:
@@ -165,7 +165,7 @@ class EmailPages:
 
     @page(app, f"{EMAILS}/<text>/share", "POST")
     async def share(self, request: PageRequest, text: str) -> bytes:
-        """A link for people without a sign-in. Nothing is stored of it but its line, without which nobody gets it."""
+        """Create a public link. Only its audit entry is stored, and before the link is shown."""
         email = await self._email(request, text)
         if email.source == SOURCE:
             raise not_found("message")
@@ -178,7 +178,7 @@ class EmailPages:
         return await self._shown(request, email, shared=link, shared_for=HOURS[hours])
 
     async def _readable(self, request: PageRequest, text: str) -> tuple[EmailView, bytes]:
-        """An email whose message may be read, and that message without the signature of its first way."""
+        """An email whose message may be read, and the message without its DKIM signature."""
         email = await self._email(request, text)
         stored = None if email.source == SOURCE else await self._load(request, email)
         if stored is None:
@@ -192,14 +192,14 @@ class EmailPages:
         return email
 
     async def _message(self, request: PageRequest, email: EmailView) -> bytes | None:
-        """Mailer of the service itself hold links that sign people in: they are for their recipients alone."""
+        """The stored message, or None. Sign-in emails hold links that sign people in, so only their recipients see them."""
         if email.source == SOURCE:
             return None
         stored = await self._load(request, email)
         return (stored.signature or b"") + stored.body if stored else None
 
     async def _load(self, request: PageRequest, email: EmailView) -> StoredMessage | None:
-        """Within the octets that may be in work at once: the message, what it comes to, and the page."""
+        """Load the message after reserving memory for it, its parsed form and the page."""
         if email.size >= IN_THREAD and not await request.http.turn(COPIES * email.size):
             raise PageError(503, "Temporarily unavailable", "Too many messages are being read right now. Reload the page in a few seconds.")
         return await self.messages.load(request.account_id, email.email_id)
@@ -209,7 +209,7 @@ class EmailPages:
         return (message or b"")[:SHOWN].decode("utf-8", "replace").replace("\r\n", "\n")
 
     async def _insights(self, email: EmailView, parsed: Parsed) -> tuple[Grouped, bool]:
-        """What its message shows, and how its domain stands; whether more of that is on its way."""
+        """Insights from the message and the domain's reputation, and whether DNS checks are still in progress."""
 
         def look() -> tuple[list[Insight], frozenset[str]]:
             mail = checks.mail_of(parsed, email.size, email.bulk, _same_organisation, _is_root, email.recipients, email.created_at)
@@ -250,7 +250,7 @@ def _view(asked: str, parsed: Parsed | None) -> str:
 
 
 def _download(request: PageRequest, content: bytes, kind: str, name: str) -> bytes:
-    """A file that no browser opens by itself, whatever is in it."""
+    """A download that browsers never open as a page."""
     plain = re.sub(r"[^A-Za-z0-9._-]", "_", name)[-100:]
     request.set_header("Content-Disposition", f'attachment; filename="{plain}"')
     return request.send(content, kind, csp="default-src 'none'; sandbox")

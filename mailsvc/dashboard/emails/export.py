@@ -1,4 +1,4 @@
-"""Taking emails and logs away as CSV: what the list shows, all of it, written while it is read, with how far it has got."""
+"""CSV exports of emails and logs with the filters of their lists, streamed, with their progress."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from mailsvc.dashboard.logs import LOGS, LogList
 from mailsvc.dashboard.page import PageRequest, page, section_app
 from mailsvc.store.mail.exports import Exports as Stored
 
-BATCH = 1000  # rows that are read at a time
-TOLD = 1.0  # seconds between two words of how far it is
+BATCH = 1000  # rows read at a time
+PROGRESS_SECONDS = 1.0  # between two updates of the progress
 
 Kind = Literal["emails", "logs"]
-Batch = tuple[datetime | None, Sequence[Sequence[object]]]  # how far it reached, and rows
+Batch = tuple[datetime | None, Sequence[Sequence[object]]]  # time of the oldest row read, rows
 
 
 @attrs.frozen
 class Sheet:
-    """What is to be taken away. `params`: the filters, as the address has them; `labels`: as people read them."""
+    """The content of an export. `params`: the filters as in the query string. `labels`: the same for people."""
 
     kind: Kind
     columns: tuple[str, ...]
@@ -49,19 +49,19 @@ class ExportPages:
         return await self._shown(request, await self._emails(request), EMAILS)
 
     @page(app, f"{EMAILS}/export", "POST")
-    async def take_emails(self, request: PageRequest) -> bytes:
-        return await self._taken(request, await self._emails(request))
+    async def download_emails(self, request: PageRequest) -> bytes:
+        return await self._download(request, await self._emails(request))
 
     @page(app, f"{LOGS}/export")
     async def show_logs(self, request: PageRequest) -> bytes:
         return await self._shown(request, await self._logs(request), LOGS)
 
     @page(app, f"{LOGS}/export", "POST")
-    async def take_logs(self, request: PageRequest) -> bytes:
-        return await self._taken(request, await self._logs(request))
+    async def download_logs(self, request: PageRequest) -> bytes:
+        return await self._download(request, await self._logs(request))
 
     async def _shown(self, request: PageRequest, sheet: Sheet, back: str) -> bytes:
-        """The page has an id of its own from the beginning, so that it can follow what it began."""
+        """The page gets an export ID first, so that it can show the progress of the download that it starts."""
         if not request.query("id"):
             return request.redirect(f"{back}/export", **sheet.params, id=str(uuid4()))
         export = await self.stored.get(request.account_id, request.uuid(request.query("id")))
@@ -69,25 +69,25 @@ class ExportPages:
         fresh = f"{back}/export?{urlencode(sheet.params)}"
         return request.render("export.html", sheet=sheet, export=export, back=back, query=query, fresh=fresh)
 
-    async def _taken(self, request: PageRequest, sheet: Sheet) -> bytes:
+    async def _download(self, request: PageRequest, sheet: Sheet) -> bytes:
         export_id = request.uuid(request.query("id"))
         filters = ", ".join(f"{name}: {value}" for name, value in sheet.labels) or "all"
         await self.stored.begin(request.account_id, export_id, sheet.kind, [request.audit_entry(f"{sheet.kind} exported", filters)])
         name = f"{sheet.kind}-{self.context.now():%Y-%m-%d-%H%M}.csv"
-        await request.download(name, "text/csv; charset=utf-8; header=present", self._written(request.account_id, export_id, sheet))
+        await request.download(name, "text/csv; charset=utf-8; header=present", self._csv(request.account_id, export_id, sheet))
         return b""
 
-    async def _written(self, account_id: UUID, export_id: UUID, sheet: Sheet) -> AsyncGenerator[bytes, None]:
-        """The file, a batch at a time. Ended before its time, by whomever, it is told as stopped."""
-        rows, reached, whole, told = 0, None, False, self.context.clock.seconds()
+    async def _csv(self, account_id: UUID, export_id: UUID, sheet: Sheet) -> AsyncGenerator[bytes, None]:
+        """The file in batches. If the download ends early, the export is recorded as stopped."""
+        rows, reached, whole, updated = 0, None, False, self.context.clock.seconds()
         try:
             yield csv_file.lines([sheet.columns])
             async for reached, batch in sheet.batches:
                 if batch:
                     yield csv_file.lines(batch)
                 rows += len(batch)
-                if self.context.clock.seconds() - told >= TOLD:
-                    told = self.context.clock.seconds()
+                if self.context.clock.seconds() - updated >= PROGRESS_SECONDS:
+                    updated = self.context.clock.seconds()
                     await self.stored.tell(account_id, export_id, "running", rows, reached)
             whole = True
         finally:

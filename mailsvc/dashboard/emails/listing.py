@@ -1,4 +1,4 @@
-"""Emails: the list, with what may be looked for in it."""
+"""The list of emails, with its search and filters."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SPANS = {"1": "Last 24 hours", "3": "Last 3 days", "7": "Last 7 days", "15": "La
 
 @attrs.frozen
 class Selection:
-    """What the address of the page asks for. `params` are the parts that say something, `labels` the same for people."""
+    """The filters in a query string. `params`: those that apply, for links. `labels`: the same for people, as name and value."""
 
     filters: Filters
     params: dict[str, str]
@@ -61,7 +61,7 @@ class EmailList:
         )  # fmt: skip
 
     async def read_filters(self, request: PageRequest) -> Selection:
-        """A word that is no filter is none; a domain or a key that does not exist is not found."""
+        """Unknown filter values are ignored; an unknown domain or key is not found."""
         domains, _ = await self.domains.list(request.account_id)
         keys, _ = await self.keys.list(request.account_id)
         given = {name: request.query(name)[:200] for name in ("q", "status", "days", "domain", "key")}
@@ -84,7 +84,7 @@ class EmailList:
         return Selection(filters, params, [labels[name] for name in params], domains, keys)
 
     async def _named(self, request: PageRequest, text: str) -> UUID | None:
-        """The email whose whole id was searched for."""
+        """The email whose full ID was searched for."""
         try:
             email_id = UUID(text)
         except ValueError:

@@ -1,4 +1,4 @@
-"""An email's html as its preview shows it: whole in itself, with links that open elsewhere. Pure. What it may do is for its CSP to say."""
+"""The HTML of an email for its preview: inline images embedded, links open in a new tab. Its CSP (safety.py) restricts it. Pure."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from collections.abc import Mapping
 from mailsvc.mail import mime
 from mailsvc.mail.mime import Parsed
 
-INLINE_MOST = 8 * 1024 * 1024  # octets of the images that a preview carries in itself
+INLINE_MOST = 8 * 1024 * 1024  # bytes of embedded images in a preview
 
 _CID = re.compile(r"""(=\s*["']?|url\(\s*["']?)cid:([^"'\s)>]+)""", re.IGNORECASE)
 _HEAD = re.compile(r"<head[^<>]*+>|<!doctype[^<>]*+>", re.IGNORECASE)
 
 
 def embedded(parsed: Parsed) -> str:
-    """The html with the images that came along in it, and with links that open outside of the frame."""
+    """The HTML with its attached images embedded and with links that leave the frame."""
     files: Mapping[str, mime.File] = {file.content_id: file for file in parsed.files if file.content_id}
     left = INLINE_MOST
 

@@ -1,4 +1,4 @@
-"""Sending an email a second time: its content as it was, as a new email, through the one intake."""
+"""Resending: submits the content of an email to intake as a new email."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from mailsvc.store.people.api_keys import Caller
 from mailsvc.store.people.audit import Line
 
 ENDPOINT = "dashboard/again"  # the scope of idempotency keys
-AGAIN = "again"  # where such an email came from
-IN_THREAD = 256 * 1024  # octets above which a message is made off the reactor
+AGAIN = "again"  # the `source` of resent emails
+IN_THREAD = 256 * 1024  # larger messages (in bytes) are composed in a thread
 
 
 class Submitting(Protocol):
@@ -38,7 +38,7 @@ class Submitting(Protocol):
 
 @attrs.frozen
 class NotSent(Exception):
-    """`message` says why."""
+    """`message`: why, for the user."""
 
     message: str
 
@@ -51,9 +51,9 @@ class Resend:
     clock: Any
 
     async def send(self, email: EmailView, message: bytes, recipients: Sequence[str], once: str, line: Callable[[UUID], Line]) -> UUID:
-        """The id of the new email, to `recipients` of the first. The same `once` sends it once. Raises NotSent.
+        """Send to `recipients` of the first email; returns the new ID. The same `once` sends only once. Raises NotSent.
 
-        `line` is what the audit log says of an email with the id that it is given.
+        `line` makes the audit entry, given the new ID.
         """
         now = unix(self.clock)
         email_id = uuid7(now)

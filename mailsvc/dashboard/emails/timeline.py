@@ -1,4 +1,4 @@
-"""What happened to a recipient, in order, in words: events and attempts put together. Pure."""
+"""The timeline of a recipient: events and attempts in order. Pure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _OUTCOMES = {"delivered": "good", "deferred": "warn", "uncertain": "warn", "boun
 
 @attrs.frozen
 class TimelineEntry:
-    """One line of a timeline. Of an attempt over SMTP alone: `transcript`, and `meaning`, the class of a refusal."""
+    """One entry. Only attempts have a `transcript` and a `meaning`, the class of the failure."""
 
     at: datetime
     title: str
@@ -41,12 +41,12 @@ class TimelineEntry:
 
 
 def of_recipient(number: int, events: Sequence[EventView], attempts: Sequence[AttemptView]) -> list[TimelineEntry]:
-    """Oldest first. What concerns the email as a whole is part of every recipient's."""
+    """Oldest first. Events of the whole email are on every recipient's timeline."""
     tried = [a for a in attempts if number in a.recipients]
     entries = [_attempt(attempt, count, number) for count, attempt in enumerate(tried, 1)]
     known = {entry.text for entry in entries}
     happened = [_event(event) for event in events if event.recipient in (None, number)]
-    entries += [attrs.evolve(entry, text="") if entry.text in known else entry for entry in happened]  # known once is enough
+    entries += [attrs.evolve(entry, text="") if entry.text in known else entry for entry in happened]  # an attempt already shows this reply
     return sorted(entries, key=lambda entry: entry.at)
 
 

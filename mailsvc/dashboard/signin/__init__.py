@@ -1,1 +1,1 @@
-"""How people prove who they are: passwords, links, second factors, and the mails about them."""
+"""Signing in: passwords, links, passkeys, identity providers, second factors, and emails about them."""

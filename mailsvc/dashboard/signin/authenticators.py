@@ -1,6 +1,6 @@
-"""Passkeys, the protocol: what a browser is asked for, and whether what it answers is good (WebAuthn level 2). Pure.
+"""The passkey protocol (WebAuthn level 2): options for browsers, and verification of their responses. Pure.
 
-The device itself always checks that it is its owner, by a PIN or a finger: a passkey is two factors in one.
+The device must verify its owner (PIN, fingerprint or face), so a passkey counts as two factors.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from mailsvc.dashboard.signin import tickets
 from mailsvc.store.people.passkeys import Passkey
 from mailsvc.store.people.users import User
 
-LONGEST = 20_000  # characters of an answer
+LONGEST = 20_000  # characters of a response
 _VERIFIED = UserVerificationRequirement.REQUIRED
 
 
 class PasskeyError(Exception):
-    """A passkey's answer that is not taken; a phrase for the log."""
+    """A response of a passkey that is rejected. The text is for the log."""
 
 
 @attrs.frozen
 class RelyingParty:
-    """Whom passkeys are made for: a host name, and the origin of our pages."""
+    """What passkeys are bound to: a host name (`id`) and the origin of the pages."""
 
     id: str
     origin: str
 
     @classmethod
     def of(cls, base_url: str) -> RelyingParty | None:
-        """None where browsers allow no passkeys: at a bare address, or without TLS on another machine."""
+        """None where browsers do not allow passkeys: for IP addresses, and without TLS except on localhost."""
         split = urlsplit(base_url)
         host = split.hostname or ""
         if not host or ":" in host or host.rpartition(".")[2].isdigit():
@@ -62,7 +62,7 @@ class NewPasskey:
 
 @attrs.frozen
 class PasskeyResponse:
-    """What a browser sent. `ticket` is the challenge that it signed, not yet known to be ours."""
+    """A browser's response. `ticket` is the challenge that it signed, not yet verified."""
 
     fields: dict[str, Any] = attrs.field(repr=False)
     ticket: str
@@ -82,11 +82,11 @@ class PasskeyResponse:
                 webauthn.base64url_to_bytes(handle) if handle else None,
             )
         except (KeyError, TypeError, ValueError, AttributeError):
-            raise PasskeyError("the answer cannot be read") from None
+            raise PasskeyError("the response cannot be parsed") from None
 
 
 def registration_options(relying_party: RelyingParty, user: User, ticket: str, known: Sequence[Passkey]) -> str:
-    """What `navigator.credentials.create` is given, as JSON. One device makes one passkey."""
+    """The options for `navigator.credentials.create`, as JSON. A device with one of the `known` passkeys makes no second one."""
     options = webauthn.generate_registration_options(
         rp_id=relying_party.id,
         rp_name="mailsvc",
@@ -101,7 +101,7 @@ def registration_options(relying_party: RelyingParty, user: User, ticket: str, k
 
 
 def authentication_options(relying_party: RelyingParty, ticket: str, known: Sequence[Passkey] = ()) -> str:
-    """What `navigator.credentials.get` is given, as JSON. Without `known`: any passkey of this relying_party."""
+    """The options for `navigator.credentials.get`, as JSON. Without `known`: any passkey of this relying party."""
     options = webauthn.generate_authentication_options(
         rp_id=relying_party.id,
         challenge=ticket.encode(),
@@ -112,7 +112,7 @@ def authentication_options(relying_party: RelyingParty, ticket: str, known: Sequ
 
 
 def verify_registration(relying_party: RelyingParty, answer: PasskeyResponse) -> NewPasskey:
-    """The new passkey, or PasskeyError. The ticket has been judged by now."""
+    """The new passkey. Raises PasskeyError. The caller has verified the ticket."""
     try:
         found = webauthn.verify_registration_response(
             credential=answer.fields,
@@ -121,15 +121,15 @@ def verify_registration(relying_party: RelyingParty, answer: PasskeyResponse) ->
             expected_origin=relying_party.origin,
             require_user_verification=True,
         )
-    except Exception as error:  # whatever a stranger's octets lead to
+    except Exception as error:  # untrusted input may raise anything
         raise PasskeyError(str(error)) from None
     return NewPasskey(found.credential_id, found.credential_public_key, found.sign_count, found.credential_backed_up)
 
 
 def verify_authentication(relying_party: RelyingParty, answer: PasskeyResponse, passkey: Passkey) -> tuple[int, bool]:
-    """The new count, and whether the passkey is backed up; or PasskeyError. Whether the count has grown is for the store to say."""
+    """The new signature counter, and whether the passkey is backed up. Raises PasskeyError. The store checks that the counter grew."""
     if answer.owner is not None and answer.owner != passkey.user_id.bytes:
-        raise PasskeyError("the passkey is said to be somebody else's")
+        raise PasskeyError("the user handle belongs to another user")
     try:
         found = webauthn.verify_authentication_response(
             credential=answer.fields,
@@ -140,6 +140,6 @@ def verify_authentication(relying_party: RelyingParty, answer: PasskeyResponse, 
             credential_current_sign_count=0,
             require_user_verification=True,
         )
-    except Exception as error:  # whatever a stranger's octets lead to
+    except Exception as error:  # untrusted input may raise anything
         raise PasskeyError(str(error)) from None
     return found.new_sign_count, found.credential_backed_up

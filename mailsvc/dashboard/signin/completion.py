@@ -1,4 +1,4 @@
-"""What signing in comes to, whichever way: a new session, its cookies, and where to go on."""
+"""What all ways of signing in share: sessions and cookies, throttling, password checks, audit entries, security notices."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ YEAR = 365 * 86400
 
 @attrs.frozen
 class Refused:
-    """An attempt that was not good, or not even looked at: a status, and a message for beside the field."""
+    """A failed or throttled attempt: the response status and the message for the field."""
 
     status: int
     message: str
@@ -35,7 +35,7 @@ class Refused:
 
 @attrs.define(eq=False)
 class Authentication:
-    """Shared by the pages of signin/. `mailer` is None where the service cannot send mails of its own."""
+    """Shared by the sign-in and settings pages. `mailer`: None if the service cannot send emails."""
 
     context: PageContext
     passwords: Passwords
@@ -46,9 +46,10 @@ class Authentication:
     async def sign_in(
         self, request: PageRequest, user: User, next_: str, *, proof: str, both: bool = False, proved_at: datetime | None = None
     ) -> bytes:
-        """Sign them in: all the way, or to where the second factor is asked for. `both`: this proof was that too.
+        """Begin a session and redirect to `next_`, or to the second factor if one is required.
 
-        A session that was there ends. `proved_at`: when they proved who they are; None: just now.
+        `both`: the proof includes the second factor. `proved_at`: when the user proved their identity (now if None). A previous session
+        of this browser ends.
         """
         stage = "password" if user.second_factor and not both else "whole"
         await self.begin_session(request, user, stage, proved_at)
@@ -58,7 +59,7 @@ class Authentication:
         return request.redirect(f"{SIGN_IN}/code", next=safety.inside(next_))
 
     async def begin_session(self, request: PageRequest, user: User, stage: str, proved_at: datetime | None = None) -> None:
-        """A session with a secret that nobody saw before."""
+        """Begin a session with a new secret."""
         accounts = await self.context.users.accounts(user.id)
         old = request.session.hash if request.session else None
         shown = [a.account_id for a in accounts]
@@ -73,13 +74,13 @@ class Authentication:
         self.remember_browser(request, user.email)
 
     def remember_browser(self, request: PageRequest, email: str) -> None:
-        """This browser signed in to that address: it is counted by itself from now on."""
+        """Mark this browser as known for the address, so that its attempts are counted separately."""
         request.set_cookie(DEVICE, _device(self.context.secrets()[0], email, secrets.token_hex(8)), YEAR)
 
     # Attempts
 
     def throttle_subjects(self, request: PageRequest, email: str, kind: str = "email") -> list[Subject]:
-        """What an attempt is counted by. A browser that signed in to this address before is counted by itself."""
+        """What an attempt is counted by. A browser known for the address is counted separately."""
         device = request.cookie(DEVICE)
         nonce = device.partition(".")[0]
         if device and any(hmac.compare_digest(device.encode(), _device(each, email, nonce).encode()) for each in self.context.secrets()):
@@ -87,12 +88,12 @@ class Authentication:
         return [(kind, email.lower()), ("address", request.address)]
 
     async def throttled(self, subjects: list[Subject]) -> Refused | None:
-        """Count one; whether it is too early for it."""
+        """Count an attempt. Returns Refused if it comes too early."""
         seconds = await self.throttle.attempt(subjects)
         return Refused(429, f"Too many attempts. Try again in {span(max(seconds, 2))}.") if seconds > 0 else None
 
     async def check_password(self, request: PageRequest, user: User, password: str, message: str) -> Refused | None:
-        """Whether somebody who is signed in does not know their password."""
+        """Check the password of a signed-in user. Returns Refused if it is wrong or too many were tried."""
         subjects: list[Subject] = [("again", str(user.id))]
         refused = await self.throttled(subjects)
         if refused is not None:
@@ -104,7 +105,7 @@ class Authentication:
         return None
 
     async def password_problem(self, who: str, password: str, *known: str) -> str | None:
-        """Why a chosen password will not do. Counted by `who` chooses (a user or a link), since each look takes work."""
+        """Why a new password is not acceptable, or None. Counted by `who` (a user or a link), since each check takes CPU time."""
         refused = await self.throttled([("choosing", who)])
         return refused.message if refused is not None else await self.passwords.problem(password, *known)
 
@@ -114,7 +115,7 @@ class Authentication:
     # Emails
 
     async def send_notice(self, request: PageRequest, email: str, what: str) -> None:
-        """Tell them that something about how they sign in has changed."""
+        """Email the user that their sign-in has changed."""
         if self.mailer is not None:
             self.send_later(email, mails.changed(what, stamp(self.context.now()), request.address))
 
@@ -128,7 +129,7 @@ class Authentication:
 
 
 def is_address(email: str) -> bool:
-    """Whether it is an address, in lower case."""
+    """Whether it is a valid email address in lower case."""
     try:
         return parse_mailbox(email).address.lower() == email
     except AddressError:
@@ -136,7 +137,7 @@ def is_address(email: str) -> bool:
 
 
 def audit_entry(request: PageRequest, user: User, action: str, subject: str = "") -> Line:
-    """About somebody who may not be signed in yet: into the logs of all their accounts."""
+    """An entry about a user who may not be signed in yet, for the audit logs of all their accounts."""
     known = user.id if action != "sign-in failed" else None
     return Line(None, user.id, known, user.email, request.address, action, subject)
 

@@ -1,7 +1,7 @@
-"""Signing in at another service: the way there, the way back, and who that is here.
+"""Signing in with an identity provider: the redirect there, the callback, and the user it belongs to.
 
-Who somebody is there is an issuer and a subject. They are connected to somebody here by who is signed in here, or when they are new;
-an address alone connects nobody.
+An identity is an issuer and a subject. It is connected to a user who is signed in, or to a new user. A matching email address alone
+never connects it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Federation:
 
     @page(app, f"{WITH}/<name>", "POST", access="public")
     async def go(self, request: PageRequest, name: str) -> bytes:
-        """By a page of ours that goes on by itself: a form of ours leads to our pages alone."""
+        """Redirect through a page with a refresh, since the CSP restricts forms to our own pages."""
         provider, why = self._provider(name), request.field("why")
         signed_in = request.session is not None and request.session.stage == "whole"
         if why in ("connect", "again") and not signed_in:
@@ -55,7 +55,7 @@ class Federation:
             to = await provider.page(self._ask(name, state, secret, why == "again"))
             return request.render("signin/leaving.html", to=to, title=provider.title)
         except ProviderError as error:
-            raise _told(error, name) from None
+            raise _failed(error, name) from None
 
     @page(app, f"{WITH}/<name>/back", access="public")
     async def back(self, request: PageRequest, name: str) -> bytes:
@@ -71,7 +71,7 @@ class Federation:
         try:
             claimed = await provider.identify(self._ask(name, state, secret), request.query("code"), request.query("iss"))
         except ProviderError as error:
-            raise _told(error, name) from None
+            raise _failed(error, name) from None
         signed_in = request.session is not None and request.session.stage == "whole"
         if facts["why"] == "connect":
             return await self._connect(request, provider, claimed) if signed_in else request.redirect(SIGN_IN)
@@ -88,7 +88,7 @@ class Federation:
         return await self._new(request, provider, claimed, next_)
 
     async def _new(self, request: PageRequest, provider: Provider, claimed: Claims, next_: str) -> bytes:
-        """Nobody here yet: they were invited, they sign up, or they are told what to do."""
+        """No user is connected yet: accept an invitation, sign up, or show what to do."""
         ticket = self.email_links.pending(request, claimed.identity, claimed.email, claimed.name)
         split = urlsplit(next_)
         if split.path == INVITATION:
@@ -139,6 +139,6 @@ def _unproved(provider: Provider) -> PageError:
     return PageError(403, "Confirm it’s you another way", message)
 
 
-def _told(error: ProviderError, name: str) -> PageError:
+def _failed(error: ProviderError, name: str) -> PageError:
     log.warn("sign-in with {provider} failed: {reason}", provider=name, reason=error.detail)
     return PageError(502, "Sign-in failed", str(error))

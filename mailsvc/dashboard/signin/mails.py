@@ -1,4 +1,4 @@
-"""The mails that the service itself sends to people. They take the way of all mail: through intake, signed and delivered."""
+"""Emails about signing in. They are sent like all system mail: through intake, signed and delivered."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ import attrs
 
 from mailsvc.system_mail import SystemMail
 
-SOURCE = "dashboard"  # what is written to people alone: such mail is shown to nobody else
+SOURCE = "dashboard"  # the `source` of these emails, whose content pages never show
 
 
 @attrs.frozen
 class SystemEmail:
-    """`lines` come before the link, `after` behind it."""
+    """`lines` come before the link, `after` follows it."""
 
     subject: str
     lines: tuple[str, ...]
-    link: tuple[str, str] | None = None  # what it says, where it leads
+    link: tuple[str, str] | None = None  # label, URL
     after: tuple[str, ...] = ()
 
 
 @attrs.define(eq=False)
 class Mailer:
-    """FakeMailer by the service's own mail."""
+    """Sends these emails as system mail."""
 
     own: SystemMail
 

@@ -1,4 +1,4 @@
-"""Signing in with a password or a link, proving again who one is, and signing out."""
+"""Signing in with a password or a link, confirming one's identity again, signing out."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ class SignIn:
         if not await self.authentication.passwords.verify(password, user.password if user else None) or user is None:
             await self.authentication.throttle.failed(subjects)
             if user is not None:
-                self.context.later("an audit line", self.authentication.record_failure(request, user, "password"))
+                self.context.later("writing an audit entry", self.authentication.record_failure(request, user, "password"))
             return await self._asked(request, next_, email, {"password": WRONG}, 422)
         await self.authentication.throttle.passed(subjects)
         if outdated(user.password or ""):
             await self.context.users.set_password(user.id, await self.authentication.passwords.hash(password))
         return await self.authentication.sign_in(request, user, next_, proof="password")
 
-    # A page of its own with a button: what only looks at a link, as mail scanners do, must not use it up.
+    # The link opens a page with a button, since mail scanners that open links must not use it up.
 
     @page(app, f"{SIGN_IN}/link", access="public")
     async def link(self, request: PageRequest) -> bytes:
@@ -66,7 +66,7 @@ class SignIn:
             return request.render("signin/link.html", 410, found=None, link="")
         return await self.authentication.sign_in(request, user, "", proof="sign-in link")
 
-    # Proving again who it is
+    # Confirming the identity again
 
     @page(app, AGAIN, access="user")
     async def again(self, request: PageRequest) -> bytes:

@@ -1,4 +1,4 @@
-"""Signing in with a passkey: instead of a password, as the second factor after one, or to prove again who one is."""
+"""Signing in with a passkey: instead of a password, as the second factor, or to confirm the identity again."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class PasskeySignIn:
     authentication: Authentication
 
     async def options(self, request: PageRequest, user: User | None) -> str:
-        """What the browser is asked for, of this person or of anybody; empty where there are no passkeys."""
-        site = self.context.relying_party
-        if site is None:
+        """Options for the browser, for this user's passkeys or any. Empty where passkeys are not available."""
+        relying_party = self.context.relying_party
+        if relying_party is None:
             return ""
         known = await self.context.passkeys.of(user.id) if user is not None else []
-        return authenticators.authentication_options(site, self.ticket(request, PROVE), known)
+        return authenticators.authentication_options(relying_party, self.ticket(request, PROVE), known)
 
     def ticket(self, request: PageRequest, purpose: str) -> str:
         return tickets.issue(self.context.secrets()[0], request.binding, purpose, unix(self.context.clock))
@@ -42,17 +42,17 @@ class PasskeySignIn:
     @page(app, f"{SIGN_IN}/passkey", "POST", access="public")
     async def check(self, request: PageRequest) -> bytes:
         try:
-            site, answer = await self.read(request, PROVE)
+            relying_party, answer = await self.read(request, PROVE)
             passkey = await self.context.passkeys.find(answer.credential)
             user = await self.context.users.get(passkey.user_id) if passkey is not None else None
             if passkey is None or user is None:
-                raise PasskeyError("it is nobody's")
+                raise PasskeyError("it belongs to no user")
             again = request.session is not None and request.session.stage == "whole"
             if request.session is not None and again and request.session.user_id != user.id:
-                raise PasskeyError("it is somebody else's than whose session this is")
-            await self._take(request, site, answer, passkey, user)
+                raise PasskeyError("it belongs to a different user than the session")
+            await self._take(request, relying_party, answer, passkey, user)
         except PasskeyError as error:
-            log.info("a passkey was not taken: {reason}", reason=str(error))
+            log.info("passkey rejected: {reason}", reason=str(error))
             raise REFUSED from None
         if request.session is not None and again:
             await request.mark_reauthenticated("passkey")
@@ -60,21 +60,21 @@ class PasskeySignIn:
         return await self.authentication.sign_in(request, user, request.field("next"), proof="passkey", both=True)
 
     async def read(self, request: PageRequest, purpose: str) -> tuple[RelyingParty, PasskeyResponse]:
-        """What the browser sent for a ticket of ours, which is used up by it; or PasskeyError."""
-        site, now = self.context.relying_party, unix(self.context.clock)
-        if site is None:
-            raise PasskeyError("there are no passkeys at this base_url")
+        """Read the browser's response and use up its ticket. Raises PasskeyError."""
+        relying_party, now = self.context.relying_party, unix(self.context.clock)
+        if relying_party is None:
+            raise PasskeyError("base_url does not allow passkeys")
         answer = PasskeyResponse.read(request.form.get("answer", ""))
         if tickets.read(self.context.secrets(), request.binding, purpose, answer.ticket, now) is None:
-            raise PasskeyError("the challenge is none of ours, or too old")
+            raise PasskeyError("the challenge is unknown or expired")
         if not await self.authentication.attempts.spend(answer.ticket, datetime.fromtimestamp(now + tickets.LIFE, UTC)):
-            raise PasskeyError("the challenge was used before")
-        return site, answer
+            raise PasskeyError("the challenge was already used")
+        return relying_party, answer
 
-    async def _take(self, request: PageRequest, site: RelyingParty, answer: PasskeyResponse, passkey: Passkey, user: User) -> None:
-        """The signature is good and the passkey no copy, or PasskeyError."""
+    async def _take(self, request: PageRequest, relying_party: RelyingParty, answer: PasskeyResponse, passkey: Passkey, user: User) -> None:
+        """Verify the signature and the counter. Raises PasskeyError."""
         try:
-            count, backed_up = authenticators.verify_authentication(site, answer, passkey)
+            count, backed_up = authenticators.verify_authentication(relying_party, answer, passkey)
         except PasskeyError:
             await self.authentication.record_failure(request, user, f"passkey {passkey.name}")
             raise

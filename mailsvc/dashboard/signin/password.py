@@ -1,4 +1,4 @@
-"""Passwords: which are good enough, and their Argon2id form. Computed on threads, few at a time, since each takes 19 MiB."""
+"""Passwords: strength, and hashing with Argon2id, in threads and few at a time, since each hash takes 19 MiB."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from twisted.internet.defer import DeferredSemaphore
 from zxcvbn import zxcvbn
 
 AT_ONCE = 2
-WAITING = 50  # above it nobody else queues up
+WAITING = 50  # more are refused
 SHORTEST, LONGEST = 10, 1000
-BESIDES = 6  # characters that a password has besides names that everybody knows
-_JUDGED = 40  # characters that are looked at for being easily guessed: the time grows with their square
-# zxcvbn tries every combination of mailer that these signs may stand for: with all of them in one password that takes 20 seconds.
-_STAND_INS, _TRIED = "4@8({[<3691!|705$+%2", 5
-_KNOWN, _SHORTEST_PART = 200, 3  # characters of a name or an address that are looked at, and of a part that counts
+BESIDES = 6  # characters required beyond known names
+_JUDGED = 40  # characters judged: the time grows with their square
+# zxcvbn tries every combination of letters for these substitutes; with all of them in one password that takes 20 seconds.
+_SUBSTITUTES, _TRIED = "4@8({[<3691!|705$+%2", 5
+_KNOWN, _SHORTEST_PART = 200, 3  # characters of a name or address used; shortest part used
 _PART = re.compile(r"[^\W_]+")
 EASY = "This password is easy to guess. Use a few unrelated words."
 
@@ -28,7 +28,7 @@ _NOBODY = _HASHER.hash("of somebody who is not there")
 
 
 class Busy(Exception):
-    """Too many passwords wait to be computed; try again in a moment."""
+    """Too many passwords are waiting to be hashed."""
 
 
 @attrs.define(eq=False)
@@ -36,19 +36,19 @@ class Passwords:
     """`in_thread` runs a function off the reactor."""
 
     in_thread: Callable[[Callable[[], Any]], Awaitable[Any]]
-    names: Sequence[str] = ("mailsvc",)  # of this service
+    names: Sequence[str] = ("mailsvc",)  # the service's own names
     _turn: DeferredSemaphore = attrs.field(factory=lambda: DeferredSemaphore(AT_ONCE), init=False)
 
     async def hash(self, password: str) -> str:
         return str(await self._run(lambda: _HASHER.hash(password)))
 
     async def verify(self, password: str, stored: str | None) -> bool:
-        """Whether it is this one. Takes the same time when there is none."""
+        """Whether the password matches. Takes the same time if there is no stored one."""
         checked = await self._run(lambda: _verified(password[:LONGEST], stored or _NOBODY))
         return bool(checked) and stored is not None
 
     async def problem(self, password: str, *known: str) -> str | None:
-        """Why it will not do, as a message. `known`: what a guesser knows of the person and of where they sign in."""
+        """Why a new password is not acceptable, or None. `known`: names and addresses that a guesser would try."""
         if len(password) < SHORTEST:
             return f"Use at least {SHORTEST} characters."
         if len(password) > LONGEST:
@@ -71,7 +71,7 @@ class Passwords:
 
 
 def _easy(password: str, words: Sequence[str]) -> bool:
-    """Whether it is soon guessed, or is hardly more than words that a guesser begins with."""
+    """Whether it is easy to guess, or little more than words that a guesser tries first."""
     if zxcvbn(_looked_at(password), user_inputs=words)["score"] < 2:
         return True
     rest = password.lower()
@@ -81,14 +81,14 @@ def _easy(password: str, words: Sequence[str]) -> bool:
 
 
 def _looked_at(password: str) -> str:
-    """The beginning of it, in which only the first few kinds of stand-ins are tried; others become signs that stand for no email."""
+    """Its beginning, with only the first few kinds of substitutes kept. Others become characters that zxcvbn does not substitute."""
     beginning = password[:_JUDGED]
-    kinds = list(dict.fromkeys(each for each in beginning if each in _STAND_INS))
+    kinds = list(dict.fromkeys(each for each in beginning if each in _SUBSTITUTES))
     return beginning.translate({ord(sign): chr(0xE000 + number) for number, sign in enumerate(kinds[_TRIED:])})
 
 
 def guesses(*known: str) -> list[str]:
-    """Words that a guesser begins with: each name and address, without its signs, and each of its parts."""
+    """Words that a guesser tries first: each name and address, also without punctuation, and its parts."""
     found: dict[str, None] = {}
     for text in (one.lower()[:_KNOWN] for one in known):
         parts = _PART.findall(text)
@@ -97,7 +97,7 @@ def guesses(*known: str) -> list[str]:
 
 
 def outdated(stored: str) -> bool:
-    """Whether it was made with other parameters than today's."""
+    """Whether the hash was made with other parameters than the current ones."""
     return _HASHER.check_needs_rehash(stored)
 
 

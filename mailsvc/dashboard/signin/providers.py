@@ -1,7 +1,7 @@
-"""Other services that say who somebody is: OpenID Connect (Google), and OAuth 2 with an API to ask (GitHub). The protocols alone.
+"""Identity providers: OpenID Connect (Google), and OAuth 2 with an API (GitHub). Only the protocols; the pages are in federation.py.
 
-Both by authorisation code with PKCE (7636), the client's secret in the body of a POST (6749 §2.3.1). What comes back is an issuer and
-a subject; an address only where that service says that it belongs to them.
+Both use an authorization code with PKCE (7636) and send the client secret in the body of a POST (6749 §2.3.1). The result is an issuer
+and a subject, with an email address only if the provider has verified it.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from mailsvc.net.urls import Rules
 from mailsvc.settings.identity_providers import SignIn, secret_of
 from mailsvc.store.people.identities import Identity
 
-SECONDS = 10.0  # for one question
+SECONDS = 10.0  # per request
 LONGEST = 256 * 1024
 HOUR = 3600.0
-SOON = 60.0  # how often keys are fetched again because of one that is not known
-SKEW = 60  # seconds that clocks may differ
+SOON = 60.0  # shortest time between fetches of keys because of an unknown one
+SKEW = 60  # seconds of clock difference
 SIGNED_WITH = ["RS256", "ES256", "PS256", "EdDSA"]
 
 
 class ProviderError(Exception):
-    """A message for the person: why that service has not told who they are. `detail` is for the log."""
+    """The provider did not identify the user. The message is for them, `detail` for the log."""
 
     def __init__(self, message: str, detail: str = "") -> None:
         super().__init__(message)
@@ -41,19 +41,19 @@ class ProviderError(Exception):
 
 @attrs.frozen
 class Claims:
-    """Who they are there. `email`: an address that is theirs for certain, or empty."""
+    """The identity at the provider. `email`: verified, or empty."""
 
     identity: Identity
     email: str
     name: str
-    signed_in_at: float | None = None  # when they signed in there; None: it does not say
+    signed_in_at: float | None = None  # time of the sign-in at the provider, if it reports it
 
 
 @attrs.frozen
 class AuthorizationRequest:
-    """One sign-in: where the browser comes back to, and the secrets that belong to it alone.
+    """One sign-in: the callback URL and its own secrets.
 
-    `again`: somebody who is signed in here has to prove who they are, so that an old session there is not enough.
+    `again`: the user is confirming their identity, so an old session at the provider is not enough.
     """
 
     back: str
@@ -68,9 +68,9 @@ class AuthorizationRequest:
 
 
 class Provider(Protocol):
-    """`name` is that of its settings and its pages, `title` what people call it.
+    """`name` is used in settings and URLs, `title` is shown to people.
 
-    `reports_sign_in_time`: it says when somebody signed in there, so that it can prove who is in front of the screen now.
+    `reports_sign_in_time`: whether it can prove that the user signed in there just now.
     """
 
     name: str
@@ -78,15 +78,15 @@ class Provider(Protocol):
     reports_sign_in_time: bool
 
     async def page(self, ask: AuthorizationRequest) -> str:
-        """Where the browser is sent to."""
+        """The URL to redirect the browser to."""
 
     async def identify(self, ask: AuthorizationRequest, code: str, issuer: str) -> Claims:
-        """Who came back with `code`; `issuer` is what the answer says of its origin, or empty. Raises ProviderError."""
+        """The identity for `code`. `issuer`: the `iss` of the callback, or empty. Raises ProviderError."""
 
 
 @attrs.define(eq=False)
 class ProviderClient:
-    """Questions to one of them, within bounds."""
+    """HTTP requests to one provider, limited in time and size."""
 
     fetcher: Fetcher
     title: str
@@ -95,7 +95,7 @@ class ProviderClient:
         return self._read(url, await self._ask("GET", url, headers or {}, None))
 
     async def post(self, url: str, form: Mapping[str, str]) -> dict[str, Any]:
-        """An answer of OAuth: an error is one whatever its status (6749 §5.2; GitHub says 200)."""
+        """An OAuth response. An error counts whatever its status (6749 §5.2; GitHub uses 200)."""
         kind = {"Content-Type": "application/x-www-form-urlencoded", "Accept": "application/json"}
         reply = await self._ask("POST", url, kind, urlencode(form).encode())
         answer = self._read(url, reply, whatever=True)
@@ -122,7 +122,7 @@ class ProviderClient:
 
 @attrs.define(eq=False)
 class OpenId:
-    """OpenID Connect: the endpoints are discovered, and who somebody is stands in a signed ID token."""
+    """OpenID Connect: endpoints from discovery, the identity from a signed ID token."""
 
     name: str
     title: str
@@ -172,7 +172,7 @@ class OpenId:
         return min(float(told), self.clock())
 
     async def _verified(self, token: str, nonce: str) -> dict[str, Any]:
-        """The claims of an ID token that was made for us, now, for this sign-in (OpenID Connect Core §3.1.3.7)."""
+        """The verified claims of an ID token issued to us for this sign-in (OpenID Connect Core §3.1.3.7)."""
         try:
             claims = await self._signed(token)
             wanted = {"iss": self.issuer, "aud": self.client, "nonce": nonce}
@@ -181,13 +181,13 @@ class OpenId:
             jwt.JWTClaimsRegistry(now=lambda: int(self.clock()), leeway=SKEW, **checks).validate(claims)
             others = claims["aud"] if isinstance(claims["aud"], list) else []
             if claims.get("azp", self.client) != self.client or (len(others) > 1 and "azp" not in claims):
-                raise ValueError("made for another client")
+                raise ValueError("issued to another client")
         except (JoseError, ValueError, TypeError, KeyError) as error:
             raise ProviderError(f"The response from {self.title} couldn’t be verified. Try again.", f"ID token: {error}") from None
         return claims
 
     async def _signed(self, token: str) -> dict[str, Any]:
-        """The claims under a good signature. Keys change: for one that is not known they are fetched again."""
+        """The claims, if the signature is valid. For an unknown key, the keys are fetched again."""
         found = await self._discovered()
         for again in (False, True):
             if self._keys is None or (again and self.clock() - self._keys_at >= SOON) or self.clock() - self._keys_at >= HOUR:
@@ -195,7 +195,7 @@ class OpenId:
                 self._keys, self._keys_at = jwk.KeySet.import_key_set(published), self.clock()
             try:
                 return dict(jwt.decode(token, self._keys, algorithms=SIGNED_WITH).claims)
-            except (JoseError, ValueError):  # which it is depends on whether the key is known
+            except (JoseError, ValueError):  # either, depending on whether the key is known
                 if again:
                     raise
         raise AssertionError
@@ -212,9 +212,9 @@ class OpenId:
 
 @attrs.define(eq=False)
 class GitHub:
-    """OAuth 2, then two questions to the API. Whoever they are there, their number stays the same; names do not.
+    """OAuth 2, then two API requests. The numeric ID identifies a user; names may change.
 
-    It has no parameter that makes somebody sign in again, and does not say when they did.
+    GitHub cannot require a new sign-in and does not report when the user signed in.
     """
 
     url: str
@@ -250,7 +250,7 @@ class GitHub:
 
 
 def providers_of(settings: SignIn, fetcher: Fetcher, clock: Callable[[], float]) -> dict[str, Provider]:
-    """Those that have a client id. The operator names them, so they may be anywhere; customers' addresses may not."""
+    """The configured providers. The operator chooses them, so unlike customers' URLs they may use any address."""
     found: dict[str, Provider] = {}
     if settings.google_client is not None:
         web = _web(settings.google_name, fetcher, settings.google_issuer)

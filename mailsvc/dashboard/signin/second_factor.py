@@ -1,4 +1,4 @@
-"""The second factor: six digits of an authenticator app, a passkey, or one of ten recovery codes. Where it is asked for."""
+"""The second factor: a code from an authenticator app or one of ten recovery codes, and the page that asks for it."""
 
 from __future__ import annotations
 
@@ -20,37 +20,37 @@ from mailsvc.dashboard.signin.passkeys import PasskeySignIn
 from mailsvc.dashboard.signin.throttle import Subject
 from mailsvc.store.people.users import User
 
-STEP = 30  # seconds of one code (6238 §4)
-AROUND = (0, -1, 1)  # steps that a clock may be off (6238 §5.2)
-OCTETS = 20  # of a secret (4226 §4)
-CODES, CODE_OCTETS = 10, 7
+STEP = 30  # seconds per code (6238 §4)
+AROUND = (0, -1, 1)  # accepted steps of clock difference (6238 §5.2)
+SECRET_BYTES = 20  # 4226 §4
+CODES, CODE_BYTES = 10, 7
 ISSUER = "mailsvc"
 
 
 def new_secret() -> bytes:
-    return secrets.token_bytes(OCTETS)
+    return secrets.token_bytes(SECRET_BYTES)
 
 
 def shown(secret: bytes) -> str:
-    """As a person types it into an app."""
+    """The secret as text for typing into an app."""
     return base64.b32encode(secret).decode()
 
 
 def uri(secret: bytes, email: str) -> str:
-    """What the QR code holds."""
+    """The content of the QR code."""
     return str(pyotp.TOTP(shown(secret)).provisioning_uri(name=email, issuer_name=ISSUER))
 
 
 def step_of(secret: bytes, code: str, now: float) -> int | None:
-    """The time step whose code this is; None: of none that counts now. The digits may be of any script."""
+    """The time step of a code, or None if it is not valid now. The digits may be of any script."""
     totp, present = pyotp.TOTP(shown(secret)), int(now) // STEP
     given = "".join(str(decimal(each, each)) for each in code).encode("utf-8", "surrogateescape")
     return next((present + off for off in AROUND if hmac.compare_digest(totp.at((present + off) * STEP).encode(), given)), None)
 
 
 def new_codes() -> list[str]:
-    """Recovery codes: 56 bits each, of mailer that are not mistaken for one another."""
-    texts = [base64.b32encode(secrets.token_bytes(CODE_OCTETS)).decode().rstrip("=").lower() for _ in range(CODES)]
+    """Recovery codes of 56 bits each, in letters and digits that are not easily confused."""
+    texts = [base64.b32encode(secrets.token_bytes(CODE_BYTES)).decode().rstrip("=").lower() for _ in range(CODES)]
     return [f"{text[:4]}-{text[4:8]}-{text[8:]}" for text in texts]
 
 
@@ -87,14 +87,14 @@ class SecondFactor:
         return await self.authentication.sign_in(request, user, request.field("next"), proof=proof, both=True)
 
     async def proof(self, user: User, text: str) -> str | None:
-        """Which second factor this is; what can be used once is used up by it."""
+        """Which second factor the code proves, or None. Uses up the code."""
         code = text.replace(" ", "").replace("-", "").lower()
         if len(code) == 6 and code.isdecimal():
             return "authenticator app" if await self._of_app(user, code) else None
         return "recovery code" if await self.context.users.take_recovery_code(user.id, self.hashes(code)) else None
 
     async def checked(self, request: PageRequest, user: User) -> Refused | None:
-        """Whether somebody who is signed in did not send a good code of their authenticator app."""
+        """Check the authenticator code of a signed-in user. Returns Refused if it is wrong or too many were tried."""
         subjects: list[Subject] = [("again", str(user.id))]
         refused = await self.authentication.throttled(subjects)
         if refused is not None:
@@ -106,15 +106,15 @@ class SecondFactor:
         return None
 
     async def _of_app(self, user: User, code: str) -> bool:
-        """Whether the authenticator app shows this code now, and nobody used it before."""
+        """Whether the app's code is valid now and unused."""
         secret = await self.context.users.totp(user.id) if user.totp else None
         step = step_of(secret, code, unix(self.context.clock)) if secret else None
         return step is not None and await self.context.users.take_totp(user.id, step)
 
     def hashes(self, code: str) -> list[bytes]:
-        """What may be stored of a recovery code, the newest first: nothing that could be guessed from a copy of the database alone."""
-        told = b"recovery " + code.replace("-", "").encode("utf-8", "surrogateescape")
-        return [hmac.digest(secret, told, "sha256") for secret in self.context.secrets()]
+        """Hashes of a recovery code, with the current secret first. Without a secret, a copy of the database reveals no code."""
+        text = b"recovery " + code.replace("-", "").encode("utf-8", "surrogateescape")
+        return [hmac.digest(secret, text, "sha256") for secret in self.context.secrets()]
 
     def all_hashed(self, codes: Iterable[str]) -> list[bytes]:
         return [self.hashes(code)[0] for code in codes]

@@ -1,6 +1,7 @@
-"""Signing up, choosing a new password, and accepting an invitation: all begin with a link that proves an address.
+"""Signing up, resetting a password, accepting an invitation: each starts with an emailed link that proves the address.
 
-Who comes from another service has a ticket instead (federation): it says who they are there, and of a new account the address too.
+Users coming from an identity provider have a ticket instead (federation.py), which holds their identity there and, for a new account,
+the verified address.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ from mailsvc.store.people.users import NewUser, User
 
 HOUR = timedelta(hours=1)
 SIGN_UP, RESET, INVITATION = f"{HOME}/sign-up", f"{HOME}/reset", f"{HOME}/invitation"
-COMING = "coming from elsewhere"  # the purpose of a ticket
+COMING = "coming from elsewhere"  # purpose of a ticket
 EXPIRED = PageError(410, "This link has expired", "It was already used or is no longer valid. Request a new one.")
 
 
 @attrs.frozen
 class PendingIdentity:
-    """Somebody whom another service knows, who is nobody here yet. `email`: proven by that service, or empty."""
+    """An identity that belongs to no user yet. `email`: verified by the provider, or empty."""
 
     identity: Identity
     email: str
@@ -40,7 +41,7 @@ class PendingIdentity:
 
 @attrs.define(eq=False)
 class EmailLinkPages:
-    """`new_account` makes an account of that name and gives its id."""
+    """`new_account` creates an account with that name and returns its ID."""
 
     app = section_app()
     context: PageContext
@@ -64,7 +65,7 @@ class EmailLinkPages:
         return await self._asked_for(request, "signin/reset.html", self._offer_reset)
 
     async def _asked_for(self, request: PageRequest, template: str, offer: Callable[[PageRequest, str], Awaitable[None]]) -> bytes:
-        """The answer is the same whether anybody has the address, and so is the time that it takes."""
+        """The response and its time are the same whether or not the address is registered."""
         email = request.field("email").lower()
         if not request.form:
             return request.render(template, email="", errors={}, sent=False)
@@ -86,7 +87,7 @@ class EmailLinkPages:
     async def _offer_reset(self, request: PageRequest, email: str) -> None:
         user = await self.context.users.named(email)
         if user is not None:
-            told = attrs.evolve(audit_entry(request, user, "password reset requested"), user_id=None)  # nobody knows by whom
+            told = attrs.evolve(audit_entry(request, user, "password reset requested"), user_id=None)  # requested by an unknown person
             secret = await self.context.sessions.make_link("reset", email, HOUR, lines=[told])
             self.authentication.send_later(email, mails.reset(self.authentication.link(f"{RESET}/finish", secret)))
 
@@ -129,11 +130,11 @@ class EmailLinkPages:
         if not await self.context.sessions.reset(_secret(request), user.id, hashed, [told]):
             raise EXPIRED
         await self.authentication.send_notice(request, user.email, "password was changed")
-        return await self.authentication.sign_in(request, user, HOME, proof="reset link")  # a second factor is still asked for
+        return await self.authentication.sign_in(request, user, HOME, proof="reset link")  # a second factor is still required
 
     @page(app, INVITATION, "GET", "POST", access="public")
     async def invitation(self, request: PageRequest) -> bytes:
-        """A new user chooses how to sign in. An existing user has to be signed in: an invitation changes nothing about them."""
+        """A new user chooses how to sign in. An existing user must be signed in, since an invitation cannot change how they do."""
         link, pending = await self._link(request, "invite"), self._pending(request)
         there = await self.context.users.named(link.email)
         if there is not None:
@@ -196,7 +197,7 @@ class EmailLinkPages:
         return errors | ({"password": wrong} if wrong else {})
 
     async def _new(self, request: PageRequest, pending: PendingIdentity | None) -> NewUser:
-        """The user that the form asks for: with a password, or with a ticket from another service, which is used up."""
+        """The new user: with a password, or with the identity of a ticket, which is used up."""
         name = request.single_line("name")[:100]
         if pending is None:
             return NewUser(name, await self.authentication.passwords.hash(request.form["password"]))
@@ -205,10 +206,10 @@ class EmailLinkPages:
             raise EXPIRED
         return NewUser(name, None, pending.identity)
 
-    # From another service
+    # From an identity provider
 
     def pending(self, request: PageRequest, identity: Identity, email: str, name: str) -> str:
-        """The ticket of somebody who is nobody here yet, for this browser."""
+        """A ticket with an identity that belongs to no user yet, for this browser."""
         facts = {"issuer": identity.issuer, "subject": identity.subject, "provider": identity.provider, "label": identity.label}
         return tickets.issue(self.context.secrets()[0], request.binding, COMING, unix(self.context.clock), **facts, email=email, name=name)
 

@@ -1,7 +1,7 @@
-"""Tickets: what we give a browser to bring back once, such as the `state` of OAuth and the challenge of a passkey.
+"""Tickets: signed values that a browser returns once, such as the `state` of OAuth and the challenge of a passkey.
 
-A ticket is signed, names its purpose, belongs to one browser, and ends after ten minutes. Nothing is stored when it is given out;
-its use is written down (store/people/sign_in_attempts), so that it is taken once. Pure.
+A ticket has a purpose, belongs to one browser and expires after ten minutes. Nothing is stored when it is issued; its use is recorded
+(store/people/sign_in_attempts), so it is accepted only once. Pure.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from secrets import token_urlsafe
 LIFE = 600
 
 
-def issue(secret: bytes, anchor: str, purpose: str, now: float, **facts: str) -> str:
-    """`anchor` is what the browser is known by."""
+def issue(secret: bytes, binding: str, purpose: str, now: float, **facts: str) -> str:
+    """`binding`: the cookie of the browser or session that the ticket belongs to."""
     payload = _coded(json.dumps({**facts, "": [token_urlsafe(16), int(now) + LIFE]}, separators=(",", ":")).encode())
-    return f"{payload}.{_signature(secret, anchor, purpose, payload)}"
+    return f"{payload}.{_signature(secret, binding, purpose, payload)}"
 
 
-def signer(secrets: Sequence[bytes], anchor: str, purpose: str, text: str) -> bytes | None:
-    """Which of our secrets signed it for this purpose and this browser."""
+def signer(secrets: Sequence[bytes], binding: str, purpose: str, text: str) -> bytes | None:
+    """The secret that signed the ticket for this purpose and browser."""
     payload, _, signature = text.partition(".")
     given = signature.encode("utf-8", "replace")
-    good = (each for each in secrets if hmac.compare_digest(_signature(each, anchor, purpose, payload).encode(), given))
-    return next(good, None) if anchor else None
+    good = (each for each in secrets if hmac.compare_digest(_signature(each, binding, purpose, payload).encode(), given))
+    return next(good, None) if binding else None
 
 
-def read(secrets: Sequence[bytes], anchor: str, purpose: str, text: str, now: float) -> dict[str, str] | None:
-    """The facts, if it is a good ticket."""
-    if signer(secrets, anchor, purpose, text) is None:
+def read(secrets: Sequence[bytes], binding: str, purpose: str, text: str, now: float) -> dict[str, str] | None:
+    """The ticket's data, or None if it is invalid or expired."""
+    if signer(secrets, binding, purpose, text) is None:
         return None
     payload = text.partition(".")[0]
     facts = json.loads(_decoded(payload))
@@ -41,12 +41,12 @@ def read(secrets: Sequence[bytes], anchor: str, purpose: str, text: str, now: fl
 
 
 def derived(secret: bytes, ticket: str, purpose: str) -> str:
-    """A secret that belongs to a ticket that `secret` signed, of 256 bits in 43 characters, and is kept nowhere."""
+    """A secret derived from a ticket and the `secret` that signed it: 256 bits in 43 characters, stored nowhere."""
     return _coded(hmac.digest(secret, f"{purpose} of {ticket}".encode(), "sha256"))
 
 
 def in_challenge(client_data: str) -> str:
-    """The ticket that a browser signed as a challenge: its `clientDataJSON`. Empty: there is none."""
+    """The ticket in the `clientDataJSON` of a passkey response, where it is the challenge. Empty if there is none."""
     try:
         found = json.loads(_decoded(client_data))
         return _decoded(found["challenge"]).decode("ascii") if isinstance(found, dict) else ""
@@ -54,8 +54,8 @@ def in_challenge(client_data: str) -> str:
         return ""
 
 
-def _signature(secret: bytes, anchor: str, purpose: str, payload: str) -> str:
-    said = f"ticket {purpose} {anchor} {payload}".encode("utf-8", "surrogateescape")
+def _signature(secret: bytes, binding: str, purpose: str, payload: str) -> str:
+    said = f"ticket {purpose} {binding} {payload}".encode("utf-8", "surrogateescape")
     return _coded(hmac.digest(secret, said, "sha256"))
 
 
