@@ -1,4 +1,4 @@
-"""docs/security.md: its tables say of every route who may use it, as the code does; and the pages behave as the tables say."""
+"""docs/security.md: its tables list the permission of every route, and the code and the pages agree with them."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from mailsvc.http import caller
 from mailsvc.http.gate import UNGUARDED
 from mailsvc.http.openapi import endpoints
 from mailsvc.store.postgres.pool import Pool
-from tests.dashboard.fixtures import PASSWORD, Browser, House
+from tests.dashboard.fixtures import PASSWORD, Browser, DashboardRig
 from tests.dashboard.test_signin import with_app
 from tests.http.rig import KEYS, Rig
 
 PAGE = Path(__file__).parent.parent / "docs" / "security.md"
-PEOPLE = ("public", "first_factor", "user", "member", "admin")  # each may do what those before may
+LEVELS = ("public", "first_factor", "user", "member", "admin")  # each includes those before
 DASHBOARD, API = "| action | routes | visitor |", "| action | routes | no key |"
 
 
 @attrs.frozen
 class Row:
-    """`cells`: what stands after the routes."""
+    """`cells`: the columns after the routes."""
 
     action: str
     routes: tuple[str, ...]
@@ -36,7 +36,7 @@ class Row:
 
 
 def rows(head: str) -> Iterator[Row]:
-    """The rows of all tables that begin like this."""
+    """The rows of all tables with this head."""
     inside = False
     for line in PAGE.read_text("utf-8").splitlines():
         inside = line.startswith(head) or (inside and line.startswith("|"))
@@ -45,8 +45,8 @@ def rows(head: str) -> Iterator[Row]:
             yield Row(action, tuple(re.findall(r"`([^`]+)`", routes)), tuple(cells))
 
 
-def told(head: str) -> dict[str, tuple[str, ...]]:
-    """The cells of each route: the first word of each, which is yes or no."""
+def cells_by_route(head: str) -> dict[str, tuple[str, ...]]:
+    """The cells by route."""
     found: dict[str, tuple[str, ...]] = {}
     for row in rows(head):
         for route in row.routes:
@@ -55,19 +55,19 @@ def told(head: str) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def test_the_tables_have_every_route_of_the_dashboard_with_its_permission() -> None:
-    documented = {route: [cell.startswith("yes") for cell in cells[:5]] for route, cells in told(DASHBOARD).items()}
-    served = {f"{one.method} {one.path}": [PEOPLE.index(one.access) <= n for n in range(5)] for one in ROUTES}
+def test_the_tables_list_every_dashboard_route_with_its_permission() -> None:
+    documented = {route: [cell.startswith("yes") for cell in cells[:5]] for route, cells in cells_by_route(DASHBOARD).items()}
+    served = {f"{one.method} {one.path}": [LEVELS.index(one.access) <= n for n in range(5)] for one in ROUTES}
     assert documented == served
 
 
-def test_the_tables_say_where_a_proof_is_required() -> None:
-    documented = {route for route, cells in told(DASHBOARD).items() if cells[5] == "yes"}
+def test_the_tables_show_where_reauthentication_is_required() -> None:
+    documented = {route for route, cells in cells_by_route(DASHBOARD).items() if cells[5] == "yes"}
     assert documented == {f"{one.method} {one.path}" for one in ROUTES if one.reauthenticate}
 
 
-def test_the_tables_have_every_route_of_the_api_with_what_opens_it() -> None:
-    documented = {route: [cell == "yes" for cell in cells] for route, cells in told(API).items()}
+def test_the_tables_list_every_api_route_with_its_permission() -> None:
+    documented = {route: [cell == "yes" for cell in cells] for route, cells in cells_by_route(API).items()}
     served = {}
     for one in endpoints(Rig().api.collections()):
         method, path = one.method.encode(), one.path.encode()
@@ -77,20 +77,20 @@ def test_the_tables_have_every_route_of_the_api_with_what_opens_it() -> None:
     assert documented == served
 
 
-@pytest.mark.parametrize("who", PEOPLE)
+@pytest.mark.parametrize("who", LEVELS)
 @pytest_twisted.ensureDeferred
-async def test_the_pages_let_in_whom_the_tables_name(pool: Pool, who: str) -> None:
-    """And nobody else: those are sent to where they can get the right, or are told that they have not got it."""
-    house = House(pool)
-    account_id, column = await house.account(), PEOPLE.index(who)
-    await house.person("admin@example.com", account_id)
-    browser = await signed_in(house, who, account_id)
-    for route, cells in told(DASHBOARD).items():
+async def test_the_pages_admit_only_whom_the_tables_name(pool: Pool, who: str) -> None:
+    """Others are redirected to where they can get access, or refused."""
+    rig = DashboardRig(pool)
+    account_id, column = await rig.account(), LEVELS.index(who)
+    await rig.person("admin@example.com", account_id)
+    browser = await signed_in(rig, who, account_id)
+    for route, cells in cells_by_route(DASHBOARD).items():
         method, path = route.split(" ")
         if path in ("/dashboard/sign-in/out", "/dashboard/settings/security/sessions/<text>/end") or route == "POST /dashboard/sign-in":
-            continue  # would end what the others need
+            continue  # would end sessions that the other rows need
         if path.startswith("/dashboard/sandbox"):
-            continue  # is there in development only
+            continue  # development only
         asked = re.sub("<[^>]+>", str(UUID(int=9)), path)
         shown = await (browser.get(asked) if method == "GET" else browser.post(asked))
         refused = shown.status == 403 or shown.location.startswith(("/dashboard/sign-in?", "/dashboard/sign-in/code?"))
@@ -100,35 +100,35 @@ async def test_the_pages_let_in_whom_the_tables_name(pool: Pool, who: str) -> No
             assert not refused, (who, route, shown.status, shown.location, shown.text)
 
 
-async def signed_in(house: House, who: str, account_id: UUID) -> Browser:
-    """Somebody's browser who has come this far. A person without an account is only let in where none is needed."""
-    browser = house.browser()
+async def signed_in(rig: DashboardRig, who: str, account_id: UUID) -> Browser:
+    """A browser signed in this far. A user without an account is only admitted where none is needed."""
+    browser = rig.browser()
     await browser.get("/dashboard/sign-in")
     if who in ("first_factor", "user"):
-        await house.person("ann@example.com", account_id, "member")
-        browser = await house.inside("ann@example.com")
+        await rig.person("ann@example.com", account_id, "member")
+        browser = await rig.inside("ann@example.com")
     if who == "first_factor":
         await with_app(browser)
-        browser = house.browser()
+        browser = rig.browser()
         assert (await browser.sign_in("ann@example.com", PASSWORD)).location.startswith("/dashboard/sign-in/code")
         await browser.get("/dashboard/sign-in/code")
     if who == "user":
         await browser.get("/dashboard/sign-in/again")
-        await house.pool.run("DELETE FROM members WHERE user_id = (SELECT id FROM users WHERE email = 'ann@example.com')")
+        await rig.pool.run("DELETE FROM members WHERE user_id = (SELECT id FROM users WHERE email = 'ann@example.com')")
     if who in ("member", "admin"):
-        await house.person("ann@example.com", account_id, "admin" if who == "admin" else "member")
-        browser = await house.inside("ann@example.com")
+        await rig.person("ann@example.com", account_id, "admin" if who == "admin" else "member")
+        browser = await rig.inside("ann@example.com")
         await browser.get("/dashboard/settings")
     return browser
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_requires_a_proof_is_refused_without_a_recent_one(pool: Pool) -> None:
-    house = House(pool)
-    account_id = await house.account()
-    browser = await signed_in(house, "admin", account_id)
-    house.clock.advance(REAUTHENTICATION_LIFETIME.total_seconds() + 1)
-    for route, cells in told(DASHBOARD).items():
+async def test_routes_that_require_reauthentication_refuse_an_old_session(pool: Pool) -> None:
+    rig = DashboardRig(pool)
+    account_id = await rig.account()
+    browser = await signed_in(rig, "admin", account_id)
+    rig.clock.advance(REAUTHENTICATION_LIFETIME.total_seconds() + 1)
+    for route, cells in cells_by_route(DASHBOARD).items():
         if cells[5] == "yes":
             method, path = route.split(" ")
             asked = re.sub("<[^>]+>", str(UUID(int=9)), path)

@@ -1,4 +1,4 @@
-"""A passkey in software: what a device answers to a browser, as octets. Its lies are for the tests to choose."""
+"""A software passkey for tests, which can also give wrong responses."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ from cryptography.hazmat.primitives.hashes import SHA256
 PRESENT, VERIFIED, ATTESTED = 0x01, 0x04, 0x40
 
 
-def coded(octets: bytes) -> str:
-    return base64.urlsafe_b64encode(octets).decode().rstrip("=")
+def coded(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).decode().rstrip("=")
 
 
 @attrs.define
 class Device:
-    """One passkey of ES256, for one site."""
+    """One ES256 passkey for one relying party."""
 
     origin: str
     site: str
     key: ec.EllipticCurvePrivateKey = attrs.field(factory=lambda: ec.generate_private_key(ec.SECP256R1()))
     credential: bytes = attrs.field(factory=lambda: secrets.token_bytes(32))
     count: int = 0
-    steps: int = 1  # by which the count grows
+    steps: int = 1  # by which the counter grows
     flags: int = PRESENT | VERIFIED
     owner: str = ""
 
     def make(self, options: str) -> str:
-        """The answer to navigator.credentials.create."""
+        """The response to navigator.credentials.create."""
         asked = json.loads(options)
         self.owner = asked["user"]["id"]
         numbers = self.key.public_key().public_numbers()
         public = {1: 2, 3: -7, -1: 1, -2: numbers.x.to_bytes(32, "big"), -3: numbers.y.to_bytes(32, "big")}
         attested = bytes(16) + len(self.credential).to_bytes(2, "big") + self.credential + cbor2.dumps(public)
-        data = self._data(self.flags | ATTESTED) + attested
-        attestation = cbor2.dumps({"fmt": "none", "attStmt": {}, "authData": data})
+        authenticator_data = self._data(self.flags | ATTESTED) + attested
+        attestation = cbor2.dumps({"fmt": "none", "attStmt": {}, "authData": authenticator_data})
         return self._answer({"clientDataJSON": self._client("webauthn.create", asked), "attestationObject": attestation})
 
     def prove(self, options: str) -> str:
-        """The answer to navigator.credentials.get."""
+        """The response to navigator.credentials.get."""
         self.count += self.steps
         client, data = self._client("webauthn.get", json.loads(options)), self._data(self.flags)
         signature = self.key.sign(data + hashlib.sha256(client).digest(), ec.ECDSA(SHA256()))
@@ -58,6 +58,6 @@ class Device:
     def _data(self, flags: int) -> bytes:
         return hashlib.sha256(self.site.encode()).digest() + bytes([flags]) + self.count.to_bytes(4, "big")
 
-    def _answer(self, octets: dict[str, bytes], **more: str) -> str:
-        response = {name: coded(value) for name, value in octets.items()} | more
+    def _answer(self, data: dict[str, bytes], **more: str) -> str:
+        response = {name: coded(value) for name, value in data.items()} | more
         return json.dumps({"id": coded(self.credential), "rawId": coded(self.credential), "type": "public-key", "response": response})

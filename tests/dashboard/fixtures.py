@@ -1,4 +1,4 @@
-"""The dashboard without a daemon: its pages over a database, a clock that the tests turn, and browsers that keep cookies."""
+"""The dashboard without a daemon: pages on a database, a fake clock, and browsers that keep cookies."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ from mailsvc.store.postgres.pool import Pool
 from tests.store.fixtures import NOW as TODAY
 
 ENCRYPTION = Encryption.read(f"1 {'A' * 43}=", "here")
-NOW = TODAY.timestamp()  # partitions are there for today
+NOW = TODAY.timestamp()  # there are partitions for today
 PASSWORD = "seven quiet green lamps"
 HASHED = password._HASHER.hash(PASSWORD)
 
 
 @attrs.define
 class FakeMailer:
-    """What the service would have sent."""
+    """Keeps the emails that would have been sent."""
 
     sent: list[tuple[str, SystemEmail]] = attrs.field(factory=list)
 
@@ -65,7 +65,7 @@ class FakeMailer:
         self.sent.append((address, email))
 
     def link(self, to: str) -> str:
-        """The page that the last email to somebody leads to."""
+        """The path of the link in the last email to an address."""
         email = next(email for address, email in reversed(self.sent) if address == to)
         assert email.link is not None
         return email.link[1][email.link[1].index("/dashboard") :]
@@ -74,8 +74,8 @@ class FakeMailer:
         return [email.subject for address, email in self.sent if address == to]
 
 
-class Asked(Request):
-    """A request that keeps its answer."""
+class FakeRequest(Request):
+    """A request that keeps its response."""
 
     def address(self) -> str:
         return "192.0.2.1"
@@ -102,8 +102,8 @@ class Asked(Request):
 
 
 @attrs.frozen
-class Shown:
-    """What came back."""
+class Response:
+    """A response."""
 
     status: int
     headers: Mapping[str, str]
@@ -116,7 +116,7 @@ class Shown:
 
     @property
     def query(self) -> dict[str, str]:
-        """What stands behind the ? of the location."""
+        """The query of the location."""
         return {name: values[0] for name, values in parse_qs(urlsplit(self.location).query).items()}
 
     def found(self, pattern: str) -> str:
@@ -127,35 +127,35 @@ class Shown:
 
 @attrs.define
 class Browser:
-    """Sends the forms of the pages that it was shown."""
+    """Follows pages and sends their forms, with cookies and form token."""
 
-    house: House
+    rig: DashboardRig
     cookies: dict[str, str] = attrs.field(factory=dict)
     token: str = ""
     at: str = ""
 
-    async def get(self, path: str) -> Shown:
+    async def get(self, path: str) -> Response:
         shown = await self._ask(b"GET", path, b"", {})
         if shown.status == 200:
             self.at = path
         return shown
 
-    async def post(self, path: str, form: Mapping[str, str] | None = None, headers: Mapping[str, str] | None = None) -> Shown:
+    async def post(self, path: str, form: Mapping[str, str] | None = None, headers: Mapping[str, str] | None = None) -> Response:
         body = urlencode({"token": self.token, **(form or {})}).encode()
-        given = {"Content-Type": "application/x-www-form-urlencoded", "Referer": f"{self.house.base_url}{self.at}", **(headers or {})}
+        given = {"Content-Type": "application/x-www-form-urlencoded", "Referer": f"{self.rig.base_url}{self.at}", **(headers or {})}
         return await self._ask(b"POST", path, body, given)
 
-    async def sign_in(self, email: str, password: str = PASSWORD, next_: str = "") -> Shown:
+    async def sign_in(self, email: str, password: str = PASSWORD, next_: str = "") -> Response:
         await self.get("/dashboard/sign-in")
         return await self.post("/dashboard/sign-in", {"email": email, "password": password, "next": next_})
 
-    async def _ask(self, method: bytes, path: str, body: bytes, headers: Mapping[str, str]) -> Shown:
-        request = Asked(DummyChannel(), False)
+    async def _ask(self, method: bytes, path: str, body: bytes, headers: Mapping[str, str]) -> Response:
+        request = FakeRequest(DummyChannel(), False)
         request.done = Deferred()
         request.written = b""
         cookies = "; ".join(f"{name}={value}" for name, value in self.cookies.items())
         for name, value in {
-            "Host": urlsplit(self.house.base_url).netloc,
+            "Host": urlsplit(self.rig.base_url).netloc,
             "User-Agent": "Firefox/130 Linux",
             "Cookie": cookies,
             **headers,
@@ -168,7 +168,7 @@ class Browser:
         request.path, _, query = request.uri.partition(b"?")
         request.args = query_of(query)
         request.prepath, request.postpath = [], request.path.split(b"/")[1:]
-        self.house.pages.render(request)
+        self.rig.pages.render(request)
         await request.done
         lines = tuple(line.decode() for line in request.responseHeaders.getRawHeaders(b"set-cookie") or [])
         for line in lines:
@@ -178,15 +178,15 @@ class Browser:
         token = re.search(r'name="token" value="([0-9a-f]+)"', text)
         self.token = token[1] if token else self.token
         given = {name.decode().lower(): values[0].decode() for name, values in request.responseHeaders.getAllRawHeaders()}
-        return Shown(request.code, given, lines, text)
+        return Response(request.code, given, lines, text)
 
 
-class Nobody:
-    """Who delivers, looks things up in DNS, and waits for notifications."""
+class NoDelivery:
+    """Stands for delivery, DNS and notifications, and does nothing."""
 
     destination, leased, lease = "example.net", False, 0
 
-    def reserve(self, domain: str, size: int, bulk: bool) -> Nobody:
+    def reserve(self, domain: str, size: int, bulk: bool) -> NoDelivery:
         return self
 
     def deliver(self, email: Any, reservations: Any) -> None: ...
@@ -198,8 +198,8 @@ class Nobody:
 
 
 @attrs.define(eq=False)
-class House:
-    """One dashboard, with whoever lives in it."""
+class DashboardRig:
+    """A dashboard with its users."""
 
     pool: Pool
     base_url: str = "http://localhost:8025"
@@ -212,7 +212,7 @@ class House:
         self.clock.rightNow = NOW
         domains, acceptance = Domains(self.pool, self.clock, ENCRYPTION), Acceptance(self.pool, self.pool.reactor)
         publishing, rules = Publishing({"us-east-1": "out.example.net"}), Rules(timedelta(days=7), timedelta(days=180))
-        nobody: Any = Nobody()
+        nobody: Any = NoDelivery()
         maintenance = DomainMaintenance(
             domains, DomainChecks(self.pool, domains), DomainClaims(self.pool, domains), nobody, publishing, rules, nobody.at_once
         )
@@ -226,7 +226,7 @@ class House:
             "webhooks": Webhooks(self.pool, self.clock, ENCRYPTION), "read_url": partial(urls.read, rules=urls.Rules()), "most_webhooks": 9,
             "settings": Settings(base_url=self.base_url), "quotas": Quotas(Quota(self.pool), self.clock, {}),
         }  # fmt: skip
-        # What pages take that none of these tests looks at.
+        # Arguments that none of these tests uses.
         needed = [field.name for field in attrs.fields(Assembly) if field.init and field.default is attrs.NOTHING]
         self.assembly = Assembly(**{name: None for name in needed if name not in given}, **given)
         self.pages = self.assembly.resource()
@@ -252,14 +252,14 @@ class House:
         return user
 
     async def inside(self, email: str, password: str = PASSWORD) -> Browser:
-        """Somebody's browser, signed in with their password."""
+        """A browser signed in with a password."""
         browser = self.browser()
         shown = await browser.sign_in(email, password)
         assert shown.location == "/dashboard", (shown.status, shown.location, shown.text)
         return browser
 
     async def mail(self, account_id: UUID, domain: str, scheduled_at: datetime | None = None) -> UUID:
-        """An email that waits, from a domain that may send."""
+        """Queue an email from a domain that is ready to send."""
         sender, to = Mailbox("", "hello", domain), Mailbox("", "bob", "example.net")
         caller = Caller(account_id, None, "full_access", None, None)
         incoming = Incoming(sender, (to,), "Hi", Content(text="Hello."), scheduled_at=scheduled_at)
@@ -270,12 +270,12 @@ class House:
                 raise AssertionError(other)
 
     async def settled(self) -> None:
-        """What no page waits for is done."""
+        """Wait for the work that pages leave in the background."""
         while self.pool.busy or self.pool.waiting:
             await deferLater(self.pool.reactor, 0)
 
     async def audit(self, account_id: UUID) -> list[tuple[str, str]]:
-        """What was done in an account, the oldest first; also what no page waited for."""
+        """The account's audit log, oldest first, including entries written in the background."""
         await self.settled()
         rows = await self.pool.rows("SELECT action, subject FROM audit WHERE account_id = %s ORDER BY id", (account_id,))
         return [(action, subject) for action, subject in rows]

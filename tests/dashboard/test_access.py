@@ -1,4 +1,4 @@
-"""Access that has to end or must not begin: invitations, links, removed members, API keys with full access."""
+"""Access that must end or must not begin: invitations, links, removed members, full-access keys, hostile input."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from zxcvbn import matching
 
 from mailsvc.accounts.onboarding import People
 from mailsvc.dashboard.page import REAUTHENTICATION_LIFETIME
-from mailsvc.dashboard.signin.password import _STAND_INS, AT_ONCE, WAITING, Busy, Passwords, _easy
+from mailsvc.dashboard.signin.password import _SUBSTITUTES, AT_ONCE, WAITING, Busy, Passwords, _easy
 from mailsvc.dashboard.signin.throttle import FREE_OF
 from mailsvc.store.people.api_keys import digest
 from mailsvc.store.people.audit import Line
 from mailsvc.store.people.users import NewUser
 from mailsvc.store.postgres.pool import Pool
-from tests.dashboard.fixtures import PASSWORD, Browser, House
+from tests.dashboard.fixtures import PASSWORD, Browser, DashboardRig
 from tests.dashboard.test_signin import SECURITY, with_app
 
 ANN, BOB, CAT = "ann@example.com", "bob@example.com", "cat@example.com"
@@ -28,27 +28,27 @@ INVITE, NEW_PASSWORD = "/dashboard/settings/invite", "four other unrelated words
 STALE = REAUTHENTICATION_LIFETIME.total_seconds() + 1
 
 
-async def invited(house: House, by: Browser, email: str, role: str = "member") -> str:
-    """The path of the invitation that was mailed."""
+async def invited(rig: DashboardRig, by: Browser, email: str, role: str = "member") -> str:
+    """Invite an address; returns the path in the email."""
     await by.get("/dashboard/settings")
     assert (await by.post(INVITE, {"email": email, "role": role})).location.endswith("done=invited")
-    return house.mailer.link(email)
+    return rig.mailer.link(email)
 
 
 async def accepted(browser: Browser, path: str) -> int:
-    """Fill in the form of an invitation as somebody new; the status of the answer."""
+    """Submit an invitation's form as a new user; returns the status."""
     if (shown := await browser.get(path)).status != 200:
         return shown.status
     form = {"link": path.partition("link=")[2], "name": "New", "password": NEW_PASSWORD}
     return (await browser.post("/dashboard/invitation", form)).status
 
 
-async def without_mails(pool: Pool) -> House:
-    """A service whose operator has set no `sender`."""
-    house = House(pool)
-    house.assembly.mailer = None
-    house.pages = house.assembly.resource()
-    return house
+async def without_mails(pool: Pool) -> DashboardRig:
+    """A service that sends no emails itself."""
+    rig = DashboardRig(pool)
+    rig.assembly.mailer = None
+    rig.pages = rig.assembly.resource()
+    return rig
 
 
 # Invitations
@@ -56,132 +56,132 @@ async def without_mails(pool: Pool) -> House:
 
 @pytest_twisted.ensureDeferred
 async def test_an_invitation_does_not_set_the_password_of_an_existing_user(pool: Pool) -> None:
-    """Ann is an admin elsewhere, without a password yet; Eve invites her and gets to see the link."""
-    house = await without_mails(pool)
-    theirs, ours = await house.account("Theirs"), await house.account("Ours")
-    people = People(house.assembly.users, house.assembly.sessions)
+    """Ann is an admin of another account and has no password yet. Eve invites her and sees the link."""
+    rig = await without_mails(pool)
+    theirs, ours = await rig.account("Theirs"), await rig.account("Ours")
+    people = People(rig.assembly.users, rig.assembly.sessions)
     link_of_ann = await people.admit(theirs, ANN, "admin", timedelta(days=1))
-    await house.person("eve@example.com", ours)
-    eve = await house.inside("eve@example.com")
+    await rig.person("eve@example.com", ours)
+    eve = await rig.inside("eve@example.com")
     await eve.get("/dashboard/settings")
     shown = await eve.post(INVITE, {"email": ANN, "role": "member"})
     path = shown.found(r"(/dashboard/invitation\?link=[\w-]+)<")
-    stranger = house.browser()
+    stranger = rig.browser()
     page = await stranger.get(path)
     assert page.status == 200 and 'name="password"' not in page.text and "Sign in with that address first" in page.text
     form = {"link": path.partition("link=")[2], "name": "Eve", "password": NEW_PASSWORD}
     await stranger.post("/dashboard/invitation", form)
-    user = await house.assembly.users.named(ANN)
+    user = await rig.assembly.users.named(ANN)
     assert user is not None and user.password is None
     assert (await stranger.get("/dashboard/settings")).location.startswith("/dashboard/sign-in")
-    assert (await eve.get(path)).text.count("You are signed in as") == 1  # as somebody else, which is not enough
+    assert (await eve.get(path)).text.count("You are signed in as") == 1  # as a different user
     await eve.post("/dashboard/invitation", form)
-    assert [one.account_id for one in await house.assembly.users.accounts(user.id)] == [theirs]
-    # Ann signs in as she would without the invitation, and then accepts it.
-    ann = house.browser()
+    assert [one.account_id for one in await rig.assembly.users.accounts(user.id)] == [theirs]
+    # Ann signs in as usual and then accepts it.
+    ann = rig.browser()
     await ann.get(f"/dashboard/sign-in/link?link={link_of_ann}")
     await ann.post("/dashboard/sign-in/link", {"link": link_of_ann})
     await ann.get(path)
     assert (await ann.post("/dashboard/invitation", {"link": form["link"]})).location == "/dashboard"
-    assert [one.account_id for one in await house.assembly.users.accounts(user.id)] == [theirs, ours]
-    assert ("invitation accepted", "member") in await house.audit(ours)
+    assert [one.account_id for one in await rig.assembly.users.accounts(user.id)] == [theirs, ours]
+    assert ("invitation accepted", "member") in await rig.audit(ours)
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_new_user_accepts_an_invitation_that_was_shown_to_the_inviter(pool: Pool) -> None:
-    house = await without_mails(pool)
-    await house.person(ANN, account_id := await house.account())
-    ann = await house.inside(ANN)
+async def test_a_new_user_accepts_an_invitation_link_that_was_not_emailed(pool: Pool) -> None:
+    rig = await without_mails(pool)
+    await rig.person(ANN, account_id := await rig.account())
+    ann = await rig.inside(ANN)
     await ann.get("/dashboard/settings")
     path = (await ann.post(INVITE, {"email": BOB, "role": "member"})).found(r"(/dashboard/invitation\?link=[\w-]+)<")
-    assert await accepted(house.browser(), path) == 303
-    assert [member.email for member in await house.assembly.users.members(account_id)] == [ANN, BOB]
-    assert await accepted(house.browser(), path) == 410
+    assert await accepted(rig.browser(), path) == 303
+    assert [member.email for member in await rig.assembly.users.members(account_id)] == [ANN, BOB]
+    assert await accepted(rig.browser(), path) == 410
 
 
 @pytest.mark.parametrize("how", ["remove", "role"])
 @pytest_twisted.ensureDeferred
-async def test_invitations_end_with_the_rights_of_who_made_them(pool: Pool, how: str) -> None:
-    house = House(pool)
-    await house.person(ANN, account_id := await house.account())
-    bob = await house.person(BOB, account_id, "admin")
-    ann, former = await house.inside(ANN), await house.inside(BOB)
-    path, kept = await invited(house, former, CAT, "admin"), await invited(house, ann, "dan@example.com")
+async def test_invitations_end_when_the_inviter_loses_their_rights(pool: Pool, how: str) -> None:
+    rig = DashboardRig(pool)
+    await rig.person(ANN, account_id := await rig.account())
+    bob = await rig.person(BOB, account_id, "admin")
+    ann, former = await rig.inside(ANN), await rig.inside(BOB)
+    path, kept = await invited(rig, former, CAT, "admin"), await invited(rig, ann, "dan@example.com")
     await ann.get("/dashboard/settings")
     await ann.post(f"/dashboard/settings/members/{bob.id}/{how}", {"role": "member"})
     assert await pool.rows("SELECT email FROM links") == [("dan@example.com",)]  # in the same transaction
-    assert await accepted(house.browser(), path) == 410
-    assert await accepted(house.browser(), kept) == 303
+    assert await accepted(rig.browser(), path) == 410
+    assert await accepted(rig.browser(), kept) == 303
 
 
 @pytest_twisted.ensureDeferred
-async def test_who_made_an_invitation_is_looked_at_when_it_is_accepted(pool: Pool) -> None:
-    """Whatever took their rights away: here the row itself."""
-    house = House(pool)
-    ann = await house.person(ANN, await house.account())
-    path = await invited(house, await house.inside(ANN), CAT)
-    browser = house.browser()
+async def test_the_inviters_rights_are_checked_when_an_invitation_is_accepted(pool: Pool) -> None:
+    """Here their membership row is deleted."""
+    rig = DashboardRig(pool)
+    ann = await rig.person(ANN, await rig.account())
+    path = await invited(rig, await rig.inside(ANN), CAT)
+    browser = rig.browser()
     await browser.get(path)
     await pool.run("UPDATE members SET role = 'member' WHERE user_id = %s", (ann.id,))
     form = {"link": path.partition("link=")[2], "name": "New", "password": NEW_PASSWORD}
     assert (await browser.post("/dashboard/invitation", form)).status == 410
     assert (await browser.get(path)).status == 410
-    assert await house.assembly.users.named(CAT) is None
+    assert await rig.assembly.users.named(CAT) is None
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_removed_member_does_not_return_through_an_invitation_made_for_them_before(pool: Pool) -> None:
-    house = House(pool)
-    await house.person(ANN, account_id := await house.account())
-    ann = await house.inside(ANN)
-    path = await invited(house, ann, BOB, "admin")
-    bob = await house.person(BOB, account_id, "member")  # let in by the operator meanwhile
+async def test_a_removed_member_cannot_return_with_an_earlier_invitation(pool: Pool) -> None:
+    rig = DashboardRig(pool)
+    await rig.person(ANN, account_id := await rig.account())
+    ann = await rig.inside(ANN)
+    path = await invited(rig, ann, BOB, "admin")
+    bob = await rig.person(BOB, account_id, "member")  # added by the operator meanwhile
     await ann.get("/dashboard/settings")
     assert (await ann.post(f"/dashboard/settings/members/{bob.id}/remove")).location.endswith("done=removed")
-    browser = await house.inside(BOB)
+    browser = await rig.inside(BOB)
     assert (await browser.get(path)).status == 410
 
 
 @pytest_twisted.ensureDeferred
-async def test_accepting_while_the_inviter_is_removed_ends_one_way_or_the_other(pool: Pool) -> None:
-    """Both take the same locks in the same order: nobody is let in after the removal, and nobody waits in a circle."""
-    house = House(pool)
-    account_id = await house.account()
-    await house.person(ANN, account_id)
+async def test_accepting_an_invitation_while_its_inviter_is_removed_is_serialized(pool: Pool) -> None:
+    """Both take the same locks in the same order: nobody joins after the removal, and there is no deadlock."""
+    rig = DashboardRig(pool)
+    account_id = await rig.account()
+    await rig.person(ANN, account_id)
     for number in range(8):
-        bob = await house.person(f"bob{number}@example.com", account_id, "admin")
+        bob = await rig.person(f"bob{number}@example.com", account_id, "admin")
         email = f"new{number}@example.com"
-        secret = await house.assembly.sessions.make_link("invite", email, timedelta(days=1), account_id, "admin", bob.id)
-        accepting = house.assembly.sessions.accept(
+        secret = await rig.assembly.sessions.make_link("invite", email, timedelta(days=1), account_id, "admin", bob.id)
+        accepting = rig.assembly.sessions.accept(
             secret, NewUser("New"), lambda link, user: Line(account_id, None, user.id, user.email, "", "invitation accepted")
         )
-        removing = house.assembly.users.remove(account_id, bob.id)
+        removing = rig.assembly.users.remove(account_id, bob.id)
         both = [Deferred.fromCoroutine(one) for one in ((accepting, removing) if number % 2 else (removing, accepting))]
         answers = await gatherResults(both)
         accepted = next(one for one in answers if not isinstance(one, bool))
-        members = {member.email for member in await house.assembly.users.members(account_id)}
+        members = {member.email for member in await rig.assembly.users.members(account_id)}
         assert (email in members) == (accepted is not None) and bob.email not in members
-        assert (await house.assembly.users.named(email) is not None) == (accepted is not None)
+        assert (await rig.assembly.users.named(email) is not None) == (accepted is not None)
     assert await pool.rows("SELECT count(*) FROM links") == [(0,)]
 
 
-# Links that sign somebody in
+# Links that sign a user in
 
 
 @pytest.mark.parametrize("how", ["signed in", "by link"])
 @pytest_twisted.ensureDeferred
-async def test_links_and_a_proposed_app_end_with_the_password(pool: Pool, how: str) -> None:
-    house = House(pool)
-    await house.person(ANN, account_id := await house.account())
-    people = People(house.assembly.users, house.assembly.sessions)
-    ann = await house.inside(ANN)
-    secret = (await ann.get(f"{SECURITY}/totp")).found(r'id="secret">([A-Z2-7]+)<')  # which whoever was here has seen
+async def test_changing_the_password_ends_links_and_a_proposed_authenticator_app(pool: Pool, how: str) -> None:
+    rig = DashboardRig(pool)
+    await rig.person(ANN, account_id := await rig.account())
+    people = People(rig.assembly.users, rig.assembly.sessions)
+    ann = await rig.inside(ANN)
+    secret = (await ann.get(f"{SECURITY}/totp")).found(r'id="secret">([A-Z2-7]+)<')  # seen by anyone who used this session
     by_operator = await people.admit(account_id, ANN, "admin", timedelta(days=1))
-    lost = house.browser()
+    lost = rig.browser()
     await lost.get("/dashboard/reset")
     await lost.post("/dashboard/reset", {"email": ANN})
-    await house.settled()
-    reset = house.mailer.link(ANN)
+    await rig.settled()
+    reset = rig.mailer.link(ANN)
     if how == "signed in":
         await ann.get(SECURITY)
         shown = await ann.post(f"{SECURITY}/password", {"old": PASSWORD, "password": NEW_PASSWORD})
@@ -191,30 +191,30 @@ async def test_links_and_a_proposed_app_end_with_the_password(pool: Pool, how: s
         form = {"link": reset.partition("link=")[2], "password": NEW_PASSWORD}
         assert (await lost.post("/dashboard/reset/finish", form)).location == "/dashboard"
     assert await pool.rows("SELECT purpose FROM links") == []
-    stranger = house.browser()
+    stranger = rig.browser()
     assert (await stranger.get(reset)).status == 410
     await stranger.get(f"/dashboard/sign-in/link?link={by_operator}")
     assert (await stranger.post("/dashboard/sign-in/link", {"link": by_operator})).status in (403, 410)
-    assert secret not in (await (await house.inside(ANN, NEW_PASSWORD)).get(f"{SECURITY}/totp")).text
+    assert secret not in (await (await rig.inside(ANN, NEW_PASSWORD)).get(f"{SECURITY}/totp")).text
 
 
 @pytest_twisted.ensureDeferred
 async def test_links_end_when_the_operator_removes_second_factors(pool: Pool) -> None:
-    house = House(pool)
-    await house.person(ANN)
-    reset = await house.assembly.sessions.make_link("reset", ANN, timedelta(hours=1))
-    await People(house.assembly.users, house.assembly.sessions).reset(ANN, timedelta(hours=1))
-    assert await house.assembly.sessions.find_link(reset, "reset") is None
+    rig = DashboardRig(pool)
+    await rig.person(ANN)
+    reset = await rig.assembly.sessions.make_link("reset", ANN, timedelta(hours=1))
+    await People(rig.assembly.users, rig.assembly.sessions).reset(ANN, timedelta(hours=1))
+    assert await rig.assembly.sessions.find_link(reset, "reset") is None
     assert await pool.rows("SELECT purpose FROM links") == [("sign-in",)]
 
 
 @pytest_twisted.ensureDeferred
-async def test_who_chooses_passwords_over_and_over_has_to_wait(pool: Pool) -> None:
-    """Each look at a password takes a thread for a while, which everybody who signs in waits for."""
-    house = House(pool)
-    await house.person(ANN, await house.account())
-    path = await invited(house, await house.inside(ANN), BOB)
-    browser, form = house.browser(), {"link": path.partition("link=")[2], "name": "Bob", "password": "password12"}
+async def test_choosing_passwords_is_throttled(pool: Pool) -> None:
+    """Each check occupies a thread that all sign-ins share."""
+    rig = DashboardRig(pool)
+    await rig.person(ANN, await rig.account())
+    path = await invited(rig, await rig.inside(ANN), BOB)
+    browser, form = rig.browser(), {"link": path.partition("link=")[2], "name": "Bob", "password": "password12"}
     await browser.get(path)
     said = [(await browser.post("/dashboard/invitation", form)).text for _ in range(FREE_OF["choosing"] + 1)]
     assert ["easy to guess" in text for text in said] == [True] * FREE_OF["choosing"] + [False]
@@ -222,7 +222,7 @@ async def test_who_chooses_passwords_over_and_over_has_to_wait(pool: Pool) -> No
 
 
 @pytest_twisted.ensureDeferred
-async def test_more_passwords_than_can_wait_are_put_off() -> None:
+async def test_too_many_waiting_passwords_are_refused_with_503() -> None:
     passwords = Passwords(lambda work: Deferred())
     waiting = [Deferred.fromCoroutine(passwords.hash("x")) for _ in range(AT_ONCE + WAITING)]
     with pytest.raises(Busy):
@@ -232,8 +232,8 @@ async def test_more_passwords_than_can_wait_are_put_off() -> None:
         one.cancel()
 
 
-def test_a_password_of_signs_that_stand_for_letters_is_not_tried_in_all_its_readings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The work is counted in readings: all of them of this password take 20 seconds."""
+def test_a_password_full_of_substitutes_is_judged_in_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The work is counted in combinations; trying all of them for this password takes 20 seconds."""
     tried: list[str] = []
     match = matching.dictionary_match
     monkeypatch.setattr(matching, "dictionary_match", lambda text, *given, **named: tried.append(text) or match(text, *given, **named))
@@ -244,29 +244,29 @@ def test_a_password_of_signs_that_stand_for_letters_is_not_tried_in_all_its_read
         assert not _easy((signs * 50)[:length], ["ann"])
         counts.append(len(tried))
     assert max(counts) < 40
-    assert set(signs) == set(_STAND_INS)  # of the version that is installed
+    assert set(signs) == set(_SUBSTITUTES)  # of the installed version
     assert _easy("p4$$w0rd1!", []) and not _easy("8&|%|9065+2267%50<&0", [])
 
 
-# Proving again
+# Reauthentication
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_code_of_the_authenticator_app_proves_again_once(pool: Pool) -> None:
-    house = House(pool)
-    ann = await house.person(ANN)
-    browser = await house.inside(ANN)
+async def test_an_authenticator_code_reauthenticates_once(pool: Pool) -> None:
+    rig = DashboardRig(pool)
+    ann = await rig.person(ANN)
+    browser = await rig.inside(ANN)
     app, _ = await with_app(browser)
-    await pool.run("UPDATE users SET password = NULL WHERE id = %s", (ann.id,))  # who signs in at another service has none
-    house.clock.advance(STALE)
+    await pool.run("UPDATE users SET password = NULL WHERE id = %s", (ann.id,))  # users of identity providers may have none
+    rig.clock.advance(STALE)
     again = "/dashboard/sign-in/again"
     assert "Authenticator code" in (await browser.get(again)).text
-    code = app.at(house.clock.seconds())
+    code = app.at(rig.clock.seconds())
     assert (await browser.post(again, {"code": "000000" if code != "000000" else "111111"})).status == 422
     assert (await browser.get(f"{SECURITY}/totp")).location.startswith(again)
     await browser.get(again)
     assert (await browser.post(again, {"code": code, "next": SECURITY})).location == SECURITY
-    house.clock.advance(STALE)
+    rig.clock.advance(STALE)
     await browser.get(again)
     assert (await browser.post(again, {"code": code})).status == 422
     assert [(await browser.post(again, {"code": "1"})).status for _ in range(6)][-1] == 429
@@ -276,17 +276,17 @@ async def test_a_code_of_the_authenticator_app_proves_again_once(pool: Pool) -> 
 
 
 @pytest_twisted.ensureDeferred
-async def test_full_access_is_for_admins_who_have_just_proved_who_they_are(pool: Pool) -> None:
-    house = House(pool)
-    await house.person(ANN, account_id := await house.account())
-    await house.person(BOB, account_id, "member")
-    ann, bob = await house.inside(ANN), await house.inside(BOB)
+async def test_creating_a_full_access_key_requires_a_reauthenticated_admin(pool: Pool) -> None:
+    rig = DashboardRig(pool)
+    await rig.person(ANN, account_id := await rig.account())
+    await rig.person(BOB, account_id, "member")
+    ann, bob = await rig.inside(ANN), await rig.inside(BOB)
     full, sending = {"name": "Key", "permission": "full_access"}, {"name": "Key", "permission": "sending_access"}
     assert 'value="full_access"' not in (await bob.get("/dashboard/keys")).text
     shown = await bob.post("/dashboard/keys", full)
     assert shown.status == 422 and "Only admins can create keys with full access." in shown.text
     assert (await bob.post("/dashboard/keys", sending)).status == 200
-    house.clock.advance(STALE)
+    rig.clock.advance(STALE)
     await ann.get("/dashboard/keys")
     assert (await ann.post("/dashboard/keys", full)).location.startswith("/dashboard/sign-in/again")
     assert (await ann.post("/dashboard/keys", sending)).status == 200
@@ -299,28 +299,28 @@ async def test_full_access_is_for_admins_who_have_just_proved_who_they_are(pool:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_webhook_secret_is_shown_to_admins_who_have_just_proved_who_they_are(pool: Pool) -> None:
-    house = House(pool)
-    await house.person(ANN, account_id := await house.account())
-    await house.person(BOB, account_id, "member")
-    webhook = await house.assembly.webhooks.add(account_id, "https://a.example/", ["email.sent"], b"s" * 24, 9)
+async def test_revealing_a_webhook_secret_requires_a_reauthenticated_admin(pool: Pool) -> None:
+    rig = DashboardRig(pool)
+    await rig.person(ANN, account_id := await rig.account())
+    await rig.person(BOB, account_id, "member")
+    webhook = await rig.assembly.webhooks.add(account_id, "https://a.example/", ["email.sent"], b"s" * 24, 9)
     assert webhook is not None
     path = f"/dashboard/webhooks/{webhook.id}"
-    ann, bob = await house.inside(ANN), await house.inside(BOB)
+    ann, bob = await rig.inside(ANN), await rig.inside(BOB)
     assert "whsec_" not in (await ann.get(path)).text + (await bob.get(path)).text
     assert (await bob.get(f"{path}/secret")).status == 403
     assert (await ann.get(f"{path}/secret")).text.count("whsec_") == 1
-    assert ("webhook secret shown", "https://a.example/") in await house.audit(account_id)
-    house.clock.advance(STALE)
+    assert ("webhook secret shown", "https://a.example/") in await rig.audit(account_id)
+    rig.clock.advance(STALE)
     assert (await ann.get(f"{path}/secret")).query["next"] == f"{path}/secret"
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_form_with_an_unknown_domain_makes_no_key(pool: Pool) -> None:
-    house = House(pool)
-    await house.person(ANN, account_id := await house.account())
-    other = await house.assembly.domains.add(await house.account("Other"), "other.example", "us-east-1", [])
-    ann = await house.inside(ANN)
+async def test_a_form_with_an_unknown_domain_creates_no_key(pool: Pool) -> None:
+    rig = DashboardRig(pool)
+    await rig.person(ANN, account_id := await rig.account())
+    other = await rig.assembly.domains.add(await rig.account("Other"), "other.example", "us-east-1", [])
+    ann = await rig.inside(ANN)
     for domain in (str(UUID(int=7)), str(other.id), "nonsense"):
         await ann.get("/dashboard/keys")
         shown = await ann.post("/dashboard/keys", {"name": "Key", "permission": "sending_access", "domain": domain})
@@ -329,13 +329,13 @@ async def test_a_form_with_an_unknown_domain_makes_no_key(pool: Pool) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_form_that_names_what_does_not_exist_changes_nothing(pool: Pool) -> None:
-    house = House(pool)
-    await house.person(ANN, account_id := await house.account())
-    bob = await house.person(BOB, account_id, "admin")
-    domain = await house.assembly.domains.add(account_id, "acme.example", "us-east-1", [])
-    await house.assembly.domains.update(account_id, domain.id, {"tls": "enforced"})
-    ann, nobody = await house.inside(ANN), str(UUID(int=7))
+async def test_a_form_with_unknown_values_changes_nothing(pool: Pool) -> None:
+    rig = DashboardRig(pool)
+    await rig.person(ANN, account_id := await rig.account())
+    bob = await rig.person(BOB, account_id, "admin")
+    domain = await rig.assembly.domains.add(account_id, "acme.example", "us-east-1", [])
+    await rig.assembly.domains.update(account_id, domain.id, {"tls": "enforced"})
+    ann, nobody = await rig.inside(ANN), str(UUID(int=7))
     await ann.get("/dashboard/settings")
     for path, form, status in (
         ("domains", {"name": "new.example", "region": "nowhere"}, 422),
@@ -360,12 +360,12 @@ async def test_a_form_that_names_what_does_not_exist_changes_nothing(pool: Pool)
 
 
 @pytest_twisted.ensureDeferred
-async def test_keys_of_a_removed_member_are_shown_and_revoked_with_the_removal(pool: Pool) -> None:
-    house = House(pool)
-    keys = house.assembly.keys
-    await house.person(ANN, account_id := await house.account())
-    bob = await house.person(BOB, account_id, "member")
-    ann, former = await house.inside(ANN), await house.inside(BOB)
+async def test_removing_a_member_lists_and_revokes_their_keys(pool: Pool) -> None:
+    rig = DashboardRig(pool)
+    keys = rig.assembly.keys
+    await rig.person(ANN, account_id := await rig.account())
+    bob = await rig.person(BOB, account_id, "member")
+    ann, former = await rig.inside(ANN), await rig.inside(BOB)
     await former.get("/dashboard/keys")
     for name in ("Shop", "Blog"):
         assert (await former.post("/dashboard/keys", {"name": name, "permission": "sending_access"})).status == 200
@@ -380,28 +380,28 @@ async def test_keys_of_a_removed_member_are_shown_and_revoked_with_the_removal(p
     form = {name: "on" for name in chosen if name != f"revoke:{blog.id}"}
     assert (await ann.post(f"/dashboard/settings/members/{bob.id}/remove", form)).location.endswith("done=removed-keys")
     assert [key.name for key in (await keys.list(account_id))[0]] == ["Ann's", "Blog"]
-    assert await keys.find(digest(made_with_it)) is None  # at once
+    assert await keys.find(digest(made_with_it)) is None  # immediately
     assert f"Created by {BOB} (no longer a member)" in (await ann.get("/dashboard/keys")).text
-    told = await house.audit(account_id)
+    told = await rig.audit(account_id)
     assert ("member removed", BOB) in told and sum(action == "key revoked" for action, _ in told) == 2
-    other = await house.person(CAT, account_id, "member")
-    assert (await (await house.inside(CAT)).get(f"/dashboard/settings/members/{other.id}/remove")).status == 200  # they may leave
-    assert (await (await house.inside(CAT)).get(f"/dashboard/settings/members/{bob.id}/remove")).status == 403
+    other = await rig.person(CAT, account_id, "member")
+    assert (await (await rig.inside(CAT)).get(f"/dashboard/settings/members/{other.id}/remove")).status == 200  # members may leave
+    assert (await (await rig.inside(CAT)).get(f"/dashboard/settings/members/{bob.id}/remove")).status == 403
 
 
 @pytest_twisted.ensureDeferred
-async def test_an_admin_who_demotes_somebody_is_led_to_the_keys_with_full_access(pool: Pool) -> None:
-    house = House(pool)
-    await house.person(ANN, account_id := await house.account())
-    bob = await house.person(BOB, account_id, "admin")
-    await house.assembly.keys.create(account_id, "Everything", "full_access", created_by=bob.id)
-    ann = await house.inside(ANN)
+async def test_demoting_a_member_leads_to_their_full_access_keys(pool: Pool) -> None:
+    rig = DashboardRig(pool)
+    await rig.person(ANN, account_id := await rig.account())
+    bob = await rig.person(BOB, account_id, "admin")
+    await rig.assembly.keys.create(account_id, "Everything", "full_access", created_by=bob.id)
+    ann = await rig.inside(ANN)
     await ann.get("/dashboard/settings")
     shown = await ann.post(f"/dashboard/settings/members/{bob.id}/role", {"role": "member"})
     assert shown.location == "/dashboard/keys?done=demoted" and "still work" in (await ann.get(shown.location)).text
 
 
-# What no form may do to us
+# Hostile input
 
 STRANGE = (
     "a\0b",
@@ -419,23 +419,23 @@ FIELDS = (
 )  # fmt: skip
 
 
-def routes(house: House, method: str) -> list[str]:
-    resources = [*house.pages._areas.values(), house.pages._others]
+def routes(rig: DashboardRig, method: str) -> list[str]:
+    resources = [*rig.pages._areas.values(), rig.pages._others]
     return sorted({rule.rule for one in resources for rule in one._app.url_map.iter_rules() if method in rule.methods})
 
 
 @pytest_twisted.ensureDeferred
-async def test_no_character_in_a_form_a_path_or_a_query_is_a_defect(pool: Pool) -> None:
-    house = House(pool)
-    account_id = await house.account()
-    await house.person(ANN, account_id)
+async def test_no_character_in_a_form_path_or_query_causes_a_500(pool: Pool) -> None:
+    rig = DashboardRig(pool)
+    account_id = await rig.account()
+    await rig.person(ANN, account_id)
     named = {
-        "webhooks": (await house.assembly.webhooks.add(account_id, "https://a.example/", ["email.sent"], b"s" * 24, 9)).id,  # type: ignore[union-attr]
-        "domains": (await house.assembly.domains.add(account_id, "acme.example", "us-east-1", [])).id,
+        "webhooks": (await rig.assembly.webhooks.add(account_id, "https://a.example/", ["email.sent"], b"s" * 24, 9)).id,  # type: ignore[union-attr]
+        "domains": (await rig.assembly.domains.add(account_id, "acme.example", "us-east-1", [])).id,
     }
-    await house.assembly.domains.trust(account_id, "acme.example")
-    named["emails"] = await house.mail(account_id, "acme.example")
-    ann, stranger = await house.inside(ANN), house.browser()
+    await rig.assembly.domains.trust(account_id, "acme.example")
+    named["emails"] = await rig.mail(account_id, "acme.example")
+    ann, stranger = await rig.inside(ANN), rig.browser()
     await stranger.get("/dashboard/sign-in")
     skipped = {"/dashboard/sign-in/out", "/dashboard/domains/<text>/delete", "/dashboard/webhooks/<text>/delete"}
     chosen = {
@@ -448,38 +448,38 @@ async def test_no_character_in_a_form_a_path_or_a_query_is_a_defect(pool: Pool) 
     }
     for strange, fixed in [(strange, fixed) for strange in STRANGE for fixed in ({}, chosen)]:
         form: dict[str, str] = {"on:email.sent": "1"} | dict.fromkeys(FIELDS, strange) | fixed  # type: ignore[arg-type]
-        for route in sorted(set(routes(house, "POST")) - skipped):
+        for route in sorted(set(routes(rig, "POST")) - skipped):
             area = route.split("/")[2] if route.count("/") > 1 else ""
             path = re.sub("<[^>]+>", str(named.get(area, UUID(int=9))), route)
             for browser in (ann, stranger):
                 shown = await browser.post(path, form)
                 assert shown.status < 500, (path, strange, shown.status, shown.text)
-        house.clock.advance(3700)  # wrong passwords are forgotten
-        ann = await house.inside(ANN)
+        rig.clock.advance(3700)  # wrong passwords are forgotten
+        ann = await rig.inside(ANN)
     quoted = "%00%D9%A1%FF" + "9" * 5000
-    for route in routes(house, "GET"):
+    for route in routes(rig, "GET"):
         path = re.sub("<[^>]+>", quoted, route)
         for query in (quoted, "Factory", "localtime", "posixrules", "posix/UTC", "right/UTC", "utc", "Europe"):
             asked = "&".join(f"{name}={query}" for name in (*FIELDS, "q", "after", "id", "days", "zone", "status"))
             shown = await ann.get(f"{path}?{asked}" if query == quoted else f"{route}?zone={query}&q={query}&status={query}")
             assert shown.status < 500, (path, query, shown.status, shown.text)
-    await house.settled()
+    await rig.settled()
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_nul_in_the_sign_in_form_is_named_and_a_foreign_digit_is_a_digit(pool: Pool) -> None:
-    house = House(pool)
-    await house.person(ANN)
-    browser = await house.inside(ANN)
+async def test_a_nul_is_rejected_and_digits_of_any_script_are_accepted(pool: Pool) -> None:
+    rig = DashboardRig(pool)
+    await rig.person(ANN)
+    browser = await rig.inside(ANN)
     app, _ = await with_app(browser)
-    again = house.browser()
+    again = rig.browser()
     shown = await again.sign_in("a\0@example.com")
     assert shown.status == 400 and "“email” contains a NUL character" in shown.text
     assert (await again.sign_in(ANN, "a\0b")).status == 400
     assert (await again.sign_in(ANN)).location.startswith("/dashboard/sign-in/code")
     await again.get("/dashboard/sign-in/code")
-    house.clock.advance(60)
-    code = pyotp.TOTP(app.secret).at(house.clock.seconds())
+    rig.clock.advance(60)
+    code = pyotp.TOTP(app.secret).at(rig.clock.seconds())
     wrong = "".join(chr(ord(digit) - ord("0") + ord("٠")) for digit in f"{(int(code) + 1) % 1000000:06}")
     assert (await again.post("/dashboard/sign-in/code", {"code": wrong})).status == 422
     assert (await again.post("/dashboard/sign-in/code", {"code": "².".ljust(6, "²")})).status == 422
@@ -488,10 +488,10 @@ async def test_a_nul_in_the_sign_in_form_is_named_and_a_foreign_digit_is_a_digit
 
 
 @pytest_twisted.ensureDeferred
-async def test_no_header_is_a_defect(pool: Pool) -> None:
-    house = House(pool)
-    await house.person(ANN)
-    browser = house.browser()
+async def test_no_header_causes_a_500(pool: Pool) -> None:
+    rig = DashboardRig(pool)
+    await rig.person(ANN)
+    browser = rig.browser()
     await browser.get("/dashboard/sign-in")
     form = {"email": ANN, "password": PASSWORD}
     assert (await browser.post("/dashboard/sign-in", form, {"Origin": "http://[::1"})).status == 403

@@ -1,4 +1,4 @@
-"""The audit log: every form that changes something leaves its line, and neither the change nor its line is there without the other."""
+"""The audit log: every change writes an entry, in the same transaction as the change."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from mailsvc.store.events.webhook_log import WebhookLog
 from mailsvc.store.people.identities import Identities, Identity
 from mailsvc.store.people.passkeys import Passkeys
 from mailsvc.store.postgres.pool import Pool
-from tests.dashboard.fixtures import PASSWORD, Browser, House
+from tests.dashboard.fixtures import PASSWORD, Browser, DashboardRig
 from tests.dashboard.test_passkeys import OPTIONS, device
 
 HOME = "/dashboard"
 ANN, NEW_ANN, BOB = "ann@example.com", "new-ann@example.com", "bob@example.com"
 
-# Forms that leave no line, and why.
+# Forms that write no audit entry, and why.
 SILENT = {
     f"{HOME}/<path:rest>": "nobody is there",
     f"{HOME}/theme": "a cookie of this browser",
@@ -32,41 +32,41 @@ SILENT = {
 
 @attrs.define(eq=False)
 class Walk:
-    """Sends forms by Ann's browser, and looks for the line that each leaves."""
+    """Sends forms with Ann's browser and checks the audit entry of each."""
 
-    house: House
+    rig: DashboardRig
     ann: Browser
     walked: set[str] = attrs.field(factory=set)
 
     async def sent(
         self, route: str, line: str, form: dict[str, str] | None = None, *names: object, by: Browser | None = None, query: str = ""
     ) -> None:
-        """A form to the route, in which `names` stand for what it has between angle brackets."""
-        parts, before = iter(names), await lines(self.house)
+        """Send a form to a route; `names` replace its parameters."""
+        parts, before = iter(names), await lines(self.rig)
         path = "/".join(str(next(parts)) if part.startswith("<") else part for part in route.split("/"))
         shown = await (by or self.ann).post(f"{HOME}{path}{query}", form)
-        left = await lines(self.house) - before
+        left = await lines(self.rig) - before
         assert shown.status in (200, 303), (route, shown.status, shown.text)
         assert left[line] == 1, (route, left, shown.location, shown.text)
         self.walked.add(f"{HOME}{route}")
 
 
-async def lines(house: House) -> Counter[str]:
-    """Those of all accounts."""
-    await house.settled()
-    return Counter(action for (action,) in await house.pool.rows("SELECT action FROM audit"))
+async def lines(rig: DashboardRig) -> Counter[str]:
+    """The audit log of all accounts."""
+    await rig.settled()
+    return Counter(action for (action,) in await rig.pool.rows("SELECT action FROM audit"))
 
 
 async def around_the_account(walk: Walk, account_id: UUID, bob: UUID) -> None:
-    """In an order in which each finds what it needs."""
-    house, ann, sent, pool = walk.house, walk.ann, walk.sent, walk.house.pool
+    """Ordered so that each form finds what it needs."""
+    rig, ann, sent, pool = walk.rig, walk.ann, walk.sent, walk.rig.pool
     await sent("/domains", "domain added", {"name": "acme.example", "region": "us-east-1"})
     [(domain,)] = await pool.rows("SELECT id FROM domains")
     await sent("/domains/<text>/verify", "domain verification requested", {}, domain)
     await sent("/domains/<text>/rotate", "domain keys rotated", {}, domain)
-    await house.assembly.domains.trust(account_id, "acme.example")
-    one, later = await house.mail(account_id, "acme.example"), house.assembly.domains.now() + timedelta(days=1)
-    scheduled = await house.mail(account_id, "acme.example", later)
+    await rig.assembly.domains.trust(account_id, "acme.example")
+    one, later = await rig.mail(account_id, "acme.example"), rig.assembly.domains.now() + timedelta(days=1)
+    scheduled = await rig.mail(account_id, "acme.example", later)
     await sent("/emails/<text>/again", "email resent", {"once": "1"}, one)
     await sent("/emails/<text>/share", "email shared", {"hours": "1"}, one)
     await sent("/emails/<text>/cancel", "email canceled", {}, one)
@@ -97,7 +97,7 @@ async def around_the_account(walk: Walk, account_id: UUID, bob: UUID) -> None:
     [(invited,)] = await pool.rows("SELECT id FROM links WHERE purpose = 'invite'")
     await sent("/settings/invitations/<text>/withdraw", "invitation revoked", {}, invited)
     await ann.post(f"{HOME}/settings/invite", {"email": "cat@example.com", "role": "member"})
-    cat, link = house.browser(), house.mailer.link("cat@example.com")
+    cat, link = rig.browser(), rig.mailer.link("cat@example.com")
     await cat.get(link)
     form = {"link": link.partition("link=")[2], "name": "Cat", "password": "four quite unrelated words"}
     await sent("/invitation", "invitation accepted", form, by=cat)
@@ -107,9 +107,9 @@ async def around_the_account(walk: Walk, account_id: UUID, bob: UUID) -> None:
 
 
 async def around_the_sign_in(walk: Walk) -> None:
-    """How Ann signs in, and what she signs in with."""
-    house, ann, sent = walk.house, walk.ann, walk.sent
-    pool, users, sessions = house.pool, house.assembly.users, house.assembly.sessions
+    """Forms about signing in."""
+    rig, ann, sent = walk.rig, walk.ann, walk.sent
+    pool, users, sessions = rig.pool, rig.assembly.users, rig.assembly.sessions
     me = await users.named(ANN)
     assert me is not None
     await sent("/sign-in/again", "identity confirmed", {"password": PASSWORD})
@@ -117,39 +117,39 @@ async def around_the_sign_in(walk: Walk) -> None:
     await sent("/settings/profile/address", "address change requested", {"email": "other@example.com", "password": PASSWORD})
     await sent("/settings/profile/address/withdraw", "address change canceled")
     await ann.post(f"{HOME}/settings/profile/address", {"email": NEW_ANN, "password": PASSWORD})
-    await house.settled()
-    link = house.mailer.link(NEW_ANN).partition("link=")[2]
+    await rig.settled()
+    link = rig.mailer.link(NEW_ANN).partition("link=")[2]
     await sent("/settings/profile/address/confirm", "address changed", {"link": link})
     await sent("/settings/security/password", "password changed", {"old": PASSWORD, "password": "another four good words"})
-    await house.inside(NEW_ANN, "another four good words")
+    await rig.inside(NEW_ANN, "another four good words")
     await sent("/settings/security/sessions/<text>/end", "all other sessions ended", {}, "others")
 
     new, made = "/settings/passkeys/new", device()
     page = await ann.get(f"{HOME}{new}")
     await sent(new, "passkey added", {"name": "Phone", "answer": made.make(page.found(OPTIONS))})
-    [passkey] = await Passkeys(pool, house.clock).of(me.id)
+    [passkey] = await Passkeys(pool, rig.clock).of(me.id)
     await sent("/settings/passkeys/<text>/name", "passkey renamed", {"name": "Watch"}, passkey.id)
-    other = house.browser()
+    other = rig.browser()
     page = await other.get(f"{HOME}/sign-in")
     await sent("/sign-in/passkey", "signed in", {"answer": made.prove(page.found(OPTIONS))}, by=other)
     await ann.get(f"{HOME}/settings/security")
     await sent("/settings/passkeys/<text>/remove", "passkey removed", {}, passkey.id)
-    await Identities(pool, house.clock).add(me.id, Identity("https://issuer.example", "7", "google", NEW_ANN))
-    [identity] = await Identities(pool, house.clock).of(me.id)
+    await Identities(pool, rig.clock).add(me.id, Identity("https://issuer.example", "7", "google", NEW_ANN))
+    [identity] = await Identities(pool, rig.clock).of(me.id)
     await sent("/settings/identities/<text>/remove", "identity disconnected", {}, identity.id)
 
     page = await ann.get(f"{HOME}/settings/security/totp")
     codes = pyotp.TOTP(page.found(r'id="secret">([A-Z2-7]+)<'))
-    await sent("/settings/security/totp", "second factor added", {"code": codes.at(house.clock.seconds())})
+    await sent("/settings/security/totp", "second factor added", {"code": codes.at(rig.clock.seconds())})
     await sent("/settings/security/codes", "recovery codes replaced")
-    half = house.browser()
+    half = rig.browser()
     await half.sign_in(NEW_ANN, "another four good words")
     await half.get(f"{HOME}/sign-in/code")
-    house.clock.advance(30)
-    await sent("/sign-in/code", "signed in", {"code": codes.at(house.clock.seconds())}, by=half)
+    rig.clock.advance(30)
+    await sent("/sign-in/code", "signed in", {"code": codes.at(rig.clock.seconds())}, by=half)
     await sent("/settings/security/totp/off", "second factor removed")
 
-    stranger = house.browser()
+    stranger = rig.browser()
     await stranger.get(f"{HOME}/sign-in")
     await sent("/sign-in", "signed in", {"email": NEW_ANN, "password": "another four good words"}, by=stranger)
     secret = await sessions.make_link("sign-in", NEW_ANN, timedelta(hours=1))
@@ -157,64 +157,64 @@ async def around_the_sign_in(walk: Walk) -> None:
     await sent("/sign-in/link", "signed in", {"link": secret}, by=stranger)
     await stranger.get(f"{HOME}/settings")
     await sent("/sign-in/out", "signed out", by=stranger)
-    lost = house.browser()
+    lost = rig.browser()
     await lost.get(f"{HOME}/reset")
     await sent("/reset", "password reset requested", {"email": NEW_ANN}, by=lost)
-    await house.settled()
-    link = house.mailer.link(NEW_ANN)
+    await rig.settled()
+    link = rig.mailer.link(NEW_ANN)
     await lost.get(link)
     form = {"link": link.partition("link=")[2], "password": "the third of four words"}
     await sent("/reset/finish", "password changed", form, by=lost)
-    fresh = house.browser()
+    fresh = rig.browser()
     await fresh.get(f"{HOME}/sign-up")
     await fresh.post(f"{HOME}/sign-up", {"email": "eve@example.com"})
-    await house.settled()
-    link = house.mailer.link("eve@example.com")
+    await rig.settled()
+    link = rig.mailer.link("eve@example.com")
     await fresh.get(link)
     form = {"link": link.partition("link=")[2], "name": "Eve", "account": "Eve's", "password": "a fourth set of words"}
     await sent("/sign-up/finish", "account created", form, by=fresh)
 
 
-def taking_forms(house: House) -> set[str]:
-    """The routes of all areas that take a form."""
-    resources = [*house.pages._areas.values(), house.pages._others]
+def taking_forms(rig: DashboardRig) -> set[str]:
+    """All routes that take a form."""
+    resources = [*rig.pages._areas.values(), rig.pages._others]
     return {rule.rule for one in resources for rule in one._app.url_map.iter_rules() if "POST" in rule.methods}
 
 
 @pytest_twisted.ensureDeferred
-async def test_every_form_that_changes_something_leaves_its_line(pool: Pool) -> None:
-    house = House(pool)
-    account_id = await house.account()
-    await house.person(ANN, account_id)
-    bob = await house.person(BOB, account_id, "member")
-    ann = await house.inside(ANN)
+async def test_every_form_that_changes_something_writes_an_audit_entry(pool: Pool) -> None:
+    rig = DashboardRig(pool)
+    account_id = await rig.account()
+    await rig.person(ANN, account_id)
+    bob = await rig.person(BOB, account_id, "member")
+    ann = await rig.inside(ANN)
     await ann.get(f"{HOME}/settings")
-    walk = Walk(house, ann)
+    walk = Walk(rig, ann)
     await around_the_account(walk, account_id, bob.id)
     await around_the_sign_in(walk)
-    assert walk.walked | set(SILENT) == taking_forms(house)
+    assert walk.walked | set(SILENT) == taking_forms(rig)
     assert not walk.walked & set(SILENT)
 
 
-async def started(house: House) -> tuple[UUID, Browser, UUID]:
-    """An account, Ann's browser, and an email that waits, from a domain that she has added and that may send."""
-    account_id = await house.account()
-    await house.person(ANN, account_id)
-    ann = await house.inside(ANN)
+async def started(rig: DashboardRig) -> tuple[UUID, Browser, UUID]:
+    """An account, Ann's browser, and a queued email from a verified domain."""
+    account_id = await rig.account()
+    await rig.person(ANN, account_id)
+    ann = await rig.inside(ANN)
     await ann.get(f"{HOME}/domains")
     await ann.post(f"{HOME}/domains", {"name": "acme.example", "region": "us-east-1"})
-    await house.assembly.domains.trust(account_id, "acme.example")
-    return account_id, ann, await house.mail(account_id, "acme.example")
+    await rig.assembly.domains.trust(account_id, "acme.example")
+    return account_id, ann, await rig.mail(account_id, "acme.example")
 
 
 @pytest_twisted.ensureDeferred
-async def test_without_its_line_nothing_changes(pool: Pool) -> None:
-    house = House(pool)
-    account_id, ann, one = await started(house)
+async def test_a_change_fails_if_its_audit_entry_cannot_be_written(pool: Pool) -> None:
+    rig = DashboardRig(pool)
+    account_id, ann, one = await started(rig)
     [(domain,)] = await pool.rows("SELECT id FROM domains")
-    later = house.assembly.domains.now() + timedelta(days=1)
-    scheduled = await house.mail(account_id, "acme.example", later)
-    webhook = await house.assembly.webhooks.add(account_id, "https://old.example/", ["email.sent"], b"s" * 24, 9)
+    later = rig.assembly.domains.now() + timedelta(days=1)
+    scheduled = await rig.mail(account_id, "acme.example", later)
+    webhook = await rig.assembly.webhooks.add(account_id, "https://old.example/", ["email.sent"], b"s" * 24, 9)
     assert webhook is not None
     await ann.get(f"{HOME}/webhooks/{webhook.id}")
     await ann.post(f"{HOME}/webhooks/{webhook.id}/test")
@@ -254,15 +254,15 @@ async def test_without_its_line_nothing_changes(pool: Pool) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_did_not_happen_leaves_no_line(pool: Pool) -> None:
-    """Too late, or the same form once more."""
-    house = House(pool)
-    _, ann, one = await started(house)
+async def test_a_change_that_did_not_happen_writes_no_audit_entry(pool: Pool) -> None:
+    """Forms that come too late or are sent twice."""
+    rig = DashboardRig(pool)
+    _, ann, one = await started(rig)
     first = await ann.post(f"{HOME}/emails/{one}/again", {"once": "1"})
     assert (await ann.post(f"{HOME}/emails/{one}/again", {"once": "1"})).location == first.location
     await ann.post(f"{HOME}/emails/{one}/cancel")
     assert (await ann.post(f"{HOME}/emails/{one}/cancel")).query["done"] == "too_late"
     assert (await ann.post(f"{HOME}/emails/{one}/reschedule", {"at": "2030-01-01T00:00"})).query["done"] == "too_late"
     assert (await ann.post(f"{HOME}/domains", {"name": "acme.example", "region": "us-east-1"})).status == 422
-    told = await lines(house)
+    told = await lines(rig)
     assert (told["email resent"], told["email canceled"], told["email rescheduled"], told["domain added"]) == (1, 1, 0, 1)

@@ -1,4 +1,4 @@
-"""Signing in at other services, against a fake of them on loopback: the protocols, what is not believed, and who is connected to whom."""
+"""Signing in with identity providers, against a fake one: protocols, rejected responses, connecting identities to users."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mailsvc.net.urls import Rules
 from mailsvc.settings.identity_providers import SignIn
 from mailsvc.settings.reader import SettingsError
 from mailsvc.store.postgres.pool import Pool
-from tests.dashboard.fixtures import Browser, House, Shown, session
+from tests.dashboard.fixtures import Browser, DashboardRig, Response, session
 from tests.dashboard.provider import CLIENT, SECRET, FakeProvider, Someone
 
 SECURITY = "/dashboard/settings/security"
@@ -29,7 +29,7 @@ KEY = jwk.RSAKey.generate_key(2048, {"kid": "first", "use": "sig"})
 
 
 class Loopback:
-    """A resolver for addresses alone."""
+    """A resolver that only accepts addresses."""
 
     async def addresses(self, host: str) -> Records[str]:
         return Records(host, (host,))
@@ -52,18 +52,18 @@ def settings(fake: FakeProvider, folder: Path) -> SignIn:
 
 
 @pytest.fixture
-def house(pool: Pool, fake: FakeProvider, tmp_path: Path) -> House:
-    house = House(pool)
+def rig(pool: Pool, fake: FakeProvider, tmp_path: Path) -> DashboardRig:
+    rig = DashboardRig(pool)
     fetcher = Fetcher(pool.reactor, Loopback(), Rules())
-    house.providers = providers_of(settings(fake, tmp_path), fetcher, house.clock.seconds)
-    house.assembly.providers = house.providers
-    house.pages = house.assembly.resource()
-    fake.clock = house.clock.seconds
-    return house
+    rig.providers = providers_of(settings(fake, tmp_path), fetcher, rig.clock.seconds)
+    rig.assembly.providers = rig.providers
+    rig.pages = rig.assembly.resource()
+    fake.clock = rig.clock.seconds
+    return rig
 
 
 async def there(browser: Browser, fake: FakeProvider, name: str, why: str = "", next_: str = "/dashboard/keys") -> str:
-    """To the provider, which sends the browser back; where to."""
+    """Go to the provider; returns the callback path."""
     leaving = await browser.post(f"/dashboard/sign-in/with/{name}", {"why": why, "next": next_})
     to = leaving.found(r'http-equiv="refresh" content="0; url=([^"]+)"')
     query = {name: values[0] for name, values in parse_qs(urlsplit(to).query).items()}
@@ -72,13 +72,13 @@ async def there(browser: Browser, fake: FakeProvider, name: str, why: str = "", 
     return fake.answer_to(query).removeprefix("http://localhost:8025")
 
 
-async def through(browser: Browser, fake: FakeProvider, name: str, why: str = "", next_: str = "/dashboard/keys") -> Shown:
+async def through(browser: Browser, fake: FakeProvider, name: str, why: str = "", next_: str = "/dashboard/keys") -> Response:
     await browser.get(SECURITY if why else "/dashboard/sign-in")
     return await browser.get(await there(browser, fake, name, why, next_))
 
 
-async def signed_up(house: House, fake: FakeProvider, name: str) -> Browser:
-    browser = house.browser()
+async def signed_up(rig: DashboardRig, fake: FakeProvider, name: str) -> Browser:
+    browser = rig.browser()
     page = await through(browser, fake, name)
     assert (await browser.get(page.location)).status == 200, page.text
     shown = await browser.post("/dashboard/sign-up/finish", {"ticket": page.query["ticket"], "name": "Pat", "account": "Acme"})
@@ -88,67 +88,67 @@ async def signed_up(house: House, fake: FakeProvider, name: str) -> Browser:
 
 @pytest.mark.parametrize("name", ["google", "github"])
 @pytest_twisted.ensureDeferred
-async def test_somebody_new_signs_up_and_comes_back_as_the_same(house: House, fake: FakeProvider, name: str) -> None:
-    first = await signed_up(house, fake, name)
+async def test_a_new_user_signs_up_and_signs_in_again(rig: DashboardRig, fake: FakeProvider, name: str) -> None:
+    first = await signed_up(rig, fake, name)
     page = await first.get("/dashboard/settings")
     assert "pat@gmail.com" in page.text
-    fake.person = attrs.evolve(fake.person, email="new@gmail.com", name="Other")  # the subject is what counts
-    again = house.browser()
+    fake.person = attrs.evolve(fake.person, email="new@gmail.com", name="Other")  # the subject identifies the user
+    again = rig.browser()
     assert (await through(again, fake, name)).location == "/dashboard/keys"
     assert "pat@gmail.com" in (await again.get("/dashboard/settings")).text
     [form, _] = fake.exchanged
     assert form["client_secret"] == SECRET and 43 <= len(form["code_verifier"]) <= 128
-    rows = await house.pool.rows("SELECT provider, subject, used_at IS NOT NULL FROM identities")
+    rows = await rig.pool.rows("SELECT provider, subject, used_at IS NOT NULL FROM identities")
     assert rows == [(name, "1111", True)]
 
 
 @pytest.mark.parametrize("name", ["google", "github"])
 @pytest_twisted.ensureDeferred
-async def test_an_equal_address_connects_nobody(house: House, fake: FakeProvider, name: str) -> None:
-    await house.person("pat@gmail.com")
-    browser = house.browser()
+async def test_an_equal_email_address_connects_no_identity(rig: DashboardRig, fake: FakeProvider, name: str) -> None:
+    await rig.person("pat@gmail.com")
+    browser = rig.browser()
     shown = await through(browser, fake, name)
     assert shown.status == 403 and "Sign in as before" in shown.text and session(browser) == ""
     fake.person = attrs.evolve(fake.person, email_verified=False)
     shown = await through(browser, fake, name)
     assert shown.status == 403 and "hasn’t verified your email" in shown.text and "pat@gmail.com" not in shown.text
-    assert await house.pool.rows("SELECT count(*) FROM identities") == [(0,)]
+    assert await rig.pool.rows("SELECT count(*) FROM identities") == [(0,)]
 
 
 @pytest.mark.parametrize(("email", "hd", "sure"), [("a@example.com", None, False), ("a@example.com", "example.com", True)])
 @pytest_twisted.ensureDeferred
-async def test_google_vouches_for_its_own_mail_and_for_workspaces(
-    house: House, fake: FakeProvider, email: str, hd: str | None, sure: bool
+async def test_google_addresses_are_verified_for_gmail_and_workspaces_only(
+    rig: DashboardRig, fake: FakeProvider, email: str, hd: str | None, sure: bool
 ) -> None:
     fake.person = Someone(email=email, hd=hd)
-    assert (await through(house.browser(), fake, "google")).status == (303 if sure else 403)
+    assert (await through(rig.browser(), fake, "google")).status == (303 if sure else 403)
 
 
 @pytest_twisted.ensureDeferred
-async def test_who_is_signed_in_connects_disconnects_and_is_told(house: House, fake: FakeProvider) -> None:
+async def test_a_signed_in_user_connects_and_disconnects_with_a_notice(rig: DashboardRig, fake: FakeProvider) -> None:
     fake.person = Someone(email="private@example.net", email_verified=False)
-    await house.person("ann@example.com")
-    await house.person("bob@example.com")
-    ann, bob = await house.inside("ann@example.com"), await house.inside("bob@example.com")
+    await rig.person("ann@example.com")
+    await rig.person("bob@example.com")
+    ann, bob = await rig.inside("ann@example.com"), await rig.inside("bob@example.com")
     assert (await through(ann, fake, "github", "connect")).location == f"{SECURITY}?done=connected"
-    assert house.mailer.subjects("ann@example.com") == ["Your sign-in with GitHub as pat was connected"]
+    assert rig.mailer.subjects("ann@example.com") == ["Your sign-in with GitHub as pat was connected"]
     assert (await through(bob, fake, "github", "connect")).location == f"{SECURITY}?done=taken"
-    assert (await through(house.browser(), fake, "github")).location == "/dashboard/keys"
+    assert (await through(rig.browser(), fake, "github")).location == "/dashboard/keys"
     identity = (await ann.get(SECURITY)).found(r"/dashboard/settings/identities/([0-9a-f-]{36})/remove")
     await bob.get(SECURITY)
     assert (await bob.post(f"/dashboard/settings/identities/{identity}/remove")).status == 404
     assert (await ann.post(f"/dashboard/settings/identities/{identity}/remove")).location == f"{SECURITY}?done=disconnected"
-    assert (await through(house.browser(), fake, "github")).status == 403
-    house.clock.advance(REAUTHENTICATION_LIFETIME.total_seconds() + 1)
+    assert (await through(rig.browser(), fake, "github")).status == 403
+    rig.clock.advance(REAUTHENTICATION_LIFETIME.total_seconds() + 1)
     await ann.get(SECURITY)
     shown = await ann.post("/dashboard/sign-in/with/github", {"why": "connect"})
     assert shown.location.startswith("/dashboard/sign-in/again")
 
 
 @pytest_twisted.ensureDeferred
-async def test_it_proves_again_who_one_is_and_the_only_way_in_stays(house: House, fake: FakeProvider) -> None:
-    pat = await signed_up(house, fake, "google")
-    house.clock.advance(REAUTHENTICATION_LIFETIME.total_seconds() + 1)
+async def test_a_provider_reauthenticates_and_the_only_way_to_sign_in_cannot_be_removed(rig: DashboardRig, fake: FakeProvider) -> None:
+    pat = await signed_up(rig, fake, "google")
+    rig.clock.advance(REAUTHENTICATION_LIFETIME.total_seconds() + 1)
     new = "/dashboard/settings/passkeys/new"
     assert (await pat.get(new)).location.startswith("/dashboard/sign-in/again")
     page = await pat.get(f"/dashboard/sign-in/again?next={new}")
@@ -161,50 +161,50 @@ async def test_it_proves_again_who_one_is_and_the_only_way_in_stays(house: House
     assert (await pat.get(new)).status == 200
     identity = (await pat.get(SECURITY)).found(r"/dashboard/settings/identities/([0-9a-f-]{36})/remove")
     assert (await pat.post(f"/dashboard/settings/identities/{identity}/remove")).location.endswith("done=only")
-    assert await house.pool.rows("SELECT count(*) FROM identities") == [(1,)]
+    assert await rig.pool.rows("SELECT count(*) FROM identities") == [(1,)]
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_second_factor_is_asked_for_after_it(house: House, fake: FakeProvider) -> None:
-    await signed_up(house, fake, "google")
-    await house.pool.run("UPDATE users SET totp_at = now()")
-    assert (await through(house.browser(), fake, "google")).location == "/dashboard/sign-in/code?next=%2Fdashboard%2Fkeys"
+async def test_a_provider_sign_in_still_requires_the_second_factor(rig: DashboardRig, fake: FakeProvider) -> None:
+    await signed_up(rig, fake, "google")
+    await rig.pool.run("UPDATE users SET totp_at = now()")
+    assert (await through(rig.browser(), fake, "google")).location == "/dashboard/sign-in/code?next=%2Fdashboard%2Fkeys"
 
 
 @pytest_twisted.ensureDeferred
-async def test_an_invitation_is_accepted_with_it(house: House, fake: FakeProvider) -> None:
+async def test_an_invitation_is_accepted_with_a_provider(rig: DashboardRig, fake: FakeProvider) -> None:
     fake.person = Someone(email="private@example.net", email_verified=False)
-    account_id = await house.account()
-    await house.person("ann@example.com", account_id)
-    ann = await house.inside("ann@example.com")
+    account_id = await rig.account()
+    await rig.person("ann@example.com", account_id)
+    ann = await rig.inside("ann@example.com")
     await ann.get("/dashboard/settings")
     await ann.post("/dashboard/settings/invite", {"email": "new@example.com", "role": "member"})
-    path = house.mailer.link("new@example.com")
-    new = house.browser()
+    path = rig.mailer.link("new@example.com")
+    new = rig.browser()
     page = await new.get(path)
     assert "Continue with GitHub" in page.text
     back = await new.get(await there(new, fake, "github", "", path))
     assert back.location.startswith("/dashboard/invitation?link=") and back.query["ticket"]
     page = await new.get(back.location)
     assert 'name="password"' not in page.text and "new@example.com" in page.text
-    thief = house.browser()
-    assert (await thief.get(back.location)).status == 410  # a ticket of another browser
+    thief = rig.browser()
+    assert (await thief.get(back.location)).status == 410  # a ticket belongs to one browser
     await new.get(back.location)
     assert (await new.post("/dashboard/invitation", {**back.query, "name": "New"})).location == "/dashboard"
-    assert ("invitation accepted", "member") in await house.audit(account_id)
-    assert (await through(house.browser(), fake, "github")).location == "/dashboard/keys"
-    # Whoever has a way in already is not given another by it.
+    assert ("invitation accepted", "member") in await rig.audit(account_id)
+    assert (await through(rig.browser(), fake, "github")).location == "/dashboard/keys"
+    # An existing user gets no second way to sign in from it.
     await ann.get("/dashboard/settings")
-    other = await house.account("Other")
-    await house.assembly.sessions.make_link("invite", "ann@example.com", REAUTHENTICATION_LIFETIME, other, "member")
+    other = await rig.account("Other")
+    await rig.assembly.sessions.make_link("invite", "ann@example.com", REAUTHENTICATION_LIFETIME, other, "member")
     assert (await new.get(back.location)).status == 410
 
 
 @pytest_twisted.ensureDeferred
-async def test_nobody_signs_up_where_that_is_closed(house: House, fake: FakeProvider) -> None:
-    house.assembly.sign_up = False
-    house.pages = house.assembly.resource()
-    shown = await through(house.browser(), fake, "google")
+async def test_a_provider_does_not_sign_up_users_where_sign_up_is_off(rig: DashboardRig, fake: FakeProvider) -> None:
+    rig.assembly.sign_up = False
+    rig.pages = rig.assembly.resource()
+    shown = await through(rig.browser(), fake, "google")
     assert shown.status == 403 and "AuthorizationRequest an account admin" in shown.text
 
 
@@ -212,40 +212,40 @@ def changed(**claims: object) -> Callable[[dict[str, Any]], dict[str, Any]]:
     return lambda told: {name: value for name, value in (told | claims).items() if value is not None}
 
 
-# What proves who somebody is just now
+# Reauthentication
 
 PASSKEYS_NEW = "/dashboard/settings/passkeys/new"
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_session_at_another_service_is_no_proof_of_who_is_there_now(house: House, fake: FakeProvider) -> None:
-    """Not even by signing out and in again: the other service asks for nothing when it knows the browser."""
+async def test_an_old_session_at_the_provider_does_not_reauthenticate(rig: DashboardRig, fake: FakeProvider) -> None:
+    """Neither does signing out and in again, since the provider asks nothing of a known browser."""
     for name in ("google", "github"):
         fake.person = Someone(subject={"google": "1", "github": "2"}[name], email=f"{name}@gmail.com")
-        assert (await (await signed_up(house, fake, name)).get(PASSKEYS_NEW)).status == 200  # who is new has nothing to lose
-        again = house.browser()
+        assert (await (await signed_up(rig, fake, name)).get(PASSKEYS_NEW)).status == 200  # a new user has just proved their identity
+        again = rig.browser()
         assert (await through(again, fake, name)).location == "/dashboard/keys"
         assert (await again.get(PASSKEYS_NEW)).location.startswith("/dashboard/sign-in/again")
 
 
 @pytest_twisted.ensureDeferred
-async def test_proving_again_asks_for_the_password_there_and_looks_at_when_it_was_given(house: House, fake: FakeProvider) -> None:
-    await signed_up(house, fake, "google")
-    pat = house.browser()
+async def test_reauthentication_checks_when_the_user_signed_in_at_the_provider(rig: DashboardRig, fake: FakeProvider) -> None:
+    await signed_up(rig, fake, "google")
+    pat = rig.browser()
     await through(pat, fake, "google")
     fake.asks_again = False  # it ignores max_age, as Google does
     for signed_in_at, status in (
         (0, 403),
-        (house.clock.seconds() - REAUTHENTICATION_LIFETIME.total_seconds() - 5, 403),
-        (house.clock.seconds() - 60, 303),
+        (rig.clock.seconds() - REAUTHENTICATION_LIFETIME.total_seconds() - 5, 403),
+        (rig.clock.seconds() - 60, 303),
     ):
         fake.signed_in_at = int(signed_in_at)
         await pat.get(f"/dashboard/sign-in/again?next={PASSKEYS_NEW}")
         assert (await pat.get(await there(pat, fake, "google", "again", PASSKEYS_NEW))).status == status
     assert (await pat.get(PASSKEYS_NEW)).status == 200
-    house.clock.advance(REAUTHENTICATION_LIFETIME.total_seconds() - 30)  # counted from when they signed in there
+    rig.clock.advance(REAUTHENTICATION_LIFETIME.total_seconds() - 30)  # counted from the sign-in at the provider
     assert (await pat.get(PASSKEYS_NEW)).location.startswith("/dashboard/sign-in/again")
-    for lie in (changed(auth_time=None), changed(auth_time="now"), changed(auth_time=int(house.clock.seconds()) + 3600)):
+    for lie in (changed(auth_time=None), changed(auth_time="now"), changed(auth_time=int(rig.clock.seconds()) + 3600)):
         fake.lie = lie
         await pat.get("/dashboard/sign-in/again")
         shown = await pat.get(await there(pat, fake, "google", "again"))
@@ -254,9 +254,11 @@ async def test_proving_again_asks_for_the_password_there_and_looks_at_when_it_wa
 
 @pytest.mark.parametrize("supported", [[], ["login", "consent"]])
 @pytest_twisted.ensureDeferred
-async def test_what_the_provider_is_asked_for_when_somebody_proves_again(house: House, fake: FakeProvider, supported: list[str]) -> None:
+async def test_reauthentication_requests_a_new_sign_in_from_the_provider(
+    rig: DashboardRig, fake: FakeProvider, supported: list[str]
+) -> None:
     fake.discovery = {"prompt_values_supported": supported}
-    pat = await signed_up(house, fake, "google")
+    pat = await signed_up(rig, fake, "google")
     await pat.get("/dashboard/sign-in/again")
     leaving = await pat.post("/dashboard/sign-in/with/google", {"why": "again"})
     asked = parse_qs(urlsplit(leaving.found(r'http-equiv="refresh" content="0; url=([^"]+)"')).query)
@@ -265,39 +267,39 @@ async def test_what_the_provider_is_asked_for_when_somebody_proves_again(house: 
 
 
 @pytest_twisted.ensureDeferred
-async def test_github_proves_nothing_again(house: House, fake: FakeProvider) -> None:
-    await signed_up(house, fake, "github")
-    pat = house.browser()
+async def test_github_does_not_reauthenticate(rig: DashboardRig, fake: FakeProvider) -> None:
+    await signed_up(rig, fake, "github")
+    pat = rig.browser()
     await through(pat, fake, "github")
     page = await pat.get("/dashboard/sign-in/again")
     assert "Continue with GitHub" not in page.text and "Set a password" in page.text
     assert (await pat.post("/dashboard/sign-in/with/github", {"why": "again"})).status == 403
-    # A password, by a link to their address, is a proof.
+    # A password set with an emailed link reauthenticates.
     await pat.get("/dashboard/reset")
     await pat.post("/dashboard/reset", {"email": "pat@gmail.com"})
-    await house.settled()
-    link = house.mailer.link("pat@gmail.com")
+    await rig.settled()
+    link = rig.mailer.link("pat@gmail.com")
     await pat.get(link)
     await pat.post("/dashboard/reset/finish", {"link": link.partition("link=")[2], "password": "four quite unrelated words"})
     assert (await pat.get(PASSKEYS_NEW)).status == 200
 
 
-# What is not believed
+# Rejected responses
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_state_counts_once_in_its_browser_for_its_provider_and_ten_minutes(house: House, fake: FakeProvider) -> None:
-    browser, thief = house.browser(), house.browser()
+async def test_a_state_is_valid_once_in_its_browser_for_its_provider_for_ten_minutes(rig: DashboardRig, fake: FakeProvider) -> None:
+    browser, thief = rig.browser(), rig.browser()
     await browser.get("/dashboard/sign-in")
     await thief.get("/dashboard/sign-in")
     back = await there(browser, fake, "google")
-    assert (await thief.get(back)).status == 400  # somebody else's sign-in is not forced on a browser
+    assert (await thief.get(back)).status == 400  # a sign-in cannot be forced on another browser
     assert (await browser.get(back.replace("/with/google/", "/with/github/"))).status == 400
     assert (await browser.get(back.replace("state=", "state=x"))).status == 400
     assert (await browser.get(back)).status == 303
     assert (await browser.get(back)).status == 400
     late = await there(browser, fake, "google")
-    house.clock.advance(601)
+    rig.clock.advance(601)
     assert (await browser.get(late)).status == 400
     assert (await browser.get("/dashboard/sign-in/with/google/back")).status == 400
     assert (await browser.get("/dashboard/sign-in/with/nobody/back?state=x")).status == 404
@@ -305,9 +307,9 @@ async def test_a_state_counts_once_in_its_browser_for_its_provider_and_ten_minut
 
 
 @pytest_twisted.ensureDeferred
-async def test_who_says_no_there_is_told_so_here(house: House, fake: FakeProvider) -> None:
+async def test_a_refusal_at_the_provider_is_shown(rig: DashboardRig, fake: FakeProvider) -> None:
     fake.denies = True
-    shown = await through(house.browser(), fake, "google")
+    shown = await through(rig.browser(), fake, "google")
     assert shown.status == 403 and "didn’t confirm" in shown.text and not fake.exchanged
 
 
@@ -326,37 +328,37 @@ LIES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
 
 
 @pytest_twisted.ensureDeferred
-async def test_an_id_token_that_does_not_say_what_it_must_is_not_believed(house: House, fake: FakeProvider) -> None:
+async def test_an_id_token_with_a_wrong_claim_is_rejected(rig: DashboardRig, fake: FakeProvider) -> None:
     for what, lie in LIES.items():
         fake.lie = lie
-        browser = house.browser()
+        browser = rig.browser()
         shown = await through(browser, fake, "google")
         assert shown.status == 502 and "couldn’t be verified" in shown.text, what
         assert session(browser) == ""
 
 
 @pytest_twisted.ensureDeferred
-async def test_an_id_token_is_verified_with_the_keys_of_the_issuer_which_may_change(house: House, fake: FakeProvider) -> None:
-    assert (await through(house.browser(), fake, "google")).status == 303
+async def test_id_tokens_are_verified_with_the_issuers_current_keys(rig: DashboardRig, fake: FakeProvider) -> None:
+    assert (await through(rig.browser(), fake, "google")).status == 303
     fake.signs_with = jwk.RSAKey.generate_key(2048, {"kid": "second", "use": "sig"})
-    assert (await through(house.browser(), fake, "google")).status == 502  # not among those that are published
+    assert (await through(rig.browser(), fake, "google")).status == 502  # not published
     fake.publishes = [fake.signs_with]
-    assert (await through(house.browser(), fake, "google")).status == 502  # and not asked for each time
-    house.clock.advance(61)
-    assert (await through(house.browser(), fake, "google")).status == 303
+    assert (await through(rig.browser(), fake, "google")).status == 502  # and not fetched each time
+    rig.clock.advance(61)
+    assert (await through(rig.browser(), fake, "google")).status == 303
     fake.signs_with = jwk.RSAKey.generate_key(2048, {"kid": "second", "use": "sig"})
-    assert (await through(house.browser(), fake, "google")).status == 502  # the right name, the wrong key
+    assert (await through(rig.browser(), fake, "google")).status == 502  # the right name, the wrong key
 
 
 @pytest_twisted.ensureDeferred
-async def test_an_answer_of_another_issuer_is_no_answer(house: House, fake: FakeProvider) -> None:
-    browser = house.browser()
+async def test_a_response_from_another_issuer_is_rejected(rig: DashboardRig, fake: FakeProvider) -> None:
+    browser = rig.browser()
     await browser.get("/dashboard/sign-in")
     back = await there(browser, fake, "google")
     assert (await browser.get(f"{back}&iss=https%3A%2F%2Fevil.example")).status == 502
     assert not fake.exchanged
     fake.discovery = {"authorization_response_iss_parameter_supported": True}
-    house.clock.advance(3601)
+    rig.clock.advance(3601)
     await browser.get("/dashboard/sign-in")
     assert (await browser.get(await there(browser, fake, "google"))).status == 502
     await browser.get("/dashboard/sign-in")
@@ -364,8 +366,8 @@ async def test_an_answer_of_another_issuer_is_no_answer(house: House, fake: Fake
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_provider_that_is_another_or_away_is_said_so(house: House, fake: FakeProvider) -> None:
-    browser = house.browser()
+async def test_an_unreachable_or_wrong_provider_shows_an_error(rig: DashboardRig, fake: FakeProvider) -> None:
+    browser = rig.browser()
     await browser.get("/dashboard/sign-in")
     fake.discovery = {"issuer": "https://evil.example"}
     assert (await browser.post("/dashboard/sign-in/with/google")).status == 502
@@ -377,7 +379,7 @@ async def test_a_provider_that_is_another_or_away_is_said_so(house: House, fake:
     fake.start()
 
 
-def test_a_client_id_needs_its_secret(tmp_path: Path) -> None:
+def test_a_client_id_requires_a_client_secret(tmp_path: Path) -> None:
     fetcher = Fetcher(None, Loopback(), Rules())
     (tmp_path / "empty").write_text("\n")
     for path, said in ((None, "is missing"), (tmp_path / "none", "cannot be read"), (tmp_path / "empty", "is empty")):
@@ -386,6 +388,6 @@ def test_a_client_id_needs_its_secret(tmp_path: Path) -> None:
     assert providers_of(SignIn(), fetcher, time.time) == {}
 
 
-def test_what_a_person_reads_has_no_details() -> None:
+def test_a_provider_error_keeps_details_out_of_its_message() -> None:
     error = ProviderError("Sentence.", "detail")
     assert str(error) == "Sentence." and error.detail == "detail"

@@ -1,4 +1,4 @@
-"""Pages read no message for which there is no room among the octets in work: the sandbox inbox, its list, and an email's insights."""
+"""Pages reserve memory before they read messages: the sandbox inbox, its list, and an email's page."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mailsvc.dashboard.page import PageError
 from mailsvc.dashboard.sandbox import COPIES, SHOWN, Inbox
 
 MAIL = UUID(int=7)
-LARGE = detail.IN_THREAD  # a smaller email of the list is read at once
+LARGE = detail.IN_THREAD  # smaller emails need no reservation
 
 
 class FakeSandbox:
@@ -41,9 +41,9 @@ def show(work: Any) -> Any:
 
 
 def request_with(room: int, reserved: list[int]) -> Any:
-    async def turn(octets: int) -> bool:
-        reserved.append(octets)
-        return octets <= room
+    async def turn(size: int) -> bool:
+        reserved.append(size)
+        return size <= room
 
     return SimpleNamespace(
         account_id=UUID(int=1),
@@ -63,7 +63,7 @@ def test_a_message_is_read_when_there_is_room_for_it(room: int, read: int) -> No
     assert result is sandbox.mails[0] if read else result.value.status == 503
 
 
-def test_what_is_not_there_is_not_found() -> None:
+def test_a_missing_message_is_not_found() -> None:
     sandbox: Any = FakeSandbox()
     result = show(Inbox(None, sandbox)._mail(request_with(0, []), str(MAIL)))  # type: ignore[arg-type]
     assert isinstance(result.value, PageError) and result.value.status == 404
@@ -72,20 +72,20 @@ def test_what_is_not_there_is_not_found() -> None:
 @pytest.mark.parametrize(
     ("sizes", "read", "wanted"),
     [
-        ((1000, 3000, 2000), 3, 3000),  # one after the other: the largest is what is in memory at a time
-        ((1000, SHOWN), 1, 1000),  # what is large is listed without being read
+        ((1000, 3000, 2000), 3, 3000),  # read one by one, so the largest counts
+        ((1000, SHOWN), 1, 1000),  # large ones are listed without being read
         ((SHOWN, SHOWN + 1), 0, 0),
         ((), 0, 0),
     ],
 )
-def test_a_list_reads_its_subjects_within_the_room_for_its_largest(sizes: tuple[int, ...], read: int, wanted: int) -> None:
+def test_a_list_reserves_memory_for_its_largest_message(sizes: tuple[int, ...], read: int, wanted: int) -> None:
     sandbox: Any = FakeSandbox(*sizes)
     reserved: list[int] = []
     shown = show(Inbox(None, sandbox).list(request_with(COPIES * wanted, reserved)))  # type: ignore[arg-type]
     assert (sandbox.read, reserved) == (read, [COPIES * wanted]) and len(shown["mails"]) == len(sizes)
 
 
-def test_a_list_without_room_reads_nothing() -> None:
+def test_a_list_without_memory_reads_nothing() -> None:
     sandbox: Any = FakeSandbox(1000, 3000)
     reserved: list[int] = []
     result = show(Inbox(None, sandbox).list(request_with(COPIES * 3000 - 1, reserved)))  # type: ignore[arg-type]
@@ -93,7 +93,7 @@ def test_a_list_without_room_reads_nothing() -> None:
 
 
 @pytest.mark.parametrize(("room", "read"), [(detail.COPIES * LARGE, 1), (detail.COPIES * LARGE - 1, 0)])
-def test_insights_are_found_in_a_message_for_which_there_is_room(room: int, read: int) -> None:
+def test_insights_read_a_message_only_when_memory_is_available(room: int, read: int) -> None:
     loaded, reserved = [], []
 
     async def load(account_id: UUID, email_id: UUID) -> Any:

@@ -1,4 +1,4 @@
-"""The parts of the dashboard that need no server: throttling, safety, passwords, codes, times in words, timelines."""
+"""The pure parts of the dashboard: throttling, tickets, safety, passwords, codes, formatting, timelines."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def result_of(coroutine):
 # Throttling
 
 
-def test_failures_cost_more_each_time_and_never_more_than_a_quarter_of_an_hour():
+def test_the_delay_doubles_with_each_failure_up_to_fifteen_minutes():
     waits = [wait("email", Tries(count, 1000.0), 1000.0) for count in range(1, 41)]
     assert waits[: FREE - 1] == [0] * (FREE - 1)
     assert waits[FREE - 1 : FREE + 3] == [1, 2, 4, 8]
@@ -46,7 +46,7 @@ def test_failures_cost_more_each_time_and_never_more_than_a_quarter_of_an_hour()
     assert wait("email", Tries(40, 1000.0), 1000.0 + LONGEST) == 0 and wait("email", None, 0.0) == 0
 
 
-def test_one_address_on_the_network_may_be_many_people():
+def test_an_ip_address_has_more_free_failures():
     for kind, free in FREE_OF.items():
         assert wait(kind, Tries(free - 1, 0.0), 0.0) == 0 and wait(kind, Tries(free, 0.0), 0.0) == 1
 
@@ -54,7 +54,7 @@ def test_one_address_on_the_network_may_be_many_people():
 # Tickets
 
 
-def test_a_ticket_is_for_one_browser_one_purpose_and_ten_minutes():
+def test_a_ticket_is_valid_for_one_browser_one_purpose_and_ten_minutes():
     text = tickets.issue(b"s", "browser", "state", 1000.0, next="/dashboard", why="é")
     assert tickets.read([b"old", b"s"], "browser", "state", text, 1599.0) == {"next": "/dashboard", "why": "é"}
     assert text != tickets.issue(b"s", "browser", "state", 1000.0, next="/dashboard", why="é")
@@ -68,7 +68,7 @@ def test_a_ticket_is_for_one_browser_one_purpose_and_ten_minutes():
 
 
 @given(st.text(max_size=40))
-def test_what_is_no_ticket_is_none(text):
+def test_arbitrary_text_is_not_a_ticket(text):
     assert tickets.read([b"old", b"s"], "browser", "state", text, 0.0) is None
     tickets.in_challenge(text)
 
@@ -84,7 +84,7 @@ def test_what_is_no_ticket_is_none(text):
         ("", None),
     ],
 )
-def test_passkeys_are_for_names_with_tls(base_url, site):
+def test_passkeys_require_a_host_name_with_tls(base_url, site):
     found = RelyingParty.of(base_url)
     assert (found and (found.id, found.origin)) == site
 
@@ -95,18 +95,18 @@ def test_passkeys_are_for_names_with_tls(base_url, site):
 @pytest.mark.parametrize(
     "path", ["/dashboard", "/dashboard/emails", "/dashboard/emails?q=a%40b&status=sent", "/dashboard/invitation?link=a_b-c"]
 )
-def test_our_own_pages_may_be_led_to(path):
+def test_redirects_to_dashboard_pages_are_kept(path):
     assert safety.inside(path) == path
 
 
 @given(st.text(max_size=30))
-def test_a_redirect_stays_here(text):
+def test_a_redirect_never_leaves_the_dashboard(text):
     for path in (text, f"/{text}", f"/dashboard{text}", f"/dashboard/{text}"):
         found = safety.inside(path)
         assert found.startswith("/dashboard") and "//" not in found and "\\" not in found and "\n" not in found and "\r" not in found
 
 
-def test_a_token_belongs_to_one_browser():
+def test_a_form_token_belongs_to_one_browser():
     assert safety.same_token((b"r", b"s"), "one", safety.token(b"s", "one"))
     assert not safety.same_token((b"r", b"s"), "two", safety.token(b"s", "one"))
     assert not safety.same_token((b"t",), "one", safety.token(b"s", "one"))
@@ -125,18 +125,18 @@ def test_no_cell_of_an_export_is_a_formula(text):
 
 
 @pytest.mark.parametrize("cell", ["=1", "+1", "-1", "@a", "\t=1", "\r=1", "\n=1", " =1", "\u00a0=1", "\uff1d1", "\ufeff=1"])
-def test_what_spreadsheets_take_for_a_formula_is_text(cell):
+def test_formulas_are_escaped_as_text(cell):
     assert plain(cell) == f"'{cell}" and plain(f"a{cell}") == f"a{cell}"
 
 
-def test_cells_are_quoted_where_they_must_be():
+def test_csv_cells_are_quoted_when_needed():
     assert csv_file.lines([("a", None, 1), ('q"c', "x,y", "l\r\nm")]) == b'a,,1\r\n"q""c","x,y","l\r\nm"\r\n'
 
 
 # Passwords and codes
 
 
-def test_looking_for_a_password_of_nobody_takes_as_long(monkeypatch):
+def test_verifying_without_a_stored_password_takes_as_long(monkeypatch):
     verified = []
     monkeypatch.setattr(password, "_verified", lambda given, stored: verified.append(stored) or True)
     passwords = Passwords(lambda work: succeed(work()))
@@ -145,7 +145,7 @@ def test_looking_for_a_password_of_nobody_takes_as_long(monkeypatch):
     assert len(verified) == 2 and verified[0].startswith("$argon2id$v=19$m=19456,t=2,p=1$")
 
 
-def test_a_password_is_found_again_and_no_other():
+def test_only_the_right_password_verifies():
     passwords = Passwords(lambda work: succeed(work()))
     stored = result_of(passwords.hash("long enough to be good"))
     assert "long enough" not in stored and not password.outdated(stored)
@@ -169,19 +169,19 @@ CONTEXT = ("ann.smith@acme-example.com", "Ann Smith", "Acme Robotics")
         "acme-example.com1", "mailsvc-mailsvc", "abcdefghijkl", "qwertyuiop12", "P@ssw0rd2024", "1234567890", "iloveyou123",
     ],
 )  # fmt: skip
-def test_what_a_guesser_begins_with_is_refused(bad):
+def test_passwords_built_from_known_names_are_refused(bad):
     passwords = Passwords(lambda work: succeed(work()), ("mailsvc", "mail.example.net"))
     assert result_of(passwords.problem(bad, *CONTEXT)) == password.EASY
 
 
 @pytest.mark.parametrize("good", ["acme robotics on the moon", "smith owns quiet lamps", "exemplary-mails-4-nobody"])
-def test_a_known_word_among_others_is_no_harm(good):
+def test_a_known_word_among_others_is_accepted(good):
     passwords = Passwords(lambda work: succeed(work()), ("mailsvc", "mail.example.net"))
     assert result_of(passwords.problem(good, *CONTEXT)) is None
 
 
 @given(st.text(min_size=1, max_size=40), st.integers(0, password.BESIDES - 1))
-def test_a_name_with_little_beside_it_is_refused_whatever_it_is(name, more):
+def test_any_name_with_few_other_characters_is_refused(name, more):
     passwords = Passwords(lambda work: succeed(work()))
     word = "".join(password._PART.findall(name.lower()))
     if len(word) >= 10 and word == word.lower():
@@ -189,11 +189,11 @@ def test_a_name_with_little_beside_it_is_refused_whatever_it_is(name, more):
 
 
 @pytest.mark.parametrize("good", ["seven quiet green lamps", "Tr0ub4dor&3xyzzy", "пароль из четырёх слов"])
-def test_no_kind_of_character_is_asked_for(good):
+def test_no_kind_of_character_is_required(good):
     assert result_of(Passwords(lambda work: succeed(work())).problem(good, "ann@example.com")) is None
 
 
-def test_codes_are_those_of_the_standard():
+def test_totp_codes_match_the_rfc_examples():
     """6238 appendix B: the last six digits of the SHA-1 examples."""
     secret = b"12345678901234567890"
     for at, code in ((59, "287082"), (1111111109, "081804"), (1234567890, "005924"), (20000000000, "353130")):
@@ -202,7 +202,7 @@ def test_codes_are_those_of_the_standard():
         assert second_factor.step_of(secret, code, at + 61) is None
 
 
-def test_recovery_codes_are_ten_and_long():
+def test_there_are_ten_long_recovery_codes():
     codes = second_factor.new_codes()
     assert len(set(codes)) == 10 and all(len(code.replace("-", "")) >= 11 for code in codes)
 
@@ -221,16 +221,16 @@ def test_recovery_codes_are_ten_and_long():
         ("", False),
     ],
 )
-def test_who_takes_gzip_says_so(accepted, taken):
+def test_accept_encoding_is_read(accepted, taken):
     assert files.takes_packed(accepted) is taken
 
 
-def test_the_set_up_brought_the_npm_packages():
-    """Not there? `make test` installs them; so does etc/packages, with the folder of an environment."""
+def test_the_npm_packages_are_installed():
+    """If not, run `make test` or etc/packages with the folder of a virtual environment."""
     assert files.missing() == []
 
 
-def test_a_page_without_the_packages_is_whole(monkeypatch):
+def test_a_page_renders_without_the_npm_packages(monkeypatch):
     monkeypatch.setattr(files, "FILES", {"dashboard.js": files.FILES["dashboard.js"]})
     assert files.missing() == ["htmx.min.js", "uPlot.iife.min.js", "uPlot.min.css"]
     templates = formatting.environment(static=files.address)
@@ -240,25 +240,25 @@ def test_a_page_without_the_packages_is_whole(monkeypatch):
     assert charts.files() == charts.chart("bars", "0", "good", "Volume") == ""
 
 
-# Words, timelines
+# Formatting, timelines
 
 
 @pytest.mark.parametrize(
     ("seconds", "said"),
     [(0, "just now"), (5, "5 seconds ago"), (60, "1 minute ago"), (7200, "2 hours ago"), (-86400, "in 1 day"), (-604790, "in 7 days")],
 )
-def test_times_in_words(seconds, said):
+def test_relative_times(seconds, said):
     assert formatting.ago(NOW - timedelta(seconds=seconds), NOW) == said
 
 
 @given(st.text(max_size=20))
-def test_an_address_is_broken_behind_its_at_and_escaped(text):
+def test_an_address_may_wrap_after_its_at_sign_and_is_escaped(text):
     assert unescape(str(formatting.address(text)).replace("<wbr>", "", 1)) == text
     assert formatting.address("<b>@x.example") == "&lt;b&gt;@<wbr>x.example"
 
 
 def test_a_message_is_read_when_there_is_room_for_it():
-    """A large one waits until others are done, and nothing of it is loaded."""
+    """Without memory for it, a large message is not loaded."""
     asked: list[int] = []
 
     class Full:
@@ -291,7 +291,7 @@ def test_a_recipients_timeline_has_its_own_events_and_attempts_in_order():
     assert [m.title for m in timeline.of_recipient(0, events, attempts)] == ["Accepted", "Attempt 1", "Delivered"]
 
 
-def test_a_preview_carries_its_images_and_opens_links_elsewhere():
+def test_a_preview_embeds_its_images_and_opens_links_in_a_new_tab():
     image = mime.File("a.png", "image/png", "logo@x", "inline", b"png")
     page = mime.File("b.html", "text/html", "evil", "inline", b"<script>")
     parsed = mime.Parsed(

@@ -1,4 +1,4 @@
-"""Another address and another name: who may ask, what is told to whom, and what ends."""
+"""Changing the name and the email address: permissions, what is revealed to whom, what is invalidated."""
 
 from __future__ import annotations
 
@@ -12,181 +12,179 @@ from mailsvc.dashboard.signin.throttle import FREE
 from mailsvc.store.people.addresses import Addresses
 from mailsvc.store.people.identities import Identities, Identity
 from mailsvc.store.postgres.pool import Pool
-from tests.dashboard.fixtures import HASHED, PASSWORD, Browser, House, Shown, session
+from tests.dashboard.fixtures import HASHED, PASSWORD, Browser, DashboardRig, Response, session
 
 PROFILE = "/dashboard/settings/profile"
 ADDRESS = f"{PROFILE}/address"
 ANN, NEW, BOB = "ann@example.com", "new@example.com", "bob@example.com"
 
 
-async def asked(browser: Browser, email: str, password: str = PASSWORD) -> Shown:
+async def asked(browser: Browser, email: str, password: str = PASSWORD) -> Response:
     await browser.get(PROFILE)
     shown = await browser.post(ADDRESS, {"email": email, "password": password})
-    await browser.house.settled()
+    await browser.rig.settled()
     return shown
 
 
-async def followed(browser: Browser, link: str) -> Shown:
+async def followed(browser: Browser, link: str) -> Response:
     page = await browser.get(link)
     return page if page.status != 200 else await browser.post(f"{ADDRESS}/confirm", {"link": link.partition("link=")[2]})
 
 
-async def email_of(house: House, user_id: object) -> str:
-    [(email,)] = await house.pool.rows("SELECT email FROM users WHERE id = %s", (user_id,))
+async def email_of(rig: DashboardRig, user_id: object) -> str:
+    [(email,)] = await rig.pool.rows("SELECT email FROM users WHERE id = %s", (user_id,))
     return str(email)
 
 
 @pytest_twisted.ensureDeferred
-async def test_an_address_changes_once_the_link_that_was_sent_there_is_followed(pool: Pool) -> None:
-    house = House(pool)
-    account_id = await house.account()
-    ann = await house.person(ANN, account_id)
-    browser, other = await house.inside(ANN), await house.inside(ANN)
-    reset = await house.assembly.sessions.make_link("reset", ANN, timedelta(hours=1))
-    up = await house.assembly.sessions.make_link("sign-up", NEW, timedelta(hours=1))
+async def test_an_address_changes_once_its_confirmation_link_is_opened(pool: Pool) -> None:
+    rig = DashboardRig(pool)
+    account_id = await rig.account()
+    ann = await rig.person(ANN, account_id)
+    browser, other = await rig.inside(ANN), await rig.inside(ANN)
+    reset = await rig.assembly.sessions.make_link("reset", ANN, timedelta(hours=1))
+    up = await rig.assembly.sessions.make_link("sign-up", NEW, timedelta(hours=1))
     assert (await asked(browser, NEW.upper())).location == PROFILE
     assert "We sent a confirmation link to" in (await browser.get(PROFILE)).text
-    assert await email_of(house, ann.id) == ANN and house.mailer.subjects(ANN) == []
-    link = house.mailer.link(NEW)
+    assert await email_of(rig, ann.id) == ANN and rig.mailer.subjects(ANN) == []
+    link = rig.mailer.link(NEW)
     page = await browser.get(link)
-    assert page.status == 200 and await email_of(house, ann.id) == ANN  # who only looks changes nothing
+    assert page.status == 200 and await email_of(rig, ann.id) == ANN  # opening the link changes nothing
     assert (await followed(browser, link)).query == {"done": "moved"}
-    assert await email_of(house, ann.id) == NEW
-    assert house.mailer.subjects(ANN) == ["Your email address was changed"] and house.mailer.subjects(NEW) == [
-        "Confirm your new email address"
-    ]
+    assert await email_of(rig, ann.id) == NEW
+    assert rig.mailer.subjects(ANN) == ["Your email address was changed"] and rig.mailer.subjects(NEW) == ["Confirm your new email address"]
     assert (await browser.get("/dashboard/settings")).status == 200
     assert (await other.get("/dashboard/settings")).location.startswith("/dashboard/sign-in")  # other sessions have ended
     for secret, purpose in ((reset, "reset"), (up, "sign-up")):
-        assert await house.assembly.sessions.find_link(secret, purpose) is None  # type: ignore[arg-type]
+        assert await rig.assembly.sessions.find_link(secret, purpose) is None  # type: ignore[arg-type]
     assert (await followed(browser, link)).status == 410
-    assert (await house.browser().sign_in(ANN)).status == 422
-    assert (await house.browser().sign_in(NEW)).location == "/dashboard"
-    assert ("address changed", f"{ANN} to {NEW}") in await house.audit(account_id)
+    assert (await rig.browser().sign_in(ANN)).status == 422
+    assert (await rig.browser().sign_in(NEW)).location == "/dashboard"
+    assert ("address changed", f"{ANN} to {NEW}") in await rig.audit(account_id)
 
 
 @pytest_twisted.ensureDeferred
-async def test_whether_somebody_has_an_address_is_told_to_them_alone(pool: Pool) -> None:
-    house = House(pool)
-    account_id = await house.account()
-    await house.person(ANN, account_id)
-    bob = await house.person(BOB)
-    browser = await house.inside(ANN)
+async def test_only_its_owner_learns_that_an_address_is_registered(pool: Pool) -> None:
+    rig = DashboardRig(pool)
+    account_id = await rig.account()
+    await rig.person(ANN, account_id)
+    bob = await rig.person(BOB)
+    browser = await rig.inside(ANN)
     pages, written = [], []
     for email in (BOB, "nobody@example.com"):
         shown = await asked(browser, email)
         pages.append((shown.status, shown.location, (await browser.get(PROFILE)).text.replace(email, "X").replace(browser.token, "")))
         written.append(await pool.rows("SELECT expires_at FROM address_changes"))
     assert pages[0] == pages[1] and written[0] == written[1]
-    assert house.mailer.subjects(BOB) == ["Your email address is already in use"]
-    assert house.mailer.sent[0][1].link is None
-    assert house.mailer.subjects("nobody@example.com") == ["Confirm your new email address"]
-    assert [line for line in await house.audit(account_id) if "address" in line[0]] == [
+    assert rig.mailer.subjects(BOB) == ["Your email address is already in use"]
+    assert rig.mailer.sent[0][1].link is None
+    assert rig.mailer.subjects("nobody@example.com") == ["Confirm your new email address"]
+    assert [line for line in await rig.audit(account_id) if "address" in line[0]] == [
         ("address change requested", BOB), ("address change requested", "nobody@example.com"),
     ]  # fmt: skip
-    assert await email_of(house, bob.id) == BOB
+    assert await email_of(rig, bob.id) == BOB
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_link_is_for_who_asked_and_while_nobody_else_has_the_address(pool: Pool) -> None:
-    house = House(pool)
-    ann, bob = await house.person(ANN), await house.person(BOB)
-    browser, bobs = await house.inside(ANN), await house.inside(BOB)
+async def test_a_confirmation_link_works_for_its_requester_while_the_address_is_free(pool: Pool) -> None:
+    rig = DashboardRig(pool)
+    ann, bob = await rig.person(ANN), await rig.person(BOB)
+    browser, bobs = await rig.inside(ANN), await rig.inside(BOB)
     await asked(browser, NEW)
-    link = house.mailer.link(NEW)
-    nobody = await house.browser().get(link)
+    link = rig.mailer.link(NEW)
+    nobody = await rig.browser().get(link)
     assert nobody.location.startswith("/dashboard/sign-in?next=%2Fdashboard%2Fsettings%2Fprofile")
-    assert (await followed(bobs, link)).status == 410 and await email_of(house, bob.id) == BOB
+    assert (await followed(bobs, link)).status == 410 and await email_of(rig, bob.id) == BOB
     await browser.get(link)
-    await house.person(NEW)  # in between
+    await rig.person(NEW)  # registered meanwhile
     assert (await browser.post(f"{ADDRESS}/confirm", {"link": link.partition("link=")[2]})).status == 410
-    assert await email_of(house, ann.id) == ANN
+    assert await email_of(rig, ann.id) == ANN
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_newer_wish_a_new_password_and_time_end_a_link(pool: Pool) -> None:
-    house = House(pool)
-    ann = await house.person(ANN)
-    browser = await house.inside(ANN)
+async def test_a_newer_request_a_new_password_and_time_invalidate_a_link(pool: Pool) -> None:
+    rig = DashboardRig(pool)
+    ann = await rig.person(ANN)
+    browser = await rig.inside(ANN)
     links = []
     for email in ("one@example.com", "two@example.com"):
         await asked(browser, email)
-        links.append(house.mailer.link(email))
+        links.append(rig.mailer.link(email))
     assert (await followed(browser, links[0])).status == 410
     assert (await browser.get(links[1])).status == 200
     await browser.post("/dashboard/settings/security/password", {"old": PASSWORD, "password": "another four good words"})
     assert (await followed(browser, links[1])).status == 410
     await asked(browser, "three@example.com", "another four good words")
     await browser.post(f"{ADDRESS}/withdraw")
-    assert (await followed(browser, house.mailer.link("three@example.com"))).status == 410
+    assert (await followed(browser, rig.mailer.link("three@example.com"))).status == 410
     await asked(browser, "four@example.com", "another four good words")
-    house.clock.advance(3601)
-    assert (await followed(browser, house.mailer.link("four@example.com"))).status == 410
-    assert await email_of(house, ann.id) == ANN
-    await house.assembly.sessions.sweep()
+    rig.clock.advance(3601)
+    assert (await followed(browser, rig.mailer.link("four@example.com"))).status == 410
+    assert await email_of(rig, ann.id) == ANN
+    await rig.assembly.sessions.sweep()
     assert await pool.rows("SELECT FROM address_changes") == []
 
 
 @pytest_twisted.ensureDeferred
-async def test_asking_takes_the_password_and_is_slowed_down(pool: Pool) -> None:
-    house = House(pool)
-    await house.person(ANN)
-    browser = await house.inside(ANN)
+async def test_requesting_an_address_change_requires_the_password_and_is_throttled(pool: Pool) -> None:
+    rig = DashboardRig(pool)
+    await rig.person(ANN)
+    browser = await rig.inside(ANN)
     wrong = await asked(browser, NEW, "not my password")
-    assert wrong.status == 422 and "Incorrect password." in wrong.text and NEW in wrong.text  # what was typed stays
+    assert wrong.status == 422 and "Incorrect password." in wrong.text and NEW in wrong.text  # the input is kept
     for email, message in (("no address", "Enter a valid email address."), (ANN, "This is already your address.")):
         shown = await asked(browser, email)
         assert shown.status == 422 and message in shown.text
     statuses = [(await asked(browser, f"{number}@example.com")).status for number in range(FREE + 1)]
     assert statuses == [303] * FREE + [429]
-    assert len(house.mailer.sent) == FREE
+    assert len(rig.mailer.sent) == FREE
 
 
 @pytest_twisted.ensureDeferred
-async def test_who_signs_in_elsewhere_shows_again_who_they_are(pool: Pool) -> None:
-    house = House(pool)
-    ann = await house.person(ANN, password=None)
+async def test_a_user_without_a_password_reauthenticates_to_change_the_address(pool: Pool) -> None:
+    rig = DashboardRig(pool)
+    ann = await rig.person(ANN, password=None)
     who = Identity("https://issuer.example", "7", "google", ANN)
-    await Identities(pool, house.clock).add(ann.id, who)
-    secret = await house.assembly.sessions.make_link("sign-in", ANN, timedelta(hours=1))
-    browser = house.browser()
+    await Identities(pool, rig.clock).add(ann.id, who)
+    secret = await rig.assembly.sessions.make_link("sign-in", ANN, timedelta(hours=1))
+    browser = rig.browser()
     await browser.get(f"/dashboard/sign-in/link?link={secret}")
     await browser.post("/dashboard/sign-in/link", {"link": secret})
     assert 'name="password"' not in (await browser.get(PROFILE)).text
-    house.clock.advance(REAUTHENTICATION_LIFETIME.total_seconds() + 1)
+    rig.clock.advance(REAUTHENTICATION_LIFETIME.total_seconds() + 1)
     assert (await asked(browser, NEW)).location.startswith("/dashboard/sign-in/again")
-    assert house.mailer.sent == []
-    held = await house.assembly.sessions.find(session(browser))
+    assert rig.mailer.sent == []
+    held = await rig.assembly.sessions.find(session(browser))
     assert held is not None
-    await house.assembly.sessions.proved(held.hash)
+    await rig.assembly.sessions.proved(held.hash)
     assert (await asked(browser, NEW)).location == PROFILE
-    assert (await followed(browser, house.mailer.link(NEW))).query == {"done": "moved"}
-    assert await Identities(pool, house.clock).use(who) == ann.id and await email_of(house, ann.id) == NEW
+    assert (await followed(browser, rig.mailer.link(NEW))).query == {"done": "moved"}
+    assert await Identities(pool, rig.clock).use(who) == ann.id and await email_of(rig, ann.id) == NEW
 
 
 @pytest_twisted.ensureDeferred
-async def test_an_address_and_its_line_change_together_or_not_at_all(pool: Pool) -> None:
-    house = House(pool)
-    ann = await house.person(ANN)
-    browser = await house.inside(ANN)
+async def test_an_address_and_its_audit_entry_change_together_or_not_at_all(pool: Pool) -> None:
+    rig = DashboardRig(pool)
+    ann = await rig.person(ANN)
+    browser = await rig.inside(ANN)
     await asked(browser, NEW)
-    link = house.mailer.link(NEW)
+    link = rig.mailer.link(NEW)
     await browser.get(link)
     await pool.run("ALTER TABLE audit ADD CONSTRAINT full_disk CHECK (action = '') NOT VALID")
     for path, form in (("/confirm", {"link": link.partition("link=")[2]}), ("/withdraw", {}), ("", {"email": BOB, "password": PASSWORD})):
         assert (await browser.post(f"{ADDRESS}{path}", form)).status == 500
     assert (await browser.post(f"{PROFILE}/name", {"name": "Ann"})).status == 500
-    assert await email_of(house, ann.id) == ANN and await pool.rows("SELECT email FROM address_changes") == [(NEW,)]
+    assert await email_of(rig, ann.id) == ANN and await pool.rows("SELECT email FROM address_changes") == [(NEW,)]
     await pool.run("ALTER TABLE audit DROP CONSTRAINT full_disk")
     assert (await followed(browser, link)).query == {"done": "moved"}
 
 
 @pytest_twisted.ensureDeferred
 async def test_a_name_is_changed_and_may_not_be_empty(pool: Pool) -> None:
-    house = House(pool)
-    account_id = await house.account()
-    await house.person(ANN, account_id)
-    browser = await house.inside(ANN)
+    rig = DashboardRig(pool)
+    account_id = await rig.account()
+    await rig.person(ANN, account_id)
+    browser = await rig.inside(ANN)
     await browser.get(PROFILE)
     assert (await browser.post(f"{PROFILE}/name", {"name": " "})).status == 422
     assert (await browser.post(f"{PROFILE}/name", {"name": "<b>Ann</b>"})).query == {"done": "name"}
@@ -194,22 +192,22 @@ async def test_a_name_is_changed_and_may_not_be_empty(pool: Pool) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_without_mails_of_its_own_no_address_is_changed(pool: Pool) -> None:
-    house = House(pool)
-    house.assembly.mailer = None
-    house.pages = house.assembly.resource()
-    await house.person(ANN)
-    browser = await house.inside(ANN)
+async def test_addresses_cannot_change_if_the_service_sends_no_emails(pool: Pool) -> None:
+    rig = DashboardRig(pool)
+    rig.assembly.mailer = None
+    rig.pages = rig.assembly.resource()
+    await rig.person(ANN)
+    browser = await rig.inside(ANN)
     assert "Send confirmation link" not in (await browser.get(PROFILE)).text
     assert (await browser.post(ADDRESS, {"email": NEW, "password": PASSWORD})).status == 404
 
 
 @pytest.mark.parametrize("user", ["nobody", "other"])
 @pytest_twisted.ensureDeferred
-async def test_the_store_takes_a_link_of_its_person_alone(pool: Pool, user: str) -> None:
-    house = House(pool)
-    addresses = Addresses(pool, house.clock)
-    ann, bob = await house.assembly.users.create(ANN, "", HASHED), await house.assembly.users.create(BOB, "", HASHED)
+async def test_the_store_accepts_a_link_from_its_user_only(pool: Pool, user: str) -> None:
+    rig = DashboardRig(pool)
+    addresses = Addresses(pool, rig.clock)
+    ann, bob = await rig.assembly.users.create(ANN, "", HASHED), await rig.assembly.users.create(BOB, "", HASHED)
     secret = await addresses.propose(ann.id, NEW, timedelta(hours=1))
     assert await addresses.confirm(bob.id, secret if user == "other" else "x", b"") is None
     assert await addresses.confirm(ann.id, secret, b"") == ANN and await addresses.confirm(ann.id, secret, b"") is None

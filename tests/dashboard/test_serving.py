@@ -1,4 +1,4 @@
-"""Serving a page: what goes wrong has a page that says so, unless a file is on its way already."""
+"""Serving a page: error pages and downloads."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def pieces(error: Exception | None = None) -> AsyncGenerator[bytes, None]:
         (EncryptionError("The secret does not open."), 503),
     ],
 )
-def test_what_goes_wrong_is_told_and_a_file_that_has_begun_is_cut_off(error, status):
+def test_an_error_shows_a_page_and_cuts_off_a_download_that_has_begun(error, status):
     async def shown(request):
         raise error
 
@@ -80,7 +80,7 @@ def test_what_goes_wrong_is_told_and_a_file_that_has_begun_is_cut_off(error, sta
     assert failure.value is error and http.written == [b"a,b\r\n"] and http.code == 200
 
 
-def test_a_download_has_no_length_and_is_a_file():
+def test_a_download_is_an_attachment_without_content_length():
     async def downloaded(request):
         await request.download("a.csv", "text/csv", pieces())
         return b""

@@ -1,4 +1,4 @@
-"""The dashboard in a browser: the way from signing up to a delivered mail, every page in light, dark and on a phone, and axe on each.
+"""The dashboard in Chromium: from signing up to a delivered email, and every page in four views with accessibility checks.
 
 Needs Chromium (`apt-get install chromium`); without it these tests are skipped, but never where
 MAILSVC_TEST_CHROMIUM is "required", as it is in .ci/run.
@@ -39,7 +39,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
         CHROMIUM is None and os.environ.get("MAILSVC_TEST_CHROMIUM") != "required",
-        reason="There is no Chromium here; Debian has a package of that name.",
+        reason="Chromium is not installed (Debian package: chromium).",
     ),
 ]
 
@@ -53,7 +53,7 @@ def provider() -> Iterator[FakeProvider]:
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory, module_database: str, provider: FakeProvider) -> Iterator[Daemon]:
-    """At a name, as passkeys need one, and with a Google and a GitHub to sign in at."""
+    """With a host name, which passkeys require, and fakes of Google and GitHub."""
     folder: Path = tmp_path_factory.mktemp("browser")
     port, here = free_port(), free_port()
     secret = folder / "client.secret"
@@ -85,7 +85,7 @@ def browser() -> Iterator[Browser]:
         browser.close()
 
 
-# What a page of ours does that its policy does not allow. A mail that is shown has a policy of its own.
+# Reports violations of our pages' policy. The preview of an email has its own.
 POLICY = """if (window === top) document.addEventListener("securitypolicyviolation", (event) => {
   console.error("policy", event.violatedDirective, event.blockedURI);
 });"""
@@ -93,7 +93,7 @@ POLICY = """if (window === top) document.addEventListener("securitypolicyviolati
 
 @pytest.fixture
 def page(browser: Browser, daemon: Daemon) -> Iterator[Page]:
-    """A browser of its own; what goes wrong in a page fails the test, and so does what the policy of our pages forbids."""
+    """A separate browser. Script errors, policy violations and 5xx responses fail the test."""
     context = browser.new_context(base_url=f"http://localhost:{daemon.port}", viewport={"width": 1280, "height": 900})
     context.set_default_timeout(10_000)
     page = context.new_page()
@@ -109,7 +109,7 @@ def page(browser: Browser, daemon: Daemon) -> Iterator[Page]:
 
 
 def enter(page: Page, daemon: Daemon, address: str, account: str = "Acme") -> None:
-    """Sign up with a link from a mail."""
+    """Sign up with an emailed link."""
     page.goto("/dashboard/sign-up")
     page.get_by_label("Email").fill(address)
     page.get_by_role("button", name="Send link").click()
@@ -127,7 +127,7 @@ def leave(page: Page) -> None:
     expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
 
 
-def test_from_signing_up_to_a_second_factor(page: Page, daemon: Daemon) -> None:
+def test_signing_up_to_two_factor_authentication(page: Page, daemon: Daemon) -> None:
     enter(page, daemon, "ann@acme.example")
     page.get_by_role("button", name="Create API key").click()
     expect(page.locator("#key")).to_have_text(re.compile("^ms_"))
@@ -136,7 +136,7 @@ def test_from_signing_up_to_a_second_factor(page: Page, daemon: Daemon) -> None:
     domain = page.get_by_role("textbox", name="Domain")
     domain.fill("acme.invalid")
     page.get_by_role("button", name="Add domain").click()
-    expect(page.locator("#d-name")).to_be_visible()  # said beside the field
+    expect(page.locator("#d-name")).to_be_visible()  # shown beside the field
     assert domain.input_value() == "acme.invalid"
     domain.fill("mail.acme-example.com")
     page.get_by_role("button", name="Add domain").click()
@@ -156,10 +156,10 @@ def test_from_signing_up_to_a_second_factor(page: Page, daemon: Daemon) -> None:
     page.get_by_role("button", name="Sign in", exact=True).click()
     page.get_by_label("Code").fill(code)
     page.get_by_role("button", name="Continue").click()
-    expect(page).to_have_url(re.compile("/dashboard/keys$"))  # back where they wanted to be
+    expect(page).to_have_url(re.compile("/dashboard/keys$"))  # back on the requested page
 
 
-def test_a_new_account_is_led_to_its_first_delivered_mail(page: Page, daemon: Daemon) -> None:
+def test_the_home_page_leads_a_new_account_to_its_first_delivery(page: Page, daemon: Daemon) -> None:
     enter(page, daemon, "first@acme.example", "Beginners")
     nothing_yet = {f"empty-{name}": f"/dashboard/{name}" for name in "emails domains keys metrics logs webhooks suppressions".split()}
     look_at_all(page, nothing_yet | {"empty-home": "/dashboard"})
@@ -171,19 +171,19 @@ def test_a_new_account_is_led_to_its_first_delivered_mail(page: Page, daemon: Da
     key = page.locator("#key").inner_text()
     expect(page.locator("#step-domain")).not_to_have_class("done")
     daemon.command("domain", "trust", "first.acme-example.com", "--account", "Beginners")
-    expect(page.locator("#step-domain")).to_have_class("done")  # by itself
+    expect(page.locator("#step-domain")).to_have_class("done")  # without a reload
     sent = daemon.call(
         "POST", "/emails", {"from": "a@first.acme-example.com", "to": "x@example.com", "subject": "First", "text": "x"}, key=key
     )
     assert sent.status == 200
-    expect(page.locator("#step-arrived")).to_have_class("done")  # by itself
+    expect(page.locator("#step-arrived")).to_have_class("done")  # without a reload
     expect(page.locator("#key")).to_have_text(key)
     page.get_by_role("link", name="First", exact=True).first.click()
     expect(page.get_by_role("heading", name="First")).to_be_visible()
 
 
 def sign_in(page: Page, daemon: Daemon) -> None:
-    """As the first account's admin: by the link of the start, and after that with what that browser got."""
+    """Sign in as the first account's admin, with the link printed at the start, then with the cookies from it."""
     if not KEPT:
         page.goto(daemon.facts["sign_in"][len(daemon.facts["http"]) :])
         page.get_by_role("button", name="Sign in").click()
@@ -192,7 +192,7 @@ def sign_in(page: Page, daemon: Daemon) -> None:
     page.context.add_cookies(KEPT)
 
 
-def test_a_mail_is_followed_until_it_is_delivered(page: Page, daemon: Daemon) -> None:
+def test_an_email_page_updates_until_it_is_delivered(page: Page, daemon: Daemon) -> None:
     sign_in(page, daemon)
     html = '<html lang="en"><body><p>Hello</p><script>document.title="owned";parent.location="/x"</script>'
     html += f'<img src="http://127.0.0.1:{daemon.port}/healthz?tracked"></body></html>'
@@ -206,7 +206,7 @@ def test_a_mail_is_followed_until_it_is_delivered(page: Page, daemon: Daemon) ->
     asked: list[str] = []
     page.on("response", lambda answer: asked.append(answer.url))
     page.goto(f"/dashboard/emails/{email_id}")
-    expect(page.locator("#live .badge").filter(has_text="Delivered")).to_have_count(2, timeout=30_000)  # by itself
+    expect(page.locator("#live .badge").filter(has_text="Delivered")).to_have_count(2, timeout=30_000)  # without a reload
     expect(page.locator("#live-head .badge")).to_have_text("Delivered")
     assert page.locator("summary").count() >= 4
     page.locator("summary").first.click()
@@ -221,29 +221,29 @@ def test_a_mail_is_followed_until_it_is_delivered(page: Page, daemon: Daemon) ->
 
 
 def first(page: Page, path: str, pattern: str) -> str:
-    """The first link of that kind on a page."""
+    """The first link on a page that matches `pattern`."""
     found = re.search(rf'href="({pattern})"', page.request.get(path).text())
     assert found, (path, pattern)
     return found[1].replace("&amp;", "&")
 
 
-def test_an_endpoint_is_told_again(page: Page, daemon: Daemon) -> None:
-    """And what else is to be seen on the pages that are looked at below."""
+def test_a_webhook_event_is_resent(page: Page, daemon: Daemon) -> None:
+    """This also prepares data for the screenshots below."""
     sign_in(page, daemon)
     with Receiver() as receiver:
         page.goto("/dashboard/webhooks")
         page.get_by_label("Endpoint URL").fill(f"{receiver.url}/")
         page.get_by_role("button", name="Add endpoint").click()
         page.get_by_role("button", name="Send test event").click()
-        expect(page.locator("#live .badge").filter(has_text="Success")).to_have_count(1, timeout=30_000)  # by itself
+        expect(page.locator("#live .badge").filter(has_text="Success")).to_have_count(1, timeout=30_000)  # without a reload
         page.locator("#live a.cover").first.click()
         expect(page.locator(".timeline li")).to_have_count(1)
         page.get_by_role("button", name="Resend").click()
-        expect(page.locator(".timeline li")).to_have_count(2, timeout=30_000)  # by itself
+        expect(page.locator(".timeline li")).to_have_count(2, timeout=30_000)  # without a reload
         assert len({told.id for told in receiver.told}) == 1 and len(receiver.told) == 2
 
 
-def test_logs_are_taken_away(page: Page, daemon: Daemon) -> None:
+def test_logs_are_exported(page: Page, daemon: Daemon) -> None:
     sign_in(page, daemon)
     daemon.call("GET", "/domains")
     page.goto("/dashboard/logs")
@@ -252,18 +252,18 @@ def test_logs_are_taken_away(page: Page, daemon: Daemon) -> None:
     with page.expect_download() as taken:
         page.get_by_role("button", name="Download").click()
     assert Path(taken.value.path()).read_text().startswith("id,at,source,")
-    expect(page.get_by_text("Done", exact=True)).to_be_visible()  # by itself
+    expect(page.get_by_text("Done", exact=True)).to_be_visible()  # without a reload
 
 
 def polled(page: Page) -> Request:
-    """The next time that htmx asks for parts of a page, which is now."""
+    """The next request of a page that updates itself."""
     with page.expect_request(lambda request: request.headers.get("hx-target") == "follow") as asked:
         page.clock.run_for(3100)
     assert asked.value.headers["hx-request"] == "true"
     return asked.value
 
 
-def test_a_page_that_follows_leaves_the_reader_alone(page: Page, daemon: Daemon) -> None:
+def test_a_page_update_keeps_focus_and_stops_in_the_background(page: Page, daemon: Daemon) -> None:
     sign_in(page, daemon)
     mail = {"from": f"a@{daemon.facts['domain']}", "to": "later@example.com", "subject": "Follow", "text": "x"}
     email_id = daemon.call("POST", "/emails", mail | {"scheduled_at": "in 2 hours"}).body["id"]
@@ -272,20 +272,20 @@ def test_a_page_that_follows_leaves_the_reader_alone(page: Page, daemon: Daemon)
     page.evaluate("document.querySelectorAll('#live .body, #live-head h1').forEach((one) => one.append('Mine'))")
     page.get_by_role("button", name="Cancel sending").focus()
     assert urlsplit(polled(page).url).query == "view=text"
-    expect(page.get_by_text("Mine")).to_have_count(0)  # htmx put the part of the answer into its place
+    expect(page.get_by_text("Mine")).to_have_count(0)  # htmx replaced the part
     expect(page.get_by_role("button", name="Cancel sending")).to_be_focused()
     page.evaluate("Object.defineProperty(document, 'hidden', { get: () => true, configurable: true })")
     page.evaluate("addEventListener('htmx:beforeRequest', (event) => { window.asked = !event.defaultPrevented }, { once: true })")
     page.clock.run_for(3100)
-    assert page.evaluate("window.asked") is False  # nobody looks, nothing is asked
+    assert page.evaluate("window.asked") is False  # no requests from a page in the background
     page.evaluate("delete document.hidden")
     daemon.call("POST", f"/emails/{email_id}/cancel")
     polled(page)
     expect(page.locator("#live-head .badge")).to_have_text("Canceled")
-    expect(page.locator("#follow[hx-get]")).to_have_count(0)  # nothing to wait for any more
+    expect(page.locator("#follow[hx-get]")).to_have_count(0)  # no more updates
 
 
-def test_a_session_that_ends_while_a_page_follows_leads_back_to_it(page: Page, daemon: Daemon) -> None:
+def test_a_session_that_ends_during_page_updates_returns_to_the_page(page: Page, daemon: Daemon) -> None:
     enter(page, daemon, "gone@acme.example")
     page.clock.install()
     page.get_by_role("button", name="Create API key").click()
@@ -299,7 +299,7 @@ def test_a_session_that_ends_while_a_page_follows_leads_back_to_it(page: Page, d
     expect(page).to_have_url(re.compile(r"/dashboard\?steps=1$"))
 
 
-def test_a_filter_applies_without_another_page(page: Page, daemon: Daemon) -> None:
+def test_a_filter_applies_without_reloading_the_page(page: Page, daemon: Daemon) -> None:
     sign_in(page, daemon)
     mail = {"from": f"a@{daemon.facts['domain']}", "to": "ann@example.com", "subject": "Filtered", "text": "x"}
     email_id = daemon.call("POST", "/emails", mail | {"scheduled_at": "in 2 hours"}).body["id"]
@@ -316,7 +316,7 @@ def test_a_filter_applies_without_another_page(page: Page, daemon: Daemon) -> No
     expect(page.get_by_role("link", name="Filtered")).to_be_visible()
     page.get_by_label("Search").fill(email_id)
     page.get_by_role("button", name="Search").click()
-    expect(page).to_have_url(re.compile(f"/dashboard/emails/{email_id}$"))  # the email itself
+    expect(page).to_have_url(re.compile(f"/dashboard/emails/{email_id}$"))  # the email's page
 
 
 COUNTED = """
@@ -327,7 +327,7 @@ FROM domains d, generate_series(now() - interval '29 days', now() - interval '1 
              ('email.complained', 1), ('email.suppressed', 60)) AS counted (type, base)
 WHERE d.name = %s ON CONFLICT DO NOTHING
 """
-# Of each canvas: how many of its pixels have this colour of the stylesheet.
+# How many pixels of each canvas have this colour of the stylesheet.
 PAINTED = """(name) => {
   const probe = document.body.appendChild(document.createElement("i"));
   probe.style.color = `var(--${name})`;
@@ -343,13 +343,13 @@ PAINTED = """(name) => {
 
 
 def count(daemon: Daemon, database: str) -> None:
-    """Thirty days that the first account has sent in."""
+    """Insert thirty days of counts for the first account."""
     with contextlib.closing(psycopg2.connect(database)) as link, link, link.cursor() as cursor:
         cursor.execute(COUNTED, (daemon.facts["domain"],))
 
 
 def once(page: Page, condition: str) -> None:
-    """Waits for a frame in which it holds. The policy of our pages allows no text to be run, which other ways of waiting need."""
+    """Wait for a frame in which the condition holds. Playwright's own way needs eval, which the pages' policy forbids."""
     page.evaluate(f"new Promise((told) => {{ const look = () => ({condition}) ? told() : requestAnimationFrame(look); look(); }})")
 
 
@@ -362,11 +362,11 @@ def test_charts_are_drawn_from_the_table(page: Page, daemon: Daemon, module_data
     shown(page, "metrics-30-days")
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
-        once(page, f"({PAINTED})('good')[0] > 500")  # of the volume: the bars of what was delivered
+        once(page, f"({PAINTED})('good')[0] > 500")  # the bars of delivered emails
         assert page.evaluate(PAINTED, "bad")[0] > 50 and page.evaluate(PAINTED, "info")[0] > 50
         accent, danger = page.evaluate(PAINTED, "accent"), page.evaluate(PAINTED, "bad")
         assert [drawn > 50 for drawn in accent] == [False, True, True, True], accent  # the lines of the three rates
-        assert [drawn > 50 for drawn in danger] == [True, False, True, True], danger  # where two of them get dangerous
+        assert [drawn > 50 for drawn in danger] == [True, False, True, True], danger  # the thresholds of two of them
     canvas, over = page.locator(".plot canvas").first, page.locator(".plot .u-over").first
     before, box = canvas.screenshot(), over.bounding_box()
     assert box is not None
@@ -376,10 +376,10 @@ def test_charts_are_drawn_from_the_table(page: Page, daemon: Daemon, module_data
     page.mouse.move(box["x"] + box["width"] * 0.6, box["y"] + 50)
     page.mouse.up()
     page.mouse.move(0, 0)
-    assert canvas.screenshot() != before  # closer
+    assert canvas.screenshot() != before  # zoomed in
     over.dblclick()
     page.mouse.move(0, 0)
-    assert canvas.screenshot() == before  # all of it
+    assert canvas.screenshot() == before  # zoomed out
     page.set_viewport_size({"width": 390, "height": 844})
     once(page, "document.querySelector('.plot canvas').clientWidth < 390")
     table = page.locator("#numbers")
@@ -388,7 +388,7 @@ def test_charts_are_drawn_from_the_table(page: Page, daemon: Daemon, module_data
     expect(table.get_by_role("columnheader", name="Bounce rate")).to_be_visible()
 
 
-def test_every_page_in_light_in_dark_and_on_a_phone(page: Page, daemon: Daemon) -> None:
+def test_every_page_in_light_and_dark_narrow_and_on_a_phone(page: Page, daemon: Daemon) -> None:
     sign_in(page, daemon)
     with smtplib.SMTP("127.0.0.1", daemon.facts["smtp"]["587"]) as relay:
         relay.starttls()
@@ -422,7 +422,7 @@ def test_every_page_in_light_in_dark_and_on_a_phone(page: Page, daemon: Daemon) 
     })  # fmt: skip
 
 
-def test_the_gate_is_accessible_too(page: Page) -> None:
+def test_the_sign_in_pages_are_accessible(page: Page) -> None:
     look_at_all(page, {name: f"/dashboard/{name}" for name in ("sign-in", "sign-up", "reset")})
 
 
@@ -445,11 +445,11 @@ def test_pages_work_without_javascript(browser: Browser, daemon: Daemon, module_
     context.close()
 
 
-# Passkeys, and other services to sign in at
+# Passkeys and identity providers
 
 
 def device(page: Page) -> Any:
-    """A device with a passkey reader, as Chromium plays it; always its owner's finger."""
+    """Chromium's virtual authenticator, which always verifies the user."""
     session = page.context.new_cdp_session(page)
     session.send("WebAuthn.enable")
     options = {
@@ -461,7 +461,7 @@ def device(page: Page) -> Any:
 
 
 def shown(page: Page, name: str) -> None:
-    """What this page looks like, and that everybody can use it."""
+    """Take screenshots and check accessibility."""
     assert not look_here(page, name)
     page.set_viewport_size({"width": 1280, "height": 900})
 
@@ -473,7 +473,7 @@ def test_an_address_is_changed_by_a_link_to_the_new_one(page: Page, daemon: Daem
     page.get_by_label("New email address").fill("new@acme.example")
     page.get_by_label("Current password").fill("not this one")
     page.get_by_role("button", name="Send confirmation link").click()
-    expect(page.locator("#d-password")).to_be_visible()  # said beside the field
+    expect(page.locator("#d-password")).to_be_visible()  # shown beside the field
     assert page.get_by_label("New email address").input_value() == "new@acme.example"
     shown(page, "settings-profile-wrong")
     page.get_by_label("Current password").fill(PASSWORD)
@@ -491,7 +491,7 @@ def test_an_address_is_changed_by_a_link_to_the_new_one(page: Page, daemon: Daem
     expect(page).to_have_url(re.compile("/dashboard$"))
 
 
-def test_a_passkey_is_a_second_factor_a_way_in_and_a_proof(page: Page, daemon: Daemon) -> None:
+def test_a_passkey_signs_in_is_a_second_factor_and_reauthenticates(page: Page, daemon: Daemon) -> None:
     device(page)
     enter(page, daemon, "key@acme.example")
     page.goto("/dashboard/settings/security")
@@ -509,7 +509,7 @@ def test_a_passkey_is_a_second_factor_a_way_in_and_a_proof(page: Page, daemon: D
     leave(page)
     page.goto("/dashboard/keys")
     shown(page, "sign-in-with")
-    page.get_by_role("button", name="Sign in with a passkey").click()  # alone
+    page.get_by_role("button", name="Sign in with a passkey").click()  # without a password
     expect(page).to_have_url(re.compile("/dashboard/keys$"))
     page.goto("/dashboard/sign-in/again?next=/dashboard/metrics")
     shown(page, "sign-in-again")
@@ -528,7 +528,7 @@ def test_a_passkey_is_a_second_factor_a_way_in_and_a_proof(page: Page, daemon: D
 
 
 @pytest.mark.parametrize("name", ["Google", "GitHub"])
-def test_somebody_signs_up_and_in_at_another_service(page: Page, provider: FakeProvider, name: str) -> None:
+def test_signing_up_and_in_with_a_provider(page: Page, provider: FakeProvider, name: str) -> None:
     provider.person.subject, provider.person.email = ("77", "pat77@gmail.com") if name == "Google" else ("78", "pat78@gmail.com")
     page.goto("/dashboard/sign-in")
     page.get_by_role("button", name=f"Continue with {name}").click()
@@ -549,7 +549,7 @@ def test_somebody_signs_up_and_in_at_another_service(page: Page, provider: FakeP
     expect(page).to_have_url(re.compile("/dashboard/metrics$"))
     page.goto("/dashboard/settings/security")
     page.get_by_role("button", name="Connect GitHub" if name == "Google" else "Connect Google").click()
-    if name == "GitHub":  # which does not say when somebody signed in there
+    if name == "GitHub":  # which does not report when the user signed in
         expect(page.get_by_role("link", name="Set a password")).to_be_visible()
         page.goto("/dashboard/settings/security")
     else:

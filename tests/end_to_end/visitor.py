@@ -1,4 +1,4 @@
-"""A browser without a screen: keeps cookies, sends the forms of the pages that it was shown."""
+"""A minimal browser for a daemon: keeps cookies and form tokens."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.end_to_end.rig import Daemon
 
 @attrs.frozen
 class Shown:
-    """What came back."""
+    """A response."""
 
     status: int
     headers: Mapping[str, str]
@@ -43,7 +43,7 @@ class Visitor:
         return self._ask("POST", path, urlencode(fields), {"Content-Type": "application/x-www-form-urlencoded", **(headers or {})})
 
     def sign_in(self, link: str) -> Shown:
-        """By a sign-in link."""
+        """Sign in with a link."""
         path = link[link.index("/dashboard") :]
         self.get(path)
         return self.post("/dashboard/sign-in/link", {"link": path.partition("=")[2]})
@@ -69,7 +69,7 @@ class Visitor:
 
 
 def mailed_link(daemon: Daemon, to: str, path: str) -> str:
-    """The link to this page in the newest mail of the service to somebody, once it has arrived."""
+    """The link to a page in the newest email to an address, once it has arrived."""
     links: list[str] = []
 
     def found(body: Any) -> bool:

@@ -1,4 +1,4 @@
-"""The operator's page: what it shows, what it calls wrong, and that a stranger's words stay words."""
+"""The operator's page: figures, problems, escaping. Also the alert rules."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from mailsvc.monitoring.overview import EVERY, HEADERS, POINTS, Line, Overview, 
 from tests.end_to_end.rig import PROJECT
 
 
-def told(**changes: float) -> bytes:
-    """The figures of an installation that is well, but for the changes."""
+def metrics_text(**changes: float) -> bytes:
+    """The figures of a healthy installation, with changes."""
     sheet = Sheet()
     sheet.gauge("database_up", "", changes.get("database_up", 1))
     waiting = {("queued", "transactional"): 2.0, ("delayed", "bulk"): 5.0}
@@ -34,8 +34,8 @@ def told(**changes: float) -> bytes:
     return sheet.text()
 
 
-def test_a_page_of_an_installation_that_is_well() -> None:
-    page = Overview().page(told(), "mailsvc <1>").decode()
+def test_the_page_of_a_healthy_installation() -> None:
+    page = Overview().page(metrics_text(), "mailsvc <1>").decode()
     assert "All systems normal" in page and "mailsvc &lt;1&gt;" in page and "&lt;day&gt;" in page and "<day>" not in page
     text = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page))
     for shown in (
@@ -47,7 +47,7 @@ def test_a_page_of_an_installation_that_is_well() -> None:
     ):
         assert shown in text, shown
     assert "<script" not in page and " style=" not in page and "default-src 'none'" in HEADERS["Content-Security-Policy"]
-    ElementTree.fromstring(re.sub(r"<!doctype html>|<meta[^>]+>", "", page))  # whole
+    ElementTree.fromstring(re.sub(r"<!doctype html>|<meta[^>]+>", "", page))  # well-formed
 
 
 @pytest.mark.parametrize(("changes", "said"), [
@@ -60,33 +60,33 @@ def test_a_page_of_an_installation_that_is_well() -> None:
     ({"clock": -6}, "by -6 s"),
     ({"pool": 21}, "waiting for a database connection: 21"),
 ])  # fmt: skip
-def test_what_is_wrong_stands_first(changes: dict[str, float], said: str) -> None:
-    assert troubles(values_of(told())) == []
-    [trouble] = troubles(values_of(told(**changes)))
-    page = Overview().page(told(**changes), "mailsvc").decode()
+def test_problems_are_listed_first(changes: dict[str, float], said: str) -> None:
+    assert troubles(values_of(metrics_text())) == []
+    [trouble] = troubles(values_of(metrics_text(**changes)))
+    page = Overview().page(metrics_text(**changes), "mailsvc").decode()
     assert said in trouble.what.replace("\u00a0", " ") and "1 problem</title>" in page and "All systems normal" not in page
 
 
-def test_a_line_is_what_came_in_each_minute_of_the_last_hour() -> None:
+def test_a_line_shows_the_rate_per_minute_of_the_last_hour() -> None:
     overview = Overview()
     for count in range(POINTS + 5):
-        overview.remember(told(accepted=10.0 * count))
+        overview.remember(metrics_text(accepted=10.0 * count))
     line = overview.lines[0]
     assert (len(line.points), line.newest, line.most) == (POINTS, 10 * 60 / EVERY, 10 * 60 / EVERY)
     assert line.path.startswith("M0.0 2.0 L1.0 2.0") and line.path.endswith("240.0 2.0")
-    overview.remember(told(accepted=0))  # never below nothing
+    overview.remember(metrics_text(accepted=0))  # never negative
     assert line.newest == 0 and Line(("x",), "").path == ""
 
 
-def test_figures_for_people() -> None:
+def test_figures_are_formatted() -> None:
     shown = [seconds(value).replace("\u00a0", " ") for value in (0, 0.25, 12, 120, 7200, 200000)]
     assert shown == ["0 s", "0.2 s", "12 s", "2 min", "2 h", "2 d"]
     buckets = {("lag_bucket", "0.1"): 98.0, ("lag_bucket", "0.25"): 99.0, ("lag_bucket", "+Inf"): 100.0}
     assert (quantile(buckets, "lag", 0.99), quantile(buckets, "lag", 0.999), quantile({}, "lag", 0.9)) == (0.25, None, None)
 
 
-def test_rules_for_alerts_are_what_prometheus_reads() -> None:
-    """The format of its documentation: groups of rules, each with an expression, a time and a sentence."""
+def test_the_alert_rules_are_valid_for_prometheus() -> None:
+    """Groups of rules, each with an expression, a duration and a summary."""
     [group] = yaml.safe_load((PROJECT / "etc/alerts.yml").read_text("utf-8"))["groups"]
     names = [rule["alert"] for rule in group["rules"]]
     assert len(names) == len(set(names)) > 10

@@ -1,4 +1,4 @@
-"""Sending an email again counts like sending it: by the account's plan, and with the reason why not."""
+"""Resending counts against the plan like sending, and says why it was refused."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ USED_UP = Exhausted("day", 1, 100, 100, datetime(2026, 11, 22, tzinfo=UTC))
 
 
 @pytest.mark.parametrize("answer", [Admitted((UUID(int=9),)), USED_UP])
-def test_an_email_that_is_sent_again_is_counted(answer: Any) -> None:
+def test_a_resent_email_counts_against_the_quota(answer: Any) -> None:
     submitted: list[Any] = []
 
     class World:
