@@ -400,7 +400,7 @@ class Daemon:
             providers=providers_of(settings.sign_in, self.fetcher, self.unix),
             inbox=self.shelf if settings.sandbox.listen else None,
             intake=self.intake, quotas=self.quotas, settings=settings, relay_ports=self.relay_ports,
-            standing=wiring.standing_of(settings, self.pool, self.reactor),
+            reputation=wiring.standing_of(settings, self.pool, self.reactor),
         )  # fmt: skip
 
     def system_mail(self) -> SystemMail:

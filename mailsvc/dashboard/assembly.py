@@ -116,7 +116,7 @@ class Assembly:
     intake: Intake
     settings: Settings
     relay_ports: Mapping[str, int]
-    standing: Reputation
+    reputation: Reputation
     providers: Mapping[str, Provider] = attrs.field(factory=dict)
     inbox: Any = None
     password_thread: Callable[[Callable[[], Any]], Awaitable[Any]] | None = None
@@ -139,7 +139,7 @@ class Assembly:
         stored = StoredEmails(pool, self.clock)
         resend = Resend(self.intake, self.accounts, self.in_thread, self.clock)
         links = SignedLinks(partial(self.encryption.secrets_for, "links"))
-        emails = EmailPages(context, stored, History(pool), self.messages, self.domains, self.keys, resend, links, self.standing)
+        emails = EmailPages(context, stored, History(pool), self.messages, self.domains, self.keys, resend, links, self.reputation)
         email_list = EmailList(context, stored, search, self.domains, self.keys)
         logs = LogList(context, LogSearch(pool), RequestLog(pool), SmtpSessions(pool, self.clock), self.keys)
         exports = ExportPages(context, Exports(pool, self.clock), email_list, logs)

@@ -54,8 +54,8 @@ class DomainPages:
         if region not in self.maintenance.publishing.hosts:
             raise PageError(422, "Unknown region", "This region doesn’t exist. Choose one from the list.")
         try:
-            line = request.audit_entry("domain added", names.parse(text, self.maintenance.own).ascii)
-            domain = await self.maintenance.add(request.account_id, text, region, Choices(), [line])
+            entry = request.audit_entry("domain added", names.parse(text, self.maintenance.own).ascii)
+            domain = await self.maintenance.add(request.account_id, text, region, Choices(), [entry])
         except names.NotADomain as wrong:
             return await self._listed(request, {"name": str(wrong)}, text)
         except AlreadyAdded:
@@ -104,8 +104,8 @@ class DomainPages:
         tls = request.field("tls") or domain.tls
         if tls not in ("opportunistic", "enforced"):
             raise PageError(422, "Unknown TLS setting", "TLS must be opportunistic or enforced.")
-        line = request.audit_entry("domain changed", f"{domain.name}: TLS {tls}, sending {request.field('sending') or 'off'}")
-        await self.stored.update(request.account_id, domain.id, {"tls": tls, "sending": request.field("sending") == "on"}, [line])
+        entry = request.audit_entry("domain changed", f"{domain.name}: TLS {tls}, sending {request.field('sending') or 'off'}")
+        await self.stored.update(request.account_id, domain.id, {"tls": tls, "sending": request.field("sending") == "on"}, [entry])
         return request.redirect(f"{DOMAINS}/{domain.id}", done="changed")
 
     @page(app, f"{DOMAINS}/<text>/rotate", "POST")

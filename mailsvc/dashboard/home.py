@@ -8,7 +8,7 @@ import attrs
 
 from mailsvc.dashboard import snippets
 from mailsvc.dashboard.context import PageContext
-from mailsvc.dashboard.metrics import rates, wanted
+from mailsvc.dashboard.metrics import counted, rates
 from mailsvc.dashboard.page import PageRequest, page, section_app
 from mailsvc.dashboard.safety import HOME
 from mailsvc.store.domains.domains import Domains
@@ -33,9 +33,9 @@ class Home:
     @page(app, f"{HOME}/start", "POST")
     async def start(self, request: PageRequest) -> bytes:
         """Create a key and show it once, in the code examples too."""
-        line = request.audit_entry("key created", "first key")
+        entry = request.audit_entry("key created", "first key")
         _, secret = await self.keys.create(
-            request.account_id, "first key", "sending_access", lines=[line], created_by=request.user_session.user_id
+            request.account_id, "first key", "sending_access", lines=[entry], created_by=request.user_session.user_id
         )
         return await self._shown(request, secret)
 
@@ -44,7 +44,7 @@ class Home:
         keys, _ = await self.keys.list(request.account_id)
         latest = await self.search.emails(request.account_id, Filters(), 5)
         now = self.context.now()
-        counts = await self.rollups.counts(request.account_id, wanted(now - timedelta(days=1), now + timedelta(hours=1)))
+        counts = await self.rollups.counts(request.account_id, counted(now - timedelta(days=1), now + timedelta(hours=1)))
         ready = next((domain for domain in domains if domain.may_send), None)
         sender = f"hello@{(ready or domains[0]).name}" if domains else "hello@your-domain.example"
         return request.render(

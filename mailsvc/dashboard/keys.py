@@ -49,13 +49,13 @@ class KeyPages:
             return await self._listed(request, errors=errors)
         if permission == "full_access" and not request.reauthenticated:
             return request.ask_to_reauthenticate()
-        line = request.audit_entry("key created", f"{name} ({permission}{', ' + domain.name if domain else ''})")
+        entry = request.audit_entry("key created", f"{name} ({permission}{', ' + domain.name if domain else ''})")
         _, secret = await self.keys.create(
             request.account_id,
             name,
             cast(Permission, permission),
             domain.id if domain else None,
-            [line],
+            [entry],
             created_by=request.user_session.user_id,
         )
         return await self._listed(request, secret=secret)

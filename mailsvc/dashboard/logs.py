@@ -97,7 +97,7 @@ class LogList:
         if log is None:
             return await self._session(request, log_id, keys)
         key = next((k for k in keys if k.id == log.key_id), None)
-        emails = _made(log.response_body) if log.method == "POST" and log.path.startswith("/emails") else []
+        emails = _email_ids(log.response_body) if log.method == "POST" and log.path.startswith("/emails") else []
         return request.render(
             "logs/one.html", log=log, key=key, asked=_shown(log.request_body), answered=_shown(log.response_body), emails=emails,
         )  # fmt: skip
@@ -115,7 +115,7 @@ def _shown(body: object) -> str:
     return "" if body is None else orjson.dumps(body, option=orjson.OPT_INDENT_2).decode()
 
 
-def _made(body: Any) -> list[str]:
+def _email_ids(body: Any) -> list[str]:
     """The IDs of the emails in the response to a request."""
-    told = body.get("data", [body]) if isinstance(body, dict) else []
-    return [str(one["id"]) for one in told if isinstance(one, dict) and "id" in one] if isinstance(told, list) else []
+    created = body.get("data", [body]) if isinstance(body, dict) else []
+    return [str(one["id"]) for one in created if isinstance(one, dict) and "id" in one] if isinstance(created, list) else []

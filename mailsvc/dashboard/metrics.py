@@ -62,8 +62,8 @@ def rates(counts: Iterable[Count]) -> Rates:
     )  # fmt: skip
 
 
-def wanted(since: datetime, until: datetime, unit: Unit = "hour", zone: str = "UTC", **apart: Any) -> Wanted:
-    return Wanted(since, until, unit, zone, TYPES, **apart)
+def counted(since: datetime, until: datetime, unit: Unit = "hour", zone: str = "UTC", **grouping: Any) -> Wanted:
+    return Wanted(since, until, unit, zone, TYPES, **grouping)
 
 
 @attrs.define(eq=False)
@@ -83,9 +83,9 @@ class Metrics:
         until = _ceiling(self.context.now(), unit, zone)
         since = until - timedelta(days=int(days))
         limit = [domain.id] if domain else None
-        counts = await self.rollups.counts(request.account_id, wanted(since, until, unit, zone_name, by_period=True, domains=limit))
-        apart = await self.rollups.counts(request.account_id, wanted(since, until, by_domain=True))
-        by_domain = {d.id: rates(count for count in apart if count.domain_id == d.id) for d in domains}
+        counts = await self.rollups.counts(request.account_id, counted(since, until, unit, zone_name, by_period=True, domains=limit))
+        by_domain_counts = await self.rollups.counts(request.account_id, counted(since, until, by_domain=True))
+        by_domain = {d.id: rates(count for count in by_domain_counts if count.domain_id == d.id) for d in domains}
         return request.render(
             "metrics.html",
             rates=rates(counts),

@@ -53,10 +53,10 @@ class SuppressionPages:
         emails = typed.replace(",", " ").replace(";", " ").split()
         wrong = next((text for text in emails if not _is_address(text)), None)
         if wrong is not None or not 0 < len(emails) <= MOST:
-            said = f"“{wrong}” isn’t a valid email address." if wrong else f"Enter 1 to {MOST:,} addresses."
-            return await self._listed(request, 422, errors={"emails": said}, typed=typed)
-        line = request.audit_entry("suppressions added", f"{len(emails)} addresses" if len(emails) > 1 else emails[0])
-        await self.stored.add(request.account_id, emails, [line])
+            error = f"“{wrong}” isn’t a valid email address." if wrong else f"Enter 1 to {MOST:,} addresses."
+            return await self._listed(request, 422, errors={"emails": error}, typed=typed)
+        entry = request.audit_entry("suppressions added", f"{len(emails)} addresses" if len(emails) > 1 else emails[0])
+        await self.stored.add(request.account_id, emails, [entry])
         self.changed()
         return request.redirect(SUPPRESSIONS)
 

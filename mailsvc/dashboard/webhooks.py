@@ -60,8 +60,8 @@ class WebhookPages:
         url, events, errors = self._given(request)
         if errors:
             return await self._listed(request, 422, errors=errors, url=request.field("url"))
-        line = request.audit_entry("webhook added", url)
-        added = await self.stored.add(request.account_id, url, events, secrets.token_bytes(SECRET), self.most, [line])
+        entry = request.audit_entry("webhook added", url)
+        added = await self.stored.add(request.account_id, url, events, secrets.token_bytes(SECRET), self.most, [entry])
         if added is None:
             most = f"An account can have up to {self.most} endpoints. Delete one first."
             return await self._listed(request, 422, errors={"url": most}, url=request.field("url"))
@@ -148,8 +148,8 @@ class WebhookPages:
     @page(app, f"{WEBHOOKS}/<text>/events/<event>/replay", "POST")
     async def replay(self, request: PageRequest, text: str, event: str) -> bytes:
         webhook, message = await self._message(request, text, event)
-        line = request.audit_entry("webhook event resent", f"{message.type} to {webhook.url}")
-        await self.log.replay(request.account_id, webhook.id, message.event_id, self.context.now(), [line])
+        entry = request.audit_entry("webhook event resent", f"{message.type} to {webhook.url}")
+        await self.log.replay(request.account_id, webhook.id, message.event_id, self.context.now(), [entry])
         self.wake_sender()
         return request.redirect(f"{WEBHOOKS}/{webhook.id}/events/{message.event_id}", done="again")
 

@@ -218,7 +218,7 @@ class DashboardRig:
         )
         self.intake = Intake(acceptance, domains, nobody, nobody, Limits(), timedelta(days=5), nobody.at_once, self.clock.seconds)
         given: dict[str, Any] = {
-            "maintenance": maintenance, "intake": self.intake, "standing": Reputation(nobody, Rollups(self.pool), (), (), (), self.clock),
+            "maintenance": maintenance, "intake": self.intake, "reputation": Reputation(nobody, Rollups(self.pool), (), (), (), self.clock),
             "pool": self.pool, "clock": self.clock, "encryption": ENCRYPTION, "in_thread": lambda work: succeed(work()),
             "base_url": self.base_url, "accounts": Accounts(self.pool, self.clock), "domains": domains,
             "keys": Keys(self.pool, self.clock), "messages": Messages(self.pool, self.pool.reactor), "mailer": self.mailer,

@@ -257,7 +257,7 @@ def test_logs_are_exported(page: Page, daemon: Daemon) -> None:
 
 def polled(page: Page) -> Request:
     """The next request of a page that updates itself."""
-    with page.expect_request(lambda request: request.headers.get("hx-target") == "follow") as asked:
+    with page.expect_request(lambda request: request.headers.get("hx-target") == "refresh") as asked:
         page.clock.run_for(3100)
     assert asked.value.headers["hx-request"] == "true"
     return asked.value
@@ -282,14 +282,14 @@ def test_a_page_update_keeps_focus_and_stops_in_the_background(page: Page, daemo
     daemon.call("POST", f"/emails/{email_id}/cancel")
     polled(page)
     expect(page.locator("#live-head .badge")).to_have_text("Canceled")
-    expect(page.locator("#follow[hx-get]")).to_have_count(0)  # no more updates
+    expect(page.locator("#refresh[hx-get]")).to_have_count(0)  # no more updates
 
 
 def test_a_session_that_ends_during_page_updates_returns_to_the_page(page: Page, daemon: Daemon) -> None:
     enter(page, daemon, "gone@acme.example")
     page.clock.install()
     page.get_by_role("button", name="Create API key").click()
-    expect(page.locator("#follow[hx-get]")).to_have_count(1)
+    expect(page.locator("#refresh[hx-get]")).to_have_count(1)
     page.context.clear_cookies()
     polled(page)
     expect(page.get_by_role("heading", name="Sign in")).to_be_visible()

@@ -63,8 +63,8 @@ class MemberPages:
             return await self._shown(request, 422, errors={"name": "Enter an account name."})
         if required and not request.user_session.second_factor:
             return await self._shown(request, 422, errors={"mfa": "Set up two-factor authentication for yourself first."})
-        line = request.audit_entry("account changed", f"{name}, second factor {'required' if required else 'not required'}")
-        await self.context.users.change_account(request.account_id, name, required, [line])
+        entry = request.audit_entry("account changed", f"{name}, second factor {'required' if required else 'not required'}")
+        await self.context.users.change_account(request.account_id, name, required, [entry])
         return request.redirect(SETTINGS, done="changed")
 
     @page(app, f"{SETTINGS}/show", "POST")
@@ -89,9 +89,9 @@ class MemberPages:
         refused = await self.authentication.throttled([("invite", str(request.account_id))])
         if refused is not None:
             return await self._shown(request, 429, errors={"email": refused.message.replace("attempts", "invitations")}, email=email)
-        line = request.audit_entry("member invited", f"{email} as {role}")
+        entry = request.audit_entry("member invited", f"{email} as {role}")
         sessions, by = self.context.sessions, request.user_session.user_id
-        secret = await sessions.make_link("invite", email, INVITED, request.account_id, role, by, lines=[line])
+        secret = await sessions.make_link("invite", email, INVITED, request.account_id, role, by, lines=[entry])
         link = self.authentication.link(f"{HOME}/invitation", secret)
         if not self.context.sends_email:
             return await self._shown(request, link=link)
@@ -100,16 +100,16 @@ class MemberPages:
 
     @page(app, f"{SETTINGS}/invitations/<text>/withdraw", "POST", access="admin")
     async def withdraw(self, request: PageRequest, text: str) -> bytes:
-        line = request.audit_entry("invitation revoked")
-        if not await self.context.sessions.withdraw(request.account_id, request.uuid(text, "invitation"), [line]):
+        entry = request.audit_entry("invitation revoked")
+        if not await self.context.sessions.withdraw(request.account_id, request.uuid(text, "invitation"), [entry]):
             raise not_found("invitation")
         return request.redirect(SETTINGS, done="withdrawn")
 
     @page(app, f"{SETTINGS}/members/<text>/role", "POST", access="admin", reauthenticate=True)
     async def role(self, request: PageRequest, text: str) -> bytes:
         email, role = await self._member(request, text), _role(request)
-        line = request.audit_entry("role changed", f"{email} is {role}")
-        if not await self.context.users.set_role(request.account_id, request.uuid(text, "member"), role, [line]):
+        entry = request.audit_entry("role changed", f"{email} is {role}")
+        if not await self.context.users.set_role(request.account_id, request.uuid(text, "member"), role, [entry]):
             return request.redirect(SETTINGS, done="last")
         if role == "member" and request.admin and any(k.permission == "full_access" for k in await self._keys_of(request, text)):
             return request.redirect(KEYS, done="demoted")

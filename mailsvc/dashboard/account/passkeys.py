@@ -53,8 +53,8 @@ class PasskeyPages:
     async def _made(self, request: PageRequest, user: User, made: NewPasskey) -> bytes:
         """Store a new passkey. If it is the first second factor, show recovery codes."""
         name = request.single_line("name")[:NAME] or browser(request.agent)
-        line = request.own_audit_entry("passkey added", name)
-        if not await self.context.passkeys.add(user.id, made.credential, made.public_key, made.sign_count, made.backed_up, name, [line]):
+        entry = request.own_audit_entry("passkey added", name)
+        if not await self.context.passkeys.add(user.id, made.credential, made.public_key, made.sign_count, made.backed_up, name, [entry]):
             return request.redirect(SECURITY)
         await self.authentication.send_notice(request, user.email, f"passkey {name} was added")
         if user.second_factor:
@@ -67,8 +67,8 @@ class PasskeyPages:
     @page(app, f"{PASSKEYS}/<text>/name", "POST")
     async def rename(self, request: PageRequest, text: str) -> bytes:
         name = request.single_line("name")[:NAME]
-        line = request.own_audit_entry("passkey renamed", name)
-        if name and not await self.context.passkeys.rename(request.user_session.user_id, request.uuid(text, "passkey"), name, [line]):
+        entry = request.own_audit_entry("passkey renamed", name)
+        if name and not await self.context.passkeys.rename(request.user_session.user_id, request.uuid(text, "passkey"), name, [entry]):
             raise not_found("passkey")
         return request.redirect(SECURITY, done="passkey-named")
 
@@ -103,7 +103,7 @@ class IdentityPages:
         if len(known) == 1 and user.password is None and not user.passkey:
             return request.redirect(SECURITY, done="only")
         one = known[identity_id]
-        line = request.own_audit_entry("identity disconnected", f"{one.provider}: {one.label}")
-        await self.context.identities.remove(user.id, identity_id, [line])
+        entry = request.own_audit_entry("identity disconnected", f"{one.provider}: {one.label}")
+        await self.context.identities.remove(user.id, identity_id, [entry])
         await self.authentication.send_notice(request, user.email, f"sign-in with {one.provider} as {one.label} was disconnected")
         return request.redirect(SECURITY, done="disconnected")

@@ -48,8 +48,8 @@ class Profile:
 
     async def _shown(self, request: PageRequest, user: User, status: int = 200, **values: object) -> bytes:
         shown: dict[str, object] = {"errors": {}, "email": "", "name": user.name, "done": _DONE.get(request.query("done"), "")}
-        wanted = await self.addresses.wanted(user.id)
-        return request.render("settings/profile.html", status, user=user, wanted=wanted, **shown | values)
+        pending = await self.addresses.wanted(user.id)
+        return request.render("settings/profile.html", status, user=user, pending=pending, **shown | values)
 
     @page(app, f"{PROFILE}/name", "POST")
     async def name(self, request: PageRequest) -> bytes:
@@ -77,8 +77,8 @@ class Profile:
         if wrong is not None:
             field, refused = wrong
             return await self._shown(request, user, refused.status, errors={field: refused.message}, email=email)
-        line = request.own_audit_entry("address change requested", email)
-        secret = await self.addresses.propose(user.id, email, HOUR, [line])
+        entry = request.own_audit_entry("address change requested", email)
+        secret = await self.addresses.propose(user.id, email, HOUR, [entry])
         self.context.later("confirming an address", self._write(email, self.authentication.link(f"{ADDRESS}/confirm", secret)))
         return request.redirect(PROFILE)
 
@@ -114,8 +114,8 @@ class Profile:
             raise EXPIRED
         if not request.form:
             return request.render("settings/address.html", user=user, email=email, link=secret)
-        line = request.own_audit_entry("address changed", f"{user.email} to {email}")
-        old = await self.addresses.confirm(user.id, secret, request.user_session.hash, [line])
+        entry = request.own_audit_entry("address changed", f"{user.email} to {email}")
+        old = await self.addresses.confirm(user.id, secret, request.user_session.hash, [entry])
         if old is None:
             raise EXPIRED
         self.authentication.remember_browser(request, email)

@@ -80,8 +80,10 @@ class SmtpPages:
     @page(app, SMTP, "POST")
     async def key(self, request: PageRequest) -> bytes:
         """Create a key with sending access and show it once, in the code examples too."""
-        line = request.audit_entry("key created", f"{KEY} (sending_access)")
-        _, secret = await self.keys.create(request.account_id, KEY, "sending_access", lines=[line], created_by=request.user_session.user_id)
+        entry = request.audit_entry("key created", f"{KEY} (sending_access)")
+        _, secret = await self.keys.create(
+            request.account_id, KEY, "sending_access", lines=[entry], created_by=request.user_session.user_id
+        )
         return await self._shown(request, secret)
 
     async def _shown(self, request: PageRequest, secret: str) -> bytes:

@@ -83,8 +83,8 @@ class Usage:
 
     async def _days(self, request: PageRequest, month: datetime, tomorrow: datetime) -> list[tuple[datetime, list[tuple[str, int]]]]:
         """For each day the sent recipients, as text to show and as number."""
-        wanted = Wanted(month, tomorrow, "day", "UTC", ("email.sent",), by_period=True)
-        counts: dict[object, int] = {count.day: count.count for count in await self.rollups.counts(request.account_id, wanted)}
+        query = Wanted(month, tomorrow, "day", "UTC", ("email.sent",), by_period=True)
+        counts: dict[object, int] = {count.day: count.count for count in await self.rollups.counts(request.account_id, query)}
         days = [month + timedelta(days=number) for number in range((tomorrow - month).days)]
         found = [(day, counts.get(day.date(), 0)) for day in days]
         return [(day, [(f"{sent:,}", sent)]) for day, sent in found]

@@ -58,7 +58,7 @@ class EmailPages:
     keys: Keys
     resend: Resend
     links: SignedLinks
-    standing: Reputation
+    reputation: Reputation
 
     @page(app, f"{EMAILS}/<text>")
     async def one(self, request: PageRequest, text: str) -> bytes:
@@ -72,7 +72,7 @@ class EmailPages:
         parsed = await self._parsed(request, email)
         key = next((k for k in (await self.keys.list(request.account_id))[0] if k.id == email.key_id), None)
         found, looking = await self._insights(email, parsed) if parsed else (None, False)
-        told: dict[str, object] = {"shared": "", "not_sent": "", "errors": {}, "done": _DONE.get(request.query("done"), "")}
+        defaults: dict[str, object] = {"shared": "", "not_sent": "", "errors": {}, "done": _DONE.get(request.query("done"), "")}
         return request.render(
             "emails/one.html",
             status,
@@ -91,7 +91,7 @@ class EmailPages:
             tomorrow=self.context.now() + timedelta(days=1),
             hours=HOURS,
             once=uuid4().hex,
-            **told | values,
+            **defaults | values,
         )
 
     @page(app, f"{EMAILS}/<text>/preview")
@@ -124,8 +124,8 @@ class EmailPages:
     @page(app, f"{EMAILS}/<text>/cancel", "POST")
     async def cancel(self, request: PageRequest, text: str) -> bytes:
         email_id = request.uuid(text, "email")
-        line = request.audit_entry("email canceled", str(email_id))
-        result = await self.stored.cancel(request.account_id, email_id, self.context.now(), [line])
+        entry = request.audit_entry("email canceled", str(email_id))
+        result = await self.stored.cancel(request.account_id, email_id, self.context.now(), [entry])
         if result == "not_found":
             raise not_found("email")
         return request.redirect(f"{EMAILS}/{email_id}", done=result)
@@ -139,8 +139,8 @@ class EmailPages:
             return await self._shown(request, await self._email(request, text), 422, errors={"at": "Enter a valid date and time."})
         now = self.context.now()
         at = min(max(at, now), now + timedelta(days=30))
-        line = request.audit_entry("email rescheduled", f"{email_id} for {at.isoformat(timespec='minutes')}")
-        result = await self.stored.reschedule(request.account_id, email_id, at, now, [line])
+        entry = request.audit_entry("email rescheduled", f"{email_id} for {at.isoformat(timespec='minutes')}")
+        result = await self.stored.reschedule(request.account_id, email_id, at, now, [entry])
         if result == "not_found":
             raise not_found("email")
         return request.redirect(f"{EMAILS}/{email_id}", done=result)
@@ -154,11 +154,11 @@ class EmailPages:
             raise not_found("recipient")
         once = request.field("once")[:64] or uuid4().hex
 
-        def line(sent: UUID) -> Line:
+        def entry(sent: UUID) -> Line:
             return request.audit_entry("email resent", f"{email.email_id} as {sent}")
 
         try:
-            sent = await self.resend.send(email, message, [chosen] if chosen else email.recipients, once, line)
+            sent = await self.resend.send(email, message, [chosen] if chosen else email.recipients, once, entry)
         except NotSent as why:
             return await self._shown(request, email, 422, not_sent=why.message)
         return request.redirect(f"{EMAILS}/{sent}", done="again")
@@ -219,7 +219,7 @@ class EmailPages:
         domain = await self.domains.get(email.domain_id)
         if domain is None:
             return checks.grouped(found), False
-        facts, more = self.standing.facts(domain, [host for host in hosts if not _same_organisation(host, domain.name)])
+        facts, more = self.reputation.facts(domain, [host for host in hosts if not _same_organisation(host, domain.name)])
         return checks.grouped([*found, *of_facts(facts)]), more
 
     async def _parsed(self, request: PageRequest, email: EmailView) -> Parsed | None:
@@ -243,9 +243,9 @@ def _is_root(domain: str) -> bool:
     return registrable(domain) == domain
 
 
-def _view(asked: str, parsed: Parsed | None) -> str:
-    if parsed is None or asked in ("text", "source", "insights"):
-        return asked if parsed is not None else "none"
+def _view(requested: str, parsed: Parsed | None) -> str:
+    if parsed is None or requested in ("text", "source", "insights"):
+        return requested if parsed is not None else "none"
     return "preview" if parsed.html is not None else "text"
 
 

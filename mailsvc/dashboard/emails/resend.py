@@ -50,10 +50,12 @@ class Resend:
     in_thread: Callable[[Callable[[], Any]], Awaitable[Any]]
     clock: Any
 
-    async def send(self, email: EmailView, message: bytes, recipients: Sequence[str], once: str, line: Callable[[UUID], Line]) -> UUID:
-        """Send to `recipients` of the first email; returns the new ID. The same `once` sends only once. Raises NotSent.
+    async def send(
+        self, email: EmailView, message: bytes, recipients: Sequence[str], idempotency_key: str, audit_entry: Callable[[UUID], Line]
+    ) -> UUID:
+        """Send to `recipients` of the first email; returns the new ID. The same `idempotency_key` sends only once. Raises NotSent.
 
-        `line` makes the audit entry, given the new ID.
+        `audit_entry` makes the audit entry, given the new ID.
         """
         now = unix(self.clock)
         email_id = uuid7(now)
@@ -70,8 +72,8 @@ class Resend:
             raise NotSent(str(unfit)) from None
         digest = hashlib.sha256(" ".join((str(email.email_id), *recipients)).encode("utf-8", "surrogateescape")).digest()
         caller = Caller(email.account_id, None, "sending_access", email.domain_id, None, plan=account.plan)
-        incoming, key = _incoming(email, made, recipients, email_id), Key(ENDPOINT, once, digest)
-        answer = await self.intake.submit(caller, [incoming], key, lines=[line(email_id)])
+        incoming, key = _incoming(email, made, recipients, email_id), Key(ENDPOINT, idempotency_key, digest)
+        answer = await self.intake.submit(caller, [incoming], key, lines=[audit_entry(email_id)])
         match answer:
             case Admitted((UUID() as sent, *_)):
                 return sent

@@ -107,8 +107,8 @@ class Federation:
         who = request.user_session
         if await self.context.identities.owner(claimed.identity) not in (None, who.user_id):
             return request.redirect(SECURITY, done="taken")
-        line = request.own_audit_entry("identity connected", f"{provider.name}: {claimed.identity.label}")
-        if await self.context.identities.add(who.user_id, claimed.identity, [line]):
+        entry = request.own_audit_entry("identity connected", f"{provider.name}: {claimed.identity.label}")
+        if await self.context.identities.add(who.user_id, claimed.identity, [entry]):
             await self.authentication.send_notice(
                 request, who.email, f"sign-in with {provider.title} as {claimed.identity.label} was connected"
             )

@@ -100,8 +100,8 @@ class ProviderClient:
         reply = await self._ask("POST", url, kind, urlencode(form).encode())
         answer = self._read(url, reply, whatever=True)
         if reply.status != 200 or not isinstance(answer, dict) or "error" in answer:
-            said = answer.get("error") if isinstance(answer, dict) else None
-            raise ProviderError(f"{self.title} rejected this sign-in. Try again.", f"{url}: {reply.status} {str(said)[:100]}")
+            error = answer.get("error") if isinstance(answer, dict) else None
+            raise ProviderError(f"{self.title} rejected this sign-in. Try again.", f"{url}: {reply.status} {str(error)[:100]}")
         return answer
 
     async def _ask(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None) -> Reply:
@@ -139,16 +139,16 @@ class OpenId:
 
     async def page(self, ask: AuthorizationRequest) -> str:
         found = await self._discovered()
-        asked = {
+        params = {
             "response_type": "code", "client_id": self.client, "redirect_uri": ask.back, "scope": "openid email profile",
             "state": ask.state, "nonce": ask.nonce, "code_challenge": ask.challenge, "code_challenge_method": "S256",
             "prompt": "select_account",
         }  # fmt: skip
         if ask.again:  # OpenID Connect Core §3.1.2.1; Google says when only if the `claims` parameter asks for it (§5.5)
-            asked |= {"max_age": "0", "claims": '{"id_token":{"auth_time":{"essential":true}}}'}
+            params |= {"max_age": "0", "claims": '{"id_token":{"auth_time":{"essential":true}}}'}
             if "login" in (found.get("prompt_values_supported") or ()):
-                asked["prompt"] = "login"
-        return f"{found['authorization_endpoint']}?{urlencode(asked)}"
+                params["prompt"] = "login"
+        return f"{found['authorization_endpoint']}?{urlencode(params)}"
 
     async def identify(self, ask: AuthorizationRequest, code: str, issuer: str) -> Claims:
         found = await self._discovered()
@@ -165,19 +165,19 @@ class OpenId:
         identity = Identity(self.issuer, str(claims["sub"]), self.name, email or str(claims.get("name", "")) or str(claims["sub"]))
         return Claims(identity, email if sure else "", str(claims.get("name", ""))[:100], self._signed_in_at(claims.get("auth_time")))
 
-    def _signed_in_at(self, told: object) -> float | None:
+    def _signed_in_at(self, auth_time: object) -> float | None:
         """The `auth_time` of an ID token, unless it is missing or in the future."""
-        if not isinstance(told, int | float) or isinstance(told, bool) or not 0 <= told <= self.clock() + SKEW:
+        if not isinstance(auth_time, int | float) or isinstance(auth_time, bool) or not 0 <= auth_time <= self.clock() + SKEW:
             return None
-        return min(float(told), self.clock())
+        return min(float(auth_time), self.clock())
 
     async def _verified(self, token: str, nonce: str) -> dict[str, Any]:
         """The verified claims of an ID token issued to us for this sign-in (OpenID Connect Core §3.1.3.7)."""
         try:
             claims = await self._signed(token)
-            wanted = {"iss": self.issuer, "aud": self.client, "nonce": nonce}
+            expected = {"iss": self.issuer, "aud": self.client, "nonce": nonce}
             checks: dict[str, Any] = {name: {"essential": True} for name in ("sub", "exp", "iat")}
-            checks |= {name: {"essential": True, "value": value} for name, value in wanted.items()}
+            checks |= {name: {"essential": True, "value": value} for name, value in expected.items()}
             jwt.JWTClaimsRegistry(now=lambda: int(self.clock()), leeway=SKEW, **checks).validate(claims)
             others = claims["aud"] if isinstance(claims["aud"], list) else []
             if claims.get("azp", self.client) != self.client or (len(others) > 1 and "azp" not in claims):
@@ -227,11 +227,11 @@ class GitHub:
     reports_sign_in_time: bool = False
 
     async def page(self, ask: AuthorizationRequest) -> str:
-        asked = {
+        params = {
             "client_id": self.client, "redirect_uri": ask.back, "scope": "user:email", "state": ask.state, "allow_signup": "false",
             "code_challenge": ask.challenge, "code_challenge_method": "S256",
         }  # fmt: skip
-        return f"{self.url}/login/oauth/authorize?{urlencode(asked)}"
+        return f"{self.url}/login/oauth/authorize?{urlencode(params)}"
 
     async def identify(self, ask: AuthorizationRequest, code: str, issuer: str) -> Claims:
         form = {

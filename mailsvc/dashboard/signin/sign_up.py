@@ -87,8 +87,8 @@ class EmailLinkPages:
     async def _offer_reset(self, request: PageRequest, email: str) -> None:
         user = await self.context.users.named(email)
         if user is not None:
-            told = attrs.evolve(audit_entry(request, user, "password reset requested"), user_id=None)  # requested by an unknown person
-            secret = await self.context.sessions.make_link("reset", email, HOUR, lines=[told])
+            entry = attrs.evolve(audit_entry(request, user, "password reset requested"), user_id=None)  # requested by an unknown person
+            secret = await self.context.sessions.make_link("reset", email, HOUR, lines=[entry])
             self.authentication.send_later(email, mails.reset(self.authentication.link(f"{RESET}/finish", secret)))
 
     # With the link
@@ -112,8 +112,8 @@ class EmailLinkPages:
         if user is None:
             raise EXPIRED
         account_id = await self.new_account(fields["account"][:100])
-        told = Line(account_id, None, user.id, user.email, request.address, "account created", fields["account"])
-        await self.context.users.join(account_id, user.id, "admin", [told])
+        entry = Line(account_id, None, user.id, user.email, request.address, "account created", fields["account"])
+        await self.context.users.join(account_id, user.id, "admin", [entry])
         return await self.authentication.sign_in(request, user, HOME, proof=pending.identity.provider if pending else "sign-up link")
 
     @page(app, f"{RESET}/finish", "GET", "POST", access="public")
@@ -126,8 +126,8 @@ class EmailLinkPages:
         user = await self.context.users.named(link.email)
         if user is None:
             raise EXPIRED
-        told = audit_entry(request, user, "password changed", "reset link")
-        if not await self.context.sessions.reset(_secret(request), user.id, hashed, [told]):
+        entry = audit_entry(request, user, "password changed", "reset link")
+        if not await self.context.sessions.reset(_secret(request), user.id, hashed, [entry]):
             raise EXPIRED
         await self.authentication.send_notice(request, user.email, "password was changed")
         return await self.authentication.sign_in(request, user, HOME, proof="reset link")  # a second factor is still required
@@ -172,10 +172,10 @@ class EmailLinkPages:
         return request.redirect(HOME)
 
     async def _accepted(self, request: PageRequest, who: User | NewUser) -> User:
-        def told(link: LinkView, user: User) -> Line:
+        def audit(link: LinkView, user: User) -> Line:
             return Line(link.account_id, None, user.id, user.email, request.address, "invitation accepted", link.role or "")
 
-        user = await self.context.sessions.accept(_secret(request), who, told)
+        user = await self.context.sessions.accept(_secret(request), who, audit)
         if user is None:
             raise EXPIRED
         return user

@@ -55,8 +55,8 @@ def in_challenge(client_data: str) -> str:
 
 
 def _signature(secret: bytes, binding: str, purpose: str, payload: str) -> str:
-    said = f"ticket {purpose} {binding} {payload}".encode("utf-8", "surrogateescape")
-    return _coded(hmac.digest(secret, said, "sha256"))
+    signed = f"ticket {purpose} {binding} {payload}".encode("utf-8", "surrogateescape")
+    return _coded(hmac.digest(secret, signed, "sha256"))
 
 
 def _coded(octets: bytes) -> str:

@@ -1,10 +1,10 @@
-// Draws the charts of a page (data-plot) from the table of their numbers, with uPlot.
+// Draws the charts of a page (data-plot) from its table of numbers, with uPlot.
 "use strict";
 (() => {
   if (!window.uPlot) return;
   const HEIGHT = 208, DAY = 86400;
   const plots = new Map();
-  let opened = false;  // whether the reader wants to see the table
+  let opened = false;  // whether the reader opened the table
 
   const colour = (name) => () => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
   const percent = (value) => `${Number(value.toPrecision(3))}%`;
@@ -19,13 +19,13 @@
     rate: (values, danger) => [0, Math.min(100, round(Math.max(...values, danger * 1.5)))],
   };
 
-  // The table: what each row is called, its time, and the columns of its numbers.
+  // The table: row labels, times and columns of numbers.
   function read() {
     const rows = [...document.querySelectorAll("#numbers tbody tr")];
     const numbers = rows.map((row) => [...row.querySelectorAll("data")].map((one) => (one.value === "" ? null : Number(one.value))));
     return {
       names: [...document.querySelectorAll("#numbers thead th")].slice(1).map((one) => one.textContent),
-      said: rows.map((row) => row.querySelector("th").textContent),
+      labels: rows.map((row) => row.querySelector("th").textContent),
       times: rows.map((row) => Date.parse(row.querySelector("time").dateTime) / 1000),
       column: (number) => numbers.map((row) => row[number]),
     };
@@ -36,7 +36,7 @@
     try {
       return new Intl.DateTimeFormat("en-GB", { ...how, timeZone: zone });
     } catch {
-      return new Intl.DateTimeFormat("en-GB", how);  // a zone that this browser does not know
+      return new Intl.DateTimeFormat("en-GB", how);  // this browser does not know the zone
     }
   }
 
@@ -44,7 +44,7 @@
     const table = read(), kind = place.dataset.plot, danger = Number(place.dataset.danger) || 0, bars = kind === "bars";
     const columns = place.dataset.columns.split(" ").map(Number), colours = place.dataset.colours.split(" ").map(colour);
     const values = columns.map(table.column);
-    // Bars stand on each other: the sums are drawn, the highest first.
+    // Stacked bars: draw the sums, the highest first.
     const drawn = bars ? values.map((_, last) => table.times.map((_, row) => values.slice(0, last + 1).reduce((sum, one) => sum + one[row], 0))) : values;
     const step = table.times[1] - table.times[0] || DAY, first = table.times[0] - step / 2, daily = step > DAY / 2, zone = place.dataset.zone, label = written(zone, daily);
     const series = drawn.map((_, one) => ({
@@ -81,7 +81,7 @@
     place.redraw = () => plot.redraw();
   }
 
-  // Where it gets dangerous.
+  // The dashed line at the danger threshold.
   function rule(u, danger) {
     const { left, top, width, height } = u.bbox, y = Math.round(u.valToPos(danger, "y", true)) + 0.5;
     if (y < top || y > top + height) return;
@@ -96,19 +96,19 @@
     u.ctx.restore();
   }
 
-  // The values under the pointer.
+  // The tooltip with the values under the pointer.
   function point(u, tip, table, columns, values, bars) {
     const row = u.cursor.idx;
     tip.hidden = row === null || row === undefined || u.cursor.left < 0;
     if (tip.hidden) return;
     const lines = columns.map((column, one) => {
       const line = document.createElement("span"), value = values[one][row];
-      const said = value === null ? "–" : bars ? value.toLocaleString("en") : percent(value);
-      line.textContent = columns.length > 1 ? `${table.names[column]} ${said}` : said;
+      const text = value === null ? "–" : bars ? value.toLocaleString("en") : percent(value);
+      line.textContent = columns.length > 1 ? `${table.names[column]} ${text}` : text;
       return line;
     });
     const head = document.createElement("strong");
-    head.textContent = table.said[row];
+    head.textContent = table.labels[row];
     tip.replaceChildren(head, ...lines);
     const x = u.valToPos(table.times[row], "x"), room = u.over.clientWidth;
     tip.style.left = `${Math.max(0, x + 12 + tip.offsetWidth > room ? x - 12 - tip.offsetWidth : x + 12)}px`;

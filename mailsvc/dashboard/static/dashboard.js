@@ -1,8 +1,8 @@
-// What pages do by themselves, beside what htmx does: every page also works without this file.
+// Page behaviour beyond htmx. Every page also works without this file.
 "use strict";
 document.documentElement.classList.add("js");
 
-// Parts of a page that htmx asks for again (templates/parts.html, follow) keep what a reader has opened, and where they are.
+// Parts that htmx refreshes (templates/parts.html, refresh) keep opened details and the focus.
 const FOCUSED = "a, button, input, select, summary, pre";
 document.addEventListener("htmx:oobBeforeSwap", ({ detail }) => {
   const part = detail.target, fresh = detail.fragment.firstElementChild, details = part.querySelectorAll("details");
@@ -16,12 +16,12 @@ document.addEventListener("htmx:oobAfterSwap", ({ detail }) => {
   detail.focused = -1;
 });
 document.addEventListener("htmx:beforeRequest", (event) => {
-  if (document.hidden && event.target.id === "follow") event.preventDefault();  // nobody looks
+  if (document.hidden && event.target.id === "refresh") event.preventDefault();  // the page is in the background
 });
-// A part that cannot be had is asked for again; a filter that went wrong shows the page that says why.
+// A failed refresh is retried later. A failed filter loads its page, which shows the error.
 for (const wrong of ["htmx:responseError", "htmx:sendError"])
   document.addEventListener(wrong, ({ target, detail }) => {
-    if (target.id !== "follow") location.assign(detail.pathInfo.finalRequestPath);
+    if (target.id !== "refresh") location.assign(detail.pathInfo.finalRequestPath);
   });
 
 document.querySelectorAll(".nav [aria-current], .tabs.settings [aria-current]").forEach((one) => {
@@ -34,10 +34,10 @@ document.addEventListener("click", async (event) => {
   const from = document.getElementById(copy.dataset.copy);
   try {
     await navigator.clipboard.writeText(from.textContent.trim());
-    const said = copy.querySelector("[data-said]") || copy;
-    const before = said.textContent;
-    said.textContent = "Copied";
-    setTimeout(() => { said.textContent = before; }, 1500);
+    const label = copy.querySelector("[data-label]") || copy;
+    const before = label.textContent;
+    label.textContent = "Copied";
+    setTimeout(() => { label.textContent = before; }, 1500);
   } catch {
     getSelection().selectAllChildren(from);
   }

@@ -1,13 +1,13 @@
-// Passkeys: a form with data-passkey asks the device, puts what it answers into its field, and is then sent like any other.
+// Passkeys: a form with data-passkey asks the device, puts its response into a field and is then submitted as usual.
 "use strict";
 (() => {
-  const octets = (text) => Uint8Array.from(atob(text.replace(/-/g, "+").replace(/_/g, "/")), (one) => one.charCodeAt(0));
+  const bytes = (text) => Uint8Array.from(atob(text.replace(/-/g, "+").replace(/_/g, "/")), (one) => one.charCodeAt(0));
   const text = (buffer) => btoa(String.fromCharCode(...new Uint8Array(buffer))).replace(/\+/g, "-").replace(/\//g, "_").replace(/=+$/, "");
-  const named = (list) => (list || []).map((one) => ({ ...one, id: octets(one.id) }));
+  const named = (list) => (list || []).map((one) => ({ ...one, id: bytes(one.id) }));
 
   function read(options) {
-    const read = { ...options, challenge: octets(options.challenge) };
-    if (options.user) read.user = { ...options.user, id: octets(options.user.id) };
+    const read = { ...options, challenge: bytes(options.challenge) };
+    if (options.user) read.user = { ...options.user, id: bytes(options.user.id) };
     if (options.excludeCredentials) read.excludeCredentials = named(options.excludeCredentials);
     if (options.allowCredentials) read.allowCredentials = named(options.allowCredentials);
     return read;
