@@ -53,7 +53,7 @@ class People:
     async def admit(self, account_id: UUID, email: str, role: Role, lives: timedelta, name: str = "") -> str:
         """Add a member. Returns the secret of a one-time sign-in link."""
         user = await self.users.create(email, name)
-        line = Line(account_id, None, None, OPERATOR, "", "member admitted", f"{user.email} as {role}")
+        line = Line(account_id, None, None, OPERATOR, "", "member added", f"{user.email} as {role}")
         if not await self.users.join(account_id, user.id, role, [line]):
             await self.users.set_role(account_id, user.id, role, [line])
         return await self.sessions.make_link("sign-in", user.email, lives)
