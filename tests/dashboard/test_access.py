@@ -420,7 +420,7 @@ FIELDS = (
 
 
 def routes(rig: DashboardRig, method: str) -> list[str]:
-    resources = [*rig.pages._areas.values(), rig.pages._others]
+    resources = [*rig.pages._sections.values(), rig.pages._others]
     return sorted({rule.rule for one in resources for rule in one._app.url_map.iter_rules() if method in rule.methods})
 
 

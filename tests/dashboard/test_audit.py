@@ -177,7 +177,7 @@ async def around_the_sign_in(walk: Walk) -> None:
 
 def taking_forms(rig: DashboardRig) -> set[str]:
     """All routes that take a form."""
-    resources = [*rig.pages._areas.values(), rig.pages._others]
+    resources = [*rig.pages._sections.values(), rig.pages._others]
     return {rule.rule for one in resources for rule in one._app.url_map.iter_rules() if "POST" in rule.methods}
 
 
