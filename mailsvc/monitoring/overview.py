@@ -33,13 +33,13 @@ def values_of(text: bytes) -> dict[tuple[str, ...], float]:
 
 
 @attrs.frozen
-class Trouble:
+class Problem:
     """A problem, described in a sentence."""
 
-    what: str
+    description: str
 
 
-def troubles(values: Values) -> list[Trouble]:
+def problems(values: Values) -> list[Problem]:
     """The current problems."""
 
     def of(*key: str) -> float:
@@ -65,7 +65,7 @@ def troubles(values: Values) -> list[Trouble]:
         ),
         (of("pool_waiting") > 20, f"Operations waiting for a database connection: {of('pool_waiting'):,.0f}."),
     ]
-    return [Trouble(sentence) for is_so, sentence in found if is_so]
+    return [Problem(sentence) for present, sentence in found if present]
 
 
 def total(values: Values, name: str) -> float:
@@ -87,7 +87,7 @@ def quantile(values: Values, name: str, share: float) -> float | None:
 
 
 @attrs.define(eq=False)
-class Line:
+class Series:
     """The rate of a counter during the last hour, per minute."""
 
     key: tuple[str, ...]
@@ -117,12 +117,12 @@ class Line:
         return "M" + " L".join(f"{x:.1f} {y:.1f}" for x, y in at) if at else ""
 
 
-def _lines() -> list[Line]:
+def _series() -> list[Series]:
     return [
-        Line(("accepted_total",), "accepted"),
-        Line(("deliveries_total", "delivered"), "delivered"),
-        Line(("deliveries_total", "deferred"), "deferred"),
-        Line(("deliveries_total", "bounced"), "bounced"),
+        Series(("accepted_total",), "accepted"),
+        Series(("deliveries_total", "delivered"), "delivered"),
+        Series(("deliveries_total", "deferred"), "deferred"),
+        Series(("deliveries_total", "bounced"), "bounced"),
     ]
 
 
@@ -130,18 +130,18 @@ def _lines() -> list[Line]:
 class Overview:
     """Keeps the rates of the last hour and renders the page."""
 
-    lines: Sequence[Line] = attrs.field(factory=_lines)
+    series: Sequence[Series] = attrs.field(factory=_series)
 
     def remember(self, text: bytes) -> None:
         """Add a point. `text` needs only the figures of this process."""
         values = values_of(text)
-        for line in self.lines:
-            line.add(values)
+        for one in self.series:
+            one.add(values)
 
     def page(self, text: bytes, title: str) -> bytes:
         values = values_of(text)
         shown = _TEMPLATE.render(
-            title=title, style=_STYLE, troubles=troubles(values), lines=self.lines, queue=_queue(values), unexplained=values.get(
+            title=title, style=_STYLE, problems=problems(values), series=self.series, queue=_queue(values), unexplained=values.get(
                 ("queue_unexplained",)), cards=_cards(values), width=WIDTH, height=HEIGHT, near=of_each(values, "quota_left"),
         )  # fmt: skip
         return shown.encode("utf-8", "replace")

@@ -22,7 +22,7 @@ from mailsvc.accounts.quota import Quotas
 from mailsvc.dashboard.assembly import Assembly
 from mailsvc.dashboard.page import SESSION
 from mailsvc.dashboard.signin import password
-from mailsvc.dashboard.signin.mails import SystemEmail
+from mailsvc.dashboard.signin.mails import SignInEmail
 from mailsvc.dashboard.signin.providers import Provider
 from mailsvc.dashboard.signin.throttle import Throttle
 from mailsvc.domains.maintenance import DomainMaintenance
@@ -59,9 +59,9 @@ HASHED = password._HASHER.hash(PASSWORD)
 class FakeMailer:
     """Keeps the emails that would have been sent."""
 
-    sent: list[tuple[str, SystemEmail]] = attrs.field(factory=list)
+    sent: list[tuple[str, SignInEmail]] = attrs.field(factory=list)
 
-    async def send(self, address: str, email: SystemEmail) -> None:
+    async def send(self, address: str, email: SignInEmail) -> None:
         self.sent.append((address, email))
 
     def link(self, to: str) -> str:

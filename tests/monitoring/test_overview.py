@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from mailsvc.monitoring.metrics import Sheet
-from mailsvc.monitoring.overview import EVERY, HEADERS, POINTS, Line, Overview, quantile, seconds, troubles, values_of
+from mailsvc.monitoring.overview import EVERY, HEADERS, POINTS, Overview, Series, problems, quantile, seconds, values_of
 from tests.end_to_end.rig import PROJECT
 
 
@@ -61,21 +61,21 @@ def test_the_page_of_a_healthy_installation() -> None:
     ({"pool": 21}, "waiting for a database connection: 21"),
 ])  # fmt: skip
 def test_problems_are_listed_first(changes: dict[str, float], said: str) -> None:
-    assert troubles(values_of(metrics_text())) == []
-    [trouble] = troubles(values_of(metrics_text(**changes)))
+    assert problems(values_of(metrics_text())) == []
+    [problem] = problems(values_of(metrics_text(**changes)))
     page = Overview().page(metrics_text(**changes), "mailsvc").decode()
-    assert said in trouble.what.replace("\u00a0", " ") and "1 problem</title>" in page and "All systems normal" not in page
+    assert said in problem.description.replace("\u00a0", " ") and "1 problem</title>" in page and "All systems normal" not in page
 
 
 def test_a_line_shows_the_rate_per_minute_of_the_last_hour() -> None:
     overview = Overview()
     for count in range(POINTS + 5):
         overview.remember(metrics_text(accepted=10.0 * count))
-    line = overview.lines[0]
-    assert (len(line.points), line.newest, line.most) == (POINTS, 10 * 60 / EVERY, 10 * 60 / EVERY)
-    assert line.path.startswith("M0.0 2.0 L1.0 2.0") and line.path.endswith("240.0 2.0")
+    series = overview.series[0]
+    assert (len(series.points), series.newest, series.most) == (POINTS, 10 * 60 / EVERY, 10 * 60 / EVERY)
+    assert series.path.startswith("M0.0 2.0 L1.0 2.0") and series.path.endswith("240.0 2.0")
     overview.remember(metrics_text(accepted=0))  # never negative
-    assert line.newest == 0 and Line(("x",), "").path == ""
+    assert series.newest == 0 and Series(("x",), "").path == ""
 
 
 def test_figures_are_formatted() -> None:

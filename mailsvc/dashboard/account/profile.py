@@ -97,7 +97,7 @@ class Profile:
 
     async def _write(self, email: str, link: str) -> None:
         there = await self.context.users.named(email) is not None
-        self.authentication.send_later(email, mails.address_taken() if there else mails.address(link))
+        self.authentication.send_later(email, mails.address_taken() if there else mails.confirm_address(link))
 
     @page(app, f"{ADDRESS}/withdraw", "POST")
     async def withdraw(self, request: PageRequest) -> bytes:
@@ -120,5 +120,5 @@ class Profile:
             raise EXPIRED
         self.authentication.remember_browser(request, email)
         if self.context.sends_email:
-            self.authentication.send_later(old, mails.moved(email, stamp(self.context.now()), request.address))
+            self.authentication.send_later(old, mails.address_changed(email, stamp(self.context.now()), request.address))
         return request.redirect(PROFILE, done="moved")

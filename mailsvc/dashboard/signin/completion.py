@@ -13,7 +13,7 @@ from mailsvc.dashboard.context import PageContext
 from mailsvc.dashboard.formatting import span, stamp
 from mailsvc.dashboard.page import SESSION, SIGN_IN, PageRequest
 from mailsvc.dashboard.signin import mails
-from mailsvc.dashboard.signin.mails import Mailer, SystemEmail
+from mailsvc.dashboard.signin.mails import Mailer, SignInEmail
 from mailsvc.dashboard.signin.password import Passwords
 from mailsvc.dashboard.signin.throttle import Subject, Throttle
 from mailsvc.mail.address import AddressError, parse_mailbox
@@ -117,9 +117,9 @@ class Authentication:
     async def send_notice(self, request: PageRequest, email: str, what: str) -> None:
         """Email the user that their sign-in has changed."""
         if self.mailer is not None:
-            self.send_later(email, mails.changed(what, stamp(self.context.now()), request.address))
+            self.send_later(email, mails.security_notice(what, stamp(self.context.now()), request.address))
 
-    def send_later(self, to: str, email: SystemEmail) -> None:
+    def send_later(self, to: str, email: SignInEmail) -> None:
         """Send without making the page wait."""
         assert self.mailer is not None
         self.context.later("sending a sign-in email", self.mailer.send(to, email))

@@ -13,49 +13,49 @@ SOURCE = "dashboard"  # the `source` of these emails, whose content pages never 
 
 
 @attrs.frozen
-class SystemEmail:
-    """`lines` come before the link, `after` follows it."""
+class SignInEmail:
+    """`paragraphs` come before the link, `footer` follows it."""
 
     subject: str
-    lines: tuple[str, ...]
+    paragraphs: tuple[str, ...]
     link: tuple[str, str] | None = None  # label, URL
-    after: tuple[str, ...] = ()
+    footer: tuple[str, ...] = ()
 
 
 @attrs.define(eq=False)
 class Mailer:
     """Sends these emails as system mail."""
 
-    own: SystemMail
+    system_mail: SystemMail
 
-    async def send(self, address: str, email: SystemEmail) -> None:
-        await self.own.send(address, email.subject, text(email), uuid4().hex, html=html(email), source=SOURCE)
+    async def send(self, address: str, email: SignInEmail) -> None:
+        await self.system_mail.send(address, email.subject, text(email), uuid4().hex, html=html(email), source=SOURCE)
 
 
-def text(email: SystemEmail) -> str:
+def text(email: SignInEmail) -> str:
     link = [f"{email.link[0]}:\n{email.link[1]}"] if email.link else []
-    return "\n\n".join([*email.lines, *link, *email.after]) + "\n"
+    return "\n\n".join([*email.paragraphs, *link, *email.footer]) + "\n"
 
 
-def html(email: SystemEmail) -> str:
-    paragraphs = "".join(f"<p>{escape(line)}</p>" for line in email.lines)
+def html(email: SignInEmail) -> str:
+    body = "".join(f"<p>{escape(line)}</p>" for line in email.paragraphs)
     if email.link:
-        says, leads = email.link
+        label, url = email.link
         style = (
             "display:inline-block;padding:12px 20px;border-radius:8px;background:#1f6f54;color:#ffffff;text-decoration:none;font-weight:600"
         )
-        paragraphs += f'<p><a href="{escape(leads)}" style="{style}">{escape(says)}</a></p>'
-    paragraphs += "".join(f'<p style="color:#5c6660">{escape(line)}</p>' for line in email.after)
+        body += f'<p><a href="{escape(url)}" style="{style}">{escape(label)}</a></p>'
+    body += "".join(f'<p style="color:#5c6660">{escape(line)}</p>' for line in email.footer)
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
         f"<title>{escape(email.subject)}</title></head>"
         '<body style="margin:0;padding:32px 20px;font:16px/1.5 system-ui,sans-serif;color:#17201b;background:#ffffff">'
-        f'<div style="max-width:520px;margin:0 auto">{paragraphs}</div></body></html>'
+        f'<div style="max-width:520px;margin:0 auto">{body}</div></body></html>'
     )
 
 
-def sign_up(link: str) -> SystemEmail:
-    return SystemEmail(
+def sign_up(link: str) -> SignInEmail:
+    return SignInEmail(
         "Confirm your email address",
         ("Confirm this address to finish signing up for mailsvc.",),
         ("Confirm email address", link),
@@ -63,8 +63,8 @@ def sign_up(link: str) -> SystemEmail:
     )
 
 
-def already_there(link: str) -> SystemEmail:
-    return SystemEmail(
+def already_registered(link: str) -> SignInEmail:
+    return SignInEmail(
         "You already have a sign-in",
         ("Someone, probably you, tried to sign up for mailsvc with this address. It is already registered.",),
         ("Sign in", link),
@@ -72,8 +72,8 @@ def already_there(link: str) -> SystemEmail:
     )
 
 
-def reset(link: str) -> SystemEmail:
-    return SystemEmail(
+def reset(link: str) -> SignInEmail:
+    return SignInEmail(
         "Reset your password",
         ("We received a request to reset your mailsvc password.",),
         ("Reset password", link),
@@ -81,8 +81,8 @@ def reset(link: str) -> SystemEmail:
     )
 
 
-def invitation(account: str, by: str, link: str) -> SystemEmail:
-    return SystemEmail(
+def invitation(account: str, by: str, link: str) -> SignInEmail:
+    return SignInEmail(
         f"Join {account} on mailsvc",
         (f"{by} invited you to join the account {account} on mailsvc.",),
         ("Accept invitation", link),
@@ -90,8 +90,8 @@ def invitation(account: str, by: str, link: str) -> SystemEmail:
     )
 
 
-def address(link: str) -> SystemEmail:
-    return SystemEmail(
+def confirm_address(link: str) -> SignInEmail:
+    return SignInEmail(
         "Confirm your new email address",
         ("Confirm this address to use it for signing in to mailsvc.",),
         ("Confirm email address", link),
@@ -99,8 +99,8 @@ def address(link: str) -> SystemEmail:
     )
 
 
-def address_taken() -> SystemEmail:
-    return SystemEmail(
+def address_taken() -> SignInEmail:
+    return SignInEmail(
         "Your email address is already in use",
         ("Someone, possibly you, tried to use this address for another mailsvc user. It already belongs to you, so nothing changed.",),
         None,
@@ -108,8 +108,8 @@ def address_taken() -> SystemEmail:
     )
 
 
-def moved(new: str, when: str, where: str) -> SystemEmail:
-    return SystemEmail(
+def address_changed(new: str, when: str, where: str) -> SignInEmail:
+    return SignInEmail(
         "Your email address was changed",
         (f"Your mailsvc email address was changed to {new} on {when} from the IP address {where}. We won't email this address again.",),
         None,
@@ -117,8 +117,8 @@ def moved(new: str, when: str, where: str) -> SystemEmail:
     )
 
 
-def changed(what: str, when: str, where: str) -> SystemEmail:
-    return SystemEmail(
+def security_notice(what: str, when: str, where: str) -> SignInEmail:
+    return SignInEmail(
         f"Your {what}",
         (f"Your {what} on {when} from the IP address {where}.",),
         None,

@@ -79,7 +79,7 @@ class EmailLinkPages:
 
     async def _invite_up(self, request: PageRequest, email: str) -> None:
         if await self.context.users.named(email) is not None:
-            self.authentication.send_later(email, mails.already_there(f"{self.context.base_url}{SIGN_IN}"))
+            self.authentication.send_later(email, mails.already_registered(f"{self.context.base_url}{SIGN_IN}"))
             return
         secret = await self.context.sessions.make_link("sign-up", email, HOUR)
         self.authentication.send_later(email, mails.sign_up(self.authentication.link(f"{SIGN_UP}/finish", secret)))
