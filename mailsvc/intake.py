@@ -1,7 +1,7 @@
-"""THE ONE DOOR: authorise → compose → store → enqueue. The API and the SMTP relay both call `Intake.submit`.
+"""The single entry point for mail: authorize → compose → store → enqueue. The API and the SMTP relay both call `Intake.submit`.
 
-Knows no protocol: a door turns its request into `Incoming` values and the `Admission` into its own answer. What may be
-sent is decided in policy, bytes are made in mail/compose, and everything becomes durable in store/mail/accept.
+Knows no protocol: callers turn a request into `Incoming` values, and the `Admission` into a response. `policy` decides what can be sent,
+`mail/compose` makes the bytes, and `store/mail/accept` makes everything durable.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from uuid import UUID
 import attrs
 
 from mailsvc import policy
-from mailsvc.accounts.quota import Taken
+from mailsvc.accounts.quota import Quotas
 from mailsvc.mail import compose, html_to_text
 from mailsvc.mail.address import Mailbox
 from mailsvc.mail.envelope import EMPTY, StoredEnvelope
 from mailsvc.policy import Limits, Refusal
 from mailsvc.settings.plans import Exhausted
-from mailsvc.store.domains.domains import Domain
+from mailsvc.store.domains.domains import Domain, Domains
 from mailsvc.store.ids import uuid7
 from mailsvc.store.mail.accept import (
+    Acceptance,
     Accepted,
     AcceptResult,
     Idempotency,
@@ -40,14 +41,14 @@ from mailsvc.store.people.audit import Line
 from mailsvc.store.postgres.errors import StoreError, Unavailable
 from mailsvc.store.postgres.notifications import Notifier
 
-OFF_REACTOR = 256 * 1024  # octets of content above which composing leaves the reactor thread
-HEADER_WEIGHT = 16  # a character of a header takes as much work as so many octets of content
+OFF_REACTOR = 256 * 1024  # bytes; larger content is composed in a thread
+HEADER_WEIGHT = 16  # a character of a header takes as much work as this many bytes of content
 IDEMPOTENCY_HOURS = 24
 
 
 @attrs.frozen
 class Content:
-    """What the API was given to make a message of. `text` None: make it from `html`; "": leave it out."""
+    """The content of an email to compose. `text` None: make it from `html`; "": leave it out."""
 
     html: str | None = None
     text: str | None = None
@@ -59,18 +60,18 @@ class Content:
 
 @attrs.frozen
 class AsReceived:
-    """A finished message and its envelope, as the relay received them: CRLF lines, nothing but prepended lines added."""
+    """A complete message and its envelope, as the relay received them: CRLF lines, changed only by prepended lines."""
 
     message: bytes | Pieces
     recipients: tuple[str, ...]
     message_id: str
     envelope: StoredEnvelope = EMPTY
-    email_id: UUID | None = None  # when it stands in the message; None: any
+    email_id: UUID | None = None  # the ID if the message already contains one; otherwise a new one is generated
 
 
 @attrs.frozen
 class Incoming:
-    """One email as a door understood it. Addresses are checked, sizes are not."""
+    """One email to submit. Its addresses are valid, its size is not checked yet."""
 
     sender: Mailbox
     to: tuple[Mailbox, ...]
@@ -88,7 +89,7 @@ class Incoming:
 
 @attrs.frozen
 class Key:
-    """An idempotency key: `fingerprint` is the SHA-256 of the canonical request, `endpoint` its scope in the account."""
+    """An idempotency key. `fingerprint` is the SHA-256 of the canonical request, `endpoint` the key's scope in the account."""
 
     endpoint: str
     key: str
@@ -97,7 +98,7 @@ class Key:
 
 @attrs.frozen
 class Admitted:
-    """What became of each email, by index: its id, or why it was refused. `replayed`: answered before, nothing was sent."""
+    """The result for each email, by index: its ID, or why it was refused. `replayed`: of an earlier request; nothing was sent."""
 
     results: tuple[UUID | Refusal, ...]
     replayed: bool = False
@@ -105,14 +106,14 @@ class Admitted:
 
 @attrs.frozen
 class Rejected:
-    """Nothing was stored: the refusals by index."""
+    """Nothing was stored. The refusals by index."""
 
     refusals: Mapping[int, Refusal]
 
 
 @attrs.frozen
 class Busy:
-    """A request with the same idempotency key is still under way."""
+    """A request with the same idempotency key is still in progress."""
 
 
 @attrs.frozen
@@ -121,7 +122,7 @@ class OtherRequest:
 
 
 Admission = Admitted | Rejected | Busy | OtherRequest | Exhausted
-COUNTED = frozenset({"api", "smtp", "again"})  # sources that a plan counts; what this service writes itself is on the house
+COUNTED = frozenset({"api", "smtp", "again"})  # sources that count towards a plan; system mail doesn't
 
 
 class Reservation(Protocol):
@@ -150,22 +151,6 @@ class Handoff(Protocol):
         """The number that this process leases under."""
 
 
-class Accepting(Protocol):
-    async def accept(self, submission: Submission) -> AcceptResult: ...
-    async def recall(self, submission: Submission) -> AcceptResult | None: ...
-
-
-class Quotas(Protocol):
-    """quota.Quotas"""
-
-    async def take(self, account_id: UUID, plan: str | None, count: int) -> Taken | Exhausted: ...
-    def refund(self, taken: Taken, count: int | None = None) -> None: ...
-
-
-class Domains(Protocol):
-    async def find(self, account_id: UUID, name: str) -> Domain | None: ...
-
-
 @attrs.frozen
 class _Ready:
     """An email about to be stored, and its reservations by recipient domain."""
@@ -174,18 +159,18 @@ class _Ready:
     reservations: Mapping[str, Reservation]
 
 
-async def _at_once() -> None:
-    """No pause."""
+async def _no_pause() -> None:
+    """Don't pause."""
 
 
 @attrs.define(eq=False)
 class Intake:
-    """The one function behind both doors. `in_thread` runs a function off the reactor, `clock` tells unix seconds.
+    """Accepts mail. `in_thread` runs a function outside of the reactor thread, `clock` returns Unix time.
 
-    `held` says why nothing may be accepted just now. `pause` lets others have their turn before a piece of long work (slices.Slices).
+    `held` returns why nothing can be accepted now. `pause` gives others a turn before long work (runtime/slices).
     """
 
-    store: Accepting
+    store: Acceptance
     domains: Domains
     handoff: Handoff
     notifications: Notifier
@@ -194,17 +179,17 @@ class Intake:
     in_thread: Callable[[Callable[[], bytes]], Awaitable[bytes]]
     clock: Callable[[], float]
     quotas: Quotas | None = None
-    pause: Callable[[], Awaitable[None]] = _at_once
+    pause: Callable[[], Awaitable[None]] = _no_pause
     held: Callable[[], str | None] = lambda: None
-    accepted: Counter[str] = attrs.field(factory=Counter, init=False)  # emails since the start, by their source
+    accepted: Counter[str] = attrs.field(factory=Counter, init=False)  # emails since the start, by source
 
     async def submit(
         self, caller: Caller, emails: Sequence[Incoming], key: Key | None = None, *, permissive: bool = False, lines: Sequence[Line] = ()
     ) -> Admission:
-        """Accept all of `emails` in one transaction, or say why not.
+        """Accept `emails` in one transaction.
 
-        Strict: one refusal refuses all. Permissive: what is good is accepted, what is not comes back as its refusal.
-        Returns only after the commit, which also has `lines` for the audit log; raises store.pool.Unavailable when there was none.
+        By default one refusal refuses all. If `permissive`, valid emails are accepted and the others returned as refusals. Returns after
+        the commit, which also contains `lines` for the audit log. Raises Unavailable if there was no commit.
         """
         held = self.held()
         if held is not None:
@@ -252,7 +237,7 @@ class Intake:
         return domain
 
     async def _make(self, caller: Caller, email: Incoming, domain: Domain, texts: dict[str, str]) -> _Ready | Refusal:
-        """`texts` keeps what was made of the html of this submission's emails: those of a batch often share it."""
+        """`texts` caches the plain text for each HTML version, because the emails of a batch often share it."""
         now = self.clock()
         received = email.content if isinstance(email.content, AsReceived) else None
         email_id = (received and received.email_id) or uuid7(now)
@@ -262,7 +247,7 @@ class Intake:
             message = await self._message(email, message_id, email.scheduled_at or created_at, texts)
         except compose.ComposeError as error:
             return Refusal("content", error.field, str(error))
-        if received is None:  # what was received was measured as it came; our own lines do not count
+        if received is None:  # a received message was checked on arrival; our own lines don't count
             refusal = policy.size_refusal(len(message), self.limits)
             if refusal is not None:
                 return refusal
@@ -363,13 +348,13 @@ class Intake:
                 return OtherRequest()
 
     async def _accept(self, caller: Caller, submission: Submission) -> AcceptResult | Exhausted:
-        """Within the account's plan: all of it is counted before, and what was not sent to is given back."""
+        """Accept within the account's plan. All recipients are counted before; those not sent to are refunded."""
         count = sum(len(email.recipients) for email in submission.emails if email.source in COUNTED)
         if self.quotas is None or not count:
             return await self.store.accept(submission)
         taken = await self.quotas.take(caller.account_id, caller.plan, count)
         if isinstance(taken, Exhausted):
-            return await self.store.recall(submission) or taken  # a repeated request has its answer already
+            return await self.store.recall(submission) or taken  # a repeated request gets its first result
         try:
             answer = await self.store.accept(submission)
         except StoreError as error:
@@ -402,7 +387,7 @@ class _QueueOnly:
 
 
 def _addresses(email: Incoming) -> tuple[str, ...]:
-    """The envelope: every address once, in the order to, cc, bcc; for the relay, as it was given there."""
+    """The envelope recipients: every address once, in the order to, cc, bcc; for the relay, as the client sent them."""
     if isinstance(email.content, AsReceived):
         return email.content.recipients
     return tuple(dict.fromkeys(m.address for m in (*email.to, *email.cc, *email.bcc)))
@@ -417,7 +402,7 @@ def _domain(address: str) -> str:
 
 
 def _write(results: Sequence[UUID | Refusal]) -> list[object]:
-    """Results as the idempotency record keeps them."""
+    """The results for the idempotency record."""
     return [str(r) if isinstance(r, UUID) else attrs.asdict(r) for r in results]
 
 

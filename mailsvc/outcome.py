@@ -1,6 +1,6 @@
-"""What can become of a recipient: the states, the moves between them, and the outcomes of an attempt. Pure data.
+"""The states of a recipient, the moves between them, and the outcomes of an attempt. Pure data.
 
-Reading a reply into a class: delivery/classify. Writing the result down: store/queue/settle.
+`delivery/classify` makes an outcome from a reply, `store/queue/settle` stores it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ State = Literal[
     "delivered", "bounced", "failed", "canceled", "suppressed", "complained",
 ]  # fmt: skip
 
-# from → where a recipient may go next. `sending` is a row of the queue with a lease.
+# From each state, the states that can follow. A recipient in state `sending` has a lease in the queue.
 MOVES: dict[State, frozenset[State]] = {
     "scheduled": frozenset({"queued", "canceled", "failed", "suppressed"}),
     "queued": frozenset({"sending", "canceled", "failed"}),
@@ -32,7 +32,7 @@ MOVES: dict[State, frozenset[State]] = {
 
 WAITING: frozenset[State] = frozenset({"scheduled", "queued", "sending", "delayed", "uncertain"})
 
-# The event that tells of each state. `queued`, `sending` and a scheduled email's release have `email.sent`.
+# The event for each state. `queued`, `sending` and the release of a scheduled email have `email.sent`.
 EVENTS: dict[State, str] = {
     "scheduled": "email.scheduled",
     "queued": "email.sent",
@@ -42,7 +42,7 @@ EVENTS: dict[State, str] = {
     "delivered": "email.delivered",
     "bounced": "email.bounced",
     "failed": "email.failed",
-    "canceled": "email.canceled",  # internal: no webhook type exists for it
+    "canceled": "email.canceled",  # internal: there is no such webhook type
     "suppressed": "email.suppressed",
     "complained": "email.complained",
 }
@@ -53,10 +53,10 @@ Party = Literal["recipient", "content", "address", "dns", "provider", "network"]
 
 @attrs.frozen
 class Meaning:
-    """What a refusal means. `kind` names its class, `rule` the row that says so (diagnosis); `party` is who must act.
+    """What a refusal means. `kind` is its class, `rule` the row of the diagnosis that says so, `party` who has to act.
 
-    `address`: the operator, for the addresses that mail leaves from; `dns`: the owner of the sending domain. `retrying` is the advice
-    while the email is tried again, `advice` the one once it is not.
+    `address`: the operator, for the source addresses; `dns`: the owner of the sending domain. `retrying` is the advice while the email is
+    retried, `advice` the one afterwards.
     """
 
     kind: str
@@ -67,28 +67,28 @@ class Meaning:
     retrying: str = ""
 
     def explain(self, said: str) -> str:
-        """For people: what was said and what that means."""
+        """For people: the reply and what it means."""
         return f"{said if said.endswith(('.', '!', '?')) else said + '.'} {self.says}"
 
     def sentence(self, said: str) -> str:
-        """For people: what was said, what that means, who must do what."""
+        """For people: the reply, what it means, and what to do."""
         return f"{self.explain(said)} {self.advice}"
 
     def while_retried(self) -> Meaning:
-        """The same for an email that is tried again."""
+        """The same for an email that is retried."""
         return attrs.evolve(self, advice=self.retrying or self.advice)
 
 
 @attrs.frozen
 class Delivered:
-    """The mail exchanger took responsibility; `reply` is its answer to the final dot."""
+    """The recipient's server accepted the message; `reply` is its final reply."""
 
     reply: str
 
 
 @attrs.frozen
 class Deferred:
-    """Not now: `reason` is a sentence for people, `next_at` when the next attempt may start."""
+    """To be retried. `reason` is a sentence for people, `next_at` the earliest time of the next attempt."""
 
     reason: str
     next_at: datetime
@@ -97,22 +97,22 @@ class Deferred:
 
 @attrs.frozen
 class Bounced:
-    """Never: refused for good or expired. `reply` is the diagnostic as the peer gave it, or a sentence of ours.
+    """Refused permanently, or expired. `reply` is the diagnostic of the server, or our own sentence.
 
-    `suppress`: the address itself is no good, so its account writes to it no more. `reason` is a sentence for people; "": `reply` is one.
+    `suppress`: the address itself is bad, so the account doesn't email it again. `reason` is a sentence for people; "": `reply` is one.
     """
 
     reply: str
     type: BounceType = "Permanent"
     sub_type: str = "General"
     suppress: bool = False
-    reason: str = attrs.field(default="", eq=False)  # two bounces are the same whatever words they are explained with
+    reason: str = attrs.field(default="", eq=False)  # bounces are equal however they are explained
     meaning: Meaning | None = attrs.field(default=None, eq=False)
 
 
 @attrs.frozen
 class Uncertain:
-    """No reply to the whole message (RFC 1047): it may have been delivered. Tried again, same bytes, at `next_at`."""
+    """No reply to the complete message (RFC 1047), which may have been delivered. The same bytes are sent again at `next_at`."""
 
     reason: str
     next_at: datetime
@@ -120,7 +120,7 @@ class Uncertain:
 
 @attrs.frozen
 class Failed:
-    """Never attempted, for a reason of ours: the sending domain is gone, the message cannot be read, …"""
+    """Never attempted, for an internal reason: the sending domain was deleted, the message cannot be read, …"""
 
     reason: str
 

@@ -1,7 +1,6 @@
-"""May this account send this email? Pure: facts in, a refusal or nothing out.
+"""Can this account send this email? Pure: facts in, a refusal or None out.
 
-What needs the database at the moment of acceptance (idempotency) is decided in store/mail/accept; what is wrong with the
-shape of a request is said by the door that read it.
+What has to be decided by the database (idempotency) is in `store/mail/accept`, the validation of requests in `http/fields` and `relay/`.
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ import attrs
 
 from mailsvc.mail.compose import FILENAME_MOST
 
-MESSAGE_MAX = 41_943_040  # octets of a message as it goes out: 40 MiB
+MESSAGE_MAX = 41_943_040  # bytes of a message as it is sent: 40 MiB
 
-# Endings of file names that large receivers refuse whatever the file is: programs, scripts, installers, shortcuts, certificates.
+# File name extensions that large receivers refuse: programs, scripts, installers, shortcuts, certificates.
 BLOCKED_ENDINGS = tuple(
     (
         "adp app asp bas bat cer chm cmd com cpl crt csh der exe fxp gadget hlp hta inf ins isp its js jse ksh lib lnk mad maf mag mam maq "
@@ -30,9 +29,9 @@ Kind = Literal["domain", "key", "recipients", "size", "schedule", "content", "at
 
 @attrs.frozen
 class Refusal:
-    """Why an email was not accepted. Each door turns `kind` into its own status; `message` is a sentence for people.
+    """Why an email was not accepted. HTTP and SMTP have a status for each `kind`; `message` is a sentence for people.
 
-    `field` is the API's name of what is wrong, None when it is not about one field.
+    `field` is the wrong field as the API calls it, None if it is not about one field.
     """
 
     kind: Kind
@@ -42,16 +41,16 @@ class Refusal:
 
 @attrs.frozen
 class Limits:
-    """What an operator may set. Counts are addresses, sizes are octets."""
+    """Limits that an operator can set. Counts are addresses, sizes are bytes."""
 
     recipients_per_field: int = 50
     recipients: int = 1000
     message: int = MESSAGE_MAX
-    blocked_endings: frozenset[str] = frozenset(BLOCKED_ENDINGS)  # of attachments' file names, lower case, without the dot
+    blocked_endings: frozenset[str] = frozenset(BLOCKED_ENDINGS)  # extensions of attachments, in lower case, without the dot
 
 
 class SendingDomain(Protocol):
-    """What is asked of a domain: store/domains/domains has the real one."""
+    """A sending domain; the real one is store/domains/values.Domain."""
 
     @property
     def id(self) -> UUID: ...
@@ -64,32 +63,32 @@ class SendingDomain(Protocol):
 
 
 def domain_refusal(name: str, domain: SendingDomain | None, key_domain: UUID | None) -> Refusal | None:
-    """Whether mail From `name` may leave: owned and proved (exactly this name), and within the key's own limits."""
+    """Check that the account has verified exactly this domain, and that the API key can send from it."""
     if domain is None or not domain.may_send:
         missing = f" {domain.missing}" if domain is not None and domain.missing else ""
         return Refusal("domain", "from", f"The `{name}` domain is not verified. Please, add and verify your domain.{missing}")
     if key_domain is not None and domain.id != key_domain:
-        return Refusal("key", "from", f"This API key may not send from the `{name}` domain.")
+        return Refusal("key", "from", f"This API key cannot send from the `{name}` domain.")
     return None
 
 
-_PEOPLE = {"reply_to": "addresses"}
+_NOUNS = {"reply_to": "addresses"}
 
 
 def recipients_refusal(fields: Mapping[str, Collection[str]], limits: Limits) -> Refusal | None:
-    """`to` has someone, and no field has too many addresses; `fields` has those of `to`, `cc`, `bcc` and `reply_to`."""
+    """Check that there is a recipient and that no field has too many addresses. `fields`: `to`, `cc`, `bcc` and `reply_to`."""
     if not fields["to"]:
         return Refusal("recipients", "to", "The `to` field needs at least one recipient.")
     for name, addresses in fields.items():
         if len(addresses) > limits.recipients_per_field:
             return Refusal(
-                "recipients", name, f"The `{name}` field may have at most {limits.recipients_per_field} {_PEOPLE.get(name, 'recipients')}."
+                "recipients", name, f"The `{name}` field can have at most {limits.recipients_per_field} {_NOUNS.get(name, 'recipients')}."
             )
     return None
 
 
 def attachments_refusal(names: Sequence[str | None], limits: Limits) -> Refusal | None:
-    """Whether receivers would refuse an attachment for its file name; `names` in the order of the attachments."""
+    """Check the file names of the attachments, in their order, for extensions that receivers refuse."""
     for index, name in enumerate(names):
         if name is None or len(name) > FILENAME_MOST:  # mail/compose refuses a longer one
             continue
@@ -103,7 +102,7 @@ def attachments_refusal(names: Sequence[str | None], limits: Limits) -> Refusal 
 
 
 def size_refusal(size: int, limits: Limits) -> Refusal | None:
-    """Whether a message of `size` octets, as it goes out, is within the limit."""
+    """Check the size of a message as it is sent."""
     if size <= limits.message:
         return None
-    return Refusal("size", None, f"The email is {size} bytes as it goes out; the limit is {limits.message} bytes.")
+    return Refusal("size", None, f"The email is {size} bytes as it is sent; the limit is {limits.message} bytes.")

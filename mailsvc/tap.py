@@ -37,10 +37,11 @@ from mailsvc.domains import views
 from mailsvc.domains.schedule import CHANNEL as DOMAINS
 from mailsvc.domains.schedule import CheckSchedule
 from mailsvc.events.ledger import Ledger
-from mailsvc.http.api import Api, Told
+from mailsvc.http.api import Api, EventApi
+from mailsvc.http.fields import Bounds
 from mailsvc.http.request_log import Recorder
 from mailsvc.http.resources.attachment_links import Links
-from mailsvc.http.resources.domains import DomainDesk
+from mailsvc.http.resources.domains import DomainContext
 from mailsvc.http.resources.suppressions import Suppressions
 from mailsvc.http.resources.webhooks import Webhooks
 from mailsvc.intake import Intake
@@ -360,7 +361,7 @@ class Daemon:
         requests = RequestLog(self.pool)
         recorder = Recorder(requests.write, reactor, http.log_body)
         self.opened.add("the request log", recorder.stop)
-        told = Told(
+        events = EventApi(
             EventLog(self.pool),
             lambda reader: Webhooks(
                 StoredWebhooks(self.pool, reactor, self.database.encryption), WebhookLog(self.pool), reader,
@@ -373,13 +374,12 @@ class Daemon:
             messages=self.messages, rate=self.rate, budgets=self.budgets, in_thread=self.threads.body,
             checks={"start": self.started, "database": self.watching.writable, "heartbeat": self.fresh, "clock": self.watching.punctual},
             remarks={"ledger": self.watching.numbered, "connections": self.watching.connected, "keys": self.database.keys_rejected},
-            domains=DomainDesk(self.domains, self.maintenance, self.maintenance.publishing, settings.region),
-            told=told, links=Links(self.fetcher, self.limits.message),
+            domains=DomainContext(self.domains, self.maintenance, self.maintenance.publishing, settings.region),
+            events=events, links=Links(self.fetcher, self.limits.message),
             inbox=self.shelf if settings.sandbox.listen else None,
-            limits=wiring.gate_limits_of(http), email_limits=self.limits,
-            api_keys=self.keys, logs=requests, receipts=self.receipts, recorder=recorder, rollups=Rollups(self.pool), quotas=self.quotas,
+            limits=wiring.gate_limits_of(http), bounds=Bounds(self.limits, most.batch, timedelta(days=most.schedule_ahead)),
+            requests=requests, sessions=self.receipts, recorder=recorder, rollups=Rollups(self.pool), quotas=self.quotas,
             link_secrets=partial(self.database.encryption.secrets_for, "links"), base_url=settings.base_url or "",
-            batch_max=most.batch, schedule_ahead=timedelta(days=most.schedule_ahead),
             trusted=wiring.networks("http.trusted_proxies", http.trusted_proxies), pages={"": pages, "dashboard": pages},
         )  # fmt: skip
         site = api.site()

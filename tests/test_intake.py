@@ -1,4 +1,4 @@
-"""The one door, with a store and a way out that only remember what they were given."""
+"""The intake, with a store and a hand-off that only record what they get."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def incoming(sender: str = "Acme <hello@example.test>", to: str = "zoe@example.n
     return Incoming(sender=parse_mailbox(sender), to=(parse_mailbox(to),), subject="Hi", content=Content(html="<p>Hello</p>"), **changes)
 
 
-def test_the_html_that_emails_share_is_converted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shared_html_is_converted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     converted: list[str] = []
     monkeypatch.setattr(html_to_text, "text_of", lambda html: converted.append(html) or "Text")
     world = World()
@@ -147,7 +147,7 @@ def test_the_html_that_emails_share_is_converted_once(monkeypatch: pytest.Monkey
     assert all(b"Text" in bytes(email.message) for email in world.submissions[0].emails)
 
 
-def test_an_email_is_stored_once_and_handed_over() -> None:
+def test_email_is_stored_once_and_handed_off() -> None:
     world = World()
     admission = world.submit(incoming())
     (email,) = world.submissions[0].emails
@@ -161,7 +161,7 @@ def test_an_email_is_stored_once_and_handed_over() -> None:
     assert world.notified == ["events"]
 
 
-def test_nothing_is_accepted_while_the_clocks_disagree() -> None:
+def test_nothing_is_accepted_while_clocks_disagree() -> None:
     world, raised = World(), []
     intake = world.intake()
     intake.held = lambda: "this machine's clock is 60 s ahead of the database's"
@@ -171,13 +171,13 @@ def test_nothing_is_accepted_while_the_clocks_disagree() -> None:
     assert not world.submissions and not world.taken
 
 
-def test_other_processes_are_notified_when_they_have_to_send() -> None:
+def test_other_processes_are_notified_if_they_have_to_send() -> None:
     world = World()
     world.submit(incoming(to="a@busy.test"))
     assert "queue" in world.notified
 
 
-def test_each_address_gets_it_once() -> None:
+def test_each_address_gets_the_email_once() -> None:
     world = World()
     twice = (parse_mailbox("Zoe <zoe@example.net>"), parse_mailbox("blind@example.net"))
     world.submit(incoming(cc=twice, bcc=twice))
@@ -187,7 +187,7 @@ def test_each_address_gets_it_once() -> None:
     assert b"Bcc" not in bytes(email.message)
 
 
-def test_a_scheduled_email_needs_no_reservation() -> None:
+def test_scheduled_email_needs_no_reservation() -> None:
     world = World()
     later = NOW + timedelta(days=2)
     world.submit(incoming(scheduled_at=later))
@@ -206,7 +206,7 @@ def test_one_refusal_refuses_all_in_strict_mode() -> None:
     assert not world.submissions and not world.taken
 
 
-def test_the_good_ones_go_in_permissive_mode() -> None:
+def test_valid_emails_are_accepted_in_permissive_mode() -> None:
     world = World()
     admission = world.submit(incoming(), incoming(sender="me@elsewhere.test"), incoming(), permissive=True)
     first, second, third = admission.results
@@ -220,12 +220,12 @@ def test_nothing_is_stored_when_all_are_refused() -> None:
     assert isinstance(rejected, Rejected) and not world.submissions
 
 
-def test_a_key_for_another_domain_is_refused() -> None:
+def test_key_for_another_domain_is_refused() -> None:
     rejected = World().submit(incoming(), caller=Caller(domain_id=UUID(int=9)))
     assert rejected.refusals[0].kind == "key"
 
 
-def test_a_message_that_is_too_large_releases_its_reservations() -> None:
+def test_message_that_is_too_large_releases_its_reservations() -> None:
     world = World()
     big = attrs.evolve(incoming(), content=Content(text="x", attachments=(Attachment(b"y" * 5000, "y.bin"),)))
     rejected = world.submit(incoming(), big, message=4000)
@@ -234,20 +234,20 @@ def test_a_message_that_is_too_large_releases_its_reservations() -> None:
     assert len(world.released) == 1 and not world.submissions
 
 
-def test_large_content_is_composed_off_the_reactor() -> None:
+def test_large_content_is_composed_in_a_thread() -> None:
     world = World()
     world.submit(attrs.evolve(incoming(), content=Content(text="x" * 300_000)))
     assert world.threads == 1
 
 
 @pytest.mark.parametrize(("answer", "admission"), [(InProgress(), Busy()), (Mismatch(), OtherRequest())])
-def test_a_used_key_stores_nothing_and_releases_the_reservations(answer: Any, admission: Any) -> None:
+def test_used_idempotency_key_stores_nothing_and_releases_reservations(answer: Any, admission: Any) -> None:
     world = World(answer)
     assert world.submit(incoming(), key=Key("POST /emails", "k", b"f")) == admission
     assert len(world.released) == 1 and not world.taken
 
 
-def test_a_repeated_request_gets_the_first_answer() -> None:
+def test_repeated_request_gets_the_first_result() -> None:
     first = World()
     key = Key("POST /emails/batch", "k", b"f")
     admission = first.submit(incoming(), incoming(sender="me@elsewhere.test"), key=key, permissive=True)
@@ -258,13 +258,13 @@ def test_a_repeated_request_gets_the_first_answer() -> None:
     assert again == Admitted(admission.results, replayed=True)
 
 
-def test_a_failed_commit_releases_the_reservations_and_is_reported() -> None:
+def test_failed_commit_releases_reservations_and_is_reported() -> None:
     world = World(error=RuntimeError("away"))
     assert world.submit(incoming()).type is RuntimeError
     assert len(world.released) == 1 and not world.taken and not world.notified
 
 
-def test_a_received_message_is_kept_byte_for_byte() -> None:
+def test_received_message_is_kept_byte_for_byte() -> None:
     world = World()
     raw = b"From: hello@example.test\r\nMessage-ID: <theirs@client>\r\n\r\nHi\r\n"
     received = AsReceived(raw, ("a@example.net", "b@busy.test"), "<theirs@client>", StoredEnvelope(ret="HDRS"))
@@ -276,7 +276,7 @@ def test_a_received_message_is_kept_byte_for_byte() -> None:
     assert email.envelope == StoredEnvelope(ret="HDRS")
 
 
-def test_a_plan_counts_recipients_and_gives_back_those_who_are_suppressed() -> None:
+def test_plan_counts_recipients_and_refunds_suppressed_ones() -> None:
     world = World(quota=10)
     two = attrs.evolve(incoming(), cc=(parse_mailbox("yan@example.net"),))
     world.submit(two, incoming())
@@ -288,7 +288,7 @@ def test_a_plan_counts_recipients_and_gives_back_those_who_are_suppressed() -> N
     assert world.quota == 6  # what this service writes itself is not counted
 
 
-def test_what_does_not_fit_is_not_stored_and_a_repeated_request_has_its_answer() -> None:
+def test_email_over_quota_is_not_stored_and_a_repeated_request_gets_its_result() -> None:
     world = World(quota=1)
     refused = world.submit(incoming(), incoming(), key=Key("POST /emails", "k", b"f"))
     assert isinstance(refused, Exhausted) and refused.wanted == 2
@@ -301,13 +301,13 @@ def test_what_does_not_fit_is_not_stored_and_a_repeated_request_has_its_answer()
     (Replayed([str(UUID(int=5))]), None, 5), (InProgress(), None, 5), (Mismatch(), None, 5),
     (None, Unavailable("away"), 5), (None, Unavailable("away", unknown=True), 4),
 ])  # fmt: skip
-def test_what_was_surely_not_stored_is_not_counted(answer: Any, error: Exception | None, left: int) -> None:
+def test_email_that_was_not_stored_is_not_counted(answer: Any, error: Exception | None, left: int) -> None:
     world = World(quota=5, answer=answer, error=error)
     world.submit(incoming())
     assert world.quota == left
 
 
-def test_an_attachment_of_a_blocked_type_is_refused_before_anything_is_stored() -> None:
+def test_blocked_attachment_is_refused_before_anything_is_stored() -> None:
     world = World()
     email = attrs.evolve(incoming(), content=Content(html="x", attachments=(Attachment(b"MZ", "run.exe"),)))
     rejected = world.submit(email)
@@ -317,7 +317,7 @@ def test_an_attachment_of_a_blocked_type_is_refused_before_anything_is_stored() 
 
 
 @pytest.mark.parametrize("changes", [{"subject": "é a " * 10_000}, {"headers": {"X-Note": "é a " * 10_000}}])
-def test_large_headers_are_written_off_the_reactor_thread(changes: dict[str, Any]) -> None:
+def test_large_headers_are_composed_in_a_thread(changes: dict[str, Any]) -> None:
     world = World()
     assert isinstance(world.submit(attrs.evolve(incoming(), **changes)), Admitted)
     assert world.threads == 1

@@ -72,7 +72,7 @@ def test_the_tables_list_every_api_route_with_its_permission() -> None:
     for one in endpoints(Rig().api.collections()):
         method, path = one.method.encode(), one.path.encode()
         public = path in UNGUARDED or (method == b"GET" and caller.PUBLIC.match(path) is not None)
-        keys = (public or caller.opens(KEYS[key], method, path) for key in ("ms_send", "ms_full"))
+        keys = (public or caller.permits(KEYS[key], method, path) for key in ("ms_send", "ms_full"))
         served[f"{one.method} {one.path}"] = [public, *keys]
     assert documented == served
 

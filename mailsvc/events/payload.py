@@ -51,6 +51,7 @@ def sample(kind: str, now: datetime) -> dict[str, object]:
     elif kind.startswith("domain."):
         data |= {"name": "example.com", "status": "verified", "region": "us-east-1", "records": []}
         data |= {"open_tracking": False, "click_tracking": False, "capabilities": {"sending": "enabled", "receiving": "disabled"}}
+        data |= {"tls": "opportunistic", "custom_return_path": "send", "advice": []}
     return {"type": kind, "created_at": time(now), "data": data}
 
 

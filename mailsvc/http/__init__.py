@@ -1,5 +1,6 @@
-"""THE API: requests become calls of `intake` and `store`, their results become JSON. No SQL, no SMTP, no mail format here.
+"""The HTTP API: requests become calls of `intake` and `store`, their results become JSON. No SQL, SMTP or mail format here.
 
-`site` puts it together. On the way in: `channel` (octets to requests), `gate` (may this request come in?), `body`, `strictjson`,
-`shapes` (JSON to values). One file per collection: `emails`, `health`, `sandbox`. On the way out: `answer`, `problem`, `views`.
+`api` and `site` put it together. Incoming: `channel` (bytes to requests), `gate` (which requests are admitted), `strict_json` and
+`reading` (body to values), `fields` (what a body can contain). Outgoing: `views` (what a response contains), `answer`, `problem`.
+`resources/` has a module for each collection, and `openapi` describes all of them.
 """

@@ -1,9 +1,9 @@
-"""From the result of a handler to a response: JSON out, one table of errors, and work that a client cannot cut short."""
+"""From the result of a handler to a response: JSON, pages of lists, and the errors that all collections have in common."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 from uuid import uuid4
 
@@ -18,6 +18,7 @@ from werkzeug.routing import BaseConverter
 from mailsvc.http import problem
 from mailsvc.http.problem import Problem
 from mailsvc.http.request import Request
+from mailsvc.http.views import View
 from mailsvc.store.encryption.secrets import EncryptionError
 from mailsvc.store.people.audit import Line
 from mailsvc.store.postgres.errors import Transient
@@ -26,44 +27,43 @@ log = Logger()
 
 
 def ok(request: Request, value: Mapping[str, object] | Sequence[object], status: int = 200) -> bytes:
-    request.answered = value
+    request.response_json = value
     return request.sized(status, orjson.dumps(value))
 
 
-def made(request: Request, value: Mapping[str, object]) -> bytes:
-    """The same of something that was not there before."""
+def created(request: Request, value: Mapping[str, object]) -> bytes:
     return ok(request, value, 201)
 
 
-def page(request: Request, data: Sequence[object], has_more: bool) -> bytes:
-    """A part of a list."""
-    return ok(request, {"object": "list", "has_more": has_more, "data": data})
+def page(request: Request, row: View, rows: Iterable[object], has_more: bool) -> bytes:
+    """A page of a list."""
+    return ok(request, {"object": "list", "has_more": has_more, "data": [row.show(each) for each in rows]})
 
 
 def audited(request: Request, action: str, subject: str = "") -> Line:
-    """A line for the account's audit log, which names the API key that made the request."""
+    """An entry for the account's audit log that names the API key of the request."""
     caller = request.caller
     return Line(caller.account_id, None, None, "", request.address(), action, subject, caller.key_id)
 
 
 def translated(failure: Failure) -> Problem:
-    """What the client is told of a failure. A defect is logged with an id, and the client gets the id."""
+    """The problem that the client gets for a failure. An unexpected one is logged with an ID that the client gets, too."""
     error = failure.value
     if isinstance(error, Problem):
         return error
     if isinstance(error, Transient | EncryptionError):
-        log.warn("the store could not serve a request: {reason}", reason=str(error))
+        log.warn("Database unavailable for a request: {reason}", reason=str(error))
         return problem.unavailable()
     error_id = uuid4().hex[:12]
-    log.failure("error {error_id} in a request", failure=failure, error_id=error_id)
+    log.failure("Error {error_id} in a request", failure=failure, error_id=error_id)
     return problem.unexpected(error_id)
 
 
 def collection(*fixed: str) -> Klein:
-    """A Klein app with the error table that all collections share.
+    """A Klein app with the errors that all collections share.
 
-    `fixed` are the path segments that have routes of their own. A placeholder such as `<id>` never matches them, so the `Allow` header
-    of `/emails/batch` does not list the methods of `/emails/<id>`.
+    `fixed` are path segments with routes of their own. A placeholder such as `<id>` never matches them, so the `Allow` header of
+    `/emails/batch` does not list the methods of `/emails/<id>`.
     """
     app = Klein()
     app.url_map.merge_slashes = False

@@ -1,9 +1,8 @@
-"""The API with everything it needs: which collection answers under which name."""
+"""The API with everything it needs, and which collection answers which path."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import timedelta
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -15,76 +14,79 @@ from twisted.web.resource import Resource
 from mailsvc.accounts.quota import Quotas
 from mailsvc.accounts.ratelimit import RateLimit
 from mailsvc.clock import unix
-from mailsvc.http.caller import Keys
+from mailsvc.http.fields import Bounds
 from mailsvc.http.gate import Gate, Limits, Networks
 from mailsvc.http.openapi import Description, document
 from mailsvc.http.reading import InThread, Reader
 from mailsvc.http.request_log import Recorder
-from mailsvc.http.resources import account_figures, logs
-from mailsvc.http.resources import api_keys as apikeys
 from mailsvc.http.resources.account_figures import Figures
 from mailsvc.http.resources.api_keys import ApiKeys
 from mailsvc.http.resources.attachment_links import Links
 from mailsvc.http.resources.attachments import Attachments
-from mailsvc.http.resources.contents import Contents, Messages
-from mailsvc.http.resources.domains import DomainDesk, Domains
-from mailsvc.http.resources.emails import Emails, Stored, Submitting
-from mailsvc.http.resources.event_log import EventLog, Events
+from mailsvc.http.resources.contents import Contents
+from mailsvc.http.resources.domains import DomainContext, Domains
+from mailsvc.http.resources.emails import Emails
+from mailsvc.http.resources.event_log import EventLog
 from mailsvc.http.resources.health import Check, Health
 from mailsvc.http.resources.logs import Logs
-from mailsvc.http.resources.sandbox import Inbox, Sandbox
+from mailsvc.http.resources.sandbox import Sandbox
 from mailsvc.http.resources.share import Share
 from mailsvc.http.resources.suppressions import Suppressions
 from mailsvc.http.resources.webhooks import Webhooks
 from mailsvc.http.site import ApiSite
+from mailsvc.intake import Intake
 from mailsvc.net.signed_links import SignedLinks
-from mailsvc.policy import Limits as EmailLimits
 from mailsvc.runtime.budget import Budgets
+from mailsvc.store.events.event_log import EventLog as StoredEventLog
+from mailsvc.store.events.rollups import Rollups
+from mailsvc.store.logs.requests import RequestLog
+from mailsvc.store.logs.smtp_sessions import SmtpSessions
+from mailsvc.store.mail.emails import Emails as StoredEmails
+from mailsvc.store.mail.messages import Messages
+from mailsvc.store.mail.sandbox import Sandbox as Inbox
+from mailsvc.store.people.api_keys import Keys
 from mailsvc.store.people.quota import Period
 
 
 @attrs.frozen
-class Told:
-    """What tells customers of events."""
+class EventApi:
+    """The collections about events."""
 
-    log: Events
+    log: StoredEventLog
     webhooks: Callable[[Reader], Webhooks]
     suppressions: Callable[[Reader], Suppressions]
 
 
 @attrs.frozen(kw_only=True)
 class Api:
-    """`site()` is what listens. `inbox` only in development."""
+    """`site()` is the factory to listen with. There is an `inbox` in development only."""
 
     reactor: IReactorTime
     keys: Keys
     well_formed: Callable[[str], bool]
-    intake: Submitting
-    emails: Stored
+    intake: Intake
+    emails: StoredEmails
     messages: Messages
     links: Links
     rate: RateLimit
     budgets: Budgets
     in_thread: InThread
     checks: Mapping[str, Check]
-    api_keys: apikeys.Keys
-    domains: DomainDesk
-    receipts: logs.Receipts
-    logs: logs.Stored
-    rollups: account_figures.Rollups
-    link_secrets: Callable[[], Sequence[bytes]]  # the first signs
+    domains: DomainContext
+    sessions: SmtpSessions
+    requests: RequestLog
+    rollups: Rollups
+    link_secrets: Callable[[], Sequence[bytes]]  # the first one signs
     quotas: Quotas | None = None
-    told: Told | None = None
+    events: EventApi | None = None
     recorder: Recorder | None = None
     base_url: str = ""
     inbox: Inbox | None = None
     limits: Limits = attrs.field(factory=Limits)
-    email_limits: EmailLimits = attrs.field(factory=EmailLimits)
-    batch_max: int = 100
-    schedule_ahead: timedelta = timedelta(days=30)
+    bounds: Bounds = attrs.field(factory=Bounds)
     trusted: Networks = ()
     remarks: Mapping[str, Check] = attrs.field(factory=dict)
-    pages: Mapping[str, Resource] = attrs.field(factory=dict)  # beside the API, by the first segment of their paths
+    pages: Mapping[str, Resource] = attrs.field(factory=dict)  # the dashboard, by the first segment of its paths
 
     def site(self) -> ApiSite:
         gate = Gate(self.keys, self.rate, self.limits, self.budgets, self.well_formed)
@@ -92,8 +94,8 @@ class Api:
         return ApiSite(resources, gate, self.reactor, self.trusted, self.recorder, self.pages, self.in_thread)
 
     def document(self) -> dict[str, Any]:
-        """What `GET /openapi.json` answers."""
-        return document(self.collections(), self.base_url)
+        """The response of `GET /openapi.json`."""
+        return document(self.collections(), self.base_url, self.bounds)
 
     def collections(self) -> list[type]:
         return [*(type(one) for one in self._collections()), Description]
@@ -102,7 +104,7 @@ class Api:
         return {} if self.quotas is None else self.quotas.used(account_id)
 
     def _resources(self) -> dict[str, Resource]:
-        """The resource for each place, as the routes of the collections name them; who comes first has the first segment."""
+        """The resource for each place (see ApiSite), from the routes of the collections. The first collection gets the first segment."""
         found: dict[str, Resource] = {}
         for one in [*self._collections(), Description(self.document())]:
             resource = one.app.resource()
@@ -112,20 +114,20 @@ class Api:
         return found
 
     def _collections(self) -> list[Any]:
-        reader = Reader(self.email_limits, self.schedule_ahead, self.in_thread, partial(unix, self.reactor))
+        reader = Reader(self.bounds, self.in_thread, partial(unix, self.reactor))
         contents, signed = Contents(self.messages, self.in_thread), SignedLinks(self.link_secrets)
         found: list[Any] = [
-            Emails(self.intake, self.emails, contents, reader, self.links, self.batch_max, self._used),
+            Emails(self.intake, self.emails, contents, reader, self.links, self._used),
             Attachments(self.emails, contents, signed, self.base_url, self.reactor),
             Share(self.emails, contents, signed, reader, self.base_url, self.reactor),
             Figures(self.rollups, self.rate.default, self.reactor, self.quotas),
-            ApiKeys(self.api_keys, self.domains.stored, reader),
+            ApiKeys(self.keys, self.domains.stored, reader),
             Domains(self.domains, reader),
-            Logs(self.logs, self.receipts),
+            Logs(self.requests, self.sessions),
             Health(self.checks, self.remarks),
         ]
-        if self.told is not None:
-            found += [EventLog(self.told.log), self.told.webhooks(reader), self.told.suppressions(reader)]
+        if self.events is not None:
+            found += [EventLog(self.events.log), self.events.webhooks(reader), self.events.suppressions(reader)]
         return [*found, Sandbox(self.inbox)] if self.inbox is not None else found
 
 

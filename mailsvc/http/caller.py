@@ -1,57 +1,33 @@
-"""Who calls: the key in the Authorization header, and which endpoints it opens.
+"""The API key of a request, and which endpoints it permits.
 
-A key that is not known is answered 403 `invalid_api_key`, not 401: it is the one pair of status and name for this case that
-the libraries' exception tables have. A request without a key is 401.
+An unknown key gets 403 `invalid_api_key`, not 401, because client libraries know no other status for this name. A request without a
+key gets 401.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Awaitable, Callable
-from typing import Protocol
-from uuid import UUID
+from collections.abc import Callable
 
 from twisted.web.http_headers import Headers
 
 from mailsvc.http import problem
+from mailsvc.store.people.api_keys import Caller, Keys
 
-_SCHEME = re.compile(rb"bearer(?= |\Z) *", re.IGNORECASE)  # 9110 §11.1: schemes have no case
+_SCHEME = re.compile(rb"bearer(?= |\Z) *", re.IGNORECASE)  # 9110 §11.1: schemes are case-insensitive
 _TOKEN = re.compile(rb"[A-Za-z0-9\-._~+/]{1,256}=*\Z")  # 6750 §2.1
 
-# What a sending key may call. The three aliases of /emails are sent by some libraries.
+# What a key with sending access can call. Some client libraries use the three aliases of /emails.
 SENDING = frozenset({b"/emails", b"/email", b"/emails/sending", b"/email/sending", b"/emails/batch"})
-# What every key of the account may call, besides.
+# What every key can call.
 OPEN = re.compile(rb"/sandbox(/|\Z)")
-# What anybody may read: what is no secret, and what its link itself opens.
+# What needs no key: the description, and links that contain a signed token.
 PUBLIC = re.compile(rb"/openapi\.json\Z|/shared\Z|/emails/[^/]+/attachments/[^/]+/download\Z")
 
 
-class Caller(Protocol):
-    """An API key and its account; store/people/api_keys has the real one."""
-
-    @property
-    def account_id(self) -> UUID: ...
-    @property
-    def key_id(self) -> UUID | None: ...
-    @property
-    def permission(self) -> str: ...
-    @property
-    def domain_id(self) -> UUID | None: ...
-    @property
-    def rate_limit(self) -> int | None: ...
-    @property
-    def suspended(self) -> bool: ...
-    @property
-    def plan(self) -> str | None: ...
-
-
-class Keys(Protocol):
-    def find(self, hash: bytes) -> Awaitable[Caller | None]: ...
-
-
 def bearer(headers: Headers, well_formed: Callable[[str], bool]) -> bytes:
-    """The key that a request carries."""
+    """The API key of a request."""
     values = headers.getRawHeaders(b"authorization") or [b""]
     scheme = _SCHEME.match(values[0])
     token = values[0][scheme.end() :] if scheme else b""
@@ -71,6 +47,6 @@ async def find(keys: Keys, token: bytes) -> Caller:
     return caller
 
 
-def opens(caller: Caller, method: bytes, path: bytes) -> bool:
-    """Whether the key opens this endpoint."""
+def permits(caller: Caller, method: bytes, path: bytes) -> bool:
+    """Whether the key can call this endpoint."""
     return caller.permission == "full_access" or (method == b"POST" and path in SENDING) or OPEN.match(path) is not None

@@ -1,7 +1,7 @@
 """One HTTP/1.1 connection: what Twisted's channel leaves to its user.
 
-Every refusal is JSON with the headers that each response has. A body is not read before its request is let in. A client that
-sends too slowly is asked to leave. A refused body is read to nowhere for a while, so that the answer is not lost with it.
+Every refusal is JSON with the headers of all responses. A body is not read before its request is admitted. Clients that send too slowly are
+disconnected. A refused body is read and discarded for a while, so that its client gets the response.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from mailsvc.http.problem import Problem, invalid, reason, unavailable
 from mailsvc.http.request import Request
 
 LENGTH_LINE_MAX = 1000
-PIPELINED_AT_ONCE = 10  # requests of one connection that are answered before others have their turn
+PIPELINED_AT_ONCE = 10  # requests of one connection that are answered in a row
 
 
 class Channel(http.HTTPChannel):
-    """Made by the site for each connection. `site` and the time-outs come from there."""
+    """Created by the site for each connection. `site` and the timeouts come from there."""
 
     site: Any  # ApiSite
     transport: Any
@@ -31,27 +31,27 @@ class Channel(http.HTTPChannel):
     _held = False
     _refusing = False
     _pace: IDelayedCall | None = None
-    _paced = 0  # octets since the pace was last looked at
+    _paced = 0  # bytes since the last check of the speed
     _lingering: IDelayedCall | None = None
     _last: IDelayedCall | None = None
-    _untaken: Request | None = None  # answered, and the client has not taken the answer yet
+    _untaken: Request | None = None  # answered, and the client hasn't read the response yet
     _client: str | None = None  # the address that the connection counts for; None: a trusted proxy
     _entered = _lost = False
-    _answered = 0  # requests since others last had their turn
+    _answered = 0  # requests since other connections had their turn
     _next_turn: IDelayedCall | None = None
 
-    # The beginning
+    # Opening
 
     def connectionMade(self) -> None:
         super().connectionMade()
         self._client = self.site.counted_for(self.transport.getPeer())
         self._entered = self.site.connections.enter(self, self._client)
         if not self._entered:
-            self._refuse_raw(unavailable(5), linger=self.site.may_linger(self))
+            self._refuse_raw(unavailable(5), linger=self.site.can_linger(self))
 
     @property
     def idle(self) -> bool:
-        """Whether nobody would lose an answer with it: no request with a key has come in, and none is complete."""
+        """Whether closing it loses no response: it has neither a complete request nor one with an API key."""
         return not any(cast(Request, request).matters for request in self.requests)
 
     @property
@@ -76,7 +76,7 @@ class Channel(http.HTTPChannel):
         if unfinished is not None and unfinished.problem is not None:
             self._refuse(unfinished)
         elif not self._handlingRequest and (self.requests or self._buffer):
-            self._watch_pace()
+            self._start_pace()
         elif self._pace is not None:
             self._pace.cancel()
             self._pace = None
@@ -91,7 +91,7 @@ class Channel(http.HTTPChannel):
 
     def headerReceived(self, line: bytes) -> bool:
         if len(line) > LENGTH_LINE_MAX and line.lower().startswith(b"content-length:"):
-            self._respondToBadRequestAndDisconnect()  # Python does not convert numbers of more than 4300 digits
+            self._respondToBadRequestAndDisconnect()  # Python doesn't convert numbers with more than 4300 digits
             return False
         return bool(super().headerReceived(line))
 
@@ -105,7 +105,7 @@ class Channel(http.HTTPChannel):
         request.begin(self._command, self._path, self._version, self.length)
 
     def _unfinished(self) -> Request | None:
-        """The request whose headers are here and whose body is not."""
+        """The request whose headers have arrived and whose body has not."""
         if self._handlingRequest or not self.requests:
             return None
         request = cast(Request, self.requests[-1])
@@ -114,33 +114,33 @@ class Channel(http.HTTPChannel):
     # Writing
 
     def writeHeaders(self, version: bytes, code: bytes, reason: bytes, headers: Headers) -> None:
-        """What is the same in every response never becomes a header object."""
+        """Write the header. For speed, the common lines never become header objects."""
         request = cast(Request, self.requests[0])
         lines = [b"%s %s %s\r\n" % (version, code, reason), request.common_lines()]
         lines += [b"%s: %s\r\n" % (name, value) for name, values in headers.getAllRawHeaders() for value in values]
         self.transport.write(b"".join([*lines, b"\r\n"]))
 
-    # Waiting for the gate
+    # Admission
 
     def hold(self) -> None:
-        """Read no further: it is not known yet whether the request may come in."""
+        """Stop reading until the gate has decided."""
         self._held = True
         self._networkProducer.pauseProducing()
 
-    def let_in(self, expects_continue: bool) -> None:
-        """The request may come in; 9110 §10.1.1: tell a client that waits for it."""
+    def admit(self, expects_continue: bool) -> None:
+        """The request is admitted: tell a client that waits for that (9110 §10.1.1), and read on."""
         if expects_continue and self._version_allows_continue():
             self._send100Continue()
-        self._go_on()
+        self._read_on()
 
-    def keep_out(self, request: Request) -> None:
-        """The request may not come in. When its body is still on its way, the connection ends with the answer."""
+    def refuse(self, request: Request) -> None:
+        """The request is refused. If its body hasn't arrived yet, the connection closes after the response."""
         held = self._held
-        self._go_on()
+        self._read_on()
         if held and self._unfinished() is request:
             self._refuse(request)
 
-    def _go_on(self) -> None:
+    def _read_on(self) -> None:
         if self._held:
             self._held = False
             self._paced = 0
@@ -161,20 +161,20 @@ class Channel(http.HTTPChannel):
         if self._requestProducer is not None:
             self._requestProducer.resumeProducing()
 
-    # Too slow
+    # Slow clients
 
-    def _watch_pace(self) -> None:
+    def _start_pace(self) -> None:
         if self._pace is None:
             self._paced = 0
-            self._pace = self.callLater(self.site.limits.patience, self._look_at_pace)
+            self._pace = self.callLater(self.site.limits.patience, self._check_pace)
 
-    def _look_at_pace(self) -> None:
-        """A body needs a pace all the time, and an average that bounds how long all of it may take."""
+    def _check_pace(self) -> None:
+        """A body needs a minimum speed at all times, and an average that limits how long it can take."""
         self._pace = None
         limits, request = self.site.limits, self._unfinished()
         late = request is not None and request.late
         if self._held or (self._paced >= limits.patience * limits.slowest and not late):
-            self._watch_pace()
+            self._start_pace()
             return
         problem = invalid("The request did not arrive in time.", 408)  # 9110 §15.5.9
         if request is None:
@@ -186,12 +186,12 @@ class Channel(http.HTTPChannel):
     # Refusing
 
     def _refuse(self, request: Request) -> None:
-        """Answer a request whose body has not arrived whole, and read no other one."""
+        """Respond to a request whose body hasn't arrived completely, and read no further request."""
         self._stop_reading()
         request.answer_unread()
 
     def _respondToBadRequestAndDisconnect(self) -> None:
-        """Called by the parser; which rule was broken shows in its counters."""
+        """Called by the parser. Its counters show which rule was broken."""
         if self._refusing:
             return
         if self._receivedHeaderSize > self.totalHeadersSize:
@@ -202,7 +202,7 @@ class Channel(http.HTTPChannel):
             self._refuse_raw(invalid("The request is not valid HTTP/1.1.", 400))
 
     def _refuse_raw(self, problem: Problem, *, linger: bool = True) -> None:
-        """Answer what never became a request."""
+        """Respond to bytes that never became a request."""
         self._stop_reading()
         body = problem.body()
         first = b"HTTP/1.1 %d %s\r\n" % (problem.status, reason(problem.status))
@@ -219,14 +219,14 @@ class Channel(http.HTTPChannel):
         self._refusing = True
         self.persistent = False
         self.setTimeout(None)
-        self._go_on()
+        self._read_on()
         if self._pace is not None:
             self._pace.cancel()
             self._pace = None
         self.setRawMode()
 
     def _linger(self) -> None:
-        """Closing over unread octets would reset the connection and could take the answer with it (9112 §9.6)."""
+        """Read on for a while: closing with unread bytes would reset the connection and could lose the response (9112 §9.6)."""
         self.setTimeout(self.site.limits.linger)
         self._lingering = self.callLater(self.site.limits.linger_most, self._leave)
 
@@ -235,7 +235,7 @@ class Channel(http.HTTPChannel):
         self.timeoutConnection()
 
     def timeoutConnection(self) -> None:
-        """Silent for too long: close, by force when the client does not read what it still gets."""
+        """Idle for too long: close, by force if the client doesn't read the rest."""
         if self._untaken is not None:
             self.abort()
         elif self._abortingCall is None:
@@ -243,7 +243,7 @@ class Channel(http.HTTPChannel):
             self.loseConnection()
 
     def requestDone(self, request: Request) -> None:
-        """The next request is not begun before the client has taken the answer to this one: only one answer waits in memory."""
+        """Start the next request after the client has read this response, so that only one response is in memory."""
         if self._refusing:
             self.requests.remove(request)
             self._linger()
@@ -255,40 +255,40 @@ class Channel(http.HTTPChannel):
         self._proceed(request)
 
     def _proceed(self, request: Request) -> None:
-        """Begin the next request of this connection, after others had their turn if many came together."""
+        """Start the next request; after several in a row, other connections go first."""
         self._answered += 1
         if self._answered < PIPELINED_AT_ONCE or not (self._buffer or self._dataBuffer):
             super().requestDone(request)
             return
-        self.paused = True  # what is here stays in the buffer of the line receiver, and so does what still comes
+        self.paused = True  # everything stays in the buffer of the line receiver
         super().requestDone(request)
         self._networkProducer.pauseProducing()
         self._next_turn = self.callLater(0, self._take_turn)
 
     def _take_turn(self) -> None:
-        """Go on with requests that were sent together with others."""
+        """Continue with pipelined requests."""
         self._next_turn, self._answered, self.paused = None, 0, False
         if not (self._held or self._waitingForTransport):
             self._networkProducer.resumeProducing()
         self.dataReceived(b"")
 
     def loseConnection(self) -> None:
-        """Close once the client has taken everything, or by force when it does not in time."""
+        """Close when the client has read everything, or by force if it takes too long."""
         if self._abortingCall is None and not self._lost:
             self._abortingCall = self.callLater(self.site.limits.unread, self.forceAbortClient)
         super().loseConnection()
 
     def abort(self) -> None:
-        """Close now; what the client has not taken is thrown away."""
+        """Close now and discard what the client hasn't read."""
         if self._abortingCall is not None:
             self._abortingCall.cancel()
             self._abortingCall = None
         self.transport.abortConnection()
 
-    # The end
+    # Shutdown
 
     def drain(self) -> None:
-        """The request in work gets its answer and is the last; so does one that is on its way already."""
+        """Close after the current request, or after one that is already on its way."""
         if not self.requests:
             self._last = self.callLater(self.site.limits.last, self._give_up)
             return
@@ -316,6 +316,6 @@ class Channel(http.HTTPChannel):
         if self._entered:
             self.site.connections.leave(self, self._client)
         super().connectionLost(reason)
-        self.requests.clear()  # each knows its channel: nothing is to wait for the garbage collector
+        self.requests.clear()  # breaks reference cycles
         self._requestProducer = None
-        self.site.gone(self)
+        self.site.closed(self)

@@ -1,116 +1,310 @@
-"""The fields of a request body, each said once: what reads it and what `GET /openapi.json` tells of it are the same object."""
+"""The fields of request bodies. Each is declared once: the same object validates a value and describes it in `GET /openapi.json`."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 import attrs
 
+from mailsvc import policy
 from mailsvc.http.problem import Problem, invalid, missing
-from mailsvc.http.strict_json import shown
+from mailsvc.http.strict_json import shortened
 
 Schema = Mapping[str, Any]
 
+SOME_ID = "0190a8e6-5c3f-7b21-9d4e-3f2a1b0c9d8e"
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z", re.IGNORECASE)
 
 
-class Field(Protocol):
-    """Reads a value that is there (not null); `name` is how an error calls it."""
+@attrs.frozen
+class Bounds:
+    """What the operator allows. `ahead`: how far in the future an email can be scheduled."""
 
-    @property
-    def schema(self) -> Schema: ...
-
-    def read(self, value: Any, name: str) -> Any: ...
+    email: policy.Limits = attrs.field(factory=policy.Limits)
+    batch: int = 100
+    ahead: timedelta = timedelta(days=30)
 
 
 @attrs.frozen
-class Text:
-    """A string without NUL, of `least` to `most` characters."""
+class Rules:
+    """What reading a body depends on. `natural`: times in English can be parsed now, because this is not the reactor thread."""
 
-    least: int = 0
-    most: int = 1000
+    now: datetime
+    bounds: Bounds
+    natural: bool
+
+
+Bound = int | Callable[[Bounds], int]  # a limit, or how to get it from the operator's settings
+
+
+class Wrong(ValueError):
+    """What is wrong with a value, as the end of a sentence that begins with the field: "must be …"."""
+
+
+@attrs.frozen
+class Field(ABC):
+    """One field. `about` and `example` appear in the description. `blank`: "" and [] mean that the field was not set."""
+
     about: str = ""
+    example: Any = None
+    required: bool = attrs.field(default=False, kw_only=True)
+    blank: bool = attrs.field(default=False, kw_only=True)
+
+    @abstractmethod
+    def form(self) -> dict[str, Any]:
+        """The schema of a value that is set, without description and example. A callable in it gets its number from the `Bounds`."""
+
+    @abstractmethod
+    def read(self, value: Any, place: str, rules: Rules) -> Any:
+        """Convert a value that is set, or raise a Problem. `place` names the field in errors."""
+
+    def absent(self, value: Any) -> bool:
+        return value is None or (self.blank and (value == "" or value == []))
 
     @property
     def schema(self) -> Schema:
-        # Printed so that every reader of patterns understands it: no character U+0000.
-        return _about({"type": "string", "minLength": self.least, "maxLength": self.most, "pattern": "^[^\\x00]*$"}, self.about)
+        return {**self.form(), **described(self.about, self.example)}
 
-    def read(self, value: Any, name: str) -> str:
+
+def described(about: str, example: Any) -> dict[str, Any]:
+    return {**({"description": about} if about else {}), **({} if example is None else {"examples": [example]})}
+
+
+def nullable(schema: Schema) -> Schema:
+    """The same, or null."""
+    outer = {key: schema[key] for key in ("description", "examples") if key in schema}
+    inner = {key: value for key, value in schema.items() if key not in outer}
+    choices = inner["anyOf"] if set(inner) == {"anyOf"} else [inner]
+    return {"anyOf": [*choices, {"type": "null"}], **outer}
+
+
+@attrs.frozen
+class Text(Field):
+    """A string. `pattern` has to match all of it, otherwise the error says `says`. `parse` converts it, or raises Wrong."""
+
+    blank: bool = attrs.field(default=True, kw_only=True)
+    least: int = attrs.field(default=0, kw_only=True)
+    most: int | None = attrs.field(default=None, kw_only=True)
+    pattern: re.Pattern[str] | None = attrs.field(default=None, kw_only=True)
+    says: str = attrs.field(default="", kw_only=True)
+    error: str = attrs.field(default="validation_error", kw_only=True)
+    parse: Callable[[str], Any] | None = attrs.field(default=None, kw_only=True)
+    more: Schema = attrs.field(factory=dict, kw_only=True)  # of the schema
+
+    def form(self) -> dict[str, Any]:
+        optional = self.blank and not self.required
+        least = 0 if optional else max(self.least, int(self.blank))
+        form = {"type": "string", **({"minLength": least} if least else {}), **self.more}
+        if self.most is not None:
+            form["maxLength"] = self.most
+        if self.pattern is None or self.pattern.flags & re.IGNORECASE:
+            return form
+        form["pattern"] = f"^(?:{self.pattern.pattern})$"
+        return {"anyOf": [form, {"const": ""}]} if optional else form
+
+    def read(self, value: Any, place: str, rules: Rules) -> Any:
         if not isinstance(value, str):
-            raise invalid(f"The `{name}` field must be a string.")
-        if not self.least <= len(value) <= self.most:
-            raise invalid(f"The `{name}` field must have {self.least} to {self.most} characters.")
-        if "\0" in value:
-            raise invalid(f"The `{name}` field must not have a NUL character.")
+            raise invalid(f"The `{place}` field must be a string.")
+        if not self.least <= len(value) or (self.most is not None and len(value) > self.most):
+            raise invalid(f"The `{place}` field must have {self.least} to {self.most} characters.")
+        if self.pattern is not None and not self.pattern.fullmatch(value):
+            raise invalid(f"The `{place}` field {self.says}.")
+        if self.parse is None:
+            return value
+        try:
+            return self.parse(value)
+        except Wrong as wrong:
+            raise Problem(422, self.error, f"The `{place}` field {wrong}.") from None
+
+
+@attrs.frozen
+class Choice(Field):
+    """One of some words; `error` is the name of the error for any other value."""
+
+    blank: bool = attrs.field(default=True, kw_only=True)
+    words: tuple[str, ...] = attrs.field(kw_only=True)
+    error: str = attrs.field(default="validation_error", kw_only=True)
+
+    def form(self) -> dict[str, Any]:
+        return {"type": "string", "enum": [*self.words, *([""] if self.blank and not self.required else [])]}
+
+    def read(self, value: Any, place: str, rules: Rules) -> str:
+        if not isinstance(value, str) or value not in self.words:
+            words = [f"`{word}`" for word in self.words]
+            listed = " or ".join(words) if len(words) < 3 else f"one of {', '.join(words)}"
+            raise Problem(422, self.error, f"The `{place}` field must be {listed}.")
         return value
 
 
 @attrs.frozen
-class Choice:
-    """One of some words; `wrong` is the name of the error for another one."""
+class Id(Field):
+    """An ID in the form that all IDs have here: a UUID."""
 
-    words: tuple[str, ...]
-    wrong: str = "validation_error"
-    about: str = ""
+    example: Any = SOME_ID
 
-    @property
-    def schema(self) -> Schema:
-        return _about({"type": "string", "enum": list(self.words)}, self.about)
+    def form(self) -> dict[str, Any]:
+        return {"type": "string", "format": "uuid"}
 
-    def read(self, value: Any, name: str) -> str:
-        if value not in self.words or not isinstance(value, str):
-            listed = " or ".join(f"`{word}`" for word in self.words)
-            raise Problem(422, self.wrong, f"The `{name}` field must be {listed}.")
-        return value
-
-
-@attrs.frozen
-class Id:
-    """An id in the form that all of ours have."""
-
-    about: str = ""
-
-    @property
-    def schema(self) -> Schema:
-        return _about({"type": "string", "format": "uuid"}, self.about)
-
-    def read(self, value: Any, name: str) -> UUID:
+    def read(self, value: Any, place: str, rules: Rules) -> UUID:
         if not isinstance(value, str) or not _UUID.match(value):
-            raise Problem(422, "invalid_parameter", f"The `{name}` must be a valid UUID.")
+            raise Problem(422, "invalid_parameter", f"The `{place}` must be a valid UUID.")
         return UUID(value)
 
 
+def _moment(text: str) -> datetime:
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        found = None
+    if found is None or found.tzinfo is None:
+        raise Wrong("must be an ISO 8601 time with a UTC offset, such as 2026-01-02T03:04:05Z")
+    return found
+
+
 @attrs.frozen
-class Record:
-    """A JSON object. Keys that are not known are ignored: the libraries repeat ids and add their own."""
+class Moment(Text):
+    """A point in time: ISO 8601 with its offset."""
 
-    fields: Mapping[str, Field]
-    required: Sequence[str] = ()
+    example: Any = "2026-01-02T03:04:05Z"
+    more: Schema = attrs.field(factory=lambda: {"format": "date-time"}, kw_only=True)
+    parse: Callable[[str], Any] | None = attrs.field(default=_moment, kw_only=True)
 
-    @property
-    def schema(self) -> Schema:
-        known = {
-            name: field.schema if name in self.required else {"anyOf": [field.schema, {"type": "null"}]}
-            for name, field in self.fields.items()
-        }
-        return {"type": "object", "properties": known, **({"required": list(self.required)} if self.required else {})}
 
-    def read(self, value: Any, name: str = "") -> dict[str, Any]:
-        """All fields; None for what is absent or null."""
+@attrs.frozen
+class Off(Field):
+    """A switch for something that this service doesn't do: only false is accepted."""
+
+    example: Any = False
+
+    def form(self) -> dict[str, Any]:
+        return {"type": "boolean"}
+
+    def read(self, value: Any, place: str, rules: Rules) -> None:
+        if not isinstance(value, bool):
+            raise invalid(f"The `{place}` field must be true or false.")
+        if value:
+            raise invalid(f"The `{place}` field cannot be true. {self.about}")
+
+
+@attrs.frozen
+class Unsupported(Field):
+    """A field that client libraries know and this service doesn't accept. The description leaves it out; `about` says what to do."""
+
+    blank: bool = attrs.field(default=True, kw_only=True)
+
+    def form(self) -> dict[str, Any]:
+        return {}
+
+    def read(self, value: Any, place: str, rules: Rules) -> None:
+        raise invalid(f"The `{place}` field is not supported. {self.about}")
+
+
+@attrs.frozen
+class OneOrMany(Field):
+    """One string, or an array of them. Always read as a tuple."""
+
+    blank: bool = attrs.field(default=True, kw_only=True)
+    item: Field = attrs.field(kw_only=True)
+    most: Bound = attrs.field(kw_only=True)
+    noun: str = attrs.field(default="items", kw_only=True)
+
+    def form(self) -> dict[str, Any]:
+        item = attrs.evolve(self.item, required=True).form()
+        array = {"type": "array", "items": item, "maxItems": self.most}
+        if self.required or not self.blank:
+            return {"anyOf": [item, {**array, "minItems": 1}]}
+        alone = attrs.evolve(self.item, required=False).form()
+        return {"anyOf": [alone, array, *([] if self.item.blank else [{"const": ""}])]}
+
+    def read(self, value: Any, place: str, rules: Rules) -> tuple[Any, ...]:
+        if isinstance(value, str):
+            return (self.item.read(value, place, rules),)
+        if not isinstance(value, list):
+            raise invalid(f"The `{place}` field must be a string or an array of strings.")
+        if not value:
+            raise invalid(f"The `{place}` field must have at least one item.")
+        most = self.most(rules.bounds) if callable(self.most) else self.most
+        if len(value) > most:
+            raise invalid(f"The `{place}` field can have at most {most} {self.noun}.")
+        return tuple([self.item.read(item, f"{place}[{index}]", rules) for index, item in enumerate(value)])
+
+
+@attrs.frozen
+class Record(Field):
+    """A JSON object. Unknown keys are ignored, because client libraries repeat IDs and add keys of their own.
+
+    Reading gives all fields, None for those that are not set; or what `make` makes of them and of the record's place.
+    `noun` names the record when it is not a field but the whole body.
+    """
+
+    title: str = attrs.field(kw_only=True)
+    fields: Mapping[str, Field] = attrs.field(kw_only=True)
+    make: Callable[[dict[str, Any], str], Any] | None = attrs.field(default=None, kw_only=True)
+    noun: str = attrs.field(default="request body", kw_only=True)
+
+    def form(self) -> dict[str, Any]:
+        shown = {name: field for name, field in self.fields.items() if field.form()}
+        properties = {name: field.schema if field.required else nullable(field.schema) for name, field in shown.items()}
+        required = [name for name, field in shown.items() if field.required]
+        return {"title": self.title, "type": "object", "properties": properties, **({"required": required} if required else {})}
+
+    def read(self, value: Any, place: str, rules: Rules) -> Any:
         if not isinstance(value, dict):
-            raise invalid("The request body must be a JSON object." if not name else f"The `{shown(name)}` field must be an object.")
-        found = {}
-        for key, field in self.fields.items():
-            given = value.get(key)
-            if given is None and key in self.required:
-                raise missing(key)
-            found[key] = None if given is None else field.read(given, key)
-        return found
+            raise invalid(f"The `{place}` field must be an object." if place else f"The {self.noun} must be a JSON object.")
+        found: dict[str, Any] = {}
+        for name, field in self.fields.items():
+            given = value.get(name)
+            if given is not None and not field.absent(given):
+                found[name] = field.read(given, f"{place}.{name}" if place else name, rules)
+            elif field.required:
+                raise missing(f"{place}.{name}" if place else name)
+            else:
+                found[name] = None
+        return found if self.make is None else self.make(found, place)
 
 
-def _about(schema: dict[str, Any], about: str) -> Schema:
-    return {**schema, "description": about} if about else schema
+@attrs.frozen
+class Records(Field):
+    """An array of objects. Read as a tuple."""
+
+    item: Record = attrs.field(kw_only=True)
+    least: int = attrs.field(default=0, kw_only=True)
+    most: Bound | None = attrs.field(default=None, kw_only=True)
+
+    def form(self) -> dict[str, Any]:
+        limits = {**({"minItems": self.least} if self.least else {}), **({} if self.most is None else {"maxItems": self.most})}
+        return {"type": "array", "items": self.item.schema, **limits}
+
+    def read(self, value: Any, place: str, rules: Rules) -> tuple[Any, ...]:
+        self.count(value, place, rules)
+        return tuple([self.item.read(item, f"{place}[{index}]", rules) for index, item in enumerate(value)])
+
+    def count(self, value: Any, place: str, rules: Rules) -> None:
+        """Raise a Problem unless `value` is an array of a permitted length."""
+        name = f"`{place}` field" if place else self.item.noun
+        if not isinstance(value, list):
+            raise invalid(f"The {name} must be an array of objects.")
+        most = self.most(rules.bounds) if callable(self.most) else self.most
+        if len(value) < self.least or (most is not None and len(value) > most):
+            raise invalid(f"The {name} must have {self.least} to {most} items.")
+
+
+@attrs.frozen
+class TextMap(Field):
+    """An object whose values are strings."""
+
+    def form(self) -> dict[str, Any]:
+        return {"type": "object", "additionalProperties": {"type": "string"}}
+
+    def read(self, value: Any, place: str, rules: Rules) -> Mapping[str, str]:
+        if not isinstance(value, dict):
+            raise invalid(f"The `{place}` field must be an object of strings.")
+        for name, content in value.items():
+            if not isinstance(content, str):
+                raise invalid(f"The `{place}.{shortened(name)}` field must be a string.")
+        return value

@@ -1,4 +1,4 @@
-"""Whether a request may come in: decided from its headers, before its body is read."""
+"""Whether a request is admitted: decided from its headers, before its body is read."""
 
 from __future__ import annotations
 
@@ -13,41 +13,41 @@ from twisted.web.http_headers import Headers
 
 from mailsvc.accounts.ratelimit import Quota, RateLimit
 from mailsvc.http import caller, problem
-from mailsvc.http.caller import Caller, Keys
 from mailsvc.runtime.budget import Budgets, Hold
+from mailsvc.store.people.api_keys import Caller, Keys
 
 Networks = Collection[IPv4Network | IPv6Network]
 
 WITH_BODY = frozenset({b"POST", b"PATCH", b"PUT"})
 _JSON = re.compile(rb"\s*(application|text)/([\w.-]+\+)?json\s*(;|\Z)", re.IGNORECASE)
-# What is answered 501 is none of these; CONNECT and TRACE are known, and allowed nowhere (9110 §9.1).
+# Other methods get 501. CONNECT and TRACE are known and not allowed anywhere (9110 §9.1).
 METHODS = frozenset({b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE", b"OPTIONS", b"CONNECT", b"TRACE"})
 UNGUARDED = frozenset({b"/healthz", b"/readyz"})
 
 
 @attrs.frozen
 class Limits:
-    """What one connection and one process take. Sizes in octets, times in seconds."""
+    """The limits of a connection and of a process. Sizes in bytes, times in seconds."""
 
     body: int = 160 * 1024 * 1024  # of a request that sends mail
     other_body: int = 1024 * 1024  # of any other request
-    form: int = 64 * 1024  # of a page's form, sent by anybody
-    spool_above: int = 1024 * 1024  # from here on a body waits on disk and is read in a thread
+    form: int = 64 * 1024  # of a form on a page, for everybody
+    spool_above: int = 1024 * 1024  # larger bodies are kept on disk and read in a thread
     idle: float = 60.0
-    patience: float = 20.0  # how often the pace of an unfinished request is looked at
-    slowest: int = 4096  # octets a second that it must have then
-    average: int = 32 * 1024  # bytes a second that a whole body must have on average, after the first `patience` seconds
-    linger: float = 5.0  # how long more of a refused body is waited for
-    linger_most: float = 30.0  # and how long it is read at all
+    patience: float = 20.0  # how often the speed of an unfinished request is checked
+    slowest: int = 4096  # bytes per second that it needs then
+    average: int = 32 * 1024  # bytes per second that a whole body needs on average, after the first `patience` seconds
+    linger: float = 5.0  # how long to wait for more of a refused body
+    linger_most: float = 30.0  # how long to read a refused body in total
     unread: float = 60.0  # seconds after which a client that reads nothing of a response is disconnected
-    connections: int = 4000  # in all
-    connections_per_address: int = 250  # and requests at once, where a proxy is trusted to say for whom they are
-    last: float = 1.0  # at a shutdown: how long a silent connection may still bring a request that is on its way
+    connections: int = 4000  # in total
+    connections_per_address: int = 250  # also concurrent requests of a client behind a trusted proxy
+    last: float = 1.0  # at shutdown: how long to wait on an idle connection for a request that is on its way
 
 
 @attrs.frozen
-class Asked:
-    """The part of a request that the gate looks at. `length`: of the body, None when it is chunked."""
+class Head:
+    """The head of a request. `length`: of the body, None if it is chunked."""
 
     method: bytes
     path: bytes
@@ -56,18 +56,18 @@ class Asked:
     address: Callable[[], str]
     length: int | None
     known: bool
-    page: bool = False  # for people: it asks for no key
+    page: bool = False  # of the dashboard, which needs no API key
 
 
 @attrs.frozen
 class Entry:
-    """How a request stands: who calls, what the rate limit headers say, how large the body may be, or why it may not come in."""
+    """The decision about a request: its API key, its rate limit, the maximum size of its body, or why it is refused."""
 
     quota: Quota
     caller: Caller | None = None
     body_max: int = 0
     problem: problem.Problem | None = None
-    hold: Hold | None = None  # what the request uses of its budget; None when it may not come in
+    hold: Hold | None = None  # what the request uses of its budget; None if it is refused
 
 
 @attrs.define(eq=False)
@@ -76,60 +76,60 @@ class Gate:
     rate: RateLimit
     limits: Limits
     budgets: Budgets
-    well_formed: Callable[[str], bool]  # whether a text can be a key at all; what cannot is never looked up
+    well_formed: Callable[[str], bool]  # whether a text can be a key; others are never looked up
 
-    async def ask(self, asked: Asked) -> Entry:
-        """Count the request, know its key, look at what it announces. Never raises a Problem: the entry has it."""
-        if asked.method not in METHODS:
-            return self._counted(asked, problem.not_implemented())
-        if asked.path in UNGUARDED or asked.page:
-            return self._announced(asked, Entry(self.rate.peek(asked.address()), body_max=self.limits.form))
-        if asked.method == b"OPTIONS":
-            return self._counted(asked, None if asked.known else problem.no_endpoint())
-        if asked.known and asked.method in (b"GET", b"HEAD") and caller.PUBLIC.match(asked.path):
-            return self._counted(asked, None)
+    async def admit(self, head: Head) -> Entry:
+        """Count the request, check its key and its headers. Never raises a Problem: the entry has it."""
+        if head.method not in METHODS:
+            return self._counted(head, problem.not_implemented())
+        if head.path in UNGUARDED or head.page:
+            return self._checked(head, Entry(self.rate.peek(head.address()), body_max=self.limits.form))
+        if head.method == b"OPTIONS":
+            return self._counted(head, None if head.known else problem.no_endpoint())
+        if head.known and head.method in (b"GET", b"HEAD") and caller.PUBLIC.match(head.path):
+            return self._counted(head, None)
         try:
-            found = await caller.find(self.keys, caller.bearer(asked.headers, self.well_formed))
+            found = await caller.find(self.keys, caller.bearer(head.headers, self.well_formed))
         except problem.Problem as wrong:
-            return self._counted(asked, wrong if asked.known else problem.no_endpoint())
+            return self._counted(head, wrong if head.known else problem.no_endpoint())
         quota = await self.rate.take_shared(found.account_id, found.rate_limit)
         if not quota.allowed:
             return Entry(quota, found, problem=problem.too_many_requests(quota.reset))
-        if not asked.known:
+        if not head.known:
             return Entry(quota, found, problem=problem.no_endpoint())
-        if not caller.opens(found, asked.method, asked.path):
+        if not caller.permits(found, head.method, head.path):
             return Entry(quota, found, problem=problem.restricted_key())
-        sends = asked.method == b"POST" and asked.path in caller.SENDING
-        return self._announced(asked, Entry(quota, found, self.limits.body if sends else self.limits.other_body))
+        sends = head.method == b"POST" and head.path in caller.SENDING
+        return self._checked(head, Entry(quota, found, self.limits.body if sends else self.limits.other_body))
 
-    def _counted(self, asked: Asked, wrong: problem.Problem | None) -> Entry:
-        """A request without a good key counts against its address."""
-        quota = self.rate.take(asked.address())
+    def _counted(self, head: Head, wrong: problem.Problem | None) -> Entry:
+        """A request without a valid key counts towards the limit of its address."""
+        quota = self.rate.take(head.address())
         if not quota.allowed:
             wrong = problem.too_many_requests(quota.reset)
         entry = Entry(quota, body_max=self.limits.form, problem=wrong)
-        return entry if wrong else self._announced(asked, entry)
+        return entry if wrong else self._checked(head, entry)
 
-    def _announced(self, asked: Asked, entry: Entry) -> Entry:
-        """What the headers say of the body. Nothing is reserved for what has not arrived; what could not fit now is refused at once."""
+    def _checked(self, head: Head, entry: Entry) -> Entry:
+        """Check the headers. Nothing is reserved before the body arrives, but one that would not fit now is refused immediately."""
         if entry.caller is None:
-            hold = Hold(self.budgets.pages, asked.address())
+            hold = Hold(self.budgets.pages, head.address())
         else:
             hold = Hold(self.budgets.api, entry.caller.account_id)
-        wrong = _wrong(asked) or too_large(asked.length, entry.body_max)
-        if wrong is None and asked.length and not hold.room(asked.length, self.limits.spool_above):
+        wrong = _wrong(head) or too_large(head.length, entry.body_max)
+        if wrong is None and head.length and not hold.room(head.length, self.limits.spool_above):
             wrong = problem.unavailable()
         return attrs.evolve(entry, problem=wrong) if wrong else attrs.evolve(entry, hold=hold)
 
 
-def _wrong(asked: Asked) -> problem.Problem | None:
-    hosts = asked.headers.getRawHeaders(b"host") or []
-    if len(hosts) > 1 or (not hosts and asked.version == b"HTTP/1.1"):  # 9112 §3.2
+def _wrong(head: Head) -> problem.Problem | None:
+    hosts = head.headers.getRawHeaders(b"host") or []
+    if len(hosts) > 1 or (not hosts and head.version == b"HTTP/1.1"):  # 9112 §3.2
         return problem.invalid("The request needs one Host header.", 400)
-    kinds = asked.headers.getRawHeaders(b"content-type") or []
-    if not asked.page and asked.length != 0 and asked.method in WITH_BODY and kinds and not _JSON.match(kinds[-1]):
+    kinds = head.headers.getRawHeaders(b"content-type") or []
+    if not head.page and head.length != 0 and head.method in WITH_BODY and kinds and not _JSON.match(kinds[-1]):
         return problem.Problem(415, "validation_error", "The request body must be sent with `Content-Type: application/json`.")
-    codings = asked.headers.getRawHeaders(b"content-encoding") or []
+    codings = head.headers.getRawHeaders(b"content-encoding") or []
     if any(coding.strip().lower() not in (b"", b"identity") for coding in codings):  # 9110 §15.5.16
         return problem.Problem(415, "validation_error", "The request body must not be compressed.", {"Accept-Encoding": "identity"})
     return None
@@ -138,13 +138,13 @@ def _wrong(asked: Asked) -> problem.Problem | None:
 def too_large(length: int | None, most: int) -> problem.Problem | None:
     if length is None or length <= most:
         return None
-    return problem.invalid(f"The request body may have at most {most} bytes.", 413)
+    return problem.invalid(f"The request body can have at most {most} bytes.", 413)
 
 
 def address(peer: str, forwarded: list[bytes], trusted: Networks) -> str:
-    """Whose request it is: the nearest address that is not one of our own proxies; of IPv6, its /64, which is one subscriber.
+    """The client's address: the nearest one that is not a trusted proxy. Of IPv6 its /64, which is one subscriber.
 
-    `peer` is empty for a Unix socket: whoever may connect to that is ours.
+    `peer` is empty for a Unix socket, whose clients are trusted.
     """
     hops = [hop.strip().decode("latin-1") for value in forwarded for hop in value.split(b",")] if trusted else []
     client = _parsed(peer)
@@ -173,11 +173,11 @@ def _parsed(text: str) -> IPv4Address | IPv6Address | None:
 
 
 class Connection(Protocol):
-    """What `Connections` asks of one (channel)."""
+    """A connection, for `Connections`; see `channel`."""
 
     @property
     def idle(self) -> bool:
-        """Whether it waits for a request: none has been let in."""
+        """Whether it has no admitted request."""
 
     def evict(self) -> None:
         """Close it, to make room for another."""
@@ -185,10 +185,10 @@ class Connection(Protocol):
 
 @attrs.define(eq=False)
 class Connections:
-    """The open connections, limited in all and per client address; and the requests in progress per address behind trusted proxies.
+    """The open connections, limited in total and per client address; and the concurrent requests per client of trusted proxies.
 
-    The connections of trusted proxies have the same total for themselves and no limit per address: a proxy brings many clients, and
-    clients that connect directly cannot lock it out. When all are taken, the address with the most idle connections loses one.
+    Connections of trusted proxies have a limit of their own, and none per address: a proxy has many clients, and direct clients cannot
+    lock it out. If the limit is reached, the address with the most idle connections loses one.
     """
 
     most: int
@@ -204,7 +204,7 @@ class Connections:
         return self._count + len(self._proxied)
 
     def enter(self, connection: Connection, client: str | None) -> bool:
-        """`client` is None for a trusted proxy. Whoever entered has to leave."""
+        """Whether there is room; if so, call `leave` later. `client` is None for a trusted proxy."""
         if client is None:
             if len(self._proxied) >= self.most:
                 return self._refuse()
@@ -230,7 +230,7 @@ class Connections:
                 del self._direct[client]
 
     def begin(self, client: str) -> bool:
-        """A request that a proxy brings for `client` begins; whether it may."""
+        """Whether a request of a proxy's client is admitted; if so, call `end` later."""
         if self._requests[client] >= self.per_address:
             return self._refuse()
         self._requests[client] += 1

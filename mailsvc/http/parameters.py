@@ -1,4 +1,4 @@
-"""What stands in a request besides its body: path ids, paging, the headers of a send."""
+"""The parts of a request besides its body: IDs in paths, query parameters, headers."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def uuid(text: str, name: str) -> UUID:
 
 
 def page(request: Request, read_id: Callable[[str, str], UUID] = uuid, *, default: int | None = PAGE_DEFAULT) -> Page:
-    """Which part of a list is wanted; `default` None: all of it, when no parameter is given. `read_id` reads the ids of what is listed."""
+    """The requested page of a list. With `default` None, a request without parameters gets all rows. `read_id` reads their IDs."""
     after, before = (one(request, name) for name in ("after", "before"))
     if after and before:
-        raise invalid("The `after` and `before` parameters exclude each other.")
+        raise invalid("The `after` and `before` parameters cannot be combined.")
     length = limit(request) if one(request, "limit") or after or before or default is not None else None
     return Page(length, read_id(after, "after") if after else None, read_id(before, "before") if before else None)
 
@@ -35,12 +35,12 @@ def page(request: Request, read_id: Callable[[str, str], UUID] = uuid, *, defaul
 def limit(request: Request) -> int:
     text = one(request, "limit")
     if text and not (re.fullmatch("[0-9]{1,3}", text) and 1 <= int(text) <= PAGE_MAX):
-        raise invalid(f"The pagination limit must be a number between 1 and {PAGE_MAX}. Look at the `limit` parameter.")
+        raise invalid(f"The pagination limit must be a number between 1 and {PAGE_MAX}. Check the `limit` parameter.")
     return int(text or PAGE_DEFAULT)
 
 
 def sequence(request: Request, name: str) -> int:
-    """A number of a position; 0 when it is not there."""
+    """A position; 0 if it is not given."""
     text = one(request, name)
     if text and not re.fullmatch("[0-9]{1,18}", text):
         raise Problem(422, "invalid_parameter", f"The `{name}` must be a whole number.")
@@ -48,7 +48,7 @@ def sequence(request: Request, name: str) -> int:
 
 
 def choice(request: Request, name: str, *values: str) -> str | None:
-    """One of `values`, None when it is not there."""
+    """One of `values`; None if it is not given."""
     text = one(request, name)
     if text and text not in values:
         raise Problem(422, "invalid_parameter", f"The `{name}` must be one of: {', '.join(values)}.")
@@ -56,7 +56,7 @@ def choice(request: Request, name: str, *values: str) -> str | None:
 
 
 def one(request: Request, name: str) -> str:
-    """A query parameter; empty when it is not there."""
+    """A query parameter; empty if it is not given."""
     values: list[bytes] = request.args.get(name.encode(), [])
     if len(values) > 1:
         raise invalid(f"The `{name}` parameter is given twice.")
@@ -64,13 +64,13 @@ def one(request: Request, name: str) -> str:
 
 
 def several(request: Request, name: str) -> list[str]:
-    """A query parameter that may be there more than once, and may have several values apart by commas; also as `name[]`."""
+    """The values of a query parameter that can be repeated, can have several values separated by commas, and can be named `name[]`."""
     values = [*request.args.get(name.encode(), []), *request.args.get(name.encode() + b"[]", [])]
     return [text for value in values for text in value.decode("utf-8", "replace").split(",") if text]
 
 
 def idempotency_key(request: Request) -> str | None:
-    """The Idempotency-Key header: any text of 1 to 256 characters, taken as it is."""
+    """The Idempotency-Key header: any text of 1 to 256 characters."""
     values = request.requestHeaders.getRawHeaders(b"idempotency-key")
     if values is None:
         return None
@@ -84,7 +84,7 @@ def idempotency_key(request: Request) -> str | None:
 
 
 def permissive(request: Request) -> bool:
-    """Whether the good emails of a batch go although others are refused."""
+    """Whether the valid emails of a batch are sent if others are refused."""
     values = request.requestHeaders.getRawHeaders(b"x-batch-validation") or [b"strict"]
     if len(values) > 1 or values[0] not in (b"strict", b"permissive"):
         raise invalid("The `x-batch-validation` header must be `strict` or `permissive`.")

@@ -1,6 +1,6 @@
-"""What goes wrong, as the client sees it: one flat JSON object, the same for every endpoint and for broken HTTP.
+"""Errors as clients see them: one flat JSON object, the same for every endpoint and for invalid HTTP.
 
-Only names that the client libraries know are used; a name they do not know is read as success by some of them.
+The names are those that client libraries know. Some libraries take an error with an unknown name for a success.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from mailsvc.policy import Refusal
 from mailsvc.settings.plans import WORDS, Exhausted
 
 JSON = b"application/json; charset=utf-8"
-# Reason phrases that Twisted does not know, or has in an older wording (9110 §15, 6585).
+# Reason phrases that Twisted doesn't have, or has in an older wording (9110 §15, 6585).
 _REASONS = {413: b"Content Too Large", 422: b"Unprocessable Content", 429: b"Too Many Requests", 431: b"Request Header Fields Too Large"}
-NO_LONGER_KEPT = "The content of this email is no longer kept: its days are over."
+DELETED = "The content of this email has been deleted."
 
 
 @attrs.frozen
 class Problem(Exception):
-    """An answer other than success. `headers` are added to the response."""
+    """An error response. `headers` are added to it."""
 
     status: int
     name: str
     message: str
     headers: Mapping[str, str] = attrs.field(factory=dict)
 
-    def told(self) -> dict[str, object]:
+    def json(self) -> dict[str, object]:
         return {"statusCode": self.status, "message": self.message.encode("utf-8", "replace").decode(), "name": self.name}
 
     def body(self) -> bytes:
-        return orjson.dumps(self.told())
+        return orjson.dumps(self.json())
 
     def at(self, index: int) -> Problem:
-        """The same problem, of one item of a batch."""
+        """The same problem, for an item of a batch."""
         return attrs.evolve(self, message=f"Item {index}: {self.message}")
 
 
@@ -48,7 +48,7 @@ def reason(status: int) -> bytes:
 
 
 def invalid(message: str, status: int = 422) -> Problem:
-    """One or more fields are wrong; the message names them."""
+    """A field is wrong; the message names it."""
     return Problem(status, "validation_error", message)
 
 
@@ -60,9 +60,9 @@ def not_found(what: str) -> Problem:
     return Problem(404, "not_found", f"{what} not found")
 
 
-def no_longer_kept() -> Problem:
-    """The email is there, its message is not."""
-    return Problem(404, "not_found", NO_LONGER_KEPT)
+def content_deleted() -> Problem:
+    """The email exists, its message has been deleted."""
+    return Problem(404, "not_found", DELETED)
 
 
 def no_endpoint() -> Problem:
@@ -74,8 +74,8 @@ def method_not_allowed(allowed: str) -> Problem:
 
 
 def not_implemented() -> Problem:
-    """Method names are case-sensitive (9110 §9.1); one that is not known is a 501 (9110 §15.6.2)."""
-    return Problem(501, "method_not_allowed", "The request method is not known. Method names are upper case.")
+    """Method names are case-sensitive (9110 §9.1); an unknown one is a 501 (9110 §15.6.2)."""
+    return Problem(501, "method_not_allowed", "Unknown request method. Method names are upper case.")
 
 
 def missing_key() -> Problem:
@@ -101,7 +101,7 @@ def too_many_requests(reset: int) -> Problem:
 
 
 def over_quota(found: Exhausted, now: datetime) -> Problem:
-    """More recipients than the account's plan has left."""
+    """The account's plan doesn't have enough recipients left."""
     seconds = math.ceil((found.resets_at - now).total_seconds())
     return Problem(429, f"{WORDS[found.period]}_quota_exceeded", found.message, {"Retry-After": str(max(1, seconds))})
 
@@ -111,11 +111,11 @@ def unavailable(seconds: int = 1) -> Problem:
 
 
 def unexpected(error_id: str) -> Problem:
-    """A defect of ours. `error_id` is in the log beside the traceback."""
-    return Problem(500, "application_error", f"An unexpected error occurred. Error id: {error_id}")
+    """A bug. `error_id` is in the log, with the traceback."""
+    return Problem(500, "application_error", f"An unexpected error occurred. Error ID: {error_id}")
 
 
-# Status and name of each kind of refusal (policy.Kind).
+# The status and name for each kind of refusal (policy.Kind).
 _REFUSALS: Mapping[str, tuple[int, str]] = {
     "domain": (403, "validation_error"),
     "key": (403, "restricted_api_key"),

@@ -1,38 +1,36 @@
-"""From the body of a request to values: at once when it is small, in a thread when it is large or needs time."""
+"""From a request body to values: immediately if it is small, in a thread if it is large or takes long to read."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any, Protocol, TypeVar
 
 import attrs
 from twisted.internet.defer import DeferredSemaphore
 
 from mailsvc.http import strict_json
+from mailsvc.http.fields import Bounds, Record, Rules
 from mailsvc.http.problem import invalid, unavailable
 from mailsvc.http.request import Request
 from mailsvc.http.resources.schedule import Natural
-from mailsvc.http.resources.send_fields import Rules
-from mailsvc.policy import Limits
 
 T = TypeVar("T")
-# Large bodies being read; the others wait on disk. Two at once would take as long, since each keeps the interpreter for itself, and the
-# reactor would have to wait for both.
+# Large bodies that are read at the same time; the others wait on disk. Two would not be faster, because each needs the interpreter
+# lock, and the reactor would have to wait for both.
 LARGE_AT_ONCE = 1
 COPIES = 4  # of a large body that are in memory while it is read and becomes messages
 
 
 class InThread(Protocol):
-    """Runs a function off the reactor thread."""
+    """Runs a function outside of the reactor thread."""
 
     def __call__(self, work: Callable[[], T], /) -> Awaitable[T]: ...
 
 
 @attrs.define(eq=False)
 class Reader:
-    limits: Limits
-    ahead: timedelta  # how far ahead an email may be scheduled
+    bounds: Bounds
     in_thread: InThread
     seconds: Callable[[], float]
     _slots: DeferredSemaphore = attrs.field(factory=lambda: DeferredSemaphore(LARGE_AT_ONCE))
@@ -40,8 +38,12 @@ class Reader:
     def now(self) -> datetime:
         return datetime.fromtimestamp(self.seconds(), UTC)
 
+    async def record(self, request: Request, record: Record) -> dict[str, Any]:
+        """The fields of the body."""
+        return await self.read(request, lambda value, rules: record.read(value, "", rules))
+
     async def read(self, request: Request, make: Callable[[Any, Rules], T]) -> T:
-        """What `make` makes of the JSON in the body."""
+        """The result of `make` for the JSON of the body."""
         if request.large or not strict_json.light(request.body()):
             if request.large and not await request.turn(COPIES * request.received):
                 raise unavailable()
@@ -55,7 +57,7 @@ class Reader:
     def _make(self, request: Request, make: Callable[[Any, Rules], T], *, large: bool = False, natural: bool = False) -> T:
         load = strict_json.load_large if large else strict_json.load
         try:
-            value = request.asked = load(request.body())
+            value = request.json = load(request.body())
         except strict_json.Malformed as wrong:
             raise invalid(str(wrong), 400) from None
-        return make(value, Rules(self.now(), self.limits, self.ahead, natural or large))
+        return make(value, Rules(self.now(), self.bounds, natural or large))

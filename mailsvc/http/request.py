@@ -1,4 +1,4 @@
-"""One request: let in or not, its body, its response. What it is about is up to the resource that renders it."""
+"""One request: its admission, its body, its response. What it does is up to the resource that renders it."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.web import http, server
 
-from mailsvc.http.caller import Caller
-from mailsvc.http.gate import Asked, Entry, too_large
+from mailsvc.http.gate import Entry, Head, too_large
 from mailsvc.http.problem import JSON, Problem, no_endpoint, reason, unavailable
 from mailsvc.http.request_log import HUNG_UP
-from mailsvc.http.stream import AT_ONCE, Flow, kept, pieces
+from mailsvc.http.stream import CHUNK, Flow, chunks_of, in_file
 from mailsvc.runtime.budget import Hold
+from mailsvc.store.people.api_keys import Caller
 from mailsvc.store.postgres.detach import detached
 
 T = TypeVar("T")
 log = Logger()
 
-STREAMED = 512 * 1024  # bytes of memory that a response uses while it is made and sent at the same time
+STREAMED = 512 * 1024  # bytes of memory that a streamed response uses
 
 
 class Request(server.Request):
-    """`begin` is called when the headers are here, `process` when the body is. `problem` is why it will not be served."""
+    """`begin` is called when the headers have arrived, `process` when the body has. `problem` is why the request is refused."""
 
     site: Any  # ApiSite
     channel: Any  # Channel
-    defaultContentType = None  # in the lines that all responses have
+    defaultContentType = None  # it is one of the common header lines
     content_type = JSON
     entry: Entry | None = None
     problem: Problem | None = None
@@ -41,20 +41,20 @@ class Request(server.Request):
     page = False
     received = 0
     started = 0.0
-    asked: object = None  # what the body said, for the request log
-    answered: object = None  # and the answer
-    email_id: str | None = None  # of the email that came of it, for the log
+    json: object = None  # the JSON of the body, for the request log
+    response_json: object = None  # and of the response
+    email_id: str | None = None  # of the email that it sends, for the log
     _whole = False
     _works = False
     _announced: int | None = 0
-    _hold: Hold | None = None  # what it uses of its budget, from its entry to its end
-    _counted_for: str | None = None  # the client for whom a proxy brought it
-    _large: bytes | None = None  # a response body that is too large to be written at once
+    _hold: Hold | None = None  # what it uses of its budget
+    _counted_for: str | None = None  # the client behind a trusted proxy
+    _large: bytes | None = None  # a response body that is too large to write at once
     _outgoing: IO[bytes] | None = None  # the same, in a file
     _streams = _recorded = False
     content: IO[bytes] | None = None
 
-    # On the way in
+    # Admission
 
     def begin(self, method: bytes, target: bytes, version: bytes, length: int | None) -> None:
         self.begun = True
@@ -70,19 +70,19 @@ class Request(server.Request):
         if not self._count():
             self._decided(unavailable())
             return
-        asked = Asked(method, self.path, version, self.requestHeaders, self.address, length, self.site.knows(self.path), self.page)
-        answer = Deferred.fromCoroutine(self.site.gate.ask(asked))
-        if not answer.called:
+        head = Head(method, self.path, version, self.requestHeaders, self.address, length, self.site.knows(self.path), self.page)
+        decision = Deferred.fromCoroutine(self.site.gate.admit(head))
+        if not decision.called:
             self.channel.hold()
-        answer.addCallbacks(self._entered, self._failed)
-        answer.addErrback(self._defective)
+        decision.addCallbacks(self._entered, self._failed)
+        decision.addErrback(self._defective)
 
     def address(self) -> str:
-        """Whose request it is, as an address; of IPv6 its /64."""
+        """The client's address; of IPv6 its /64."""
         return str(self.site.address(self.client, self.requestHeaders.getRawHeaders(b"x-forwarded-for") or []))
 
     def _count(self) -> bool:
-        """Behind a trusted proxy, each client may have as many requests at once as it could have connections; whether it still may."""
+        """Whether the client is within its limit: behind a trusted proxy, as many requests as it could have connections."""
         if not self.channel.proxied:
             return True
         client = self.address()
@@ -109,9 +109,9 @@ class Request(server.Request):
     def _decided(self, problem: Problem | None) -> None:
         self.problem = problem
         if problem is None:
-            self.channel.let_in(self._expects_continue())
+            self.channel.admit(self._expects_continue())
         else:
-            self.channel.keep_out(self)
+            self.channel.refuse(self)
         if self._whole:
             self._serve()
 
@@ -121,14 +121,14 @@ class Request(server.Request):
 
     @property
     def caller(self) -> Caller:
-        """Who calls. Only asked where the gate lets in nobody without a key."""
+        """The API key. Only for endpoints that require one."""
         assert self.entry is not None and self.entry.caller is not None
         return self.entry.caller
 
     # The body
 
     def gotLength(self, length: int | None) -> None:
-        """The content's file is made in `begin`."""
+        """The file for the body is created in `begin`."""
 
     def parseCookies(self) -> None:
         """The API has no cookies."""
@@ -141,14 +141,14 @@ class Request(server.Request):
         try:
             self.content.write(data)
         except OSError:
-            log.failure("a request body could not be kept")
+            log.failure("Could not write a request body to disk")
             self.problem = unavailable()
             return
         if self.entry is not None:
             self.problem = self._too_much()
 
     def _too_much(self) -> Problem | None:
-        """A body is counted while it arrives."""
+        """Count the body as it arrives."""
         assert self.entry is not None and self._hold is not None
         wrong = too_large(self.received, self.entry.body_max)
         if wrong is None and not self._hold.arrived(self.received, self.site.limits.spool_above):
@@ -157,35 +157,35 @@ class Request(server.Request):
 
     @property
     def late(self) -> bool:
-        """Whether its body takes longer than one of its size may."""
+        """Whether its body takes too long for its size."""
         limits, length = self.site.limits, self.received if self._announced is None else self._announced
         return bool(self.channel.site.reactor.seconds() - self.started >= limits.patience + length / limits.average)
 
     @property
     def matters(self) -> bool:
-        """Whether somebody would lose work or an answer with it: it is complete, or its key is known."""
+        """Whether closing its connection would lose work or a response: it is complete, or its key is known."""
         return self._whole or (self.entry is not None and self.entry.caller is not None)
 
-    def reserve(self, octets: int) -> bool:
-        """Take memory for more that arrives because of this request, until it is done; whether there is any."""
-        return self._hold is not None and self._hold.memory(octets)
+    def reserve(self, size: int) -> bool:
+        """Take memory until the request is done; False if there is none."""
+        return self._hold is not None and self._hold.memory(size)
 
-    async def turn(self, octets: int) -> bool:
-        """Wait until there is memory to work with `octets`, which this request has until it is done; False: not in time."""
-        return self._hold is not None and await self._hold.work(octets)
+    async def turn(self, size: int) -> bool:
+        """Wait for memory to work with, which the request keeps until it is done; False if there is none in time."""
+        return self._hold is not None and await self._hold.work(size)
 
     def leave_turn(self) -> bool:
-        """Keep only the memory of the body while somebody outside is waited for; whether there is that much."""
+        """Keep only the memory of the body while waiting for another server; False if there is not even that."""
         return self._hold is not None and self._hold.pause(self.received)
 
     @property
     def reserved(self) -> int:
-        """The memory that it has outside of its turn."""
+        """The memory that it has besides its turn."""
         return 0 if self._hold is None else self._hold.in_memory
 
     @property
     def large(self) -> bool:
-        """Whether the body is to be read off the reactor thread."""
+        """Whether the body has to be read in a thread."""
         return self.received > int(self.site.limits.spool_above)
 
     def body(self) -> bytes:
@@ -199,7 +199,7 @@ class Request(server.Request):
         if self.entry is not None or self.problem is not None:
             self._serve()
 
-    # On the way out
+    # The response
 
     def setResponseCode(self, code: int, message: bytes | None = None) -> None:
         super().setResponseCode(code, message or reason(code))
@@ -227,16 +227,16 @@ class Request(server.Request):
         return bytes(self.site.common_lines(self.client, None if self.entry is None else self.entry.quota, self.content_type))
 
     def answer(self, problem: Problem) -> None:
-        """Answer with `problem` and be done."""
+        """Respond with `problem` and finish."""
         body = self.problem_body(problem)
         self.write(body)
         self.finish()
 
     def problem_body(self, problem: Problem) -> bytes:
-        """Set status and headers of `problem`; its body is returned."""
+        """Set the status and headers of `problem`, and return its body."""
         for name, value in problem.headers.items():
             self.setHeader(name, value)
-        self.answered = problem.told()
+        self.response_json = problem.json()
         self.content_type = JSON
         if self.page:
             self.setHeader(b"content-type", JSON)
@@ -248,7 +248,7 @@ class Request(server.Request):
         return body
 
     async def stream(self, chunks: AsyncGenerator[bytes, None]) -> bool:
-        """Write a body as it is made; whether the client has got all of it. Status and headers are set before."""
+        """Write a body as it is generated, and return whether all of it was written. Set status and headers before."""
         if not self.reserve(STREAMED):
             await chunks.aclose()
             raise unavailable()
@@ -256,8 +256,8 @@ class Request(server.Request):
         return await Flow(self, self.site.reactor).run(chunks)
 
     def write(self, data: bytes) -> None:
-        """A large body waits in a file until its client takes it, so that a client that does not read costs no memory."""
-        if self._streams or len(data) <= AT_ONCE or self.method == b"HEAD":
+        """A large body is kept in a file until the client reads it, so that slow clients use no memory."""
+        if self._streams or len(data) <= CHUNK or self.method == b"HEAD":
             super().write(data)
         else:
             self._large = data
@@ -266,9 +266,9 @@ class Request(server.Request):
         assert self._large is not None and self._hold is not None
         length = len(self._large)
         try:
-            self._outgoing = await self.site.in_thread(partial(kept, self._large))
+            self._outgoing = await self.site.in_thread(partial(in_file, self._large))
         except OSError as error:
-            log.error("a response could not be written to a temporary file: {reason}", reason=error.strerror)
+            log.error("Could not write a response to a temporary file: {reason}", reason=error.strerror)
         self._large = None
         self._close_body()
         self._hold.worked()
@@ -277,29 +277,29 @@ class Request(server.Request):
         if self._outgoing is None or not self._hold.disk(length):
             self.answer(unavailable())
             return
-        self._record(self.code)  # now, which drops what the answer was made of
+        self._record(self.code)  # now, which frees the JSON of the response
         self._streams = True
-        if await Flow(self, self.site.reactor).run(pieces(self._outgoing)):
+        if await Flow(self, self.site.reactor).run(chunks_of(self._outgoing)):
             self.finish()
 
     def answer_unread(self) -> None:
-        """Answer although the body is not here; the connection closes."""
+        """Respond without reading the body; the connection closes."""
         assert self.problem is not None
         self.responseHeaders.setRawHeaders(b"connection", [b"close"])
         self.answer(self.problem)
 
     def processingFailed(self, reason: Failure) -> Failure:
         if self.finished or self._disconnected:
-            log.failure("after the response", failure=reason)
+            log.failure("Error after the response", failure=reason)
         elif self.startedWriting:
-            log.failure("within the response", failure=reason)
+            log.failure("Error while writing the response", failure=reason)
             self.loseConnection()
         else:
             self.answer(self.site.translated(reason))
         return reason
 
     def getRequestHostname(self) -> bytes:
-        """The API has the same paths on every host."""
+        """The paths are the same on every host."""
         return b"localhost"
 
     # The end
@@ -321,12 +321,12 @@ class Request(server.Request):
             self._record(HUNG_UP)
 
     def abort(self) -> None:
-        """The client does not take its response: close the connection now."""
+        """Close the connection now, because the client doesn't read the response."""
         if self.channel is not None:
             self.channel.abort()
 
     def detached(self, work: Coroutine[Deferred[Any], Any, T]) -> Deferred[T]:
-        """Work that goes on when the client hangs up. Its body counts as in work until it ends."""
+        """Work that continues if the client hangs up. The request keeps its memory until it ends."""
         self._works = True
         return detached(self._counted(work))
 
@@ -339,7 +339,7 @@ class Request(server.Request):
                 self._free()
 
     def _free(self) -> None:
-        """Return everything that was taken for it. May be called again."""
+        """Free everything that the request uses. Can be called again."""
         self._large = None
         self._close_body()
         if self._outgoing is not None:
@@ -357,14 +357,14 @@ class Request(server.Request):
             self.content = None
 
     def _record(self, status: int) -> None:
-        """For the account's request log, once."""
+        """Add the request to the account's log, once."""
         if self.entry is not None and self.entry.caller is not None and not self._recorded:
             self._recorded = True
             self.site.record(self, self.entry.caller, status)
-        self.asked = self.answered = None
+        self.json = self.response_json = None
 
     def log_line(self, now: float) -> None:
-        """One line for each response: no query, no addresses, nothing secret."""
+        """One line for each response, without query, addresses or secrets."""
         log.info(
             "{method} {path} {status} {milliseconds} ms",
             method=self.method.decode("latin-1"),
@@ -376,12 +376,12 @@ class Request(server.Request):
 
 
 def _public(path: bytes) -> bytes:
-    """A path without the segments that may name a person."""
+    """A path without the segments that can contain an address."""
     return b"/".join([b"*" if b"@" in segment or b"%" in segment else segment for segment in path.split(b"/")])
 
 
 def _origin_form(target: bytes) -> bytes:
-    """9112 §3.2.2: a server must accept the absolute form too."""
+    """The path of a request target: servers have to accept the absolute form, too (9112 §3.2.2)."""
     if target.startswith(b"/"):
         return target
     found = re.match(rb"https?://[^/?#]*", target, re.IGNORECASE)

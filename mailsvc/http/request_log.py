@@ -1,6 +1,6 @@
-"""Gathers what accounts asked and were answered, for their request log: after the answer, in batches, within bounds.
+"""Collects requests and their responses for the accounts' logs and writes them in batches, after the response.
 
-When the store is slower than the requests, what cannot be gathered any more is counted and left out; no request ever waits for it.
+Requests never wait for the log. If the database is too slow, requests are left out and counted.
 """
 
 from __future__ import annotations
@@ -18,36 +18,36 @@ from mailsvc.store.logs.requests import NewLog
 
 log = Logger()
 
-OVERHEAD = 500  # octets that a request counts for besides its bodies
+OVERHEAD = 500  # bytes that a request counts besides its bodies
 TEXT_MAX = 2000  # characters of one text in a body
-VALUE = 8  # octets that a value counts for besides its text
+VALUE = 8  # bytes that a value counts besides its text
 DEPTH_MAX = 12
-BYTE_ARRAY = 64  # an array of so many numbers is a file, not a list
+BYTE_ARRAY = 64  # a longer array of numbers is a file
 SECRET = frozenset({"token", "signing_secret", "secret", "password", "authorization", "api_key"})
-HUNG_UP = 499  # the client left before there was an answer
+HUNG_UP = 499  # the client closed the connection before the response
 
 _IN_LINK = re.compile(r"(token=)[^&\s\"']+")
 
 
 @attrs.define(eq=False)
 class Recorder:
-    """`write` stores a batch. It begins `linger` seconds after the first request of a batch."""
+    """`write` stores a batch, `linger` seconds after its first request."""
 
     write: Callable[[Sequence[NewLog]], Awaitable[None]]
     clock: Any
-    body_max: int = 16_384  # about the octets of each body that are kept; 0: no bodies
+    body_max: int = 16_384  # about how many bytes of each body are kept; 0: no bodies
     linger: float = 0.5
     batch: int = 500
-    most: int = 10_000  # requests that wait
-    most_octets: int = 16 << 20  # of their bodies
+    most: int = 10_000  # pending requests
+    most_bytes: int = 16 << 20  # of their bodies
     dropped: int = 0
-    _waiting: list[NewLog] = attrs.field(factory=list)
-    _octets: int = 0
+    _pending: list[NewLog] = attrs.field(factory=list)
+    _bytes: int = 0
     _timer: Any = None
     _writing: Deferred[None] | None = None
 
     def body(self, value: object) -> str | None:
-        """A body as it is kept: without secrets and files, and not longer than it may be."""
+        """A body for the log: without secrets and files, and shortened."""
         if value is None or not self.body_max:
             return None
         try:
@@ -57,16 +57,16 @@ class Recorder:
         return text.decode()
 
     def add(self, entry: NewLog) -> None:
-        if len(self._waiting) >= self.most or self._octets + _octets(entry) > self.most_octets:
+        if len(self._pending) >= self.most or self._bytes + _size_of(entry) > self.most_bytes:
             self.dropped += 1
             return
-        self._waiting.append(entry)
-        self._octets += _octets(entry)
+        self._pending.append(entry)
+        self._bytes += _size_of(entry)
         if self._timer is None and self._writing is None:
             self._timer = self.clock.callLater(self.linger, self._begin)
 
     async def stop(self) -> None:
-        """Write what waits; to be called when no request comes any more."""
+        """Write the pending requests. Call it after the last request."""
         if self._timer is not None:
             self._timer.cancel()
             self._begin()
@@ -82,28 +82,28 @@ class Recorder:
             self._writing = None
 
     async def _write_all(self) -> None:
-        """Also what comes while it writes: the slower it goes, the larger the batches."""
-        while self._waiting:
-            taken, self._waiting = self._waiting[: self.batch], self._waiting[self.batch :]
-            self._octets -= sum(map(_octets, taken))
+        """Write until nothing is pending. The slower the database, the larger the batches."""
+        while self._pending:
+            taken, self._pending = self._pending[: self.batch], self._pending[self.batch :]
+            self._bytes -= sum(map(_size_of, taken))
             try:
                 await self.write(taken)
             except Exception as error:
                 self.dropped += len(taken)
-                log.warn("requests could not be logged: {reason}", reason=f"{type(error).__name__}: {error}")
+                log.warn("Could not write the request log: {reason}", reason=f"{type(error).__name__}: {error}")
         if self.dropped:
-            log.warn("{count} requests are missing in the request log", count=self.dropped)
+            log.warn("{count} requests are missing from the request log", count=self.dropped)
             self.dropped = 0
         self._writing = None
 
 
-def _octets(entry: NewLog) -> int:
+def _size_of(entry: NewLog) -> int:
     return len(entry.request_body or "") + len(entry.response_body or "") + OVERHEAD
 
 
 @attrs.define
 class Cut:
-    """Copies a JSON value without what a log must not have, until `room` octets are used up."""
+    """Copies a JSON value without secrets and files, up to about `room` bytes."""
 
     room: int
 
@@ -112,7 +112,7 @@ class Cut:
         if self.room < 0 or depth > DEPTH_MAX:
             return "…"
         if value is not None and (key in SECRET or (in_file and key in ("content", "data")) or _is_file(value)):
-            return f"(left out: {_size(value)})"
+            return f"(omitted: {_size(value)})"
         if isinstance(value, str):
             return self._text(value)
         in_file = in_file or key == "attachments"
@@ -142,7 +142,7 @@ def _is_file(value: Any) -> bool:
 
 def _size(value: Any) -> str:
     if isinstance(value, (str, bytes, list)):
-        return f"{len(value)} {'characters' if isinstance(value, str) else 'octets'}"
+        return f"{len(value)} {'characters' if isinstance(value, str) else 'bytes'}"
     return "a value"
 
 

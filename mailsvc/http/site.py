@@ -1,4 +1,4 @@
-"""The API put together: which collection answers which path, and what every connection and response has in common."""
+"""The HTTP server: which collection answers which path, and what all connections and responses have in common."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from twisted.web.resource import Resource
 from mailsvc.accounts.ratelimit import Quota
 from mailsvc.clock import unix
 from mailsvc.http import answer, gate
-from mailsvc.http.caller import Caller
 from mailsvc.http.channel import Channel
 from mailsvc.http.gate import Connections, Gate, Limits, Networks
 from mailsvc.http.problem import JSON, Problem
@@ -24,19 +23,20 @@ from mailsvc.http.request import Request
 from mailsvc.http.request_log import Recorder
 from mailsvc.store.ids import uuid7
 from mailsvc.store.logs.requests import NewLog
+from mailsvc.store.people.api_keys import Caller
 
 log = Logger()
-REFUSED = 100  # connections beyond the limit that are read until their clients have the answer; others may see a reset instead
+REFUSED = 100  # connections beyond the limit that are read until their clients have the response; others can see a reset instead
 InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 
 class ApiSite(server.Site):
-    """`collections` maps places to the resources that answer; each gets the whole path. A place is the first segment of a path, or
-    narrower: its first two, or the first and the third with `*` between them. `pages` are the first segments of what is for people: that
-    has no key, and says itself what it answers with.
+    """`collections` maps places to resources, each of which gets the whole path. A place is the first segment of a path, or narrower: its
+    first two, or the first and third with `*` between them. `pages` are the first segments of the dashboard, which needs no API key and
+    sets its own content type.
     """
 
-    protocol = Channel  # type: ignore[assignment]  # made for HTTP/1.1 alone, not for either version
+    protocol = Channel  # type: ignore[assignment]  # for HTTP/1.1 only
     requestFactory = Request
     noisy = False
 
@@ -56,7 +56,7 @@ class ApiSite(server.Site):
         self.recorder = recorder
         self._dated, self._date_text = 0, b""
         self.connections = Connections(gate.limits.connections, gate.limits.connections_per_address)
-        self.in_thread: InThread = in_thread or _here
+        self.in_thread: InThread = in_thread or _in_reactor
         self._channels: set[Channel] = set()
         self._drained: Deferred[None] | None = None
         self._collections = {name.encode(): resource for name, resource in collections.items()}
@@ -75,7 +75,7 @@ class ApiSite(server.Site):
         return _segments(path)[0] in self._pages
 
     def resource_for(self, path: bytes) -> Resource:
-        """The narrowest. Only asked for paths that it knows: the gate turns the others away."""
+        """The resource with the narrowest place. Only for known paths: the gate refuses the others."""
         first, *rest = _segments(path)
         if len(rest) > 1 and (found := self._collections.get(b"%s/*/%s" % (first, rest[1]))):
             return found
@@ -87,19 +87,19 @@ class ApiSite(server.Site):
         return gate.address(getattr(client, "host", ""), forwarded, self.trusted)
 
     def counted_for(self, client: IAddress) -> str | None:
-        """The address that a connection counts for; None for a trusted proxy, whose requests count for their own clients."""
+        """The address that a connection counts for. None for a trusted proxy, whose requests count for its clients."""
         host = getattr(client, "host", "")
         return None if gate.is_proxy(host, self.trusted) else gate.address(host, [], ())
 
-    def may_linger(self, refused: Channel) -> bool:
-        """Whether a connection beyond the limit may be read for a while, so that its client gets the answer: some may, not all."""
+    def can_linger(self, refused: Channel) -> bool:
+        """Whether a connection beyond the limit is read for a while, so that its client gets the response. Only some are."""
         return len(self._channels) - len(self.connections) <= REFUSED
 
     def translated(self, failure: Failure) -> Problem:
         return answer.translated(failure)
 
     def record(self, request: Request, caller: Caller, status: int) -> None:
-        """What an account asked and was answered goes into its request log; reading the development inbox does not."""
+        """Add a request to the account's log, unless it reads the development inbox."""
         if self.recorder is None or request.path.startswith(b"/sandbox"):
             return
         agent = request.requestHeaders.getRawHeaders(b"user-agent")
@@ -113,18 +113,18 @@ class ApiSite(server.Site):
                 status=status,
                 user_agent=_text(agent[0]) if agent else None,
                 milliseconds=(self.reactor.seconds() - request.started) * 1000,
-                request_body=self.recorder.body(request.asked),
-                response_body=self.recorder.body(request.answered),
+                request_body=self.recorder.body(request.json),
+                response_body=self.recorder.body(request.response_json),
             )
         )
 
     def common_lines(self, client: IAddress, quota: Quota | None = None, content_type: bytes = JSON) -> bytes:
-        """The header lines that every response has. Without a `quota`, that of the client's address."""
+        """The header lines of every API response. Without a `quota`, that of the client's address is used."""
         quota = quota or self.gate.rate.peek(self.address(client, []))
         return b"%scontent-type: %s\r\n%s" % (self.page_lines(), content_type, quota.lines())
 
     def page_lines(self) -> bytes:
-        """Those that the responses of pages have."""
+        """The header lines of every page."""
         return b"server: mailsvc\r\ndate: %s\r\n" % self._date()
 
     def _date(self) -> bytes:
@@ -133,25 +133,25 @@ class ApiSite(server.Site):
             self._dated, self._date_text = second, datetimeToString(second)
         return self._date_text
 
-    # The end
+    # Shutdown
 
     @property
     def draining(self) -> bool:
         return self._drained is not None
 
     def drain(self) -> Deferred[None]:
-        """Close each connection as soon as nothing is in work on it; fires when all are closed. To be called after listening ends."""
+        """Close each connection after its current request; fires when all are closed. Call it after closing the listeners."""
         self._drained = Deferred()
         for channel in list(self._channels):
             channel.drain()
-        self._look_if_drained()
+        self._check_drained()
         return self._drained
 
-    def gone(self, channel: Channel) -> None:
+    def closed(self, channel: Channel) -> None:
         self._channels.discard(channel)
-        self._look_if_drained()
+        self._check_drained()
 
-    def _look_if_drained(self) -> None:
+    def _check_drained(self) -> None:
         if self._drained is not None and not self._channels and not self._drained.called:
             self._drained.callback(None)
 
@@ -166,7 +166,7 @@ class ApiSite(server.Site):
         return [b"http/1.1"]
 
     def startFactory(self) -> None:
-        """Nothing to open: the access log goes where all logs go."""
+        """No access log to open: it goes where all logs go."""
 
     def stopFactory(self) -> None:
         """Nothing to close."""
@@ -175,18 +175,18 @@ class ApiSite(server.Site):
         request.log_line(self.reactor.seconds())
 
     def log_raw(self, status: int) -> None:
-        log.info("unreadable request {status}", status=status)
+        log.info("Invalid HTTP request: {status}", status=status)
 
 
-async def _here(work: Callable[[], Any]) -> Any:
+async def _in_reactor(work: Callable[[], Any]) -> Any:
     return work()
 
 
-def _text(octets: bytes) -> str:
-    return octets[:500].decode("utf-8", "replace").replace("\0", "")
+def _text(raw: bytes) -> str:
+    return raw[:500].decode("utf-8", "replace").replace("\0", "")
 
 
 def _segments(path: bytes) -> list[bytes]:
-    """The first three, and the rest as one. The first is empty for "/" alone; what is no path has one that nothing has."""
+    """The first three segments, and the rest as one. The first is empty for "/", and "/" for a target that is not a path."""
     first, *rest = path[1:].split(b"/", 3) if path.startswith(b"/") else [b""]
     return [first or (b"" if path == b"/" else b"/"), *rest]

@@ -1,4 +1,4 @@
-"""A response that is written while it is made: at the pace of the client that reads it, and no further once it has left."""
+"""Streamed responses: written at the speed of the client, until it leaves."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from twisted.internet.interfaces import IPushProducer
 from zope.interface import implementer
 
 STALLED = 60.0  # seconds after which a client that reads nothing is disconnected
-AT_ONCE = 64 * 1024  # bytes of a body that are handed to the transport in one piece: as much as it buffers before it says stop
+CHUNK = 64 * 1024  # bytes that are written to the transport at once: as many as it buffers before it pauses
 
 
-def kept(body: bytes) -> IO[bytes]:
-    """A temporary file with `body` in it, read from its beginning. Blocking: for a thread."""
+def in_file(body: bytes) -> IO[bytes]:
+    """A temporary file with `body`, positioned at its beginning. Blocking: call it in a thread."""
     file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 (closed by whoever sends it)
     try:
         rest = memoryview(body)
@@ -28,14 +28,14 @@ def kept(body: bytes) -> IO[bytes]:
     return file
 
 
-async def pieces(file: IO[bytes]) -> AsyncGenerator[bytes, None]:
-    while piece := file.read(AT_ONCE):
-        yield piece
+async def chunks_of(file: IO[bytes]) -> AsyncGenerator[bytes, None]:
+    while chunk := file.read(CHUNK):
+        yield chunk
 
 
 @implementer(IPushProducer)
 class Flow:
-    """What is made waits while the connection is full, so that at most one chunk is in memory beyond what the transport holds."""
+    """Waits while the connection is full, so that at most one chunk is in memory besides the buffer of the transport."""
 
     def __init__(self, request: Any, clock: Any) -> None:
         self._request, self._clock = request, clock
@@ -43,7 +43,7 @@ class Flow:
         self._gone = False
 
     async def run(self, chunks: AsyncGenerator[bytes, None]) -> bool:
-        """Whether all of it was written."""
+        """Write all chunks, and return whether that succeeded."""
         self._request.notifyFinish().addBoth(lambda _: self.stopProducing())
         self._request.registerProducer(self, True)
         try:

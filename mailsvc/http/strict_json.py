@@ -1,9 +1,9 @@
-"""JSON as strict as RFC 8259 and RFC 7493 (I-JSON) have it: one meaning per document, or an error that says where.
+"""JSON as strict as RFC 8259 and RFC 7493 (I-JSON): one meaning per document, or an error that says where it is wrong.
 
-orjson reads; what it lets pass (duplicate names, RFC 7493 §2.3) is found by counting. Before it reads a large document, the number
-of values is limited, because each costs far more memory than the two characters it can be written in. Everything that looks at the
-text itself goes piece by piece with functions written in C: other threads run between two pieces, and no list grows with the
-document. `load_large` also keeps the memory of a large document near its size: arrays of bytes never become lists.
+orjson parses. It accepts duplicate names (RFC 7493 §2.3), so they are found by counting. The number of values in a large document is
+limited before it is parsed, because a value takes far more memory than the two characters it can be written in. Functions that look at
+the text work in pieces and with functions written in C: other threads run between two pieces, and no list grows with the document.
+`load_large` also keeps the memory for a large document near its size: arrays of bytes never become lists.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ import orjson
 from mailsvc.mail import charset
 
 DEPTH_MAX = 64
-NODES_MAX = 200_000  # values in a large document, byte arrays apart; a full batch has some 50,000
-LIGHT = 20_000  # values that are read in a few milliseconds
-LIFT_ABOVE = 64  # octets of text of an array from which on it is lifted
-LIFTED_MAX = 10_000  # arrays that are considered; those after them count as values
+NODES_MAX = 200_000  # values in a large document besides byte arrays; a full batch has some 50,000
+LIGHT = 20_000  # values that are parsed in a few milliseconds
+LIFT_ABOVE = 64  # bytes; the text of longer arrays is lifted out
+LIFTED_MAX = 10_000  # arrays that can be lifted; further ones count as values
 PIECE = 65_536
 SMALL_PIECE = 4096
-WIDE_MAX = 48 << 20  # octets of memory for text beyond what one octet for each character takes
-OUTLINE_MAX = 256 * 1024  # octets of a document in which the field at fault is looked for
+WIDE_MAX = 48 << 20  # bytes of memory for text beyond one byte per character
+OUTLINE_MAX = 256 * 1024  # bytes of a document that is searched for the wrong field
 
 _BYTES_START = re.compile(rb'"(?:content|data)"[ \t\r\n]{0,99}+:[ \t\r\n]{0,99}+\[')
-_SUSPECT = re.compile(rb"[\x00-\x1f]|\\u[dD]")  # in a string: what may be its fault
+_SUSPECT = re.compile(rb"[\x00-\x1f]|\\u[dD]")  # in a string: what can be wrong with it
 _UNFIT = re.compile(r"[\x00-\x1f\ud800-\udfff]")
 _PAIR = re.compile(rb"\\u[dD][89abAB]")
 _CONTINUATION = bytes(range(0x80, 0xC0))
@@ -39,7 +39,7 @@ _BOM = b"\xef\xbb\xbf"
 
 
 class Malformed(Exception):
-    """Not the JSON that we take. The message is a sentence for the client."""
+    """Not valid JSON. The message is a sentence for the client."""
 
 
 def load(raw: bytes) -> Any:
@@ -53,17 +53,17 @@ def load(raw: bytes) -> Any:
 
 
 def light(raw: bytes) -> bool:
-    """Whether `load` reads it quickly enough for the reactor's thread. Separators inside strings count too."""
+    """Whether `load` is fast enough for the reactor thread. Separators in strings count, too."""
     return _separators(raw) <= LIGHT
 
 
 def load_large(raw: bytes) -> Any:
-    """Like `load`, for a thread: byte arrays named `content` or `data` come back as bytes."""
+    """Like `load`, for a thread. Byte arrays named `content` or `data` become bytes."""
     raw, lifted = _lift(raw.removeprefix(_BOM))
     if _too_many_values(raw):
         raise Malformed(f"The request body has more than {NODES_MAX} values.")
     if (not raw.isascii() or b"\\u" in raw) and _memory_of_wide_text(raw) > WIDE_MAX:
-        raise Malformed("The request body has too much text with characters beyond Latin-1; shorten it or split it into several requests.")
+        raise Malformed("The request body has too much text with characters beyond Latin-1. Shorten it or split it into several requests.")
     try:
         value = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
@@ -73,7 +73,7 @@ def load_large(raw: bytes) -> Any:
 
 
 def _check(raw: bytes, value: Any) -> None:
-    """Depth and duplicate names. Every member has one colon outside strings, so equal counts prove that none was lost."""
+    """Check the depth and duplicate names. Every member has one colon outside of strings, so equal counts prove that none was dropped."""
     members = _members(value)
     if raw.count(b":") == members or sum(text.count(b":") for text in _outside_strings(raw)) == members:
         return
@@ -107,25 +107,25 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         seen: set[str] = set()
         for name, _ in pairs:
             if name in seen:
-                raise Malformed(f"The request body has the field `{shown(name)}` twice.")
+                raise Malformed(f"The request body has the field `{shortened(name)}` twice.")
             seen.add(name)
     return found
 
 
-def shown(name: str) -> str:
-    """A name of the client's, short enough to repeat."""
+def shortened(name: str) -> str:
+    """A name from a request, short enough to repeat in an error."""
     return name if len(name) <= 64 else name[:61] + "…"
 
 
-# What orjson refuses
+# What orjson rejects
 
 
 class _NotANumber(float):
-    """NaN or an infinity, where the document has it."""
+    """NaN or an infinity in a document."""
 
 
 def _why(raw: bytes, error: orjson.JSONDecodeError) -> Malformed:
-    """The field at fault, where a more lenient reader can still find it; else the place in the text."""
+    """Name the wrong field if a more lenient parser finds it, otherwise the position."""
     if not raw:
         return Malformed("The request body is empty; it must be JSON.")
     if (wrong := charset.not_utf8(raw)) is not None:
@@ -142,19 +142,19 @@ def _why(raw: bytes, error: orjson.JSONDecodeError) -> Malformed:
 
 
 def _culprit(value: Any, depth: int = 0) -> tuple[str, str] | None:
-    """The path of the first value that JSON must not have, and a sentence with room for it."""
+    """The path of the first invalid value, and a sentence with a placeholder for it."""
     if isinstance(value, dict):
         for key, child in value.items():
             if _surrogate(key):
                 return "", "A name in the `{}` has a lone surrogate, which is not a character."
             if found := _below(child, depth):
-                return f".{shown(key)}{found[0]}", found[1]
+                return f".{shortened(key)}{found[0]}", found[1]
     elif isinstance(value, list):
         for index, child in enumerate(value):
             if found := _below(child, depth):
                 return f"[{index}]{found[0]}", found[1]
     elif isinstance(value, float) and (isinstance(value, _NotANumber) or value in (float("inf"), float("-inf"))):
-        return "", "The `{}` field has a number that JSON does not have (NaN or infinite)."
+        return "", "The `{}` field has a number that JSON doesn't allow (NaN or infinite)."
     elif isinstance(value, str) and _UNFIT.search(value):
         if _surrogate(value):
             return "", "The `{}` field has a lone surrogate, which is not a character."
@@ -178,7 +178,7 @@ def _surrogate(text: str) -> bool:
 
 
 def _pieces(raw: bytes, size: int) -> Iterator[tuple[bytes, list[bytes], bool]]:
-    """Each piece, the same without escapes cut at its quotation marks, and whether it begins inside a string."""
+    """Each piece, the same without escapes and split at its quotation marks, and whether it begins in a string."""
     at, inside = 0, False
     while at < len(raw):
         piece = raw[at : at + size]
@@ -196,7 +196,7 @@ def _outside_strings(raw: bytes) -> Iterator[bytes]:
 
 
 def _outline(raw: bytes) -> str:
-    """The document without the middle of its long strings, unless the fault may be there. Empty if that is long as well."""
+    """The document without the middle of its long strings, unless they can be wrong. Empty if it is still too long."""
     if len(raw) <= OUTLINE_MAX:
         return raw.decode("utf-8", "replace")
     kept: list[bytes] = []
@@ -210,7 +210,7 @@ def _outline(raw: bytes) -> str:
 
 
 def _too_many_values(raw: bytes) -> bool:
-    """Counted by what stands between values, first as if all of it were outside strings."""
+    """Count separators: first all of them, then those outside of strings."""
     if _separators(raw) <= NODES_MAX:
         return False
     count = 0
@@ -222,7 +222,7 @@ def _too_many_values(raw: bytes) -> bool:
 
 
 def _memory_of_wide_text(raw: bytes) -> int:
-    """How much more the strings take than one octet for each character: Python stores a string by its widest character."""
+    """The memory that strings take beyond one byte per character: Python stores a string by its widest character."""
     extra = length = width = 0
     for _, parts, inside in _pieces(raw, PIECE):
         if inside:
@@ -241,7 +241,7 @@ def _characters(text: bytes) -> int:
 
 
 def _width(text: bytes) -> int:
-    """How many octets beyond one Python uses for each character."""
+    """How many bytes beyond one Python uses for each character."""
     highest = 0 if text.isascii() else max(text)
     if highest >= 0xF0 or (b"\\u" in text and _PAIR.search(text)):
         return 3
@@ -256,7 +256,7 @@ def _separators(raw: bytes) -> int:
 
 
 def _lift(raw: bytes) -> tuple[bytes, dict[str, bytes]]:
-    """The document with its long byte arrays replaced by unguessable strings, and what these stand for."""
+    """The document with its long byte arrays replaced by unguessable strings, and the bytes for each of these."""
     nonce = secrets.token_hex(16)
     lifted: dict[str, bytes] = {}
     kept: list[bytes] = []
@@ -266,7 +266,7 @@ def _lift(raw: bytes) -> tuple[bytes, dict[str, bytes]]:
         if (at := min(name.next(raw, at) for name in names)) >= len(raw):
             break
         start = _BYTES_START.match(raw, at)
-        # Within a string a quotation mark follows a backslash, so this one begins or ends a string; see 8259 §7.
+        # In a string, a quotation mark follows a backslash (8259 §7), so this one begins or ends a string.
         if start is None or raw[at - 1 : at] == b"\\":
             at += 1
             continue
@@ -287,7 +287,7 @@ def _lift(raw: bytes) -> tuple[bytes, dict[str, bytes]]:
 
 @attrs.define
 class _Name:
-    """Where a text comes next; each part of a document is searched once."""
+    """Finds the next occurrence of a text. Each part of a document is searched once."""
 
     text: bytes
     found: int = -1
@@ -301,7 +301,7 @@ class _Name:
 
 
 def _byte_array(raw: bytes, start: int, end: int) -> bytes | None:
-    """The numbers between `start` and `end` as bytes; None when they are anything else than numbers from 0 to 255."""
+    """The numbers between `start` and `end` as bytes; None if they aren't all numbers from 0 to 255."""
     pieces: list[bytes] = []
     while start < end:
         cut = end if end - start <= PIECE else raw.rfind(b",", start, start + PIECE)

@@ -1,4 +1,4 @@
-"""`GET /openapi.json` against a running daemon: requests made from it, right and wrong ones, find no 5xx and nothing undescribed."""
+"""`GET /openapi.json` against a running daemon: valid and invalid requests made from it find no 5xx and nothing undescribed."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def ask(daemon: Daemon, case: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_right_requests_are_answered_as_described(daemon: Daemon, description: Any, known: dict[str, str], name: str) -> None:
+def test_valid_requests_are_answered_as_described(daemon: Daemon, description: Any, known: dict[str, str], name: str) -> None:
     method, path = name.split(" ")
     collection = path.split("/")[1]
 
@@ -90,7 +90,7 @@ def test_right_requests_are_answered_as_described(daemon: Daemon, description: A
 
 
 @pytest.mark.parametrize("name", [name for name in OPERATIONS if can_be_wrong(name)])
-def test_wrong_requests_are_refused_as_described(daemon: Daemon, description: Any, name: str) -> None:
+def test_invalid_requests_are_refused_as_described(daemon: Daemon, description: Any, name: str) -> None:
     method, path = name.split(" ")
 
     @EXAMPLES

@@ -1,4 +1,4 @@
-"""An API on string transports: fakes behind it, a clock that the test turns."""
+"""An API on string transports, with fakes behind it and a clock that the test advances."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from twisted.internet.testing import StringTransport
 from twisted.web.http_headers import Headers
 
 from mailsvc.accounts.ratelimit import RateLimit
-from mailsvc.http.api import Api, Told
+from mailsvc.http.api import Api, EventApi
 from mailsvc.http.gate import Limits
 from mailsvc.http.request_log import Recorder
 from mailsvc.http.resources.attachment_links import Links
-from mailsvc.http.resources.domains import DomainDesk
+from mailsvc.http.resources.domains import DomainContext
 from mailsvc.http.resources.suppressions import Suppressions
 from mailsvc.http.resources.webhooks import Webhooks
 from mailsvc.intake import Admitted
@@ -48,7 +48,20 @@ KEYS = {
 GOOD = {"from": "A <a@example.com>", "to": "b@example.net", "subject": "Hi", "html": "<p>x</p>"}
 
 
-class Keys:
+class Nothing:
+    """Collections that have nothing in them."""
+
+    async def list(self, *_: Any) -> Any:
+        return [], False
+
+    async def get(self, *_: Any) -> None:
+        return None
+
+    async def own(self, *_: Any) -> None:
+        return None
+
+
+class Keys(Nothing):
     """`slow`: look-ups wait until `go` is called."""
 
     def __init__(self) -> None:
@@ -197,19 +210,6 @@ class Response:
         return self.status, self.json["name"]
 
 
-class Nothing:
-    """Collections that have nothing in them."""
-
-    async def list(self, *_: Any) -> Any:
-        return [], False
-
-    async def get(self, *_: Any) -> None:
-        return None
-
-    async def own(self, *_: Any) -> None:
-        return None
-
-
 class Rig:
     def __init__(
         self, *, rate: int = 1000, intake: Any = None, recorded: bool = False, in_flight: int = 1 << 28, spool: int = 1 << 31, **limits: Any
@@ -237,12 +237,11 @@ class Rig:
             checks=self.checks,
             inbox=Inbox(),
             limits=self.limits,
-            api_keys=Nothing(),
-            domains=DomainDesk(Nothing(), Nothing(), Nothing(), "us-east-1"),
-            logs=Nothing(),
-            receipts=Nothing(),
+            domains=DomainContext(Nothing(), Nothing(), Nothing(), "us-east-1"),
+            requests=Nothing(),
+            sessions=Nothing(),
             rollups=Nothing(),
-            told=Told(
+            events=EventApi(
                 Nothing(),
                 lambda reader: Webhooks(Nothing(), Nothing(), reader, partial(read, rules=Rules())),
                 lambda reader: Suppressions(Nothing(), reader),

@@ -1,4 +1,4 @@
-"""The audit log of what API keys do: a line for every change, in its transaction, which names the key."""
+"""The audit log of API keys: an entry for every change, in the same transaction, that names the key."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ async def changes(world: World, sent: Callable[..., Awaitable[Response]]) -> Non
 
     domain = (await sent("POST", "/domains", {"name": "New.test"}, "domain added", "new.test")).json["id"]
     await sent("PATCH", f"/domains/{domain}", {"tls": "enforced"}, "domain changed", "new.test: tls enforced")
-    await sent("POST", f"/domains/{domain}/verify", b"", "domain check asked for", "new.test")
+    await sent("POST", f"/domains/{domain}/verify", b"", "domain verification requested", "new.test")
     await sent("DELETE", f"/domains/{domain}", b"", "domain deleted", "new.test")
     claimed = (await sent("POST", "/domains/claim", {"name": "claimed.test"}, "domain claimed", "claimed.test")).json["domain_id"]
     await world.pool.run("UPDATE domain_claims SET status = 'pending'")
-    await sent("POST", f"/domains/{claimed}/claim/verify", b"", "domain check asked for", "claimed.test")
+    await sent("POST", f"/domains/{claimed}/claim/verify", b"", "domain verification requested", "claimed.test")
     await sent("DELETE", f"/domains/{claimed}", b"", "domain deleted", "claimed.test")
 
     url = "http://127.0.0.1/in"
@@ -55,10 +55,10 @@ async def changes(world: World, sent: Callable[..., Awaitable[Response]]) -> Non
     await sent("PATCH", f"/webhooks/{webhook}", {"status": "enabled"}, "webhook changed", f"{url}, enabled")
     await sent("POST", f"/webhooks/{webhook}/signing-secret/rotate", b"", "webhook secret rotated", url)
     message = (await sent("POST", f"/webhooks/{webhook}/test", b"", "webhook tested", url)).json["id"]
-    await sent("POST", f"/webhooks/{webhook}/events/{message}/replay", b"", "webhook event sent again", f"email.sent to {url}")
+    await sent("POST", f"/webhooks/{webhook}/events/{message}/replay", b"", "webhook event resent", f"email.sent to {url}")
     since, until = "2020-01-01T00:00:00+00:00", "2100-01-01T00:00:00+00:00"
     told = {"since": since, "until": until, "status": "all"}
-    await sent("POST", f"/webhooks/{webhook}/replay", told, "webhook events sent again", f"{since} to {until}, {url}")
+    await sent("POST", f"/webhooks/{webhook}/replay", told, "webhook events resent", f"{since} to {until}, {url}")
     await sent("DELETE", f"/webhooks/{webhook}", b"", "webhook deleted", url)
 
     one = (await sent("POST", "/suppressions", {"email": "a@example.net"}, "suppressions added", "a@example.net")).json["id"]
@@ -70,7 +70,7 @@ async def changes(world: World, sent: Callable[..., Awaitable[Response]]) -> Non
 
 
 @pytest_twisted.ensureDeferred
-async def test_every_change_by_a_key_leaves_a_line_that_names_the_key(world: World) -> None:
+async def test_every_change_by_a_key_has_an_audit_entry(world: World) -> None:
     [(hint,)] = await world.pool.rows("SELECT hint FROM api_keys WHERE account_id = %s", (world.account_id,))
     walked: list[str] = []
 
@@ -94,7 +94,7 @@ def matches(rule: str, asked: str) -> bool:
 
 
 @pytest_twisted.ensureDeferred
-async def test_without_its_line_no_change_by_a_key_is_made(world: World) -> None:
+async def test_change_without_its_audit_entry_is_rolled_back(world: World) -> None:
     answers: list[tuple[str, str, Any]] = []
 
     async def noted(method: str, path: str, body: Any, action: str, subject: str) -> Response:
@@ -119,7 +119,7 @@ async def test_without_its_line_no_change_by_a_key_is_made(world: World) -> None
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_key_made_with_a_key_has_the_same_creator(world: World) -> None:
+async def test_key_created_with_a_key_has_the_same_creator(world: World) -> None:
     [(person,)] = await world.pool.rows(
         "INSERT INTO users (id, email, created_at) VALUES (gen_random_uuid(), 'ann@example.com', now()) RETURNING id"
     )

@@ -1,4 +1,4 @@
-"""What clients may hold at once over HTTP: forms, connections, and responses that they do not take."""
+"""What clients can hold at once over HTTP: forms, connections, unread responses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from uuid import uuid4
 import pytest
 from twisted.internet.defer import Deferred
 
-from mailsvc.http.stream import AT_ONCE, STALLED
+from mailsvc.http.stream import CHUNK, STALLED
 from mailsvc.intake import Admitted
 from mailsvc.net.fetch import NoAnswer
 from mailsvc.runtime.budget import TURN_SECONDS
@@ -24,7 +24,7 @@ LARGE = request("GET", "/openapi.json", key=None)  # some hundred kB
 
 
 class Reader(Connection):
-    """A client whose connection has room for `AT_ONCE` bytes until it reads."""
+    """A client whose connection has room for `CHUNK` bytes until it reads."""
 
     def __init__(self, rig: Rig, host: str = "192.0.2.1") -> None:
         super().__init__(rig, host)
@@ -33,7 +33,7 @@ class Reader(Connection):
 
         def written(data: bytes) -> None:
             write(data)
-            if len(self.transport.value()) - self.taken > AT_ONCE and not self.full:
+            if len(self.transport.value()) - self.taken > CHUNK and not self.full:
                 self.full = True
                 self.channel.pauseProducing()
 
@@ -53,7 +53,7 @@ def no_collector() -> Iterator[None]:
     gc.enable()
 
 
-def test_a_form_has_at_most_64_kb() -> None:
+def test_form_has_at_most_64_kb() -> None:
     rig = Rig()
     for path in ("/healthz", "/shared"):
         connection = rig.connect()
@@ -68,7 +68,7 @@ def test_a_form_has_at_most_64_kb() -> None:
 # Connections
 
 
-def test_connections_of_an_address_are_limited() -> None:
+def test_connections_per_address_are_limited() -> None:
     rig = Rig(connections_per_address=2)
     first, second, third = rig.connect(), rig.connect(), rig.connect()
     [response] = third.responses()
@@ -82,7 +82,7 @@ def test_connections_of_an_address_are_limited() -> None:
     assert second.responses()[0].status == 200
 
 
-def test_a_new_address_gets_an_idle_connection_of_the_one_that_has_most() -> None:
+def test_new_address_evicts_an_idle_connection_of_the_largest_address() -> None:
     rig = Rig(connections=4)
     many = [rig.connect("192.0.2.1") for _ in range(3)]
     other = rig.connect("192.0.2.2")
@@ -95,13 +95,13 @@ def test_a_new_address_gets_an_idle_connection_of_the_one_that_has_most() -> Non
     assert (rig.site.connections.evicted, len(rig.site.connections)) == (1, 4)
 
 
-def test_when_nothing_is_idle_a_connection_is_refused() -> None:
+def test_connection_is_refused_if_none_is_idle() -> None:
     rig = Rig(connections=1)
     rig.connect("192.0.2.1").send(request("POST", "/emails", GOOD)[:-1])
     assert rig.connect("192.0.2.3").responses()[0].status == 503
 
 
-def test_a_trusted_proxy_is_never_locked_out_but_each_of_its_clients_is_limited() -> None:
+def test_trusted_proxy_is_not_limited_but_its_clients_are() -> None:
     rig = Rig(connections=2, connections_per_address=1)
     rig.site.trusted = [ip_network("10.0.0.0/8")]
     for host in ("192.0.2.1", "192.0.2.2"):
@@ -123,7 +123,7 @@ def test_a_trusted_proxy_is_never_locked_out_but_each_of_its_clients_is_limited(
 # Responses
 
 
-def test_a_client_that_does_not_read_holds_one_response_not_one_for_each_request() -> None:
+def test_client_that_does_not_read_holds_one_response() -> None:
     rig = Rig()
     client = Reader(rig)
     client.channel.pauseProducing()  # full
@@ -135,7 +135,7 @@ def test_a_client_that_does_not_read_holds_one_response_not_one_for_each_request
     assert len(client.responses()) == 50
 
 
-def test_what_a_client_did_not_take_in_time_is_thrown_away() -> None:
+def test_unread_response_is_discarded_after_the_timeout() -> None:
     rig = Rig()
     client = Reader(rig)
     client.channel.pauseProducing()
@@ -144,7 +144,7 @@ def test_what_a_client_did_not_take_in_time_is_thrown_away() -> None:
     assert client.channel._lost and len(rig.site.connections) == 0 and not rig.clock.getDelayedCalls()
 
 
-def test_a_client_that_does_not_read_the_end_is_disconnected_by_force() -> None:
+def test_client_that_does_not_read_the_end_is_aborted() -> None:
     rig = Rig()
     client = Reader(rig)
     client.send(request("GET", "/healthz", key=None, Connection="close"))
@@ -153,17 +153,17 @@ def test_a_client_that_does_not_read_the_end_is_disconnected_by_force() -> None:
     assert client.channel._lost
 
 
-def test_a_large_response_waits_on_disk_and_arrives_whole() -> None:
+def test_large_response_waits_on_disk_and_arrives_complete() -> None:
     rig = Rig()
     whole = rig.connect()
     whole.send(LARGE)
     [expected] = whole.responses()
-    assert rig.budget.used == 0 and len(expected.body) > 2 * AT_ONCE
+    assert rig.budget.used == 0 and len(expected.body) > 2 * CHUNK
     client = Reader(rig)
     client.send(LARGE)
-    assert AT_ONCE <= len(client.transport.value()) < 3 * AT_ONCE
+    assert CHUNK <= len(client.transport.value()) < 3 * CHUNK
     assert rig.budget.pages.disk.used == len(expected.body) == rig.budget.used
-    for _ in range(len(expected.body) // AT_ONCE + 1):
+    for _ in range(len(expected.body) // CHUNK + 1):
         client.read()
     [response] = client.responses()
     assert response.body == expected.body and rig.budget.used == 0
@@ -171,7 +171,7 @@ def test_a_large_response_waits_on_disk_and_arrives_whole() -> None:
 
 @pytest.mark.parametrize("how", ["hangs up", "reads nothing"])
 @pytest.mark.usefixtures("no_collector")
-def test_everything_is_freed_when_a_client_goes_before_its_response(how: str) -> None:
+def test_client_that_leaves_frees_everything(how: str) -> None:
     """Without the garbage collector: no body and no file hangs in a reference cycle."""
     rig = Rig()
     rig.connect().send(LARGE)  # what is made once
@@ -205,7 +205,7 @@ def test_everything_is_freed_when_a_client_goes_before_its_response(how: str) ->
     assert grown < size
 
 
-def test_too_many_unread_responses_of_an_address_are_refused_and_others_served() -> None:
+def test_too_many_unread_responses_of_an_address_are_refused() -> None:
     rig = Rig(spool=1 << 23)
     readers = [Reader(rig) for _ in range(20)]
     for reader in readers:
@@ -242,7 +242,7 @@ def test_large_requests_take_turns_and_small_ones_do_not_wait() -> None:
     assert rig.budget.used == 0
 
 
-def test_a_large_request_whose_turn_does_not_come_is_refused() -> None:
+def test_large_request_without_a_turn_is_refused() -> None:
     rig = Rig(spool_above=1000, in_flight=100_000)
     assert Deferred.fromCoroutine(rig.budget.api.work.take("another account", 1)).called
     connection = rig.connect()
@@ -254,7 +254,7 @@ def test_a_large_request_whose_turn_does_not_come_is_refused() -> None:
     assert rig.budget.used == 0 and rig.intake.submitted == []
 
 
-def test_who_hangs_up_while_waiting_gives_the_turn_back() -> None:
+def test_client_that_hangs_up_gives_its_turn_back() -> None:
     rig = Rig(spool_above=1000, in_flight=100_000)
     assert Deferred.fromCoroutine(rig.budget.api.work.take("another account", rig.budget.api.work.limit)).called
     connection = rig.connect()
@@ -264,7 +264,7 @@ def test_who_hangs_up_while_waiting_gives_the_turn_back() -> None:
     assert rig.budget.used == 0
 
 
-def test_no_turn_is_kept_while_a_link_is_fetched() -> None:
+def test_download_does_not_keep_the_turn() -> None:
     rig = Rig(spool_above=1000, in_flight=100_000)
     fetched: Deferred[Any] = Deferred()
 

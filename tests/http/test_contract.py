@@ -1,4 +1,4 @@
-"""The checks of every answer can fail."""
+"""The checks of every response can fail."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ def listed(**changes: Any) -> dict[str, Any]:
         (listed(last_event="suppressed"), set()),
     ],
 )
-def test_a_client_complains_of_what_it_cannot_read(body: Any, clients: set[str]) -> None:
+def test_contract_names_the_clients_that_cannot_read_a_response(body: Any, clients: set[str]) -> None:
     assert {text.split(":")[0] for text in complaints("GET", "/emails", 200, body)} == clients
 
 
-def test_an_error_in_a_success_and_an_unknown_name_are_seen() -> None:
+def test_contract_finds_errors_in_successes_and_unknown_names() -> None:
     assert list(complaints("POST", "/emails", 200, {"id": EMAIL["id"], "statusCode": 200}))
     assert list(complaints("GET", "/emails", 418, {"statusCode": 418, "message": "x", "name": "teapot"}))
 
 
-def test_what_a_client_needs_is_about_endpoints_that_are_there() -> None:
+def test_contract_covers_existing_endpoints_only() -> None:
     rig = Rig()
     later = ("/webhooks", "/suppressions")
     for schemas in CLIENTS.values():
@@ -47,7 +47,7 @@ def test_what_a_client_needs_is_about_endpoints_that_are_there() -> None:
             assert name == "error" or path.startswith(later) or method.lower() in rig.contract.document["paths"][path], name
 
 
-def test_an_answer_beside_its_description_is_seen() -> None:
+def test_contract_finds_undescribed_responses() -> None:
     contract = Rig().contract
     kind = "application/json; charset=utf-8"
     good = Rig().ask("POST", "/emails", GOOD).json

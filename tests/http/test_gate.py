@@ -1,4 +1,4 @@
-"""Whose request it is."""
+"""The client address of a request."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ TRUSTED = (ip_network("10.0.0.0/8"), ip_network("fd00::/8"))
         ("fd00::1", [b"2001:db8::5"], "2001:db8::/64"),
     ],
 )
-def test_address(peer: str, forwarded: list[bytes], expected: str) -> None:
+def test_address_is_the_nearest_untrusted_hop(peer: str, forwarded: list[bytes], expected: str) -> None:
     assert address(peer, forwarded, TRUSTED) == expected
 
 
-def test_with_no_proxies_nobody_is_believed() -> None:
+def test_forwarded_headers_are_ignored_without_trusted_proxies() -> None:
     assert address("10.0.0.1", [b"203.0.113.9"], ()) == "10.0.0.1"
     assert address("", [b"203.0.113.9"], ()) == "local"

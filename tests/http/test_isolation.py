@@ -1,4 +1,4 @@
-"""Every endpoint that is described, with every key that should not open it. A new endpoint is in the matrix as soon as it has a route."""
+"""Every described endpoint, with every key that must not be able to call it. A new endpoint is included as soon as it has a route."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class Owned:
 
 
 @pytest_twisted.ensureDeferred
-async def test_the_owner_reaches_everything(world: World) -> None:
+async def test_full_key_can_call_everything(world: World) -> None:
     """Else what follows would prove nothing."""
     owned = await Owned.make(world)
     order = sorted(owned.endpoints(), key=lambda endpoint: (endpoint.method == "DELETE", endpoint.path.endswith("/cancel")))
@@ -125,7 +125,7 @@ async def test_the_owner_reaches_everything(world: World) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_without_a_key_nothing_opens(world: World) -> None:
+async def test_request_without_a_key_is_refused(world: World) -> None:
     owned = await Owned.make(world)
     before = await owned.state()
     answers = {endpoint.name: (await owned.ask(endpoint, "")).problem for endpoint in owned.endpoints()}
@@ -134,7 +134,7 @@ async def test_without_a_key_nothing_opens(world: World) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_revoked_key_opens_nothing(world: World) -> None:
+async def test_revoked_key_is_refused(world: World) -> None:
     owned = await Owned.make(world)
     revoked = (await world.ask("POST", "/api-keys", {"name": "to be revoked"})).json
     await world.ask("DELETE", f"/api-keys/{revoked['id']}")
@@ -145,7 +145,7 @@ async def test_a_revoked_key_opens_nothing(world: World) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_sending_key_sends_and_no_more(world: World) -> None:
+async def test_sending_key_is_refused_elsewhere(world: World) -> None:
     owned = await Owned.make(world)
     key = (await world.ask("POST", "/api-keys", {"name": "sender", "permission": "sending_access"})).json["token"]
     for endpoint in owned.endpoints():
@@ -157,7 +157,7 @@ async def test_a_sending_key_sends_and_no_more(world: World) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_key_of_another_domain_does_not_send_from_this_one(world: World) -> None:
+async def test_key_of_another_domain_cannot_send(world: World) -> None:
     owned = await Owned.make(world)
     other = (await world.ask("POST", "/domains", {"name": "other.example.org"})).json["id"]
     restricted = {"name": "sender", "permission": "sending_access", "domain_id": other}
@@ -171,7 +171,7 @@ async def test_a_key_of_another_domain_does_not_send_from_this_one(world: World)
 
 
 @pytest_twisted.ensureDeferred
-async def test_another_account_sees_and_changes_nothing(world: World) -> None:
+async def test_other_account_sees_and_changes_nothing(world: World) -> None:
     owned = await Owned.make(world)
     before = await owned.state()
     secrets = [*owned.ids.values(), str(world.account_id), "a key of ours", "example.test", "ours@", "shop.example", GOOD["subject"]]
@@ -189,7 +189,7 @@ async def test_another_account_sees_and_changes_nothing(world: World) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_ids_in_parameters_and_bodies_open_nothing_either(world: World) -> None:
+async def test_ids_in_parameters_and_bodies_expose_nothing(world: World) -> None:
     """An id of another account as a cursor, a filter or a reference."""
     owned = await Owned.make(world)
     for body in ({"ids": [owned.ids["suppressions"]]}, {"emails": ["ours@example.net"]}):

@@ -1,4 +1,4 @@
-"""What must never reach a header or the store: through the API and the real intake to a store that only remembers."""
+"""What must never reach a header or the store, through the API and the real intake."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FIELDS = {
 
 @pytest.mark.parametrize("bad", ["\r\n", "\n", "\r", "\x00"])
 @pytest.mark.parametrize("field", FIELDS)
-def test_line_breaks_and_nul(field: str, bad: str) -> None:
+def test_line_breaks_and_nul_are_refused(field: str, bad: str) -> None:
     world = World()
     name = field.strip()
     response = Rig(intake=world.intake()).ask("POST", "/emails", {**GOOD, name: FIELDS[field](bad)})
@@ -42,7 +42,7 @@ def test_line_breaks_and_nul(field: str, bad: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["From", "to", "Date", "Message-ID", "DKIM-Signature", "Received", "Content-Type", "Bcc"])
-def test_headers_that_are_not_the_callers(name: str) -> None:
+def test_reserved_headers_are_refused(name: str) -> None:
     world = World()
     response = Rig(intake=world.intake()).ask("POST", "/emails", {**GOOD, "headers": {name: "x"}})
     assert response.problem == (422, "validation_error")
@@ -50,24 +50,24 @@ def test_headers_that_are_not_the_callers(name: str) -> None:
     assert world.submissions == []
 
 
-def test_nul_in_a_body() -> None:
+def test_nul_in_a_body_is_handled() -> None:
     response = Rig(intake=World().intake()).ask("POST", "/emails", {**GOOD, "html": "a\x00"})
     assert response.problem == (422, "validation_error")
 
 
-def test_a_foreign_domain() -> None:
+def test_foreign_domain_is_refused() -> None:
     response = Rig(intake=World().intake()).ask("POST", "/emails", {**GOOD, "from": "a@elsewhere.test"})
     assert response.problem == (403, "validation_error")
 
 
-def test_a_message_that_is_too_large() -> None:
+def test_message_that_is_too_large_is_refused() -> None:
     world = World()
     rig = Rig(intake=world.intake(message=1000))
     assert rig.ask("POST", "/emails", {**GOOD, "html": "x" * 1000}).problem == (413, "validation_error")
     assert world.submissions == []
 
 
-def test_one_poisoned_item_of_a_permissive_batch_is_refused_alone() -> None:
+def test_permissive_batch_refuses_only_the_bad_item() -> None:
     world = World()
     items = [{**GOOD, "subject": f"n {i}"} for i in range(100)]
     items[42]["subject"] = "a\r\nBcc: x@example.net"
@@ -77,5 +77,5 @@ def test_one_poisoned_item_of_a_permissive_batch_is_refused_alone() -> None:
     assert {UUID(one["id"]) for one in response.json["data"]} == {email.email_id for email in world.submissions[0].emails}
 
 
-def test_the_limits_by_default() -> None:
+def test_default_limits() -> None:
     assert (Limits().recipients_per_field, Limits().message) == (50, 41_943_040)

@@ -1,4 +1,4 @@
-"""Plans over the API: what fits, what is refused and how, and what is left."""
+"""Plans over the API: what fits, how the rest is refused, and what is left."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def used(response: Response) -> tuple[str | None, str | None]:
 
 
 @pytest_twisted.ensureDeferred
-async def test_recipients_are_counted_and_what_does_not_fit_is_refused(world: World) -> None:
+async def test_quota_counts_recipients_and_refuses_what_does_not_fit(world: World) -> None:
     await on_plan(world, "tiny")
     sent = await world.ask("POST", "/emails", THREE, Idempotency_Key="a")
     assert (sent.status, used(sent)) == (200, ("3", "3"))
@@ -49,7 +49,7 @@ async def test_recipients_are_counted_and_what_does_not_fit_is_refused(world: Wo
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_batch_is_counted_as_one(world: World) -> None:
+async def test_quota_counts_a_batch_at_once(world: World) -> None:
     await on_plan(world, "month")
     for headers in ({}, {"x_batch_validation": "permissive"}):
         refused = await world.ask("POST", "/emails/batch", [GOOD] * 5, **headers)
@@ -61,14 +61,14 @@ async def test_a_batch_is_counted_as_one(world: World) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_who_is_suppressed_is_not_counted(world: World) -> None:
+async def test_quota_ignores_suppressed_recipients(world: World) -> None:
     await on_plan(world, "month")
     assert (await world.ask("POST", "/suppressions", {"email": "c@example.net"})).status == 201
     assert used(await world.ask("POST", "/emails", THREE)) == (None, "2")
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_plan_that_is_new_begins_with_what_was_sent_in_this_month(world: World) -> None:
+async def test_quota_of_a_new_plan_includes_this_month(world: World) -> None:
     now = datetime.now(UTC)
     month = now.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     rollup = "INSERT INTO rollups (account_id, hour, domain_id, type, count) VALUES (%s, %s, %s, 'email.sent', %s)"

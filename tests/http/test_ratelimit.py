@@ -1,4 +1,4 @@
-"""Windows of one second, alone and shared."""
+"""Rate limits: windows of one second, of one process and shared."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def result(work: Any) -> Any:
     return found[0]
 
 
-def test_a_window_is_a_second() -> None:
+def test_window_is_one_second() -> None:
     clock = Clock()
     rate = RateLimit(clock, 2)
     told = [rate.take("a") for _ in range(4)]
@@ -32,18 +32,18 @@ def test_a_window_is_a_second() -> None:
     assert rate.take("a") == Quota(2, 1, 1)
 
 
-def test_callers_count_apart_and_may_have_their_own_limit() -> None:
+def test_callers_are_counted_separately() -> None:
     rate = RateLimit(Clock(), 1)
     assert [rate.take("a").allowed, rate.take("b").allowed, rate.take("a").allowed] == [True, True, False]
     assert rate.take(ACCOUNT, 5) == Quota(5, 4, 1)
 
 
-def test_looking_does_not_count() -> None:
+def test_peek_does_not_count() -> None:
     rate = RateLimit(Clock(), 2)
     assert [rate.peek("a").remaining for _ in range(3)] == [2, 2, 2]
 
 
-def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rate_limit_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ratelimit, "CALLERS_MAX", 10)
     rate = RateLimit(Clock(), 1)
     allowed = [rate.take(f"caller {i}").allowed for i in range(1000)]
@@ -51,7 +51,7 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert allowed == [True] * 11 + [False] * 989
 
 
-def test_the_headers_agree() -> None:
+def test_rate_limit_headers_agree() -> None:
     assert Quota(10, 9, 1).lines().decode().split("\r\n") == [
         "ratelimit-limit: 10",
         "ratelimit-remaining: 9",
@@ -79,7 +79,7 @@ class Shared:
         return Block(granted, left - granted, window)
 
 
-def test_several_processes_keep_to_one_limit() -> None:
+def test_processes_share_one_limit() -> None:
     clock = Clock()
     shared = Shared(clock)
     processes = [RateLimit(clock, 10, shared.lease, lambda: False) for _ in range(3)]
@@ -91,14 +91,14 @@ def test_several_processes_keep_to_one_limit() -> None:
     assert result(processes[0].take_shared(ACCOUNT)).allowed
 
 
-def test_one_process_alone_asks_nobody() -> None:
+def test_single_process_leases_nothing() -> None:
     shared = Shared(Clock())
     rate = RateLimit(Clock(), 2, shared.lease, lambda: True)
     assert [result(rate.take_shared(ACCOUNT)).allowed for _ in range(3)] == [True, True, False]
     assert shared.calls == 0
 
 
-def test_requests_that_wait_for_a_block_share_it() -> None:
+def test_concurrent_requests_share_a_block() -> None:
     clock, waiting = Clock(), []
 
     async def lease(*_: Any) -> Block:
@@ -117,7 +117,7 @@ def test_requests_that_wait_for_a_block_share_it() -> None:
     assert [(quota.remaining, quota.allowed) for quota in found] == [(9, True), (1, True), (0, True), (0, False)]
 
 
-def test_a_process_that_sends_little_leaves_the_whole_limit_to_others() -> None:
+def test_idle_process_leaves_the_limit_to_others() -> None:
     clock = Clock()
     shared = Shared(clock)
     quiet, busy = (RateLimit(clock, 10, shared.lease, lambda: False) for _ in range(2))
@@ -125,7 +125,7 @@ def test_a_process_that_sends_little_leaves_the_whole_limit_to_others() -> None:
     assert [result(busy.take_shared(ACCOUNT)).allowed for _ in range(10)] == [True] * 9 + [False]
 
 
-def test_without_the_shared_count_requests_still_pass() -> None:
+def test_requests_pass_without_the_shared_count() -> None:
     async def lease(*_: Any) -> Block:
         raise OSError("away")
 
@@ -138,7 +138,7 @@ def test_without_the_shared_count_requests_still_pass() -> None:
 # Over HTTP
 
 
-def test_every_response_has_the_headers() -> None:
+def test_responses_have_rate_limit_headers() -> None:
     rig = Rig(rate=3)
     asked = [("POST", "/emails"), ("GET", "/nope"), ("PUT", "/emails")]
     told = [rig.ask(*one) for one in asked]
@@ -154,20 +154,20 @@ def test_every_response_has_the_headers() -> None:
     assert rig.ask("GET", "/emails").status == 200
 
 
-def test_an_account_has_its_own_limit() -> None:
+def test_account_can_have_its_own_limit() -> None:
     rig = Rig(rate=100)
     told = [rig.ask("GET", "/emails", key="ms_three") for _ in range(4)]
     assert [response.status for response in told] == [200, 200, 200, 429]
     assert rig.ask("GET", "/emails").headers["ratelimit-limit"] == "100"
 
 
-def test_without_a_good_key_the_address_counts() -> None:
+def test_request_without_a_valid_key_counts_for_its_address() -> None:
     rig = Rig(rate=2)
     told = [rig.ask("GET", "/emails", key=key) for key in (None, "ms_wrong", None)]
     assert [response.status for response in told] == [401, 403, 429]
     assert rig.ask("GET", "/emails").status == 200
 
 
-def test_health_is_never_limited() -> None:
+def test_health_is_not_limited() -> None:
     rig = Rig(rate=1)
     assert {rig.ask("GET", "/healthz", key=None).status for _ in range(5)} == {200}

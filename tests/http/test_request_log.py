@@ -1,4 +1,4 @@
-"""What the request log gathers: after the answer, without secrets and files, in batches, within bounds."""
+"""The request log: written after the response, without secrets and files, in batches, within limits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.http.rig import ACCOUNT, GOOD, Rig, request
 ENTRY = NewLog(ACCOUNT, UUID(int=1), UUID(int=11), "GET", "/emails", 200, None, 1.0, None, None)
 
 
-def test_a_request_is_logged_after_its_answer() -> None:
+def test_request_is_logged_after_its_response() -> None:
     rig = Rig(recorded=True)
     rig.ask("POST", "/emails?x=1", GOOD, User_Agent="me/1")
     assert rig.logged == []
@@ -35,14 +35,14 @@ def test_a_request_is_logged_after_its_answer() -> None:
     ("method", "path", "key", "status"),
     [("GET", "/nothing", "ms_full", 404), ("GET", "/emails", "ms_send", 401), ("PUT", "/emails", "ms_full", 405)],
 )
-def test_refusals_of_a_known_key_are_logged_too(method: str, path: str, key: str, status: int) -> None:
+def test_refusals_of_a_known_key_are_logged(method: str, path: str, key: str, status: int) -> None:
     rig = Rig(recorded=True)
     rig.ask(method, path, key=key)
     rig.clock.advance(1)
     assert [(entry.status, json.loads(entry.response_body or "")["statusCode"]) for entry in rig.logged] == [(status, status)]
 
 
-def test_who_has_no_key_is_nobodys_request() -> None:
+def test_request_without_a_key_is_not_logged() -> None:
     rig = Rig(recorded=True)
     for key in (None, "ms_unknown", "nonsense"):
         rig.ask("GET", "/emails", key=key)
@@ -52,7 +52,7 @@ def test_who_has_no_key_is_nobodys_request() -> None:
     assert rig.logged == []
 
 
-def test_a_client_that_hangs_up_is_logged_once() -> None:
+def test_client_that_hangs_up_is_logged_once() -> None:
     rig = Rig(recorded=True)
     waiting: Deferred[Any] = Deferred()
     rig.intake.answer = lambda _: waiting
@@ -63,7 +63,7 @@ def test_a_client_that_hangs_up_is_logged_once() -> None:
     assert [entry.status for entry in rig.logged] == [499]
 
 
-def test_secrets_and_files_are_left_out() -> None:
+def test_secrets_and_files_are_omitted() -> None:
     body = {
         "token": "ms_secret",
         "signing_secret": "whsec_secret",
@@ -78,7 +78,7 @@ def test_secrets_and_files_are_left_out() -> None:
     assert "secret" not in text.replace("signing_secret", "") and "c2Vj" not in text
     read = json.loads(text)
     assert read["html"] == "<p>kept</p>" and read["content"] == "kept as well" and read["nothing"] is None
-    assert read["attachments"][0] == {"filename": "a.pdf", "content": "(left out: 8 characters)"}
+    assert read["attachments"][0] == {"filename": "a.pdf", "content": "(omitted: 8 characters)"}
     assert read["url"] == "https://api.example.com/shared?token=…&x=1"
 
 
@@ -91,7 +91,7 @@ JSON = st.recursive(
 
 @settings(max_examples=100, deadline=None)
 @given(JSON, st.integers(100, 3000))
-def test_what_is_kept_is_json_of_about_the_size_that_is_allowed(value: Any, most: int) -> None:
+def test_logged_body_is_json_of_limited_size(value: Any, most: int) -> None:
     text = Recorder(lambda _: Deferred(), Clock(), body_max=most).body(value)
     if text is not None:
         json.loads(text)
@@ -99,7 +99,7 @@ def test_what_is_kept_is_json_of_about_the_size_that_is_allowed(value: Any, most
         assert len(text) <= (most + TEXT_MAX + 100) * 6
 
 
-def test_the_bodies_can_be_left_out() -> None:
+def test_bodies_can_be_omitted() -> None:
     assert Recorder(lambda _: Deferred(), Clock(), body_max=0).body({"a": 1}) is None
     assert Cut(10).of("x" * 50) == "x" * 50
 
@@ -117,7 +117,7 @@ class Slow:
         await self.waiting[-1]
 
 
-def test_batches_grow_while_one_is_written_and_nothing_grows_for_ever() -> None:
+def test_batches_grow_within_limits() -> None:
     clock, slow = Clock(), Slow()
     recorder = Recorder(slow.write, clock, batch=5, most=12)
     recorder.add(ENTRY)
@@ -136,7 +136,7 @@ def test_batches_grow_while_one_is_written_and_nothing_grows_for_ever() -> None:
     assert stopped.called
 
 
-def test_what_cannot_be_written_is_counted_and_does_not_stop_the_rest() -> None:
+def test_failed_write_is_counted_and_logging_continues() -> None:
     clock, written = Clock(), []
 
     async def write(entries: Any) -> None:

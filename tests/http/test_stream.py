@@ -1,4 +1,4 @@
-"""A body that is written while it is made: it waits for its reader, and ends with them."""
+"""Streamed responses: they wait for their reader and end with it."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ def begin(request: Request, clock: Clock, count: int = 5) -> tuple[list[Any], li
     return results, made, ended
 
 
-def test_all_of_it_is_written_in_order():
+def test_stream_writes_everything_in_order():
     request = Request()
     results, _, ended = begin(request, Clock())
     assert results == [True] and request.written == [b"0", b"1", b"2", b"3", b"4"] and request.producer is None and ended == ["ended"]
 
 
-def test_nothing_more_than_one_chunk_is_made_for_a_reader_that_is_slow():
+def test_stream_makes_one_chunk_for_a_slow_reader():
     request = Request(full_after=2)
     results, made, _ = begin(request, Clock())
     assert request.written == [b"0", b"1"] and made == [0, 1, 2] and not results
@@ -76,14 +76,14 @@ def test_nothing_more_than_one_chunk_is_made_for_a_reader_that_is_slow():
     assert results == [True] and len(request.written) == 5
 
 
-def test_it_ends_with_its_reader():
+def test_stream_ends_with_its_reader():
     request = Request(full_after=2)
     results, made, ended = begin(request, Clock())
     request.finished.errback(ConnectionDone())
     assert results == [False] and made == [0, 1, 2] and request.written == [b"0", b"1"] and ended == ["ended"]
 
 
-def test_a_reader_that_reads_nothing_is_given_up():
+def test_stream_disconnects_a_stalled_reader():
     clock, request = Clock(), Request(full_after=1)
     results, _, ended = begin(request, clock)
     clock.advance(STALLED - 1)
@@ -92,7 +92,7 @@ def test_a_reader_that_reads_nothing_is_given_up():
     assert results == [False] and request.aborted and ended == ["ended"]
 
 
-def test_a_fault_in_the_making_is_told():
+def test_stream_reports_errors():
     request = Request()
 
     async def chunks() -> AsyncGenerator[bytes, None]:

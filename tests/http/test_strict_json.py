@@ -1,4 +1,4 @@
-"""One meaning per document, or an error that says where."""
+"""One meaning per document, or an error that says where it is wrong."""
 
 import json
 import math
@@ -31,7 +31,7 @@ def lifted_back(value: Any) -> Any:
 
 @settings(max_examples=200, deadline=None)
 @given(values, st.booleans(), st.sampled_from([None, (",", ":"), (" , ", " : "), ("\n,", "\t:\r")]))
-def test_what_json_writes_is_read_back(value: Any, ascii_only: bool, separators: tuple[str, str] | None) -> None:
+def test_valid_json_is_read(value: Any, ascii_only: bool, separators: tuple[str, str] | None) -> None:
     try:
         raw = json.dumps(value, ensure_ascii=ascii_only, separators=separators).encode()
     except UnicodeEncodeError:
@@ -44,7 +44,7 @@ def test_what_json_writes_is_read_back(value: Any, ascii_only: bool, separators:
 
 @settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=60) | st.text(alphabet='{}[]":,\\ aN1e-.u0d8', max_size=40).map(str.encode))
-def test_any_octets_are_json_or_malformed(raw: bytes) -> None:
+def test_any_bytes_are_json_or_malformed(raw: bytes) -> None:
     for load in (strict_json.load, strict_json.load_large):
         try:
             value = load(raw)
@@ -58,7 +58,7 @@ def test_any_octets_are_json_or_malformed(raw: bytes) -> None:
 @given(
     st.lists(st.tuples(names, scalars), min_size=1, max_size=5), st.sampled_from([",", " ,\n"]), st.sampled_from([":", " :", ' : "x" :'])
 )
-def test_a_name_that_comes_twice_is_never_missed(pairs: list[tuple[str, Any]], comma: str, colon: str) -> None:
+def test_duplicate_name_is_found(pairs: list[tuple[str, Any]], comma: str, colon: str) -> None:
     colon = colon if colon != ' : "x" :' else ":"
     members = comma.join(json.dumps(name) + colon + json.dumps(value) for name, value in pairs)
     raw = ('{"x":[{' + members + "}]}").encode()
@@ -90,14 +90,14 @@ def test_a_name_that_comes_twice_is_never_missed(pairs: list[tuple[str, Any]], c
         (b"{'a':1}", "not valid JSON"),
     ],
 )
-def test_the_error_says_where(raw: bytes, told: str) -> None:
+def test_error_names_the_field(raw: bytes, told: str) -> None:
     for load in (strict_json.load, strict_json.load_large):
         with pytest.raises(Malformed) as wrong:
             load(raw)
         assert told in str(wrong.value)
 
 
-def test_a_byte_order_mark_is_ignored() -> None:
+def test_byte_order_mark_is_ignored() -> None:
     assert strict_json.load(b"\xef\xbb\xbf{}") == {}
 
 
@@ -105,7 +105,7 @@ content = bytes(range(256)) * 1000
 
 
 @pytest.mark.parametrize("separators", [(",", ":"), (", ", " : "), (",\n ", ":")])
-def test_byte_arrays_of_a_large_document_come_back_as_bytes(separators: tuple[str, str]) -> None:
+def test_byte_arrays_of_a_large_document_become_bytes(separators: tuple[str, str]) -> None:
     document = {
         "attachments": [{"content": list(content)}, {"content": {"type": "Buffer", "data": list(content)}}],
         "html": '"content":[1]',
@@ -116,28 +116,28 @@ def test_byte_arrays_of_a_large_document_come_back_as_bytes(separators: tuple[st
 
 
 @pytest.mark.parametrize("bad", [256, -1, 1.5, True, None, "1", [1]])
-def test_other_arrays_are_left_as_they_are(bad: Any) -> None:
+def test_other_arrays_stay_lists(bad: Any) -> None:
     numbers = [*content[:200], bad, *content[:200]]
     assert strict_json.load_large(json.dumps({"content": numbers}).encode()) == {"content": numbers}
 
 
 @pytest.mark.parametrize("wrong", [b"1,,2", b"1 2", b"01", b"+1", b"1_0", b"1,"])
-def test_a_byte_array_is_held_to_json(wrong: bytes) -> None:
+def test_byte_array_must_be_valid_json(wrong: bytes) -> None:
     with pytest.raises(Malformed):
         strict_json.load_large(b'{"content":[' + b"1," * 100 + wrong + b"]}")
 
 
-def test_a_string_that_looks_like_a_byte_array_stays_a_string() -> None:
+def test_string_that_looks_like_a_byte_array_stays_a_string() -> None:
     text = '"content":[' + "1," * 200 + "1]"
     assert strict_json.load_large(json.dumps({"html": text, "content": text}).encode()) == {"html": text, "content": text}
 
 
-def test_a_name_that_only_ends_like_one_is_left_alone() -> None:
+def test_name_that_only_ends_like_content_is_ignored() -> None:
     document = {'a"content': [1] * 200, "content": [1] * 200}
     assert strict_json.load_large(json.dumps(document).encode()) == {**document, "content": b"\1" * 200}
 
 
-def test_a_document_of_very_many_values_is_refused() -> None:
+def test_document_with_too_many_values_is_refused() -> None:
     many = b"[" + b"[]," * (strict_json.NODES_MAX // 2) + b"[]]"
     with pytest.raises(Malformed, match="values"):
         strict_json.load_large(many)
@@ -186,12 +186,12 @@ def read(raw: bytes) -> Any:
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_the_work_grows_with_the_size(name: str) -> None:
+def test_parsing_takes_linear_time(name: str) -> None:
     assert_linear(lambda size: hostile(name, size), read, 100_000)
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_memory_stays_near_the_size(name: str) -> None:
+def test_parsing_takes_memory_near_the_size(name: str) -> None:
     raw = hostile(name, 4_000_000)
     tracemalloc.start()
     try:
@@ -203,16 +203,16 @@ def test_memory_stays_near_the_size(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["a field twice", "NaN", "a control character"])
-def test_the_field_at_fault_is_named_in_a_large_document_too(name: str) -> None:
+def test_wrong_field_is_named_in_a_large_document(name: str) -> None:
     assert {"a field twice": "`a` twice", "NaN": "`a`", "a control character": "`text`"}[name] in read(hostile(name, 4_000_000))
 
 
-def test_a_field_that_comes_twice_is_refused_when_its_name_is_not_found() -> None:
+def test_duplicate_name_is_refused_if_it_cannot_be_named() -> None:
     with pytest.raises(Malformed, match="twice"):
         strict_json.load_large(b'{"a":1,"a":2,"text":"' + b"\\u0001:" * 100_000 + b'"}')
 
 
-def test_octets_that_are_not_utf8_are_found_where_they_are() -> None:
+def test_invalid_utf8_is_located() -> None:
     for before in (b"", b" " * 200_000 + "\n€".encode() * 3):
         line = before.count(b"\n") + 1
         with pytest.raises(Malformed, match=f"line {line}, byte"):
@@ -221,7 +221,7 @@ def test_octets_that_are_not_utf8_are_found_where_they_are() -> None:
         strict_json.load(b'{"a":\n" \n\xe9"}'.replace(b" \n", b"ab"))
 
 
-def test_text_that_would_take_many_times_its_size_is_refused() -> None:
+def test_text_that_takes_a_multiple_of_its_size_is_refused() -> None:
     with pytest.raises(Malformed, match="Latin-1"):
         strict_json.load_large(b'{"html":"' + b"a" * (17 << 20) + "😀".encode() + b'"}')
     chinese = '{"html":"' + "漢" * (5 << 20) + '"}'
@@ -232,12 +232,12 @@ def test_text_that_would_take_many_times_its_size_is_refused() -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(values, st.booleans(), st.integers(1, 9))
-def test_separators_outside_strings_are_counted_wherever_the_text_is_cut(value: Any, ascii_only: bool, size: int) -> None:
+def test_separators_are_counted_wherever_the_text_is_cut(value: Any, ascii_only: bool, size: int) -> None:
     raw = json.dumps(value, ensure_ascii=ascii_only).encode("utf-8", "replace")
     bare = re.sub(rb'"(?:[^"\\]|\\.)*"', b"", raw)
     assert b"".join(b"".join(parts[inside::2]) for _, parts, inside in strict_json._pieces(raw, size)) == bare
 
 
-def test_many_values_are_not_read_on_the_reactor() -> None:
+def test_many_values_are_not_read_in_the_reactor_thread() -> None:
     assert strict_json.light(json.dumps({"to": ["a@b.example"] * 1000}).encode())
     assert not strict_json.light(b"[" + b"[]," * strict_json.LIGHT + b"[]]")

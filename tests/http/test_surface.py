@@ -1,4 +1,4 @@
-"""The collections that stand beside emails, over the real store; every answer is held against its description."""
+"""The collections besides emails, over the real store. Every response is checked against its description."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tests.http.world import GOOD, World
 
 
 def test_every_endpoint_is_described() -> None:
-    assert [f"{one.method} {one.path}" for one in endpoints(Rig().api.collections()) if one.told is None] == []
+    assert [f"{one.method} {one.path}" for one in endpoints(Rig().api.collections()) if one.operation is None] == []
 
 
-def test_the_description_names_each_operation_once() -> None:
+def test_operation_ids_are_unique() -> None:
     document = Rig().contract.document
     names = [operation["operationId"] for path in document["paths"].values() for operation in path.values()]
     assert len(names) == len(set(names))
@@ -32,7 +32,7 @@ def test_the_description_names_each_operation_once() -> None:
     "contacts segments audiences topics broadcasts contact-properties templates automations events inboxes oauth/grants "
     "emails/receiving emails/receiving/x emails/receiving/x/attachments".split(),
 )
-def test_what_is_not_built_is_not_found(path: str) -> None:
+def test_unavailable_collections_are_not_found(path: str) -> None:
     response = Rig().ask("GET", f"/{path}")
     assert response.problem == (404, "not_found") and response.json["message"] == "The requested endpoint does not exist."
     assert Rig().ask("POST", f"/{path}").status in (404, 405)
@@ -45,7 +45,7 @@ async def make(world: World, **body: Any) -> Any:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_key_is_made_used_renamed_and_deleted(world: World) -> None:
+async def test_key_is_created_used_renamed_and_deleted(world: World) -> None:
     made = await make(world)
     assert (await world.ask("GET", "/emails", key=made["token"])).status == 200
     await world.flush()
@@ -62,7 +62,7 @@ async def test_a_key_is_made_used_renamed_and_deleted(world: World) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_sending_key_of_one_domain(world: World) -> None:
+async def test_sending_key_can_be_limited_to_a_domain(world: World) -> None:
     made = await make(world, permission="sending_access", domain_id=str(world.domain_id))
     assert (await world.ask("POST", "/emails", GOOD, key=made["token"])).status == 200
     assert (await world.ask("GET", "/api-keys", key=made["token"])).problem == (401, "restricted_api_key")
@@ -88,12 +88,12 @@ async def test_a_sending_key_of_one_domain(world: World) -> None:
     ],
 )
 @pytest_twisted.ensureDeferred
-async def test_what_a_key_cannot_be(world: World, body: Any, problem: tuple[int, str]) -> None:
+async def test_invalid_key_is_refused(world: World, body: Any, problem: tuple[int, str]) -> None:
     assert (await world.ask("POST", "/api-keys", body)).problem == problem
 
 
 @pytest_twisted.ensureDeferred
-async def test_keys_are_all_listed_unless_a_page_is_asked_for(world: World) -> None:
+async def test_list_of_keys_is_complete_without_parameters(world: World) -> None:
     ids = [(await make(world, name=f"{n}"))["id"] for n in range(25)][::-1]
     everything = (await world.ask("GET", "/api-keys")).json
     assert [key["id"] for key in everything["data"]][:25] == ids and len(everything["data"]) == 26
@@ -107,7 +107,7 @@ async def test_keys_are_all_listed_unless_a_page_is_asked_for(world: World) -> N
 
 
 @pytest_twisted.ensureDeferred
-async def test_requests_can_be_read_again(world: World) -> None:
+async def test_logs_show_requests(world: World) -> None:
     sent = (await world.ask("POST", "/emails", GOOD, User_Agent="me/1")).json
     await world.ask("POST", "/emails", {**GOOD, "to": "nobody"})
     made = await make(world)
@@ -131,7 +131,7 @@ async def test_requests_can_be_read_again(world: World) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_sessions_of_the_relay_stand_beside_the_requests(world: World) -> None:
+async def test_logs_show_smtp_sessions(world: World) -> None:
     now = datetime.now(UTC)
     receipts = SmtpSessions(world.pool, world.site.reactor)
     key = uuid4()
@@ -154,7 +154,7 @@ async def test_sessions_of_the_relay_stand_beside_the_requests(world: World) -> 
 
 
 @pytest_twisted.ensureDeferred
-async def test_the_description_is_public(world: World) -> None:
+async def test_description_is_public(world: World) -> None:
     response = await world.ask("GET", "/openapi.json", key="")
     assert response.status == 200 and response.json == world.contract.document
     assert response.json["openapi"].startswith("3.1")

@@ -1,4 +1,4 @@
-"""Octets in, octets out: what a connection does with good, bad, slow and hostile clients, in any chunking."""
+"""Bytes in, bytes out: connections with good, bad, slow and hostile clients, in any chunking."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def chunked(*chunks: bytes) -> bytes:
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 400))
-def test_any_chunking_gives_the_same(size: int) -> None:
+def test_requests_are_the_same_in_any_chunking(size: int) -> None:
     rig = Rig()
     connection = rig.connect()
     body = json.dumps(GOOD).encode()
@@ -45,7 +45,7 @@ def test_any_chunking_gives_the_same(size: int) -> None:
 
 @pytest.mark.parametrize(("key", "status"), [(None, 401), ("ms_wrong", 403), ("ms_suspended", 403)])
 @pytest.mark.parametrize("size", [None, 1, 17])
-def test_without_a_good_key_no_body_is_read(key: str | None, status: int, size: int | None) -> None:
+def test_body_is_not_read_without_a_valid_key(key: str | None, status: int, size: int | None) -> None:
     rig = Rig()
     connection = rig.connect()
     connection.send(head("Content-Length: 100000000", key=key) + b'{"from"', size)
@@ -59,7 +59,7 @@ def test_without_a_good_key_no_body_is_read(key: str | None, status: int, size: 
     assert rig.budget.used == 0
 
 
-def test_a_refused_body_is_read_to_nowhere_for_a_while() -> None:
+def test_refused_body_is_discarded_for_a_while() -> None:
     """So that a client that sends first and reads then gets its answer."""
     rig = Rig()
     connection = rig.connect()
@@ -75,7 +75,7 @@ def test_a_refused_body_is_read_to_nowhere_for_a_while() -> None:
     assert connection.transport.disconnected
 
 
-def test_a_small_body_that_is_here_already_keeps_the_connection() -> None:
+def test_small_body_that_has_arrived_keeps_the_connection() -> None:
     rig = Rig()
     connection = rig.connect()
     connection.send(request("POST", "/emails", GOOD, key=None) + request("GET", "/emails"))
@@ -99,7 +99,7 @@ def test_nothing_is_read_while_the_key_is_looked_up() -> None:
 
 
 @pytest.mark.parametrize("part", [0, 10, None])
-def test_a_slow_look_up_that_finds_nothing(part: int | None) -> None:
+def test_slow_lookup_that_finds_nothing(part: int | None) -> None:
     rig = Rig()
     rig.keys.slow = True
     connection = rig.connect()
@@ -113,7 +113,7 @@ def test_a_slow_look_up_that_finds_nothing(part: int | None) -> None:
     assert rig.intake.submitted == []
 
 
-def test_a_client_that_leaves_during_the_look_up() -> None:
+def test_client_that_leaves_during_the_lookup() -> None:
     rig = Rig()
     rig.keys.slow = True
     connection = rig.connect()
@@ -124,7 +124,7 @@ def test_a_client_that_leaves_during_the_look_up() -> None:
     assert connection.transport.value() == b""
 
 
-def test_a_look_up_that_fails_is_not_the_clients_fault() -> None:
+def test_failed_lookup_is_503() -> None:
     rig = Rig()
     rig.keys.broken = RuntimeError("secret detail")
     with capturedLogs() as logs:
@@ -138,7 +138,7 @@ def test_a_look_up_that_fails_is_not_the_clients_fault() -> None:
 # Bodies that are too large, cut off, too slow, too many
 
 
-def test_a_body_that_is_announced_too_large() -> None:
+def test_announced_body_that_is_too_large_is_refused() -> None:
     rig = Rig(body=1000)
     connection = rig.connect()
     connection.send(head("Content-Length: 1001", "Expect: 100-continue"))
@@ -147,7 +147,7 @@ def test_a_body_that_is_announced_too_large() -> None:
     assert b"100 Continue" not in connection.transport.value()
 
 
-def test_a_body_that_turns_out_too_large() -> None:
+def test_body_that_turns_out_too_large_is_refused() -> None:
     rig = Rig(body=1000)
     connection = rig.connect()
     connection.send(MANY + chunked(b"x" * 900))
@@ -160,14 +160,14 @@ def test_a_body_that_turns_out_too_large() -> None:
     assert len(connection.responses()) == 1
 
 
-def test_only_what_sends_mail_may_be_large() -> None:
+def test_only_sending_requests_can_be_large() -> None:
     rig = Rig(other_body=100)
     connection = rig.connect()
     connection.send(head("Content-Length: 101", method="PATCH", path="/emails/x"))
     assert connection.responses()[0].status == 413
 
 
-def test_a_body_cut_off_leaves_nothing() -> None:
+def test_truncated_body_leaves_nothing() -> None:
     rig = Rig(spool_above=10)
     connection = rig.connect()
     connection.send(request("POST", "/emails", GOOD)[:-1])
@@ -176,7 +176,7 @@ def test_a_body_cut_off_leaves_nothing() -> None:
     assert (rig.budget.used, rig.intake.submitted, rig.clock.getDelayedCalls()) == (0, [], [])
 
 
-def test_what_is_announced_takes_nothing_until_it_arrives() -> None:
+def test_announced_body_takes_no_budget_until_it_arrives() -> None:
     rig = Rig(in_flight=10_000)
     others = [rig.connect() for _ in range(20)]
     for each in others:
@@ -190,7 +190,7 @@ def test_what_is_announced_takes_nothing_until_it_arrives() -> None:
     assert rig.budget.used == 0
 
 
-def test_what_cannot_fit_now_is_refused_at_once() -> None:
+def test_body_that_cannot_fit_is_refused_immediately() -> None:
     rig = Rig(in_flight=1000)
     connection = rig.connect()
     connection.send(head("Content-Length: 900"))
@@ -199,7 +199,7 @@ def test_what_cannot_fit_now_is_refused_at_once() -> None:
     assert rig.ask("POST", "/emails", GOOD).status == 200 and rig.budget.used == 0
 
 
-def test_chunked_bodies_count_as_they_come() -> None:
+def test_chunked_bodies_are_counted_as_they_arrive() -> None:
     rig = Rig(in_flight=3000)
     first, second = rig.connect(), rig.connect()
     first.send(MANY + chunked(b"x" * 400))
@@ -208,7 +208,7 @@ def test_chunked_bodies_count_as_they_come() -> None:
     assert rig.budget.used == 400
 
 
-def test_a_large_body_is_spooled_and_read_in_a_thread() -> None:
+def test_large_body_is_spooled_and_read_in_a_thread() -> None:
     rig = Rig(spool_above=1000)
     content = list(bytes(range(256)) * 8)
     assert rig.ask("POST", "/emails", {**GOOD, "attachments": [{"content": content}]}).status == 200
@@ -217,7 +217,7 @@ def test_a_large_body_is_spooled_and_read_in_a_thread() -> None:
     assert email.content.attachments[0].content == bytes(content)
 
 
-def test_a_body_that_drips_is_cut_off() -> None:
+def test_slow_body_is_cut_off() -> None:
     rig = Rig(patience=20, slowest=100)
     connection = rig.connect()
     connection.send(head("Content-Length: 100000"))
@@ -231,7 +231,7 @@ def test_a_body_that_drips_is_cut_off() -> None:
     assert connection.transport.disconnecting
 
 
-def test_a_body_at_a_fair_pace_may_take_long() -> None:
+def test_body_at_a_fair_pace_can_take_long() -> None:
     rig = Rig(patience=20, slowest=100, average=400, idle=60)
     connection = rig.connect()
     connection.send(head("Content-Length: 100000"))
@@ -242,7 +242,7 @@ def test_a_body_at_a_fair_pace_may_take_long() -> None:
 
 
 @pytest.mark.parametrize("many", [False, True])
-def test_a_whole_body_has_to_arrive_in_time(many: bool) -> None:
+def test_body_has_to_arrive_in_time(many: bool) -> None:
     """In the time that `patience` and the average pace give for its announced size, or for what arrived of a chunked one."""
     rig = Rig(patience=20, slowest=10, average=1000, idle=60)
     connection = rig.connect()
@@ -259,7 +259,7 @@ def test_a_whole_body_has_to_arrive_in_time(many: bool) -> None:
 
 @pytest.mark.parametrize("drop", [b"x", b"x: y\r\n"])
 @pytest.mark.parametrize("started", [b"P", b"POST /emails HTTP/1.1\r\n", b"POST /emails HTTP/1.1\r\nHost: x\r\nX-A: "])
-def test_headers_that_drip_are_cut_off(started: bytes, drop: bytes) -> None:
+def test_slow_headers_are_cut_off(started: bytes, drop: bytes) -> None:
     rig = Rig(patience=20)
     connection = rig.connect()
     connection.send(started)
@@ -269,7 +269,7 @@ def test_headers_that_drip_are_cut_off(started: bytes, drop: bytes) -> None:
     assert connection.responses()[0].status == (400 if (started, drop) == (b"P", b"x: y\r\n") else 408)
 
 
-def test_a_finished_request_leaves_no_clock_running() -> None:
+def test_finished_request_leaves_no_timer() -> None:
     rig = Rig()
     connection = rig.connect()
     connection.send(request("POST", "/emails", GOOD), 10)
@@ -304,7 +304,7 @@ def test_a_finished_request_leaves_no_clock_running() -> None:
     ],
 )
 @pytest.mark.parametrize("size", [None, 1000, 3])
-def test_broken_http_is_answered_once_in_json(octets: bytes, status: int, size: int | None) -> None:
+def test_invalid_http_is_answered_once_in_json(octets: bytes, status: int, size: int | None) -> None:
     rig = Rig()
     connection = rig.connect()
     connection.send(octets + b"GET /emails HTTP/1.1\r\nHost: x\r\n\r\n", size)
@@ -317,7 +317,7 @@ def test_broken_http_is_answered_once_in_json(octets: bytes, status: int, size: 
     assert connection.transport.disconnecting
 
 
-def test_others_have_their_turn_between_pipelined_requests() -> None:
+def test_other_connections_get_a_turn_between_pipelined_requests() -> None:
     rig = Rig()
     connection = rig.connect()
     connection.send(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n" * 25)
@@ -328,7 +328,7 @@ def test_others_have_their_turn_between_pipelined_requests() -> None:
     assert answered == [10, 26]
 
 
-def test_a_connection_that_is_lost_between_pipelined_requests_is_forgotten() -> None:
+def test_connection_lost_between_pipelined_requests_is_forgotten() -> None:
     rig = Rig()
     connection = rig.connect()
     connection.send(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n" * 25)
@@ -337,7 +337,7 @@ def test_a_connection_that_is_lost_between_pipelined_requests_is_forgotten() -> 
     assert len(connection.responses()) == 10 and not rig.clock.getDelayedCalls()
 
 
-def test_too_many_headers_and_too_large_ones_are_told_apart() -> None:
+def test_too_many_and_too_large_headers_have_different_errors() -> None:
     rig = Rig()
     many, large = rig.connect(), rig.connect()
     many.send(b"GET /emails HTTP/1.1\r\nHost: x\r\n" + b"X: y\r\n" * 100 + b"\r\n")
@@ -348,7 +348,7 @@ def test_too_many_headers_and_too_large_ones_are_told_apart() -> None:
     assert large.responses()[0].json["message"] == "The request line and the headers have more than 16384 bytes."
 
 
-def test_the_status_line_has_the_registered_phrase() -> None:
+def test_status_line_has_the_registered_phrase() -> None:
     rig = Rig()
     for octets, line in {
         request("POST", "/emails", {**GOOD, "to": 1}): b"422 Unprocessable Content",
@@ -362,7 +362,7 @@ def test_the_status_line_has_the_registered_phrase() -> None:
 
 
 @pytest.mark.parametrize("length", [b"9" * 5000, b"9" * 16_000, b"9" * 30])
-def test_an_absurd_length_is_refused_like_any_other(length: bytes) -> None:
+def test_absurd_length_is_refused(length: bytes) -> None:
     rig = Rig()
     connection = rig.connect()
     with capturedLogs() as logs:
@@ -375,7 +375,7 @@ def test_an_absurd_length_is_refused_like_any_other(length: bytes) -> None:
 
 
 @pytest.mark.parametrize("chunk", [b"zz\r\nx\r\n", b"-1\r\nx\r\n", b"5\r\nhelloXX", b"0x5\r\nhello\r\n"])
-def test_a_broken_chunk(chunk: bytes) -> None:
+def test_broken_chunk_is_refused(chunk: bytes) -> None:
     rig = Rig()
     connection = rig.connect()
     connection.send(MANY + chunk)
@@ -386,7 +386,7 @@ def test_a_broken_chunk(chunk: bytes) -> None:
     assert rig.budget.used == 0
 
 
-def test_a_request_needs_one_host() -> None:
+def test_request_needs_one_host() -> None:
     rig = Rig()
     for lines in (b"", b"Host: a\r\nHost: b\r\n"):
         connection = rig.connect()
@@ -394,7 +394,7 @@ def test_a_request_needs_one_host() -> None:
         assert connection.responses()[0].status == 400
 
 
-def test_http_1_0_and_the_absolute_form() -> None:
+def test_http_1_0_and_absolute_form_are_accepted() -> None:
     rig = Rig()
     connection = rig.connect()
     connection.send(b"GET /healthz HTTP/1.0\r\n\r\n")
@@ -405,20 +405,20 @@ def test_http_1_0_and_the_absolute_form() -> None:
     assert connection.responses()[0].status == 200
 
 
-def test_a_compressed_body_is_refused() -> None:
+def test_compressed_body_is_refused() -> None:
     response = Rig().ask("POST", "/emails", GOOD, Content_Encoding="gzip")
     assert response.problem == (415, "validation_error")
     assert response.headers["accept-encoding"] == "identity"
 
 
-def test_a_form_is_not_parsed() -> None:
+def test_form_is_not_parsed() -> None:
     response = Rig().ask("POST", "/emails", b"a=b", Content_Type="application/x-www-form-urlencoded")
     assert response.problem == (415, "validation_error")
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.binary(max_size=200), st.sampled_from([b"", b"GET /emails HTTP/1.1\r\n", MANY, head("Content-Length: 30")]))
-def test_any_octets_give_json_or_silence(noise: bytes, start: bytes) -> None:
+def test_any_bytes_give_json_or_silence(noise: bytes, start: bytes) -> None:
     rig = Rig()
     connection = rig.connect()
     with capturedLogs() as logs:
@@ -442,7 +442,7 @@ def test_pipelined_requests_are_answered_in_order() -> None:
     assert [response.status for response in connection.responses()] == [200, 404, 200, 200] * 50
 
 
-def test_a_refusal_behind_a_slow_request_waits_its_turn() -> None:
+def test_refusal_behind_a_slow_request_waits_its_turn() -> None:
     rig = Rig()
     rig.keys.slow = True
     connection = rig.connect()
@@ -455,7 +455,7 @@ def test_a_refusal_behind_a_slow_request_waits_its_turn() -> None:
 # Shutdown
 
 
-def test_a_drain_closes_what_is_idle_and_finishes_what_is_not() -> None:
+def test_drain_closes_idle_connections_and_finishes_requests() -> None:
     rig = Rig()
     idle, half, working = rig.connect(), rig.connect(), rig.connect()
     idle.send(request("GET", "/healthz"))
@@ -492,7 +492,7 @@ def test_a_drain_closes_what_is_idle_and_finishes_what_is_not() -> None:
 # What is logged
 
 
-def test_the_access_log_has_no_secrets_and_no_addresses() -> None:
+def test_access_log_has_no_secrets_and_no_addresses() -> None:
     rig = Rig()
     with capturedLogs() as logs:
         rig.ask("POST", "/emails", GOOD)

@@ -13,7 +13,7 @@ from tests.http.world import GOOD, World
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_is_sent_can_be_read(world: World) -> None:
+async def test_sent_email_can_be_read_back(world: World) -> None:
     sent = await world.ask("POST", "/emails", {**GOOD, "cc": "c@example.net", "tags": [{"name": "k", "value": "v"}]})
     assert sent.status == 200
     read = (await world.ask("GET", f"/emails/{sent.json['id']}")).json
@@ -41,7 +41,7 @@ async def test_pages_are_newest_first(world: World) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_scheduled_email_can_be_moved_and_canceled(world: World) -> None:
+async def test_scheduled_email_can_be_rescheduled_and_canceled(world: World) -> None:
     sent = await world.ask("POST", "/emails", {**GOOD, "scheduled_at": "in 1 hour"})
     path = f"/emails/{sent.json['id']}"
     read = (await world.ask("GET", path)).json
@@ -57,7 +57,7 @@ async def test_a_scheduled_email_can_be_moved_and_canceled(world: World) -> None
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_hundred_clients_with_one_key_make_one_email(world: World) -> None:
+async def test_hundred_requests_with_one_idempotency_key_send_one_email(world: World) -> None:
     told = await gatherResults([world.ask("POST", "/emails", GOOD, Idempotency_Key="once/1") for _ in range(100)])
     again = await world.ask("POST", "/emails", dict(reversed(GOOD.items())), Idempotency_Key="once/1")
     assert {response.json.get("id", again.json["id"]) for response in told} == {again.json["id"]}
@@ -70,14 +70,14 @@ async def test_a_hundred_clients_with_one_key_make_one_email(world: World) -> No
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_refused_request_does_not_hold_its_key(world: World) -> None:
+async def test_refused_request_releases_its_idempotency_key(world: World) -> None:
     refused = await world.ask("POST", "/emails", {**GOOD, "from": "a@elsewhere.test"}, Idempotency_Key="k")
     assert refused.problem == (403, "validation_error")
     assert (await world.ask("POST", "/emails", GOOD, Idempotency_Key="k")).status == 200
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_permissive_batch_is_replayed_with_its_errors(world: World) -> None:
+async def test_permissive_batch_is_replayed_with_its_errors(world: World) -> None:
     items = [{**GOOD, "to": "nobody"}, GOOD, {**GOOD, "from": "a@elsewhere.test"}, GOOD]
     headers = {"x_batch_validation": "permissive", "Idempotency_Key": "k"}
     first = await world.ask("POST", "/emails/batch", items, **headers)
@@ -88,13 +88,13 @@ async def test_a_permissive_batch_is_replayed_with_its_errors(world: World) -> N
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_revoked_or_foreign_key_sends_nothing(world: World) -> None:
+async def test_revoked_or_foreign_key_sends_nothing(world: World) -> None:
     assert (await world.ask("POST", "/emails", GOOD, key=world.foreign_key)).problem == (403, "validation_error")
     assert (await world.ask("POST", "/emails", GOOD, key=world.key[:-1] + "!")).problem == (403, "invalid_api_key")
 
 
 @pytest_twisted.ensureDeferred
-async def test_the_line_of_a_request_names_the_emails_that_came_of_it(world: World) -> None:
+async def test_log_line_names_the_emails_of_the_request(world: World) -> None:
     with capturedLogs() as events:
         one = (await world.ask("POST", "/emails", GOOD)).json["id"]
         two = [item["id"] for item in (await world.ask("POST", "/emails/batch", [GOOD, GOOD])).json["data"]]

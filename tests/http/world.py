@@ -1,4 +1,4 @@
-"""The API over real ports' octets with the real intake and the real store behind it, and every answer held against its description."""
+"""The API on string transports with the real intake and store. Every response is checked against its description."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from twisted.internet.interfaces import IReactorTime
 
 from mailsvc.accounts.quota import Quotas
 from mailsvc.accounts.ratelimit import RateLimit
+from mailsvc.domains import views
 from mailsvc.domains.maintenance import DomainMaintenance
 from mailsvc.domains.records import Publishing
 from mailsvc.domains.rotation import Rules
-from mailsvc.http.api import Api, Told
+from mailsvc.http.api import Api, EventApi
 from mailsvc.http.request_log import Recorder
 from mailsvc.http.resources.attachment_links import Links
-from mailsvc.http.resources.domains import DomainDesk
+from mailsvc.http.resources.domains import DomainContext
 from mailsvc.http.resources.suppressions import Suppressions
 from mailsvc.http.resources.webhooks import Webhooks
 from mailsvc.http.site import ApiSite
@@ -57,18 +58,18 @@ from tests.store.encryption.test_secrets import ENCRYPTION
 GOOD: dict[str, Any] = {"from": "Acme <hello@example.test>", "to": ["zoe@example.net"], "subject": "Grüße", "html": "<p>Hello</p>"}
 
 
-class Elsewhere:
-    """Nobody here delivers."""
+class NoDelivery:
+    """A hand-off and a notifier that do nothing."""
 
     destination = "example.net"
     leased = False
     lease = 0
 
-    def offer(self, domain: str, size: int, bulk: bool) -> Elsewhere:
+    def reserve(self, domain: str, size: int, bulk: bool) -> NoDelivery:
         return self
 
-    def take(self, email: Any, seats: Any) -> None: ...
-    def free(self, seats: Any) -> None: ...
+    def deliver(self, email: Any, reservations: Any) -> None: ...
+    def release(self, reservations: Any) -> None: ...
     def notify(self, channel: str) -> None: ...
 
 
@@ -118,9 +119,9 @@ class World:
         return answered.addTimeout(10, self.site.reactor)
 
 
-def told_of(pool: Pool, clock: Any) -> Told:
+def event_api(pool: Pool, clock: Any) -> EventApi:
     rules = WebRules(clear=True, allowed=networks(["127.0.0.1"]))
-    return Told(
+    return EventApi(
         EventLog(pool),
         lambda reader: Webhooks(StoredWebhooks(pool, clock, ENCRYPTION), WebhookLog(pool), reader, partial(read, rules=rules), 3),
         lambda reader: Suppressions(StoredSuppressions(pool, clock), reader),
@@ -132,17 +133,21 @@ async def world(pool: Pool) -> World:
     from twisted.internet import reactor
 
     clock: IReactorTime = reactor  # type: ignore[assignment]
-    accounts, domains, keys = Accounts(pool, clock), Domains(pool, clock, ENCRYPTION), Keys(pool, clock)
+    publishing = Publishing({"us-east-1": "out.example.net"})
+    domains = Domains(pool, clock, ENCRYPTION, payload=views.payload(publishing))
+    accounts, keys = Accounts(pool, clock), Keys(pool, clock)
     account, foreign = await accounts.create("one"), await accounts.create("another")
     domain = await domains.add(account.id, "example.test", "us-east-1", [])
     await domains.trust(account.id, "example.test")
     _, token = await keys.create(account.id, "a key", "full_access")
     _, foreign_token = await keys.create(foreign.id, "a key", "full_access")
-    way: Any = Elsewhere()
+    no_delivery: Any = NoDelivery()
     in_thread: Callable[[Callable[[], Any]], Awaitable[Any]] = at_once
     quotas = Quotas(Quota(pool), clock, {"tiny": Plan("tiny", 7, 5), "month": Plan("month", 4)})
-    intake = Intake(Acceptance(pool, clock), domains, way, way, Limits(), timedelta(days=5), in_thread, clock.seconds, quotas)
-    publishing, checker = Publishing({"us-east-1": "out.example.net"}), cast(Any, None)  # nobody looks at DNS here
+    intake = Intake(
+        Acceptance(pool, clock), domains, no_delivery, no_delivery, Limits(), timedelta(days=5), in_thread, clock.seconds, quotas
+    )
+    checker = cast(Any, None)  # nobody checks DNS here
     rules = Rules(timedelta(days=7), timedelta(days=180))
     maintenance = DomainMaintenance(
         domains, DomainChecks(pool, domains), DomainClaims(pool, domains), checker, publishing, rules, in_thread, own=frozenset()
@@ -151,10 +156,9 @@ async def world(pool: Pool) -> World:
     recorder = Recorder(requests.write, clock)
     api = Api(
         reactor=clock, keys=keys, well_formed=is_well_formed, intake=intake, emails=Emails(pool, clock), messages=Messages(pool, clock),
-        links=Links(Web(), 1000), told=told_of(pool, clock),
+        links=Links(Web(), 1000), events=event_api(pool, clock),
         rate=RateLimit(clock, 10_000), budgets=Budgets.of(1 << 28, 1 << 31, clock), in_thread=in_thread, checks={},
-        api_keys=keys,
-        domains=DomainDesk(domains, maintenance, publishing, "us-east-1"), logs=requests, receipts=SmtpSessions(pool, clock),
+        domains=DomainContext(domains, maintenance, publishing, "us-east-1"), requests=requests, sessions=SmtpSessions(pool, clock),
         rollups=Rollups(pool), quotas=quotas, link_secrets=lambda: (b"secret",), inbox=Sandbox(pool),
         base_url="https://api.example.com", recorder=recorder,
     )  # fmt: skip

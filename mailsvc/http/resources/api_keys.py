@@ -1,84 +1,67 @@
-"""API keys: made, listed, renamed, deleted. The key itself is in the answer to its making, and nowhere else."""
+"""API keys: create, list, rename, delete. The key itself is in the response to its creation, and nowhere else."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import datetime
-from typing import Any, Protocol
+import re
 from uuid import UUID
 
 import attrs
 
 from mailsvc.http import parameters
-from mailsvc.http.answer import audited, collection, ok
-from mailsvc.http.describe import ID, PAGING, TEXT, TIME, acknowledged, const, listed, maybe, obj, told
+from mailsvc.http.answer import audited, collection, created, ok, page
 from mailsvc.http.fields import Choice, Id, Record, Text
+from mailsvc.http.operations import PAGING, operation
 from mailsvc.http.problem import invalid, not_found
 from mailsvc.http.reading import Reader
 from mailsvc.http.request import Request
-from mailsvc.http.resources.email_views import time, time_or_none
-from mailsvc.store.domains.values import Domain
-from mailsvc.store.paging import Page
-from mailsvc.store.people.audit import Line
+from mailsvc.http.views import Listing, View, acknowledged, choice, const, maybe, text, time, uuid
+from mailsvc.store.domains.domains import Domains
+from mailsvc.store.people.api_keys import Keys, KeyView, Permission
+
+PERMISSIONS = ("full_access", "sending_access")
+_NOT_NUL = re.compile(r"[^\x00]*")
+_NAME = Text(
+    "A name that says where the key is used.",
+    "Shop (production)",
+    most=50,
+    required=True,
+    blank=False,
+    pattern=_NOT_NUL,
+    says="must not have a NUL character",
+)
 
 CREATE = Record(
-    {
-        "name": Text(most=50),
-        "permission": Choice(("full_access", "sending_access"), wrong="invalid_access", about="`full_access` when left out."),
-        "domain_id": Id("The only domain that the key may send from; with `sending_access` alone."),
+    title="CreateApiKey",
+    fields={
+        "name": _NAME,
+        "permission": Choice(
+            "`full_access` (default), or `sending_access`: can only send emails.",
+            "full_access",
+            words=PERMISSIONS,
+            error="invalid_access",
+            blank=False,
+        ),
+        "domain_id": Id("The only domain that the key can send from. Requires `sending_access`."),
     },
-    required=["name"],
+    example={"name": "Shop (production)", "permission": "sending_access"},
 )
-RENAME = Record({"name": Text(most=50)}, required=["name"])
-KEY = obj(
+RENAME = Record(title="RenameApiKey", fields={"name": _NAME})
+
+KEY = View(
+    "ApiKeyRow",
     {
-        "id": ID,
-        "name": TEXT,
-        "created_at": TIME,
-        "last_used_at": maybe(TIME),
-        "permission": {"enum": ["full_access", "sending_access"]},
-        "domain_id": maybe(ID),
-        "hint": {"type": "string", "description": "How the key begins."},
-    }
+        "id": uuid("The key's ID."),
+        "name": text("The name.", "Shop (production)"),
+        "created_at": time("When it was created."),
+        "last_used_at": maybe(time("When it was last used, to about a minute.")),
+        "permission": choice("What the key can do.", PERMISSIONS),
+        "domain_id": maybe(uuid("The only domain that the key can send from.")),
+        "hint": text("The beginning of the key.", "ms_4f1c9a"),
+    },
 )
-
-
-class KeyView(Protocol):
-    """store/people/api_keys.KeyView"""
-
-    @property
-    def id(self) -> UUID: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def hint(self) -> str: ...
-    @property
-    def permission(self) -> str: ...
-    @property
-    def domain_id(self) -> UUID | None: ...
-    @property
-    def created_at(self) -> datetime: ...
-    @property
-    def last_used_at(self) -> datetime | None: ...
-
-
-class Keys(Protocol):
-    """store/people/api_keys"""
-
-    async def create(
-        self, account_id: UUID, name: str, permission: Any, domain_id: UUID | None = None, lines: Sequence[Line] = (),
-        *, created_with: UUID | None = None,
-    ) -> tuple[UUID, str]: ...  # fmt: skip
-    async def get(self, account_id: UUID, key_id: UUID) -> KeyView | None: ...
-    async def revoke(self, account_id: UUID, key_id: UUID, lines: Sequence[Line] = ()) -> bool: ...
-    async def rename(self, account_id: UUID, key_id: UUID, name: str, lines: Sequence[Line] = ()) -> bool: ...
-    async def list(self, account_id: UUID, page: Page = ...) -> tuple[Sequence[KeyView], bool]: ...
-
-
-class Domains(Protocol):
-    """store/domains/domains"""
-
-    async def own(self, account_id: UUID, domain_id: UUID) -> Domain | None: ...
+CREATED = View("CreatedApiKey", {"id": uuid("The key's ID."), "token": text("The key. It is never shown again.", "ms_4f1c9a…")})
+RENAMED = acknowledged("api_key", "RenamedApiKey", "The key's ID.")
+DELETED = acknowledged("api_key", "DeletedApiKey", "The key's ID.", deleted=const(True, "Always true."))
 
 
 @attrs.define(eq=False)
@@ -89,45 +72,47 @@ class ApiKeys:
     reader: Reader
 
     @app.route("/api-keys", methods=["POST"])
-    @told("Make an API key.", obj({"id": ID, "token": TEXT}), status=201, body=CREATE.schema, errors=[404])
+    @operation(
+        "Create an API key", "The key itself is in the response, and is never shown again.", CREATED, status=201, body=CREATE, errors=[404]
+    )
     async def create(self, request: Request) -> bytes:
         return await request.detached(self._create(request))
 
     async def _create(self, request: Request) -> bytes:
-        asked = await self.reader.read(request, lambda value, rules: CREATE.read(value))
-        account_id, permission, domain_id = request.caller.account_id, asked["permission"] or "full_access", asked["domain_id"]
+        given = await self.reader.record(request, CREATE)
+        account_id, domain_id = request.caller.account_id, given["domain_id"]
+        permission: Permission = given["permission"] or "full_access"
         if domain_id is not None and permission != "sending_access":
-            raise invalid("The `domain_id` field goes with the permission `sending_access` alone.")
+            raise invalid("The `domain_id` field requires the permission `sending_access`.")
         domain = await self.domains.own(account_id, domain_id) if domain_id is not None else None
         if domain_id is not None and domain is None:
             raise not_found("Domain")
-        line = audited(request, "key created", f"{asked['name']} ({permission}{f', {domain.name}' if domain else ''})")
+        line = audited(request, "key created", f"{given['name']} ({permission}{f', {domain.name}' if domain else ''})")
         created_with = request.caller.key_id
-        key_id, token = await self.keys.create(account_id, asked["name"], permission, domain_id, [line], created_with=created_with)
-        return ok(request, {"id": str(key_id), "token": token}, 201)
+        key_id, token = await self.keys.create(account_id, given["name"], permission, domain_id, [line], created_with=created_with)
+        return created(request, CREATED.show(id=key_id, token=token))
 
     @app.route("/api-keys", methods=["GET"])
-    @told("The API keys in force.", listed(KEY), parameters=PAGING, about="All of them when no parameter is given.")
+    @operation("List API keys", "The keys of the account, newest first; all of them without parameters.", Listing(KEY), parameters=PAGING)
     async def list(self, request: Request) -> bytes:
-        page = parameters.page(request, default=None)
-        keys, has_more = await request.detached(self.keys.list(request.caller.account_id, page))
-        return ok(request, {"object": "list", "has_more": has_more, "data": [_listed(key) for key in keys]})
+        keys, has_more = await request.detached(self.keys.list(request.caller.account_id, parameters.page(request, default=None)))
+        return page(request, KEY, keys, has_more)
 
     @app.route("/api-keys/<id>", methods=["PATCH"])
-    @told("Give an API key another name.", acknowledged("api_key"), body=RENAME.schema)
+    @operation("Rename an API key", "Changes the name of a key.", RENAMED, body=RENAME)
     async def rename(self, request: Request, id: str) -> bytes:
         return await request.detached(self._rename(request, parameters.uuid(id, "id")))
 
     async def _rename(self, request: Request, key_id: UUID) -> bytes:
-        asked = await self.reader.read(request, lambda value, rules: RENAME.read(value))
+        given = await self.reader.record(request, RENAME)
         key = await self._key(request, key_id)
-        line = audited(request, "key renamed", f"{key.name} ({key.hint}…) to {asked['name']}")
-        if not await self.keys.rename(request.caller.account_id, key_id, asked["name"], [line]):
+        line = audited(request, "key renamed", f"{key.name} ({key.hint}…) to {given['name']}")
+        if not await self.keys.rename(request.caller.account_id, key_id, given["name"], [line]):
             raise not_found("API key")
-        return ok(request, {"object": "api_key", "id": str(key_id)})
+        return ok(request, RENAMED.show(id=key_id))
 
     @app.route("/api-keys/<id>", methods=["DELETE"])
-    @told("Delete an API key; it opens nothing from now on.", acknowledged("api_key", deleted=const(True)))
+    @operation("Delete an API key", "The key stops working within two seconds.", DELETED)
     async def delete(self, request: Request, id: str) -> bytes:
         return await request.detached(self._delete(request, parameters.uuid(id, "id")))
 
@@ -136,22 +121,10 @@ class ApiKeys:
         line = audited(request, "key revoked", f"{key.name} ({key.hint}…)")
         if not await self.keys.revoke(request.caller.account_id, key_id, [line]):
             raise not_found("API key")
-        return ok(request, {"object": "api_key", "id": str(key_id), "deleted": True})
+        return ok(request, DELETED.show(id=key_id))
 
     async def _key(self, request: Request, key_id: UUID) -> KeyView:
         key = await self.keys.get(request.caller.account_id, key_id)
         if key is None:
             raise not_found("API key")
         return key
-
-
-def _listed(key: KeyView) -> dict[str, object]:
-    return {
-        "id": str(key.id),
-        "name": key.name,
-        "created_at": time(key.created_at),
-        "last_used_at": time_or_none(key.last_used_at),
-        "permission": key.permission,
-        "domain_id": None if key.domain_id is None else str(key.domain_id),
-        "hint": key.hint,
-    }

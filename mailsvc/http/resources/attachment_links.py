@@ -1,4 +1,4 @@
-"""Attachments that are links: fetched by the guarded fetcher before the email is composed, within its 40 MB."""
+"""Attachments with a `path`: fetched before the email is composed, through `net/fetch`, within the size limit of an email."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from mailsvc.mail.compose import Attachment
 from mailsvc.net.fetch import Asking, NoAnswer, Reply
 
 LINKS = 50  # in one request
-AT_ONCE = 4  # fetched for one request
-SECONDS = 30.0  # for each
+AT_ONCE = 4  # downloads of one request at the same time
+SECONDS = 30.0  # for each download
 
 _TYPE = re.compile(r"[A-Za-z0-9!#$&^_.+-]{1,127}/[A-Za-z0-9!#$&^_.+-]{1,127}")
 _UNFIT = re.compile(r"[\x00-\x1f\x7f/\\]")
@@ -24,7 +24,7 @@ _UNFIT = re.compile(r"[\x00-\x1f\x7f/\\]")
 
 @attrs.frozen
 class Link(Attachment):
-    """An attachment whose content is still elsewhere. `place` names it in errors."""
+    """An attachment that is not fetched yet. `place` names it in errors."""
 
     url: str = ""
     place: str = ""
@@ -32,20 +32,20 @@ class Link(Attachment):
 
 @attrs.frozen
 class Links:
-    """`most`: octets of all that is fetched for one request."""
+    """`most`: bytes that one request can fetch."""
 
     fetcher: Asking
     most: int
 
     async def follow(self, emails: Sequence[Incoming], reserve: Callable[[int], bool]) -> dict[int, Incoming | Problem]:
-        """The emails that have links, by their index, with what was fetched; or what is wrong with the first that could not be.
+        """The emails that have links, by index: with the fetched files, or the problem of the first that could not be fetched.
 
-        `reserve` is asked for each part that arrives, and holds it against what the process may have in work.
+        `reserve` takes memory for each part as it arrives.
         """
         linked = {n: each for n, email in enumerate(emails) if (each := _links(email))}
         links = [link for each in linked.values() for link in each]
         if len(links) > LINKS:
-            raise invalid(f"A request may have at most {LINKS} attachments with a `path`.")
+            raise invalid(f"A request can have at most {LINKS} attachments with a `path`.")
         fetching = _Fetching(self.fetcher, self.most, reserve)
         begun: list[Deferred[Attachment | Problem]] = [Deferred.fromCoroutine(fetching.one(link)) for link in links]
         found = await gatherResults(begun)
@@ -55,7 +55,7 @@ class Links:
 
 @attrs.define(eq=False)
 class _Fetching:
-    """What is fetched for one request."""
+    """The downloads of one request."""
 
     fetcher: Asking
     left: int
@@ -69,17 +69,17 @@ class _Fetching:
             except NoAnswer as error:
                 return _wrong(link, str(error))
         if reply.status != 200:
-            return _wrong(link, f"The answer was {reply.status}.")
+            return _wrong(link, f"The response was {reply.status}.")
         if not reply.whole:
             return _wrong(link, "It is too large.")
         if reply.coded:
-            return _wrong(link, "It is compressed, which was not asked for.")
+            return _wrong(link, "It is compressed, although the request did not accept that.")
         return Attachment(reply.body, link.filename or _name(link.url), link.content_type or _type(reply), link.content_id)
 
-    def _room(self, octets: int) -> bool:
-        if octets > self.left or not self.reserve(octets):
+    def _room(self, size: int) -> bool:
+        if size > self.left or not self.reserve(size):
             return False
-        self.left -= octets
+        self.left -= size
         return True
 
 
@@ -107,7 +107,7 @@ def _wrong(link: Link, why: str) -> Problem:
 
 
 def _name(url: str) -> str | None:
-    """The end of the path, where it is fit to be a file name."""
+    """The last part of the URL's path, if it can be a file name."""
     name = unquote(urlsplit(url).path.rpartition("/")[2])
     return name if name and not _UNFIT.search(name) else None
 

@@ -1,11 +1,11 @@
-"""The files of an email: listed, and downloaded by links that are good for an hour and need no key."""
+"""The files of an email: list them, and download them with links that work for an hour and need no API key."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import quote
 from uuid import UUID, uuid5
 
@@ -14,50 +14,53 @@ import attrs
 from mailsvc.clock import unix
 from mailsvc.http import parameters
 from mailsvc.http.answer import collection, ok
-from mailsvc.http.describe import COUNT, ID, ISO_TIME, PAGING, TEXT, Parameter, const, listed, maybe, obj, told
-from mailsvc.http.problem import Problem, no_longer_kept, not_found
+from mailsvc.http.operations import PAGING, Parameter, operation
+from mailsvc.http.problem import Problem, content_deleted, not_found
 from mailsvc.http.request import Request
 from mailsvc.http.resources.contents import GONE, Contents
-from mailsvc.http.resources.email_views import iso
+from mailsvc.http.views import Listing, View, choice, const, count, iso, maybe, text, uuid
 from mailsvc.mail.mime import File, Parsed
 from mailsvc.net.signed_links import Opened, SignedLinks
-from mailsvc.store.mail.emails import EmailView
+from mailsvc.store.mail.emails import Emails, EmailView
 from mailsvc.store.paging import Page
 
-GOOD_FOR = 3600.0  # seconds
+VALID = 3600.0  # seconds that a link works
 PURPOSE = "download"
-ATTACHMENT = {
-    "id": ID,
-    "filename": maybe(TEXT),
-    "content_type": TEXT,
-    "content_id": maybe(TEXT),
-    "content_disposition": {"enum": ["inline", "attachment"]},
-    "download_url": {"type": "string", "format": "uri"},
-    "expires_at": ISO_TIME,
-    "size": COUNT,
-}
-TOKEN = Parameter("token", TEXT, "From `download_url`.", required=True)
+ROW = View(
+    "AttachmentRow",
+    {
+        "id": uuid("The attachment's ID."),
+        "filename": maybe(text("The name of the file.", "invoice.pdf")),
+        "content_type": text("The media type.", "application/pdf"),
+        "content_id": maybe(text("The ID by which the HTML embeds the file.", "logo")),
+        "content_disposition": choice("How the file is attached.", ("attachment", "inline"), "disposition"),
+        "download_url": text("A link to the file that needs no API key.", "https://api.example.com/emails/…", format="uri"),
+        "expires_at": iso("When the link expires."),
+        "size": count("The size in bytes.", 34567, lambda file: len(file.content)),
+    },
+)
+ATTACHMENT = View("Attachment", {"object": const("attachment", "Always `attachment`."), **ROW.values})
+TOKEN = Parameter("token", "From `download_url`.", "eyJhIjoi…", {"type": "string"}, required=True)
 
 _MEDIA_TYPE = re.compile(r"[a-z0-9!#$&^_.+-]{1,127}/[a-z0-9!#$&^_.+-]{1,127}\Z")  # 6838 §4.2
-
-
-class Stored(Protocol):
-    """store/mail/emails"""
-
-    async def get(self, account_id: UUID, email_id: UUID) -> EmailView | None: ...
 
 
 @attrs.define(eq=False)
 class Attachments:
     app = collection()
-    stored: Stored
+    stored: Emails
     contents: Contents
     links: SignedLinks
     base_url: str
     clock: Any
 
     @app.route("/emails/<id>/attachments", methods=["GET"])
-    @told("The files of an email.", listed(obj(ATTACHMENT)), parameters=PAGING, about="All of them when no parameter is given.")
+    @operation(
+        "List attachments",
+        "The files of an email in the order of the message; all of them without parameters.",
+        Listing(ROW),
+        parameters=PAGING,
+    )
     async def list(self, request: Request, id: str) -> bytes:
         page = parameters.page(request, default=None)
         return await request.detached(self._list(request, parameters.uuid(id, "id"), page))
@@ -65,12 +68,12 @@ class Attachments:
     async def _list(self, request: Request, email_id: UUID, page: Page) -> bytes:
         email = await self._email(request.caller.account_id, email_id)
         parsed = await self._parsed(request, email)
-        rows = [self._listed(email, place, file) for place, file in enumerate(parsed.files)]
+        rows = [self._shown(ROW, email, place, file) for place, file in enumerate(parsed.files)]
         found, has_more = _page(rows, page)
         return ok(request, {"object": "list", "has_more": has_more, "data": found})
 
     @app.route("/emails/<id>/attachments/<attachment_id>", methods=["GET"])
-    @told("A file of an email, and where to download it.", obj({"object": const("attachment"), **ATTACHMENT}))
+    @operation("Retrieve an attachment", "A file of an email with a link to download it.", ATTACHMENT)
     async def get(self, request: Request, id: str, attachment_id: str) -> bytes:
         return await request.detached(self._get(request, parameters.uuid(id, "id"), parameters.uuid(attachment_id, "attachment_id")))
 
@@ -78,15 +81,22 @@ class Attachments:
         email = await self._email(request.caller.account_id, email_id)
         parsed = await self._parsed(request, email)
         place = _place(email_id, attachment_id, parsed.files)
-        return ok(request, {"object": "attachment", **self._listed(email, place, parsed.files[place])})
+        return ok(request, self._shown(ATTACHMENT, email, place, parsed.files[place]))
 
     @app.route("/emails/<id>/attachments/<attachment_id>/download", methods=["GET"])
-    @told("A file itself.", "*/*", parameters=[TOKEN], key="none", errors=[403])
+    @operation(
+        "Download an attachment",
+        "The file itself. The link has to be used before it expires.",
+        "*/*",
+        parameters=[TOKEN],
+        key="none",
+        errors=[403],
+    )
     async def download(self, request: Request, id: str, attachment_id: str) -> bytes:
-        asked = parameters.uuid(id, "id"), parameters.uuid(attachment_id, "attachment_id")
+        wanted = parameters.uuid(id, "id"), parameters.uuid(attachment_id, "attachment_id")
         opened = self.links.read(PURPOSE, parameters.one(request, "token"), unix(self.clock))
-        if opened is None or (opened.email_id, opened.part) != asked:
-            raise Problem(403, "validation_error", "This link is not valid, or its time is over. Ask for the attachment again.")
+        if opened is None or (opened.email_id, opened.part) != wanted:
+            raise Problem(403, "validation_error", "This link is not valid or has expired. Retrieve the attachment again.")
         return await request.detached(self._download(request, opened))
 
     async def _download(self, request: Request, opened: Opened) -> bytes:
@@ -108,25 +118,21 @@ class Attachments:
     async def _parsed(self, request: Request, email: EmailView) -> Parsed:
         parsed = await self.contents.of(request, email)
         if parsed is GONE:
-            raise no_longer_kept()
+            raise content_deleted()
         return parsed
 
-    def _listed(self, email: EmailView, place: int, file: File) -> dict[str, object]:
-        attachment_id, expires = _id(email.email_id, place), unix(self.clock) + GOOD_FOR
+    def _shown(self, view: View, email: EmailView, place: int, file: File) -> dict[str, Any]:
+        attachment_id, expires = _id(email.email_id, place), unix(self.clock) + VALID
         token = self.links.make(PURPOSE, Opened(email.account_id, email.email_id, attachment_id), expires)
-        return {
-            "id": str(attachment_id),
-            "filename": file.filename,
-            "content_type": file.content_type,
-            "content_id": file.content_id,
-            "content_disposition": file.disposition,
-            "download_url": f"{self.base_url}/emails/{email.email_id}/attachments/{attachment_id}/download?token={token}",
-            "expires_at": iso(datetime.fromtimestamp(int(expires), UTC)),
-            "size": len(file.content),
-        }
+        return view.show(
+            file,
+            id=attachment_id,
+            download_url=f"{self.base_url}/emails/{email.email_id}/attachments/{attachment_id}/download?token={token}",
+            expires_at=datetime.fromtimestamp(int(expires), UTC),
+        )
 
 
-# What a browser may do with something that a stranger wrote: save it.
+# A browser can only save the file, because anybody may have written it.
 SAFE = {
     "X-Content-Type-Options": "nosniff",
     "Content-Security-Policy": "default-src 'none'; sandbox",
@@ -136,7 +142,7 @@ SAFE = {
 
 
 def _id(email_id: UUID, place: int) -> UUID:
-    """The same as long as the message is, which never changes."""
+    """Always the same, because the message never changes."""
     return uuid5(email_id, f"attachment {place}")
 
 
@@ -148,7 +154,7 @@ def _place(email_id: UUID, attachment_id: UUID, files: Sequence[File]) -> int:
 
 
 def _page(rows: list[dict[str, object]], page: Page) -> tuple[list[dict[str, object]], bool]:
-    """A part of them, in the order of the message."""
+    """The rows of one page, in the order of the message."""
     ids = [row["id"] for row in rows]
     edge = str(page.after or page.before)
     if edge in ids:
@@ -161,7 +167,7 @@ def _page(rows: list[dict[str, object]], page: Page) -> tuple[list[dict[str, obj
 
 
 def _disposition(filename: str | None) -> bytes:
-    """6266 §4.3: for all characters, and for readers that know ASCII alone."""
+    """6266 §4.3: the name in full, and in ASCII for older clients."""
     name = re.sub(r"[\x00-\x1f\x7f/\\]", "_", filename or "attachment")[:200]
     plain = re.sub(r"[^ !#$&+\-.0-9A-Z^_`a-z|~]", "_", name)
     return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(name, safe='')}".encode()

@@ -1,9 +1,6 @@
-"""The content of a stored email, read back from its message; large ones in a thread, and when there is memory for them."""
+"""The content of a stored email, parsed from its message. Large messages wait for memory and are parsed in a thread."""
 
 from __future__ import annotations
-
-from typing import Protocol
-from uuid import UUID
 
 import attrs
 
@@ -13,18 +10,12 @@ from mailsvc.http.request import Request
 from mailsvc.mail import mime
 from mailsvc.mail.mime import Parsed
 from mailsvc.store.mail.emails import EmailView
-from mailsvc.store.mail.messages import StoredMessage
+from mailsvc.store.mail.messages import Messages
 
-COPIES = 3  # of a message that are in memory while it is read and answered
-IN_THREAD = 256 * 1024  # octets of a message from which on it is read back in a thread
+COPIES = 3  # of a message that are in memory while it is parsed and sent
+IN_THREAD = 256 * 1024  # bytes; larger messages are parsed in a thread
 NOTHING = Parsed((), None, None, ())
-GONE = Parsed((), None, None, ())  # its days are over (retention.bodies)
-
-
-class Messages(Protocol):
-    """store/mail/messages"""
-
-    async def load(self, account_id: UUID, email_id: UUID) -> StoredMessage | None: ...
+GONE = Parsed((), None, None, ())  # deleted by the setting retention.bodies
 
 
 @attrs.define(eq=False)
@@ -33,10 +24,9 @@ class Contents:
     in_thread: InThread
 
     async def of(self, request: Request, email: EmailView) -> Parsed:
-        """Its parts; GONE once the message itself is no longer kept, none when it has more of them than mail has.
+        """The parts of the message. GONE if it has been deleted, NOTHING if it cannot be shown.
 
-        The memory belongs to the request until its response is written. What the dashboard writes to people holds links that sign them
-        in: it is for them alone.
+        The memory is held until the response is written. Emails from the dashboard are not shown, because their links sign people in.
         """
         if email.source == "dashboard":
             return NOTHING

@@ -1,52 +1,36 @@
-"""Emails: send one or a batch, read back, reschedule, cancel."""
+"""Emails: send one or a batch, read them back, reschedule, cancel."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any
 from uuid import UUID
 
 import attrs
 
 from mailsvc.http import parameters
-from mailsvc.http.answer import collection, ok
-from mailsvc.http.describe import ID, PAGING, acknowledged, listed, not_served, obj, told
-from mailsvc.http.problem import NO_LONGER_KEPT, Problem, invalid, missing, no_endpoint, not_found, over_quota, refused, unavailable
+from mailsvc.http.answer import collection, ok, page
+from mailsvc.http.fields import Rules
+from mailsvc.http.operations import PAGING, not_served, operation
+from mailsvc.http.problem import DELETED, Problem, invalid, no_endpoint, not_found, over_quota, refused, unavailable
 from mailsvc.http.reading import Reader
 from mailsvc.http.request import Request
-from mailsvc.http.resources import email_schema as schema
-from mailsvc.http.resources import email_views, send_fields
+from mailsvc.http.resources import email_views as views
+from mailsvc.http.resources import send_fields
 from mailsvc.http.resources.attachment_links import Links, has_links
 from mailsvc.http.resources.contents import COPIES, GONE, IN_THREAD, Contents
-from mailsvc.intake import Admission, Admitted, Busy, Incoming, Key, OtherRequest, Rejected
+from mailsvc.http.views import Listing
+from mailsvc.intake import Admitted, Busy, Incoming, Intake, Key, OtherRequest, Rejected
 from mailsvc.policy import Refusal
 from mailsvc.settings.plans import WORDS, Exhausted
-from mailsvc.store.mail.emails import Cancellation, EmailView, RecipientView, Rescheduling
+from mailsvc.store.mail.emails import Emails as StoredEmails
 from mailsvc.store.people.quota import Period
-
-
-class Submitting(Protocol):
-    """intake.Intake"""
-
-    async def submit(self, caller: Any, emails: Sequence[Incoming], key: Key | None = None, *, permissive: bool = False) -> Admission: ...
-
-
-class Stored(Protocol):
-    """store/mail/emails"""
-
-    async def get(self, account_id: UUID, email_id: UUID) -> EmailView | None: ...
-    async def recipients(self, account_id: UUID, email_id: UUID) -> Sequence[RecipientView]: ...
-    async def list(
-        self, account_id: UUID, limit: int, after: UUID | None = None, before: UUID | None = None
-    ) -> tuple[Sequence[EmailView], bool]: ...
-    async def cancel(self, account_id: UUID, email_id: UUID, now: datetime) -> Cancellation: ...
-    async def reschedule(self, account_id: UUID, email_id: UUID, at: datetime, now: datetime) -> Rescheduling: ...
 
 
 @attrs.frozen
 class _Batch:
-    """A batch as read: good emails with their places, and what is wrong with the others."""
+    """A batch: the valid emails with their places in the request, and the problems of the others."""
 
     emails: tuple[Incoming, ...]
     places: tuple[int, ...]
@@ -64,33 +48,48 @@ class _Batch:
 @attrs.define(eq=False)
 class Emails:
     app = collection("batch", "sending", "receiving")
-    intake: Submitting
-    stored: Stored
+    intake: Intake
+    stored: StoredEmails
     contents: Contents
     reader: Reader
     links: Links
-    batch_max: int = 100
-    used: Callable[[UUID], Mapping[Period, int]] = lambda account_id: {}  # of its plan, as far as it is known here
+    used: Callable[[UUID], Mapping[Period, int]] = lambda account_id: {}  # how much of its plan an account has used, if known here
 
-    # The work of a send goes on when the client hangs up: accepted is accepted.
+    # Sending continues if the client hangs up.
 
     @app.route("/emails", methods=["POST"])
     @app.route("/email", methods=["POST"])
     @app.route("/emails/sending", methods=["POST"])
     @app.route("/email/sending", methods=["POST"])
-    @told("Send an email.", obj({"id": ID}), body=schema.EMAIL, parameters=[schema.IDEMPOTENCY_KEY], errors=[409, 413], key="sending")
+    @operation(
+        "Send an email",
+        "Responds after the email is stored. Delivery happens later: read the email back or use webhooks to follow it.",
+        views.SENT,
+        body=send_fields.EMAIL,
+        parameters=[views.IDEMPOTENCY_KEY],
+        errors=[409, 413],
+        key="sending",
+    )
     async def send(self, request: Request) -> bytes:
         return await request.detached(self._send(request))
 
     @app.route("/emails/batch", methods=["POST"])
-    @told("Send a batch.", schema.BATCH_ANSWER, body=schema.BATCH, parameters=schema.BATCH_HEADERS, errors=[409, 413], key="sending")
+    @operation(
+        "Send a batch of emails",
+        "Sends several emails with one request. With `x-batch-validation: permissive`, `errors` names the emails that were refused.",
+        views.SENT_BATCH,
+        body=send_fields.BATCH,
+        parameters=[views.IDEMPOTENCY_KEY, views.VALIDATION],
+        errors=[409, 413],
+        key="sending",
+    )
     async def send_batch(self, request: Request) -> bytes:
         return await request.detached(self._send_batch(request))
 
     async def _send(self, request: Request) -> bytes:
         key = parameters.idempotency_key(request)
 
-        def make(value: Any, rules: send_fields.Rules) -> tuple[Incoming, bytes | None]:
+        def make(value: Any, rules: Rules) -> tuple[Incoming, bytes | None]:
             return send_fields.email(value, rules), send_fields.fingerprint(value) if key is not None else None
 
         email, fingerprint = await self.reader.read(request, make)
@@ -132,11 +131,8 @@ class Emails:
         errors = [{"index": place, "message": problems[place].message} for place in sorted(problems)]
         return ok(request, {"data": ids, "errors": errors})
 
-    def _batch(self, value: Any, rules: send_fields.Rules, permissive: bool, keyed: bool) -> _Batch:
-        if not isinstance(value, list):
-            raise invalid("The request body must be an array of emails.")
-        if not 1 <= len(value) <= self.batch_max:
-            raise invalid(f"A batch must have 1 to {self.batch_max} emails.")
+    def _batch(self, value: Any, rules: Rules, permissive: bool, keyed: bool) -> _Batch:
+        send_fields.BATCH.count(value, "", rules)
         emails, problems = {}, {}
         for place, item in enumerate(value):
             try:
@@ -148,10 +144,10 @@ class Emails:
         return _Batch(tuple(emails.values()), tuple(emails), problems, send_fields.fingerprint(value) if keyed else None)
 
     async def _follow(self, request: Request, emails: Sequence[Incoming]) -> Mapping[int, Incoming | Problem]:
-        """By index the emails that have links, with what was fetched, or what is wrong with them."""
+        """The emails that have links to attachments, by index: with the fetched files, or why one could not be fetched."""
         if not any(map(has_links, emails)):
             return {}
-        if not request.leave_turn():  # other servers take their time
+        if not request.leave_turn():  # others can work while this request waits for other servers
             raise unavailable()
         followed = await self.links.follow(emails, request.reserve)
         if request.reserved >= IN_THREAD and not await request.turn(COPIES * request.reserved):
@@ -161,7 +157,7 @@ class Emails:
     async def _submit(
         self, request: Request, emails: Sequence[Incoming], key: Key | None, *, permissive: bool
     ) -> Sequence[UUID | Refusal | None]:
-        """What became of each email; None for one that was good and not stored because others were refused."""
+        """The result for each email; None for a valid one that was not stored because others were refused."""
         admission = await self.intake.submit(request.caller, emails, key, permissive=permissive)
         for period, used in self.used(request.caller.account_id).items():
             request.setHeader(f"x-resend-{WORDS[period]}-quota", str(used))
@@ -175,7 +171,7 @@ class Emails:
             case Exhausted():
                 raise over_quota(admission, self.reader.now())
             case OtherRequest():
-                raise Problem(409, "invalid_idempotent_request", "The idempotency key was used for a request with another body.")
+                raise Problem(409, "invalid_idempotent_request", "The idempotency key was used for a different request.")
 
     @app.route("/emails/receiving")
     @app.route("/emails/receiving/<path:rest>")
@@ -184,16 +180,18 @@ class Emails:
         raise no_endpoint()
 
     @app.route("/emails", methods=["GET"])
-    @told("The emails of the account, newest first.", listed(obj(schema.LISTED)), parameters=PAGING)
+    @operation(
+        "List emails", "The emails of the account, newest first, without their content.", Listing(views.EMAIL_ROW), parameters=PAGING
+    )
     async def list(self, request: Request) -> bytes:
-        page = parameters.page(request)
+        wanted = parameters.page(request)
         found, has_more = await request.detached(
-            self.stored.list(request.caller.account_id, page.limit or parameters.PAGE_DEFAULT, page.after, page.before)
+            self.stored.list(request.caller.account_id, wanted.limit or parameters.PAGE_DEFAULT, wanted.after, wanted.before)
         )
-        return ok(request, {"object": "list", "has_more": has_more, "data": [email_views.listed(email) for email in found]})
+        return page(request, views.EMAIL_ROW, found, has_more)
 
     @app.route("/emails/<id>", methods=["GET"])
-    @told("An email: its content, and where each recipient is.", obj(schema.SINGLE))
+    @operation("Retrieve an email", "The content of an email and the state of each of its recipients.", views.EMAIL)
     async def get(self, request: Request, id: str) -> bytes:
         return await request.detached(self._get(request, parameters.uuid(id, "id")))
 
@@ -204,11 +202,11 @@ class Emails:
             raise not_found("Email")
         recipients = await self.stored.recipients(account_id, email_id)
         parsed = await self.contents.of(request, email)
-        note = NO_LONGER_KEPT if parsed is GONE else None
-        return ok(request, email_views.single(email, parsed.html, parsed.text, recipients, note))
+        note = DELETED if parsed is GONE else None
+        return ok(request, views.EMAIL.show(email, html=parsed.html, text=parsed.text, recipients=recipients, note=note))
 
     @app.route("/emails/<id>", methods=["PATCH"])
-    @told("Let a scheduled email go at another time.", acknowledged("email"), body=schema.RESCHEDULE)
+    @operation("Reschedule an email", "Changes when a scheduled email will be sent.", views.CHANGED, body=send_fields.RESCHEDULE)
     async def reschedule(self, request: Request, id: str) -> bytes:
         return await request.detached(self._reschedule(request, parameters.uuid(id, "id")))
 
@@ -218,7 +216,7 @@ class Emails:
         return _changed(request, email_id, changed, "rescheduled")
 
     @app.route("/emails/<id>/cancel", methods=["POST"])
-    @told("Cancel what is not on its way yet.", acknowledged("email"))
+    @operation("Cancel an email", "Cancels a scheduled email. It cannot be rescheduled afterwards.", views.CHANGED)
     async def cancel(self, request: Request, id: str) -> bytes:
         email_id = parameters.uuid(id, "id")
         changed = await request.detached(self.stored.cancel(request.caller.account_id, email_id, self.reader.now()))
@@ -234,17 +232,14 @@ def _first(problems: dict[int, Problem]) -> Problem:
     return problems[place].at(place)
 
 
-def _new_time(value: Any, rules: send_fields.Rules) -> datetime:
-    if not isinstance(value, dict):
-        raise invalid("The request body must be a JSON object.")
-    if send_fields.absent(value.get("scheduled_at")):
-        raise missing("scheduled_at")
-    return send_fields.scheduled_at(value, rules) or rules.now
+def _new_time(value: Any, rules: Rules) -> datetime:
+    at: datetime | None = send_fields.RESCHEDULE.read(value, "", rules)["scheduled_at"]
+    return at or rules.now
 
 
 def _changed(request: Request, email_id: UUID, changed: str, done: str) -> bytes:
     if changed == "not_found":
         raise not_found("Email")
     if changed == "too_late":
-        raise invalid(f"The email cannot be {done} any more: only a scheduled email can.")
-    return ok(request, {"object": "email", "id": str(email_id)})
+        raise invalid(f"The email cannot be {done}, because it is not scheduled.")
+    return ok(request, views.CHANGED.show(id=email_id))

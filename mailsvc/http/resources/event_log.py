@@ -1,41 +1,45 @@
-"""The event log: everything that happened to an account, in the order of its numbers, so that an application can catch up."""
+"""The event log: everything that happened in an account, numbered without gaps, so that an application can catch up."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
-from typing import Protocol
-from uuid import UUID
 
 import attrs
 
 from mailsvc.events import payload
 from mailsvc.http import parameters
-from mailsvc.http.answer import collection, page
-from mailsvc.http.describe import listed, told
+from mailsvc.http.answer import collection, ok
+from mailsvc.http.fields import SOME_ID
+from mailsvc.http.operations import LIMIT, Parameter, operation, or_unset
 from mailsvc.http.request import Request
-from mailsvc.http.resources import event_schema as schema
+from mailsvc.http.resources.webhook_fields import SOME_MESSAGE, shown_message
+from mailsvc.http.views import Listing, View, count, free, text
+from mailsvc.store.events.event_log import EventLog as StoredEventLog
 from mailsvc.store.events.event_log import Fact
 
-
-class Events(Protocol):
-    """store/events/event_log"""
-
-    async def after(self, account_id: UUID, sequence: int, limit: int) -> tuple[Sequence[tuple[int, Fact]], bool]: ...
+AFTER = Parameter("after", "Returns the events after this number.", 1234, or_unset({"type": "integer", "minimum": 0}))
+ROW = View(
+    "EventLogRow",
+    {
+        "sequence": count("The number of the event. Numbers of an account have no gaps.", 1235),
+        "id": text("The ID, the same as in webhooks.", SOME_MESSAGE, pattern="^msg_[0-9a-f]{32}$"),
+        "type": text("The event type.", "email.delivered"),
+        "created_at": text("When the event happened.", "2026-01-02T03:04:05.678Z", format="date-time"),
+        "data": free("What the event is about. Its fields depend on the type: see `webhooks`.", {"email_id": SOME_ID}, type="object"),
+    },
+)
 
 
 @attrs.define(eq=False)
 class EventLog:
     app = collection()
-    events: Events
+    events: StoredEventLog
 
     @app.route("/event-log", methods=["GET"])
-    @told("All events of the account in their order, without gaps.", listed(schema.FACT), parameters=schema.SEQUENCES)
+    @operation("List all events", "The events of the account after a number, oldest first.", Listing(ROW), parameters=[LIMIT, AFTER])
     async def list(self, request: Request) -> bytes:
-        """Oldest first, from the number that `after` gives. The id is the one under which webhooks tell of the event."""
         after, limit = parameters.sequence(request, "after"), parameters.limit(request)
         found, has_more = await request.detached(self.events.after(request.caller.account_id, after, limit))
-        return page(request, [_listed(sequence, fact) for sequence, fact in found], has_more)
+        return ok(request, {"object": "list", "has_more": has_more, "data": [_shown(sequence, fact) for sequence, fact in found]})
 
 
-def _listed(sequence: int, fact: Fact) -> dict[str, object]:
-    return {"sequence": sequence, "id": f"msg_{fact.event_id.hex}", **payload.render(fact)}
+def _shown(sequence: int, fact: Fact) -> dict[str, object]:
+    return {"sequence": sequence, "id": shown_message(fact.event_id), **payload.render(fact)}

@@ -1,4 +1,4 @@
-"""Is it alive, is it ready? For load balancers and supervisors, without a key."""
+"""Liveness and readiness, for load balancers and supervisors. No API key needed."""
 
 from __future__ import annotations
 
@@ -8,48 +8,57 @@ import attrs
 from twisted.logger import Logger
 
 from mailsvc.http.answer import collection, ok
-from mailsvc.http.describe import const, obj, told
+from mailsvc.http.operations import operation
 from mailsvc.http.problem import Problem
 from mailsvc.http.request import Request
+from mailsvc.http.views import View, const, free
 
 log = Logger()
 
-CHECKS = {"type": "object", "additionalProperties": {"type": "string"}}  # by name: "ok", or what there is to remark
+ALIVE = View("Alive", {"status": const("ok", "Always `ok`.")})
+READY = View(
+    "Ready",
+    {
+        "status": const("ready", "Always `ready`."),
+        "checks": free(
+            "By name: `ok`, or what an operator should know.", {"database": "ok"}, type="object", additionalProperties={"type": "string"}
+        ),
+    },
+)
 
-# Answers why it is not ready, or None when it is.
+# Returns why the process is not ready, or None.
 Check = Callable[[], Awaitable[str | None]]
 
 
 @attrs.define(eq=False)
 class Health:
-    """`checks` by name; all must be passed to be ready. What `remarks` have to say is told with them, and refuses nothing."""
+    """The process is ready if all `checks` pass. The results of `remarks` are shown with them and have no effect."""
 
     app = collection()
     checks: Mapping[str, Check]
     remarks: Mapping[str, Check] = attrs.field(factory=dict)
 
     @app.route("/healthz", methods=["GET"])
-    @told("Whether the process lives.", obj({"status": const("ok")}), key="none")
+    @operation("Check liveness", "Responds while the process runs.", ALIVE, key="none")
     async def alive(self, request: Request) -> bytes:
-        return ok(request, {"status": "ok"})
+        return ok(request, ALIVE.show())
 
     @app.route("/readyz", methods=["GET"])
-    @told("Whether it is ready to serve.", obj({"status": const("ready"), "checks": CHECKS}), key="none")
+    @operation("Check readiness", "Whether the process can serve requests. 503 if not, with the reason.", READY, key="none")
     async def ready(self, request: Request) -> bytes:
-        refused, remarked = await _asked(self.checks), await _asked(self.remarks)
-        if any(refused.values()):
-            what = "; ".join(f"{name}: {reason}" for name, reason in (refused | remarked).items() if reason is not None)
-            raise Problem(503, "service_unavailable", f"Not ready: {what}", {"Retry-After": "1"})
-        return ok(request, {"status": "ready", "checks": {name: reason or "ok" for name, reason in (refused | remarked).items()}})
+        failed, remarks = await _results(self.checks), await _results(self.remarks)
+        if any(failed.values()):
+            reasons = "; ".join(f"{name}: {reason}" for name, reason in (failed | remarks).items() if reason is not None)
+            raise Problem(503, "service_unavailable", f"Not ready: {reasons}", {"Retry-After": "1"})
+        return ok(request, READY.show(checks={name: reason or "ok" for name, reason in (failed | remarks).items()}))
 
 
-async def _asked(checks: Mapping[str, Check]) -> dict[str, str | None]:
-    """What each has to say, None: nothing."""
+async def _results(checks: Mapping[str, Check]) -> dict[str, str | None]:
     found: dict[str, str | None] = {}
     for name, check in checks.items():
         try:
             found[name] = await check()
         except Exception:
-            log.failure("the check {name} failed", name=name)
+            log.failure("Check {name} failed", name=name)
             found[name] = "cannot be checked"
     return found

@@ -1,12 +1,11 @@
-"""`GET /emails/metrics`: what became of the account's mail, over a time, in periods of any zone. Pure but for the one look-up.
+"""The parameters and the response of `GET /emails/metrics`: counts of recipients over a period of time. Pure.
 
-Everything counts recipients. What comes from the hourly counts has their grain: a period that begins within an hour (zones that are
-half an hour off) begins at the next whole one.
+Counts are kept by the hour of UTC. In time zones that are half an hour off, a period begins at the next whole hour.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta, tzinfo
 from typing import Any, Literal
 from uuid import UUID
@@ -15,11 +14,11 @@ from zoneinfo import ZoneInfo
 import attrs
 
 from mailsvc.http import parameters
-from mailsvc.http.describe import ID, ISO_TIME, TEXT, Parameter, array, const, obj
-from mailsvc.http.fields import Schema
+from mailsvc.http.fields import SOME_ID
+from mailsvc.http.operations import Parameter, one_of
 from mailsvc.http.problem import invalid
 from mailsvc.http.request import Request
-from mailsvc.http.resources.email_views import iso
+from mailsvc.http.views import Value, View, choice, const, free, iso, iso_time, many, number, one, optional, text, uuid
 from mailsvc.store.events.rollups import Count, Unit, Wanted
 
 PERIODS_MAX = 10_000
@@ -33,7 +32,7 @@ UNITS: Mapping[str, tuple[Unit, timedelta]] = {
 }
 DIMENSIONS = ("period", "domain", "email", "broadcast")
 
-# metric → the counted types that it is the sum of. `opened` and what follows from it stay 0 as long as nothing is tracked.
+# The event types that each metric is the sum of. `opened` and what depends on it are 0, because nothing is tracked.
 SUMS: Mapping[str, tuple[str, ...]] = {
     "received": ("email.received",),
     "delivered": ("email.delivered",),
@@ -52,7 +51,7 @@ SUMS: Mapping[str, tuple[str, ...]] = {
     "unique_opened": (),
     "unique_clicked": (),
 }
-# rate → of which, in which; in percent
+# The two metrics that each rate divides. Rates are in percent.
 RATES: Mapping[str, tuple[str, str]] = {
     "delivery_rate": ("delivered", "sent"),
     "open_rate": ("unique_opened", "delivered"),
@@ -64,55 +63,77 @@ RATES: Mapping[str, tuple[str, str]] = {
 METRICS = (*SUMS, *RATES)
 TYPES = sorted({name for types in SUMS.values() for name in types})
 
-_MANY = "Several: apart by commas, or the parameter again."
+_MANY = "Repeat the parameter or separate values with commas."
+_STRING = {"type": "string"}
 PARAMETERS = (
-    Parameter("start_date", TEXT, "A date or a time, ISO 8601; seven days ago when left out."),
-    Parameter("end_date", TEXT, "A date, which is then included, or a time; now when left out or in the future."),
-    Parameter("timezone", TEXT, "Where days begin: a name of the IANA database, `UTC` when left out."),
-    Parameter("granularity", {"enum": list(UNITS)}, "The length of a period; `daily` when left out. At most 10,000 periods."),
-    Parameter("metrics", TEXT, f"All when left out. {_MANY}"),
-    Parameter("dimensions", TEXT, f"By what they are told apart: period, domain, email (with `email_id`), broadcast. {_MANY}"),
-    Parameter("domain_id", TEXT, f"Of these domains alone. {_MANY}"),
-    Parameter("email_id", TEXT, f"Of these emails alone. {_MANY}"),
-    Parameter("broadcast_id", TEXT, f"Of these broadcasts alone; there are none yet. {_MANY}"),
+    Parameter("start_date", "A date or time in ISO 8601. By default seven days before the end.", "2026-01-01", _STRING),
+    Parameter("end_date", "A date (included) or time in ISO 8601. By default now.", "2026-01-07", _STRING),
+    Parameter("timezone", "Where days begin: a name from the IANA time zone database. By default `UTC`.", "Europe/Vienna", _STRING),
+    Parameter(
+        "granularity",
+        "The length of a period, by default `daily`. At most 10,000 periods.",
+        "daily",
+        one_of(*UNITS),
+    ),
+    Parameter("metrics", f"The metrics to return, by default all. {_MANY}", "sent,delivered", _STRING),
+    Parameter(
+        "dimensions", f"What to group by: `period`, `domain`, `email` (requires `email_id`), `broadcast`. {_MANY}", "period", _STRING
+    ),
+    Parameter("domain_id", f"Counts only these domains. {_MANY}", SOME_ID, _STRING),
+    Parameter("email_id", f"Counts only these emails. {_MANY}", SOME_ID, _STRING),
+    Parameter("broadcast_id", f"Counts only these broadcasts, which don't exist yet. {_MANY}", SOME_ID, _STRING),
 )
-_NUMBER: Schema = {"type": "number", "minimum": 0}
-_ROW: Schema = {
-    "type": "object",
-    "properties": {
-        "period": TEXT, "domain_id": ID, "domain_name": TEXT, "email_id": ID, "broadcast_id": ID, "broadcast_name": TEXT,
-        **dict.fromkeys(METRICS, _NUMBER),
-    },
-    "additionalProperties": False,
-}  # fmt: skip
-ANSWER = obj(
+_METRICS = {
+    **{name: optional(number(f"How many recipients: {name.replace('_', ' ')}.", 12)) for name in SUMS},
+    **{name: optional(number(f"{part} ÷ {whole}, in percent.", 98.5)) for name, (part, whole) in RATES.items()},
+}
+_TOTALS = View("MetricsTotals", _METRICS)
+_ROW = View(
+    "MetricsRow",
     {
-        "object": const("metrics"),
-        "start_date": ISO_TIME,
-        "end_date": ISO_TIME,
-        "metrics": array({"enum": list(METRICS)}),
-        "dimensions": array({"enum": list(DIMENSIONS)}),
-        "granularity": {"enum": list(UNITS)},
-        "totals": {"type": "object", "properties": dict.fromkeys(METRICS, _NUMBER), "additionalProperties": False},
-        "data": array(_ROW),
+        "period": optional(text("When the period begins.", "2026-01-02")),
+        "domain_id": optional(uuid("The domain's ID.")),
+        "domain_name": optional(text("The domain's name.", "example.com")),
+        "email_id": optional(uuid("The email's ID.")),
+        "broadcast_id": optional(uuid("The broadcast's ID.")),
+        "broadcast_name": optional(text("The broadcast's name.", "News")),
+        **_METRICS,
     },
-    optional=["data"],
+)
+
+
+def _words_of(about: str, example: Sequence[str], words: Iterable[str]) -> Value:
+    return free(about, example, type="array", items={"type": "string", "enum": list(words)})
+
+
+ANSWER = View(
+    "Metrics",
+    {
+        "object": const("metrics", "Always `metrics`."),
+        "start_date": iso("The beginning."),
+        "end_date": iso("The end."),
+        "metrics": _words_of("The metrics.", ["sent", "delivered"], METRICS),
+        "dimensions": _words_of("The dimensions.", ["period"], DIMENSIONS),
+        "granularity": choice("The length of a period.", tuple(UNITS), example="daily"),
+        "totals": one(_TOTALS, "All of it together."),
+        "data": optional(many(_ROW, "A row for each combination of the dimensions.")),
+    },
 )
 
 
 @attrs.frozen
 class Question:
-    """A request for metrics, understood."""
+    """What a request for metrics asks for."""
 
     wanted: Wanted
     zone: ZoneInfo
     granularity: Literal["hourly", "daily", "weekly", "monthly"]
     metrics: Sequence[str]
     dimensions: Sequence[str]
-    broadcasts: bool  # of some broadcasts alone
+    broadcasts: bool  # counts only some broadcasts
 
 
-def asked(request: Request, now: datetime) -> Question:
+def question(request: Request, now: datetime) -> Question:
     zone = _zone(parameters.one(request, "timezone") or "UTC")
     granularity: Any = parameters.one(request, "granularity") or "daily"
     if granularity not in UNITS:
@@ -120,17 +141,17 @@ def asked(request: Request, now: datetime) -> Question:
     end = min(_moment(request, "end_date", zone, now, upto=True), now)
     start = _moment(request, "start_date", zone, end - DEFAULT)
     if start >= end:
-        raise invalid("The `start_date` parameter must lie before `end_date` and before now.")
+        raise invalid("The `start_date` parameter must be before `end_date` and in the past.")
     unit, length = UNITS[granularity]
     if (end - start) / length > PERIODS_MAX:
-        raise invalid(f"There would be more than {PERIODS_MAX} periods; choose another `granularity` or a shorter time.")
+        raise invalid(f"More than {PERIODS_MAX} periods. Choose a coarser `granularity` or a shorter time.")
     metrics = _words(request, "metrics", METRICS) or list(METRICS)
     dimensions = _words(request, "dimensions", DIMENSIONS)
     domains, emails, broadcasts = (_ids(request, name) for name in ("domain_id", "email_id", "broadcast_id"))
     if "email" in dimensions and not emails:
-        raise invalid("The dimension `email` needs the `email_id` parameter.")
+        raise invalid("The dimension `email` requires the `email_id` parameter.")
     if "email" in dimensions and "broadcast" in dimensions:
-        raise invalid("The dimensions `email` and `broadcast` exclude each other.")
+        raise invalid("The dimensions `email` and `broadcast` cannot be combined.")
     wanted = Wanted(
         start,
         end,
@@ -149,16 +170,16 @@ def asked(request: Request, now: datetime) -> Question:
 def answer(question: Question, counts: Sequence[Count], names: Mapping[UUID, str]) -> dict[str, object]:
     """`names`: the account's domains."""
     wanted = question.wanted
-    told: dict[str, object] = {
+    found: dict[str, object] = {
         "object": "metrics",
-        "start_date": iso(wanted.start),
-        "end_date": iso(wanted.end),
+        "start_date": iso_time(wanted.start),
+        "end_date": iso_time(wanted.end),
         "metrics": list(question.metrics),
         "dimensions": list(question.dimensions),
         "granularity": question.granularity,
         "totals": _figures(question.metrics, _summed(counts)),
     }
-    return {**told, "data": _rows(question, counts, names)} if question.dimensions else told
+    return {**found, "data": _rows(question, counts, names)} if question.dimensions else found
 
 
 def _rows(question: Question, counts: Sequence[Count], names: Mapping[UUID, str]) -> list[dict[str, object]]:
@@ -199,7 +220,7 @@ def _rate(part: int, whole: int) -> float:
 
 
 def _periods(question: Question) -> Iterator[datetime | date]:
-    """All of them, so that those without mail are there too."""
+    """All periods, also those without mail."""
     wanted, zone = question.wanted, question.zone
     first = wanted.start.replace(minute=0, second=0, microsecond=0)
     if wanted.unit == "hour":
@@ -231,7 +252,7 @@ def _zone(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
     except (ValueError, OSError, KeyError):
-        raise invalid("The `timezone` parameter must be a name of the IANA time zone database, such as `Europe/Vienna`.") from None
+        raise invalid("The `timezone` parameter must be a name from the IANA time zone database, such as `Europe/Vienna`.") from None
 
 
 def _moment(request: Request, name: str, zone: tzinfo, default: datetime, *, upto: bool = False) -> datetime:
@@ -245,19 +266,19 @@ def _moment(request: Request, name: str, zone: tzinfo, default: datetime, *, upt
         at = datetime.fromisoformat(text)
         return (at if at.tzinfo else at.replace(tzinfo=zone)).astimezone(UTC)
     except (ValueError, OverflowError):
-        raise invalid(f"The `{name}` parameter must be a date or a time in ISO 8601.") from None
+        raise invalid(f"The `{name}` parameter must be a date or time in ISO 8601.") from None
 
 
 def _words(request: Request, name: str, allowed: Sequence[str]) -> list[str]:
     words = list(dict.fromkeys(parameters.several(request, name)))
     for word in words:
         if word not in allowed:
-            raise invalid(f"The `{name}` parameter may have: {', '.join(allowed)}.")
+            raise invalid(f"The `{name}` parameter can have: {', '.join(allowed)}.")
     return words
 
 
 def _ids(request: Request, name: str) -> list[UUID]:
     ids = [parameters.uuid(text, name) for text in parameters.several(request, name)]
     if len(ids) > IDS_MAX:
-        raise invalid(f"The `{name}` parameter may have at most {IDS_MAX} ids.")
+        raise invalid(f"The `{name}` parameter can have at most {IDS_MAX} IDs.")
     return ids

@@ -1,104 +1,83 @@
-"""The sandbox inbox, read: what the development server received for this account. Only there in development."""
+"""The development inbox: the emails that the sandbox received for an account. Only in development."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
-from typing import Any, Protocol
-from uuid import UUID
+from typing import Any
 
 import attrs
 
 from mailsvc.http import parameters
-from mailsvc.http.answer import collection, ok
-from mailsvc.http.describe import COUNT, ID, PAGING, TEXT, TEXTS, TIME, const, listed, maybe, obj, told
+from mailsvc.http.answer import collection, ok, page
+from mailsvc.http.fields import described
+from mailsvc.http.operations import PAGING, operation
 from mailsvc.http.problem import not_found
 from mailsvc.http.request import Request
-from mailsvc.http.resources.email_views import time
-
-VERDICT = {"type": "object", "description": "What a DKIM signature came to."}
-MAIL = {
-    "id": ID,
-    "email_id": maybe(ID),
-    "created_at": TIME,
-    "from": TEXT,
-    "to": TEXTS,
-    "tls": maybe(TEXT),
-    "dkim": {"type": "array", "items": VERDICT},
-    "size": COUNT,
-}
+from mailsvc.http.views import Listing, Value, View, const, count, maybe, text, texts, time, uuid
+from mailsvc.store.mail.sandbox import Sandbox as StoredSandbox
 
 
-class ReceivedMail(Protocol):
-    """A mail as it arrived over SMTP. `dkim` has a verdict (an attrs class) for each signature; lists have no `message`."""
-
-    @property
-    def id(self) -> UUID: ...
-    @property
-    def email_id(self) -> UUID | None: ...
-    @property
-    def received_at(self) -> datetime: ...
-    @property
-    def sender(self) -> str: ...
-    @property
-    def recipients(self) -> Sequence[str]: ...
-    @property
-    def tls(self) -> str | None: ...
-    @property
-    def dkim(self) -> Sequence[Any]: ...
-    @property
-    def size(self) -> int: ...
-    @property
-    def message(self) -> bytes | None: ...
+def _verdicts(verdicts: Sequence[Any]) -> list[dict[str, Any]]:
+    return [attrs.asdict(verdict) for verdict in verdicts]
 
 
-class Inbox(Protocol):
-    """store/mail/sandbox: one account's mails, newest first."""
-
-    async def list(
-        self, account_id: UUID, limit: int, after: UUID | None = None, before: UUID | None = None
-    ) -> tuple[Sequence[ReceivedMail], bool]: ...
-    async def get(self, account_id: UUID, id_: UUID, /) -> ReceivedMail | None: ...
+_DKIM = Value(
+    {
+        "type": "array",
+        "items": {"type": "object", "additionalProperties": True},
+        **described("The result of each DKIM signature.", [{"domain": "example.com", "result": "pass"}]),
+    },
+    _verdicts,
+)
+ROW = View(
+    "SandboxEmailRow",
+    {
+        "id": uuid("The ID in the inbox."),
+        "email_id": maybe(uuid("The email's ID.")),
+        "created_at": time("When it arrived.", "received_at"),
+        "from": text("The envelope sender.", "bounces@send.example.com", "sender"),
+        "to": texts("The envelope recipients.", ["someone@example.net"], "recipients"),
+        "tls": maybe(text("The version of TLS.", "TLSv1.3")),
+        "dkim": _DKIM,
+        "size": count("The size in bytes.", 1234),
+    },
+)
+EMAIL = View(
+    "SandboxEmail",
+    {
+        "object": const("sandbox_email", "Always `sandbox_email`."),
+        **ROW.values,
+        "raw": text("The message.", "Subject: Hello"),
+        "raw_charset": text("The character set in which `raw` has the bytes of the message.", "utf-8"),
+    },
+)
 
 
 @attrs.define(eq=False)
 class Sandbox:
     app = collection()
-    inbox: Inbox
+    inbox: StoredSandbox
 
     @app.route("/sandbox/emails", methods=["GET"])
-    @told("What the development inbox received for the account.", listed(obj(MAIL)), parameters=PAGING, key="any")
+    @operation("List received emails", "The emails in the development inbox, newest first.", Listing(ROW), parameters=PAGING, key="any")
     async def list(self, request: Request) -> bytes:
-        page = parameters.page(request)
-        mails, has_more = await request.detached(
-            self.inbox.list(request.caller.account_id, page.limit or parameters.PAGE_DEFAULT, page.after, page.before)
+        wanted = parameters.page(request)
+        emails, has_more = await request.detached(
+            self.inbox.list(request.caller.account_id, wanted.limit or parameters.PAGE_DEFAULT, wanted.after, wanted.before)
         )
-        return ok(request, {"object": "list", "has_more": has_more, "data": [_listed(mail) for mail in mails]})
+        return page(request, ROW, emails, has_more)
 
     @app.route("/sandbox/emails/<id>", methods=["GET"])
-    @told("A mail as it arrived.", obj({"object": const("sandbox_email"), **MAIL, "raw": TEXT, "raw_charset": TEXT}), key="any")
+    @operation("Retrieve a received email", "An email as it arrived.", EMAIL, key="any")
     async def get(self, request: Request, id: str) -> bytes:
-        mail = await request.detached(self.inbox.get(request.caller.account_id, parameters.uuid(id, "id")))
-        if mail is None:
+        email = await request.detached(self.inbox.get(request.caller.account_id, parameters.uuid(id, "id")))
+        if email is None:
             raise not_found("Email")
-        return ok(request, {"object": "sandbox_email", **_listed(mail), **_raw(mail.message or b"")})
-
-
-def _listed(mail: ReceivedMail) -> dict[str, object]:
-    return {
-        "id": str(mail.id),
-        "email_id": None if mail.email_id is None else str(mail.email_id),
-        "created_at": time(mail.received_at),
-        "from": mail.sender,
-        "to": list(mail.recipients),
-        "tls": mail.tls,
-        "dkim": [attrs.asdict(verdict) for verdict in mail.dkim],
-        "size": mail.size,
-    }
+        return ok(request, EMAIL.show(email, **_raw(email.message or b"")))
 
 
 def _raw(message: bytes) -> dict[str, object]:
-    """The octets as text; latin-1 stands for octets that are not UTF-8, one character each."""
+    """The bytes as text: as latin-1, one character for each byte, if they are not UTF-8."""
     try:
         return {"raw": message.decode(), "raw_charset": "utf-8"}
     except UnicodeDecodeError:

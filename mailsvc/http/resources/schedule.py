@@ -1,4 +1,4 @@
-"""When an email shall go: ISO 8601, or a few English forms. What cannot be read whole is refused, never guessed."""
+"""When to send an email: ISO 8601, or a few English forms. Text that isn't understood completely is refused, never guessed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from threading import Lock
 from zoneinfo import ZoneInfo
 
 LENGTH_MAX = 64
-LATE = timedelta(minutes=5)  # so far in the past it still means now: clocks differ
+LATE = timedelta(minutes=5)  # a time this far in the past still means now, because clocks differ
 
 _ISO = re.compile(r"\d{4}-?(\d\d|W\d\d)")
 _UNIT = r"(?:sec(?:ond)?s?|min(?:ute)?s?|h(?:ou)?rs?|days?|weeks?)"
@@ -23,7 +23,7 @@ _DATE = rf"(?:{_MONTH} {_NUMBER}|{_NUMBER} {_MONTH})(?: \d{{4}})?|\d{{4}}-\d\d-\
 _DAY = rf"(?:today|tomorrow|(?:next |this )?{_WEEKDAY}|{_DATE})"
 _TIME = r"(?:(?:1[0-2]|0?[1-9])(?::[0-5]\d){0,2} ?[ap]m|(?:[01]?\d|2[0-3])(?::[0-5]\d){1,2}|noon|midnight)"
 
-# Names of zones, as people write them in English. Those of a country's time follow its summer time.
+# Time zones as people write them in English. ET, CT, MT and PT follow daylight saving time.
 _ZONES = {
     "utc": "UTC", "gmt": "UTC", "z": "UTC",
     "et": "America/New_York", "ct": "America/Chicago", "mt": "America/Denver", "pt": "America/Los_Angeles",
@@ -43,15 +43,15 @@ _one_at_a_time = Lock()  # dateparser keeps state between calls, and this runs i
 
 
 class Unreadable(ValueError):
-    """Not a time that we take. The message is a sentence for the client, without the field's name."""
+    """Not a valid time. The message is the end of a sentence that begins with the field."""
 
 
 class Natural(Exception):
-    """It is not ISO 8601. Reading it takes a while: to be done in a thread."""
+    """Not ISO 8601: parsing English takes long and has to be done in a thread."""
 
 
 def read(text: str, now: datetime, ahead: timedelta, *, natural: bool) -> datetime | None:
-    """The time that `text` means, None when it is to go at once. Raises `Natural` for what is not ISO 8601 unless `natural` allows it."""
+    """The time, or None for now. Raises Natural if `text` is not ISO 8601, unless `natural` is set."""
     if len(text) > LENGTH_MAX:
         raise Unreadable(f"must have at most {LENGTH_MAX} characters")
     at = _iso(text)
@@ -60,14 +60,14 @@ def read(text: str, now: datetime, ahead: timedelta, *, natural: bool) -> dateti
             raise Natural
         at = _english(" ".join(text.lower().replace(".m.", "m").replace(" a.m", " am").replace(" p.m", " pm").split()), now)
     if at > now + ahead:
-        raise Unreadable(f"must be at most {ahead.days} days ahead")
+        raise Unreadable(f"must be at most {ahead.days} days in the future")
     if at < now - LATE:
         raise Unreadable("is in the past")
     return at if at > now else None
 
 
 def _iso(text: str) -> datetime | None:
-    """ISO 8601; without an offset it is UTC."""
+    """ISO 8601. Without an offset it is UTC."""
     if not _ISO.match(text):
         return None
     try:
@@ -96,7 +96,7 @@ def _english(text: str, now: datetime) -> datetime:
 
 
 def _understood(plain: str, now: datetime, zone: tzinfo) -> datetime:
-    import dateparser  # takes a quarter of a second, once, and most processes never need it
+    import dateparser  # imported late: takes a quarter of a second, and most processes never need it
 
     local = now.astimezone(zone).replace(tzinfo=None)
     settings = {"PREFER_DATES_FROM": "future", "RELATIVE_BASE": local, "TIMEZONE": "UTC", "RETURN_AS_TIMEZONE_AWARE": False}
@@ -104,7 +104,7 @@ def _understood(plain: str, now: datetime, zone: tzinfo) -> datetime:
         with _one_at_a_time:
             at = dateparser.parse(plain, languages=["en"], settings=settings)
         if at is None:
-            raise Unreadable("is not a time that exists")
+            raise Unreadable("is not an existing time")
         return at.replace(tzinfo=zone).astimezone(UTC)
     except (ValueError, OverflowError) as error:
-        raise error if isinstance(error, Unreadable) else Unreadable("is not a time that exists") from None
+        raise error if isinstance(error, Unreadable) else Unreadable("is not an existing time") from None

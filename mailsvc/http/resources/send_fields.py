@@ -1,6 +1,6 @@
-"""JSON to emails: every field of a send request in each of its forms, and an error that names the field that is wrong.
+"""The fields of `POST /emails`, each in all of its forms, and what makes two requests the same.
 
-What bytes a message may hold (header names, content types, file names) is for mail/compose to say; who may send for policy.
+What a message can contain (header names, content types, file names) is up to `mail/compose`, who can send up to `policy`.
 """
 
 from __future__ import annotations
@@ -8,87 +8,211 @@ from __future__ import annotations
 import binascii
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
-from datetime import datetime, timedelta
 from typing import Any
 
 import attrs
 import orjson
 
-from mailsvc import policy
-from mailsvc.http import problem
-from mailsvc.http.problem import Problem, invalid, missing
+from mailsvc.http.fields import Field, OneOrMany, Record, Records, Rules, Text, TextMap, Unsupported, described
+from mailsvc.http.problem import Problem, invalid
 from mailsvc.http.resources import schedule
 from mailsvc.http.resources.attachment_links import Link
-from mailsvc.http.strict_json import shown
 from mailsvc.intake import Content, Incoming
 from mailsvc.mail.address import AddressError, Mailbox, parse_mailbox
 from mailsvc.mail.compose import Attachment
 
-TAGS_MAX = 75
-TAG_PATTERN = "[A-Za-z0-9_-]{1,256}"
 SLICE = 1 << 20  # characters of base64 decoded at a time, so that other threads get their turn; a multiple of 4
 
 _FORM = "The email address needs to follow the `email@example.com` or `Name <email@example.com>` format."
-_TAG = re.compile(TAG_PATTERN + r"\Z")
-_WHITE = b" \t\r\n\f\v"
-
-Object = Mapping[str, Any]
+_TAG = re.compile(r"[A-Za-z0-9_-]{1,256}")
+_TAG_SAYS = "must have 1 to 256 ASCII letters, digits, underscores or dashes"
+_SPACE = re.compile(r"\s+")
 
 
 @attrs.frozen
-class Rules:
-    """What the shapes depend on. `natural`: times in words may be read now, since this is not the reactor thread."""
+class Address(Field):
+    """`someone@example.com` or `Name <someone@example.com>`. `error` is the name of the error for anything else."""
 
-    now: datetime
-    limits: policy.Limits
-    ahead: timedelta
-    natural: bool
+    error: str = attrs.field(default="validation_error", kw_only=True)
+    blank: bool = attrs.field(default=True, kw_only=True)
+
+    def form(self) -> dict[str, Any]:
+        return {"type": "string", **({"minLength": 3} if self.required else {})}
+
+    def read(self, value: Any, place: str, rules: Rules) -> Mailbox:
+        if not isinstance(value, str):
+            raise invalid(f"The `{place}` field must be a string.")
+        try:
+            return parse_mailbox(value)
+        except AddressError as wrong:
+            raise Problem(422, self.error, f"Invalid `{place}` field. {_FORM} {wrong}") from None
+
+
+@attrs.frozen
+class File(Field):
+    """The content of an attachment: base64, an array of byte values, or how Node writes a Buffer. The JSON reader can have made `bytes`."""
+
+    def form(self) -> dict[str, Any]:
+        values = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 255}}
+        buffer = {
+            "title": "NodeBuffer",
+            "type": "object",
+            "properties": {
+                "type": {"type": "string", "const": "Buffer", **described("Always `Buffer`.", "Buffer")},
+                "data": {**values, **described("The bytes.", [72, 101, 108, 108, 111])},
+            },
+            "required": ["type", "data"],
+        }
+        return {"anyOf": [{"type": "string", "contentEncoding": "base64"}, values, buffer]}
+
+    def read(self, value: Any, place: str, rules: Rules | None = None) -> bytes:
+        if isinstance(value, dict) and value.get("type") == "Buffer":
+            value = value.get("data")
+        if isinstance(value, bytes):
+            return value
+        if isinstance(value, str):
+            return _base64(value, place)
+        if isinstance(value, list):
+            try:
+                if set(map(type, value)) <= {int}:
+                    return bytes(value)
+            except ValueError:
+                pass
+            raise invalid(f"The `{place}` field must have numbers from 0 to 255 only.")
+        raise invalid(f"The `{place}` field must be a base64 string or an array of byte values.")
+
+
+@attrs.frozen
+class Schedule(Text):
+    """When to send; None when that is now."""
+
+    example: Any = "in 1 hour"
+    more: Any = attrs.field(factory=lambda: {"maxLength": schedule.LENGTH_MAX}, kw_only=True)
+
+    def read(self, value: Any, place: str, rules: Rules) -> Any:
+        text = super().read(value, place, rules)
+        try:
+            return schedule.read(text, rules.now, rules.bounds.ahead, natural=rules.natural)
+        except schedule.Unreadable as wrong:
+            raise invalid(f"The `{place}` field {wrong}.") from None
+
+
+def _attachment(given: dict[str, Any], place: str) -> Attachment:
+    named: dict[str, Any] = {
+        "filename": given["filename"],
+        "content_type": given["content_type"] or given["contentType"],
+        "content_id": given["content_id"] or given["inline_content_id"],
+    }
+    if given["content"] is not None:
+        return Attachment(content=given["content"], **named)
+    if not given["path"]:
+        raise Problem(422, "invalid_attachment", f"Attachment must have either a `content` or `path`. Check `{place}`.")
+    return Link(content=b"", url=given["path"], place=place, **named)
+
+
+@attrs.frozen
+class _Alias(Text):
+    """Another name of a field, which older client libraries use. The description leaves it out."""
+
+    def form(self) -> dict[str, Any]:
+        return {}
+
+
+_FILE = File("The content: base64, or an array of byte values.", "SGVsbG8=")
+ATTACHMENT = Record(
+    title="SendAttachment",
+    fields={
+        "content": _FILE,
+        "path": Text(
+            "Instead of `content`: an https URL. The file is fetched when the email is accepted.", "https://example.com/invoice.pdf"
+        ),
+        "filename": Text("The name of the file.", "invoice.pdf"),
+        "content_type": Text("The media type. By default it follows from the file name.", "application/pdf"),
+        "contentType": _Alias(),
+        "content_id": Text('Embeds the file in the HTML: `<img src="cid:logo">`.', "logo"),
+        "inline_content_id": _Alias(),
+    },
+    example={"content": "SGVsbG8=", "filename": "hello.txt"},
+    make=_attachment,
+)
+TAG = Record(
+    title="SendTag",
+    fields={
+        "name": Text("The name.", "category", required=True, blank=False, pattern=_TAG, says=_TAG_SAYS),
+        "value": Text("The value.", "welcome", required=True, blank=False, pattern=_TAG, says=_TAG_SAYS),
+    },
+    make=lambda given, _: (given["name"], given["value"]),
+)
+
+
+def _addresses(about: str, example: str, noun: str = "recipients", *, required: bool = False) -> OneOrMany:
+    return OneOrMany(about, [example], item=Address(), most=lambda bounds: bounds.email.recipients_per_field, noun=noun, required=required)
+
+
+EMAIL = Record(
+    title="SendEmail",
+    noun="email",
+    fields={
+        "from": Address(
+            "The sender: `someone@example.com` or `Name <someone@example.com>`, from one of your verified domains.",
+            "Acme <hello@example.com>",
+            error="invalid_from_address",
+            required=True,
+        ),
+        "to": _addresses("The recipients: one address or an array.", "someone@example.net", required=True),
+        "cc": _addresses("Recipients of a copy.", "cc@example.net"),
+        "bcc": _addresses("Recipients of a copy that the others don't see.", "bcc@example.net"),
+        "reply_to": _addresses("Where replies go.", "support@example.com", "addresses"),
+        "subject": Text("The subject.", "Your order has shipped", required=True),
+        "html": Text("The HTML version. At least one of `html` and `text` is required.", "<p>It is on its way.</p>"),
+        "text": Text('The plain text version. By default it is made from `html`; `""` leaves it out.', "It is on its way.", blank=False),
+        "headers": TextMap("Additional header fields of the message.", {"X-Entity-Ref-ID": "order-1234"}),
+        "attachments": Records("Files to attach or to embed.", item=ATTACHMENT),
+        "tags": Records("Names and values that events repeat, so that you can group emails.", item=TAG, most=75),
+        "scheduled_at": Schedule("When to send: ISO 8601, or English such as `in 1 hour` or `tomorrow at 9am`. By default now."),
+        "template": Unsupported("Send the finished `html`."),
+        "topic_id": Unsupported("Leave it out."),
+    },
+)
+BATCH = Records(
+    "The emails. With `x-batch-validation: strict`, one invalid email rejects all of them.",
+    item=attrs.evolve(EMAIL, noun="request body"),
+    least=1,
+    most=lambda bounds: bounds.batch,
+)
+RESCHEDULE = Record(
+    title="RescheduleEmail",
+    fields={
+        "scheduled_at": Schedule("When to send: ISO 8601, or English such as `in 1 hour` or `tomorrow at 9am`.", required=True),
+    },
+)
 
 
 def email(value: Any, rules: Rules) -> Incoming:
-    """One send request. Keys that are not known are ignored: the libraries repeat ids and add their own."""
-    if not isinstance(value, dict):
-        raise invalid("The email must be a JSON object.")
-    for field, why in _UNSUPPORTED.items():
-        if not absent(value.get(field)):
-            raise invalid(f"The `{field}` field is not supported. {why}")
-    for field in ("from", "to", "subject"):
-        if absent(value.get(field)):
-            raise missing(field)
-    html, text = string(value, "html"), string(value, "text")
-    if not html and not text:
-        raise problem.Problem(422, "missing_required_field", "Missing `html` or `text` field.")
-    listed = {field: strings(value, field) for field in ("to", "cc", "bcc", "reply_to")}
-    refusal = policy.recipients_refusal(listed, rules.limits)
-    if refusal is not None:
-        raise problem.refused(refusal)
-    boxes = {field: tuple(_mailbox(item, _path(field, i, value)) for i, item in enumerate(items)) for field, items in listed.items()}
+    """One email to send."""
+    given = EMAIL.read(value, "", rules)
+    if not given["html"] and not given["text"]:
+        raise Problem(422, "missing_required_field", "Missing `html` or `text` field.")
     return Incoming(
-        sender=_sender(value["from"]),
-        to=boxes["to"],
-        cc=boxes["cc"],
-        bcc=boxes["bcc"],
-        reply_to=boxes["reply_to"],
-        subject=string(value, "subject") or "",
-        content=Content(
-            html or None, text, tuple(_attachment(a, f"attachments[{i}]") for i, a in enumerate(objects(value, "attachments")))
-        ),
-        headers=_headers(value),
-        tags=_tags(value),
-        scheduled_at=scheduled_at(value, rules),
+        sender=given["from"],
+        to=given["to"],
+        cc=given["cc"] or (),
+        bcc=given["bcc"] or (),
+        reply_to=given["reply_to"] or (),
+        subject=given["subject"],
+        content=Content(given["html"], given["text"], given["attachments"] or ()),
+        headers=given["headers"] or {},
+        tags=given["tags"] or (),
+        scheduled_at=given["scheduled_at"],
         source="api",
     )
 
 
-_UNSUPPORTED = {
-    "template": "Send the finished `html`.",
-    "topic_id": "Leave it out.",
-}
+# What makes two requests the same
 
 
 def fingerprint(value: Any) -> bytes:
-    """What makes two requests the same: their parsed JSON, whatever its order, spacing and the form of its attachments."""
+    """Equal for requests that mean the same: for their parsed JSON, whatever its order, spacing and the form of its attachments."""
     items = value if isinstance(value, list) else [value]
     text = orjson.dumps([_canonical(item) for item in items], default=_digest, option=orjson.OPT_SORT_KEYS)
     return hashlib.sha256(text).digest()
@@ -96,178 +220,28 @@ def fingerprint(value: Any) -> bytes:
 
 def _canonical(item: Any) -> Any:
     try:
-        given = objects(item, "attachments")
-        found = [a if a.get("content") is None else {**a, "content": _digest(_content(a, "attachments"))} for a in given]
+        files = item.get("attachments") or []
+        found = [a if a.get("content") is None else {**a, "content": _digest(_FILE.read(a["content"], "attachments"))} for a in files]
         return {**item, "attachments": found}
-    except (Problem, AttributeError):
-        return item  # one that is refused, in a batch that goes without it
+    except (Problem, AttributeError, TypeError):
+        return item  # invalid, in a batch that goes without it
 
 
 def _digest(content: Any) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def scheduled_at(value: Object, rules: Rules) -> datetime | None:
-    """When it shall go; None when that is now."""
-    text = string(value, "scheduled_at")
-    if not text:
-        return None
-    try:
-        return schedule.read(text, rules.now, rules.ahead, natural=rules.natural)
-    except schedule.Unreadable as wrong:
-        raise invalid(f"The `scheduled_at` field {wrong}.") from None
-
-
-# --- values by type -----------------------------------------------------------------------------------------------------
-
-
-def absent(value: Any) -> bool:
-    """Null, and what some libraries send for a field that was not set."""
-    return value is None or value == "" or value == []
-
-
-def string(value: Object, field: str, path: str = "") -> str | None:
-    """A string or nothing; an empty one stays empty, since `text` tells the two apart."""
-    found = value.get(field)
-    if found is None or isinstance(found, str):
-        return found
-    raise invalid(f"The `{path}{field}` field must be a string.")
-
-
-def strings(value: Object, field: str) -> list[str]:
-    """A string, or an array of strings."""
-    found = value.get(field)
-    if absent(found):
-        return []
-    if isinstance(found, str):
-        return [found]
-    if not isinstance(found, list):
-        raise invalid(f"The `{field}` field must be a string or an array of strings.")
-    for index, item in enumerate(found):
-        if not isinstance(item, str):
-            raise invalid(f"The `{field}[{index}]` field must be a string.")
-    return found
-
-
-def objects(value: Object, field: str) -> list[Object]:
-    found = value.get(field)
-    if found is None:
-        return []
-    if not isinstance(found, list):
-        raise invalid(f"The `{field}` field must be an array of objects.")
-    for index, item in enumerate(found):
-        if not isinstance(item, dict):
-            raise invalid(f"The `{field}[{index}]` field must be an object.")
-    return found
-
-
-# --- fields -------------------------------------------------------------------------------------------------------------
-
-
-def _path(field: str, index: int, value: Object) -> str:
-    return f"{field}[{index}]" if isinstance(value.get(field), list) else field
-
-
-def _sender(value: Any) -> Mailbox:
-    if not isinstance(value, str):
-        raise invalid("The `from` field must be a string.")
-    try:
-        return parse_mailbox(value)
-    except AddressError as wrong:
-        raise Problem(422, "invalid_from_address", f"Invalid `from` field. {_FORM} {wrong}") from None
-
-
-def _mailbox(text: str, path: str) -> Mailbox:
-    try:
-        return parse_mailbox(text)
-    except AddressError as wrong:
-        raise invalid(f"Invalid `{path}` field. {_FORM} {wrong}") from None
-
-
-def _headers(value: Object) -> Mapping[str, str]:
-    found = value.get("headers")
-    if found is None:
-        return {}
-    if not isinstance(found, dict):
-        raise invalid("The `headers` field must be an object of strings.")
-    for name, content in found.items():
-        if not isinstance(content, str):
-            raise invalid(f"The `headers.{shown(name)}` field must be a string.")
-    return found
-
-
-def _tags(value: Object) -> tuple[tuple[str, str], ...]:
-    found = objects(value, "tags")
-    if len(found) > TAGS_MAX:
-        raise invalid(f"The `tags` field may have at most {TAGS_MAX} tags.")
-    return tuple((_tag(tag, "name", i), _tag(tag, "value", i)) for i, tag in enumerate(found))
-
-
-def _tag(tag: Object, key: str, index: int) -> str:
-    text = string(tag, key, f"tags[{index}].")
-    if text is None:
-        raise missing(f"tags[{index}].{key}")
-    if not _TAG.match(text):
-        raise invalid(f"The `tags[{index}].{key}` field must have 1 to 256 ASCII letters, digits, underscores or dashes.")
-    return text
-
-
-def _attachment(value: Object, path: str) -> Attachment:
-    url = string(value, "path", f"{path}.")
-    named: dict[str, Any] = {
-        "filename": _first(value, path, "filename"),
-        "content_type": _first(value, path, "content_type", "contentType"),
-        "content_id": _first(value, path, "content_id", "inline_content_id"),
-    }
-    if value.get("content") is not None:
-        return Attachment(content=_content(value, path), **named)
-    if not url:
-        raise Problem(422, "invalid_attachment", f"Attachment must have either a `content` or `path`. Look at `{path}`.")
-    return Link(content=b"", url=url, place=path, **named)
-
-
-def _first(value: Object, path: str, *names: str) -> str | None:
-    """The first of these that is set; older libraries have their own names."""
-    found = (string(value, name, f"{path}.") for name in names)
-    return next((text for text in found if text), None)
-
-
-def _content(value: Object, path: str) -> bytes:
-    """base64, an array of byte values, or how Node writes a Buffer. `bytes` when the JSON reader made them already."""
-    content = value.get("content")
-    if isinstance(content, dict) and content.get("type") == "Buffer":
-        content = content.get("data")
-    if isinstance(content, bytes):
-        return content
-    if isinstance(content, str):
-        return _base64(content, path)
-    if isinstance(content, list):
+def _base64(text: str, place: str) -> bytes:
+    for form in (str, _padded):
+        tried = form(text)
         try:
-            if set(map(type, content)) <= {int}:
-                return bytes(content)
+            return b"".join(binascii.a2b_base64(tried[at : at + SLICE], strict_mode=True) for at in range(0, len(tried), SLICE))
         except ValueError:
-            pass
-        raise invalid(f"The `{path}.content` field must have numbers from 0 to 255 only.")
-    raise invalid(f"The `{path}.content` field must be a base64 string or an array of byte values.")
+            continue
+    raise invalid(f"The `{place}` field must be base64.")
 
 
-def _base64(text: str, path: str) -> bytes:
-    """Decoded in slices: one call over 40 MB would keep every other thread waiting."""
-    if text.isascii():
-        encoded = text.encode("ascii")
-        for form in (encoded, _without_spaces(encoded)):
-            try:
-                return b"".join(binascii.a2b_base64(slice_, strict_mode=True) for slice_ in _slices(form))
-            except ValueError:
-                continue
-    raise invalid(f"The `{path}.content` field must be base64.")
-
-
-def _without_spaces(encoded: bytes) -> bytes:
-    """Without white space, and padded: both are left to the sender (4648 §3.1, §3.2)."""
-    bare = b"".join(slice_.translate(None, _WHITE) for slice_ in _slices(encoded)).rstrip(b"=")
-    return bare + b"=" * (-len(bare) % 4)
-
-
-def _slices(octets: bytes) -> Iterator[bytes]:
-    return (octets[at : at + SLICE] for at in range(0, len(octets), SLICE))
+def _padded(text: str) -> str:
+    """Without line breaks, and padded: senders can do either (4648 §3.1, §3.2)."""
+    bare = _SPACE.sub("", text).rstrip("=")
+    return bare + "=" * (-len(bare) % 4)

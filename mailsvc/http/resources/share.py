@@ -1,4 +1,4 @@
-"""An email shown to whoever has the link, for at most 48 hours: without its keys, its Bcc and its history, and with nothing that runs."""
+"""Shared emails: a page for everybody who has the link, for at most 48 hours. It has no Bcc and no history, and runs nothing."""
 
 from __future__ import annotations
 
@@ -13,23 +13,45 @@ import attrs
 from mailsvc.clock import unix
 from mailsvc.http import parameters
 from mailsvc.http.answer import collection, ok
-from mailsvc.http.describe import TEXT, Parameter, acknowledged, told
-from mailsvc.http.fields import Record, Text
-from mailsvc.http.problem import NO_LONGER_KEPT, Problem, invalid, not_found
+from mailsvc.http.fields import Record, Text, Wrong
+from mailsvc.http.operations import Parameter, operation
+from mailsvc.http.problem import DELETED, Problem, not_found
 from mailsvc.http.reading import Reader
 from mailsvc.http.request import Request
-from mailsvc.http.resources.attachments import Stored
 from mailsvc.http.resources.contents import Contents
+from mailsvc.http.views import acknowledged, text
 from mailsvc.net.signed_links import SHARE, SHARED_LONGEST, Opened, SignedLinks
-from mailsvc.store.mail.emails import EmailView
+from mailsvc.store.mail.emails import Emails, EmailView
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-BODY = Record({"expires_in": Text(least=1, most=40, about="`10m`, `2 hours`, `1 day`: at most, and when left out, 48 hours.")})
-TOKEN = Parameter("token", TEXT, "From `url`.", required=True)
-
 _DURATION = re.compile(r"(\d{1,9}) ?(s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?|d|days?)", re.ASCII | re.IGNORECASE)
 
-# The page has no script and asks for nothing; the html of the email is in a frame of its own that may not do more, but its pictures show.
+
+def _seconds(text: str) -> int:
+    found = _DURATION.fullmatch(text.strip())
+    if found is None or int(found[1]) == 0:
+        raise Wrong("must be a duration such as `10m`, `2 hours` or `1 day`")
+    seconds = int(found[1]) * UNITS[found[2][0].lower()]
+    if seconds > SHARED_LONGEST:
+        raise Wrong("must not exceed 48 hours")
+    return seconds
+
+
+SHARE_EMAIL = Record(
+    title="ShareEmail",
+    fields={
+        "expires_in": Text(
+            "How long the link works: `10m`, `2 hours`, `1 day`. By default, and at most, 48 hours.", "2 hours",
+            least=1, most=40, blank=False, parse=_seconds,
+        )
+    },
+)  # fmt: skip
+SHARED = acknowledged(
+    "email", "SharedEmail", "The email's ID.", url=text("The link.", "https://api.example.com/shared?token=…", format="uri")
+)
+TOKEN = Parameter("token", "From `url`.", "eyJhIjoi…", {"type": "string"}, required=True)
+
+# The page has no scripts. The HTML of the email is in a frame that can only show images and open links.
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src https: data:; frame-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -53,7 +75,7 @@ iframe{{height:75vh}}pre{{padding:1rem;white-space:pre-wrap;overflow-wrap:anywhe
 @attrs.define(eq=False)
 class Share:
     app = collection()
-    stored: Stored
+    stored: Emails
     contents: Contents
     links: SignedLinks
     reader: Reader
@@ -61,25 +83,27 @@ class Share:
     clock: Any
 
     @app.route("/emails/<id>/share", methods=["POST"])
-    @told("Make a link that shows an email to whoever has it.", acknowledged("email", url=TEXT), body=BODY.schema, body_required=False)
+    @operation(
+        "Share an email", "Creates a link that shows an email to everybody who has it.", SHARED, body=SHARE_EMAIL, body_required=False
+    )
     async def share(self, request: Request, id: str) -> bytes:
         return await request.detached(self._share(request, parameters.uuid(id, "id")))
 
     async def _share(self, request: Request, email_id: UUID) -> bytes:
-        asked = await self.reader.read(request, lambda value, rules: BODY.read(value)) if request.received else {"expires_in": None}
-        seconds = _seconds(asked["expires_in"])
+        given = await self.reader.record(request, SHARE_EMAIL) if request.received else {"expires_in": None}
+        seconds = given["expires_in"] or SHARED_LONGEST
         email = await self.stored.get(request.caller.account_id, email_id)
         if email is None:
             raise not_found("Email")
         url = self.links.shared(self.base_url, email.account_id, email_id, unix(self.clock) + seconds)
-        return ok(request, {"object": "email", "id": str(email_id), "url": url})
+        return ok(request, SHARED.show(id=email_id, url=url))
 
     @app.route("/shared", methods=["GET"])
-    @told("A shared email, as a page.", "text/html", parameters=[TOKEN], key="none", errors=[403, 404])
+    @operation("View a shared email", "The page that a shared link opens.", "text/html", parameters=[TOKEN], key="none", errors=[403, 404])
     async def show(self, request: Request) -> bytes:
         opened = self.links.read(SHARE, parameters.one(request, "token"), unix(self.clock))
         if opened is None:
-            raise Problem(403, "validation_error", "This link is not valid, or its time is over.")
+            raise Problem(403, "validation_error", "This link is not valid or has expired.")
         return await request.detached(self._show(request, opened))
 
     async def _show(self, request: Request, opened: Opened) -> bytes:
@@ -94,24 +118,12 @@ class Share:
         return request.sized(200, page)
 
 
-def _seconds(text: str | None) -> int:
-    if text is None:
-        return SHARED_LONGEST
-    found = _DURATION.fullmatch(text.strip())
-    if found is None or int(found[1]) == 0:
-        raise invalid("The `expires_in` field must be a duration such as `10m`, `2 hours` or `1 day`.")
-    seconds = int(found[1]) * UNITS[found[2][0].lower()]
-    if seconds > SHARED_LONGEST:
-        raise invalid("The `expires_in` field must not exceed 48 hours.")
-    return seconds
-
-
 def _page(email: EmailView, html: str | None, text: str | None) -> bytes:
     if html is not None:
         framed = escape(f'<base target="_blank">{html}')
         content = f'<iframe sandbox="allow-popups allow-popups-to-escape-sandbox" srcdoc="{framed}" title="The email"></iframe>'
     else:
-        content = f"<pre>{escape(text or NO_LONGER_KEPT)}</pre>"
+        content = f"<pre>{escape(text or DELETED)}</pre>"
     sent = datetime.strftime(email.created_at.astimezone(UTC), "%Y-%m-%d %H:%M UTC")
     to = escape(", ".join([*email.to, *email.cc]))
     page = _PAGE.format(subject=escape(email.subject), sender=escape(email.sender), to=to, sent=sent, content=content)

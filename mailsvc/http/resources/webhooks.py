@@ -1,140 +1,114 @@
-"""Webhooks: a customer's endpoints, what they were sent, and sending it again."""
+"""Webhooks: the endpoints of an account, what was sent to them, and sending it again."""
 
 from __future__ import annotations
 
-import base64
 import re
 import secrets
-from collections.abc import Callable, Sequence
-from datetime import datetime
-from typing import Any, Protocol
+from collections.abc import Callable
 from uuid import UUID
 
 import attrs
 
 from mailsvc.events import payload
 from mailsvc.http import parameters
-from mailsvc.http.answer import audited, collection, made, ok, page
-from mailsvc.http.describe import PAGING, acknowledged, const, listed, told
-from mailsvc.http.problem import Problem, invalid, missing, not_found
+from mailsvc.http.answer import audited, collection, created, ok, page
+from mailsvc.http.operations import PAGING, operation
+from mailsvc.http.problem import Problem, invalid, not_found
 from mailsvc.http.reading import Reader
 from mailsvc.http.request import Request
-from mailsvc.http.resources import event_schema as schema
-from mailsvc.http.resources import send_fields
-from mailsvc.http.resources.email_views import time, time_or_none
-from mailsvc.http.resources.send_fields import Rules
+from mailsvc.http.resources import webhook_fields as fields
+from mailsvc.http.resources.webhook_fields import shown_message, shown_secret
+from mailsvc.http.views import Listing
 from mailsvc.net.urls import BadUrl, Target
-from mailsvc.store.events.webhook_log import Attempt, Message
-from mailsvc.store.events.webhooks import Status, Webhook
-from mailsvc.store.people.audit import Line
+from mailsvc.store.events.webhook_log import Message, WebhookLog
+from mailsvc.store.events.webhooks import Webhook
+from mailsvc.store.events.webhooks import Webhooks as StoredWebhooks
 
-SECRET = 32  # octets
-EVERYTHING = 1000  # endpoints in a list without a limit; an account has fewer
+SECRET = 32  # bytes
+ALL = 1000  # endpoints in a list without a limit; an account has fewer
 
 _MESSAGE = re.compile(r"msg_[0-9a-f]{32}\Z")
 _ATTEMPT = re.compile(r"atmpt_[0-9a-f]{32}\Z")
 
 
-class Endpoints(Protocol):
-    """store/events/webhooks"""
-
-    async def add(
-        self, account_id: UUID, url: str, events: Sequence[str], secret: bytes, most: int, lines: Sequence[Line] = ()
-    ) -> Webhook | None: ...
-    async def get(self, account_id: UUID, webhook_id: UUID) -> tuple[Webhook, bytes] | None: ...
-    async def change(
-        self, account_id: UUID, webhook_id: UUID, url: str | None = None, events: Sequence[str] | None = None,
-        status: Status | None = None, lines: Sequence[Line] = (),
-    ) -> bool: ...  # fmt: skip
-    async def remove(self, account_id: UUID, webhook_id: UUID, lines: Sequence[Line] = ()) -> bool: ...
-    async def rotate(self, account_id: UUID, webhook_id: UUID, secret: bytes, lines: Sequence[Line] = ()) -> bool: ...
-    async def list(
-        self, account_id: UUID, limit: int, after: UUID | None = None, before: UUID | None = None
-    ) -> tuple[Sequence[Webhook], bool]: ...
-
-
-class Log(Protocol):
-    """store/events/webhook_log"""
-
-    async def get(self, account_id: UUID, webhook_id: UUID, event_id: UUID) -> Message | None: ...
-    async def attempts(
-        self, account_id: UUID, webhook_id: UUID, event_id: UUID, limit: int, after: UUID | None = None
-    ) -> tuple[Sequence[Attempt], bool]: ...
-    async def replay(self, account_id: UUID, webhook_id: UUID, event_id: UUID, now: datetime, lines: Sequence[Line] = ()) -> bool: ...
-    async def replay_range(
-        self, account_id: UUID, webhook_id: UUID, since: datetime, until: datetime, failed: bool, now: datetime, lines: Sequence[Line] = ()
-    ) -> int: ...
-    async def test(
-        self, account_id: UUID, webhook_id: UUID, kind: str, payload: dict[str, object], now: datetime, lines: Sequence[Line] = ()
-    ) -> UUID: ...
-    async def list(self, account_id: UUID, webhook_id: UUID, limit: int, after: UUID | None = None) -> tuple[Sequence[Message], bool]: ...
-
-
 @attrs.define(eq=False)
 class Webhooks:
-    """`read_url` refuses what no endpoint may be; `outgoing` is called when something is to be sent at once."""
+    """`read_url` refuses URLs that no endpoint can have. `on_outgoing` is called when something is due immediately."""
 
     app = collection()
-    endpoints: Endpoints
-    log: Log
+    endpoints: StoredWebhooks
+    log: WebhookLog
     reader: Reader
     read_url: Callable[[str], Target]
     most: int = 100
-    outgoing: Callable[[], None] = lambda: None
+    on_outgoing: Callable[[], None] = lambda: None
 
     @app.route("/webhooks", methods=["POST"])
-    @told("Be told of events.", schema.WITH_SECRET, status=201, body=schema.NEW_WEBHOOK)
+    @operation(
+        "Create a webhook",
+        "Sends the events of the given types to a URL, from now on. The response has the secret that signs them.",
+        fields.WITH_SECRET,
+        status=201,
+        body=fields.CREATE,
+    )
     async def add(self, request: Request) -> bytes:
         return await request.detached(self._add(request))
 
     async def _add(self, request: Request) -> bytes:
-        url, events, _ = await self.reader.read(request, self._changes)
-        if url is None or events is None:
-            raise missing("endpoint" if url is None else "events")
+        given = await self.reader.record(request, fields.CREATE)
+        url, events = self._url(given["endpoint"]), list(dict.fromkeys(given["events"]))
         secret = secrets.token_bytes(SECRET)
         added = await self.endpoints.add(
             request.caller.account_id, url, events, secret, self.most, [audited(request, "webhook added", url)]
         )
         if added is None:
-            raise invalid(f"An account may have at most {self.most} webhooks.")
-        return made(request, {"object": "webhook", "id": str(added.id), "signing_secret": shown(secret)})
+            raise invalid(f"An account can have at most {self.most} webhooks.")
+        return created(request, fields.WITH_SECRET.show(added, signing_secret=shown_secret(secret)))
 
     @app.route("/webhooks", methods=["GET"])
-    @told("The webhooks of the account.", listed(schema.WEBHOOK_ROW), parameters=PAGING, about="All of them when no parameter is given.")
+    @operation(
+        "List webhooks",
+        "The webhooks of the account, newest first; all of them without parameters.",
+        Listing(fields.ROW),
+        parameters=PAGING,
+    )
     async def list(self, request: Request) -> bytes:
-        asked = parameters.page(request, default=None)
-        limit = asked.limit or EVERYTHING
-        found, more = await request.detached(self.endpoints.list(request.caller.account_id, limit, asked.after, asked.before))
-        return page(request, [_listed(webhook) for webhook in found], more)
+        wanted = parameters.page(request, default=None)
+        found, more = await request.detached(
+            self.endpoints.list(request.caller.account_id, wanted.limit or ALL, wanted.after, wanted.before)
+        )
+        return page(request, fields.ROW, found, more)
 
     @app.route("/webhooks/<id>", methods=["GET"])
-    @told("A webhook with its secret.", schema.WEBHOOK)
+    @operation("Retrieve a webhook", "A webhook with its secret and its health.", fields.WEBHOOK)
     async def get(self, request: Request, id: str) -> bytes:
         webhook, secret = await request.detached(self._one(request, id))
-        health = {
-            "disabled_reason": webhook.disabled_why,
-            "failing_since": time_or_none(webhook.failing_since),
-            "last_failure": None if webhook.failed_at is None else {"at": time(webhook.failed_at), "status": webhook.failed_with},
-        }
-        return ok(request, {"object": "webhook", **_listed(webhook), "signing_secret": shown(secret), **health})
+        return ok(request, fields.WEBHOOK.show(webhook, signing_secret=shown_secret(secret)))
 
     @app.route("/webhooks/<id>", methods=["PATCH"])
-    @told("Change a webhook.", acknowledged("webhook"), body=schema.CHANGE_WEBHOOK)
+    @operation(
+        "Update a webhook",
+        "Changes a webhook and clears its failures. Fields that are not given stay as they are.",
+        fields.CHANGED,
+        body=fields.UPDATE,
+    )
     async def change(self, request: Request, id: str) -> bytes:
         parameters.uuid(id, "id")
         return await request.detached(self._change(request, id))
 
     async def _change(self, request: Request, id: str) -> bytes:
-        url, events, status = await self.reader.read(request, self._changes)
+        given = await self.reader.record(request, fields.UPDATE)
+        url, status = given["endpoint"] and self._url(given["endpoint"]), given["status"]
+        events = given["events"] and list(dict.fromkeys(given["events"]))
         webhook, _ = await self._one(request, id)
         line = audited(request, "webhook changed", ", ".join(filter(None, (url or webhook.url, status))))
         if not await self.endpoints.change(webhook.account_id, webhook.id, url, events, status, [line]):
             raise not_found("Webhook")
-        self.outgoing()
-        return ok(request, {"object": "webhook", "id": str(webhook.id)})
+        self.on_outgoing()
+        return ok(request, fields.CHANGED.show(webhook))
 
     @app.route("/webhooks/<id>", methods=["DELETE"])
-    @told("Delete a webhook.", acknowledged("webhook", deleted=const(True)))
+    @operation("Delete a webhook", "Pending events are discarded.", fields.DELETED)
     async def remove(self, request: Request, id: str) -> bytes:
         return await request.detached(self._remove(request, id))
 
@@ -142,11 +116,13 @@ class Webhooks:
         webhook, _ = await self._one(request, id)
         if not await self.endpoints.remove(webhook.account_id, webhook.id, [audited(request, "webhook deleted", webhook.url)]):
             raise not_found("Webhook")
-        self.outgoing()
-        return ok(request, {"object": "webhook", "id": str(webhook.id), "deleted": True})
+        self.on_outgoing()
+        return ok(request, fields.DELETED.show(webhook))
 
     @app.route("/webhooks/<id>/signing-secret/rotate", methods=["POST"])
-    @told("A new secret; for 24 hours both sign.", schema.WITH_SECRET)
+    @operation(
+        "Rotate the signing secret", "Returns a new secret. For 24 hours events are signed with the old one as well.", fields.WITH_SECRET
+    )
     async def rotate(self, request: Request, id: str) -> bytes:
         return await request.detached(self._rotate(request, id))
 
@@ -155,78 +131,100 @@ class Webhooks:
         secret, line = secrets.token_bytes(SECRET), audited(request, "webhook secret rotated", webhook.url)
         if not await self.endpoints.rotate(webhook.account_id, webhook.id, secret, [line]):
             raise not_found("Webhook")
-        return ok(request, {"object": "webhook", "id": str(webhook.id), "signing_secret": shown(secret)})
+        return ok(request, fields.WITH_SECRET.show(webhook, signing_secret=shown_secret(secret)))
 
     @app.route("/webhooks/<id>/events", methods=["GET"])
-    @told("What it was to be told.", listed(schema.MESSAGE_ROW), parameters=schema.MESSAGES)
+    @operation(
+        "List the events of a webhook",
+        "The events for this endpoint, newest first, with the state of their delivery.",
+        Listing(fields.MESSAGE_ROW),
+        parameters=fields.MESSAGES,
+    )
     async def events(self, request: Request, id: str) -> bytes:
-        asked = parameters.page(request, message_id)
-        if asked.before is not None:
+        wanted = parameters.page(request, message_id)
+        if wanted.before is not None:
             raise invalid("This list has no `before` parameter.")
         webhook, _ = await request.detached(self._one(request, id))
         found, more = await request.detached(
-            self.log.list(webhook.account_id, webhook.id, asked.limit or parameters.PAGE_DEFAULT, asked.after)
+            self.log.list(webhook.account_id, webhook.id, wanted.limit or parameters.PAGE_DEFAULT, wanted.after)
         )
-        return page(request, [_message(message) for message in found], more)
+        return page(request, fields.MESSAGE_ROW, found, more)
 
     @app.route("/webhooks/<id>/events/<event>", methods=["GET"])
-    @told("One of these, with its payload.", schema.MESSAGE)
+    @operation("Retrieve an event of a webhook", "An event for this endpoint with its payload.", fields.MESSAGE)
     async def event(self, request: Request, id: str, event: str) -> bytes:
         message = await request.detached(self._message(request, id, event))
-        next_at = {"next_attempt_at": time_or_none(message.next_at)}
-        told = message.payload if message.fact is None else payload.render(message.fact)
-        return ok(request, {"object": "webhook_event", **_message(message), **next_at, "payload": told})
+        sent = message.payload if message.fact is None else payload.render(message.fact)
+        return ok(request, {**fields.MESSAGE.show(message, payload=None), "payload": sent})
 
     @app.route("/webhooks/<id>/events/<event>/attempts", methods=["GET"])
-    @told("Each try of telling it.", listed(schema.ATTEMPT_ROW), parameters=schema.ATTEMPTS)
+    @operation(
+        "List the attempts of a webhook event",
+        "Each request that was made for the event, newest first.",
+        Listing(fields.ATTEMPT_ROW),
+        parameters=fields.ATTEMPTS,
+    )
     async def attempts(self, request: Request, id: str, event: str) -> bytes:
-        asked = parameters.page(request, attempt_id)
+        wanted = parameters.page(request, attempt_id)
         message = await request.detached(self._message(request, id, event))
         account_id, webhook_id = request.caller.account_id, parameters.uuid(id, "id")
         found, more = await request.detached(
-            self.log.attempts(account_id, webhook_id, message.event_id, asked.limit or parameters.PAGE_DEFAULT, asked.after)
+            self.log.attempts(account_id, webhook_id, message.event_id, wanted.limit or parameters.PAGE_DEFAULT, wanted.after)
         )
-        return page(request, [_attempt(attempt) for attempt in found], more)
+        return page(request, fields.ATTEMPT_ROW, found, more)
 
     @app.route("/webhooks/<id>/events/<event>/replay", methods=["POST"])
-    @told("Tell it again.", schema.REPLAYED)
+    @operation("Replay a webhook event", "Sends an event again, with all attempts of a new one.", fields.REPLAYED)
     async def replay(self, request: Request, id: str, event: str) -> bytes:
         return await request.detached(self._replay(request, id, event))
 
     async def _replay(self, request: Request, id: str, event: str) -> bytes:
         webhook, _ = await self._one(request, id)
         message = await self._message(request, id, event)
-        line = audited(request, "webhook event sent again", f"{message.type} to {webhook.url}")
+        line = audited(request, "webhook event resent", f"{message.type} to {webhook.url}")
         await self.log.replay(webhook.account_id, webhook.id, message.event_id, self.reader.now(), [line])
-        self.outgoing()
-        return ok(request, {"object": "webhook_event", "id": shown_message(message.event_id)})
+        self.on_outgoing()
+        return ok(request, fields.REPLAYED.show(id=shown_message(message.event_id)))
 
     @app.route("/webhooks/<id>/replay", methods=["POST"])
-    @told("Tell again what was told in a time.", schema.REPLAYED_RANGE, body=schema.REPLAY)
+    @operation(
+        "Replay the webhook events of a period",
+        "Sends the events of a period again: those that failed, or all.",
+        fields.REPLAYED_RANGE,
+        body=fields.REPLAY,
+    )
     async def replay_range(self, request: Request, id: str) -> bytes:
         return await request.detached(self._replay_range(request, id))
 
     async def _replay_range(self, request: Request, text: str) -> bytes:
-        since, until, failed = await self.reader.read(request, _range)
+        given = await self.reader.record(request, fields.REPLAY)
+        since, until, failed = given["since"], given["until"] or self.reader.now(), given["status"] != "all"
         webhook, _ = await self._one(request, text)
-        line = audited(request, "webhook events sent again", f"{since.isoformat()} to {until.isoformat()}, {webhook.url}")
+        line = audited(request, "webhook events resent", f"{since.isoformat()} to {until.isoformat()}, {webhook.url}")
         count = await self.log.replay_range(webhook.account_id, webhook.id, since, until, failed, self.reader.now(), [line])
-        self.outgoing()
-        return ok(request, {"object": "webhook_replay", "id": str(webhook.id), "replayed": count})
+        self.on_outgoing()
+        return ok(request, fields.REPLAYED_RANGE.show(webhook, replayed=count))
 
     @app.route("/webhooks/<id>/test", methods=["POST"])
-    @told("Send a sample event.", schema.TESTED, status=201, body=schema.TEST, body_required=False)
+    @operation(
+        "Send a test event",
+        "Sends a made-up event to the endpoint. It appears in the events of the webhook only.",
+        fields.TESTED,
+        status=201,
+        body=fields.TEST,
+        body_required=False,
+    )
     async def test(self, request: Request, id: str) -> bytes:
         return await request.detached(self._test(request, id))
 
     async def _test(self, request: Request, text: str) -> bytes:
-        kind = await self.reader.read(request, _kind) if request.received else None
+        kind = (await self.reader.record(request, fields.TEST))["type"] if request.received else None
         webhook, _ = await self._one(request, text)
         kind, now = kind or webhook.events[0], self.reader.now()
         line = audited(request, "webhook tested", webhook.url)
         event_id = await self.log.test(webhook.account_id, webhook.id, kind, payload.sample(kind, now), now, [line])
-        self.outgoing()
-        return made(request, {"object": "webhook_event", "id": shown_message(event_id), "type": kind})
+        self.on_outgoing()
+        return created(request, fields.TESTED.show(id=shown_message(event_id), type=kind))
 
     async def _one(self, request: Request, text: str) -> tuple[Webhook, bytes]:
         found = await self.endpoints.get(request.caller.account_id, parameters.uuid(text, "id"))
@@ -241,123 +239,21 @@ class Webhooks:
             raise not_found("Webhook event")
         return message
 
-    def _changes(self, value: Any, rules: Rules) -> tuple[str | None, Sequence[str] | None, Status | None]:
-        """What a request sets: the endpoint's URL in its one spelling, its event types, its status."""
-        fields = _object(value)
-        return self._url(fields), _events(fields), _status(fields)
-
-    def _url(self, fields: send_fields.Object) -> str | None:
-        url = send_fields.string(fields, "endpoint")
-        if not url:
-            return None
+    def _url(self, url: str) -> str:
+        """The URL in its canonical form."""
         try:
             return self.read_url(url).text
         except BadUrl as error:
             raise invalid(f"The `endpoint` {error}.") from None
 
 
-def shown(secret: bytes) -> str:
-    return f"whsec_{base64.b64encode(secret).decode()}"
-
-
-def shown_message(event_id: UUID) -> str:
-    return f"msg_{event_id.hex}"
-
-
 def message_id(text: str, name: str) -> UUID:
     if not _MESSAGE.match(text):
-        raise Problem(422, "invalid_parameter", f"The `{name}` must be the id of a webhook event, which begins with msg_.")
+        raise Problem(422, "invalid_parameter", f"The `{name}` must be the ID of a webhook event, which begins with msg_.")
     return UUID(text[4:])
 
 
 def attempt_id(text: str, name: str) -> UUID:
     if not _ATTEMPT.match(text):
-        raise Problem(422, "invalid_parameter", f"The `{name}` must be the id of an attempt, which begins with atmpt_.")
+        raise Problem(422, "invalid_parameter", f"The `{name}` must be the ID of an attempt, which begins with atmpt_.")
     return UUID(text[6:])
-
-
-def _object(value: Any) -> send_fields.Object:
-    if not isinstance(value, dict):
-        raise invalid("The request body must be a JSON object.")
-    return value
-
-
-def _events(fields: send_fields.Object) -> Sequence[str] | None:
-    events = send_fields.strings(fields, "events")
-    if fields.get("events") is not None and not events:
-        raise invalid("The `events` field must have at least one type.")
-    for kind in events:
-        _known(kind, "events")
-    return list(dict.fromkeys(events)) or None
-
-
-def _known(kind: str, field: str) -> str:
-    if kind not in payload.TYPES:
-        raise invalid(f"The `{field}` field has {kind[:60]!r}, which is no type of event. Known: {', '.join(payload.TYPES)}.")
-    return kind
-
-
-def _status(fields: send_fields.Object) -> Status | None:
-    match send_fields.string(fields, "status"):
-        case None | "":
-            return None
-        case "enabled":
-            return "enabled"
-        case "disabled":
-            return "disabled"
-    raise invalid("The `status` field must be `enabled` or `disabled`.")
-
-
-def _range(value: Any, rules: Rules) -> tuple[datetime, datetime, bool]:
-    fields = _object(value)
-    since, until, status = (send_fields.string(fields, name) for name in ("since", "until", "status"))
-    if not since:
-        raise missing("since")
-    if status not in (None, "", "failed", "all"):
-        raise invalid("The `status` field must be `failed` or `all`.")
-    return _moment(since, "since"), _moment(until, "until") if until else rules.now, status != "all"
-
-
-def _moment(text: str, field: str) -> datetime:
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        found = None
-    if found is None or found.tzinfo is None:
-        raise invalid(f"The `{field}` field must be a time in ISO 8601 with its offset, such as 2026-01-02T03:04:05Z.")
-    return found
-
-
-def _kind(value: Any, rules: Rules) -> str | None:
-    kind = send_fields.string(_object(value), "type")
-    return _known(kind, "type") if kind else None
-
-
-def _listed(webhook: Webhook) -> dict[str, object]:
-    return {
-        "id": str(webhook.id),
-        "created_at": time(webhook.created_at),
-        "status": webhook.status,
-        "endpoint": webhook.url,
-        "events": webhook.events,
-    }
-
-
-def _message(message: Message) -> dict[str, object]:
-    return {
-        "id": shown_message(message.event_id),
-        "type": message.type,
-        "created_at": time(message.created_at),
-        "status": message.status,
-    }
-
-
-def _attempt(attempt: Attempt) -> dict[str, object]:
-    return {
-        "id": f"atmpt_{attempt.attempt_id.hex}",
-        "http_status_code": attempt.status,
-        "response": attempt.response,
-        "sent_at": time(attempt.started_at),
-        "duration_ms": round(attempt.seconds * 1000),
-        "next_attempt_at": time_or_none(attempt.next_at),
-    }

@@ -1,4 +1,4 @@
-"""The official Node and Python libraries drive every method of what is built against a running daemon, errors included."""
+"""The official Node and Python libraries call every available method of a running daemon, errors included."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def test_node_webhooks_and_suppressions(node: Node, daemon: Daemon) -> None:
         assert node.fails(method, NOBODY) == (404, "not_found")
 
 
-def test_node_is_told_what_is_wrong(node: Node, sender: str, slow_key: str) -> None:
+def test_node_gets_errors(node: Node, sender: str, slow_key: str) -> None:
     email = {"from": sender, "to": "zoe@example.net", "subject": "s", "text": "t"}
     for change, told in (
         ({"to": None}, (422, "missing_required_field")),
@@ -238,11 +238,11 @@ NODE_UNBUILT = {
 
 
 @pytest.mark.parametrize("method", NODE_UNBUILT)
-def test_node_finds_nothing_where_nothing_is_built(node: Node, method: str) -> None:
+def test_node_gets_404_for_unavailable_collections(node: Node, method: str) -> None:
     assert node.fails(method, *NODE_UNBUILT[method]) == (404, "not_found")
 
 
-def test_the_table_has_every_method_of_the_node_library(node: Node) -> None:
+def test_table_has_every_method_of_the_node_library(node: Node) -> None:
     methods = [
         name for name in node.tell({"methods": True})["data"] if not re.search(r"perform|build|append|forwardP|forwardW|downloadRaw", name)
     ]
@@ -331,7 +331,7 @@ def test_python_webhooks_and_suppressions(daemon: Daemon) -> None:
 
 
 @pytest.mark.usefixtures("client")
-def test_python_is_told_what_is_wrong(sender: str, slow_key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_gets_errors(sender: str, slow_key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     email: Any = {"from": sender, "to": "zoe@example.net", "subject": "s", "text": "t"}
     assert fails(resend.Emails.send, {**email, "to": None}) == (422, "missing_required_field")
     assert fails(resend.Emails.send, {**email, "from": "a@elsewhere.example"}) == (403, "validation_error")
@@ -350,7 +350,7 @@ def test_python_is_told_what_is_wrong(sender: str, slow_key: str, monkeypatch: p
             resend.Emails.list()
 
 
-def test_the_table_has_every_method_of_the_python_library() -> None:
+def test_table_has_every_method_of_the_python_library() -> None:
     found = []
     for name, one in vars(resend).items():
         if isinstance(one, type) and one.__module__.startswith("resend."):

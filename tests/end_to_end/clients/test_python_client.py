@@ -1,4 +1,4 @@
-"""The official Python client against a daemon, and the mail that reaches another server."""
+"""The official Python library against a daemon, and the mail that reaches another server."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def arrived(sink: Sink, email_id: str) -> Received:
     return found
 
 
-def test_one_email_arrives_as_it_was_written(sink: Sink, sender: str) -> None:
+def test_email_arrives_as_written(sink: Sink, sender: str) -> None:
     sent = resend.Emails.send(
         {
             "from": sender,
@@ -101,7 +101,7 @@ def test_one_email_arrives_as_it_was_written(sink: Sink, sender: str) -> None:
     assert attachment.get_payload(decode=True) == "Zwölf Euro".encode()
 
 
-def test_the_email_can_be_read_back(daemon: Daemon, key: str, sink: Sink, sender: str) -> None:
+def test_email_can_be_read_back(daemon: Daemon, key: str, sink: Sink, sender: str) -> None:
     sent = resend.Emails.send({"from": sender, "to": "reader@example.net", "subject": "Read me", "html": "<p>Hi</p>"})
     arrived(sink, sent["id"])
     email = daemon.until(f"/emails/{sent['id']}", key, lambda body: body["last_event"] == "delivered")
@@ -112,7 +112,7 @@ def test_the_email_can_be_read_back(daemon: Daemon, key: str, sink: Sink, sender
     assert resend.Emails.get(sent["id"])["subject"] == "Read me"
 
 
-def test_a_batch_keeps_its_order_and_its_attachments(sink: Sink, sender: str) -> None:
+def test_batch_keeps_order_and_attachments(sink: Sink, sender: str) -> None:
     emails: list[Any] = [
         {
             "from": sender,
@@ -129,7 +129,7 @@ def test_a_batch_keeps_its_order_and_its_attachments(sink: Sink, sender: str) ->
     assert [next(m.message.iter_attachments()).get_content() for m in mails] == [b"\0", b"\1", b"\2"]
 
 
-def test_a_hundred_clients_with_one_key_send_one_email(sink: Sink, sender: str) -> None:
+def test_hundred_clients_with_one_idempotency_key_send_one_email(sink: Sink, sender: str) -> None:
     email: Any = {"from": sender, "to": "once@example.net", "subject": "Once", "text": "Only once."}
 
     def send(_: int) -> str | None:
@@ -150,13 +150,13 @@ def test_a_hundred_clients_with_one_key_send_one_email(sink: Sink, sender: str) 
     assert other.value.error_type == "invalid_idempotent_request"
 
 
-def test_a_foreign_domain_is_refused_by_name(sender: str) -> None:
+def test_foreign_domain_is_refused_by_name(sender: str) -> None:
     with pytest.raises(resend.exceptions.ResendError) as refused:
         resend.Emails.send({"from": "me@elsewhere.example", "to": "a@example.net", "subject": "No", "text": "No"})
     assert "elsewhere.example" in str(refused.value)
 
 
-def test_signatures_verify_by_the_keys_in_dns(names: Names, sink: Sink, sender: str) -> None:
+def test_signatures_verify_with_the_keys_in_dns(names: Names, sink: Sink, sender: str) -> None:
     sent = resend.Emails.send({"from": sender, "to": "dkim@example.net", "subject": "Signed", "html": "<p>By two keys</p>"})
     raw = arrived(sink, sent["id"]).raw
     resolver = dns.resolver.Resolver(configure=False)

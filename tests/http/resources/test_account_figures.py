@@ -1,4 +1,4 @@
-"""Metrics and usage: counted by recipients, in the periods of any zone."""
+"""Metrics and usage: counted by recipients, in the periods of any time zone."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def metrics(world: World, **parameters: str) -> Any:
 
 
 @pytest_twisted.ensureDeferred
-async def test_recipients_are_counted_from_acceptance_to_the_totals(world: World) -> None:
+async def test_metrics_count_recipients_from_acceptance_to_totals(world: World) -> None:
     sent = (await world.ask("POST", "/emails", {**GOOD, "to": ["a@example.net", "b@example.net", "c@example.net"]})).json["id"]
     lease = 0
     settling = Settling(world.pool, world.site.reactor)
@@ -54,7 +54,7 @@ async def test_recipients_are_counted_from_acceptance_to_the_totals(world: World
 
 
 @pytest_twisted.ensureDeferred
-async def test_without_parameters_it_is_the_last_week_in_all(world: World) -> None:
+async def test_metrics_default_to_totals_of_the_last_week(world: World) -> None:
     await counted(world, NOW - timedelta(days=6), "email.sent", 2)
     await counted(world, NOW - timedelta(days=8), "email.sent", 5)
     answer = await metrics(world)
@@ -64,7 +64,7 @@ async def test_without_parameters_it_is_the_last_week_in_all(world: World) -> No
 
 
 @pytest_twisted.ensureDeferred
-async def test_days_begin_where_the_zone_says(world: World) -> None:
+async def test_metrics_begin_days_in_the_requested_time_zone(world: World) -> None:
     await counted(world, datetime(2026, 3, 28, 22, tzinfo=UTC), "email.sent", 1)  # 23:00 in Vienna
     await counted(world, datetime(2026, 3, 28, 23, tzinfo=UTC), "email.sent", 2)  # midnight there
     await counted(world, datetime(2026, 3, 29, 21, tzinfo=UTC), "email.sent", 4)  # 23:00, in summer time by now
@@ -90,7 +90,7 @@ async def test_days_begin_where_the_zone_says(world: World) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_domains_are_told_apart_and_chosen(world: World) -> None:
+async def test_metrics_group_and_filter_by_domain(world: World) -> None:
     gone = UUID(int=99)
     await counted(world, NOW - timedelta(hours=2), "email.delivered", 3)
     await counted(world, NOW - timedelta(hours=2), "email.delivered", 4, gone)
@@ -113,5 +113,5 @@ async def test_domains_are_told_apart_and_chosen(world: World) -> None:
     ],
 )  # fmt: skip
 @pytest_twisted.ensureDeferred
-async def test_what_cannot_be_asked(world: World, query: str) -> None:
+async def test_metrics_refuse_invalid_parameters(world: World, query: str) -> None:
     assert (await world.ask("GET", f"/emails/metrics?{query}")).status == 422

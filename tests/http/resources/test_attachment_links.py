@@ -1,4 +1,4 @@
-"""Attachments that are links: fetched before the email is made, and refused with a reason when they cannot be."""
+"""Attachments with a `path`: fetched before the email is composed, or refused with a reason."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def sent(rig: Rig) -> Any:
     return email.content.attachments
 
 
-def test_what_a_link_leads_to_is_attached() -> None:
+def test_linked_file_is_attached() -> None:
     rig = Rig()
     rig.web.pages["https://example.com/files/my%20bill.pdf?x=1"] = (200, b"%PDF", "application/pdf; charset=x")
     rig.web.pages["https://example.com/"] = (200, b"x", "nonsense")
@@ -41,12 +41,12 @@ def test_what_a_link_leads_to_is_attached() -> None:
     ("page", "why"),
     [
         (None, "The connection was refused."),
-        ((404, b"", "text/plain"), "The answer was 404."),
-        ((302, b"", "text/plain"), "The answer was 302."),
+        ((404, b"", "text/plain"), "The response was 404."),
+        ((302, b"", "text/plain"), "The response was 302."),
         ((200, b"x" * 1001, "text/plain"), "It is too large."),
     ],
 )
-def test_a_link_that_leads_nowhere_is_named(page: Any, why: str) -> None:
+def test_failed_download_names_the_attachment(page: Any, why: str) -> None:
     rig = Rig()
     if page is not None:
         rig.web.pages["https://example.com/a"] = page
@@ -56,7 +56,7 @@ def test_a_link_that_leads_nowhere_is_named(page: Any, why: str) -> None:
     assert rig.intake.submitted == []
 
 
-def test_links_of_a_request_share_what_may_be_fetched() -> None:
+def test_downloads_of_a_request_share_one_size_limit() -> None:
     rig = Rig()
     rig.web.pages["https://example.com/a"] = (200, b"x" * 600, "text/plain")
     response = rig.ask("POST", "/emails", linked({"path": "https://example.com/a"}, {"path": "https://example.com/a"}))
@@ -64,7 +64,7 @@ def test_links_of_a_request_share_what_may_be_fetched() -> None:
     assert rig.ask("POST", "/emails", linked(*[{"path": "https://example.com/a"}] * 51)).problem == (422, "validation_error")
 
 
-def test_a_batch_goes_on_without_the_one_that_fails() -> None:
+def test_permissive_batch_is_sent_without_the_failed_download() -> None:
     rig = Rig()
     rig.web.pages["https://example.com/a"] = (200, b"x", "text/plain")
     batch = [linked({"path": "https://example.com/b"}), linked({"path": "https://example.com/a"}), EMAIL]
@@ -76,7 +76,7 @@ def test_a_batch_goes_on_without_the_one_that_fails() -> None:
     assert len(answer.json["data"]) == 2
 
 
-def test_a_path_beside_a_content_is_not_followed() -> None:
+def test_path_is_ignored_if_there_is_content() -> None:
     rig = Rig()
     assert rig.ask("POST", "/emails", linked({"path": "https://example.com/a", "content": "aGk="})).status == 200
     assert rig.web.asked == []

@@ -1,4 +1,4 @@
-"""The files of an email, and the page that shows it to others: by links that open one thing, for a while."""
+"""Attachments and shared emails, by signed links that expire."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ONE = Opened(UUID(int=1), UUID(int=2), UUID(int=3))
 PIXEL = base64.b64encode(b"\x89PNG\r\n\x1a\nnot really").decode()
 
 
-def test_a_link_opens_what_it_was_made_for_until_its_time() -> None:
+def test_signed_link_opens_its_target_until_it_expires() -> None:
     links = SignedLinks(lambda: (b"secret",))
     token = links.make("share", ONE, 100)
     assert links.read("share", token, 99) == ONE
@@ -26,7 +26,7 @@ def test_a_link_opens_what_it_was_made_for_until_its_time() -> None:
     assert SignedLinks(lambda: (b"other",)).read("share", token, 99) is None
 
 
-def test_a_link_with_any_other_octet_opens_nothing() -> None:
+def test_changed_signed_link_opens_nothing() -> None:
     links = SignedLinks(lambda: (b"secret",))
     token = links.make("share", ONE, 100)
     octets = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
@@ -52,7 +52,7 @@ FILES = [
 
 
 @pytest_twisted.ensureDeferred
-async def test_files_are_listed_and_downloaded(world: World) -> None:
+async def test_attachments_are_listed_and_downloaded(world: World) -> None:
     email = await sent(world, attachments=FILES)
     listed = (await world.ask("GET", f"/emails/{email}/attachments")).json
     assert listed["has_more"] is False
@@ -76,7 +76,7 @@ async def test_files_are_listed_and_downloaded(world: World) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_link_to_one_file_opens_no_other(world: World) -> None:
+async def test_download_link_opens_no_other_file(world: World) -> None:
     email, other = await sent(world, attachments=FILES), await sent(world, attachments=FILES)
     [first, second, *_] = (await world.ask("GET", f"/emails/{email}/attachments")).json["data"]
     token = first["download_url"].partition("token=")[2]
@@ -89,7 +89,7 @@ async def test_a_link_to_one_file_opens_no_other(world: World) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_files_come_in_pages_too(world: World) -> None:
+async def test_attachments_are_paginated(world: World) -> None:
     email = await sent(world, attachments=FILES)
     ids = [item["id"] for item in (await world.ask("GET", f"/emails/{email}/attachments")).json["data"]]
     for query, expected, more in (
@@ -105,7 +105,7 @@ async def test_files_come_in_pages_too(world: World) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_shared_email_runs_nothing(world: World) -> None:
+async def test_shared_email_runs_no_scripts(world: World) -> None:
     html = '<p>Hello</p><script>alert(1)</script><img src=x onerror=alert(2)></iframe></body>"'
     email = await sent(world, html=html, subject="<b>Subject</b>", bcc="secret@example.net")
     for body in (
@@ -133,13 +133,13 @@ async def test_a_shared_email_runs_nothing(world: World) -> None:
 
 @pytest.mark.parametrize("expires_in", ["49h", "3 days", "0m", "soon", "", "-1h", "1.5h", 5, "999999999d"])
 @pytest_twisted.ensureDeferred
-async def test_how_long_a_link_cannot_be(world: World, expires_in: Any) -> None:
+async def test_share_refuses_invalid_durations(world: World, expires_in: Any) -> None:
     email = await sent(world)
     assert (await world.ask("POST", f"/emails/{email}/share", {"expires_in": expires_in})).problem == (422, "validation_error")
 
 
 @pytest_twisted.ensureDeferred
-async def test_nobody_shares_what_is_not_theirs(world: World) -> None:
+async def test_share_of_another_accounts_email_is_not_found(world: World) -> None:
     email = await sent(world)
     assert (await world.ask("POST", f"/emails/{email}/share", key=world.foreign_key)).problem == (404, "not_found")
     assert (await world.ask("GET", "/shared?token=x", key="")).problem == (403, "validation_error")
@@ -150,7 +150,7 @@ async def test_nobody_shares_what_is_not_theirs(world: World) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_message_that_is_no_longer_kept_says_so(world: World) -> None:
+async def test_deleted_message_is_reported(world: World) -> None:
     email = await sent(world, attachments=FILES)
     whole = (await world.ask("GET", f"/emails/{email}")).json
     assert whole["html"] and whole["note"] is None
@@ -158,7 +158,7 @@ async def test_a_message_that_is_no_longer_kept_says_so(world: World) -> None:
     await world.pool.run("TRUNCATE messages")
     left = (await world.ask("GET", f"/emails/{email}")).json
     assert (left["html"], left["text"], left["last_event"]) == (None, None, "sent")
-    assert left["note"] == "The content of this email is no longer kept: its days are over."
+    assert left["note"] == "The content of this email has been deleted."
     link = file["download_url"].removeprefix("https://api.example.com")
     for path, key in ((f"/emails/{email}/attachments", None), (f"/emails/{email}/attachments/{file['id']}", None), (link, "")):
         gone = await (world.ask("GET", path) if key is None else world.ask("GET", path, key=key))

@@ -1,4 +1,4 @@
-"""Claiming a domain that another account has, over the API: what the client libraries send and read."""
+"""Claims of domains that another account has, with the requests and responses of the client libraries."""
 
 from __future__ import annotations
 
@@ -9,173 +9,173 @@ from uuid import UUID
 import pytest_twisted
 
 from mailsvc.store.domains.values import DomainLimits
-from tests.http.resources.test_domains import NOBODY, Office, office
+from tests.http.resources.test_domains import NOBODY, DomainApi, api
 
-__all__ = ["office"]
+__all__ = ["api"]
 
 NAME = "example.com"
 
 
-async def held(office: Office) -> Any:
+async def held(api: DomainApi) -> Any:
     """Another account has the name verified, with its records in DNS; that domain."""
-    made = await office.ask("POST", "/domains", {"name": NAME, "region": "r1"}, office.world.foreign_key)
-    domain = await office.rig.domains.called(NAME)
+    made = await api.ask("POST", "/domains", {"name": NAME, "region": "r1"}, api.world.foreign_key)
+    domain = await api.rig.domains.called(NAME)
     assert made.status == 201 and domain is not None
-    office.rig.dns.zones[NAME] = {"NS": [f"ns.{NAME}."]}
-    office.rig.dns.zones[f"ns.{NAME}"] = {"A": ["127.0.0.1"]}
-    await office.rig.publish(domain)
-    await office.rig.maintenance.verify(domain)
-    await office.rig.round()
-    return await office.rig.domains.called(NAME)
+    api.rig.dns.zones[NAME] = {"NS": [f"ns.{NAME}."]}
+    api.rig.dns.zones[f"ns.{NAME}"] = {"A": ["127.0.0.1"]}
+    await api.rig.publish(domain)
+    await api.rig.maintenance.verify(domain)
+    await api.rig.round()
+    return await api.rig.domains.called(NAME)
 
 
-async def unpublish(office: Office, domain: Any) -> None:
-    for record in await office.rig.records(domain):
+async def unpublish(api: DomainApi, domain: Any) -> None:
+    for record in await api.rig.records(domain):
         if record.purpose == "DKIM":
-            office.rig.set(record.name, record.type)
+            api.rig.set(record.name, record.type)
 
 
-async def claimed(office: Office, status: int = 201) -> Any:
-    response = await office.ask("POST", "/domains/claim", {"name": NAME, "region": "r1", "custom_return_path": "bounce"})
+async def claimed(api: DomainApi, status: int = 201) -> Any:
+    response = await api.ask("POST", "/domains/claim", {"name": NAME, "region": "r1", "custom_return_path": "bounce"})
     assert response.status == status, response.body
     return response.json
 
 
-async def verified(office: Office, claim: Any) -> Any:
-    pressed = await office.ask("POST", f"/domains/{claim['domain_id']}/claim/verify")
+async def verified(api: DomainApi, claim: Any) -> Any:
+    pressed = await api.ask("POST", f"/domains/{claim['domain_id']}/claim/verify")
     assert pressed.status == 200 and pressed.json["object"] == "domain_claim"
-    await office.rig.round()
-    return (await office.ask("GET", f"/domains/{claim['domain_id']}/claim")).json
+    await api.rig.round()
+    return (await api.ask("GET", f"/domains/{claim['domain_id']}/claim")).json
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_claim_is_proven_by_its_record_and_takes_the_name_over(office: Office) -> None:
-    holder = await held(office)
-    claim = await claimed(office)
+async def test_claim_with_its_record_takes_over_the_name(api: DomainApi) -> None:
+    holder = await held(api)
+    claim = await claimed(api)
     assert claim["object"] == "domain_claim" and (claim["status"], claim["name"], claim["region"]) == ("pending", NAME, "r1")
     assert set(claim["record"]) == {"type", "name", "value", "ttl"} and (claim["record"]["type"], claim["record"]["name"]) == ("TXT", NAME)
     assert (claim["blocked_reason"], claim["failure_reason"]) == (None, None)
-    assert (await claimed(office, 200))["id"] == claim["id"]
-    placeholder = (await office.ask("GET", f"/domains/{claim['domain_id']}")).json
+    assert (await claimed(api, 200))["id"] == claim["id"]
+    placeholder = (await api.ask("GET", f"/domains/{claim['domain_id']}")).json
     assert (placeholder["name"], placeholder["status"], placeholder["custom_return_path"]) == (NAME, "not_started", "bounce")
-    assert (await verified(office, claim))["status"] == "pending"  # its record is not there
+    assert (await verified(api, claim))["status"] == "pending"  # its record is not there
 
-    office.rig.set(NAME, "TXT", f'"{claim["record"]["value"]}"')
-    await office.rig.later(hours=1)
-    blocked = await verified(office, claim)
+    api.rig.set(NAME, "TXT", f'"{claim["record"]["value"]}"')
+    await api.rig.later(hours=1)
+    blocked = await verified(api, claim)
     assert (blocked["status"], blocked["blocked_reason"]) == ("blocked", "recent_owner_activity")
     assert "still in DNS" in blocked["failure_reason"]
-    assert (await office.rig.domains.called(NAME)).status == "verified"  # type: ignore[union-attr]
+    assert (await api.rig.domains.called(NAME)).status == "verified"  # type: ignore[union-attr]
 
-    await unpublish(office, holder)
-    await office.rig.later(hours=1)
-    completed = await verified(office, claim)
+    await unpublish(api, holder)
+    await api.rig.later(hours=1)
+    completed = await verified(api, claim)
     assert (completed["status"], completed["blocked_reason"], completed["failure_reason"]) == ("completed", None, None)
-    lost = (await office.ask("GET", f"/domains/{holder.id}", key=office.world.foreign_key)).json
+    lost = (await api.ask("GET", f"/domains/{holder.id}", key=api.world.foreign_key)).json
     assert lost["status"] == "failed" and "took over" in lost["failure_reason"]
-    assert (await verified(office, claim))["status"] == "completed"
+    assert (await verified(api, claim))["status"] == "completed"
 
 
 @pytest_twisted.ensureDeferred
-async def test_the_domains_own_records_complete_a_claim_too(office: Office) -> None:
-    holder = await held(office)
-    claim = await claimed(office)
-    domain = await office.rig.domains.own(office.rig.account.id, UUID(claim["domain_id"]))
+async def test_claim_is_completed_by_the_domains_records(api: DomainApi) -> None:
+    holder = await held(api)
+    claim = await claimed(api)
+    domain = await api.rig.domains.own(api.rig.account.id, UUID(claim["domain_id"]))
     assert domain is not None
-    await unpublish(office, holder)
-    await office.rig.publish(domain)
-    assert (await verified(office, claim))["status"] == "completed"
-    assert (await office.ask("GET", f"/domains/{claim['domain_id']}")).json["status"] == "verified"
+    await unpublish(api, holder)
+    await api.rig.publish(domain)
+    assert (await verified(api, claim))["status"] == "completed"
+    assert (await api.ask("GET", f"/domains/{claim['domain_id']}")).json["status"] == "verified"
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_name_that_nobody_has_needs_no_proof_to_be_claimed(office: Office) -> None:
-    claim = await claimed(office)
+async def test_claim_of_a_free_name_needs_no_proof(api: DomainApi) -> None:
+    claim = await claimed(api)
     assert claim["status"] == "completed"
-    again = await office.ask("POST", "/domains/claim", {"name": NAME})
+    again = await api.ask("POST", "/domains/claim", {"name": NAME})
     assert again.problem == (403, "validation_error") and "registered already" in again.json["message"]
 
 
 @pytest_twisted.ensureDeferred
-async def test_another_accounts_record_or_one_behind_a_cname_proves_nothing(office: Office) -> None:
-    holder = await held(office)
-    claim = await claimed(office)
-    await unpublish(office, holder)
-    office.rig.set(NAME, "TXT", '"mailsvc-domain-verification=' + "0" * 32 + '"')
-    assert (await verified(office, claim))["status"] == "pending"
-    office.rig.dns.zones["elsewhere.example"] = {"TXT": [f'"{claim["record"]["value"]}"'], "NS": [f"ns.{NAME}."]}
-    office.rig.dns.zones[NAME] = {"NS": [f"ns.{NAME}."], "CNAME": ["elsewhere.example."]}
-    await office.rig.later(hours=1)
-    assert (await verified(office, claim))["status"] == "pending"
-    assert (await office.rig.domains.called(NAME)).id == holder.id  # type: ignore[union-attr]
+async def test_claim_ignores_other_accounts_records_and_cnames(api: DomainApi) -> None:
+    holder = await held(api)
+    claim = await claimed(api)
+    await unpublish(api, holder)
+    api.rig.set(NAME, "TXT", '"mailsvc-domain-verification=' + "0" * 32 + '"')
+    assert (await verified(api, claim))["status"] == "pending"
+    api.rig.dns.zones["elsewhere.example"] = {"TXT": [f'"{claim["record"]["value"]}"'], "NS": [f"ns.{NAME}."]}
+    api.rig.dns.zones[NAME] = {"NS": [f"ns.{NAME}."], "CNAME": ["elsewhere.example."]}
+    await api.rig.later(hours=1)
+    assert (await verified(api, claim))["status"] == "pending"
+    assert (await api.rig.domains.called(NAME)).id == holder.id  # type: ignore[union-attr]
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_claim_expires_after_a_week_and_can_be_made_again(office: Office) -> None:
-    holder = await held(office)
-    claim = await claimed(office)
-    await office.rig.later(days=7)
-    gone = (await office.ask("GET", f"/domains/{claim['domain_id']}/claim")).json
+async def test_claim_expires_after_a_week_and_can_be_repeated(api: DomainApi) -> None:
+    holder = await held(api)
+    claim = await claimed(api)
+    await api.rig.later(days=7)
+    gone = (await api.ask("GET", f"/domains/{claim['domain_id']}/claim")).json
     assert gone["status"] == "expired"
-    office.rig.set(NAME, "TXT", f'"{claim["record"]["value"]}"')
-    await unpublish(office, holder)
-    assert (await verified(office, claim))["status"] == "expired"
-    fresh = await claimed(office)
+    api.rig.set(NAME, "TXT", f'"{claim["record"]["value"]}"')
+    await unpublish(api, holder)
+    assert (await verified(api, claim))["status"] == "expired"
+    fresh = await claimed(api)
     assert fresh["domain_id"] == claim["domain_id"] and fresh["record"]["value"] != claim["record"]["value"]
 
 
 @pytest_twisted.ensureDeferred
-async def test_deleting_the_domain_cancels_its_claim(office: Office) -> None:
-    await held(office)
-    claim = await claimed(office)
-    assert (await office.ask("DELETE", f"/domains/{claim['domain_id']}")).status == 200
-    assert (await office.ask("GET", f"/domains/{claim['domain_id']}/claim")).json["status"] == "canceled"
-    assert (await office.ask("POST", f"/domains/{claim['domain_id']}/claim/verify")).json["status"] == "canceled"
-    assert (await claimed(office))["status"] == "pending"
+async def test_deleting_a_domain_cancels_its_claim(api: DomainApi) -> None:
+    await held(api)
+    claim = await claimed(api)
+    assert (await api.ask("DELETE", f"/domains/{claim['domain_id']}")).status == 200
+    assert (await api.ask("GET", f"/domains/{claim['domain_id']}/claim")).json["status"] == "canceled"
+    assert (await api.ask("POST", f"/domains/{claim['domain_id']}/claim/verify")).json["status"] == "canceled"
+    assert (await claimed(api))["status"] == "pending"
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_claim_is_its_accounts_own(office: Office) -> None:
-    holder = await held(office)
-    claim = await claimed(office)
+async def test_claim_is_invisible_to_other_accounts(api: DomainApi) -> None:
+    holder = await held(api)
+    claim = await claimed(api)
     path = f"/domains/{claim['domain_id']}/claim"
     for method, where in (("GET", path), ("POST", f"{path}/verify")):
-        assert (await office.ask(method, where, key=office.world.foreign_key)).problem == (404, "not_found")
+        assert (await api.ask(method, where, key=api.world.foreign_key)).problem == (404, "not_found")
     for id in (NOBODY, str(holder.id)):
-        assert (await office.ask("GET", f"/domains/{id}/claim")).problem == (404, "not_found")
-    assert (await office.ask("GET", "/domains/nonsense/claim")).status == 422
-    assert (await office.ask("POST", "/domains/claim", {"region": "r1"})).problem == (422, "missing_required_field")
-    assert (await office.ask("POST", "/domains/claim", {"name": "x.example", "region": "mars"})).problem == (422, "invalid_region")
+        assert (await api.ask("GET", f"/domains/{id}/claim")).problem == (404, "not_found")
+    assert (await api.ask("GET", "/domains/nonsense/claim")).status == 422
+    assert (await api.ask("POST", "/domains/claim", {"region": "r1"})).problem == (422, "missing_required_field")
+    assert (await api.ask("POST", "/domains/claim", {"name": "x.example", "region": "mars"})).problem == (422, "invalid_region")
 
 
 @pytest_twisted.ensureDeferred
-async def test_limits_are_problems_that_name_them(office: Office) -> None:
-    office.rig.maintenance.limits = DomainLimits(unverified=1)
-    await office.made()
-    full = await office.ask("POST", "/domains", {"name": "b.example", "region": "r1"})
+async def test_claim_beyond_a_limit_names_the_limit(api: DomainApi) -> None:
+    api.rig.maintenance.limits = DomainLimits(unverified=1)
+    await api.made()
+    full = await api.ask("POST", "/domains", {"name": "b.example", "region": "r1"})
     assert full.problem == (422, "validation_error") and "at most 1 unverified domains" in full.json["message"]
-    assert (await office.ask("POST", "/domains/claim", {"name": "b.example", "region": "r1"})).problem == (422, "validation_error")
-    office.rig.maintenance.limits = DomainLimits(adds_per_hour=1)
-    soon = await office.ask("POST", "/domains", {"name": "b.example", "region": "r1"})
+    assert (await api.ask("POST", "/domains/claim", {"name": "b.example", "region": "r1"})).problem == (422, "validation_error")
+    api.rig.maintenance.limits = DomainLimits(adds_per_hour=1)
+    soon = await api.ask("POST", "/domains", {"name": "b.example", "region": "r1"})
     assert soon.problem == (429, "rate_limit_exceeded") and "at most 1 domains per hour" in soon.json["message"]
     assert 0 < int(soon.headers["retry-after"]) <= 3600
 
 
 @pytest_twisted.ensureDeferred
-async def test_the_claims_of_others_are_superseded(office: Office) -> None:
-    holder = await held(office)
-    claim = await claimed(office)
-    third = await office.rig.maintenance.add((await _account(office)).id, NAME, "r1")
-    rival = await office.rig.maintenance.claims.make(third, "pending")
-    await unpublish(office, holder)
-    office.rig.set(NAME, "TXT", f'"{claim["record"]["value"]}"')
-    assert (await verified(office, claim))["status"] == "completed"
-    found = await office.rig.maintenance.claims.get(third.account_id, third.id)
+async def test_completed_claim_supersedes_other_claims(api: DomainApi) -> None:
+    holder = await held(api)
+    claim = await claimed(api)
+    third = await api.rig.maintenance.add((await _account(api)).id, NAME, "r1")
+    rival = await api.rig.maintenance.claims.make(third, "pending")
+    await unpublish(api, holder)
+    api.rig.set(NAME, "TXT", f'"{claim["record"]["value"]}"')
+    assert (await verified(api, claim))["status"] == "completed"
+    found = await api.rig.maintenance.claims.get(third.account_id, third.id)
     assert found is not None and (found.id, found.status) == (rival.id, "superseded")
     assert rival.expires_at - rival.created_at == timedelta(days=7)
 
 
-async def _account(office: Office) -> Any:
+async def _account(api: DomainApi) -> Any:
     from mailsvc.store.people.accounts import Accounts
 
-    return await Accounts(office.rig.pool, office.rig.clock).create("third")
+    return await Accounts(api.rig.pool, api.rig.clock).create("third")

@@ -1,8 +1,7 @@
-"""The domains API: what a request may have, what the answers have, whose domains they are. The DNS behind it: tests/domains."""
+"""The domains API: valid and invalid requests, responses, accounts. For DNS see tests/domains."""
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any
 
 import attrs
@@ -11,7 +10,7 @@ import pytest_twisted
 
 from mailsvc.accounts.ratelimit import RateLimit
 from mailsvc.http.api import Api
-from mailsvc.http.resources.domains import DomainDesk
+from mailsvc.http.resources.domains import DomainContext
 from mailsvc.runtime.budget import Budgets
 from mailsvc.store.people.api_keys import Keys, is_well_formed
 from mailsvc.store.postgres.pool import Pool
@@ -23,7 +22,7 @@ NOBODY = "0190a8e6-0000-7000-8000-000000000001"
 
 
 @attrs.frozen
-class Office:
+class DomainApi:
     rig: Rig
     world: World
     sending_key: str
@@ -38,7 +37,7 @@ class Office:
 
 
 @pytest_twisted.async_yield_fixture
-async def office(pool: Pool) -> Any:
+async def api(pool: Pool) -> Any:
     from twisted.internet import reactor
 
     rig = await Rig.start(pool, reactor)
@@ -51,12 +50,11 @@ async def office(pool: Pool) -> Any:
     api = Api(
         reactor=reactor, keys=keys, well_formed=is_well_formed, intake=unused, emails=unused, messages=unused, links=unused,
         rate=RateLimit(reactor, 10_000), budgets=Budgets.of(1 << 26, 1 << 30, reactor), in_thread=at_once, checks={},
-        schedule_ahead=timedelta(days=1),
-        domains=DomainDesk(rig.domains, rig.maintenance, rig.maintenance.publishing, "r1"),
-        api_keys=keys, logs=unused, receipts=unused, rollups=unused, link_secrets=lambda: (b"",),
+        domains=DomainContext(rig.domains, rig.maintenance, rig.maintenance.publishing, "r1"),
+        requests=unused, sessions=unused, rollups=unused, link_secrets=lambda: (b"",),
     )  # type: ignore[arg-type]  # fmt: skip
     world = World(api.site(), pool, token, foreign_token, rig.account.id, rig.account.id, keys, unused, Contract(api.document()))
-    yield Office(rig, world, sending)
+    yield DomainApi(rig, world, sending)
     await rig.dns.stop()
 
 
@@ -67,8 +65,8 @@ async def rig_account(rig: Rig, name: str) -> Any:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_new_domain_has_the_keys_of_the_libraries(office: Office) -> None:
-    domain = await office.made()
+async def test_new_domain_has_the_keys_that_libraries_need(api: DomainApi) -> None:
+    domain = await api.made()
     assert "object" not in domain
     needed = {"id", "name", "status", "created_at", "region", "capabilities", "records", "open_tracking", "click_tracking"}
     assert needed <= set(domain)
@@ -82,18 +80,18 @@ async def test_a_new_domain_has_the_keys_of_the_libraries(office: Office) -> Non
     parts = rsa["value"].split('" "')
     assert rsa["name"].endswith("._domainkey") and [len(part) <= 256 for part in parts] == [True, True]
     assert [(a["record"], a["name"], a["value"]) for a in domain["advice"]] == [("DMARC", "_dmarc", "v=DMARC1; p=none;")]
-    read = (await office.ask("GET", f"/domains/{domain['id']}")).json
+    read = (await api.ask("GET", f"/domains/{domain['id']}")).json
     assert read["object"] == "domain" and read["records"] == domain["records"]
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_private_key_is_never_shown(office: Office) -> None:
-    domain = await office.made()
-    stored = await office.rig.pool.rows("SELECT sealed_key FROM dkim_keys")
+async def test_domain_never_shows_private_keys(api: DomainApi) -> None:
+    domain = await api.made()
+    stored = await api.rig.pool.rows("SELECT sealed_key FROM dkim_keys")
     assert len(stored) == 2
-    bodies = [(await office.ask("GET", path)).body for path in (f"/domains/{domain['id']}", "/domains")]
-    told = str(await office.rig.events()) + str(bodies)
-    for key in await office.rig.domains.signing_keys((await office.rig.domains.called("example.com")).id):  # type: ignore[union-attr]
+    bodies = [(await api.ask("GET", path)).body for path in (f"/domains/{domain['id']}", "/domains")]
+    told = str(await api.rig.events()) + str(bodies)
+    for key in await api.rig.domains.signing_keys((await api.rig.domains.called("example.com")).id):  # type: ignore[union-attr]
         assert key.der.hex() not in told and repr(key.der) not in told
 
 
@@ -126,80 +124,80 @@ async def test_a_private_key_is_never_shown(office: Office) -> None:
     ],
 )
 @pytest_twisted.ensureDeferred
-async def test_what_is_wrong_is_named_and_nothing_is_stored(office: Office, fields: Any, status: int, name: str, words: str) -> None:
-    response = await office.ask("POST", "/domains", {"name": "example.com", **fields})
+async def test_invalid_field_is_named_and_nothing_is_stored(api: DomainApi, fields: Any, status: int, name: str, words: str) -> None:
+    response = await api.ask("POST", "/domains", {"name": "example.com", **fields})
     assert response.problem == (status, name)
     assert words in response.json["message"]
-    assert (await office.rig.pool.rows("SELECT count(*) FROM domains")) == [(0,)] and await office.rig.events() == []
+    assert (await api.rig.pool.rows("SELECT count(*) FROM domains")) == [(0,)] and await api.rig.events() == []
 
 
 @pytest_twisted.ensureDeferred
-async def test_an_account_has_a_name_once_and_other_accounts_may_have_it_too(office: Office) -> None:
-    await office.made()
-    response = await office.ask("POST", "/domains", {"name": "EXAMPLE.com."})
+async def test_domain_name_is_unique_per_account(api: DomainApi) -> None:
+    await api.made()
+    response = await api.ask("POST", "/domains", {"name": "EXAMPLE.com."})
     assert response.problem == (403, "validation_error")
     assert response.json["message"] == "The `example.com` domain has been registered already."
-    assert (await office.rig.pool.rows("SELECT count(*) FROM dkim_keys")) == [(2,)]
-    other = await office.ask("POST", "/domains", {"name": "example.com"}, office.world.foreign_key)
+    assert (await api.rig.pool.rows("SELECT count(*) FROM dkim_keys")) == [(2,)]
+    other = await api.ask("POST", "/domains", {"name": "example.com"}, api.world.foreign_key)
     assert (other.status, other.json["status"]) == (201, "not_started")
-    keys = await office.rig.pool.rows("SELECT count(DISTINCT public_key) FROM dkim_keys")
+    keys = await api.rig.pool.rows("SELECT count(DISTINCT public_key) FROM dkim_keys")
     assert keys == [(4,)]
 
 
 @pytest_twisted.ensureDeferred
-async def test_names_beyond_ascii_are_stored_as_a_labels_and_shown_as_u_labels(office: Office) -> None:
-    domain = await office.made(name="Bücher.example")
+async def test_international_name_is_stored_as_a_labels_and_shown_as_u_labels(api: DomainApi) -> None:
+    domain = await api.made(name="Bücher.example")
     assert (domain["name"], domain["name_ascii"]) == ("bücher.example", "xn--bcher-kva.example")
     assert domain["records"][0]["name"] == "send" and "warning" not in domain
-    assert "mistaken" in (await office.made(name="аррӏе.example"))["warning"]
+    assert "mistaken" in (await api.made(name="аррӏе.example"))["warning"]
 
 
 @pytest_twisted.ensureDeferred
-async def test_choices_are_kept_and_changed(office: Office) -> None:
-    domain = await office.made(custom_return_path="Bounce", tls="enforced", capabilities={"receiving": "enabled"}, open_tracking=False)
+async def test_domain_settings_are_stored_and_changed(api: DomainApi) -> None:
+    domain = await api.made(custom_return_path="Bounce", tls="enforced", capabilities={"receiving": "enabled"}, open_tracking=False)
     assert domain["records"][0]["name"] == "bounce"
     path = f"/domains/{domain['id']}"
-    assert (await office.ask("PATCH", path, {"capabilities": {"sending": "disabled"}, "click_tracking": False})).json == {
+    assert (await api.ask("PATCH", path, {"capabilities": {"sending": "disabled"}, "click_tracking": False})).json == {
         "object": "domain",
         "id": domain["id"],
     }
-    read = (await office.ask("GET", path)).json
+    read = (await api.ask("GET", path)).json
     assert (read["tls"], read["capabilities"]) == ("enforced", {"sending": "disabled", "receiving": "enabled"})
-    assert (await office.ask("PATCH", path, {"capabilities": {"receiving": "disabled"}})).problem == (422, "validation_error")
-    assert (await office.ask("PATCH", path, {"open_tracking": True})).problem == (422, "validation_error")
-    assert (await office.ask("PATCH", path, [])).problem == (422, "validation_error")
-    assert (await office.ask("PATCH", path, {})).status == 200
-    assert (await office.ask("GET", path)).json["history"][0]["message"] == "Settings changed: sending off."
-    assert [kind for kind, _ in await office.rig.events()] == ["domain.created", "domain.updated"]
+    assert (await api.ask("PATCH", path, {"capabilities": {"receiving": "disabled"}})).problem == (422, "validation_error")
+    assert (await api.ask("PATCH", path, {"open_tracking": True})).problem == (422, "validation_error")
+    assert (await api.ask("PATCH", path, [])).problem == (422, "validation_error")
+    assert (await api.ask("PATCH", path, {})).status == 200
+    assert (await api.ask("GET", path)).json["history"][0]["message"] == "Settings changed: sending off."
+    assert [kind for kind, _ in await api.rig.events()] == ["domain.created", "domain.updated"]
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_domain_that_may_not_send_by_its_owners_word(office: Office) -> None:
-    domain = await office.rig.verified(await office.rig.add())
-    await office.ask("PATCH", f"/domains/{domain.id}", {"capabilities": {"sending": "disabled", "receiving": "enabled"}})
-    domain = await office.rig.now_of(domain)
+async def test_domain_with_sending_disabled_cannot_send(api: DomainApi) -> None:
+    domain = await api.rig.verified(await api.rig.add())
+    await api.ask("PATCH", f"/domains/{domain.id}", {"capabilities": {"sending": "disabled", "receiving": "enabled"}})
+    domain = await api.rig.now_of(domain)
     assert not domain.may_send and domain.missing == "Sending is turned off for this domain."
 
 
 @pytest_twisted.ensureDeferred
-async def test_lists_are_whole_unless_a_part_is_asked_for(office: Office) -> None:
-    ids = [(await office.made(name=f"d{n}.example"))["id"] for n in range(25)][::-1]
-    whole = (await office.ask("GET", "/domains")).json
+async def test_list_of_domains_is_complete_without_parameters(api: DomainApi) -> None:
+    ids = [(await api.made(name=f"d{n}.example"))["id"] for n in range(25)][::-1]
+    whole = (await api.ask("GET", "/domains")).json
     assert ([d["id"] for d in whole["data"]], whole["has_more"], whole["object"]) == (ids, False, "list")
     assert "records" not in whole["data"][0] and "capabilities" in whole["data"][0]
-    first = (await office.ask("GET", "/domains?limit=10")).json
+    first = (await api.ask("GET", "/domains?limit=10")).json
     assert ([d["id"] for d in first["data"]], first["has_more"]) == (ids[:10], True)
-    rest = (await office.ask("GET", f"/domains?limit=20&after={ids[9]}")).json
+    rest = (await api.ask("GET", f"/domains?limit=20&after={ids[9]}")).json
     assert ([d["id"] for d in rest["data"]], rest["has_more"]) == (ids[10:], False)
-    before = (await office.ask("GET", f"/domains?limit=2&before={ids[10]}")).json
+    before = (await api.ask("GET", f"/domains?limit=2&before={ids[10]}")).json
     assert ([d["id"] for d in before["data"]], before["has_more"]) == (ids[8:10], True)
-    assert (await office.ask("GET", "/domains?limit=0")).problem == (422, "validation_error")
+    assert (await api.ask("GET", "/domains?limit=0")).problem == (422, "validation_error")
 
 
 @pytest_twisted.ensureDeferred
-async def test_every_endpoint_keeps_accounts_apart(office: Office) -> None:
-    domain = await office.made()
-    foreign = office.world.foreign_key
+async def test_domain_endpoints_hide_other_accounts_domains(api: DomainApi) -> None:
+    domain = await api.made()
+    foreign = api.world.foreign_key
     for method, path, body in [
         ("GET", f"/domains/{domain['id']}", b""),
         ("PATCH", f"/domains/{domain['id']}", {"tls": "enforced"}),
@@ -207,25 +205,25 @@ async def test_every_endpoint_keeps_accounts_apart(office: Office) -> None:
         ("DELETE", f"/domains/{domain['id']}", b""),
     ]:
         for key, where in ((foreign, path), (None, path.replace(domain["id"], NOBODY))):
-            response = await office.ask(method, where, body, key)
+            response = await api.ask(method, where, body, key)
             assert response.problem == (404, "not_found") and response.json["message"] == "Domain not found"
-        assert (await office.ask(method, path.replace(domain["id"], "7"), body)).problem == (422, "invalid_parameter")
-        assert (await office.ask(method, path, body, office.sending_key)).problem == (401, "restricted_api_key")
-    assert (await office.ask("GET", "/domains", key=foreign)).json["data"] == []
-    assert (await office.ask("GET", f"/domains/{domain['id']}")).json["tls"] == "opportunistic"
+        assert (await api.ask(method, path.replace(domain["id"], "7"), body)).problem == (422, "invalid_parameter")
+        assert (await api.ask(method, path, body, api.sending_key)).problem == (401, "restricted_api_key")
+    assert (await api.ask("GET", "/domains", key=foreign)).json["data"] == []
+    assert (await api.ask("GET", f"/domains/{domain['id']}")).json["tls"] == "opportunistic"
 
 
 @pytest_twisted.ensureDeferred
-async def test_verification_is_asked_for_and_done_later(office: Office) -> None:
-    domain = await office.made()
+async def test_verify_schedules_a_check(api: DomainApi) -> None:
+    domain = await api.made()
     path = f"/domains/{domain['id']}"
-    assert (await office.ask("POST", f"{path}/verify")).json == {"object": "domain", "id": domain["id"]}
-    read = (await office.ask("GET", path)).json
+    assert (await api.ask("POST", f"{path}/verify")).json == {"object": "domain", "id": domain["id"]}
+    read = (await api.ask("GET", path)).json
     assert (read["status"], {r["status"] for r in read["records"]}, read["checked_at"]) == ("pending", {"pending"}, None)
-    office.rig.dns.zones["example.com"] = {"NS": ["ns.example.com."]}
-    office.rig.dns.zones["ns.example.com"] = {"A": ["127.0.0.1"]}
-    await office.rig.round()
-    read = (await office.ask("GET", path)).json
+    api.rig.dns.zones["example.com"] = {"NS": ["ns.example.com."]}
+    api.rig.dns.zones["ns.example.com"] = {"A": ["127.0.0.1"]}
+    await api.rig.round()
+    read = (await api.ask("GET", path)).json
     assert read["status"] == "pending" and read["next_check_at"]
     check = read["records"][0]["check"]
     assert check == {
@@ -237,13 +235,13 @@ async def test_verification_is_asked_for_and_done_later(office: Office) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_deleted_name_is_free_again(office: Office) -> None:
-    domain = await office.made()
-    assert (await office.ask("DELETE", f"/domains/{domain['id']}")).json == {"object": "domain", "id": domain["id"], "deleted": True}
-    assert (await office.ask("DELETE", f"/domains/{domain['id']}")).problem == (404, "not_found")
-    again = await office.ask("POST", "/domains", {"name": "example.com"}, office.world.foreign_key)
+async def test_deleted_domain_name_can_be_added_again(api: DomainApi) -> None:
+    domain = await api.made()
+    assert (await api.ask("DELETE", f"/domains/{domain['id']}")).json == {"object": "domain", "id": domain["id"], "deleted": True}
+    assert (await api.ask("DELETE", f"/domains/{domain['id']}")).problem == (404, "not_found")
+    again = await api.ask("POST", "/domains", {"name": "example.com"}, api.world.foreign_key)
     assert again.status == 201 and again.json["id"] != domain["id"]
-    kinds = await office.rig.events()
+    kinds = await api.rig.events()
     assert [kind for kind, _ in kinds] == ["domain.created", "domain.deleted", "domain.created"]
     deleted = kinds[1][1]
     assert (deleted["id"], deleted["name"], deleted["status"]) == (domain["id"], "example.com", "not_started")

@@ -1,4 +1,4 @@
-"""Emails over HTTP: what is asked, what is answered, what reaches the intake."""
+"""The emails API: requests, responses, and what reaches the intake."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import capturedLogs
 
 from mailsvc.bounces import diagnosis
-from mailsvc.http.resources import email_views
+from mailsvc.http import views
 from mailsvc.http.resources.emails import Emails
 from mailsvc.intake import Admitted, Busy, OtherRequest, Rejected
 from mailsvc.policy import Refusal
@@ -29,7 +29,7 @@ BAD = {**GOOD, "to": "nobody"}
 
 
 @pytest.mark.parametrize("path", ["/emails", "/emails/", "/email", "/emails/sending", "/email/sending", "/emails?x=1"])
-def test_send(path: str) -> None:
+def test_send_submits_the_email_and_returns_its_id(path: str) -> None:
     rig = Rig()
     response = rig.ask("POST", path, GOOD)
     assert (response.status, response.json) == (200, ONE)
@@ -38,7 +38,7 @@ def test_send(path: str) -> None:
     assert (caller.account_id, email.subject, key, permissive) == (UUID(int=1), "Hi", None, False)
 
 
-def test_a_sending_key_sends_and_does_nothing_else() -> None:
+def test_sending_key_can_only_send() -> None:
     rig = Rig()
     assert rig.ask("POST", "/emails", GOOD, key="ms_send").status == 200
     assert rig.ask("POST", "/emails/batch", [GOOD], key="ms_send").status == 200
@@ -65,20 +65,20 @@ def test_a_sending_key_sends_and_does_nothing_else() -> None:
         ({"Authorization": "Bearer " + "m" * 300}, (403, "invalid_api_key")),
     ],
 )
-def test_keys(headers: dict[str, str], expected: tuple[int, str]) -> None:
+def test_key_problems_have_their_status_and_name(headers: dict[str, str], expected: tuple[int, str]) -> None:
     response = Rig().ask("POST", "/emails", GOOD, key=None, **headers)
     assert response.problem == expected
     assert ("www-authenticate" in response.headers) is (expected[0] == 401)
 
 
-def test_what_cannot_be_a_key_is_not_looked_up() -> None:
+def test_malformed_key_is_not_looked_up() -> None:
     rig = Rig()
     assert rig.ask("GET", "/emails", key="guess").problem == (403, "invalid_api_key")
     assert rig.keys.asked == 0
 
 
 @pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER", "Bearer  "])
-def test_the_scheme_has_no_case(scheme: str) -> None:
+def test_authorization_scheme_is_case_insensitive(scheme: str) -> None:
     assert Rig().ask("POST", "/emails", GOOD, key=None, Authorization=f"{scheme} ms_full").status == 200
 
 
@@ -92,7 +92,7 @@ def test_the_scheme_has_no_case(scheme: str) -> None:
         (Refusal("recipients", "to", "Too many in `to`."), (422, "validation_error")),
     ],
 )
-def test_refusals(refusal: Refusal, expected: tuple[int, str]) -> None:
+def test_refusals_have_their_status_and_field(refusal: Refusal, expected: tuple[int, str]) -> None:
     rig = Rig()
     rig.intake.answer = lambda emails: Rejected({0: refusal})
     response = rig.ask("POST", "/emails", GOOD)
@@ -101,7 +101,7 @@ def test_refusals(refusal: Refusal, expected: tuple[int, str]) -> None:
         assert f"`{refusal.field}`" in response.json["message"]
 
 
-def test_a_body_that_is_no_email() -> None:
+def test_invalid_body_is_refused() -> None:
     rig = Rig()
     for body in ([GOOD], "x", 5, None):
         assert rig.ask("POST", "/emails", body).status == 422
@@ -109,7 +109,7 @@ def test_a_body_that_is_no_email() -> None:
     assert rig.intake.submitted == []
 
 
-def test_words_for_a_time_are_read_in_a_thread() -> None:
+def test_english_time_is_parsed_in_a_thread() -> None:
     rig = Rig()
     assert rig.ask("POST", "/emails", {**GOOD, "scheduled_at": "in 1 hour"}).status == 200
     assert rig.threads
@@ -119,7 +119,7 @@ def test_words_for_a_time_are_read_in_a_thread() -> None:
 # A client that hangs up, a store that is away
 
 
-def test_a_client_that_hangs_up_does_not_stop_the_work() -> None:
+def test_sending_continues_after_the_client_hangs_up() -> None:
     rig, waiting = Rig(), Deferred[Any]()
     canceled: list[Any] = []
     waiting.addErrback(canceled.append)
@@ -138,7 +138,7 @@ def test_a_client_that_hangs_up_does_not_stop_the_work() -> None:
 @pytest.mark.parametrize(
     "error", [Unavailable("connection lost"), OutOfResources("53100", "could not extend file"), OutOfResources("58030", "I/O error")]
 )
-def test_without_the_store_nothing_is_promised(error: Exception) -> None:
+def test_unavailable_database_is_503(error: Exception) -> None:
     rig = Rig()
     rig.stored.error = error
     response = rig.ask("GET", f"/emails/{EMAIL}")
@@ -146,7 +146,7 @@ def test_without_the_store_nothing_is_promised(error: Exception) -> None:
     assert response.headers["retry-after"] == "1"
 
 
-def test_a_defect_is_a_500_with_an_id_that_is_in_the_log() -> None:
+def test_unexpected_error_is_500_with_an_id_from_the_log() -> None:
     rig = Rig()
     rig.stored.error = ZeroDivisionError("ms_full and more")
     with capturedLogs() as logs:
@@ -163,7 +163,7 @@ def test_a_defect_is_a_500_with_an_id_that_is_in_the_log() -> None:
 
 @pytest.mark.parametrize("path", ["/emails", "/email/sending"])
 @pytest.mark.parametrize("key", ["k", '"quoted"', "welcome/1", "k" * 256])
-def test_an_idempotency_key_is_opaque(path: str, key: str) -> None:
+def test_idempotency_key_is_opaque(path: str, key: str) -> None:
     rig = Rig()
     assert rig.ask("POST", path, GOOD, Idempotency_Key=key).status == 200
     assert rig.ask("POST", path, dict(reversed(GOOD.items())), Idempotency_Key=key).status == 200
@@ -172,23 +172,23 @@ def test_an_idempotency_key_is_opaque(path: str, key: str) -> None:
     assert (first.endpoint, first.key) == ("POST /emails", key)
 
 
-def test_batches_have_keys_of_their_own() -> None:
+def test_idempotency_keys_of_batches_are_separate() -> None:
     rig = Rig()
     rig.ask("POST", "/emails/batch", [GOOD], Idempotency_Key="k")
     assert rig.intake.submitted[0][2].endpoint == "POST /emails/batch"
 
 
 @pytest.mark.parametrize("key", ["", "k" * 257])
-def test_a_key_of_the_wrong_length(key: str) -> None:
+def test_idempotency_key_of_wrong_length_is_refused(key: str) -> None:
     assert Rig().ask("POST", "/emails", GOOD, Idempotency_Key=key).problem == (400, "invalid_idempotency_key")
 
 
-def test_elsewhere_the_key_is_ignored() -> None:
+def test_idempotency_key_is_ignored_by_other_endpoints() -> None:
     assert Rig().ask("GET", "/emails", Idempotency_Key="k" * 257).status == 200
 
 
 @pytest.mark.parametrize(("answer", "name"), [(Busy(), "concurrent_idempotent_requests"), (OtherRequest(), "invalid_idempotent_request")])
-def test_conflicts(answer: object, name: str) -> None:
+def test_idempotency_conflicts_are_409(answer: object, name: str) -> None:
     rig = Rig()
     rig.intake.answer = lambda emails: answer
     assert rig.ask("POST", "/emails", GOOD, Idempotency_Key="k").problem == (409, name)
@@ -197,7 +197,7 @@ def test_conflicts(answer: object, name: str) -> None:
 # Batches
 
 
-def test_a_batch() -> None:
+def test_batch_returns_ids_in_order() -> None:
     rig = Rig()
     response = rig.ask("POST", "/emails/batch", [GOOD, {**GOOD, "attachments": [{"content": "eA==", "filename": "a"}]}])
     assert response.json == {"data": [ONE, {"id": OTHER}]}
@@ -205,7 +205,7 @@ def test_a_batch() -> None:
     assert (len(emails), key, permissive) == (2, None, False)
 
 
-def test_strict_means_all_or_nothing() -> None:
+def test_strict_batch_is_all_or_nothing() -> None:
     rig = Rig()
     response = rig.ask("POST", "/emails/batch", [GOOD, BAD])
     assert response.problem == (422, "validation_error")
@@ -216,7 +216,7 @@ def test_strict_means_all_or_nothing() -> None:
     assert (response.problem, response.json["message"][:7]) == ((403, "validation_error"), "Item 1:")
 
 
-def test_permissive_sends_what_is_good() -> None:
+def test_permissive_batch_sends_valid_emails() -> None:
     rig = Rig()
     refusal = Refusal("domain", "from", "The `x` domain is not verified.")
     rig.intake.answer = lambda emails: Admitted((UUID(int=100), refusal))
@@ -229,7 +229,7 @@ def test_permissive_sends_what_is_good() -> None:
     assert rig.intake.submitted[0][3] is True
 
 
-def test_permissive_with_nothing_good() -> None:
+def test_permissive_batch_without_valid_emails_returns_errors() -> None:
     rig = Rig()
     response = rig.ask("POST", "/emails/batch", [BAD], x_batch_validation="permissive", Idempotency_Key="k")
     assert (response.status, response.json["data"], len(response.json["errors"])) == (200, [], 1)
@@ -239,16 +239,16 @@ def test_permissive_with_nothing_good() -> None:
     assert response.json == {"data": [], "errors": [{"index": 0, "message": "Too large."}]}
 
 
-def test_permissive_with_everything_good() -> None:
+def test_permissive_batch_without_errors_returns_no_errors() -> None:
     assert Rig().ask("POST", "/emails/batch", [GOOD], x_batch_validation="permissive").json == {"data": [ONE], "errors": []}
 
 
 @pytest.mark.parametrize("body", [[], [GOOD] * 101, GOOD, "x"])
-def test_a_batch_has_1_to_100_emails(body: object) -> None:
+def test_batch_has_1_to_100_emails(body: object) -> None:
     assert Rig().ask("POST", "/emails/batch", body).problem == (422, "validation_error")
 
 
-def test_another_way_of_validating() -> None:
+def test_unknown_batch_validation_is_refused() -> None:
     response = Rig().ask("POST", "/emails/batch", [GOOD], x_batch_validation="lenient")
     assert "`x-batch-validation`" in response.json["message"]
 
@@ -256,7 +256,7 @@ def test_another_way_of_validating() -> None:
 # Read
 
 
-def test_get() -> None:
+def test_get_returns_content_and_recipients() -> None:
     rig = Rig()
     assert rig.ask("GET", f"/emails/{EMAIL}", b"{}").json == {
         "object": "email", "id": str(EMAIL), "message_id": "<x@example.com>", "to": ["b@example.net"], "from": "A <a@example.com>",
@@ -273,20 +273,20 @@ def test_get() -> None:
     }  # fmt: skip
 
 
-def test_anothers_email_is_not_found() -> None:
+def test_email_of_another_account_is_not_found() -> None:
     rig = Rig()
     assert rig.ask("GET", f"/emails/{EMAIL}", key="ms_three").problem == (404, "not_found")
     assert rig.ask("GET", f"/emails/{UUID(int=9)}").json["message"] == "Email not found"
 
 
 @pytest.mark.parametrize("text", ["x", "0190a8e6000070008000000000000001", "{0190a8e6-0000-7000-8000-000000000001}", "%00"])
-def test_an_id_is_a_uuid(text: str) -> None:
+def test_id_must_be_a_uuid(text: str) -> None:
     response = Rig().ask("GET", f"/emails/{text}")
     assert response.problem == (422, "invalid_parameter")
     assert "`id`" in response.json["message"]
 
 
-def test_a_list() -> None:
+def test_list_returns_rows_with_all_keys() -> None:
     rig = Rig()
     response = rig.ask("GET", "/emails")
     assert (response.json["object"], response.json["has_more"]) == ("list", False)
@@ -306,7 +306,7 @@ def test_a_list() -> None:
         (f"after={EMAIL}&before={EMAIL}", "validation_error"),
     ],
 )  # fmt: skip
-def test_paging_is_checked(query: str, name: str) -> None:
+def test_pagination_parameters_are_checked(query: str, name: str) -> None:
     assert Rig().ask("GET", f"/emails?{query}").problem == (422, name)
 
 
@@ -318,14 +318,14 @@ def test_paging_is_checked(query: str, name: str) -> None:
         (datetime(2023, 4, 3, 22, 13, 42, 100, UTC), "2023-04-03 22:13:42.0001+00"),
     ],
 )
-def test_times_are_written_as_postgres_does(at: datetime, text: str) -> None:
-    assert email_views.time(at) == text
+def test_times_are_written_like_postgres(at: datetime, text: str) -> None:
+    assert views.postgres_time(at) == text
 
 
 # Change
 
 
-def test_reschedule() -> None:
+def test_reschedule_changes_the_time() -> None:
     rig = Rig()
     rig.stored.changed = "rescheduled"
     response = rig.ask("PATCH", f"/emails/{EMAIL}", {"id": str(EMAIL), "scheduled_at": "2026-11-22T10:00:00Z"})
@@ -337,11 +337,11 @@ def test_reschedule() -> None:
 @pytest.mark.parametrize(
     ("body", "name"), [({}, "missing_required_field"), ({"scheduled_at": 5}, "validation_error"), ([], "validation_error")]
 )
-def test_reschedule_to_nothing(body: object, name: str) -> None:
+def test_reschedule_needs_a_time(body: object, name: str) -> None:
     assert Rig().ask("PATCH", f"/emails/{EMAIL}", body).problem == (422, name)
 
 
-def test_cancel() -> None:
+def test_cancel_reports_the_result() -> None:
     rig = Rig()
     assert rig.ask("POST", f"/emails/{EMAIL}/cancel", b"{}").json == {"object": "email", "id": str(EMAIL)}
     rig.stored.changed = "too_late"
@@ -353,7 +353,7 @@ def test_cancel() -> None:
 # Methods and paths
 
 
-def test_methods() -> None:
+def test_unknown_methods_are_refused() -> None:
     rig = Rig()
     assert rig.ask("PUT", "/emails").problem == (405, "method_not_allowed")
     assert rig.ask("PUT", "/emails").headers["allow"] == "GET, HEAD, OPTIONS, POST"
@@ -370,29 +370,29 @@ def test_methods() -> None:
 
 @pytest.mark.parametrize("path", ["/emails/batch", "/emails/sending", "/email/sending", "/email"])
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PATCH", "DELETE", "PUT", "OPTIONS"])
-def test_allow_names_only_methods_of_the_path_itself(method: str, path: str) -> None:
+def test_allow_header_lists_only_methods_of_the_path(method: str, path: str) -> None:
     response = Rig().ask(method, path)
     assert (response.status, response.headers["allow"]) == (204 if method == "OPTIONS" else 405, "OPTIONS, POST")
 
 
-def test_a_path_that_is_not_served_has_no_method() -> None:
+def test_unserved_path_is_not_found_for_every_method() -> None:
     for method in ("GET", "POST", "DELETE", "OPTIONS"):
         assert Rig().ask(method, "/emails/receiving").status == Rig().ask(method, f"/emails/receiving/{EMAIL}").status == 404
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "PATCH"])
-def test_an_id_is_still_checked(method: str) -> None:
+def test_id_is_checked_before_the_body(method: str) -> None:
     assert Rig().ask("PATCH" if method == "PATCH" else "GET", "/emails/batches").problem == (422, "invalid_parameter")
 
 
 @pytest.mark.parametrize("path", ["/", "//emails", "/nope", "/emailsx", "/emails/x/y", "/%65mails%2f", "/emails/%ff", "/email", "/.."])
-def test_no_such_endpoint(path: str) -> None:
+def test_unknown_endpoint_is_not_found(path: str) -> None:
     response = Rig().ask("DELETE" if path == "/email" else "GET", path)
     assert response.status in (404, 405)
     assert response.problem[1] in ("not_found", "method_not_allowed")
 
 
-def test_the_collection_needs_all_its_parts() -> None:
+def test_api_needs_all_its_parts() -> None:
     """So that a part that is left out is a failure at the start, not at the first request."""
     assert {a.name for a in attrs.fields(Emails) if a.default is attrs.NOTHING} == {"intake", "stored", "contents", "reader", "links"}
     assert view().email_id == EMAIL

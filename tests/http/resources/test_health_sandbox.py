@@ -1,4 +1,4 @@
-"""Health without a key; the sandbox inbox of one account."""
+"""Health without an API key, and the development inbox of an account."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from mailsvc.http.resources.sandbox import _raw
 from tests.http.rig import EMAIL, Rig
 
 
-def test_alive() -> None:
+def test_healthz_responds() -> None:
     assert Rig().ask("GET", "/healthz", key=None).json == {"status": "ok"}
 
 
-def test_ready_when_all_checks_pass() -> None:
+def test_readyz_needs_all_checks() -> None:
     rig = Rig()
     told: list[str | None] = [None]
 
@@ -33,7 +33,7 @@ def test_ready_when_all_checks_pass() -> None:
         assert rig.ask("GET", "/readyz", key=None).status == 503
 
 
-def test_sandbox() -> None:
+def test_sandbox_lists_and_shows_emails() -> None:
     rig = Rig()
     listed = {
         "id": "00000000-0000-0000-0000-00000000004d", "email_id": str(EMAIL), "created_at": "2026-11-21 00:15:00+00",
@@ -44,12 +44,12 @@ def test_sandbox() -> None:
     assert one == {"object": "sandbox_email", **listed, "raw": "Subject: Hi\r\n\r\nx\r\n", "raw_charset": "utf-8"}
 
 
-def test_anothers_sandbox() -> None:
+def test_sandbox_hides_other_accounts() -> None:
     rig = Rig()
     assert rig.ask("GET", "/sandbox/emails", key="ms_three").json["data"] == []
     assert rig.ask("GET", "/sandbox/emails/00000000-0000-0000-0000-00000000004d", key="ms_three").status == 404
     assert rig.ask("GET", "/sandbox/emails", key=None).status == 401
 
 
-def test_octets_that_are_not_utf8() -> None:
+def test_sandbox_shows_bytes_that_are_not_utf8_as_latin1() -> None:
     assert _raw(b"\xff") == {"raw": "ÿ", "raw_charset": "latin-1"}

@@ -44,12 +44,12 @@ def read(text: str, now: datetime = NOW) -> datetime | None:
         ("2026-11-22 10:00:00+00", "2026-11-22T10:00"),
     ],
 )
-def test_read(text: str, expected: str) -> None:
+def test_schedule_reads_iso_and_english(text: str, expected: str) -> None:
     assert read(text) == datetime.fromisoformat(expected).replace(tzinfo=UTC)
 
 
 @pytest.mark.parametrize("text", ["now", "in 0 min", "2026-11-21T00:15:00Z", "2026-11-21T00:12:00Z"])
-def test_now_and_just_before_it_are_at_once(text: str) -> None:
+def test_schedule_treats_now_and_just_before_as_now(text: str) -> None:
     assert read(text) is None
 
 
@@ -62,23 +62,23 @@ def test_now_and_just_before_it_are_at_once(text: str) -> None:
         "0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00",
     ],
 )  # fmt: skip
-def test_what_is_not_read_whole_is_refused(text: str) -> None:
+def test_schedule_refuses_what_it_does_not_understand(text: str) -> None:
     with pytest.raises(schedule.Unreadable):
         read(text)
 
 
-def test_american_summer_time_is_minded() -> None:
+def test_schedule_follows_american_daylight_saving_time() -> None:
     july = datetime(2026, 7, 1, 12, tzinfo=UTC)
     assert read("tomorrow at 3pm ET", july) == datetime(2026, 7, 2, 19, tzinfo=UTC)
     assert read("tomorrow at 3pm EST", july) == datetime(2026, 7, 2, 20, tzinfo=UTC)
 
 
-def test_a_day_is_that_of_the_zone_named() -> None:
+def test_schedule_takes_the_day_in_the_named_zone() -> None:
     """At 00:15 UTC it is still the day before in New York."""
     assert read("tomorrow at 9am ET") == datetime(2026, 11, 21, 14, tzinfo=UTC)
 
 
-def test_words_wait_for_a_thread() -> None:
+def test_schedule_leaves_english_to_a_thread() -> None:
     with pytest.raises(schedule.Natural):
         schedule.read("in 1 min", NOW, AHEAD, natural=False)
     assert schedule.read("2026-11-22T10:00:00Z", NOW, AHEAD, natural=False) is not None
@@ -86,7 +86,7 @@ def test_words_wait_for_a_thread() -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(st.text(max_size=70) | st.text(alphabet="0123456789-:TZ+. aminwekdtorhuy", max_size=40))
-def test_any_text_is_a_time_within_the_limits_or_unreadable(text: str) -> None:
+def test_schedule_of_any_text_is_a_time_or_unreadable(text: str) -> None:
     try:
         at = read(text)
     except schedule.Unreadable:

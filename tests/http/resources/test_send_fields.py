@@ -1,20 +1,20 @@
-"""Every field of a send request in each of its forms."""
+"""Every field of a send request in all of its forms."""
 
 import base64
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mailsvc.http.fields import Bounds, Rules
 from mailsvc.http.problem import Problem
 from mailsvc.http.resources import send_fields
 from mailsvc.intake import Incoming
-from mailsvc.policy import Limits
 from tests.http.rig import GOOD, NOW
 
-RULES = send_fields.Rules(NOW, Limits(), timedelta(days=30), natural=True)
+RULES = Rules(NOW, Bounds(), natural=True)
 
 
 def read(**changes: Any) -> Incoming:
@@ -28,7 +28,7 @@ def refused(**changes: Any) -> Problem:
     return wrong.value
 
 
-def test_a_whole_email() -> None:
+def test_email_with_every_field() -> None:
     email = read(
         to=["b@example.net", "C <c@example.net>"], cc="d@example.net", bcc=["e@example.net"], reply_to="f@example.net", text="x",
         headers={"X-A": "1"}, tags=[{"name": "k", "value": "v"}], scheduled_at="2026-11-22T10:00:00Z", unknown={"a": 1},
@@ -44,25 +44,25 @@ def test_a_whole_email() -> None:
     assert email.scheduled_at == datetime(2026, 11, 22, 10, tzinfo=UTC)
 
 
-def test_text_that_is_absent_is_not_text_that_is_empty() -> None:
+def test_absent_text_differs_from_empty_text() -> None:
     assert read().content.text is None
     assert read(text=None).content.text is None
     assert read(text="").content.text == ""
 
 
-def test_what_libraries_send_for_unset_fields_is_absent() -> None:
+def test_values_of_unset_fields_are_absent() -> None:
     email = read(cc=None, bcc=[], reply_to="", headers=None, attachments=None, tags=None, scheduled_at="", template=None, topic_id="")
     assert (email.cc, email.bcc, email.reply_to, email.headers, email.tags, email.scheduled_at) == ((), (), (), {}, (), None)
 
 
 @pytest.mark.parametrize("field", ["from", "to", "subject"])
 @pytest.mark.parametrize("value", [..., None, ""])
-def test_missing(field: str, value: Any) -> None:
+def test_missing_required_field_is_named(field: str, value: Any) -> None:
     wrong = refused(**{field: value})
     assert (wrong.status, wrong.name, wrong.message) == (422, "missing_required_field", f"Missing `{field}` field.")
 
 
-def test_no_body_at_all() -> None:
+def test_email_needs_html_or_text() -> None:
     assert refused(html=...).message == "Missing `html` or `text` field."
     assert refused(html="", text="").name == "missing_required_field"
 
@@ -118,7 +118,7 @@ def test_no_body_at_all() -> None:
         ("scheduled_at", "2027-11-22T10:00:00Z", "validation_error", "`scheduled_at`"),
     ],
 )
-def test_refused(field: str, value: Any, name: str, told: str) -> None:
+def test_invalid_field_is_named(field: str, value: Any, name: str, told: str) -> None:
     wrong = refused(**{field: value})
     assert (wrong.status, wrong.name) == (422, name)
     assert told in wrong.message
@@ -135,18 +135,18 @@ PLAIN = base64.b64encode(DATA).decode()
         list(DATA), {"type": "Buffer", "data": list(DATA)}, DATA,
     ],
 )  # fmt: skip
-def test_each_form_of_an_attachment(content: Any) -> None:
+def test_attachment_content_has_several_forms(content: Any) -> None:
     [file] = read(attachments=[{"content": content, "filename": "a.bin", "path": None}]).content.attachments
     assert (file.content, file.filename) == (DATA, "a.bin")
 
 
-def test_base64_longer_than_a_slice() -> None:
+def test_base64_longer_than_a_slice_is_decoded() -> None:
     data = bytes(range(251)) * 9000
     [file] = read(attachments=[{"content": base64.b64encode(data).decode()}]).content.attachments
     assert file.content == data
 
 
-def test_an_empty_file_is_a_file() -> None:
+def test_empty_attachment_is_an_attachment() -> None:
     assert [a.content for a in read(attachments=[{"content": ""}, {"content": []}]).content.attachments] == [b"", b""]
 
 
@@ -159,7 +159,7 @@ def test_an_empty_file_is_a_file() -> None:
         ({}, (None, None)),
     ],
 )
-def test_older_names_of_attachment_keys(keys: Any, expected: tuple[str | None, str | None]) -> None:
+def test_attachment_keys_have_older_names(keys: Any, expected: tuple[str | None, str | None]) -> None:
     [file] = read(attachments=[{"content": "eA==", **keys}]).content.attachments
     assert (file.content_type, file.content_id) == expected
 
@@ -167,7 +167,7 @@ def test_older_names_of_attachment_keys(keys: Any, expected: tuple[str | None, s
 # Fingerprints
 
 
-def test_a_fingerprint_sees_the_meaning() -> None:
+def test_fingerprint_depends_on_meaning_only() -> None:
     one = {**GOOD, "attachments": [{"content": "eA==", "filename": "a"}]}
     same = {"attachments": [{"filename": "a", "content": [120]}], **dict(reversed(GOOD.items()))}
     lifted = {**GOOD, "attachments": [{"content": b"x", "filename": "a"}]}
@@ -210,7 +210,7 @@ tags = st.lists(st.dictionaries(st.sampled_from(["name", "value"]), json_values)
 
 @settings(max_examples=200, deadline=None)
 @given(st.dictionaries(st.sampled_from(FIELDS), json_values | files | tags, max_size=4))
-def test_any_value_is_an_email_or_a_problem_that_names_its_field(changes: dict[str, Any]) -> None:
+def test_any_value_gives_an_email_or_names_its_field(changes: dict[str, Any]) -> None:
     try:
         read(**changes)
     except Problem as wrong:
@@ -220,7 +220,7 @@ def test_any_value_is_an_email_or_a_problem_that_names_its_field(changes: dict[s
 
 @settings(max_examples=100, deadline=None)
 @given(json_values)
-def test_any_document_is_a_problem_or_an_email(value: Any) -> None:
+def test_any_document_gives_a_problem(value: Any) -> None:
     with pytest.raises(Problem):
         send_fields.email(value, RULES)
     assert len(send_fields.fingerprint(value)) == 32

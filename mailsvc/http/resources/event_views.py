@@ -1,0 +1,113 @@
+"""Each event type as webhooks send it, for the description. What makes the JSON: `events/payload`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mailsvc.events import payload
+from mailsvc.http.operations import Parameter
+from mailsvc.http.resources.domain_fields import EVENT_DATA as DOMAIN
+from mailsvc.http.resources.webhook_fields import SOME_MESSAGE
+from mailsvc.http.views import Value, View, choice, const, free, iso, many, maybe, one, optional, text, texts, uuid
+
+_EMAIL = {
+    "email_id": uuid("The email's ID."),
+    "created_at": iso("When the email was accepted."),
+    "message_id": text("The Message-ID header field.", "<0190a8e6-5c3f-7b21-9d4e-3f2a1b0c9d8e@example.com>"),
+    "from": text("The sender.", "Acme <hello@example.com>"),
+    "to": texts("The recipients that the event is about.", ["someone@example.net"]),
+    "subject": text("The subject.", "Your order has shipped"),
+    "tags": optional(
+        free("The tags.", {"category": "welcome"}, type="object", additionalProperties={"type": "string"}),
+    ),
+    "headers": optional(
+        many(
+            View(
+                "EventHeader",
+                {"name": text("The name.", "X-Entity-Ref-ID"), "value": text("The value.", "order-1234")},
+            ),
+            "The additional header fields of the email.",
+        )
+    ),
+}
+_CODES = texts("What the recipient's server answered.", ["smtp; 550 5.1.1 No such user"])
+_BOUNCE = View(
+    "EventBounce",
+    {
+        "type": choice("Whether the failure is permanent.", ("Permanent", "Transient", "Undetermined")),
+        "subType": text("The kind of bounce.", "General"),
+        "message": text("What happened and what it means.", "550 5.1.1 No such user. The address does not exist."),
+        "diagnosticCode": _CODES,
+    },
+)
+_SUPPRESSED = View(
+    "EventSuppression",
+    {
+        "type": text("The list that has the address.", "OnAccountSuppressionList"),
+        "message": text("Why it is suppressed.", "A previous email bounced."),
+        "diagnosticCode": _CODES,
+        "reason": optional(choice("What suppressed it.", ("previous_bounce", "previous_complaint"))),
+    },
+)
+_FAILED = View("EventFailure", {"reason": text("Why it failed.", "The sending domain was deleted.")})
+_MORE: Mapping[str, Mapping[str, Value]] = {
+    "email.bounced": {"bounce": one(_BOUNCE, "The bounce.")},
+    "email.suppressed": {"suppressed": one(_SUPPRESSED, "The suppression.")},
+    "email.failed": {"failed": one(_FAILED, "The failure.")},
+}
+_SUPPRESSION = View(
+    "SuppressionEventData",
+    {
+        "id": uuid("The suppression's ID."),
+        "created_at": iso("When it was added."),
+        "email": text("The address.", "someone@example.net", format="email"),
+        "origin": choice("Why the address is suppressed.", ("bounce", "complaint", "manual")),
+        "source_id": maybe(uuid("The ID of the email that caused it.")),
+    },
+)
+_OTHER = free("What the event is about.", {"id": "0190a8e6-5c3f-7b21-9d4e-3f2a1b0c9d8e"}, type="object", additionalProperties=True)
+
+# Types that mailsvc sends. The others are known to client libraries and sent as test events only.
+MADE_HERE = frozenset(
+    kind
+    for kind in payload.TYPES
+    if kind.partition(".")[0] in ("email", "domain", "suppression") and kind not in ("email.received", "email.opened", "email.clicked")
+)
+
+
+def _data(kind: str) -> Value:
+    group = kind.partition(".")[0]
+    if group == "email":
+        view = View(f"{_title(kind)}Data" if kind in _MORE else "EmailEventData", {**_EMAIL, **_MORE.get(kind, {})})
+        return one(view, "The email.")
+    if group == "domain":
+        return one(DOMAIN, "The domain.")
+    return one(_SUPPRESSION, "The suppression.") if group == "suppression" else _OTHER
+
+
+def _title(kind: str) -> str:
+    return "".join(word.capitalize() for word in kind.replace("_", ".").split(".")) + "Event"
+
+
+EVENTS: Mapping[str, View] = {
+    kind: View(
+        _title(kind),
+        {"type": const(kind, "The event type."), "created_at": iso("When the event happened."), "data": _data(kind)},
+    )
+    for kind in payload.TYPES
+}
+
+_STRING = {"type": "string"}
+DELIVERY_HEADERS = tuple(
+    Parameter(f"{family}-{name}", about, example, _STRING, where="header", required=True)
+    for family in ("webhook", "svix")
+    for name, about, example in (
+        ("id", "The ID of the event, the same for every attempt.", SOME_MESSAGE),
+        ("timestamp", "When the request was signed: seconds since 1970.", "1767323045"),
+        (
+            "signature",
+            "HMAC-SHA256 signatures of `id.timestamp.body`, separated by spaces.",
+            "v1,K5oZfzN95Z9UVu1EsfQmfVNQhnkZ2pj9o9NDN/H/pI4=",
+        ),
+    )
+)
