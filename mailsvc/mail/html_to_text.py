@@ -32,12 +32,17 @@ _RULE = "-" * 20
 _BULLET = "  * "
 _INDENTED = 8  # levels; what lies deeper stands where they stand
 _DEEPEST = 256  # elements within each other, and
-_LONGEST = 4 << 20  # bytes of one tag or comment: beyond its own limit of 10 MB, the parser looks at all of it again for each piece
+LONGEST = 1 << 20  # characters of HTML, inline images not counted: no reader has use for the text of more
+_IMAGES = 1000  # inline images that are left out
 _PIECE = 16 * 1024  # octets after which we look whether there are more: an end tag costs the parser a look at each of them
 
 
 def text_of(html: str) -> str:
-    """The text of `html`, without empty lines around it and with at most one between paragraphs."""
+    """The text of `html`, without empty lines around it and with at most one between paragraphs; "" if it is longer than LONGEST."""
+    if len(html) > LONGEST:
+        html = _without_inline_data(html)
+    if len(html) > LONGEST:
+        return ""
     octets = html.encode().translate(None, _CONTROL) if html.isascii() else _UNREADABLE.sub("", html).encode()
     if not octets.strip():
         return ""
@@ -49,15 +54,27 @@ def text_of(html: str) -> str:
     return _EMPTY_LINES.sub("\n\n", lines).strip("\n")
 
 
+def _without_inline_data(html: str) -> str:
+    """Without what `data:` URIs in quotes contain (RFC 2397), up to the first one that has no closing quote."""
+    parts, copied, at = [], 0, 0
+    for _ in range(_IMAGES):
+        start = html.find("data:", at) + len("data:")
+        if start < len("data:"):
+            break
+        at, quote = start, html[max(start - 6, 0)]
+        if quote in "\"'":
+            at = html.find(quote, start)
+            if at < 0:
+                break
+            parts.append(html[copied:start])
+            copied = at
+    return "".join([*parts, html[copied:]])
+
+
 def _parsed(octets: bytes) -> str:
     parser = _idle.__dict__.pop("parser", None) or etree.HTMLParser(target=_Page(), encoding="utf-8")
-    page, heard = parser.target, 0
     for at in range(0, len(octets), _PIECE):
         parser.feed(octets[at : at + _PIECE])
-        if page.heard:
-            page.heard, heard = False, at
-        elif at - heard > _LONGEST:
-            raise ValueError("too long")
     text: str = parser.close()
     _idle.parser = parser  # one that failed is not used again
     return text
@@ -85,10 +102,8 @@ class _Page:
         self.pre = 0
         self.link = ("", 0)  # where it leads, and where its text begins
         self.image = False
-        self.heard = False  # whether the parser has called since the last piece
 
     def start(self, tag: str, attributes: Mapping[str, str]) -> None:
-        self.heard = True
         self.depth += 1
         if self.depth > _DEEPEST:
             raise ValueError("too deep")
@@ -104,7 +119,6 @@ class _Page:
             special(self, attributes)
 
     def end(self, tag: str) -> None:
-        self.heard = True
         self.depth -= 1
         if self.hidden:
             self.hidden -= 1
@@ -118,7 +132,6 @@ class _Page:
             self.gap = gap
 
     def data(self, data: str) -> None:
-        self.heard = True
         if self.hidden:
             return
         if self.pre:
@@ -134,7 +147,6 @@ class _Page:
 
     def comment(self, _text: str) -> None:
         """Comments are not shown."""
-        self.heard = True
 
     def close(self) -> str:
         text = "".join(self.out)

@@ -148,10 +148,23 @@ def _parts(message: bytes, start: int, end: int, delimiter: bytes) -> Iterator[t
 def _decoded(leaf: _Leaf) -> bytes:
     encoding = leaf.value("content-transfer-encoding").lower()
     if encoding == "quoted-printable":
-        return binascii.a2b_qp(leaf.raw)
+        return b"".join(map(binascii.a2b_qp, _encoded_slices(leaf.raw)))
     if encoding == "base64":
         return _decoded_base64(leaf.raw)
     return leaf.raw
+
+
+def _encoded_slices(octets: bytes) -> Iterator[bytes]:
+    """Quoted-printable, cut after lines or at least not inside of an encoded byte, so that other threads get their turn."""
+    start = 0
+    while len(octets) - start > _SLICE:
+        end = octets.rfind(b"\n", start, start + _SLICE) + 1
+        if end <= start:
+            sign = octets.rfind(b"=", start + _SLICE - 2, start + _SLICE)
+            end = sign if sign > start else start + _SLICE
+        yield octets[start:end]
+        start = end
+    yield octets[start:]
 
 
 def _decoded_base64(octets: bytes) -> bytes:

@@ -423,3 +423,9 @@ def test_any_html_can_be_read(html):
     html_reader.read(html)
     html_reader.read(f"<a href='{html}'><img src=\"{html}\"></a>")
     complete(checks.of_message(mime.Parsed((), html, None, ()), 1, True))
+
+
+def test_long_html_is_checked_at_its_beginning() -> None:
+    parsed = mime.parse(b"From: a@b.example\r\nContent-Type: text/html\r\n\r\n" + b"<p>a</p>" * (checks.LONGEST // 4))
+    mail = checks.mail_of(parsed, 4_000_000, False)
+    assert mail.parsed.html is not None and len(mail.parsed.html) == checks.LONGEST

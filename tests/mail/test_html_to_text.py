@@ -161,8 +161,19 @@ def test_no_html_takes_long_or_grows(html: str) -> None:
     assert time.process_time() - before < 5  # all of them: less than half a second together
 
 
-@pytest.mark.parametrize("unclosed", ["<!--", "<a ", "</"])
-def test_unclosed_tags_of_twelve_megabytes_take_linear_time(unclosed: str) -> None:
+def test_html_longer_than_the_limit_has_no_text() -> None:
+    assert text_of("a" * html_to_text.LONGEST) == "a" * html_to_text.LONGEST
+    assert text_of("a" * html_to_text.LONGEST + "a") == ""
+
+
+@pytest.mark.parametrize("quote", ["'", '"'])
+def test_inline_images_do_not_count_towards_the_limit(quote: str) -> None:
+    image = f"<img src={quote}data:image/png;base64,{'A' * 300_000}{quote}>"
+    assert text_of(f"<p>data: Hello</p>{image * 5}<p>{quote}data:</p>Bye") == f"data: Hello\n\n{quote}data:\n\nBye"
+
+
+@pytest.mark.parametrize("unit", ["data:", "'data:", "\"data:'", "'data:'"])
+def test_inline_images_of_forty_megabytes_are_left_out_in_linear_time(unit: str) -> None:
     began = time.process_time()
-    assert "Hello" in text_of("<p>Hello</p>" + unclosed * (12_000_000 // len(unclosed)))
+    text_of(unit * (40_000_000 // len(unit)))
     assert time.process_time() - began < 5

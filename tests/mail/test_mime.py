@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import binascii
 import time
 from email.message import EmailMessage
 from email.policy import SMTP
@@ -172,3 +173,11 @@ def test_any_parameter_reads_back(value: str) -> None:
 
 def test_the_limits_are_those_that_the_text_of_the_error_names() -> None:
     assert (mime.DEPTH, mime.PARTS) == (50, 1000)
+
+
+@given(st.lists(st.sampled_from([b"a", b" ", b"=\r\n", b"=3D", b"=C3=A9", b"\r\n", b"x" * 30]), max_size=60), st.integers(4, 40))
+def test_quoted_printable_in_slices_is_the_same(parts: list[bytes], size: int) -> None:
+    octets = b"".join(parts)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mime, "_SLICE", size)
+        assert b"".join(map(binascii.a2b_qp, mime._encoded_slices(octets))) == binascii.a2b_qp(octets)

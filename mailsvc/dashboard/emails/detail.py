@@ -101,9 +101,9 @@ class EmailPages:
         parsed = await self._parsed(request, email)
         if parsed is None or parsed.html is None:
             raise not_found("preview")
-        html = embedded(parsed)
+        html = await self.context.in_thread(lambda: embedded(parsed).encode("utf-8", "replace"))
         csp = mail_csp(images=request.query("images") == "1")
-        return request.send(html.encode("utf-8", "replace"), "text/html; charset=utf-8", csp=csp)
+        return request.send(html, "text/html; charset=utf-8", csp=csp)
 
     @page(app, f"{EMAILS}/<text>/source")
     async def source(self, request: PageRequest, text: str) -> bytes:

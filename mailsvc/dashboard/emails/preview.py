@@ -9,9 +9,11 @@ from collections.abc import Mapping
 from mailsvc.mail import mime
 from mailsvc.mail.mime import Parsed
 
+LONGEST = 4 << 20  # characters of html that a preview shows
 INLINE_MOST = 8 * 1024 * 1024  # bytes of embedded images in a preview
 
 _CID = re.compile(r"""(=\s*["']?|url\(\s*["']?)cid:([^"'\s)>]+)""", re.IGNORECASE)
+_CUT = '<p style="font: 14px sans-serif; color: #b42318">This preview shows the beginning of a very long email.</p>'
 _HEAD = re.compile(r"<head[^<>]*+>|<!doctype[^<>]*+>", re.IGNORECASE)
 
 
@@ -28,7 +30,8 @@ def embedded(parsed: Parsed) -> str:
         left -= len(file.content)
         return f"{found[1]}data:{file.content_type};base64,{base64.b64encode(file.content).decode()}"
 
-    html = _CID.sub(image, parsed.html or "")
-    base = '<base target="_blank">'
+    whole = parsed.html or ""
+    html = _CID.sub(image, whole[:LONGEST])
+    base = '<base target="_blank">' + (_CUT if len(whole) > LONGEST else "")
     head = _HEAD.search(html, 0, 2000)
     return html[: head.end()] + base + html[head.end() :] if head else base + html

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from datetime import datetime
 
+import attrs
+
 from mailsvc.insights.checks import files, header, html, links, nesting, parts
 from mailsvc.insights.checks.finding import Grouped, Insight, Level, Mail, grouped
 from mailsvc.mail.address import AddressError, parse_mailbox
@@ -16,6 +18,8 @@ from mailsvc.mail.html import read
 from mailsvc.mail.mime import Parsed
 
 __all__ = ["Grouped", "Insight", "Level", "Mail", "grouped", "mail_of", "of_mail", "of_message", "same_organisation"]
+
+LONGEST = 1 << 20  # characters of text and of html that are checked
 
 CHECKS: tuple[Callable[[Mail], Iterator[Insight]], ...] = (
     *parts.CHECKS, *nesting.CHECKS, *header.CHECKS, *links.CHECKS, *html.CHECKS, *files.CHECKS,
@@ -40,7 +44,8 @@ def mail_of(
     recipients: tuple[str, ...] = (),
     accepted: datetime | None = None,
 ) -> Mail:
-    """`size`: bytes of the whole message."""
+    """`size`: bytes of the whole message. Of a longer text or html than LONGEST the checks see the beginning."""
+    parsed = attrs.evolve(parsed, html=parsed.html and parsed.html[:LONGEST], text=parsed.text and parsed.text[:LONGEST])
     try:
         mailbox = parse_mailbox(parsed.header("From") or "")
         sender, own = mailbox.address, mailbox.domain
