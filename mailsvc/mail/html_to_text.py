@@ -55,7 +55,7 @@ def text_of(html: str) -> str:
 
 
 def _without_inline_data(html: str) -> str:
-    """Without what `data:` URIs in quotes contain (RFC 2397), up to the first one that has no closing quote."""
+    """Without what `data:` URIs in quotes contain, up to the first one that has no closing quote."""
     parts, copied, at = [], 0, 0
     for _ in range(_IMAGES):
         start = html.find("data:", at) + len("data:")
